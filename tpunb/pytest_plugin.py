@@ -121,11 +121,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, None, None]:
     """Give the kernels of notebooks text displays, without affecting other tests."""
     nbval: Any = item.config.pluginmanager.get_plugin(_NBVAL)
     # A setting by the user takes precedence.
-    mine = nbval is not None and isinstance(item, nbval.IPyNbCell) and _WIDGETS not in os.environ
-    if mine:
+    is_cell = nbval is not None and isinstance(item, nbval.IPyNbCell)
+    sets = is_cell and _WIDGETS not in os.environ
+    if sets:
         os.environ[_WIDGETS] = "never"  # nobody looks, even if pytest runs in a notebook
     yield
-    if mine:
+    if sets:
         del os.environ[_WIDGETS]
 
 

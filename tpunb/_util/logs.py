@@ -78,13 +78,13 @@ def _configure_once() -> None:
 
 
 def timed(
-    name: str, what: str
+    name: str, action: str
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
     """Return a decorator that logs the time of each call of a function.
 
     Args:
         name: The logger's name, as for `logger`.
-        what: The function's action, such as `"trace the replica function"`.
+        action: The function's action, such as `"trace the replica function"`.
     """
     log = logger(name)
 
@@ -97,7 +97,7 @@ def timed(
             try:
                 return function(*args, **kwargs)
             finally:
-                log.debug("%s: %.3f s", what, time.perf_counter() - begin)
+                log.debug("%s: %.3f s", action, time.perf_counter() - begin)
 
         return call
 

@@ -43,11 +43,11 @@ def add_command(
     return parser
 
 
-def whole_number(what: str, least: int, most: int | None = None) -> Callable[[str], int]:
+def whole_number(kind: str, least: int, most: int | None = None) -> Callable[[str], int]:
     """Return a type for argparse that accepts whole numbers within limits.
 
     Args:
-        what: The kind of number, for the error message.
+        kind: The kind of number, for the error message.
         least: The smallest number.
         most: The largest number; None for no limit.
     """
@@ -59,7 +59,7 @@ def whole_number(what: str, least: int, most: int | None = None) -> Callable[[st
         except ValueError:
             number = least - 1
         if number < least or (most is not None and number > most):
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what} {limits}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not {kind} {limits}")
         return number
 
     return read

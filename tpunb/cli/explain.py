@@ -1,4 +1,4 @@
-"""`tpunb explain`: explain why a known error happens and how to fix it."""
+"""`tpunb explain`: the cause of a known error and its fix."""
 
 from __future__ import annotations
 

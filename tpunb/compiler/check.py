@@ -65,7 +65,7 @@ def check(fn: Callable[..., Any], *args: Any, strategy: Any = None) -> CheckRepo
 
 
 def with_verdict(
-    found: CheckReport,
+    report: CheckReport,
     examinations: Sequence[Examination],
     strategy: Any,
     choose: Choose,
@@ -74,14 +74,14 @@ def with_verdict(
     """Return a report completed with the verdict of the TPU's own compiler, if it can be asked.
 
     Args:
-        found: The report of the rules.
+        report: The report of the rules.
         examinations: The examinations of the replica functions.
         strategy: Their strategy; None for a function that needs none.
         choose: Chooses the line to show, from the lines that led to an error.
         progress: Called with each next step.
     """
     if not examinations:
-        return found
+        return report
     try:
         libtpu.require()
         target = targets(None if strategy is not None else DEFAULT_TPU, strategy)[0]
@@ -90,25 +90,25 @@ def with_verdict(
         prepared = [prepare(each.traced, settings, bounded=bounded) for each in examinations]
         program = merged([program_for(function, target, settings) for function in prepared])
     except (CompilerUnavailableError, CompileError) as error:
-        return dataclasses.replace(found, compiler=_not_asked(error.message))
+        return dataclasses.replace(report, compiler=_not_asked(error.message))
     if program.unknown:
         # Sizes that depend on data are the most likely reason of a crash.
-        fragile = [w for w in found.warnings if w.code in _FRAGILE and program.crashed]
-        warnings = tuple(w for w in found.warnings if w not in fragile)
-        return CheckReport((*found.errors, *fragile), warnings, _not_asked(program.unknown))
+        fragile = [w for w in report.warnings if w.code in _FRAGILE and program.crashed]
+        warnings = tuple(w for w in report.warnings if w not in fragile)
+        return CheckReport((*report.errors, *fragile), warnings, _not_asked(program.unknown))
     # Without a size, the compiler knows nothing about memory.
     better = _BETTER_KNOWN - {"memory"} if program.unsized else _BETTER_KNOWN
-    kept = [error for error in found.errors if error.code not in better]
+    kept = [error for error in report.errors if error.code not in better]
     known = {(error.code, error.line) for error in kept}
     # A rule may know the place of a refusal better than the compiler.
-    ruled = [*found.errors, *found.warnings]
+    ruled = [*report.errors, *report.warnings]
     added = [
         next((rule for rule in ruled if rule.code == error.code), error)
         for error in program.errors
         if (error.code, error.line) not in known
     ]
     refused = any(error.code in _FRAGILE for error in added)
-    warnings = tuple(w for w in found.warnings if not (refused and w.code in _FRAGILE))
+    warnings = tuple(w for w in report.warnings if not (refused and w.code in _FRAGILE))
     verdict = f"The TPU's own compiler: {program.headline}"
     return CheckReport((*kept, *added), warnings, verdict)
 

@@ -41,25 +41,25 @@ class Plan:
     notes: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
 
-def resolve(request: Request, found: Search | None = None) -> Plan:
+def resolve(request: Request, search: Search | None = None) -> Plan:
     """Resolve the open choices of a request, without connecting.
 
     Args:
         request: The options.
-        found: The result of `find_tpu`, if it has been called already.
+        search: The result of `find_tpu`, if it has been called already.
 
     Raises:
         AcceleratorTypeError: The TPU type does not exist.
         ConnectError: Options contradict each other, a TPU is required but none is found, or
             Keras 2 is chosen but not installed.
     """
-    plan = _resolved(request, found)
+    plan = _resolved(request, search)
     if request.keras is None:
         return plan
     return dataclasses.replace(plan, notes=(*plan.notes, require_keras_2_here()))
 
 
-def _resolved(request: Request, found: Search | None) -> Plan:
+def _resolved(request: Request, search: Search | None) -> Plan:
     from tpunb.machine.detect import default_tpu, find_tpu, requires_tpu
 
     required = request.require_tpu or requires_tpu()
@@ -84,19 +84,19 @@ def _resolved(request: Request, found: Search | None) -> Plan:
         return _from_variable(request, default, required)
     if (installed := _installed(request, required)) is not None:
         return installed
-    found = find_tpu() if found is None else found
-    if found.tpu is not None:
-        problems = found.problems(local_tpu=found.tpu == "local")
-        notes = (*found.notes, *(f"{problem.message} {problem.fix}" for problem in problems))
-        return Plan(request, "hardware", found.tpu, not required, notes)
+    search = find_tpu() if search is None else search
+    if search.tpu is not None:
+        problems = search.problems(local_tpu=search.tpu == "local")
+        notes = (*search.notes, *(f"{problem.message} {problem.fix}" for problem in problems))
+        return Plan(request, "hardware", search.tpu, not required, notes)
     if required:
         raise ConnectError(
-            f"This machine has no TPU ({'; '.join(found.tried)}), but a TPU is required.",
+            f"This machine has no TPU ({'; '.join(search.tried)}), but a TPU is required.",
             fix="Choose a machine with a TPU. To simulate one instead, remove --require-tpu and "
             "unset TPUNB_REQUIRE_TPU.",
-            tried=found.tried,
+            tried=search.tried,
         )
-    note = f"No TPU was found ({'; '.join(found.tried)}): this is a virtual {DEFAULT_TPU}."
+    note = f"No TPU was found ({'; '.join(search.tried)}): this is a virtual {DEFAULT_TPU}."
     return Plan(request, "virtual", DEFAULT_TPU, notes=(note,))
 
 

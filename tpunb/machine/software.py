@@ -421,7 +421,7 @@ def find_software(environment: Mapping[str, str]) -> Software:
     Args:
         environment: Environment variables.
     """
-    versions = {name: found for name in _PACKAGES if (found := _version(name))}
+    versions = {name: version for name in _PACKAGES if (version := _version(name))}
     # A TensorFlow built from source, or part of an image, may have no metadata.
     if not _installed(versions) and _is_there("tensorflow"):
         versions["tensorflow"] = _UNKNOWN

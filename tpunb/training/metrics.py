@@ -154,16 +154,16 @@ def panel_of(name: str) -> tuple[str, bool]:
     return match["rest"], not match["role"].startswith("train")
 
 
-def whole(value: Any, what: str) -> int:
+def whole(value: Any, subject: str) -> int:
     """Return a whole number, which may be in an array or tensor of one number.
 
     Raises:
-        TypeError: If the value is not a whole number. `what` is the subject of the message.
+        TypeError: If the value is not a whole number. `subject` begins the message.
     """
     try:
         return operator.index(value)
     except TypeError as error:
-        message = f"{what} must be a whole number, not {type(value).__name__}"
+        message = f"{subject} must be a whole number, not {type(value).__name__}"
         raise TypeError(message) from error
 
 

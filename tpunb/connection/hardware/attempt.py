@@ -40,19 +40,19 @@ class Attempt:
         self._progress = progress
         self.deadline = Deadline(timeout)
 
-    def say(self, what: str) -> None:
+    def say(self, step: str) -> None:
         """Report the current step."""
-        _log.debug("%s", what)
+        _log.debug("%s", step)
         if self._progress is not None:
-            self._progress(what)
+            self._progress(step)
 
-    def note(self, what: str, *, say: bool = False) -> None:
+    def note(self, step: str, *, say: bool = False) -> None:
         """Record a step and its result."""
-        self.tried.append(what)
+        self.tried.append(step)
         if say:
-            self.say(what)
+            self.say(step)
         else:
-            _log.debug("%s", what)
+            _log.debug("%s", step)
 
     def error(self, message: str, fix: str) -> ConnectError:
         """Return an error with the record of the attempt."""

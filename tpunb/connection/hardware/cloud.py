@@ -347,48 +347,48 @@ class Asking:
         self.attempt = attempt
         self.environment = environment
 
-    def location(self, what: str, given: str | None) -> str:
+    def location(self, kind: str, choice: str | None) -> str:
         """Return the zone or the project."""
-        for source, place in ((f"the {what} given", given), *self._locations(what)):
+        for source, place in ((f"the {kind} given", choice), *self._locations(kind)):
             if not place:
                 continue
             if not _PART.fullmatch(place):
                 source = f"{source[0].upper()}{source[1:]}"
                 raise self.attempt.error(
-                    f"{source} is not a {what} of Google Cloud: {mask(place)[:80]!r}.",
-                    f"Give it with --{what}.",
+                    f"{source} is not a {kind} of Google Cloud: {mask(place)[:80]!r}.",
+                    f"Give it with --{kind}.",
                 )
-            if given is None:
-                self.attempt.note(f"{what} {place}, from {source}")
+            if choice is None:
+                self.attempt.note(f"{kind} {place}, from {source}")
             return place
         try:
-            path = "instance/zone" if what == "zone" else "project/project-id"
+            path = "instance/zone" if kind == "zone" else "project/project-id"
             left = min(_METADATA, self.attempt.deadline.left)
             known = metadata(path, timeout=left, environment=self.environment)
             place = (known or "").rpartition("/")[2]
             if not _PART.fullmatch(place):
-                raise MetadataError(f"it knows no {what}")
+                raise MetadataError(f"it knows no {kind}")
         except MetadataError as error:
-            self.attempt.note(f"the {what} from the metadata server: {error.reason}")
+            self.attempt.note(f"the {kind} from the metadata server: {error.reason}")
             raise self.attempt.error(
-                f"The {what} of the TPU is not known: this does not seem to be a machine of "
+                f"The {kind} of the TPU is not known: this does not seem to be a machine of "
                 f"Google Cloud ({error.reason}).",
-                f"Give it with --{what}, for example %tpu_connect NAME --zone ZONE --project "
+                f"Give it with --{kind}, for example %tpu_connect NAME --zone ZONE --project "
                 f"PROJECT, or give an address: %tpu_connect grpc://HOST:8470. {SIMULATE}",
             ) from None
-        self.attempt.note(f"{what} {place}, from the metadata server")
+        self.attempt.note(f"{kind} {place}, from the metadata server")
         return place
 
-    def _locations(self, what: str) -> list[tuple[str, str]]:
+    def _locations(self, kind: str) -> list[tuple[str, str]]:
         names = ["CLOUDSDK_COMPUTE_ZONE"]
-        if what == "project":
+        if kind == "project":
             names = ["CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT"]
         settings = [(name, self.environment.get(name, "").strip()) for name in names]
         try:
             config = json.loads(self.environment.get("TPU_CONFIG", "") or "{}")
         except ValueError:
             config = None
-        value = config.get(what) if isinstance(config, dict) else None
+        value = config.get(kind) if isinstance(config, dict) else None
         return [("TPU_CONFIG", value if isinstance(value, str) else ""), *settings]
 
     def token(self, url: str) -> str | None:

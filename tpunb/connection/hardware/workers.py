@@ -165,10 +165,10 @@ def require_same_version(here: str, address: str, attempt: Attempt, node: Node |
         ConnectError: The versions differ.
     """
     runtime = (node.version if node is not None else "") or _reported(address, attempt)
-    mine, theirs = version_in(here), version_in(runtime)
-    if mine is None or theirs is None or mine == theirs:
+    own, theirs = version_in(here), version_in(runtime)
+    if own is None or theirs is None or own == theirs:
         return
-    recreate = f"create the TPU with a runtime version tpu-vm-tf-{mine[0]}.{mine[1]}.x"
+    recreate = f"create the TPU with a runtime version tpu-vm-tf-{own[0]}.{own[1]}.x"
     if node is not None:
         recreate += f" ({node.command('delete')}, then create)"
     raise attempt.error(
