@@ -28,14 +28,14 @@ _Result = TypeVar("_Result")
 
 
 class _MaskingFormatter(logging.Formatter):
-    """Hides text that looks like a secret."""
+    """A formatter that hides text that looks like a secret."""
 
     def format(self, record: logging.LogRecord) -> str:
         return mask(super().format(record))
 
 
 class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to the current standard error, which kernels and tests replace."""
+    """A handler for the current standard error, which kernels and tests replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr

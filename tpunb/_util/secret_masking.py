@@ -1,4 +1,4 @@
-"""Hides secrets in texts before they are shown."""
+"""Masking of secrets in texts, before the texts are shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells the user's code, which may change at any time, from the code of installed libraries."""
+"""The distinction of the user's code, which may change at any time, from installed libraries."""
 
 from __future__ import annotations
 

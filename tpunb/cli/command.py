@@ -94,7 +94,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class StopSignals:
-    """Raises `Stopped` in a block for each signal that would end the process.
+    """A block in which each signal that would end the process raises `Stopped`.
 
     Signals wait while something is saved. Only Ctrl-C is raised more than once: a program that
     sends another signal sends it again, and this must not end the saving that the first started.

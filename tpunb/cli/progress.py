@@ -15,7 +15,7 @@ _AGAIN = "\r\x1b[K"  # to the start of the line, and clear it
 
 
 class Progress:
-    """Shows which cell runs and how long each took, and records the cells that failed.
+    """A display of the running cell and each cell's time, and a record of the cells that failed.
 
     On a terminal, a cell's line appears when the cell begins. A file gets a plain line when the
     cell is done.

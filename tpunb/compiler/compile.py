@@ -1,4 +1,4 @@
-"""Compiles a function for TPUs, which the machine need not have."""
+"""Compilation of a function for TPUs, which the machine need not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides whether a function is for JAX or TensorFlow, by the values that it reaches.
+"""The choice between JAX and TensorFlow for a function, by the values that it reaches.
 
 The function's arguments or type decide, or the modules and objects that its code reads; imported
 packages do not. If a function reaches neither framework, for example with NumPy arrays and
@@ -48,7 +48,7 @@ def framework_of_module(name: str) -> str | None:
 
 
 class _Walk:
-    """Follows the reads of functions through the user's own functions, objects and modules.
+    """A walk along the reads of functions, through the user's own functions, objects and modules.
 
     Attributes:
         found: The frameworks reached so far.

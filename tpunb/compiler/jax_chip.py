@@ -45,7 +45,7 @@ _described: ContextVar[Any] = ContextVar("described", default=None)
 
 
 class LoweredFor:
-    """Describes the chip of a TPU type to JAX, within a block that traces and lowers.
+    """A block in which JAX knows the chip of a TPU type, for tracing and lowering.
 
     Example::
 

@@ -449,11 +449,11 @@ def _at_the_jit(fn: Any, args: Sequence[Any], then: Callable[..., Any]) -> Any:
 
 
 class _ReachedError(Exception):
-    """Ends a library's `lower` when its `jax.jit` is reached."""
+    """The end of a library's `lower`, when its `jax.jit` is reached."""
 
 
 class _ReachedJit:
-    """Replaces a `jax.jit` while a library lowers it. Calls of other threads go through.
+    """A replacement of a `jax.jit` while a library lowers it. Other threads call the `jax.jit`.
 
     Args:
         jitted: The `jax.jit`.

@@ -1,4 +1,4 @@
-"""Asks libtpu, which compiles in a separate process.
+"""Requests to libtpu, which compiles in a separate process.
 
 The process starts when it is first needed, stays alive, and ends with this process. libtpu aborts
 on some programs; then a new process replaces it.

@@ -293,7 +293,7 @@ _ARITHMETIC: dict[str, Callable[..., int]] = {
 
 
 class _KernelWork:
-    """Counts the least and the most work in the code of a Pallas kernel."""
+    """The least and the most work in the code of a Pallas kernel."""
 
     def __init__(self, module: Any) -> None:
         operations = list(module.body.operations)

@@ -47,7 +47,7 @@ _BEFORE = frozenset({"unsupported-op", "unsupported-type", "list-size", "scope"}
 # Sources: approx_topk_op.cc and where_op.cc in TensorFlow's compiler/tf2xla/kernels.
 _LOWERED_AS_ON_A_CPU: Mapping[str, str] = {
     "ApproxTopK": "An approximate top-k was compiled as an exact top-k: a TPU takes less time.",
-    "Where": "A search for true elements was compiled as sums and a scatter: a TPU sorts instead.",
+    "Where": "tf.where(condition) was compiled as sums and a scatter, but a TPU sorts.",
 }
 
 

@@ -1,4 +1,4 @@
-"""Assigns the cores of a TPU to replicas."""
+"""The assignment of a TPU's cores to replicas."""
 
 from __future__ import annotations
 

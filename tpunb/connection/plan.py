@@ -1,4 +1,4 @@
-"""Resolves a request, from its options, the environment and this machine."""
+"""The plan for a request, resolved from its options, the environment and this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explains known errors: finds the catalogue's entry, with the cause and the fix."""
+"""Explanations of known errors: the catalogue's entry, with the cause and the fix."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class _Mark(NamedTuple):
 
 
 class BatchValues:
-    """Turns the logs of Keras within an epoch into the values of its batches.
+    """The values of an epoch's batches, computed from the logs of Keras.
 
     Keras logs the mean since the epoch's start, which starts again with each epoch, so these
     numbers cannot be compared. A mean and its weight give the value that the last batch added.

@@ -33,7 +33,7 @@ Logs = Mapping[str, Any]
 
 
 class LogRecorder:
-    """Writes one training into a history, ten times a second.
+    """A recorder that writes one training into a history, ten times a second.
 
     Keras 3 may report batches on other threads and out of order. Everything else happens on
     the training thread. tf_keras passes values that are still on the devices; the values of
@@ -245,7 +245,7 @@ def _numbers(items: Iterable[tuple[str, Any]]) -> dict[str, float]:
 
 
 class LearningRates:
-    """Records the learning rate at the start of each epoch, and in between.
+    """A recorder of the learning rate at the start of each epoch, and in between.
 
     A sample costs a transfer from the device and the computation of a schedule. So a short
     training takes ten samples, and a long one takes a sample every hundred steps.

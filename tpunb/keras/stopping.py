@@ -1,4 +1,4 @@
-"""Ends a training that Keras runs, even if Keras calls no callback at its end."""
+"""The end of a training that Keras runs, even if Keras calls no callback at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds this machine's platform and TPU.
+"""Detection of this machine's platform and TPU.
 
 It runs when connecting, never at import. It checks device files, the PCI bus, the environment
 and, on Google Cloud only, the metadata server, with a timeout of a second. Kaggle's image is

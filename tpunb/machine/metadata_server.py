@@ -1,4 +1,4 @@
-"""Queries the Compute Engine metadata server, with an enforced timeout.
+"""A client of the Compute Engine metadata server, with an enforced timeout.
 
 TensorFlow's own client has no timeout. Here each request runs in its own thread, so the caller
 is not blocked by a name server that does not answer or by a server that trickles bytes.

@@ -1,4 +1,4 @@
-"""Finds the processes that use the TPU, by libtpu's lock file and open device files.
+"""The processes that use the TPU, found by libtpu's lock file and open device files.
 
 The path and the meaning of the lock file are from XLA
 (`xla/stream_executor/tpu/tpu_initialize_util.cc`). The file is never opened here: a process that

@@ -1,4 +1,4 @@
-"""Reads a recording of TensorFlow's profiler: an `XSpace`, from a file `*.xplane.pb`."""
+"""A reader of TensorFlow's profiles: an `XSpace`, from a file `*.xplane.pb`."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Overdue(KeyboardInterrupt):
 
 
 class StopButton:
-    """Records the first interrupt, so that a run can end between two steps.
+    """A record of the first interrupt, so that a run can end between two steps.
 
         with StopButton() as button:
             while not button.pressed:

@@ -124,7 +124,7 @@ def all_suites() -> tuple[type[Suite], ...]:
 
 @dataclasses.dataclass
 class Trial:
-    """Tries claims one after the other. The outcome of one claim does not end the others.
+    """A trial of claims, one after the other. The outcome of one claim does not end the others.
 
     Attributes:
         tpu: The TPU on which to try them.

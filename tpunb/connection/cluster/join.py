@@ -1,4 +1,4 @@
-"""Connects TensorFlow to the workers of a TPU or of a virtual Pod, and disconnects.
+"""TensorFlow's connection to the workers of a TPU or of a virtual Pod.
 
 TensorFlow connects to workers in two ways. The public `experimental_connect_to_cluster` starts
 over: the devices of the previous cluster disappear, and a process that touches a variable or

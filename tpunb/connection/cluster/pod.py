@@ -28,7 +28,7 @@ _SECONDS_BETWEEN_CUTS = 0.1
 
 
 class ExitGuard:
-    """Ends TensorFlow's wait for silent workers at the end of the process.
+    """A guard that ends TensorFlow's wait for silent workers at the end of the process.
 
     There TensorFlow waits without a time limit for all unfinished work of its workers. The guard
     checks them in the meantime, and closes the connections once a worker does not answer. Its

@@ -1,4 +1,4 @@
-"""Runs TensorFlow calls that wait for other machines, with a deadline.
+"""A deadline for TensorFlow calls that wait for other machines.
 
 TensorFlow (2.18 to 2.21) connects to workers while it holds the GIL, without a timeout. If a
 worker never answers, the whole process hangs and no interrupt gets through. Here its C functions

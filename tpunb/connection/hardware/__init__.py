@@ -1,4 +1,4 @@
-"""Connects to a real TPU as TensorFlow's TPU guide does, with a deadline.
+"""The connection to a real TPU: the steps of TensorFlow's TPU guide, with a deadline.
 
 Every step that can hang is checked before TensorFlow is called, and TensorFlow's own waits can be
 ended. After a failure, TensorFlow is connected to nothing and stays usable.

@@ -1,4 +1,4 @@
-"""Looks up a TPU by name in the Cloud TPU API, with a deadline.
+"""The lookup of a TPU by name in the Cloud TPU API, with a deadline.
 
 TensorFlow's own lookup needs packages that TensorFlow does not depend on (googleapiclient and
 oauth2client), and has no timeout.
@@ -85,7 +85,7 @@ def _get(url: str, host: str, secret: str | None, deadline: Deadline) -> Answer:
     import urllib.request
 
     class NoRedirect(urllib.request.HTTPRedirectHandler):
-        """Refuses redirects, which would send the token to another host."""
+        """A handler that refuses redirects, which would send the token to another host."""
 
         def redirect_request(self, *arguments: Any) -> None:
             return None
