@@ -270,7 +270,7 @@ class JaxFunction:
         return exported
 
     def on(self, wanted: Target, settings: Settings) -> TpuProgram:
-        """Compile it for one TPU type. A function uses the devices of its arguments' mesh.
+        """Compile for one TPU type. A function uses the devices of its arguments' mesh.
 
         Raises:
             CompileError: The mesh has another number of devices than the type has cores, or the

@@ -174,7 +174,7 @@ def _read(data: bytes) -> dict[str, Any] | None:
 
 
 class _PlainValues(pickle.Unpickler):
-    """A reader of dicts, tuples, numbers and texts, but of nothing that runs code."""
+    """A reader of dicts, tuples, numbers and texts, which refuses to run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"{module}.{name} is not a plain value")

@@ -176,7 +176,7 @@ class TpuPrograms(_Shown, Sequence[TpuProgram]):
 
     @property
     def ok(self) -> bool:
-        """True if it compiles and fits on all types."""
+        """True if the function compiles and fits on all types."""
         return all(program.ok for program in self)
 
     def rows(self) -> tuple[TpuRow, ...]:
