@@ -210,7 +210,7 @@ def test_connecting(how: str, expected: list[str], monkeypatch: pytest.MonkeyPat
 
 
 def test_a_keras_that_cannot_be_chosen() -> None:
-    with pytest.raises(ConnectError, match="is 2, not 4"):
+    with pytest.raises(ConnectError, match="must be 2, not 4"):
         tpunb.connect(simulate=2, keras=4)
 
 

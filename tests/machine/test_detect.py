@@ -64,7 +64,7 @@ def test_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.tried == (
         "no TPU device in /dev",
         "TPU_NAME is not set",
-        "nor are KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, TPU_CONFIG and COLAB_TPU_ADDR",
+        "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, TPU_CONFIG and COLAB_TPU_ADDR are not set",
     )
     assert found.platform.kind == "machine"
     assert not found.notes

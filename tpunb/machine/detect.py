@@ -394,8 +394,8 @@ def _named(environment: Mapping[str, str]) -> tuple[str | None, Slice, list[str]
     variable = next((name for name in _NAMING if environment.get(name, "").strip()), None)
     if variable is None:
         others = [name for name in _NAMING if name != "TPU_NAME"]
-        nor = f"nor are {', '.join(others[:-1])} and {others[-1]}"
-        return None, Slice(), ["TPU_NAME is not set", nor]
+        rest = f"{', '.join(others[:-1])} and {others[-1]} are not set"
+        return None, Slice(), ["TPU_NAME is not set", rest]
     value = environment[variable].strip()
     if variable == "TPU_CONFIG":
         part = _configured(value)
