@@ -95,7 +95,7 @@ libtpu. pytorch/xla#3786 shows such an abort for an earlier pair. Remove this ta
 tensorflow-tpu 2.20 is no longer supported.
 """
 
-# Every TensorFlow has this file, and in each it has another size.
+# Every build of TensorFlow has this file, with a different size in each build.
 _FILE = "tensorflow/python/_pywrap_tensorflow_internal.so"
 
 

@@ -30,7 +30,7 @@ from tpunb.virtual.devices import WORKER_JOB, prepare
 from tpunb.virtual.patch.patch_tools import attribute
 from tpunb.virtual.tensorflow_state import forget_cluster, has_started, restoring_as_one_task
 
-# Makes a call to a worker that has gone fail, instead of waiting for ever.
+# With this variable, a call to a worker that has gone fails instead of waiting for ever.
 _FAIL_FAST = "GRPC_FAIL_FAST"
 # Streamed operations to a worker that has gone vanish silently, while single calls fail. The
 # worker of a real TPU is more likely to freeze, and closing the stream ends that wait.
