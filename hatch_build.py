@@ -22,7 +22,7 @@ class LongDescription(MetadataHookInterface):
     """Makes the project's long description from README.md."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Sets the field `readme`."""
+        """Set the field `readme`."""
         text = Path(self.root, "README.md").read_text(encoding="utf-8")
         metadata["readme"] = {"content-type": "text/markdown", "text": absolute(text)}
 
@@ -31,7 +31,7 @@ class Quickstart(BuildHookInterface[Any]):
     """Puts the quickstart notebook into the wheel, where `tpunb demo` finds it."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Adds the file, but not to an editable install, which has the checkout's."""
+        """Add the file, except to an editable install, which has the checkout's file."""
         if version == "standard":
             source = Path(self.root, "notebooks", "00_quickstart.ipynb")
             build_data["force_include"][str(source)] = "tpunb/cli/quickstart.ipynb"

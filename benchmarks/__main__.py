@@ -21,7 +21,7 @@ _LIMITS = {"load_ext": ("%load_ext tpunb", 0.1), "connect": ("connecting to v5e-
 
 
 def main() -> int:
-    """Runs the cases that the command line chooses; 1 if one of them fails."""
+    """Run the cases that the command line chooses, and return 1 if a case fails."""
     args = _parsed()
     results: list[Result] = []
     failed = False
@@ -85,7 +85,7 @@ def _notebook(args: argparse.Namespace) -> Iterator[Result]:
 
 
 def _displays(args: argparse.Namespace) -> Iterator[Result]:
-    """An update of live curves, against a limit and against livelossplot in the same process."""
+    """Measure an update of live curves, against a limit and against livelossplot."""
     rounds = [_run("curves") for _ in range(args.repeats)]
     ours = tuple(each["ours"] for each in rounds)
     yield Result("an update of live curves", ours, "limit", (2e-5,) * args.repeats, wanted=1.0)
@@ -94,7 +94,7 @@ def _displays(args: argparse.Namespace) -> Iterator[Result]:
 
 
 def _loops(args: argparse.Namespace) -> Iterator[Result]:
-    """Steps of under a millisecond in loops, each kind in turns with the others."""
+    """Measure steps of under a millisecond in loops, each kind in turns with the others."""
     del args
     times = {name: tuple(each) for name, each in _run("loops").items()}
     for name, ours, peer, title, wanted in (
@@ -107,7 +107,7 @@ def _loops(args: argparse.Namespace) -> Iterator[Result]:
 
 
 def _keras(args: argparse.Namespace) -> Iterator[Result]:
-    """A batch of `fit` with live curves, against none and against others' callbacks."""
+    """Measure a batch of `fit` with live curves, without them, and with other callbacks."""
     del args
     times = {name: tuple(each) for name, each in _run("keras_curves").items()}
     for peer in ("without", "livelossplot", "fastprogress"):
@@ -117,7 +117,7 @@ def _keras(args: argparse.Namespace) -> Iterator[Result]:
 
 
 def _compiler(args: argparse.Namespace) -> Iterator[Result]:
-    """Estimates of the TPU's own compiler: spread from low to high; the median is the middle."""
+    """Yield the estimates of the TPU's own compiler. Their median is the middle of a range."""
     del args
     # No estimate depends on how fast it is made: at once.
     with ThreadPoolExecutor() as threads:
@@ -166,7 +166,7 @@ KINDS: Mapping[str, Callable[[argparse.Namespace], Iterator[Result]]] = {
 
 
 def _run(module: str, *words: str) -> Any:
-    """A measurement in a fresh process."""
+    """Return a measurement in a fresh process."""
     command = [sys.executable, "-m", f"benchmarks.{module}", *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_MOST, check=False)

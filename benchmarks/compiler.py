@@ -23,7 +23,7 @@ _TPU = "v5e-8"
 
 
 def main() -> None:
-    """Measures what the command line names."""
+    """Measure what the command line names."""
     os.environ["TPUNB_VERDICTS"] = "off"
     found = _resnet(sys.argv[2]) if sys.argv[1] == "resnet" else _rooflines()
     print(json.dumps(found))

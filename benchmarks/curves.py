@@ -23,14 +23,14 @@ _REDRAWS = 5
 
 
 def main() -> None:
-    """Measures both and prints JSON."""
+    """Measure both and print JSON."""
     with _kernel():
         measured = {**ours(), **peer()}
     print(json.dumps(measured), file=sys.__stdout__)
 
 
 def ours() -> dict[str, float]:
-    """Seconds that an update takes from the training loop, all of it included.
+    """Return the seconds that an update takes from the training loop, all of it included.
 
     `ours` is the mean, with the time in which the sending thread kept Python from
     the loop; `sent` is how many messages that were.
@@ -58,7 +58,7 @@ def ours() -> dict[str, float]:
 
 
 def peer() -> dict[str, float]:
-    """Seconds of one update of livelossplot, which redraws with matplotlib."""
+    """Return the seconds of one update of livelossplot, which redraws with matplotlib."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -93,7 +93,7 @@ def _counted(widget: Any) -> Callable[[], int]:
 
 @contextmanager
 def _kernel() -> Iterator[None]:
-    """A kernel's session and sockets around what is measured, with nobody connected."""
+    """Provide a kernel's session and sockets within a block, without a connected front end."""
     try:
         from ipykernel.kernelapp import IPKernelApp
     except ImportError:

@@ -28,7 +28,7 @@ _BATCHES = 1000
 
 
 def main() -> None:
-    """Measures and prints JSON."""
+    """Measure and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--legacy", action="store_true", help="tf_keras instead of Keras 3")
     parser.add_argument("--rounds", type=int, default=_ROUNDS)
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def measure(name: str, rounds: int = _ROUNDS) -> dict[str, list[float]]:
-    """Seconds per batch of each way in each round."""
+    """Return the seconds per batch of each way in each round."""
     keras = importlib.import_module(name)
     fit = _fit_of(keras)
     once: list[float] = []
@@ -113,7 +113,7 @@ def _fastprogress() -> dict[str, Callable[[], Any]]:
 
 
 def _fit_of(keras: Any) -> Callable[[list[Any], int], float]:
-    """A fit whose batches take about a millisecond; gives seconds per batch."""
+    """Return a fit whose batches take about a millisecond, which returns seconds per batch."""
     import numpy as np
     import tensorflow as tf
 

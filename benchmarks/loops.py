@@ -22,7 +22,7 @@ _PLOTTED = ("loss", "norm")
 
 
 def main() -> None:
-    """Measures all of them and prints JSON."""
+    """Measure all kinds and print JSON."""
     from tpunb import connect
 
     connection = connect(simulate="v5e-8")
@@ -57,7 +57,7 @@ def _fastest(times: dict[str, list[float]], kind: str) -> str:
 
 
 def _training(tf: Any, strategy: Any) -> tuple[Callable[..., Any], Any]:
-    """A step of under a millisecond, and its data."""
+    """Return a step of under a millisecond, and its data."""
     with strategy.scope():
         weights = tf.Variable(tf.random.stateless_normal([64, 10], [1, 2]))
     images = tf.random.stateless_normal([64, 64], [3, 4])
@@ -80,7 +80,7 @@ def _training(tf: Any, strategy: Any) -> tuple[Callable[..., Any], Any]:
 def _by_hand(
     tf: Any, strategy: Any, step: Any, dataset: Any, steps_per_loop: int
 ) -> Callable[[], None]:
-    """The loop of the TPU guide."""
+    """Return the loop of the TPU guide."""
 
     @tf.function
     def loop(iterator: Any, steps: Any) -> None:
@@ -98,7 +98,7 @@ def _by_hand(
 def _keeping(
     tf: Any, strategy: Any, step: Any, dataset: Any, steps_per_loop: int
 ) -> Callable[[], Any]:
-    """The same loop, which also keeps two numbers of each replica's every step."""
+    """Return the same loop, which also keeps two numbers of each replica's steps."""
     replicas = strategy.num_replicas_in_sync
 
     @tf.function
@@ -122,7 +122,7 @@ def _keeping(
 
 
 def _single(tf: Any, strategy: Any, step: Any, dataset: Any) -> Callable[[], None]:
-    """A step in each call."""
+    """Return a loop that makes one step per call."""
 
     @tf.function
     def one(iterator: Any) -> Any:

@@ -20,7 +20,7 @@ _CLASSES = 10
 
 
 def inputs(name: str, batch: int) -> Any:
-    """A batch of examples: images of 8 by 8 pixels, or sentences of 16 words.
+    """Return a batch of examples: images of 8 by 8 pixels, or sentences of 16 words.
 
     Args:
         name: Of the model.
@@ -34,7 +34,7 @@ def inputs(name: str, batch: int) -> Any:
 
 
 def model(name: str) -> Any:
-    """A model, made anew.
+    """Return a new model.
 
     Args:
         name: One of `MODELS`.
@@ -57,7 +57,7 @@ def _mlp(layers: Any) -> list[Any]:
 
 
 def _cnn(layers: Any) -> list[Any]:
-    """The layers of TensorFlow's TPU guide, with a quarter of its channels."""
+    """Return the layers of TensorFlow's TPU guide, with a quarter of its channels."""
     return [
         layers.Conv2D(64, 3, activation="relu"),
         layers.Conv2D(64, 3, activation="relu"),
@@ -68,7 +68,7 @@ def _cnn(layers: Any) -> list[Any]:
 
 
 def _lstm(layers: Any) -> list[Any]:
-    """A loop over the rows of an image."""
+    """Return a loop over the rows of an image."""
     return [layers.Reshape((8, 8)), layers.LSTM(32)]
 
 

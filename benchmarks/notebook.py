@@ -19,7 +19,7 @@ _CALLS = 1
 
 
 def main() -> None:
-    """Measures what the command line says."""
+    """Measure what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("case", choices=CASES)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def load_ext() -> dict[str, float]:
-    """Seconds of `%load_ext tpunb` in a fresh shell."""
+    """Return the seconds of `%load_ext tpunb` in a fresh shell."""
     shell = _shell()
     began = time.perf_counter()
     shell.run_line_magic("load_ext", "tpunb")
@@ -36,7 +36,7 @@ def load_ext() -> dict[str, float]:
 
 
 def connect() -> dict[str, float]:
-    """Seconds of connecting to a virtual v5e-8 once TensorFlow is imported."""
+    """Return the seconds of connecting to a virtual v5e-8 once TensorFlow is imported."""
     import tensorflow  # noqa: F401
 
     import tpunb
@@ -47,7 +47,7 @@ def connect() -> dict[str, float]:
 
 
 def tpu_run() -> dict[str, float]:
-    """Seconds of a `%%tpu_run` cell and of the same `tf.function` written by hand."""
+    """Return the seconds of a `%%tpu_run` cell and of the same `tf.function` written by hand."""
     shell = _shell()
     shell.run_line_magic("load_ext", "tpunb")
     shell.run_line_magic("tpu_connect", "--simulate 2")

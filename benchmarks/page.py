@@ -25,7 +25,7 @@ _HEADER = ("case", "tpunb", "compared with", "", "ratio (spread)", "wanted")
 
 
 def put(kind: str, results: Sequence[Result], page: Path = PAGE) -> None:
-    """Puts figures in place of those that the page has.
+    """Replace the figures on the page.
 
     Args:
         kind: Which: a line `<!-- KIND -->` comes before them, `<!-- /KIND -->` after.
@@ -45,13 +45,13 @@ def put(kind: str, results: Sequence[Result], page: Path = PAGE) -> None:
 
 
 def _tables(results: Sequence[Result]) -> str:
-    """Steps by models and sizes, where nothing is wished; else case by case."""
+    """Yield the steps by models and sizes by default, or case by case."""
     steps = [each for each in results if isinstance(each, StepResult) and each.wanted is None]
     return sizes_as_markdown(steps) if steps else _cases(results)
 
 
 def _cases(results: Iterable[Result]) -> str:
-    """A table of cases."""
+    """Return a table of cases."""
     rows = [
         (
             each.case,
@@ -67,7 +67,7 @@ def _cases(results: Iterable[Result]) -> str:
 
 
 def _measured_on() -> str:
-    """What kind of machine this is, and when and with what was measured."""
+    """Return the kind of machine, the date and the software of the measurement."""
     memory = byte_count(measure().total or 0)
     found = importlib.metadata.packages_distributions()["tensorflow"]
     version = importlib.metadata.version(found[0])

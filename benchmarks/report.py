@@ -56,7 +56,7 @@ class Result:
         return statistics.median(self.ratios) if self.ratios else None
 
     def as_dict(self) -> dict[str, object]:
-        """The result for programs, in seconds or bytes."""
+        """Return the result for programs, in seconds or bytes."""
         return {**dataclasses.asdict(self), "ratios": self.ratios, "ratio": self.ratio}
 
 
@@ -64,7 +64,7 @@ _HEADER = ("case", "ours", "peer or limit", "", "ratio", "spread", "wanted")
 
 
 def table(results: Iterable[Result]) -> str:
-    """The results in columns."""
+    """Return the results in columns."""
     rows: list[Sequence[str]] = [_HEADER, *map(_row, results)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
@@ -74,19 +74,19 @@ def table(results: Iterable[Result]) -> str:
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of a Markdown page."""
+    """Return a table of a Markdown page."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def quantity(values: Sequence[float], unit: str) -> str:
-    """The median of some measurements of one thing."""
+    """Return the median of several measurements."""
     middle = statistics.median(values)
     return duration(middle) if unit == "s" else byte_count(middle)
 
 
 def ratio_with_spread(result: Result) -> str:
-    """A ratio, and from where to where it went if there is more than one."""
+    """Return a ratio, with its range if there are several."""
     if result.ratio is None:
         return result.missing
     spread = f" ({_spread(result)})" if len(result.ratios) > 1 else ""
@@ -94,7 +94,7 @@ def ratio_with_spread(result: Result) -> str:
 
 
 def limit(result: Result) -> str:
-    """The ratio that is wanted."""
+    """Return the required ratio."""
     return "" if result.wanted is None else f"≤ {_number(result.wanted)}"
 
 

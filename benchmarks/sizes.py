@@ -47,7 +47,7 @@ class StepResult(Result):
 def training(
     models: Sequence[str], cores: Sequence[int], *, repeats: int, timeout: float
 ) -> Iterator[StepResult]:
-    """Every model on every number of cores.
+    """Measure every model on every number of cores.
 
     Args:
         models: The models.
@@ -64,7 +64,7 @@ def training(
 
 
 def strictness(*, repeats: int, timeout: float) -> Iterator[StepResult]:
-    """Steps with all rules against the same without any.
+    """Measure steps with all rules, against the same steps without rules.
 
     Args:
         repeats: How many processes there are for each at most.
@@ -106,7 +106,7 @@ def _against(
     name: str,
     wanted: Mapping[str, float] = _NOTHING,
 ) -> Iterator[StepResult]:
-    """What steps take, over those of a peer."""
+    """Yield the times of steps beside a peer's."""
     complete = ours.is_complete and (peer is None or peer.is_complete)
     missing = "not in time" if not complete else "not run" if peer is None else ""
     for title, part, key in _QUANTITIES:
@@ -125,7 +125,7 @@ def _against(
 
 
 def as_markdown(results: Iterable[StepResult]) -> str:
-    """A table for each peer: what ours takes, and how many times the peer's that is."""
+    """Return a table for each peer: our time, and its ratio to the peer's."""
     tables: dict[str, dict[tuple[str, int], list[str]]] = {}
     for each in results:
         row = tables.setdefault(each.peer_name, {}).setdefault((each.model, each.cores), [])

@@ -23,7 +23,7 @@ _LEAST, _MOST = 2, 100
 
 
 def serve(asked: Connection, strategy: str, cores: int, name: str) -> None:
-    """Makes a model, says so, and then makes and measures the steps that it is asked for.
+    """Make a model, report it, then make and measure the requested steps.
 
     What is measured has `seconds`, `cpu` (seconds of a processor) and `memory` (bytes at the
     peak, above what importing TensorFlow takes).
@@ -45,7 +45,7 @@ def serve(asked: Connection, strategy: str, cores: int, name: str) -> None:
 
 
 def _first(step: Callable[[], None]) -> dict[str, float]:
-    """Seconds of the first step, and those of a processor."""
+    """Return the seconds of the first step, and the processor's seconds."""
     began, worked = time.perf_counter(), time.process_time()
     step()
     found = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - worked}
@@ -54,7 +54,7 @@ def _first(step: Callable[[], None]) -> dict[str, float]:
 
 
 def _later(step: Callable[[], None]) -> dict[str, float]:
-    """Seconds of a step, and those of a processor, on the average of some."""
+    """Return the average seconds of a step, and the processor's seconds."""
     count, began, worked = 0, time.perf_counter(), time.process_time()
     while count < _LEAST or (time.perf_counter() - began < _SECONDS and count < _MOST):
         step()
@@ -64,7 +64,7 @@ def _later(step: Callable[[], None]) -> dict[str, float]:
 
 
 def _peak_memory() -> int:
-    """Bytes that this process and those that it has started have had at most."""
+    """Return the peak bytes of this process and its child processes."""
     children = Path("/proc/self/task").glob("*/children")
     started = [number for path in children for number in path.read_text().split()]
     return sum(map(_peak_of, ["self", *started]))
@@ -97,7 +97,7 @@ def _strategy(name: str, cores: int) -> Any:
 
 
 def _training_step(strategy: Any, name: str, cores: int) -> Callable[[], None]:
-    """A custom loop's step, on a batch that is there already."""
+    """Return a custom loop's step, on a batch that already exists."""
     import keras
     import tensorflow as tf
 

@@ -50,7 +50,7 @@ def steps_of(
     seconds: float,
     timeout: float,
 ) -> dict[str, Steps]:
-    """Measures strategies against each other, each in processes of its own.
+    """Measure strategies against each other, each in its own processes.
 
     Args:
         model: The model's name.
@@ -119,7 +119,7 @@ class _Process:
         return self.answer(timeout)
 
     def answer(self, timeout: float | None = None) -> dict[str, float]:
-        """What it sends next."""
+        """Return the next message of the process."""
         if not self._asked.poll(timeout or _MOST):
             self.end()
             if timeout is None:

@@ -235,7 +235,7 @@ def test_no_tpu_no_notebook(run: Run, pytester: pytest.Pytester) -> None:
         (["--tpu", "v3-8"], "*--tpu is for notebooks: add --nbval or --nbval-lax*"),
         (
             ["--nbval", "--tpu", "v3-8", "--nbval-kernel-name", "python3"],
-            "*leave out --nbval-kernel-name=python3*",
+            "*remove --nbval-kernel-name=python3*",
         ),
         (["-p", "no:nbval", "--tpu", "v3-8"], "*pip install nbval*"),
     ],

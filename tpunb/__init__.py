@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tpunb.virtual.compare import Comparison, compare
 
     history: History | None
-    """What the last run has measured, by `%%tpu_run`, `Connection.run` or `LiveCurves`."""
+    """The measurements of the last run of `%%tpu_run`, `Connection.run` or `LiveCurves`."""
     from tpunb.display.widgets import CurvesWidget, ProgramsWidget, ReplicasWidget, TopologyWidget
     from tpunb.keras import LiveCurves
 
@@ -127,7 +127,7 @@ _PUBLIC_MODULES = ("errors", "keras", "pytest_plugin", "virtual", "widgets")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "history":  # of the last run, whichever that is by now
+    if name == "history":  # the last run's, so it changes
         return importlib.import_module(f"{__name__}.training.history").latest_history()
     if name not in _HOMES and name not in _PUBLIC_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -140,19 +140,19 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Lists what is public, for completion."""
+    """List the public names, for completion."""
     return sorted([*__all__, *_PUBLIC_MODULES])
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Called by `%load_ext tpunb`."""
+    """Load the extension, for `%load_ext tpunb`."""
     from tpunb.notebook.extension import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Called by `%unload_ext tpunb`."""
+    """Unload the extension, for `%unload_ext tpunb`."""
     from tpunb.notebook.extension import unload
 
     unload(shell)

@@ -1,4 +1,4 @@
-"""`python -m tpunb`: the command line where its script is not on the path."""
+"""`python -m tpunb`: the command `tpunb`, if its script is not on the path."""
 
 import sys
 

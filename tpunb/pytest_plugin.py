@@ -1,9 +1,8 @@
 """The pytest options `--tpu TYPE` and `--tpu-keras 2`: nbval runs notebooks on virtual TPUs.
 
-Loaded into every run of pytest where this package is installed: nothing is imported
-and nothing happens unless the option is there, or TensorFlow is one for TPUs. That waits
-minutes for a TPU that is not there, when a test imports it, and a libtpu that does not fit
-it would end the process.
+Every run of pytest in this environment loads this module. It imports nothing and does nothing
+unless an option is given or TensorFlow is a build for TPUs. When a test imports such a build, it
+waits minutes for a missing TPU, and a libtpu that does not fit it ends the process.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ __all__ = [
 ]
 
 _WIDGETS = "TPUNB_WIDGETS"
-_NBVAL = "nbval"  # the name of its entry point
+_NBVAL = "nbval"  # the name of nbval's entry point
 _KERNEL = "tpunb_kernel"
 _FOR_TPU = ("tensorflow-tpu", "tf-nightly-tpu")
 _PROBLEM = pytest.StashKey[str]()
-_SPLITTING = ("load", "worksteal")  # how xdist would tear a notebook's cells apart
+_SPLITTING = ("load", "worksteal")  # with these, xdist would separate a notebook's cells
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the options."""
+    """Add the options `--tpu` and `--tpu-keras`."""
     group = parser.getgroup("tpunb", "virtual TPUs (tpunb)")
     group.addoption(
         "--tpu",
         metavar="TYPE",
         default=None,
         help="Run the notebooks of --nbval or --nbval-lax on a virtual TPU: a type such as v5e-8 "
-        "or v3-32, or a number of cores. No kernel has to be installed.",
+        "or v3-32, or a number of cores. No kernel needs to be installed.",
     )
     group.addoption(
         "--tpu-keras",
@@ -52,15 +51,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         choices=(2,),
         default=None,
-        help="With --tpu, make tf.keras Keras 2 (tf_keras), for notebooks that were written for "
-        "it.",
+        help="With --tpu, make tf.keras Keras 2 (tf_keras), for notebooks written for it.",
     )
 
 
-# Before a conftest.py imports TensorFlow.
+# Run before a conftest.py imports TensorFlow.
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Keeps a TensorFlow for TPUs from waiting for one, here and in processes that tests start."""
+    """Keep a TensorFlow for TPUs from waiting for a TPU, here and in processes of tests."""
     if not any(map(_is_installed, _FOR_TPU)):
         return
     from tpunb.errors import TpunbError
@@ -68,7 +66,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
     try:
         prepare_tpu_library()
-    except TpunbError as error:  # the tests may not import it
+    except TpunbError as error:  # the tests may not import TensorFlow
         early_config.stash[_PROBLEM] = str(error)
 
 
@@ -82,17 +80,17 @@ def _is_installed(name: str) -> bool:
     return True
 
 
-# nbval's own comes first: it settles its deprecated options.
+# Run after nbval's own hook, which settles its deprecated options.
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the kernel that nbval shall use, for the length of the run."""
+    """Make the kernel for nbval for the duration of the run."""
     tpu = config.option.tpu
     if tpu is None:
         if config.option.tpu_keras is not None:
             raise pytest.UsageError("--tpu-keras is for virtual TPUs: add --tpu TYPE.")
         return
     workerinput = getattr(config, "workerinput", None)
-    if workerinput is not None:  # of xdist; the environment leads to the kernel
+    if workerinput is not None:  # an xdist worker, whose environment leads to the kernel
         _use(config, workerinput[_KERNEL])
         return
     from tpunb.errors import TpunbError
@@ -100,12 +98,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
     option = config.option
     if not config.pluginmanager.has_plugin(_NBVAL):
-        raise pytest.UsageError("--tpu runs notebooks by nbval: pip install nbval")
+        raise pytest.UsageError("--tpu runs notebooks with nbval: pip install nbval")
     if not (option.nbval or option.nbval_lax):
         raise pytest.UsageError("--tpu is for notebooks: add --nbval or --nbval-lax.")
     if option.nbval_kernel_name:
         raise pytest.UsageError(
-            f"--tpu brings its own kernel: leave out --nbval-kernel-name={option.nbval_kernel_name}"
+            f"--tpu brings its own kernel: remove --nbval-kernel-name={option.nbval_kernel_name}"
         )
     undo = contextlib.ExitStack()
     try:
@@ -120,44 +118,47 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, None, None]:
-    """Gives kernels of notebooks displays of text; tests beside them see nothing of it."""
+    """Give the kernels of notebooks text displays, without affecting other tests."""
     nbval: Any = item.config.pluginmanager.get_plugin(_NBVAL)
-    # A setting of the user's own stands.
-    mine = nbval is not None and isinstance(item, nbval.IPyNbCell) and _WIDGETS not in os.environ
-    if mine:
-        os.environ[_WIDGETS] = "never"  # no one looks, even if pytest is run in a notebook
+    # A setting by the user takes precedence.
+    is_cell = nbval is not None and isinstance(item, nbval.IPyNbCell)
+    sets = is_cell and _WIDGETS not in os.environ
+    if sets:
+        os.environ[_WIDGETS] = "never"  # nobody looks, even if pytest runs in a notebook
     yield
-    if mine:
+    if sets:
         del os.environ[_WIDGETS]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tells a worker of xdist which kernel there is."""
+    """Send the name of the kernel to an xdist worker."""
     if node.config.option.tpu is not None:
         node.workerinput[_KERNEL] = node.config.option.nbval_kernel_name
 
 
 def _use(config: pytest.Config, kernel: str) -> None:
     config.option.nbval_kernel_name = kernel
-    # It is a kernel of this environment, and nbval would take the plain one.
+    # The kernel is one of this environment, which nbval would replace with the plain kernel.
     config.option.nbval_current_env = config.option.current_env = False
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Says where the notebooks run, and which TensorFlow would end the process."""
+    """Return the lines that say where notebooks run, and which TensorFlow would end the process."""
     tpu = config.option.tpu
     problem = config.stash.get(_PROBLEM, None)
-    said = [] if problem is None else [f"tpunb: {problem}"]
+    lines = [] if problem is None else [f"tpunb: {problem}"]
     keras = "" if config.option.tpu_keras is None else ", and tf.keras is Keras 2"
-    return said if tpu is None else [*said, f"tpunb: notebooks run on a virtual TPU, {tpu}{keras}"]
+    return (
+        lines if tpu is None else [*lines, f"tpunb: notebooks run on a virtual TPU, {tpu}{keras}"]
+    )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(
     file_path: Path, parent: pytest.Collector
 ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """Lets a notebook that is none fail with a sentence in place of a traceback."""
+    """Make an invalid notebook fail with a sentence instead of a traceback."""
     files = yield
     if parent.config.option.tpu is None:
         return files
@@ -184,7 +185,7 @@ def _check_first(file: Any) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[Any]) -> None:
-    """Lets cells be compared without what differs in every run on a TPU."""
+    """Compare cells without the parts of the output that differ in every run on a TPU."""
     if config.option.tpu is None:
         return
     nbval: Any = config.pluginmanager.get_plugin(_NBVAL)
@@ -194,26 +195,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[Any]) -
 
 
 _LOGS = re.compile(
-    # What TensorFlow logs through Python's logging, with its deprecations' second and
-    # third line, ...
+    # TensorFlow's log through Python's logging, with the second and third line of
+    # deprecations, ...
     r"^(?:WARNING:(?:tensorflow|absl):.*(?:\nInstructions for updating:\n.*)?"
     r"|(?:INFO|DEBUG):(?:tensorflow|absl):.*"
-    # ... and its C++ parts, with the time and a thread's number.
+    # ... and the log of its C++ parts, with the time and a thread's number.
     r"|[IWEF]\d{4} \d\d:\d\d:\d+\.\d+ +\d+ .*"
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] .*"
     r"|WARNING: All log messages before absl::InitializeLog.*)(?:\n|\Z)",
     re.MULTILINE,
 )
-# A TPU's worker has another address every time.
+# A TPU's worker has another address in every run.
 _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}:8470\b")
 _SAME = "ADDRESS:8470"
 _PLAIN = "text/plain"
 
 
 def compare_without_logs(cell: Any) -> None:
-    """Lets a cell of nbval compare what its program prints, and not TensorFlow's log.
+    """Make a cell of nbval compare the output of its program without TensorFlow's log.
 
-    The log has dates, addresses and numbers of sessions, and depends on the release.
+    The log has dates, addresses and session numbers, and depends on the release.
     """
     compare = cell.compare_outputs
 
@@ -224,11 +225,11 @@ def compare_without_logs(cell: Any) -> None:
 
 
 def comparable(outputs: Sequence[Any]) -> list[Any]:
-    """A cell's outputs (as in nbformat) without TensorFlow's log and without a TPU's address.
+    """Return a cell's outputs, as in nbformat, without TensorFlow's log and a TPU's address.
 
-    Streams that hold only log are left out.
+    Streams that contain only the log are left out.
     """
-    kept = []
+    comparable_outputs = []
     for output in outputs:
         output = copy.deepcopy(output)
         if output.output_type == "stream":
@@ -238,5 +239,5 @@ def comparable(outputs: Sequence[Any]) -> list[Any]:
             output.text = _ADDRESS.sub(_SAME, text)
         elif isinstance(plain := output.get("data", {}).get(_PLAIN), str):
             output.data[_PLAIN] = _ADDRESS.sub(_SAME, plain)
-        kept.append(output)
-    return kept
+        comparable_outputs.append(output)
+    return comparable_outputs

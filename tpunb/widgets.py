@@ -1,4 +1,4 @@
-"""The live displays: `TopologyWidget`, `ReplicasWidget` and `CurvesWidget`."""
+"""The live displays `TopologyWidget`, `ReplicasWidget` and `CurvesWidget`."""
 
 from __future__ import annotations
 

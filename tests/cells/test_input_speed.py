@@ -95,7 +95,7 @@ def test_a_dataset_of_batches_and_one_of_examples() -> None:
 def test_everything_is_said() -> None:
     speed = speed_of(numbers().map(light).batch(16))
     assert "processor" in speed.processors
-    assert "A v5e-8 takes 256,000 to 512,000: it would be busy" in speed.headline
+    assert "A v5e-8 consumes 256,000 to 512,000: this input would keep it busy" in speed.headline
     assert {stage.name for stage in speed.stages} == {"map(light)", "batch", "range"}
     assert sum(stage.share for stage in speed.stages) == pytest.approx(1.0)
     tried = {change.code for change in speed.changes if change.gain is not None}

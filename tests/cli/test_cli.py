@@ -329,4 +329,4 @@ def test_the_console_script() -> None:
     if not program.exists():
         pytest.skip("the console script is not installed beside this Python")
     shown = subprocess.run([program, "--help"], capture_output=True, check=True, text=True)
-    assert "exit codes: 0 done" in shown.stdout
+    assert "exit codes: 0 success" in shown.stdout

@@ -76,7 +76,7 @@ def test_no_file_is_replaced(
     assert (here / "mine.ipynb").read_text() == "mine"
     out, error = capsys.readouterr()
     assert out == ""
-    assert error == "tpunb: mine.ipynb exists.\nTry: Choose another file with -o.\n"
+    assert error == "tpunb: mine.ipynb already exists.\nTry: Choose another file with -o.\n"
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ else:
     ("how", "expected"),
     [
         ("", ["tf.keras is Keras 2 (tf_keras 2.", "tf_keras.src."]),
-        ("late", ["was imported with Keras 3 before", "Restart the kernel"]),
+        ("late", ["was imported with Keras 3 and", "Restart the kernel"]),
         ("gone", ["which is not installed", 'pip install --no-deps "tf_keras==2.']),
     ],
 )
@@ -210,7 +210,7 @@ def test_connecting(how: str, expected: list[str], monkeypatch: pytest.MonkeyPat
 
 
 def test_a_keras_that_cannot_be_chosen() -> None:
-    with pytest.raises(ConnectError, match="is 2, not 4"):
+    with pytest.raises(ConnectError, match="must be 2, not 4"):
         tpunb.connect(simulate=2, keras=4)
 
 

@@ -275,7 +275,7 @@ def test_a_model_with_a_loss_wants_targets() -> None:
 
 
 def test_what_cannot_be_compiled_says_what_to_do(eight: Any) -> None:
-    with pytest.raises(CompileError, match="TPU type to compile for is not known"):
+    with pytest.raises(CompileError, match="No TPU type to compile for"):
         compile(lambda x: x, SQUARE)
     with pytest.raises(AcceleratorTypeError):
         compile(lambda x: x, SQUARE, tpu="v5e-9")

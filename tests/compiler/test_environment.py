@@ -173,7 +173,9 @@ def test_a_folder_of_somebody_elses_is_left_alone(said: Said, folder: Path) -> N
 
 
 def test_another_python_is_named(said: Said) -> None:
-    assert "Python 3.11 or later: cat is not one" in said("install", "--python", "cat", code=2)
+    assert "Python 3.11 or later, but cat is not such a Python" in said(
+        "install", "--python", "cat", code=2
+    )
     said("install", "--python", sys.executable)
 
 
@@ -181,11 +183,15 @@ def test_another_python_is_named(said: Said) -> None:
     ("record", "own", "says"),
     [
         ({"python": "/gone", "versions": dict(PACKAGES)}, {}, "its Python, /gone, no longer"),
-        ({"python": "/bin/sh", "versions": {"jax": "0.9.0"}}, {}, "it has jax 0.9.0, and this"),
+        ({"python": "/bin/sh", "versions": {"jax": "0.9.0"}}, {}, "it has jax 0.9.0, but this"),
         ({"python": "/gone", "versions": dict(PACKAGES)}, PACKAGES, ""),
         (None, PACKAGES, ""),
         (None, {}, "is not installed."),
-        (None, {"jax": "0.7.2", "jaxlib": "0.7.2", "libtpu": "0.0.21.1"}, "here is jax 0.7.2, "),
+        (
+            None,
+            {"jax": "0.7.2", "jaxlib": "0.7.2", "libtpu": "0.0.21.1"},
+            "this Python has jax 0.7.2, ",
+        ),
         ("{", {}, "is not installed."),
     ],
 )

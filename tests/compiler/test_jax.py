@@ -310,9 +310,9 @@ def test_what_does_not_fit_is_refused_at_a_line(said: dict[str, Any]) -> None:
 
 def test_what_cannot_be_known_is_said(said: dict[str, Any]) -> None:
     assert "calls the host" in said["prints"]
-    assert "(None, 128) has no size" in said["open size"]
-    assert "8 devices, and its arguments have no shardings" in said["unsharded"]
-    assert "8 devices, and a v5e-4 has 4 cores" in said["of another size"]
+    assert "(None, 128) has an open size" in said["open size"]
+    assert "8 devices, but its arguments have no shardings" in said["unsharded"]
+    assert "8 devices, but a v5e-4 has 4 cores" in said["of another size"]
 
 
 def test_a_call_is_compiled_with_all_that_it_reaches(said: dict[str, Any]) -> None:

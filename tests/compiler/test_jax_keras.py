@@ -117,7 +117,7 @@ def test_fit_in_a_cell_is_its_batch(said: dict[str, Any]) -> None:
 def test_a_distribution_of_data_is_the_same(said_of_others: dict[str, Any]) -> None:
     assert said_of_others["distributed"] == said_of_others["ours"]
     assert said_of_others["on one device"] == said_of_others["ours"], "all this machine has"
-    assert "8 devices, and a v5e-4 has 4 cores" in said_of_others["other size"]
+    assert "8 devices, but a v5e-4 has 4 cores" in said_of_others["other size"]
     assert "keras.distribution" in said_of_others["other size"]
 
 

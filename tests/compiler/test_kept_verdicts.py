@@ -238,7 +238,7 @@ def test_the_command_shows_and_removes_them(
     (verdicts / "notes.txt").write_text("the user's")
     cli.main(["compiler", "status"])
     size = files(verdicts)[0].stat().st_size
-    assert f"kept      1 verdict, {size} B, in {verdicts}" in capsys.readouterr().out
+    assert f"stored    1 verdict, {size} B, in {verdicts}" in capsys.readouterr().out
     assert cli.main(["compiler", "remove"]) == 0
     assert capsys.readouterr().out == f"Removed {verdicts}\n"
     assert [path.name for path in files(verdicts)] == ["notes.txt"]

@@ -197,7 +197,7 @@ def test_a_resizing_in_a_branch(batch: int | None) -> None:
     ("fn", "note"),
     [
         (lambda x: tf.math.approx_max_k(x, 4)[0], "An approximate top-k"),
-        (lambda x: tf.reduce_sum(tf.where(x > 0)), "Where a condition holds"),
+        (lambda x: tf.reduce_sum(tf.where(x > 0)), "tf.where(condition)"),
     ],
     ids=["top-k", "where"],
 )

@@ -167,7 +167,7 @@ def test_a_tpu_that_is_held(bare: Path, installed: dict[str, str]) -> None:
     assert report.next_step.endswith("kill 4711")
     text = str(report)
     assert "process 4711 (a Jupyter kernel)" in text
-    assert "Shut that kernel down in Jupyter" in text
+    assert "Shut down that kernel in Jupyter" in text
     assert "hunter2" not in text + json.dumps(report.as_dict())
 
 
@@ -226,11 +226,11 @@ def test_a_worker_of_a_slice(
             "hardware",
             "connect to my-tpu, and simulate a v5e-8 if it cannot be used",
         ),
-        ({"TPUNB_REQUIRE_TPU": "1"}, "error", "There is no TPU here"),
+        ({"TPUNB_REQUIRE_TPU": "1"}, "error", "This machine has no TPU"),
         (
             {"TPUNB_TPU": "v3-8", "TPUNB_REQUIRE_TPU": "1"},
             "error",
-            "TPUNB_TPU asks for a virtual TPU",
+            "TPUNB_TPU requests a virtual TPU",
         ),
     ],
     ids=["type", "address", "name", "required", "contradiction"],

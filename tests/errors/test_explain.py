@@ -232,7 +232,10 @@ def test_on_the_command_line(
     assert shown.startswith(str(ENTRIES["2"]))
     assert shown.endswith("  https://github.com/googlecolab/colabtools/issues/4481\n")
     assert cli.main(["explain", "KeyError: 'loss'"]) == 1
-    assert capsys.readouterr() == ("", "This is not an error that tpunb knows.\n")
+    assert capsys.readouterr() == (
+        "",
+        "tpunb does not know this error. `tpunb explain --all` lists those it knows.\n",
+    )
     assert cli.main(["explain", "--all"]) == 0
     assert capsys.readouterr().out == errors_page()
 

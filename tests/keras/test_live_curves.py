@@ -315,9 +315,11 @@ def test_wrong_metrics(metrics: Any) -> None:
 
 @ONE_KERAS
 def test_metrics_that_never_come(keras: Any) -> None:
-    with pytest.warns(UserWarning, match="nothing is logged as 'acuracy'; there are: loss, mae"):
+    with pytest.warns(
+        UserWarning, match="Keras logs no metric 'acuracy'. The metrics are: loss, mae"
+    ):
         fit(compiled(keras, metrics=["mae"]), LiveCurves(["loss", "acuracy"]))
-    with pytest.warns(UserWarning, match="nothing is logged as 'val_loss'"):
+    with pytest.warns(UserWarning, match="Keras logs no metric 'val_loss'"):
         fit(compiled(keras), LiveCurves(["val_loss"]))
 
 
@@ -379,7 +381,7 @@ def test_names_of_runs(keras: Any) -> None:
     fit(model, live, epochs=1)
     assert [run.name for run in live.runs] == ["lr 1e-2", "run 2"]
     assert repr(LiveCurves(name="a")) == "LiveCurves(per='auto', name='a')"
-    with pytest.raises(TypeError, match="a run is a string, not int"):
+    with pytest.raises(TypeError, match="a run must be a string, not int"):
         LiveCurves(name=3)  # type: ignore[arg-type]
 
 
@@ -476,7 +478,7 @@ def test_stopping(keras: Any, replicas: int | None, published: list[Any]) -> Non
     strategy = virtual_tpu() if replicas else None
     model, live = compiled_anew(keras, strategy), LiveCurves()
     with pytest.raises(
-        Stopped, match=r"after 12 steps, in epoch 2\. .*initial_epoch=1\) continues"
+        Stopped, match=r"after 12 steps, in epoch 2\. .*continue with epoch 2: .*initial_epoch=1\)"
     ):
         fit(model, live, at_batch(keras, 12, press), epochs=5)
     assert live.history.state == "stopped"
@@ -552,7 +554,7 @@ def test_a_batch_that_does_not_end(keras: Any, monkeypatch: pytest.MonkeyPatch) 
     goes_round.assign(-math.inf)
     wait_until(lambda: not calls.left_behind)
     assert isinstance(result.error_in_exec, Stopped)
-    assert "stopped inside a batch, after 0 steps, in epoch 1" in str(result.error_in_exec)
+    assert "ended inside a batch, after 0 steps, in epoch 1" in str(result.error_in_exec)
     assert live.history.state == "stopped"
     assert model.history.params["epochs"] == 2
     calls.close()

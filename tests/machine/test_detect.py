@@ -64,7 +64,7 @@ def test_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.tried == (
         "no TPU device in /dev",
         "TPU_NAME is not set",
-        "nor are KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, TPU_CONFIG and COLAB_TPU_ADDR",
+        "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, TPU_CONFIG and COLAB_TPU_ADDR are not set",
     )
     assert found.platform.kind == "machine"
     assert not found.notes
@@ -172,7 +172,7 @@ def test_accel_of_another_device(tmp_path: Path) -> None:
     accel(tmp_path, 1, vendor="0x1da3")
     found = find_tpu({})
     assert found.tpu is None
-    assert "/dev/accel0 is another device's" in said(found)
+    assert "/dev/accel0 belongs to another device" in said(found)
 
 
 def test_vfio_of_another_device(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_vfio_of_another_device(tmp_path: Path) -> None:
     found = find_tpu({"TPU_ACCELERATOR_TYPE": "v3-8"})
     assert found.tpu is None
     assert found.chips.others == ("/dev/vfio/7", "/dev/vfio/8")
-    assert "are another device's" in said(found)
+    assert "belong to another device" in said(found)
 
 
 def test_vfio_of_another_device_of_googles(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_compute_engine_without_a_tpu(tmp_path: Path) -> None:
     with MetadataServer() as server:
         found = find_tpu({"GCE_METADATA_IP": server.host})
     assert (found.tpu, found.platform.kind) == (None, "compute-engine")
-    assert "the metadata server has no TPU here" in said(found)
+    assert "the metadata server has no TPU for this machine" in said(found)
 
 
 def test_the_board_says_compute_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def test_a_process_with_the_device_open(tmp_path: Path) -> None:
     assert program.message == "Process 4711 (python3) holds the TPU."
     assert program.command == "kill 4711"
     assert "a Jupyter kernel" in kernel.message
-    assert kernel.fix.startswith("Shut that kernel down in Jupyter")
+    assert kernel.fix.startswith("Shut down that kernel in Jupyter")
     assert program.stops
 
 

@@ -183,7 +183,7 @@ def test_jax_has_a_libtpu_of_its_own(libtpu: str, fits: bool, site: Path) -> Non
     assert bool(found) is not fits
     for problem in found:
         assert not problem.stops
-        assert "jax 0.7.2 wants libtpu==0.0.23, and 0.0.22 is installed" in problem.message
+        assert "jax 0.7.2 requires libtpu==0.0.23, but 0.0.22 is installed" in problem.message
 
 
 def of(python: str = "3.12.1", **versions: str) -> dict[str, Any]:
@@ -323,9 +323,9 @@ def test_versions_that_nobody_would_write(version: str) -> None:
 @pytest.mark.parametrize(
     ("libtpu", "message"),
     [
-        (None, "tensorflow-tpu 2.20.0 wants libtpu~=0.0.14, which is not installed"),
-        ("0.0.13", "tensorflow-tpu 2.20.0 wants libtpu~=0.0.14, and 0.0.13 is installed"),
-        ("0.1.0", "and 0.1.0 is installed"),
+        (None, "tensorflow-tpu 2.20.0 requires libtpu~=0.0.14, which is not installed"),
+        ("0.0.13", "tensorflow-tpu 2.20.0 requires libtpu~=0.0.14, but 0.0.13 is installed"),
+        ("0.1.0", "but 0.1.0 is installed"),
         ("0.0.17", None),
     ],
 )

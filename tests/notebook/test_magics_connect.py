@@ -180,7 +180,7 @@ def test_default_from_the_environment(
     monkeypatch.setenv("TPUNB_TPU", value)
     ran = book.good("%tpu_connect")
     assert ran.value.tpu == name
-    assert "TPUNB_TPU asks for this virtual TPU." in ran.plain
+    assert "TPUNB_TPU requests this virtual TPU." in ran.plain
     refused(book, "%tpu_connect --require-tpu", ConnectError, "TPUNB_TPU")
     assert book.good("%tpu_connect --simulate 3").value.tpu == "3 cores"
 
@@ -191,12 +191,12 @@ def test_hardware_from_the_environment(book: Notebook, monkeypatch: pytest.Monke
 
 
 def test_required(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = refused(book, "%tpu_connect --require-tpu", ConnectError, "There is no TPU here")
+    ran = refused(book, "%tpu_connect --require-tpu", ConnectError, "This machine has no TPU")
     assert isinstance(ran.error, ConnectError)
     assert ran.error.tried[0] == "no TPU device in /dev"
     monkeypatch.setenv("TPUNB_REQUIRE_TPU", "1")
-    refused(book, "%tpu_connect", ConnectError, "one is required")
-    refused(book, "%tpu_connect --simulate 2", ConnectError, "real one is required")
+    refused(book, "%tpu_connect", ConnectError, "a TPU is required")
+    refused(book, "%tpu_connect --simulate 2", ConnectError, "real TPU is required")
     monkeypatch.setenv("TPUNB_REQUIRE_TPU", "0")
     book.good("%tpu_connect --simulate 2")
 
@@ -212,7 +212,7 @@ WRONG = [
     ("v3-8", ConnectError, "--simulate v3-8"),
     ("8", ConnectError, "is a TPU type"),
     ("my-tpu --simulate v3-8", ConnectError, "not both"),
-    ("--require-tpu --simulate v3-8", ConnectError, "real one is required"),
+    ("--require-tpu --simulate v3-8", ConnectError, "real TPU is required"),
     ("--simulate v3-8 --computation-shape 1,1,1,3", ComputationShapeError, "2×2×1×2"),
     ("--simulate v3-8 --computation-shape 1,1,2", ComputationShapeError, "2×2×1×2"),
     ("--simulate v3-8 --computation-shape 1,1,1,1,1", ComputationShapeError, "four"),
@@ -221,7 +221,7 @@ WRONG = [
     ("--simulate v3-8 --computation-shape 1,1,1,a", UsageError, "1,1,1,2"),
     ("--simulate v3-8 --computation-shape ''", UsageError, "1,1,1,2"),
     ("--simulate v3-8 --computation-shape", UsageError, "--computation-shape needs a value"),
-    ("--simulate v3-8 --replicas 9", ComputationShapeError, "at most 8 fit"),
+    ("--simulate v3-8 --replicas 9", ComputationShapeError, "choose at most 8"),
     ("--simulate v3-8 --replicas 0", ComputationShapeError, "positive"),
     ("--simulate v3-8 --replicas -1", ComputationShapeError, "positive"),
     ("--simulate v3-8 --replicas x", UsageError, "invalid int"),

@@ -357,7 +357,7 @@ def test_a_check_reports_what_is_above_a_line_that_cannot_be_traced(book: Notebo
 def test_a_per_replica_value_has_no_elements(book: Notebook) -> None:
     book.good("%%tpu_run\na = tf.range(3) + replica_id")
     ran = book.run("a[0]")
-    assert "Write `value.values[0]` for replica 0's." in " ".join(ran.text.split())
+    assert "Write `value.values[0]` for the value of replica 0." in " ".join(ran.text.split())
     assert book.good("a.values[0].numpy().tolist()").value == [0, 1, 2]
 
 

@@ -154,7 +154,7 @@ def test_the_order_of_devices() -> None:
         ("v3-16", "Did you mean v3-8 or v3-32?"),
         ("v4-9", "TensorCores, 2 a chip, which act as one core"),
         ("v5e8", "v5e-8"),
-        ("v5e", "lacks its size"),
+        ("v5e", "lacks a size"),
         ("v5-8", "v5e-8"),
         ("v9-8", "Did you mean v"),
         ("tpu7-8", "tpu7x-8"),

@@ -46,7 +46,7 @@ def test_empty() -> None:
     assert bool(history)
     assert history.to_csv() == "step\n"
     assert history.plot().axes == []
-    with pytest.raises(KeyError, match="no metric 'loss'; there are: none"):
+    with pytest.raises(KeyError, match="no metric 'loss'; the metrics are: none"):
         history.values("loss")
 
 
@@ -153,13 +153,13 @@ def test_what_is_no_number_is_refused_by_name(value: Any) -> None:
 
 @pytest.mark.parametrize("step", [1.5, "1", None, np.array([1, 2])], ids=repr)
 def test_a_step_is_a_whole_number(step: Any) -> None:
-    with pytest.raises(TypeError, match="the step is a whole number"):
+    with pytest.raises(TypeError, match="the step must be a whole number"):
         History().append(step, loss=1.0)
 
 
 def test_a_step_that_falls_changes_nothing() -> None:
     history = filled()
-    with pytest.raises(HistoryError, match="'loss' never fall, and step 3 comes after 10"):
+    with pytest.raises(HistoryError, match="'loss' must not decrease, but step 3 comes after 10"):
         history.append(3, loss=1.0)
     assert history.steps("loss").tolist() == list(range(1, 11))
 
@@ -180,7 +180,7 @@ def test_names_are_strings(metrics: Any, error: type[Exception], words: str) -> 
 def test_bad_arguments() -> None:
     with pytest.raises(TypeError, match="name of a run"):
         History(3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="total_steps is a whole number"):
+    with pytest.raises(TypeError, match="total_steps must be a whole number"):
         History(total_steps=1.5)  # type: ignore[arg-type]
 
 

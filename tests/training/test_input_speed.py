@@ -30,21 +30,29 @@ def need(low: float, high: float, hosts: int = 1) -> InputSpeed:
 
 def test_the_speed_stands_beside_what_a_tpu_takes() -> None:
     assert SPEED.headline == (
-        "On this machine (2 processors, of a test) the input delivers 480 examples/s. A v5e-8 takes "
-        "205,000 to 397,000: it would be busy less than 1% of the time."
+        "On this machine (2 processors, of a test) the input delivers 480 examples/s. A v5e-8 consumes "
+        "205,000 to 397,000: this input would keep it busy less than 1% of the time."
     )
-    assert SPEED.limit == "map(decode) limits it: 90% of its time."
+    assert SPEED.limit == "map(decode) limits the input: 90% of its time."
 
 
 @pytest.mark.parametrize(
     ("low", "high", "says"),
     [
-        (960.0, 1920.0, "A v3-32 takes 960 to 1920: it would be busy 25% to 50% of the time."),
-        (960.0, 961.0, "takes 960 to 961: it would be busy 50% of the time."),
-        (240.0, 480.0, "takes 240 to 480: this input keeps it busy."),
-        (400.0, 600.0, "it would be busy 80% to 100% of the time."),
-        (47_000.0, 48_500.0, "takes 47,000 to 48,500: it would be busy 1% of the time."),
-        (48_100.0, 50_000.0, "it would be busy less than 1% of the time."),
+        (
+            960.0,
+            1920.0,
+            "A v3-32 consumes 960 to 1920: this input would keep it busy 25% to 50% of the time.",
+        ),
+        (960.0, 961.0, "consumes 960 to 961: this input would keep it busy 50% of the time."),
+        (240.0, 480.0, "consumes 240 to 480: this input keeps it busy."),
+        (400.0, 600.0, "this input would keep it busy 80% to 100% of the time."),
+        (
+            47_000.0,
+            48_500.0,
+            "consumes 47,000 to 48,500: this input would keep it busy 1% of the time.",
+        ),
+        (48_100.0, 50_000.0, "this input would keep it busy less than 1% of the time."),
     ],
 )
 def test_a_range_makes_a_range(low: float, high: float, says: str) -> None:
@@ -52,12 +60,12 @@ def test_a_range_makes_a_range(low: float, high: float, says: str) -> None:
 
 
 def test_each_host_has_an_input_of_its_own() -> None:
-    assert "takes 240 to 480 on each of its 4 hosts: this" in need(240.0, 480.0, 4).headline
+    assert "consumes 240 to 480 on each of its 4 hosts: this" in need(240.0, 480.0, 4).headline
 
 
 def test_the_text() -> None:
     assert str(SPEED).splitlines()[2:] == [
-        "map(decode) limits it: 90% of its time.",
+        "map(decode) limits the input: 90% of its time.",
         "  stage        share  time an element  in parallel",
         "  map(decode)  90%    200 ms",
         "  batch        10%    10 ms",

@@ -39,7 +39,7 @@ def test_what_is_said() -> None:
     assert "and 10 more" in text
     assert text.count("MatMul") == 20
     assert profile.as_dict()["steps"][0]["host"] == profile.steps[0].host
-    assert str(Profile()) == "Nothing is recorded yet."
+    assert str(Profile()) == "Nothing has been recorded yet."
     here = Profile(StepTimes("whole", 1.0, 0.05))
     assert here.headline == "On this machine, 5% of the run (1 s) waited for data."
     assert Profile(StepTimes("whole", 1.0)).headline.endswith(

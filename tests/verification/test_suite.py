@@ -72,7 +72,7 @@ def test_what_does_not_end() -> None:
         GO_ON.set()
     assert trial.hangs
     assert (hung.status, hung.found) == ("differs", "it did not end within 100 ms")
-    assert (following.status, following.found) == ("not run", "an earlier claim has not ended")
+    assert (following.status, following.found) == ("not run", "an earlier claim did not end")
 
 
 def test_an_interrupt() -> None:

@@ -53,7 +53,7 @@ def test_every_claim_holds(tpu: str) -> None:
     assert "unchecked" in left
     for name in ("order of hosts", "order of batches", "unchecked"):
         left.pop(name, None)
-    one_replica = {"it needs 2 replicas, and this TPU has 1"} if tpu == "v5e-1" else set()
+    one_replica = {"the claim needs 2 replicas, but this TPU has 1"} if tpu == "v5e-1" else set()
     assert set(left.values()) == one_replica
     assert report.facts["TPU"] == f"virtual {tpu}"
     assert "/" not in "".join(report.facts.values())
@@ -107,7 +107,7 @@ def test_rules_that_do_not_hold() -> None:
     report = verified("rules", simulate=2, strict=off)
     assert named(report) == set(off)
     [passed] = [one for one in report.differences if one.name == "x64-op"]
-    assert (passed.expected, passed.found) == ("refused, known error 25", "runs and gives 5 5")
+    assert (passed.expected, passed.found) == ("refused, known error 25", "runs and returns 5 5")
 
 
 def test_an_error_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:

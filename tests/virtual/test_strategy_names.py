@@ -495,7 +495,7 @@ def test_what_an_argument_does(name: str) -> None:
 
 def test_a_strategy_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPUNB_TPU", "v3-8")
-    with pytest.warns(UserWarning, match="TPUNB_TPU asks for this virtual TPU"):
+    with pytest.warns(UserWarning, match="TPUNB_TPU requests this virtual TPU"):
         made = tpunb.TPUStrategy(tpu="")
     assert isinstance(made, tf.distribute.TPUStrategy)
     assert made.num_replicas_in_sync == 8

@@ -1,4 +1,4 @@
-"""Writing a user's file whole or not at all."""
+"""Writing a user's file completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import stat
 import sys
 from pathlib import Path
 
-# A process's own streams. Opened by name, a redirected one would be truncated, or written
-# from its start, over what the process has printed before.
+# The process's own streams. Opening a redirected stream by name would truncate it, or write from
+# its start over the earlier output of the process.
 _OWN_STREAM = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/(\d+)")
-# What a directory, or a file that is mounted by itself, answers that takes no other file.
+# The errors of a folder that accepts no new file, or of a file that is mounted by itself.
 _NO_ROOM_BESIDE = frozenset(
     (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV, errno.ENAMETOOLONG)
 )
@@ -22,26 +22,26 @@ _FSYNC_UNKNOWN = frozenset((errno.EINVAL, errno.ENOSYS, errno.ENOTSUP))
 
 
 def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Writes a file so that a failure leaves the old one as it was.
+    """Write a file so that a failure leaves the old file unchanged.
 
-    The content is written beside the file, flushed to the disk and renamed. Permissions
-    are kept, a symbolic link keeps leading to the file, and what is not a regular file (a
-    pipe, `/dev/stdout`) is written to. Where the folder takes no file, but the file can be
-    written, its content is replaced in place.
+    The content is written to a new file in the same folder, flushed to the disk and renamed. The
+    permissions are kept, and a symbolic link still leads to the file. If the path is not a regular
+    file (a pipe, `/dev/stdout`), it is written to. If the folder accepts no new file but the file
+    can be written, its content is replaced in place.
 
     Args:
         path: The file.
-        content: Bytes, or text, which is written as UTF-8 with its own line ends.
+        content: Bytes, or text, which is written as UTF-8 with its line ends unchanged.
 
     Raises:
-        OSError: It cannot be written; `filename` is `path`.
+        OSError: The file cannot be written. Its `filename` is `path`.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     try:
         if (number := own_stream(path)) is not None:
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:
-                    stream.flush()  # what was printed before comes before
+                    stream.flush()  # so that earlier output comes first
             with os.fdopen(os.dup(number), "wb") as file:
                 file.write(data)
         elif is_stream(path):
@@ -49,32 +49,32 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
         else:
             _replace(Path(os.path.realpath(path)), data)
     except OSError as error:
-        # The name of the file beside it, or none, says nothing to whoever gave this one.
+        # Name the user's own path, not the temporary file's.
         raise _about(error, path) from error
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Checks that `write_file` can write a file, as far as this can be known in advance.
+    """Check that `write_file` can write a file, as far as can be known in advance.
 
     Args:
-        path: The file; it need not exist.
+        path: The file, which need not exist.
 
     Raises:
-        OSError: It cannot be written; `filename` is `path`.
+        OSError: The file cannot be written. Its `filename` is `path`.
     """
     if is_stream(path):
         return
     try:
         target = Path(os.path.realpath(path))
         if _permissions(target) is None and not os.access(target.parent, os.W_OK | os.X_OK):
-            target.parent.stat()  # says so if it is not there
+            target.parent.stat()  # raises if the folder does not exist
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise _about(error, path) from error
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:
-    """Returns whether a path leads to a stream, which is written to and never replaced.
+    """Return whether a path leads to a stream, which is written to but never replaced.
 
     Args:
         path: A path such as `/dev/stdout`, a named pipe or a file.
@@ -89,18 +89,18 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
 
 
 def own_stream(path: str | os.PathLike[str]) -> int | None:
-    """The number of the process's own stream that a path names: 1 for `/dev/stdout`.
+    """Return the number of the process's own stream that a path names: 1 for `/dev/stdout`.
 
     Args:
         path: Any path.
 
     Returns:
-        The file descriptor; None for other paths.
+        The file descriptor, or None for any other path.
     """
-    found = _OWN_STREAM.fullmatch(os.fspath(path))
-    if found is None:
+    match = _OWN_STREAM.fullmatch(os.fspath(path))
+    if match is None:
         return None
-    return {"stdout": 1, "stderr": 2}[found[1]] if found[1] else int(found[2])
+    return {"stdout": 1, "stderr": 2}[match[1]] if match[1] else int(match[2])
 
 
 def _about(error: OSError, path: str | os.PathLike[str]) -> OSError:
@@ -109,25 +109,25 @@ def _about(error: OSError, path: str | os.PathLike[str]) -> OSError:
 
 
 def _permissions(path: Path) -> os.stat_result | None:
-    """The status of an existing file that may be written; None if it does not exist.
+    """Return the status of an existing file that may be written, or None if it does not exist.
 
     Raises:
-        OSError: It is a folder, or must not be written.
+        OSError: The path is a folder, or may not be written.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if not os.access(path, os.W_OK):  # a rename would not ask
+    if not os.access(path, os.W_OK):  # renaming does not check this
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    return found
+    return status
 
 
 def _replace(path: Path, data: bytes) -> None:
     before = _permissions(path)
-    # Not from the file's name: that may already be as long as a name can be.
+    # Do not derive the name from the file's: that may already have the greatest length.
     beside = path.with_name(f".tpunb-{secrets.token_hex(8)}.tmp")
     try:
         _write_beside(beside, data, before)
@@ -144,7 +144,7 @@ def _replace(path: Path, data: bytes) -> None:
 def _write_beside(path: Path, data: bytes, like: os.stat_result | None) -> None:
     with path.open("xb") as file:
         if like is not None:
-            # Before there is anything to read. Only root can give a file to somebody else.
+            # Before the file has content. Only root can give a file to another user.
             with contextlib.suppress(OSError, AttributeError):
                 os.chown(path, like.st_uid, like.st_gid)
             path.chmod(stat.S_IMODE(like.st_mode))
@@ -154,10 +154,10 @@ def _write_beside(path: Path, data: bytes, like: os.stat_result | None) -> None:
 
 
 def _write_in_place(path: Path, data: bytes, size: int) -> None:
-    """Replaces a file's content without another file.
+    """Replace a file's content without using another file.
 
-    What is longer than before comes first: if the disk is full, it is cut off again, and
-    the old content has not been touched.
+    The part beyond the old length is written first. If the disk is full, it is cut off again,
+    and the old content is untouched.
     """
     with path.open("r+b", buffering=0) as file:
         try:

@@ -1,4 +1,4 @@
-"""Attributes of users' objects, whose `__getattr__` may raise anything."""
+"""Attributes of users' objects, whose `__getattr__` may raise any error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MISSING = object()
 
 
 def attribute(value: Any, name: str, default: Any = None) -> Any:
-    """Returns an attribute, or the default if asking for it fails in any way."""
+    """Return an attribute, or the default if reading it fails in any way."""
     try:
         return getattr(value, name, default)
     except Exception:  # a dict whose `__getattr__` is `__getitem__` raises KeyError
@@ -16,5 +16,5 @@ def attribute(value: Any, name: str, default: Any = None) -> Any:
 
 
 def has_attributes(value: Any, *names: str) -> bool:
-    """Returns whether an object has attributes of all these names."""
+    """Return whether an object has attributes of all these names."""
     return all(attribute(value, name, _MISSING) is not _MISSING for name in names)

@@ -1,7 +1,7 @@
-"""A process of our own that answers requests, and may crash without ending this one.
+"""A process of tpunb that answers requests, and may crash without ending this process.
 
-It lives on between requests. One that has crashed, or takes too long, is replaced when
-the next request comes.
+It stays alive between requests. If it has crashed or taken too long, the next request starts a new
+one.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _COUNTS_OF_KILLS = (
     "/sys/fs/cgroup/memory/memory.oom_control",
     "/proc/vmstat",
 )
-"""The files in which Linux counts processes that it ended for lack of memory: `oom_kill 3`."""
+"""The files in which Linux counts the processes it ended when memory ran out: `oom_kill 3`."""
 
 
 class ChildLostError(Exception):
-    """The process gave no answer; the message says why, as the end of a sentence.
+    """The process gave no answer. The message says why, as the end of a sentence.
 
     Attributes:
-        crashed: Whether it ended by itself.
-        out_of_memory: Whether the system ended it for lack of memory.
+        crashed: Whether the process ended by itself.
+        out_of_memory: Whether the system ended it because memory ran out.
     """
 
     def __init__(self, message: str, *, crashed: bool = False, out_of_memory: bool = False) -> None:
@@ -44,14 +44,14 @@ class ChildLostError(Exception):
 
 
 def started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Starts a process with pipes; what it writes to standard error is dropped.
+    """Start a process with pipes, and drop its standard error.
 
     Args:
-        command: What to start.
-        environment: Is added to this process's own.
+        command: The command to start.
+        environment: Variables to add to this process's own.
 
     Raises:
-        ChildLostError: It cannot be started.
+        ChildLostError: The process cannot be started.
     """
     try:
         return subprocess.Popen(
@@ -60,7 +60,7 @@ def started(command: Sequence[str], environment: Mapping[str, str]) -> subproces
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, **environment},
-            # An interrupt is the notebook's.
+            # Keep it out of this process group: an interrupt is only for the notebook.
             start_new_session=os.name == "posix",
         )
     except OSError as error:
@@ -70,11 +70,11 @@ def started(command: Sequence[str], environment: Mapping[str, str]) -> subproces
 class ChildProcess:
     """A process that answers pickled requests with pickled answers on its standard streams.
 
-    It is ended with this one; a fork of this one starts its own.
+    The process ends with this process. A fork of this process starts its own.
 
     Args:
-        start: Starts it.
-        seconds: How long one request may take.
+        start: Starts the process.
+        seconds: The time limit for one request.
     """
 
     def __init__(self, start: Callable[[], subprocess.Popen[bytes]], seconds: float) -> None:
@@ -85,18 +85,18 @@ class ChildProcess:
         _children.add(self)
 
     def ask(self, request: Any, deadline: Deadline | None = None) -> Any:
-        """Sends a request and waits for its answer.
+        """Send a request and wait for its answer.
 
         Args:
-            request: What to send.
-            deadline: When the answer has to be there.
+            request: The request.
+            deadline: The deadline for the answer.
 
         Raises:
             ChildLostError: The process ended, or took too long.
         """
         deadline = deadline or Deadline(self._seconds)
         too_slow = ChildLostError(f"took longer than {deadline.seconds:.0f} seconds")
-        if not self._lock.acquire(timeout=deadline.left):  # others ask it too
+        if not self._lock.acquire(timeout=deadline.left):  # other threads may be asking too
             raise too_slow
         try:
             process = self._running()
@@ -111,7 +111,7 @@ class ChildProcess:
             except (EOFError, OSError, pickle.UnpicklingError):
                 raise _lost(process, memory, kills) from None
             finally:
-                # After an interrupt too: the answer to this would be taken for the next one's.
+                # Also after an interrupt: the next request would get this request's answer.
                 if not answered:
                     self._drop()
             return answer
@@ -119,20 +119,20 @@ class ChildProcess:
             self._lock.release()
 
     def start(self) -> None:
-        """Starts the process, which gets ready beside what is done here before it is asked.
+        """Start the process, so that it gets ready while this process does other work.
 
-        Where it cannot be started, whoever asks is told.
+        An error in starting it is raised by the next request.
         """
         with self._lock, contextlib.suppress(ChildLostError):
             self._running()
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         with self._lock:
             self._drop()
 
     def forget(self) -> None:
-        """Leaves the process to the one that started it: this one is a fork of that."""
+        """Leave the process to the process that started it, because this is a fork."""
         self._lock = threading.Lock()
         self._process = None
 
@@ -150,7 +150,7 @@ class ChildProcess:
         process.wait()
         for stream in (process.stdin, process.stdout):
             if stream is not None:
-                with contextlib.suppress(OSError):  # what was not written yet has no reader
+                with contextlib.suppress(OSError):  # unwritten data has no reader any more
                     stream.close()
 
 
@@ -163,7 +163,7 @@ def _exchange(process: subprocess.Popen[bytes], request: Any) -> Any:
 
 
 class _Memory:
-    """The peak memory of a process, which is read now and then."""
+    """The peak memory of a process, read now and then."""
 
     def __init__(self, pid: int) -> None:
         self._path = Path(f"/proc/{pid}/status")
@@ -178,19 +178,19 @@ class _Memory:
 
 
 def _kills() -> list[int]:
-    """The numbers of processes that the system has ended for lack of memory, by file."""
-    found = []
+    """Return the numbers of processes that the system ended when memory ran out, by file."""
+    counts = []
     for path in _COUNTS_OF_KILLS:
         with contextlib.suppress(OSError):
             lines = Path(path).read_text(encoding="ascii", errors="replace").splitlines()
-            found += [int(line.split()[1]) for line in lines if line.startswith("oom_kill ")]
-    return found
+            counts += [int(line.split()[1]) for line in lines if line.startswith("oom_kill ")]
+    return counts
 
 
 def _lost(
     process: subprocess.Popen[bytes], memory: _Memory, kills: Sequence[int]
 ) -> ChildLostError:
-    """Return why a process ended."""
+    """Return the error that explains why a process ended."""
     try:
         code = process.wait(timeout=5)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Time limits: one that several steps share, and a blocking call that ends in time."""
+"""Time limits: a limit shared by several steps, and a blocking call that ends in time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-# A signal that another thread gets interrupts no wait: it is seen between two.
+# A signal that reaches another thread does not interrupt a wait, so waits are short.
 _SECONDS_BETWEEN_LOOKS = 0.5
-_LEAST = 0.05  # seconds: an answer that is there already is not missed
+_LEAST = 0.05  # seconds, so that an answer that has already arrived is not missed
 
 _Value = TypeVar("_Value")
 
@@ -19,11 +19,11 @@ class Deadline:
     """A time limit that several steps share.
 
     Args:
-        seconds: How long they may take together, from now on.
+        seconds: The time for all steps together, from now on.
 
     Attributes:
-        seconds: The same.
-        end: When they have to be done, by `time.monotonic`.
+        seconds: The same number of seconds.
+        end: The end of that time, by `time.monotonic`.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -32,7 +32,7 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds left; a twentieth at least, so that a last step can take what is there."""
+        """The seconds left, but at least a twentieth, so that a last step can read its answer."""
         return max(_LEAST, self.end - time.monotonic())
 
     @property
@@ -42,7 +42,7 @@ class Deadline:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Excludes the time of its block."""
+        """Exclude the time of a block from the limit."""
         begin = time.monotonic()
         try:
             yield
@@ -51,18 +51,18 @@ class Deadline:
 
 
 class Running(Generic[_Value]):
-    """A call in its own daemon thread: nothing waits for it, not even the exit of the process.
+    """A call in its own daemon thread. Nothing waits for it, not even the exit of the process.
 
     `Running(call).result(deadline)` is a call that is abandoned if the deadline passes.
 
     Args:
-        call: What to call.
+        call: The function to call.
     """
 
     def __init__(self, call: Callable[[], _Value]) -> None:
         self._values: list[_Value] = []
         self._errors: list[BaseException] = []
-        self._done = threading.Event()  # an interrupted `Thread.join` marks the thread as ended
+        self._done = threading.Event()  # `Thread.join` cannot be used again once interrupted
 
         def run() -> None:
             try:
@@ -75,11 +75,11 @@ class Running(Generic[_Value]):
         threading.Thread(target=run, name="tpunb", daemon=True).start()
 
     def wait(self, deadline: float, look: Callable[[], object] = lambda: None) -> bool:
-        """Waits until the call ends or the deadline passes; returns whether it has ended.
+        """Wait until the call ends or the deadline passes, and return whether it has ended.
 
         Args:
-            deadline: By `time.monotonic`.
-            look: Is called now and then.
+            deadline: The deadline, by `time.monotonic`.
+            look: Called now and then.
         """
         while (left := deadline - time.monotonic()) > 0:
             if self._done.wait(min(_SECONDS_BETWEEN_LOOKS, left)):
@@ -88,15 +88,15 @@ class Running(Generic[_Value]):
         return self._done.is_set()
 
     def result(self, deadline: float, look: Callable[[], object] = lambda: None) -> _Value:
-        """Waits for the call and returns its result.
+        """Wait for the call and return its result.
 
         Args:
-            deadline: By `time.monotonic`.
-            look: Is called now and then.
+            deadline: The deadline, by `time.monotonic`.
+            look: Called now and then.
 
         Raises:
             TimeoutError: The deadline has passed.
-            BaseException: What the call raises.
+            BaseException: The call's own exception.
         """
         self.wait(max(deadline, time.monotonic() + _LEAST), look)
         if self._errors:

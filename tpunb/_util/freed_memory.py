@@ -1,4 +1,4 @@
-"""Freed memory that the C library keeps, given back; a block without Python's collector."""
+"""Returning freed memory to the system, and blocks without Python's garbage collector."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _MUCH = 64 * 2**20
 
 @contextlib.contextmanager
 def giving_back() -> Iterator[None]:
-    """Returns to the system what a function has freed, where the C library can; a decorator.
+    """Return the memory that a block has freed to the system, if the C library can.
 
-    A large graph is in cycles of references until Python's collector has run, and glibc keeps
-    its hundreds of megabytes after that. Where the process has not grown, nothing is done.
+    A large graph has cycles of references, which stay until Python's collector runs. Even then
+    glibc keeps their hundreds of megabytes. A process that has not grown keeps its memory. This is
+    also a decorator.
     """
     before = resident()
     try:
@@ -25,16 +26,16 @@ def giving_back() -> Iterator[None]:
     finally:
         if resident() > before + _MUCH:
             gc.collect()
-            with contextlib.suppress(OSError, AttributeError):  # not every C library can
+            with contextlib.suppress(OSError, AttributeError):  # only glibc has the function
                 ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """A block in which Python looks for no cycles of references.
+    """Turn off Python's garbage collector within a block.
 
-    For what makes many objects that stay. Each time their number has grown by a quarter Python
-    goes over all that there are: 0.3 s with TensorFlow and Keras imported.
+    This is for code that makes many objects that stay. Each time their number has grown by a
+    quarter, Python's collector visits all objects: 0.3 s with TensorFlow and Keras imported.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -46,7 +47,7 @@ def uncollected() -> Iterator[None]:
 
 
 def resident() -> int:
-    """The resident memory of the process, in bytes; 0 if the system does not report it."""
+    """Return the process's resident memory in bytes, or 0 if the system does not report it."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
     except OSError:

@@ -6,5 +6,5 @@ import numbers
 
 
 def is_whole(number: object) -> bool:
-    """Returns whether something is an integer, Python's or NumPy's, but not a bool."""
+    """Return whether a value is an integer of Python or NumPy, but not a bool."""
     return isinstance(number, numbers.Integral) and not isinstance(number, bool)

@@ -1,4 +1,4 @@
-"""Errors of our own code that a slower way makes good: users never see them, tests fail."""
+"""Errors of tpunb's own code that a slower way repairs. Users never see them; tests fail."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 import os
 
 VARIABLE = "TPUNB_RAISE_INTERNAL_ERRORS"
-"""The environment variable that makes them fatal. `tests/conftest.py` sets it, so that the
-processes that tests start fail as well."""
+"""The environment variable that makes internal errors fatal. `tests/conftest.py` sets it, so that
+the processes that tests start fail as well."""
 
 
 def report_internal_error(error: Exception, log: logging.Logger, consequence: str) -> None:
@@ -18,8 +18,8 @@ def report_internal_error(error: Exception, log: logging.Logger, consequence: st
 
     Args:
         error: The error of the faster way.
-        log: Where it is logged, at the level `DEBUG`.
-        consequence: What the fallback costs, as a sentence.
+        log: The logger, which gets it at the level `DEBUG`.
+        consequence: The cost of the fallback, in one sentence.
 
     Raises:
         Exception: The error itself, if `TPUNB_RAISE_INTERNAL_ERRORS` is set.

@@ -1,4 +1,4 @@
-"""Blocks that an interrupt does not leave half done."""
+"""Blocks that an interrupt cannot leave half done."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from types import FrameType
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """A short block in which an interrupt waits; it comes at the end.
+    """Delay an interrupt to the end of a short block.
 
-    Only the main thread is interrupted, and only where Python has a handler.
+    This has an effect only in the main thread, and only if Python has a handler.
     """
     former = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(former):

@@ -1,8 +1,8 @@
-"""Logs for debugging: `TPUNB_LOG=debug` writes them on standard error.
+"""Logs for debugging. `TPUNB_LOG=debug` writes them to standard error.
 
 The loggers are the standard library's, below `tpunb`: `tpunb.connection`, `tpunb.cells`,
-`tpunb.replicate`, and so on. Without the variable they are silent unless the program
-configures them, as any library's.
+`tpunb.replicate`, and so on. Without the variable they are silent, like any library's, unless
+the program configures them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import ParamSpec, TypeVar
 from tpunb._util.secret_masking import mask
 
 VARIABLE = "TPUNB_LOG"
-"""The environment variable with the level."""
+"""The environment variable that sets the level."""
 
 _FORMAT = "%(asctime)s.%(msecs)03d %(name)s: %(message)s"
 _OFF = frozenset({"", "0", "false", "no", "off"})
@@ -28,37 +28,37 @@ _Result = TypeVar("_Result")
 
 
 class _MaskingFormatter(logging.Formatter):
-    """Hides anything that looks like a secret."""
+    """A formatter that hides text that looks like a secret."""
 
     def format(self, record: logging.LogRecord) -> str:
         return mask(super().format(record))
 
 
 class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to the current standard error, which kernels and tests replace."""
+    """A handler for the current standard error, which kernels and tests replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
-        if self.stream is not None:  # a process without a console
+        if self.stream is not None:  # None in a process without a console
             super().emit(record)
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger `tpunb.name`, configured as the environment says.
+    """Return the logger `tpunb.name`, configured from the environment.
 
     Args:
-        name: The part of tpunb, as `"connection"`.
+        name: The part of tpunb, such as `"connection"`.
     """
     _configure_once()
     return logging.getLogger(f"tpunb.{name}")
 
 
 def configure(value: str) -> None:
-    """Sets the level, and a handler that writes on standard error.
+    """Set the level, and add a handler that writes to standard error.
 
     Args:
-        value: A level's name, as `"debug"` or `"info"`; any other value but a plain no
-            means `"debug"`.
+        value: A level's name, such as `"debug"` or `"info"`. Any other value that is not a
+            clear no means `"debug"`.
     """
     if value.strip().lower() in _OFF:
         return
@@ -69,7 +69,7 @@ def configure(value: str) -> None:
         handler = _StandardError()
         handler.setFormatter(_MaskingFormatter(_FORMAT, "%H:%M:%S"))
         top.addHandler(handler)
-    top.propagate = False  # absl, which TensorFlow imports, writes what reaches the root
+    top.propagate = False  # absl, which TensorFlow imports, prints every record of the root
 
 
 @functools.cache
@@ -78,13 +78,13 @@ def _configure_once() -> None:
 
 
 def timed(
-    name: str, what: str
+    name: str, action: str
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """Logs how long each call of a function takes.
+    """Return a decorator that logs the time of each call of a function.
 
     Args:
-        name: The logger's name, as `logger` takes it.
-        what: What the function does, as `"trace the replica function"`.
+        name: The logger's name, as for `logger`.
+        action: The function's action, such as `"trace the replica function"`.
     """
     log = logger(name)
 
@@ -97,7 +97,7 @@ def timed(
             try:
                 return function(*args, **kwargs)
             finally:
-                log.debug("%s: %.3f s", what, time.perf_counter() - begin)
+                log.debug("%s: %.3f s", action, time.perf_counter() - begin)
 
         return call
 

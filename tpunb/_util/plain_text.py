@@ -1,12 +1,12 @@
-"""Text for a terminal: control characters made visible, lines filled."""
+"""Text for a terminal: visible control characters, and lines of limited length."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
 
-# Escape sequences move the cursor, set the window's title or hide what was printed; C1 has
-# one-character forms of them, and overrides of the direction show text in another order.
+# Escape sequences can move the cursor, set the window's title or hide earlier output. C1 has
+# one-character forms of them, and direction overrides show text in another order.
 _KEPT = "\n\t"
 _CONTROLS = {
     code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
@@ -22,28 +22,28 @@ _SIMPLER = _BOXES | {
 
 
 def plain(text: str) -> str:
-    """A text whose control characters are spelled out, ESC as backslash, x, 1b.
+    """Return a text with its control characters escaped: ESC becomes backslash, x, 1b.
 
-    Line ends and tabs stay.
+    Line ends and tabs are kept.
     """
     return text if text.isprintable() else text.translate(_CONTROLS)
 
 
 def shortened(text: str, length: int) -> str:
-    """A text of at most so many characters."""
+    """Return a text shortened to a number of characters."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def shortened_between(text: str, length: int, *separators: str) -> str:
-    """A text of at most so many characters, without a part that would lose some of its own.
+    """Return a text shortened to a number of characters, between its parts.
 
-    A number that is cut looks like another number.
+    A part is not cut, because a number that is cut looks like another number.
 
     Args:
         text: The text.
-        length: How many characters it may have.
-        *separators: What stands between its parts, the best first; a text of one long part is
-            cut anywhere.
+        length: The greatest number of characters.
+        *separators: The separators of its parts, the best first. A text of one long part is cut
+            anywhere.
     """
     if len(text) <= length:
         return text
@@ -53,16 +53,16 @@ def shortened_between(text: str, length: int, *separators: str) -> str:
 
 
 def aligned(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
-    """Rows of cells as lines whose columns begin below each other."""
+    """Return rows of cells as lines with aligned columns."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [(indent + "  ".join(map(str.ljust, row, widths))).rstrip() for row in rows]
 
 
 def hanging(head: str, text: str, width: int) -> str:
-    """A text behind a head, in lines of at most a width that begin where the first does.
+    """Return a text after a head, filled in lines that all begin where its first line does.
 
-    Words stay whole, also at their hyphens: paths and commands can be copied.
+    Words are not broken, not even at hyphens, so that paths and commands can be copied.
     """
     return textwrap.fill(
         text,
@@ -75,14 +75,14 @@ def hanging(head: str, text: str, width: int) -> str:
 
 
 def drawable(text: str, encoding: str) -> str:
-    """A text that an encoding has all characters of, with simpler ones in place of others.
+    """Return a text that an encoding can represent, with simpler characters for missing ones.
 
     Args:
         text: The text.
-        encoding: A name such as `"ascii"`.
+        encoding: The name of the encoding, such as `"ascii"`.
     """
 
-    def drawn(character: str) -> str:
+    def simplified(character: str) -> str:
         try:
             character.encode(encoding)
         except UnicodeEncodeError:
@@ -93,5 +93,5 @@ def drawable(text: str, encoding: str) -> str:
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        return "".join(map(drawn, text))
+        return "".join(map(simplified, text))
     return text

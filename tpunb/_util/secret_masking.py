@@ -1,4 +1,4 @@
-"""Hides secrets in texts that are shown."""
+"""Masking of secrets in texts, before the texts are shown."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _SECRET_WORDS = (
     r"(?:token|secret|passw(?:or)?d|passwd|passphrase|pwd|(?:api|private|access)[_-]?key"
     r"|credentials?|signature|cookie|bearer|authorization)"
 )
-# Too short to be searched for inside other words.
+# Too short to search for inside other words.
 _SHORT_WORDS = r"(?:key|auth|pass|pat|sig)"
 _SECRET_NAME = re.compile(
     rf"{_SECRET_WORDS}|(?:^|_){_SHORT_WORDS}(?:_|$)",
     re.IGNORECASE,
 )
 _NO_SECRETS = frozenset({"PWD", "OLDPWD"})  # a shell's folders
-_SHORTEST = 6  # a secret of fewer characters would blank ordinary words
+_SHORTEST = 6  # hiding shorter secrets would hide ordinary words
 
-# After a name: a list or an object, of which all that follows may be part; a string; a word.
+# The value after a name: a list or an object with all text after it, a string, or a word.
 _VALUE = r"(?:(?:bearer|basic)\s)?(?:[\[{].*|\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)"
 _NAME = rf"(?:{_SECRET_WORDS}[\w.-]{{0,40}}|(?<![A-Za-z0-9.]){_SHORT_WORDS})"
 _NAMED = re.compile(
@@ -44,18 +44,18 @@ _LONG = 32
 
 
 def mask(text: str, secrets: Iterable[str] | None = None) -> str:
-    """Returns a text without anything that looks like a credential.
+    """Return a text without anything that looks like a credential.
 
-    Hidden are users and passwords in addresses, values with a name such as `token=`, keys
-    of well-known forms, long random words, and what is known to be secret.
+    It hides users and passwords in addresses, values with a name such as `token=`, keys of
+    well-known forms, long random words, and known secrets.
 
     Args:
-        text: What is to be shown.
-        secrets: What must not be in it, as `secrets_in` finds it; by default what it
-            finds in the process's own environment.
+        text: The text to show.
+        secrets: Known secrets, as `secrets_in` returns them. By default, the secrets in the
+            process's own environment.
 
     Returns:
-        The text, with `***` for each of these.
+        The text, with `***` instead of each secret.
     """
     if secrets is None:
         secrets = secrets_in(os.environ)
@@ -67,25 +67,25 @@ def mask(text: str, secrets: Iterable[str] | None = None) -> str:
     if "@" in text:
         text = re.sub(r"\S+", lambda word: _without_user(word[0]), text)
     text = _BASE64.sub(lambda run: HIDDEN if _kinds(run[0]) == 3 else run[0], text)
-    # A long run of letters and digits, or one of several kinds, is more likely a key than a word.
+    # A long run of letters and digits, or a run of several kinds, is probably a key.
     text = _RUN.sub(
         lambda run: HIDDEN if len(run[0]) >= _LONG or _kinds(run[0]) >= 2 else run[0], text
     )
-    # A variable may hold any bytes: what is not text cannot be printed or sent.
+    # An environment variable may hold any bytes, and invalid text cannot be printed or sent.
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def secrets_in(environment: Mapping[str, str]) -> frozenset[str]:
-    """The values of variables whose names mark them as secret.
+    """Return the values of variables whose names mark them as secret.
 
-    Passwords in the addresses and secrets in the JSON of other variables are among them.
+    Passwords in the addresses and secrets in the JSON of other variables are included.
     """
-    found = (secret.strip() for name in environment for secret in _of(name, environment[name]))
-    return frozenset(secret for secret in found if len(secret) >= _SHORTEST)
+    values = (secret.strip() for name in environment for secret in _of(name, environment[name]))
+    return frozenset(secret for secret in values if len(secret) >= _SHORTEST)
 
 
 def _of(name: str, value: str) -> Iterator[str]:
-    """Yields the secrets in a variable."""
+    """Yield the secrets in a variable."""
     if _SECRET_NAME.search(name) and name.upper() not in _NO_SECRETS:
         yield value
         yield value.strip().strip("'\"")
@@ -97,7 +97,7 @@ def _of(name: str, value: str) -> Iterator[str]:
 
 
 def _without_user(word: str) -> str:
-    """An address without what is before its host; a password may hold anything but a space."""
+    """Return an address without the part before its host. A password may hold all but spaces."""
     before, at, host = word.rpartition("@")
     if not at:
         return word
@@ -106,6 +106,6 @@ def _without_user(word: str) -> str:
 
 
 def _kinds(word: str) -> int:
-    """Counts the kinds of characters: small letters, capitals, digits."""
+    """Return the number of kinds of characters: lower case, upper case, digits."""
     kinds = (str.islower, str.isupper, str.isdigit)
     return sum(any(map(is_kind, word)) for is_kind in kinds)

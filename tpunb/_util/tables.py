@@ -1,7 +1,7 @@
-"""Tables in HTML that survive where scripts and style sheets do not.
+"""HTML tables that work without scripts and style sheets.
 
-Styles are inline, colours are transparent or inherited to fit light and dark pages, and
-text is escaped unless it is `Markup`.
+Styles are inline. Colours are transparent or inherited, to fit light and dark pages. Text is
+escaped unless it is `Markup`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BADGE = "padding:1px 8px;border-radius:9px;font-weight:600;background:"
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """Text that is already HTML."""
 
     __slots__ = ()
 
@@ -30,10 +30,10 @@ class TableStyle:
     """The CSS of a table's elements.
 
     Attributes:
-        table: Of the table; empty for none.
-        heading: Of cells that name a row or a column.
-        cell: Of the other cells.
-        title: Of titles across all columns.
+        table: The table's CSS; may be empty.
+        heading: The CSS of cells that name a row or a column.
+        cell: The CSS of the other cells.
+        title: The CSS of titles across all columns.
     """
 
     table: str
@@ -47,10 +47,10 @@ LINED = TableStyle(
     f"{_CELL};{_RULE};font-weight:600;white-space:nowrap",
     f"{_CELL};{_RULE}",
 )
-"""A rule below each row."""
+"""The style with a rule below each row."""
 
 PLAIN = TableStyle("", _CELL, _CELL)
-"""As the page has its tables."""
+"""The page's own style."""
 
 _LEFT = "text-align:left;vertical-align:top;border-bottom:1px solid rgba(128,128,128,.25)"
 REPORT = TableStyle(
@@ -60,11 +60,11 @@ REPORT = TableStyle(
     "padding:10px 12px 2px 0;text-align:left;font-weight:600;"
     "border-bottom:1px solid rgba(128,128,128,.6)",
 )
-"""Many rows under titles, their names less prominent than their values."""
+"""The style for many rows under titles, with names less prominent than values."""
 
 
 def escaped(text: str) -> Markup:
-    """Text as markup."""
+    """Return text escaped as markup."""
     return text if isinstance(text, Markup) else Markup(html.escape(text))
 
 
@@ -75,13 +75,13 @@ def table(
     named: bool = False,
     style: TableStyle = LINED,
 ) -> Markup:
-    """A table.
+    """Return a table.
 
     Args:
-        rows: The cells of each row; a string is a title across all columns.
-        head: The names of the columns, if they have any.
-        named: Whether the first cell of each row names it.
-        style: Its looks.
+        rows: The cells of each row. A string is a title across all columns.
+        head: The names of the columns, if any.
+        named: Whether the first cell of each row is its name.
+        style: The table's style.
     """
     rows = list(rows)
     columns = max((len(row) for row in rows if not isinstance(row, str)), default=1)
@@ -96,7 +96,7 @@ def table(
 
 
 def _row(cells: Sequence[str], headings: int, style: TableStyle) -> str:
-    """A row whose first cells are headings."""
+    """Return a row whose first cells are headings."""
     names = "".join(_cell("th", style.heading, cell) for cell in cells[:headings])
     values = "".join(_cell("td", style.cell, cell) for cell in cells[headings:])
     return f"<tr>{names}{values}</tr>"
@@ -108,10 +108,10 @@ _PART = re.compile(r"[^/.:,=]{0,30}[/.:,=]{1,30}|[^/.:,=]{1,30}")
 
 
 def _cell(tag: str, style: str, cell: str) -> str:
-    """A cell: a number stays in one line with its unit or share, and a long name need not.
+    """Return a cell. A number stays on one line with its unit or share; a long name may wrap.
 
-    Where a style allows breaks anywhere, browsers squeeze a narrow table until its words
-    and numbers break too: a path or a long name is broken where its parts meet.
+    If a style allows breaks anywhere, browsers squeeze a narrow table until words and numbers
+    break. So a path or a long name gets places to break, between its parts.
     """
     if isinstance(cell, Markup):
         return f'<{tag} style="{style}">{cell}</{tag}>'
@@ -127,29 +127,29 @@ _SUMMARY = "font-size:13px;line-height:24px;font-weight:600;cursor:pointer"
 
 
 def scrolled(content: str) -> Markup:
-    """Content that scrolls by itself where the page is narrow, also by keyboard."""
+    """Return content that scrolls on a narrow page, with the keyboard too."""
     return Markup(f"<div {_SCROLLED}>{content}</div>")
 
 
 def folded(title: str, content: str, *, is_open: bool = False) -> Markup:
-    """A section that a press on its title opens and closes."""
+    """Return a section that opens and closes when its title is pressed."""
     opened = " open" if is_open else ""
     summary = f'<summary style="{_SUMMARY}">{escaped(title)}</summary>'
     return Markup(f"<details{opened}>{summary}{content}</details>")
 
 
 def lines(texts: Iterable[str]) -> Markup:
-    """The content of a cell, a line each."""
+    """Return the content of a cell with one line for each text."""
     return Markup("".join(f"<div>{escaped(text)}</div>" for text in texts))
 
 
 def block(text: str, *, bold: bool = False) -> Markup:
-    """A line above or below a table; nothing for an empty text."""
+    """Return a line above or below a table, or no markup for an empty text."""
     weight = ";font-weight:600" if bold else ""
     style = f"font-size:13px;margin:4px 0{weight}"
     return Markup(f'<div style="{style}">{escaped(text)}</div>' if text else "")
 
 
 def badge(text: str, colour: str) -> Markup:
-    """Text on a rounded, coloured ground."""
+    """Return text on a rounded, coloured background."""
     return Markup(f'<span style="{_BADGE}{colour}">{escaped(text)}</span>')

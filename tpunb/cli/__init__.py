@@ -1,4 +1,4 @@
-"""The command line: notebooks, kernels, topologies, workers and errors."""
+"""The command `tpunb`: notebooks, kernels, topologies, workers and errors."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from tpunb.cli.command import Failed, Interrupted, OutputError, ReaderGone, safe
 from tpunb.errors import TpunbError
 from tpunb.version import __version__
 
-_READER_GONE = 141  # 128 + SIGPIPE, as shells have it
+_READER_GONE = 141  # 128 + SIGPIPE, as in shells
 _COMMANDS = (demo, run, kernel, topology, worker, compiler, doctor, verify, explain)
 _EPILOG = """\
 examples:
   tpunb demo                             execute the quickstart notebook on a virtual TPU
   tpunb run notebook.ipynb --tpu v3-8    execute a notebook on a virtual TPU
-  tpunb kernel install v5e-8             a virtual TPU in Jupyter's kernel picker
-  tpunb topology v4-32                   what a TPU type looks like
-  tpunb worker --cores 8                 a host of a virtual Pod, for another machine
-  tpunb compiler install                 the TPU's own compiler, beside your packages
+  tpunb kernel install v5e-8             add a virtual TPU to Jupyter's kernel picker
+  tpunb topology v4-32                   draw the chips and cores of a TPU type
+  tpunb worker --cores 8                 serve a host of a virtual Pod to another machine
+  tpunb compiler install                 install the TPU's own compiler, apart from your packages
   tpunb doctor                           check this machine's TPU setup
-  tpunb verify local                     does this TPU do what tpunb says it does
-  tpunb explain < training.log           why it failed and how to fix it
+  tpunb verify local                     check that this TPU does what tpunb says it does
+  tpunb explain < training.log           explain why a run failed and how to fix it
 
-exit codes: 0 done; 1 a cell failed, a claim differs, or the error is unknown;
-2 the command failed; 130 interrupted; 141 the reader of the output is gone
+exit codes: 0 success; 1 a cell failed, a claim differs, or the error is unknown;
+2 the command failed; 130 interrupted; 141 the reader of the output has gone
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command.
+    """Run a command.
 
     Args:
-        argv: The arguments; by default those of the process.
+        argv: The arguments. By default, the process's own.
 
     Returns:
-        The exit code: 0 done, 1 a cell failed, a claim differs or an error is unknown, 2 the
-        command failed, 130 it was interrupted, 141 the reader of its output is gone.
+        The exit code: 0 for success; 1 if a cell failed, a claim differs or an error is unknown;
+        2 if the command failed; 130 if it was interrupted; 141 if its output lost its reader.
     """
     parser = argparse.ArgumentParser(
         prog="tpunb",
@@ -77,8 +77,8 @@ def _carry_out(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> i
     except (Interrupted, KeyboardInterrupt) as interrupt:
         print(str(interrupt) or "Interrupted", file=sys.stderr)
         return getattr(interrupt, "code", 130)
-    finally:  # --help ends the process
+    finally:  # --help ends the process here
         for stream in (sys.stdout, sys.stderr):
-            if stream is not None:  # as in a process without a console
+            if stream is not None:  # a process without a console has None
                 stream.flush()
     return 0

@@ -1,4 +1,4 @@
-"""The parts that commands share: arguments, safe streams for what they print, and how they end."""
+"""Parts that the commands share: arguments, safe output streams, and the ways to end."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ def add_command(
     run: Callable[[argparse.Namespace], None] | None = None,
     **texts: str,
 ) -> argparse.ArgumentParser:
-    """Adds a command.
+    """Add a command.
 
     Args:
-        commands: The commands of the parser above it.
-        name: Its name.
-        run: Is called with its arguments; None for a command that has its own commands.
-        **texts: Its help, description and epilog, as `argparse` takes them.
+        commands: The subparsers to add the command to.
+        name: The command's name.
+        run: The function to call with the parsed arguments; None for a command that has
+            subcommands.
+        **texts: The help, description and epilog, as `argparse` takes them.
 
     Returns:
-        Its parser.
+        The command's parser.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name, formatter_class=argparse.RawDescriptionHelpFormatter, **texts
@@ -42,13 +43,13 @@ def add_command(
     return parser
 
 
-def whole_number(what: str, least: int, most: int | None = None) -> Callable[[str], int]:
-    """A type for argparse: a whole number within limits.
+def whole_number(kind: str, least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return a type for argparse that accepts whole numbers within limits.
 
     Args:
-        what: What it is, in the message of an error.
-        least: The smallest.
-        most: The largest; None for any.
+        kind: The kind of number, for the error message.
+        least: The smallest number.
+        most: The largest number; None for no limit.
     """
     limits = f"of {least} or more" if most is None else f"from {least} to {most}"
 
@@ -58,18 +59,18 @@ def whole_number(what: str, least: int, most: int | None = None) -> Callable[[st
         except ValueError:
             number = least - 1
         if number < least or (most is not None and number > most):
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what} {limits}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not {kind} {limits}")
         return number
 
     return read
 
 
 class Failed(Exception):
-    """The command ran and the result is negative; the message says why. Exit code 1."""
+    """The command ran and the result is negative. The message says why. Exit code 1."""
 
 
 class Interrupted(Exception):
-    """The user interrupted the command; the message says where.
+    """The user interrupted the command. The message says where.
 
     Attributes:
         code: The exit code, 128 plus the number of the signal, as in shells.
@@ -81,10 +82,10 @@ class Interrupted(Exception):
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal has come; the message says what it does.
+    """A signal arrived. The message names it.
 
     Attributes:
-        code: The exit code, 128 and the signal's number, as shells have it.
+        code: The exit code, 128 plus the signal's number, as in shells.
     """
 
     def __init__(self, number: int) -> None:
@@ -93,10 +94,10 @@ class Stopped(KeyboardInterrupt):
 
 
 class StopSignals:
-    """Raises `Stopped` in a block, for each signal that would end the process.
+    """A block in which each signal that would end the process raises `Stopped`.
 
-    While something is saved they wait, and only Ctrl-C is raised more than once: what sends
-    the others sends them again, which must not end the saving that the first has led to.
+    Signals wait while something is saved. Only Ctrl-C is raised more than once: a program that
+    sends another signal sends it again, and this must not end the saving that the first started.
     Signals that the process ignores, as under nohup, stay ignored.
     """
 
@@ -111,7 +112,7 @@ class StopSignals:
             number = getattr(signal, name, None)  # Windows has no SIGHUP
             if number is None or signal.getsignal(number) in (signal.SIG_IGN, None):
                 continue
-            with contextlib.suppress(ValueError):  # in another thread than the main one
+            with contextlib.suppress(ValueError):  # raised outside the main thread
                 self._before[number] = signal.signal(number, self._take)
         return self
 
@@ -126,7 +127,7 @@ class StopSignals:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """A block in which no signal is raised; one that has come is raised at its end."""
+        """Delay signals within a block. A signal that arrives there is raised at its end."""
         self._holding = True
         try:
             yield
@@ -151,11 +152,11 @@ class OutputError(TpunbError):
 
 
 class ReaderGone(OutputError):
-    """The reader of the output has gone, as after `| head`."""
+    """The reader of the output has gone, for example after `| head`."""
 
 
 class Stream:
-    """A text stream that spells control characters out and has no character it cannot write.
+    """A text stream that escapes control characters and replaces those it cannot encode.
 
     Args:
         stream: The stream to write to.
@@ -168,25 +169,25 @@ class Stream:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        """Writes a text that may be from anywhere."""
+        """Write text of any origin."""
         self.write_control(plain(text))
         return len(text)
 
     def write_control(self, text: str) -> None:
-        """Writes a text in which control characters are meant."""
+        """Write text whose control characters take effect."""
         encoding = getattr(self.stream, "encoding", None) or "utf-8"
-        with _said(self.stream):
+        with _errors_named(self.stream):
             self.stream.write(drawable(text, encoding))
 
     def flush(self) -> None:
-        """Sends on what was written."""
-        with _said(self.stream):
+        """Flush the stream."""
+        with _errors_named(self.stream):
             self.stream.flush()
 
 
 @contextlib.contextmanager
 def safe_streams() -> Iterator[None]:
-    """A block whose standard output and error are `Stream`s."""
+    """Replace standard output and standard error with `Stream`s within a block."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (stream and Stream(stream) for stream in before)
     try:
@@ -196,15 +197,15 @@ def safe_streams() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _said(stream: TextIO) -> Iterator[None]:
+def _errors_named(stream: TextIO) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # The rest goes nowhere: Python writes what is left when the process ends.
+        # Python flushes the stream when the process ends: let the rest go to the null device.
         with contextlib.suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
+            null_device = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null_device, stream.fileno())
+            os.close(null_device)
         if isinstance(error, BrokenPipeError):
-            raise ReaderGone("Nobody reads the output any more.") from error
+            raise ReaderGone("The reader of the output has gone.") from error
         raise OutputError(f"Cannot write the output: {error.strerror}.") from error

@@ -1,4 +1,4 @@
-"""`tpunb compiler`: an environment for the TPU's own compiler."""
+"""`tpunb compiler`: a Python environment for the TPU's own compiler."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ examples:
   tpunb compiler status
   tpunb compiler remove
 
-exit codes: 0 done; 1 there is no compiler; 2 the command failed
+exit codes: 0 success; 1 no compiler is available; 2 the command failed
 """
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command and its own commands to those of the parser."""
+    """Add the command and its subcommands to the parser."""
     compiler = add_command(
         commands,
         "compiler",
         help="install, show and remove the TPU's own compiler",
-        description="The TPU's own compiler, libtpu, with the JAX that it needs, in an environment "
-        "of its own in your cache folder. Your JAX, libtpu and Keras stay as they are.",
+        description="Manage the TPU's own compiler: libtpu, with the JAX that it needs. Both are "
+        "in an environment in your cache folder; your own JAX, libtpu and Keras do not change.",
         epilog=_EPILOG,
     )
     actions = compiler.add_subparsers(required=True, metavar="ACTION", title="actions")
@@ -33,32 +33,32 @@ def add_to(commands: Any) -> None:
         actions,
         "install",
         _install,
-        help="install it, or another release of it",
-        description="Download JAX and libtpu with pip, or with uv where Python has no pip, into "
-        "your cache folder. libtpu is under Google Cloud Platform's terms.",
+        help="install the compiler, or another release of it",
+        description="Download JAX and libtpu with pip, or with uv if Python has no pip, into "
+        "your cache folder. Google Cloud Platform's terms apply to libtpu.",
         epilog="example:\n  tpunb compiler install",
     )
     install.add_argument(
         "--python",
         metavar="PATH",
         default="",
-        help="the Python that runs it, 3.11 or later (default: the one of this command)",
+        help="the Python for the compiler, 3.11 or later (default: the Python of this command)",
     )
     add_command(
         actions,
         "status",
         _status,
-        help="show where it is, its releases and its size",
-        description="Show which compiler is used (folder, Python, releases and size), and how many "
-        "verdicts on programs are kept.",
+        help="show the compiler's folder, releases and size",
+        description="Show which compiler is used (folder, Python, releases and size) and how many "
+        "verdicts on programs are stored.",
         epilog="example:\n  tpunb compiler status",
     )
     add_command(
         actions,
         "remove",
         _remove,
-        help="delete what install made, and the verdicts that are kept",
-        description="Delete the environment that install made and the verdicts that are kept, and "
+        help="delete the installed compiler and the stored verdicts",
+        description="Delete the environment that `install` made and the stored verdicts, and "
         "nothing else.",
         epilog="example:\n  tpunb compiler remove",
     )
@@ -67,8 +67,8 @@ def add_to(commands: Any) -> None:
 def _install(args: argparse.Namespace) -> None:
     from tpunb.compiler import environment
 
-    made = environment.install(args.python, say=lambda text: print(text, flush=True))
-    print(f"Installed the TPU's compiler in {made.folder}")
+    installed = environment.install(args.python, say=lambda text: print(text, flush=True))
+    print(f"Installed the TPU's compiler in {installed.folder}")
 
 
 def _status(args: argparse.Namespace) -> None:
@@ -76,15 +76,15 @@ def _status(args: argparse.Namespace) -> None:
     from tpunb.compiler import environment, kept_verdicts, libtpu
 
     del args
-    made = environment.find()
-    if made is not None:
-        print(f"folder    {made.folder}\npython    {made.python}")
-        print(f"releases  {environment.listed(made.versions)}")
-        print(f"size      {byte_count(made.size)}")
+    installed = environment.find()
+    if installed is not None:
+        print(f"folder    {installed.folder}\npython    {installed.python}")
+        print(f"releases  {environment.listed(installed.versions)}")
+        print(f"size      {byte_count(installed.size)}")
     count, size = kept_verdicts.size()
     if count:
-        kept = f"{counted(count, 'verdict')}, {byte_count(size)}, in {kept_verdicts.folder()}"
-        print(f"kept      {kept}")
+        stored = f"{counted(count, 'verdict')}, {byte_count(size)}, in {kept_verdicts.folder()}"
+        print(f"stored    {stored}")
     if why := libtpu.why_unavailable():
         raise Failed(str(why))
     print(f"used      {libtpu.described()}")

@@ -28,12 +28,12 @@ examples:
   tpunb demo -o first.ipynb
 
 exit codes: 0 all cells passed; 1 a cell failed; 2 a package is missing, or the notebook
-could not be executed or written; 130 interrupted, 143 terminated (SIGTERM)
+could not be executed or saved; 130 interrupted, 143 terminated (SIGTERM)
 """
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to the parser."""
+    """Add the command to the parser."""
     demo = add_command(
         commands,
         "demo",
@@ -48,8 +48,8 @@ def add_to(commands: Any) -> None:
         "--output",
         metavar="OUT",
         type=Path,
-        help=f"where to save the executed notebook; no file is replaced (default: {_NAME}.ipynb "
-        f"in this folder, or {_NAME}-2.ipynb and so on)",
+        help=f"where to save the executed notebook; existing files are kept (default: "
+        f"{_NAME}.ipynb in this folder, or {_NAME}-2.ipynb and so on)",
     )
 
 
@@ -60,10 +60,10 @@ def _demo(args: argparse.Namespace) -> None:
     output: Path = args.output or _unused_file(Path.cwd())
     streamed = is_stream(output)
     if output.is_file() and not streamed:
-        raise NotebookError(f"{output} exists.", fix="Choose another file with -o.")
+        raise NotebookError(f"{output} already exists.", fix="Choose another file with -o.")
     prepare(output)
     notebook = read_notebook(_quickstart())
-    # Not in the user's folder: its random.py would hide the real module.
+    # Not in the user's folder: a random.py there would hide the standard module.
     with tempfile.TemporaryDirectory(prefix="tpunb-", ignore_cleanup_errors=True) as folder:
         execute_and_save(notebook, output, Execution(Path(folder)), own_kernel())
     if not streamed:
@@ -82,20 +82,20 @@ def _require_packages() -> None:
 
 
 def _unused_file(folder: Path) -> Path:
-    """Return the first of the default names that is free in a folder."""
+    """Return the first default name that is unused in a folder."""
     names = (f"{_NAME}{'' if number == 1 else f'-{number}'}.ipynb" for number in itertools.count(1))
     return next(path for name in names if not os.path.lexists(path := folder / name))
 
 
 def _quickstart() -> Path:
-    """Return the quickstart notebook: the wheel's, or the checkout's in an editable install."""
-    packaged = Path(__file__).with_name("quickstart.ipynb")  # by hatch_build.py
+    """Return the quickstart notebook: from the wheel, or in an editable install the checkout."""
+    packaged = Path(__file__).with_name("quickstart.ipynb")  # put there by hatch_build.py
     checkout = Path(__file__).parents[2] / "notebooks" / "00_quickstart.ipynb"
     return packaged if packaged.is_file() else checkout
 
 
 def _command_to_open(notebook: Path) -> str:
-    """Return the command that opens a notebook in JupyterLab, and how to install that."""
+    """Return the command that opens a notebook in JupyterLab, and how to install JupyterLab."""
     path = str(notebook.absolute())
     command = f'jupyter lab "{path}"' if " " in path else f"jupyter lab {path}"
     if missing_packages({"jupyterlab": "jupyterlab"}):

@@ -1,4 +1,4 @@
-"""`tpunb doctor`: checks this machine's TPU setup and shows the next step."""
+"""`tpunb doctor`: check this machine's TPU setup and show the next step."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ examples:
   tpunb doctor
   tpunb doctor --json | jq .problems
 
-exit codes: 0 no blocking problems; 1 something to fix first
+exit codes: 0 no blocking problem; 1 a problem must be fixed first
 """
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to those of the parser."""
+    """Add the command to the parser."""
     doctor = add_command(
         commands,
         "doctor",

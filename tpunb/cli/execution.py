@@ -1,4 +1,4 @@
-"""Executing a notebook in a kernel of its own, and saving it however that ends."""
+"""Executing a notebook in its own kernel, and saving it whether it passes or fails."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tpunb.machine.software import choose_keras_2
 from tpunb.notebook.files import NotebookError, write_notebook
 
 TIMEOUT = 600
-"""Seconds that one cell may take, by default."""
+"""Seconds that one cell may take by default."""
 
 EXECUTING = {name: name for name in ("nbclient", "ipykernel", "nbformat")}
-"""The packages that execute a notebook, by their modules: those of `tpunb[run]`."""
+"""The packages that execute a notebook (`tpunb[run]`), by their modules."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class Execution:
     """How to execute a notebook.
 
     Attributes:
-        folder: The working folder of the kernel.
+        folder: The kernel's working folder.
         timeout: Seconds that one cell may take; 0 for no limit.
-        keep_going: Whether the cells after a failed cell are executed.
-        keras: 2 makes `tf.keras` Keras 2.
-        quiet: Whether only failures are printed.
+        keep_going: Whether to execute the cells after a failed cell.
+        keras: 2 to make `tf.keras` Keras 2.
+        quiet: Whether to print only failures.
     """
 
     folder: Path
@@ -56,26 +56,26 @@ def execute_and_save(
     execution: Execution,
     kernel: contextlib.AbstractContextManager[str | None],
 ) -> None:
-    """Execute a notebook, save it also when a cell fails, and print the result.
+    """Execute a notebook, save it even if a cell fails, and print the result.
 
     Args:
         notebook: The notebook, which gets the outputs.
         output: The file to save it in; see `prepare`.
         execution: How to execute it.
-        kernel: Its block has a Jupyter kernel of the name that it yields; None is the
-            notebook's own.
+        kernel: A context manager that provides a Jupyter kernel and yields its name, or yields
+            None for the notebook's own kernel.
 
     Raises:
         Failed: A cell failed.
         Interrupted: The user interrupted the execution.
-        NotebookError: There is no such kernel, it does not start, or `output` cannot be written.
+        NotebookError: The kernel does not exist or start, or `output` cannot be written.
     """
-    # Where the notebook goes to standard output, nothing else does.
+    # A notebook on standard output must be the only text there.
     stream = sys.stderr if own_stream(output) == 1 else sys.stdout
     if execution.keras is not None and not execution.quiet:
         print("tf.keras is Keras 2.", file=stream)
-    shown = None if execution.quiet else stream
-    progress = Progress(notebook.cells, shown, execution.timeout)
+    line_stream = None if execution.quiet else stream
+    progress = Progress(notebook.cells, line_stream, execution.timeout)
     begin = time.monotonic()
     with StopSignals() as signals, kernel as name:
         try:
@@ -91,7 +91,7 @@ def execute_and_save(
 
 
 def prepare(output: Path) -> None:
-    """Makes the folder to write to: an error now, not after an hour of training.
+    """Make the output folder, so that an error comes now and not after an hour of training.
 
     Raises:
         NotebookError: The file cannot be written.
@@ -114,7 +114,7 @@ def missing_packages(modules: Mapping[str, str]) -> list[str]:
     """Return the packages that are not installed.
 
     Args:
-        modules: The name of each package, by the module that it brings.
+        modules: The package names, by a module of each package.
     """
     return [
         package for module, package in modules.items() if importlib.util.find_spec(module) is None
@@ -128,9 +128,9 @@ def _client(notebook: Any, progress: Progress, kernel: str | None, execution: Ex
         notebook,
         timeout=execution.timeout or None,
         resources={"metadata": {"path": str(execution.folder)}},
-        # The same notebook twice is the same file: no dates.
+        # Executing a notebook twice must give the same file: no dates.
         record_timing=False,
-        # Not the kernel's log of its sockets and of being interrupted.
+        # Hide the kernel's log of its sockets and interrupts.
         extra_arguments=["--log-level=50"],
         allow_errors=execution.keep_going,
         interrupt_on_timeout=execution.keep_going,
@@ -145,16 +145,17 @@ def _client(notebook: Any, progress: Progress, kernel: str | None, execution: Ex
 def _execute(
     notebook: Any, progress: Progress, *, kernel: str | None, execution: Execution
 ) -> None:
-    """Executes a notebook in place; `progress` knows the cells that failed."""
+    """Execute a notebook in place. `progress` records the cells that fail."""
     from jupyter_client.kernelspec import NoSuchKernel
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     client = _client(notebook, progress, kernel, execution)
     environment = {
-        # A widget cannot be saved; and the command may itself be run in a notebook.
+        # A widget cannot be saved, and this command may itself run in a notebook.
         "TPUNB_WIDGETS": "never",
         **os.environ,
-        # debugpy's warning about modules that CPython has frozen is of no use here.
+        # debugpy warns that CPython (3.11 or later) froze some modules, which does not matter here
+        # (ipython/ipykernel#1198).
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     }
     if execution.keras is not None:
@@ -167,30 +168,30 @@ def _execute(
     except NoSuchKernel as error:
         raise NotebookError(
             f"There is no Jupyter kernel named {error.name!r}.",
-            fix="See the installed ones with `jupyter kernelspec list`.",
+            fix="List the installed kernels with `jupyter kernelspec list`.",
         ) from error
     except CellExecutionError as error:
         progress.stop(explained(error.ename, error.evalue, error.traceback))
     except CellTimeoutError:
         progress.stop(f"it took longer than {execution.timeout} s")
     except DeadKernelError:
-        progress.stop("the kernel died, perhaps for lack of memory")
+        progress.stop("the kernel died, perhaps because memory ran out")
     except RuntimeError as error:
         if progress.begun:
             raise
         raise NotebookError(
-            f"The kernel does not start: {error}.", fix="See its own message above."
+            f"The kernel does not start: {error}.", fix="Read the kernel's own message above."
         ) from error
 
 
 def _run_in_thread(client: Any, environment: dict[str, str]) -> None:
-    """Executes a notebook so that Ctrl-C ends the kernel, and then this.
+    """Execute a notebook in a thread, so that Ctrl-C ends the kernel and then this command.
 
-    In the main thread nbclient handles Ctrl-C itself: it ends the kernel while a cell
-    runs, and then raises any error, or none.
+    In the main thread, nbclient (0.10) handles Ctrl-C itself: it ends the kernel while a cell
+    runs, and then raises an arbitrary error or none.
 
     Args:
-        client: nbclient's, with the notebook.
+        client: nbclient's client, with the notebook.
         environment: The kernel's environment variables.
     """
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
@@ -210,28 +211,28 @@ def _run_in_thread(client: Any, environment: dict[str, str]) -> None:
                 await _end(manager)
 
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
-        done = pool.submit(asyncio.run, execute())
+        execution = pool.submit(asyncio.run, execute())
         try:
-            # In short waits: where another thread gets the signal, none of them is interrupted.
-            while not done.done():
-                concurrent.futures.wait([done], timeout=0.5)
-            done.result()
+            # Wait in short steps: if another thread gets the signal, a wait is not interrupted.
+            while not execution.done():
+                concurrent.futures.wait([execution], timeout=0.5)
+            execution.result()
         except KeyboardInterrupt:
             stopped.set()
             for loop, task in running:
                 loop.call_soon_threadsafe(task.cancel)
             raise
         finally:
-            # Where the kernel did not start, nbclient's clean-up at exit would fail.
-            done.add_done_callback(lambda _: atexit.unregister(client._cleanup_kernel))
+            # If the kernel did not start, nbclient's own clean-up at exit would fail.
+            execution.add_done_callback(lambda _: atexit.unregister(client._cleanup_kernel))
 
 
 async def _end(manager: Any) -> None:
-    """Ends a kernel, which may still be starting, and its child processes."""
+    """End a kernel, which may still be starting, and its child processes."""
     group = getattr(manager.provisioner, "pgid", None)
     if manager.has_kernel:
         await manager.shutdown_kernel(now=True)
     if group and hasattr(os, "killpg"):
-        # The kernel has a session of its own, so what is left of the group are its children.
+        # The kernel has its own session, so the rest of the group are its children.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)

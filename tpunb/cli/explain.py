@@ -1,4 +1,4 @@
-"""`tpunb explain`: why a known error happens and how to fix it."""
+"""`tpunb explain`: the cause of a known error and its fix."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ exit codes: 0 explained; 1 the error is unknown
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to those of the parser."""
+    """Add the command to the parser."""
     explain = add_command(
         commands,
         "explain",
         _explain,
         help="explain a common error of TPU users",
-        description="Explain why an error happens and how to fix it, without TensorFlow.",
+        description="Explain why an error happens and how to fix it. TensorFlow is not needed.",
         epilog=_EPILOG,
     )
     explain.add_argument(
         "text",
         nargs="*",
         metavar="TEXT",
-        help="a message, a traceback, a log, or an entry's number; - or nothing to read what is "
-        "piped or pasted in",
+        help="a message, a traceback, a log, or an entry's number; - or nothing to read text "
+        "that is piped or pasted in",
     )
     explain.add_argument(
         "--all", action="store_true", help="print the whole catalogue, as Markdown"
@@ -55,27 +55,28 @@ def _explain(args: argparse.Namespace) -> None:
         # Logs may contain bytes that are not text.
         buffer = getattr(sys.stdin, "buffer", None)
         text = sys.stdin.read() if buffer is None else buffer.read().decode(errors="replace")
-    found = explain(text)
-    if found is None:
-        raise Failed("This is not an error that tpunb knows.")
-    print(found)
-    for address in found.links:
+    entry = explain(text)
+    if entry is None:
+        raise Failed("tpunb does not know this error. `tpunb explain --all` lists those it knows.")
+    print(entry)
+    for address in entry.links:
         print(f"  {address}")
 
 
 _HEAD = """\
 # Known errors
 
-What users of TPUs meet in notebooks, why, and what to do. In a notebook with tpunb loaded, the
-cause and the fix stand under the error. `tpunb.explain(error)` finds the entry for an exception or
-a pasted traceback, and `tpunb explain` does so on the command line.
+This page lists the errors that users of TPUs meet in notebooks, with their causes and fixes. In a
+notebook with tpunb loaded, the cause and the fix appear below the error. `tpunb.explain(error)`
+finds the entry for an exception or a pasted traceback, and so does `tpunb explain` on the command
+line.
 
-This page is what `tpunb explain --all` prints.
+`tpunb explain --all` prints this page.
 """
 
 
 def errors_page() -> str:
-    """The page: all entries by chapter, with the messages that identify them."""
+    """Return the page of all entries by chapter, with the messages that identify them."""
     lines = [_HEAD]
     for chapter, entries in CHAPTERS.items():
         lines += [f"## {chapter}", ""]
@@ -91,11 +92,11 @@ def errors_page() -> str:
 def _clue(clue: Clue | str) -> str:
     if isinstance(clue, str):
         return f"- {_literal(clue)}"
-    return f"- {_literal(clue.message)}, where the traceback has {_literal(clue.where)}"
+    return f"- {_literal(clue.message)}, if the traceback has {_literal(clue.where)}"
 
 
 def _literal(pattern: str) -> str:
-    """A regular expression as Markdown's code, which may hold backticks itself."""
+    """Return a regular expression as Markdown code. The expression may contain backticks."""
     return f"`` {pattern} ``" if "`" in pattern else f"`{pattern}`"
 
 

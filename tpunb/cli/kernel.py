@@ -11,12 +11,12 @@ from tpunb.cli.command import add_command
 
 _EPILOG = """\
 examples:
-  tpunb kernel install v5e-8                for you, in every Jupyter of yours
-  tpunb kernel install v3-32 --sys-prefix   for this environment alone
+  tpunb kernel install v5e-8                for you, in each of your Jupyters
+  tpunb kernel install v3-32 --sys-prefix   for this environment only
   tpunb kernel list
   tpunb kernel remove tpunb-v3-32
 
-exit codes: 0 done; 2 the command failed
+exit codes: 0 success; 2 the command failed
 """
 _INSTALL_EPILOG = """\
 examples:
@@ -30,18 +30,18 @@ give its name:
   jupyter nbconvert --execute --to notebook \\
       --ExecutePreprocessor.kernel_name=tpunb-v5e-8 notebook.ipynb
   papermill -k tpunb-v5e-8 notebook.ipynb out.ipynb
-TPUNB_TPU=v3-32 in the environment of Jupyter overrides the type.
+TPUNB_TPU=v3-32 in Jupyter's environment overrides the type.
 """
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command and its own commands to those of the parser."""
+    """Add the command and its subcommands to the parser."""
     kernel = add_command(
         commands,
         "kernel",
         help="install, list and remove Jupyter kernels with a virtual TPU",
-        description="Jupyter kernels in which any TPU notebook runs unmodified: TensorFlow's own "
-        "names answer for a virtual TPU.",
+        description="Manage Jupyter kernels in which any TPU notebook runs unmodified: "
+        "TensorFlow's own names address a virtual TPU.",
         epilog=_EPILOG,
     )
     actions = kernel.add_subparsers(required=True, metavar="ACTION", title="actions")
@@ -50,16 +50,16 @@ def add_to(commands: Any) -> None:
         actions,
         "list",
         _list,
-        help="show the kernels that tpunb has installed",
-        description="Show the kernels that tpunb has installed: name, TPU type and folder.",
+        help="show the kernels installed by tpunb",
+        description="Show the kernels installed by tpunb: name, TPU type and folder.",
         epilog="example:\n  tpunb kernel list",
     )
     remove = add_command(
         actions,
         "remove",
         _remove,
-        help="remove kernels that tpunb has installed",
-        description="Remove kernels that tpunb has installed; others are left alone.",
+        help="remove kernels installed by tpunb",
+        description="Remove kernels installed by tpunb. Other kernels are not touched.",
         epilog="example:\n  tpunb kernel remove tpunb-v5e-8",
     )
     remove.add_argument("names", nargs="+", metavar="NAME", help="a name that list shows")
@@ -86,7 +86,7 @@ def _add_install(actions: Any) -> None:
         type=int,
         choices=(2,),
         metavar="2",
-        help="make tf.keras Keras 2 (tf_keras), for notebooks that were written for it",
+        help="make tf.keras Keras 2 (tf_keras), for notebooks written for it",
     )
     where = install.add_mutually_exclusive_group()
     where.add_argument(
@@ -108,9 +108,9 @@ def _add_install(actions: Any) -> None:
 
 
 def _folder(text: str) -> Path:
-    """An environment's folder; an empty one would be wherever the command is typed."""
+    """Return an environment's folder. An empty path would mean the current folder."""
     if not text.strip():
-        raise argparse.ArgumentTypeError("it is empty: give the folder of an environment")
+        raise argparse.ArgumentTypeError("the path is empty: give the folder of an environment")
     return Path(text)
 
 
@@ -120,10 +120,10 @@ def _install(args: argparse.Namespace) -> None:
     kernel = install_kernel(args.type, name=args.name, prefix=args.prefix, keras=args.keras)
     done = "Replaced" if kernel.replaced else "Installed"
     print(f"{done} the kernel {kernel.name} (virtual TPU {kernel.tpu}) in {kernel.folder}")
-    found = {other.name: other.folder for other in installed_kernels()}
-    if found.get(kernel.name) != kernel.folder:
+    folders = {other.name: other.folder for other in installed_kernels()}
+    if folders.get(kernel.name) != kernel.folder:
         print(
-            "Jupyter does not search that folder now. Use the Jupyter of that environment, or set "
+            "This Jupyter does not search that folder. Use the Jupyter of that environment, or set "
             f"JUPYTER_PATH={kernel.folder.parent.parent}",
             file=sys.stderr,
         )
@@ -135,7 +135,7 @@ def _list(args: argparse.Namespace) -> None:
     del args
     kernels = installed_kernels()
     if not kernels:
-        print("No kernels. Add one with: tpunb kernel install v5e-8", file=sys.stderr)
+        print("No kernels are installed. Add one: tpunb kernel install v5e-8", file=sys.stderr)
         return
     names = max(len(kernel.name) for kernel in kernels)
     types = max(len(kernel.tpu) for kernel in kernels)
@@ -148,5 +148,5 @@ def _remove(args: argparse.Namespace) -> None:
 
     for name in args.names:
         kernel = remove_kernel(name)
-        kept = ", where other files are kept" if kernel.folder.exists() else ""
+        kept = ", which still has other files" if kernel.folder.exists() else ""
         print(f"Removed the kernel {kernel.name} from {kernel.folder}{kept}")

@@ -1,4 +1,4 @@
-"""The lines that `tpunb run` and `tpunb demo` print for each cell, and the cells that failed."""
+"""The lines that `tpunb run` and `tpunb demo` print for each cell, and the failed cells."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from tpunb.cli.command import OutputError, ReaderGone
 
 _WIDTH = 60
 _ERROR_LINES = 4
-_AGAIN = "\r\x1b[K"  # to the line's start, and clear it
+_AGAIN = "\r\x1b[K"  # to the start of the line, and clear it
 
 
 class Progress:
-    """Shows which cell runs and how long each took, and keeps those that failed.
+    """A display of the running cell and each cell's time, and a record of the cells that failed.
 
-    On a terminal a cell's line appears when it begins; a file gets plain lines of
-    those that are done.
+    On a terminal, a cell's line appears when the cell begins. A file gets a plain line when the
+    cell is done.
 
     Args:
         cells: The notebook's cells.
-        stream: Where to write, such as `sys.stdout`; None to be silent.
-        timeout: Seconds that a cell may take, 0 for any time.
+        stream: Where to write, such as `sys.stdout`; None to write nothing.
+        timeout: Seconds that a cell may take; 0 for no limit.
 
     Attributes:
-        total: How many cells there are to execute.
-        failed: Why those failed that failed so far, by their numbers from 1 among the cells with
-            code; 0 is what came before the first.
-        lost: Why nothing is written any more; None while lines can be written.
+        total: The number of cells to execute.
+        failed: The reasons of the failures so far, by cell number. Code cells are numbered from
+            1; 0 is a failure before the first cell.
+        lost: The error that ended the output; None while lines can be written.
     """
 
     def __init__(self, cells: Sequence[Any], stream: TextIO | None, timeout: int = 0) -> None:
@@ -48,7 +48,7 @@ class Progress:
         self._open = False
 
     def start(self, cell: Any, cell_index: int) -> None:
-        """A cell begins."""
+        """Show that a cell begins."""
         self._number = self._numbers[cell_index]
         number = f"{self._number:{len(str(self.total))}}/{self.total}"
         line = cell.source.strip().partition("\n")[0].rstrip()
@@ -60,7 +60,7 @@ class Progress:
             self._open = True
 
     def finish(self, cell: Any, cell_index: int, execute_reply: Any) -> None:
-        """A cell has ended, with or without an error."""
+        """Show that a cell has ended, with or without an error."""
         del cell_index
         seconds = time.monotonic() - self._begin
         content = (execute_reply or {}).get("content", {})
@@ -72,7 +72,7 @@ class Progress:
             if not (interrupted and self._timeout and seconds >= self._timeout):
                 why = explained(content["ename"], content["evalue"], content.get("traceback", ()))
             self.failed[self._number] = why
-        # The kernel may have written to the terminal meanwhile: the line is written again.
+        # The kernel may have written to the terminal in between, so write the whole line again.
         mark = f"  {content['ename']}" if failed else ""
         if self._live:
             self._write(_AGAIN, control=True)
@@ -81,21 +81,21 @@ class Progress:
 
     @property
     def begun(self) -> bool:
-        """True if a cell has begun, and so the kernel has started."""
+        """True if a cell has begun, which means that the kernel has started."""
         return self._number > 0
 
     def where(self) -> str:
-        """Return where an interrupted execution stopped."""
+        """Return the place where an interrupted execution stopped."""
         self._end_line()
         return f"cell {self._number} of {self.total}" if self.begun else "the kernel's start"
 
     def stop(self, why: str) -> None:
-        """Execution ends within the cell that runs."""
+        """Record that the running cell failed and ended the execution."""
         self._end_line()
         self.failed.setdefault(self._number, why)
 
     def failures(self) -> str:
-        """The cells that failed and why, a paragraph each."""
+        """Return the failed cells and the reasons, one paragraph for each."""
         return "\n\n".join(
             f"Cell {number} of {self.total} failed: {why}"
             if number
@@ -104,15 +104,15 @@ class Progress:
         )
 
     def end(self, text: str, stream: TextIO | None = None) -> None:
-        """Writes the result.
+        """Write the result.
 
         Args:
-            text: The sentence.
-            stream: Where to write it if there is no other stream.
+            text: The result, in one sentence.
+            stream: Where to write it if this object has none.
 
         Raises:
-            OutputError: This, or a line before, could not be written. A reader that has
-                gone is no error: the notebook is saved.
+            OutputError: This or an earlier line could not be written. A reader that has gone is
+                not an error, because the notebook is saved.
         """
         self._stream = self._stream or stream
         self._write(f"{text}\n")
@@ -120,7 +120,7 @@ class Progress:
             raise self.lost
 
     def summary(self) -> str:
-        """The number of cells that were executed, and those that failed."""
+        """Return the number of executed cells and the numbers of the failed ones."""
         cells = counted(self.total, "cell")
         if self._number < self.total:
             cells = f"{self._number} of {cells}"
@@ -146,27 +146,27 @@ class Progress:
 
 
 def explained(name: str, message: str, traceback: Sequence[str] | str) -> str:
-    """Describes what a cell raised, and the cause and the fix if it is a known error.
+    """Describe a cell's error, with its cause and its fix if it is a known error.
 
     Args:
-        name: The exception's class.
-        message: Its text.
-        traceback: Its traceback, which may hold the codes of colours.
+        name: The exception's class name.
+        message: The exception's text.
+        traceback: Its traceback, which may contain colour codes.
 
     Returns:
-        Some lines of text.
+        A few lines of text.
     """
     from tpunb.errors import base as errors
     from tpunb.errors.explain import explain
 
     shown = [line for line in f"{name}: {message}".rstrip(": \n").splitlines() if line.strip()]
     if len(shown) > _ERROR_LINES + 1:
-        # The message of an error in a tf.function is at its end, below the source lines.
+        # In an error from a tf.function, the message is at the end, below the source lines.
         half = _ERROR_LINES // 2
         shown = [*shown[:half], "...", *shown[-half:]]
     text = "\n".join(shown)
-    if hasattr(errors, name):  # it names its fix
+    if hasattr(errors, name):  # a tpunb error names its own fix
         return text
     lines = traceback if isinstance(traceback, str) else "\n".join(traceback)
-    found = explain(f"{lines}\n{name}: {message}")
-    return f"{text}\n{found}" if found else text
+    entry = explain(f"{lines}\n{name}: {message}")
+    return f"{text}\n{entry}" if entry else text

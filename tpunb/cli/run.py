@@ -22,25 +22,25 @@ _EPILOG = """\
 examples:
   tpunb run notebook.ipynb                          in the notebook's own kernel
   tpunb run notebook.ipynb --tpu v3-8 -o out.ipynb  unmodified, on a virtual TPU
-  tpunb run notebook.ipynb --tpu v3-8 --keep-going  all cells, and which of them failed
-  tpunb run notebook.ipynb --tpu v3-8 --keras 2     written for Keras 2, unmodified
-  tpunb run notebook.ipynb --kernel tpunb-v5e-8     in a kernel that is installed
+  tpunb run notebook.ipynb --tpu v3-8 --keep-going  all cells, even after a failure
+  tpunb run notebook.ipynb --tpu v3-8 --keras 2     a notebook written for Keras 2
+  tpunb run notebook.ipynb --kernel tpunb-v5e-8     in an installed kernel
 
 exit codes: 0 all cells passed; 1 a cell failed; 2 the notebook could not be read,
 executed or written; 130 interrupted, 143 terminated (SIGTERM). The notebook is
-saved in any case, with what was executed; if that fails, OUT stays as it was.
+always saved with the cells executed so far; if saving fails, OUT does not change.
 """
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to those of the parser."""
+    """Add the command to the parser."""
     run = add_command(
         commands,
         "run",
         _run,
         help="execute a notebook and save it with its outputs",
-        description="Execute a notebook cell by cell and save it with its outputs, also when a "
-        "cell fails: execution ends there, and the error is in the saved notebook.",
+        description="Execute a notebook cell by cell and save it with its outputs. If a cell "
+        "fails, execution stops, and the error is saved in the notebook too.",
         epilog=_EPILOG,
     )
     run.add_argument("notebook", metavar="NOTEBOOK", type=Path, help="the notebook to execute")
@@ -64,26 +64,26 @@ def add_to(commands: Any) -> None:
         "-k",
         "--keep-going",
         action="store_true",
-        help="run every cell, even after one has failed, and count the failures",
+        help="execute all cells, even after a failure, and count the failures",
     )
     run.add_argument(
         "--keras",
         type=int,
         choices=(2,),
         metavar="2",
-        help="make tf.keras Keras 2 (tf_keras), for a notebook that was written for it",
+        help="make tf.keras Keras 2 (tf_keras), for a notebook written for it",
     )
     run.add_argument(
         "-q",
         "--quiet",
         action="store_true",
-        help="print no lines about cells that pass, only failures",
+        help="print only failures",
     )
     kernel = run.add_mutually_exclusive_group()
     kernel.add_argument(
         "--tpu",
         metavar="TYPE",
-        help="a virtual TPU: TensorFlow's own names answer for it; a type such as v5e-8 or v3-32, "
+        help="a virtual TPU that TensorFlow's own names address: a type such as v5e-8 or v3-32, "
         "or a number of cores",
     )
     kernel.add_argument(
@@ -97,7 +97,7 @@ def _run(args: argparse.Namespace) -> None:
     if missing := missing_packages(EXECUTING):
         raise NotebookError(
             f"Executing a notebook needs {', '.join(missing)}.",
-            fix='Install what it takes: pip install "tpunb[run]".',
+            fix='Install them: pip install "tpunb[run]".',
         )
     from tpunb.notebook.kernels.specs import temporary_kernel
 

@@ -1,4 +1,4 @@
-"""`tpunb topology`: what a TPU type looks like."""
+"""`tpunb topology`: draw the hosts, chips and cores of a TPU type."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ examples:
   tpunb topology v3-32     hosts, chips and cores of a Pod slice
   tpunb topology 12        a generic TPU of 12 cores
 
-exit codes: 0 done; 2 there is no such type
+exit codes: 0 success; 2 the type does not exist
 """
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to those of the parser."""
+    """Add the command to the parser."""
     topology = add_command(
         commands,
         "topology",
         _topology,
         help="draw the topology of a TPU type",
-        description="Draw the hosts, chips and cores of a TPU type; no TPU is needed.",
+        description="Draw the hosts, chips and cores of a TPU type. No TPU is needed.",
         epilog=_EPILOG,
     )
     topology.add_argument(

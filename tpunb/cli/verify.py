@@ -1,4 +1,4 @@
-"""`tpunb verify`: checks a TPU against what this package says of every TPU."""
+"""`tpunb verify`: check a TPU against tpunb's claims about every TPU."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ if TYPE_CHECKING:
     from tpunb.verification.suite import Outcome
 
 _CONNECTING = ("require_tpu", "zone", "project", "workers", "local_workers", "timeout")
-"""The options of connecting that the command has."""
+"""The options of connecting that this command offers."""
 _EPILOG = """\
 examples:
-  tpunb verify                       the TPU that is found here, else a virtual one
+  tpunb verify                       the TPU found here, or else a virtual TPU
   tpunb verify local                 this machine's TPU: Colab, Kaggle, a TPU VM
-  tpunb verify grpc://10.0.0.2:8470  a TPU by its address
+  tpunb verify grpc://10.0.0.2:8470  a TPU at an address
   tpunb verify v3-8                  a virtual TPU
   tpunb verify v4-16 --local-workers a virtual Pod whose hosts are processes
-  tpunb verify --json report.json    and a file to attach to an issue
+  tpunb verify --json report.json    also write a file to attach to an issue
 
-On Colab and Kaggle, where the notebook's kernel may hold the TPU, run it before the
-kernel connects; or tpunb.verify() in a cell.
+On Colab and Kaggle the notebook's kernel may hold the TPU. Run this command before the
+kernel connects, or call tpunb.verify() in a cell.
 
 exit codes: 0 no difference; 1 a claim differs; 2 cannot connect; 130 interrupted
 """
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to those of the parser."""
+    """Add the command to the parser."""
     verify = add_command(
         commands,
         "verify",
         _verify,
-        help="check a TPU, real or virtual, against what tpunb says of every TPU",
-        description="Connect to a TPU and try on it, in a few minutes, what tpunb says of every "
-        "TPU: topology, replica ids, collectives, variables, numbers, training, what is refused, "
-        "known errors, the stop button, connecting again. The report says where they differ, and "
-        "holds no secrets, addresses, paths or names.",
+        help="check a TPU, real or virtual, against tpunb's claims about every TPU",
+        description="Connect to a TPU and test tpunb's claims about every TPU on it, in a few "
+        "minutes: topology, replica ids, collectives, variables, numbers, training, refusals, "
+        "known errors, the stop button, connecting again. The report says where the TPU differs, "
+        "and contains no secrets, addresses, paths or names.",
         epilog=_EPILOG,
     )
     verify.add_argument(
@@ -56,7 +56,7 @@ def add_to(commands: Any) -> None:
         nargs="?",
         metavar="TPU",
         help="a type to simulate, such as v3-8; local; the name of a Cloud TPU; or "
-        "grpc://host:port (default: the TPU that is found, else a virtual one)",
+        "grpc://host:port (default: the TPU found here, or else a virtual TPU)",
     )
     verify.add_argument(
         "--json", metavar="FILE", type=Path, help="also write the report as JSON to FILE"
@@ -73,16 +73,16 @@ def add_to(commands: Any) -> None:
 def _verify(args: argparse.Namespace) -> None:
     from tpunb.verification.run import verify_plan
 
-    given = {name: getattr(args, name) for name in _CONNECTING}
+    chosen = {name: getattr(args, name) for name in _CONNECTING}
     if args.tpu and type_meant(args.tpu) is not None:
-        plan = resolve(Request(simulate=args.tpu, **given))
+        plan = resolve(Request(simulate=args.tpu, **chosen))
     else:
-        plan = resolve(Request(args.tpu, **given))
+        plan = resolve(Request(args.tpu, **chosen))
     if args.json is not None:
         with _writing(args.json):
             check_writable(args.json)
 
-    # Where the report goes to standard output, nothing else does.
+    # A report on standard output must be the only text there.
     def say(text: str) -> None:
         if not args.quiet:
             print(text, file=sys.stderr, flush=True)
@@ -99,12 +99,12 @@ def _verify(args: argparse.Namespace) -> None:
             text = json.dumps(report.as_dict(), indent=2, ensure_ascii=False)
             with _writing(args.json):
                 write_file(args.json, f"{text}\n")
-    finally:  # what took minutes is not lost
+    finally:  # do not lose the result of minutes
         if args.json is None or own_stream(args.json) != 1:
             print(report)
     code = 130 if report.interrupted else 0 if report.ok else 1
     if report.hangs:
-        # TensorFlow waits without end for what has not ended, also when the process ends.
+        # When the process ends, TensorFlow would wait for ever for operations that still run.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

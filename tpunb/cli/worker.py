@@ -1,4 +1,4 @@
-"""`tpunb worker`: a host of a virtual Pod."""
+"""`tpunb worker`: serve one host of a virtual Pod."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ examples:
   tpunb worker --cores 8                 a host of a virtual v3-32, on port 8470
   tpunb worker --cores 8 --port 0        on any free port
 
-In the notebook, one worker for each host of the TPU type:
+In the notebook, give one worker for each host of the TPU type:
 
   %tpu_connect --simulate v3-32 --workers a:8470,b:8470,c:8470,d:8470
 
-The port is open to the network, on all interfaces, without a password: whoever
-reaches it can run TensorFlow as you, and read and write your files with it. Let in
-only the notebook's machine and the Pod's other workers, with the first line once
-for each of them:
+The port is open to the network, on all interfaces, without a password. Anyone who
+reaches it can run TensorFlow as you, and read and write your files with it. Admit
+only the notebook's machine and the Pod's other workers. Repeat the first line for
+each of them:
 
   sudo iptables  -A INPUT -p tcp --dport 8470 -s ADDRESS -j ACCEPT
   sudo iptables  -A INPUT -p tcp --dport 8470 ! -i lo -j DROP
   sudo ip6tables -A INPUT -p tcp --dport 8470 ! -i lo -j DROP
 
-A Pod of one worker can be closed to all but its own machine by the last two lines,
-and be reached by ssh from the notebook's machine:
+The last two lines alone close the port to all other machines. You can then reach a
+Pod of one worker by ssh from the notebook's machine:
 
   ssh -N -L 8470:localhost:8470 WORKER
 
@@ -43,15 +43,15 @@ A worker with {cores} listens on port {port}.
 
   In the notebook:  %tpu_connect --workers {host}:{port}
 
-The port is open to the network, on all interfaces, without a password: whoever reaches
-it can run TensorFlow as you, and read and write your files with it. Restrict it, unless
-you trust the network; `tpunb worker --help` says how.
+The port is open to the network, on all interfaces, without a password. Anyone who
+reaches it can run TensorFlow as you, and read and write your files with it. Restrict
+it unless you trust the network: see `tpunb worker --help`.
 
 Ctrl-C stops it."""
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to those of the parser."""
+    """Add the command to the parser."""
     worker = add_command(
         commands,
         "worker",
@@ -66,14 +66,14 @@ def add_to(commands: Any) -> None:
         type=whole_number("a number of cores", 1, MOST_CORES),
         default=8,
         metavar="N",
-        help="how many virtual cores (default: 8)",
+        help="the number of virtual cores (default: 8)",
     )
     worker.add_argument(
         "--port",
         type=whole_number("a port", 0, 65535),
         default=WORKER_PORT,
         metavar="P",
-        help=f"the port to listen on, 0 for any free one (default: {WORKER_PORT})",
+        help=f"the port to listen on; 0 for any free port (default: {WORKER_PORT})",
     )
 
 
@@ -85,14 +85,14 @@ def _worker(args: argparse.Namespace) -> None:
         try:
             print(text, flush=True)
         except OutputError as error:
-            # Whoever connects to it needs none of this, and a server has no end of its own.
-            text = f"tpunb: {error} The worker runs, on port {port}."
+            # Notebooks can connect without this text, so the server goes on.
+            text = f"tpunb: {error} The worker runs on port {port}."
             with contextlib.suppress(OutputError):
                 print(text, file=sys.stderr, flush=True)
 
     serve(args.cores, args.port, ready=announce)
-    with contextlib.suppress(OutputError):  # the reader may be gone
+    with contextlib.suppress(OutputError):  # the reader may have gone
         print("The worker has stopped.", flush=True)
-    # TensorFlow's server cannot be stopped.
+    # TensorFlow's server cannot be stopped: see tensorflow/tensorflow#23190, closed unmerged.
     sys.stderr.flush()
     os._exit(0)

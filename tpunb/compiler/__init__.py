@@ -1,6 +1,6 @@
-"""Programs as the TPU's own compiler compiles them: verdict, memory and time.
+"""Programs compiled by the TPU's own compiler: verdict, memory and time.
 
-`program` and `table` are its answer; `compile` asks for it.
+`compile` asks the compiler; `program` holds its answer.
 """
 
 from __future__ import annotations

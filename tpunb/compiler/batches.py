@@ -1,4 +1,4 @@
-"""A function with other batches than its own, and the largest that fits."""
+"""A function with other batches than its own, and the largest batch that fits."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _DIVIDED_BY_ANY_MESH = 1 << 14
 
 
 class Lowering(NamedTuple):
-    """The way in which a function is lowered.
+    """The way to lower a function.
 
     Attributes:
-        lower: Lowers it, as `prepare.function_for` does or `jax_functions.function_for`.
+        lower: Lowers the function: `prepare.function_for` or `jax_functions.function_for`.
         args: The arguments to lower it with.
-        strategy: The strategy whose replicas run it; None for one of JAX.
-        note: A sentence where both frameworks could trace it; else empty.
+        strategy: The strategy whose replicas run it; None for a JAX function.
+        note: A sentence if both frameworks could trace it; otherwise empty.
     """
 
     lower: Callable[..., Any]
@@ -39,7 +39,7 @@ class Lowering(NamedTuple):
 
 
 def lowering(fn: Any, args: Sequence[Any], strategy: Any) -> Lowering:
-    """Return how a function, JAX's or TensorFlow's, is lowered, and on whose replicas it runs."""
+    """Return how to lower a JAX or TensorFlow function, and the strategy whose replicas run it."""
     _refuse_without_framework(fn)
     strategy = strategy or current_strategy()
     framework, note = jax_functions.chosen(fn, args, strategy)
@@ -64,19 +64,19 @@ def _refuse_without_framework(fn: Any) -> None:
     backend = backend_of(fn)
     if backend not in {"jax", "tensorflow", ""}:
         raise CompileError(
-            f"Keras runs on {backend} here, and models are compiled for TPUs with JAX or "
+            f"Keras runs on {backend}, but models are compiled for TPUs only with JAX or "
             "TensorFlow.",
             fix='Set os.environ["KERAS_BACKEND"] = "jax" before Keras is imported.',
         )
     if "jax" not in sys.modules and not has_tensorflow():
         raise CompileError(
-            "JAX is not imported and TensorFlow is not installed: nothing traces the function.",
-            fix="Write it with JAX: import jax, and call jax.numpy in it.",
+            "JAX is not imported and TensorFlow is not installed: nothing can trace the function.",
+            fix="Write the function with JAX: import jax, and use jax.numpy in it.",
         )
 
 
 def current_strategy() -> Any:
-    """The strategy in use; None where TensorFlow is not imported."""
+    """Return the strategy in use, or None if TensorFlow is not imported."""
     if sys.modules.get("tensorflow") is None:
         return None
     from tpunb.virtual.strategy import current
@@ -89,12 +89,12 @@ class AnyBatch:
     """A function with any batch.
 
     Attributes:
-        lower: Lowers it with given arguments.
-        resized: Its arguments with a batch.
-        before: The batch that they have; None where it is open.
-        times: Their batch, in batches of a replica.
-        replicas: How many replicas run a function of JAX, whose arguments say so; else None.
-        whole: Whether its batch is that of all replicas of the TPU type, as a model's is.
+        lower: Lowers the function with given arguments.
+        resized: Returns its arguments with another batch.
+        before: The batch of its own arguments; None if that is open.
+        times: The batch of the arguments, as a multiple of a replica's batch.
+        replicas: The number of replicas of a JAX function, from its arguments; otherwise None.
+        whole: Whether the batch is for all replicas of the TPU type, like a model's.
     """
 
     lower: Callable[[Sequence[Any], Settings], Any]
@@ -105,26 +105,26 @@ class AnyBatch:
     whole: bool = False
 
     def on(self, kind: Target, per_replica: int, settings: Settings) -> TpuProgram:
-        """Compiles it for a TPU type, with a batch of each replica."""
+        """Compile the function for a TPU type, with a given batch of each replica."""
         arguments = self.resized(per_replica * self.times)
         program: TpuProgram = self.lower(arguments, settings).on(kind, settings)
         return program
 
 
 def with_any_batch(fn: Any, how: Lowering, kind: Target) -> AnyBatch:
-    """A function whose batch can be changed; see `tpunb.largest_batch` for what the batch is.
+    """Return a function whose batch can change. `tpunb.largest_batch` says what the batch is.
 
     Raises:
-        CompileError: None of the arguments has a batch.
+        CompileError: No argument has a batch.
     """
     lower, args, strategy, _ = how
 
     def lowered(arguments: Sequence[Any], settings: Settings) -> Any:
         return lower(fn, arguments, strategy, settings)
 
-    # A model takes its global batch, a replica function that of a replica.
+    # A model takes the global batch, and a replica function takes one replica's batch.
     whole = model_of(fn) is not None
-    if lower is jax_functions.function_for:  # JAX's take the batch of all devices
+    if lower is jax_functions.function_for:  # a JAX function takes the batch of all devices
         before, resized = jax_functions.any_batch(fn, args)
         sized = args if before else resized(_DIVIDED_BY_ANY_MESH)
         cores = kind.replicas if whole else jax_functions.devices_of(fn, sized, kind)
@@ -134,24 +134,22 @@ def with_any_batch(fn: Any, how: Lowering, kind: Target) -> AnyBatch:
 
 
 def _any_batch(specs: Sequence[Any]) -> tuple[int | None, Callable[[int], list[Any]]]:
-    """The batch in the arguments (None where it is open), and what makes them with another.
+    """Return the arguments' batch, or None if it is open, and a function that changes it.
 
     Raises:
-        CompileError: None of them has one.
+        CompileError: No argument has a batch.
     """
     import tensorflow as tf
 
     from tpunb.virtual.dataset_sizes import DatasetBatch
 
-    given = list(specs)
-    batch = given[0] if given and isinstance(given[0], DatasetBatch) else None
-    elements = given if batch is None else batch.largest
+    arguments = list(specs)
+    batch = arguments[0] if arguments and isinstance(arguments[0], DatasetBatch) else None
+    elements = arguments if batch is None else batch.largest
     shapes = [getattr(value, "shape", None) for value in tf.nest.flatten(elements)]
     sizes = [shape[0] for shape in shapes if shape is not None and len(shape)]
     if not sizes:
-        raise CompileError(
-            "None of the arguments has a batch.", fix="Pass a tf.TensorSpec([None, …])."
-        )
+        raise CompileError("No argument has a batch.", fix="Pass a tf.TensorSpec([None, …]).")
 
     if batch is not None:
         return sizes[0], lambda size: [batch.with_batch(size)]
@@ -163,43 +161,43 @@ def _any_batch(specs: Sequence[Any]) -> tuple[int | None, Callable[[int], list[A
                 return value
             return tf.TensorSpec([size, *shape[1:]], dtype)
 
-        return list(tf.nest.map_structure(resized, given))
+        return list(tf.nest.map_structure(resized, arguments))
 
     return sizes[0], with_batch
 
 
 FINE = 32
-"""Batches are told apart to this part of themselves: 1/32."""
+"""Batches that differ by less than this fraction, 1/32, count as equal."""
 
 _MOST_TRIES = 12
 _LARGEST = 2**24
 _FARTHEST = 16
 _FIRST = 128
-"""The batch of a replica to begin with where none is given."""
+"""The batch of a replica to begin with if none is given."""
 
 _FINEST = 256
-"""To such a part of itself a batch is exact that `largest_batch` finds, or to its step."""
+"""`largest_batch` determines a batch to this fraction of itself, 1/256, or to its step."""
 
 _ROUND = 128
-"""Lanes of a TPU's registers and matrix units: batches that are a multiple of it fill them."""
+"""The lanes of a TPU's registers and matrix units. Batches that are a multiple of it fill them."""
 
 
 def search(
     attempt: Callable[[int], TpuProgram], first: int, available: int, *, fine: int, step: int = 1
 ) -> int:
-    """Finds the largest size that fits, by trying some.
+    """Find the largest size that fits by trying a few sizes.
 
-    Memory grows about linearly with a batch: what two sizes take says where to look next.
+    Memory grows about linearly with a batch, so the peaks of two sizes say which size to try next.
 
     Args:
-        attempt: Compiles with a size.
+        attempt: Compiles with a given size.
         first: The size to begin with.
-        available: Bytes that there are.
-        fine: The answer is exact to this part of itself, or to a step.
-        step: Sizes are multiples of it.
+        available: The available bytes.
+        fine: The answer is exact to this fraction of itself, or to a step.
+        step: Every size is a multiple of it.
 
     Returns:
-        The size; 0 where nothing fits.
+        The size, or 0 if no size fits.
     """
     low, high = 0, _LARGEST
     peaks: dict[int, int] = {}
@@ -215,20 +213,20 @@ def search(
             break
         middle = 2 * low if high == _LARGEST else (low + high) // 2
         guess = (_guessed(peaks, available) or middle) // step * step
-        # Lines that lead beyond what does not fit are wrong: each one goes further back.
+        # A guess beyond a size that does not fit is wrong: step back further each time.
         retreat = 1 if program.ok or guess < high else 4 * retreat
         farthest = max(high - retreat * unit, (low + high) // 2 // step * step)
-        if high == _LARGEST and len(peaks) < 2:  # a line through one size does not lead far
+        if high == _LARGEST and len(peaks) < 2:  # one size does not justify a long step
             farthest = _FARTHEST * low
-        # Where no more is to be expected, show that one more does not fit.
+        # If no larger size is expected to fit, show that the next one does not.
         size = max(min(guess, farthest), low + unit)
     return low
 
 
 def _guessed(peaks: Mapping[int, int], available: int) -> int:
-    """Extrapolate the two nearest sizes to the size that fills the memory; 0 if that is impossible.
+    """Return the size that fills the memory, extrapolated from the two nearest sizes, or 0.
 
-    With a single size, a line through the origin.
+    A single size gives a line through the origin. The result is 0 if no size does.
     """
     near = sorted(peaks, key=lambda size: abs(peaks[size] - available))[:2]
     if not near:
@@ -243,12 +241,12 @@ class LargestBatch:
     """The largest batch of a TPU type that fits.
 
     Attributes:
-        tpu: The type.
-        per_replica: Examples of a replica; 0 where not one fits.
+        tpu: The TPU type.
+        per_replica: The examples of a replica; 0 if not even one fits.
         batch: The global batch.
-        program: What it compiles to; of one that does not fit where none does.
-        tried: The batches of a replica that were compiled, with the peak in bytes a core
-            where the compiler gave it, and whether they fit.
+        program: The program with this batch, or a program that does not fit if none does.
+        tried: The batches of a replica that were compiled, with the peak in bytes per core
+            if the compiler gave it, and whether they fit.
     """
 
     tpu: str
@@ -259,7 +257,7 @@ class LargestBatch:
 
     @property
     def round(self) -> int:
-        """A round global batch that fits too: a multiple of 128 a replica, or a power of two."""
+        """A round global batch that fits too: a multiple of 128 per replica, or a power of two."""
         per_replica = self.per_replica // _ROUND * _ROUND
         if self.per_replica and not per_replica:
             per_replica = 2 ** (self.per_replica.bit_length() - 1)
@@ -269,11 +267,11 @@ class LargestBatch:
         if not self.per_replica:
             return f"{self.tpu}: not even one example a replica fits."
         each = f"{grouped(self.batch)} examples, {grouped(self.per_replica)} a replica"
-        round_one = "" if self.round == self.batch else f" A round batch is {grouped(self.round)}."
-        return f"{self.tpu}: {each}.{round_one} Next: batch({self.round}) in your dataset."
+        rounded = "" if self.round == self.batch else f" A round batch is {grouped(self.round)}."
+        return f"{self.tpu}: {each}.{rounded} Next: batch({self.round}) in your dataset."
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        """The sentence, and the program with the bar of its memory."""
+        """Return the sentence, and the program with its memory bar."""
         del include, exclude
         bundle = self.program._repr_mimebundle_()
         bundle["text/plain"] = f"{self}\n\n{bundle['text/plain']}"
@@ -291,35 +289,35 @@ def largest_batch(
     timeout: float = 300,
     progress: Callable[[str], None] | None = None,
 ) -> LargestBatch | tuple[LargestBatch, ...]:
-    """Finds the largest batch that fits into the memory of a TPU.
+    """Find the largest batch that fits in the memory of a TPU.
 
-    The function is compiled with a few sizes: memory grows almost in proportion to the
-    batch, so that each compilation tells which size to try next.
+    The function is compiled with a few sizes. Memory grows almost in proportion to the batch, so
+    each compilation tells which size to try next.
 
     Args:
-        fn: What `tpunb.compile` takes.
-        *specs: Its arguments; the first size of each tensor with the same first size as
-            the first of them is the batch, and its value where the search begins. It may
-            be None. Of a function of JAX the batch is the first size of its last argument;
-            what else has it in all its arrays is resized with it.
-        tpu: A TPU type, or several; by default the strategy's.
+        fn: A function or model, as for `tpunb.compile`.
+        *specs: The function's arguments. The first size of the first tensor is the batch, and its
+            value, which may be None, is where the search begins. Every tensor with the same first
+            size is resized. In a JAX function, the batch is the first size of the last argument;
+            other arguments with this first size in all their arrays are resized with it.
+        tpu: A TPU type, or several. By default, the strategy's type.
         strategy: As for `tpunb.compile`.
-        step: The batch of a replica is a multiple of it; it is exact to that, or to a 256th.
+        step: The batch of a replica is a multiple of `step`. It is exact to `step`, or to 1/256.
         timeout: Seconds that one batch may take.
-        progress: Is called with what is done next; by default a notebook's cell shows it.
+        progress: Called with each next step. By default, a notebook's cell shows it.
 
     Returns:
-        The batch; for several types one of each.
+        The batch, or one for each of several types.
 
     Raises:
-        CompileError: It does not compile for another reason than memory, or no argument
-            has a batch.
+        CompileError: The function does not compile for another reason than memory, or no
+            argument has a batch.
         CompilerUnavailableError: The compiler is not installed.
     """
     libtpu.start()
     how = lowering(fn, specs, strategy)
     with reporting(progress) as say:
-        found = [
+        largest = [
             _largest(
                 with_any_batch(fn, how, kind),
                 kind,
@@ -329,7 +327,7 @@ def largest_batch(
             )
             for kind in targets(tpu, how.strategy)
         ]
-    return found[0] if tpu is None or isinstance(tpu, str) else tuple(found)
+    return largest[0] if tpu is None or isinstance(tpu, str) else tuple(largest)
 
 
 def _largest(
@@ -339,7 +337,7 @@ def _largest(
     settings: Callable[[], Settings],
     progress: Callable[[str], None],
 ) -> LargestBatch:
-    """The largest batch on a TPU type; `settings` gives each try its own, with time of its own."""
+    """Return the largest batch on a TPU type. `settings` gives each try its own time limit."""
     if batches.replicas:
         kind = dataclasses.replace(kind, replicas=batches.replicas)
     programs: dict[int, TpuProgram] = {}
@@ -354,11 +352,11 @@ def _largest(
 
     first = _FIRST if batches.before is None else batches.before // batches.times
     available = kind.hardware.usable_bytes
-    good = search(attempt, max(first, step), available, step=step, fine=_FINEST)
-    batch = good * kind.replicas
-    program = dataclasses.replace(programs[good or min(programs)], largest_batch=batch)
+    fitting = search(attempt, max(first, step), available, step=step, fine=_FINEST)
+    batch = fitting * kind.replicas
+    program = dataclasses.replace(programs[fitting or min(programs)], largest_batch=batch)
     tried = (
-        (size, one.memory.peak if one.memory else None, one.ok)
-        for size, one in sorted(programs.items())
+        (size, program.memory.peak if program.memory else None, program.ok)
+        for size, program in sorted(programs.items())
     )
-    return LargestBatch(kind.tpu.name, good, batch, program, tuple(tried))
+    return LargestBatch(kind.tpu.name, fitting, batch, program, tuple(tried))

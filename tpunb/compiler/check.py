@@ -1,4 +1,4 @@
-"""`tpunb.check`: the rules of the virtual TPU, and what the TPU's own compiler says."""
+"""`tpunb.check`: the rules of the virtual TPU, and the verdict of the TPU's own compiler."""
 
 from __future__ import annotations
 
@@ -24,94 +24,93 @@ from tpunb.virtual.untouched import untouched
 
 _SECONDS = 60.0
 _BETTER_KNOWN = frozenset({"memory", "x64-op", "compile"})
-"""What the compiler knows better than a rule does."""
+"""The rules that the compiler knows better than the virtual TPU."""
 
 _FRAGILE = frozenset({"dynamic-shape", "bounded-shape"})
-"""Sizes that depend on data: what the compiler refuses or crashes on most often."""
+"""The rules about sizes that depend on data, the usual reason of refusals and crashes."""
 
 
 @giving_back()
 def check(fn: Callable[..., Any], *args: Any, strategy: Any = None) -> CheckReport:
-    """Checks whether a function would compile for a TPU, and run well on it.
+    """Check whether a function would compile for a TPU and run well on it.
 
-    The function is traced, as for its first call: Python code in it runs. No step is
-    computed, and what tracing makes is not kept: models, optimizers, variables and
-    functions are as before. Where the TPU's own compiler is installed, it is asked, for a
-    minute at most.
+    The function is traced, as for its first call, so Python code in it runs. No step is computed,
+    and the results of tracing are not kept: models, optimizers, variables and functions do not
+    change. The TPU's own compiler, if it is installed, is asked for a minute at most.
 
     Args:
-        fn: A replica function, such as one would give to `strategy.run`, or a
-            function that calls `strategy.run` itself, a `tf.function` or not; a compiled
-            Keras model, for its train step, or its method `evaluate` or `predict`.
-        *args: Its arguments: tensors, arrays, per-replica values, `tf.TensorSpec`s,
-            nests of these, and Python values. A `tf.data.Dataset` stands for
-            a batch of it.
-        strategy: A virtual TPU's strategy; by default the one whose scope is
-            entered, or that of the open connection. A function that needs none
-            can do without: the compiler is then asked for a v5e-8.
+        fn: A replica function, as for `strategy.run`, or a function that calls `strategy.run`
+            itself; both may be `tf.function`s. Or a compiled Keras model, for its train step, or
+            its method `evaluate` or `predict`.
+        *args: The function's arguments: tensors, arrays, per-replica values, `tf.TensorSpec`s,
+            nests of these, and Python values. A `tf.data.Dataset` is
+            replaced by one of its batches.
+        strategy: A virtual TPU's strategy. By default, the strategy whose scope is entered, or
+            the open connection's. A function that needs no strategy works without one; the
+            compiler is then asked for a v5e-8.
 
     Returns:
-        The report; its `compiler` says whether the compiler was asked.
+        The report. Its `compiler` says whether the compiler was asked.
 
     Raises:
         CheckError: The strategy is not a virtual TPU's.
-        Exception: What the function raises when it is traced.
+        Exception: The error that the function raises when it is traced.
     """
     strategy = strategy or current()
     if strategy is None and (model := model_of(fn)) is not None:
         strategy = strategy_of(model)
     with untouched(fn, args), reporting(None) as say:
-        found, examinations = examined(fn, args, strategy)
-        return with_verdict(found, examinations, strategy, chooser(fn), say)
+        report, examinations = examined(fn, args, strategy)
+        return with_verdict(report, examinations, strategy, chooser(fn), say)
 
 
 def with_verdict(
-    found: CheckReport,
+    report: CheckReport,
     examinations: Sequence[Examination],
     strategy: Any,
     choose: Choose,
     progress: Callable[[str], None] = lambda _: None,
 ) -> CheckReport:
-    """A report with what the TPU's own compiler says, where it can be asked.
+    """Return a report completed with the verdict of the TPU's own compiler, if it can be asked.
 
     Args:
-        found: What the rules say.
-        examinations: Of the replica functions.
-        strategy: Whose they are; None for a function that needs none.
-        choose: Which of the lines that led to an error is shown.
-        progress: Is called with what is done next.
+        report: The report of the rules.
+        examinations: The examinations of the replica functions.
+        strategy: Their strategy; None for a function that needs none.
+        choose: Chooses the line to show, from the lines that led to an error.
+        progress: Called with each next step.
     """
     if not examinations:
-        return found
+        return report
     try:
         libtpu.require()
         target = targets(None if strategy is not None else DEFAULT_TPU, strategy)[0]
         settings = Settings(choose, Deadline(_SECONDS), details=False, progress=progress)
         bounded = target.replicas > 1
-        prepared = [prepare(one.traced, settings, bounded=bounded) for one in examinations]
-        program = merged([program_for(one, target, settings) for one in prepared])
+        prepared = [prepare(each.traced, settings, bounded=bounded) for each in examinations]
+        program = merged([program_for(function, target, settings) for function in prepared])
     except (CompilerUnavailableError, CompileError) as error:
-        return dataclasses.replace(found, compiler=_not_asked(error.message))
+        return dataclasses.replace(report, compiler=_not_asked(error.message))
     if program.unknown:
-        # It most likely crashed on these.
-        fragile = [one for one in found.warnings if one.code in _FRAGILE and program.crashed]
-        warnings = tuple(one for one in found.warnings if one not in fragile)
-        return CheckReport((*found.errors, *fragile), warnings, _not_asked(program.unknown))
-    # Without a size the compiler knows nothing of memory.
+        # Sizes that depend on data are the most likely reason of a crash.
+        fragile = [w for w in report.warnings if w.code in _FRAGILE and program.crashed]
+        warnings = tuple(w for w in report.warnings if w not in fragile)
+        return CheckReport((*report.errors, *fragile), warnings, _not_asked(program.unknown))
+    # Without a size, the compiler knows nothing about memory.
     better = _BETTER_KNOWN - {"memory"} if program.unsized else _BETTER_KNOWN
-    kept = [one for one in found.errors if one.code not in better]
-    known = {(one.code, one.line) for one in kept}
-    # Of a refusal the rule may know the better place.
-    ruled = [*found.errors, *found.warnings]
+    kept = [error for error in report.errors if error.code not in better]
+    known = {(error.code, error.line) for error in kept}
+    # A rule may know the place of a refusal better than the compiler.
+    ruled = [*report.errors, *report.warnings]
     added = [
-        next((rule for rule in ruled if rule.code == one.code), one)
-        for one in program.errors
-        if (one.code, one.line) not in known
+        next((rule for rule in ruled if rule.code == error.code), error)
+        for error in program.errors
+        if (error.code, error.line) not in known
     ]
-    refused = any(one.code in _FRAGILE for one in added)
-    warnings = tuple(one for one in found.warnings if not (refused and one.code in _FRAGILE))
-    said = f"The TPU's own compiler: {program.headline}"
-    return CheckReport((*kept, *added), warnings, said)
+    refused = any(error.code in _FRAGILE for error in added)
+    warnings = tuple(w for w in report.warnings if not (refused and w.code in _FRAGILE))
+    verdict = f"The TPU's own compiler: {program.headline}"
+    return CheckReport((*kept, *added), warnings, verdict)
 
 
 def _not_asked(reason: str) -> str:

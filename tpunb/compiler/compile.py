@@ -1,4 +1,4 @@
-"""Compiles a function for TPUs that need not be there."""
+"""Compilation of a function for TPUs, which the machine need not have."""
 
 from __future__ import annotations
 
@@ -50,44 +50,45 @@ def compile(
     progress: Callable[[str], None] | None = None,
     **named: Any,
 ) -> TpuProgram | TpuPrograms:
-    """Compiles a function with the TPU's own compiler; no TPU is needed, and nothing is run.
+    """Compile a function with the TPU's own compiler. No TPU is needed, and nothing is run.
 
-    The function is traced, as for its first call: Python code in it runs, and variables
-    that it makes are made. Where it does not fit, smaller batches, for a model more cores of
-    the same family, and `keras.remat` or `jax.checkpoint` around parts of it, are compiled as
-    well: the error's `fix` says what fits.
+    The function is traced, as for its first call, so Python code in it runs and makes its
+    variables. If it does not fit, alternatives are compiled too: smaller batches, more cores of
+    the same family for a model, and `keras.remat` or `jax.checkpoint` around parts of it. The
+    error's `fix` says which of them fit.
 
     Args:
-        fn: A replica function, such as one would give to `strategy.run`; a function that
-            calls `strategy.run` itself; a compiled Keras model, for its train step, or
-            its method `evaluate` or `predict`. Of JAX: a function or a `jax.jit` of one, or
-            a compiled Keras model with the JAX backend.
-        *args: Its arguments: tensors, arrays, `tf.TensorSpec`s and nests of these, of one
-            replica's size for a replica function. A model takes its global batch: its
-            parts, or a dataset. Of JAX: arrays and `jax.ShapeDtypeStruct`s, whose shardings
-            say on how many cores it runs (none: on one); a model's batch is cut over all
-            cores, unless `keras.distribution` says otherwise.
-        tpu: A TPU type such as `"v5e-8"`, or several; by default the strategy's. The batch
+        fn: A replica function, as for `strategy.run`; a function that calls `strategy.run` itself;
+            or a compiled Keras model, for its train step, or its method `evaluate` or `predict`.
+            With JAX: a function, a `jax.jit` of a function, or a compiled Keras model with the
+            JAX backend.
+        *args: The function's arguments: tensors, arrays, `tf.TensorSpec`s and nests of these, of
+            one replica's size for a replica function. A model takes its global batch: its
+            parts, or a dataset. With JAX: arrays and `jax.ShapeDtypeStruct`s, whose shardings
+            say on how many cores it runs (without shardings, on one). A model's batch is divided
+            over all cores, unless `keras.distribution` says otherwise.
+        tpu: A TPU type such as `"v5e-8"`, or several. By default, the strategy's type. The batch
             of a replica is the same on each.
-        strategy: A virtual TPU's strategy; by default the one whose scope is entered, or
-            that of the open connection. A function that needs none can do without.
+        strategy: A virtual TPU's strategy. By default, the strategy whose scope is entered, or
+            the open connection's. A function that needs no strategy works without one.
         speed: Whether to estimate the time, which takes the compiler ten times as long.
-        timeout: Seconds that all of it may take; by default 300 for each type.
-        progress: Is called with what is done next, and with each type that is done while others
-            are left; by default a notebook's cell, or a terminal, shows it.
-        **named: The function's arguments by name. `functools.partial` gives it those that
+        timeout: The time limit in seconds for the whole call. By default, 300 for each type.
+        progress: Called with each next step, and with each completed type while others are left.
+            By default, a notebook's cell or a terminal shows it.
+        **named: The function's arguments by name. Use `functools.partial` for arguments that
             have a name of the above.
 
     Returns:
-        What became of it; for several types a table of that.
+        The program, or a table of programs for several types.
 
     Raises:
-        CompilerUnavailableError: The compiler is not installed, or not for this machine.
-        CompileError: The strategy is not a virtual TPU's, or it is not known which TPU type
-            is meant; or a mesh of JAX's is not of as many devices as the type has cores.
-        AcceleratorTypeError: There is no such type.
-        Exception: What the function raises when it is traced.
-        CompilationStopped: An interrupt has ended it when some types were done: its `programs`
+        CompilerUnavailableError: The compiler is not installed, or does not exist for this
+            machine.
+        CompileError: The strategy is not a virtual TPU's, no TPU type is given, or a JAX mesh has
+            another number of devices than the type has cores.
+        AcceleratorTypeError: The TPU type does not exist.
+        Exception: The error that the function raises when it is traced.
+        CompilationStopped: An interrupt ended the call when some types were done. Its `programs`
             has them.
     """
     return compile_call(
@@ -114,7 +115,7 @@ def compile_call(
     timeout: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> TpuProgram | TpuPrograms:
-    """Compiles a call, whose arguments by name may be called as `compile`'s own are: see there."""
+    """Compile a call. Its named arguments may have the names of `compile`'s own arguments."""
     libtpu.start()
     by_name = ""
     if named:

@@ -1,7 +1,7 @@
-"""What one instruction of a program costs: by the compiler's cycles, or by a model without them.
+"""The cost of one instruction of a program: the compiler's cycles, or a model if it gives none.
 
-Collectives are modelled by the links, gathers, scatters and sorts by what the core does for each
-row and by memory, Pallas kernels by the work in their code.
+Collectives are modelled by the links; gathers, scatters and sorts by the core's work for each row
+and by memory; Pallas kernels by the work in their code.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _TRANSCENDENTAL = frozenset(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of an instruction; seconds and bytes are those of one run.
+    """The cost of an instruction. Seconds and bytes are for one run.
 
     Attributes:
         instruction: The instruction.
         kind: `"matmul"`, `"memory"` or `"collective"`.
-        bytes: That it reads from HBM and writes to it, or sends.
-        once: Its cycles at the core's clock; 0 where a model takes their place.
-        least: By a model: all units work at once.
-        most: The same: one after another.
-        modelled: What of it is modelled, for a reader: `"gathers"`.
-        counted: Seconds that the compiler's roofline has for what is modelled all the same.
-        roofline: What that roofline has for it where it leaves out the vector unit's part; else
+        bytes: The bytes that it reads from and writes to HBM, or sends.
+        once: The seconds of its cycles at the core's clock; 0 if a model replaces them.
+        least: The model's seconds if all units work at once.
+        most: The model's seconds if the units work one after another.
+        modelled: The modelled operations, for a reader: `"gathers"`.
+        counted: The seconds in the compiler's roofline for modelled operations.
+        roofline: The seconds in that roofline if it leaves out the vector unit's part, otherwise
             None.
-        times: How often it runs.
+        times: The number of runs.
     """
 
     instruction: Instruction
@@ -65,7 +65,7 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """Of all runs, in the middle where there is a range."""
+        """The seconds of all runs, in the middle if there is a range."""
         return self.times * (self.once or math.sqrt(self.least * self.most))
 
 
@@ -76,14 +76,14 @@ def cost_of(
     kernels: Mapping[str, Kernel],
     target: Target,
 ) -> Cost:
-    """The cost of an instruction.
+    """Return the cost of an instruction.
 
     Args:
         instruction: The instruction.
-        around: The computation that it is in.
+        around: The computation that contains it.
         module: The program.
         kernels: The work of its Pallas kernels, by the names of their instructions.
-        target: What it was compiled for.
+        target: The target of the compilation.
     """
     hardware, cycles = target.hardware, instruction.cycles
     kind = instruction.opcode.removesuffix("-start")
@@ -96,28 +96,28 @@ def cost_of(
         return _kernel(instruction, kernel, target)
     consists_of = list(parts(instruction, around, module))
     moved = _moved(instruction, around)
-    irregular = [(one, inside) for one, inside in consists_of if one.opcode in _CYCLES]
+    irregular = [(part, inside) for part, inside in consists_of if part.opcode in _CYCLES]
     if cycles is None and irregular:
         return _irregular(instruction, irregular, moved / hardware.hbm, target)
     once = moved / hardware.hbm if cycles is None else cycles / hardware.clock
-    products = [(one, inside) for one, inside in consists_of if one.opcode in PRODUCTS]
-    vector = any(is_depthwise(one) for one, _ in products) or any(
-        one.opcode in _TRANSCENDENTAL for one, _ in consists_of
+    products = [(part, inside) for part, inside in consists_of if part.opcode in PRODUCTS]
+    vector = any(is_depthwise(product) for product, _ in products) or any(
+        part.opcode in _TRANSCENDENTAL for part, _ in consists_of
     )
     roofline = None
     if cycles is not None and vector:
-        flops = 2 * sum(multiplications(one, inside) for one, inside in products)
+        flops = 2 * sum(multiplications(product, inside) for product, inside in products)
         roofline = min(max(moved / hardware.hbm, flops / hardware.flops), once)
     kind = "matmul" if products else "memory"
     return Cost(instruction, kind, moved, once, roofline=roofline)
 
 
 def _moved(instruction: Instruction, around: Computation) -> int:
-    """Bytes that it reads and writes in HBM."""
+    """Return the bytes that an instruction reads and writes in HBM."""
     read = written = instruction.results
     if instruction.opcode not in _ROWS_ONLY:
         sources = (around.by_name.get(name) for name in instruction.operands)
-        read = tuple(shape for one in sources if one is not None for shape in one.results)
+        read = tuple(shape for source in sources if source is not None for shape in source.results)
     return sum(shape.padded for shape in (*written, *read) if shape.space == 0)
 
 
@@ -125,12 +125,12 @@ def _moved(instruction: Instruction, around: Computation) -> int:
 
 _START = 3e-6
 _HOP = 1e-6
-"""Seconds to start one, and of each hop: permutations of some kilobytes were measured to take 5 µs
-on a v5p-8 and 6 µs on a v6e-8 (marin-community/marin, issue 6736)."""
+"""Seconds to start a collective, and seconds per hop: permutations of some kilobytes were measured
+to take 5 µs on a v5p-8 and 6 µs on a v6e-8 (marin-community/marin, issue 6736)."""
 
 
 def collective_size(instruction: Instruction) -> int:
-    """Bytes of a collective's results."""
+    """Return the bytes of a collective's results."""
     results = list(instruction.results)
     if instruction.opcode.endswith("-start") and not instruction.opcode.startswith("all-reduce"):
         results = results[len(instruction.operands) :][: len(instruction.operands)]
@@ -138,12 +138,12 @@ def collective_size(instruction: Instruction) -> int:
 
 
 def link_bytes(kind: str, size: int, cores: int) -> float:
-    """Bytes that a core sends.
+    """Return the bytes that a core sends.
 
     Args:
-        kind: Of `COLLECTIVES`.
-        size: Of its result, in bytes.
-        cores: How many take part.
+        kind: The opcode, one of `COLLECTIVES`.
+        size: The bytes of the result.
+        cores: The number of cores that take part.
     """
     if cores < 2:
         return 0.0
@@ -156,15 +156,15 @@ def link_bytes(kind: str, size: int, cores: int) -> float:
 
 
 def link_seconds(kind: str, size: int, group: int | None, target: Target) -> tuple[float, float]:
-    """Seconds that a collective takes on the links, at least and at most.
+    """Return the least and the most seconds that a collective takes on the links.
 
-    At least, it keeps all links of a chip busy. Where an axis of the slice does not close to a
-    ring, the chips at its ends wait for a single link, if the axes take turns.
+    At least, it keeps all links of a chip busy. If an axis of the slice does not close to a
+    ring, the chips at its ends may wait for a single link, when the axes take turns.
 
     Args:
-        kind: Of `COLLECTIVES`.
-        size: Of its result, in bytes.
-        group: How many cores take part; None for all.
+        kind: The opcode, one of `COLLECTIVES`.
+        size: The bytes of the result.
+        group: The number of cores that take part; None for all cores.
         target: The TPU.
     """
     cores = group or target.cores
@@ -183,8 +183,8 @@ def link_seconds(kind: str, size: int, group: int | None, target: Target) -> tup
 # Pallas kernels
 
 _GRID_STEP = 0.35e-6
-"""Seconds that a step of a Pallas kernel's grid takes at least, to start its copies and wait for
-them: 32,768 and 262,144 steps of small products were measured to take 0.36 and 0.35 µs on v5e."""
+"""The least seconds of a step of a Pallas kernel's grid, which starts copies and waits for them.
+Measured on v5e with 32,768 and 262,144 steps of small products: 0.36 and 0.35 µs."""
 
 
 def _kernel(instruction: Instruction, kernel: Kernel, target: Target) -> Cost:
@@ -212,28 +212,28 @@ _UPDATED = re.compile(r"update_window_dims=\{([\d,]*)\}")
 _SORTED = re.compile(r"dimensions=\{(\d+)\}")
 
 _PIECE = 512
-"""Bytes of HBM that are read or written at least: 128 lanes of four bytes."""
+"""The smallest number of bytes to read from or write to HBM: 128 lanes of four bytes."""
 _REGISTER = 4096
-"""Bytes of a vector register."""
+"""The bytes of a vector register."""
 _SORT_CYCLES = 14.0
-"""Of a register in a step of the network, for each array that is sorted along."""
+"""The cycles of a register in a step of the sorting network, for each array that is sorted."""
 _SORT_ERROR = 1.25
-"""By how much it may be wrong: it comes from one program."""
+"""The factor by which `_SORT_CYCLES` may be wrong: it comes from a single program."""
 
 _Figures = tuple[float, float, int]
-"""Cycles at least, and at most, and bytes."""
+"""The least cycles, the most cycles, and the bytes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Row:
-    """Cycles of a row: of its first piece, of each further one, and of a single number."""
+    """The cycles of a row: of its first piece, of each further piece, and of a single number."""
 
     first: float
     further: float
     number: float
 
     def cost(self, rows: float, window: int) -> tuple[float, int]:
-        """Cycles of rows of so many numbers, and the pieces of memory that they lie in."""
+        """Return the cycles of rows of `window` numbers, and the pieces of memory they occupy."""
         pieces = max(math.ceil(window * 4 / _PIECE), 1)
         each = self.number if window == 1 else self.first + self.further * (pieces - 1)
         return rows * each, round(rows * pieces)
@@ -242,20 +242,19 @@ class _Row:
 _OLD = frozenset({"v2", "v3"})
 _GATHERED = {True: _Row(8.7, 0.4, 12.6), False: _Row(4.6, 1.3, 9.3)}
 _SCATTERED = {True: _Row(5.9, 2.0, 4.4), False: _Row(6.6, 1.5, 4.7)}
-"""Whether the core is an old one → cycles."""
+"""The cycles, by whether the core is of an old family."""
 
 
 def _irregular(
     instruction: Instruction,
-    found: list[tuple[Instruction, Computation]],
+    irregular: list[tuple[Instruction, Computation]],
     counted: float,
     target: Target,
 ) -> Cost:
-    """The cost of an instruction that consists of gathers, scatters or sorts, among others."""
+    """Return the cost of an instruction with gathers, scatters or sorts in it."""
     old = target.tpu.family in _OLD
-    least, most, moved = map(
-        sum, zip(*(_CYCLES[one.opcode](one, inside, old) for one, inside in found), strict=True)
-    )
+    figures = (_CYCLES[part.opcode](part, inside, old) for part, inside in irregular)
+    least, most, moved = map(sum, zip(*figures, strict=True))
     memory = moved / target.hardware.hbm
     return Cost(
         instruction,
@@ -263,23 +262,23 @@ def _irregular(
         moved,
         least=max(least / target.hardware.clock, memory),
         most=most / target.hardware.clock + memory,
-        modelled=frozenset(f"{one.opcode}s" for one, _ in found),
+        modelled=frozenset(f"{part.opcode}s" for part, _ in irregular),
         counted=counted,
     )
 
 
-def _gather(one: Instruction, _: Computation, old: bool) -> _Figures:
-    result = one.results[0]
-    window = math.prod(numbers(one.attribute(_WINDOW)))
+def _gather(gather: Instruction, _: Computation, old: bool) -> _Figures:
+    result = gather.results[0]
+    window = math.prod(numbers(gather.attribute(_WINDOW)))
     rows = math.prod(result.sizes) / max(window, 1)
     cycles, pieces = _GATHERED[old].cost(rows, window)
     return cycles, cycles, pieces * _PIECE + result.padded
 
 
-def _scatter(one: Instruction, inside: Computation, old: bool) -> _Figures:
-    shapes = [inside.shape(name) for name in one.operands]
+def _scatter(scatter: Instruction, inside: Computation, old: bool) -> _Figures:
+    shapes = [inside.shape(name) for name in scatter.operands]
     arrays = (len(shapes) - 1) // 2
-    updated = numbers(one.attribute(_UPDATED))
+    updated = numbers(scatter.attribute(_UPDATED))
     cycles, moved = 0.0, 0
     for table, updates in zip(shapes[:arrays], shapes[arrays + 1 :], strict=True):
         if table is not None and updates is not None:
@@ -290,12 +289,12 @@ def _scatter(one: Instruction, inside: Computation, old: bool) -> _Figures:
     return cycles, cycles, moved
 
 
-def _sort(one: Instruction, _: Computation, __: bool) -> _Figures:
-    axis, first = one.attribute(_SORTED), one.results[0]
+def _sort(sort: Instruction, _: Computation, __: bool) -> _Figures:
+    axis, first = sort.attribute(_SORTED), sort.results[0]
     length = first.sizes[int(axis)] if axis and first.sizes else 1
     doublings = math.ceil(math.log2(max(length, 2)))
     steps = doublings * (doublings + 1) // 2
-    size = sum(shape.padded for shape in one.results)
+    size = sum(shape.padded for shape in sort.results)
     registers = size / _REGISTER * 2**doublings / max(length, 1)
     cycles = _SORT_CYCLES * steps * registers
     return cycles / _SORT_ERROR, cycles * _SORT_ERROR, 2 * size

@@ -1,7 +1,7 @@
-"""An environment for the compiler alone: JAX and libtpu in the user's cache folder.
+"""A separate Python environment for the compiler: JAX and libtpu in the user's cache folder.
 
-It is made when the user asks for it and touches no JAX, libtpu or Keras of theirs: packages lie in
-a folder of their own, and the compiler's process sees no others.
+It is made at the user's request and does not touch the user's JAX, libtpu or Keras. Its packages
+are in a separate folder, and the compiler's process sees no others.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 from tpunb.compiler.program import CompilerUnavailableError
 
 PACKAGES: Mapping[str, str] = {"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.52"}
-"""Releases that fit each other, the same as `tpunb[compiler]`'s."""
+"""Releases that work together, the same as in `tpunb[compiler]`."""
 
 _RECORD = "tpunb-compiler.json"
-"""Written last: without it, a folder is not an environment of ours."""
+"""The record, written last. A folder without it was not made by tpunb."""
 
 _OLDEST_PYTHON = (3, 11)
 _PYTHONS = ("python3.14", "python3.13", "python3.12", "python3.11", "python3")
@@ -33,15 +33,15 @@ own = getattr(sys, "_base_executable", None) or sys.executable
 print(json.dumps([sys.version_info[:2], own, importlib.util.find_spec("pip") is not None]))
 """
 _SETTINGS = {"PIP_CONSTRAINT": "", "PIP_REQUIRE_VIRTUALENV": "0", "PIP_USER": "0"}
-"""What users set for pip in their own environments."""
+"""The users' own settings of pip to override."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Environment:
-    """An environment that `install` has made.
+    """An environment made by `install`.
 
     Attributes:
-        folder: Where its packages are.
+        folder: The folder of its packages.
         python: The Python that runs them.
         versions: The releases of JAX and libtpu, by package.
     """
@@ -52,36 +52,36 @@ class Environment:
 
     @property
     def problem(self) -> str:
-        """The reason why it cannot be used; empty if it can."""
+        """The reason why the environment cannot be used; empty if it can."""
         if dict(self.versions) != dict(PACKAGES):
             have, need = (listed(versions) for versions in (self.versions, PACKAGES))
-            return f"it has {have}, and this release of tpunb needs {need}"
+            return f"it has {have}, but this release of tpunb needs {need}"
         if not os.access(self.python, os.X_OK):
             return f"its Python, {self.python}, no longer exists"
         return ""
 
     @property
     def size(self) -> int:
-        """Bytes on disk."""
+        """The bytes on disk."""
         return sum(file.lstat().st_size for file in self.folder.rglob("*") if not file.is_symlink())
 
     def command(self, code: str) -> list[str]:
-        """The command that runs code with its packages and no others."""
+        """Return the command that runs code with the environment's packages and no others."""
         path = f"import sys; sys.path.insert(0, {str(self.folder)!r}); {code}"
         return [self.python, "-I", "-S", "-W", "ignore", "-c", path]
 
 
 def folder() -> Path:
-    """The folder of the environment, which need not exist."""
+    """Return the environment's folder, which need not exist."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not cache.is_absolute():
-        # Path's own raises an error where a user has no home.
+        # Path.home() raises an error if the user has no home.
         cache = Path(os.path.expanduser("~/.cache"))  # noqa: PTH111
     return Path(cache, "tpunb", "compiler")
 
 
 def find() -> Environment | None:
-    """The environment, if the user has installed one."""
+    """Return the environment if the user has installed one, otherwise None."""
     try:
         record = json.loads((folder() / _RECORD).read_text(encoding="utf-8"))
         return Environment(folder(), record["python"], record["versions"])
@@ -90,54 +90,54 @@ def find() -> Environment | None:
 
 
 def why_not_here() -> CompilerUnavailableError | None:
-    """Return why this machine cannot run libtpu; None if it can."""
+    """Return the error that says why this machine cannot run libtpu, or None if it can."""
     if sys.platform == "linux" and platform.machine() in {"x86_64", "AMD64"}:
         return None
     return CompilerUnavailableError(
-        "The TPU's compiler (libtpu) has wheels for Linux on x86-64 only.",
+        "The TPU's compiler (libtpu) exists only for Linux on x86-64.",
         fix="Compile in Colab or on another Linux machine.",
     )
 
 
 def install(python: str = "", *, say: Callable[[str], None] = lambda _: None) -> Environment:
-    """Installs the environment, in place of an older one; pip's own output shows the progress.
+    """Install the environment and replace an older one. pip's own output shows the progress.
 
-    A failure or an interrupt leaves everything as it was.
+    A failure or an interrupt changes nothing.
 
     Args:
-        python: The Python to run it with; by default this one, or if it is too old another on
-            the path.
-        say: Is called with what is done next.
+        python: The Python to run it with. By default this Python or, if it is too old, another
+            one on the path.
+        say: Called with each next step.
 
     Raises:
-        CompilerUnavailableError: It cannot be installed.
+        CompilerUnavailableError: The environment cannot be installed.
     """
     if error := why_not_here():
         raise error
-    found, runs, has_pip = _python(python)
+    executable, runs, has_pip = _python(python)
     if has_pip:
-        pip = [found, "-m", "pip", "--disable-pip-version-check", "install", "--no-input"]
+        pip = [executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-input"]
     elif uv := shutil.which("uv"):
-        pip = [uv, "pip", "install", "--python", found]
+        pip = [uv, "pip", "install", "--python", executable]
     else:
         raise CompilerUnavailableError(
-            f"{found} has no pip.",
+            f"{executable} has no pip.",
             fix="Install pip or uv, or name another Python: tpunb compiler install --python PATH",
         )
     target = folder()
     with _alone() as (new, old):
         new.mkdir()
-        say(f"Installing {listed(PACKAGES)} with {found} into {target}")
+        say(f"Installing {listed(PACKAGES)} with {executable} into {target}")
         pins = [f"{name}=={version}" for name, version in PACKAGES.items()]
         done = subprocess.run([*pip, "--target", str(new), *pins], env={**os.environ, **_SETTINGS})
         if done.returncode:
             raise CompilerUnavailableError(
                 f"Installing failed with exit code {done.returncode}: see above.",
-                fix="Mend what it names and run tpunb compiler install again.",
+                fix="Fix the error above and run tpunb compiler install again.",
             )
-        made = Environment(new, runs, PACKAGES)
+        installed = Environment(new, runs, PACKAGES)
         check = subprocess.run(
-            made.command("import jax, jaxlib, libtpu"),
+            installed.command("import jax, jaxlib, libtpu"),
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"},
@@ -145,7 +145,7 @@ def install(python: str = "", *, say: Callable[[str], None] = lambda _: None) ->
         if check.returncode:
             why = (check.stderr.strip().splitlines() or ["no reason given"])[-1]
             raise CompilerUnavailableError(
-                f"JAX and libtpu are installed, and {runs} cannot import them: {why}",
+                f"JAX and libtpu are installed, but {runs} cannot import them: {why}",
                 fix="Name another Python: tpunb compiler install --python PATH",
             )
         (new / _RECORD).write_text(
@@ -154,14 +154,14 @@ def install(python: str = "", *, say: Callable[[str], None] = lambda _: None) ->
         if target.exists():
             target.rename(old)
         new.rename(target)
-    return dataclasses.replace(made, folder=target)
+    return dataclasses.replace(installed, folder=target)
 
 
 def remove() -> Path | None:
-    """Deletes the environment and what interrupted installations left.
+    """Delete the environment and the remains of interrupted installations.
 
     Returns:
-        Its folder; None if there was none.
+        The environment's folder, or None if there was none.
 
     Raises:
         CompilerUnavailableError: The folder has no record of an installation.
@@ -173,7 +173,7 @@ def remove() -> Path | None:
         existed = target.exists()
         if existed:
             target.rename(old)
-    with contextlib.suppress(OSError):  # it holds other things, or another installation begins
+    with contextlib.suppress(OSError):  # it has other files, or another installation begins
         target.with_suffix(".lock").unlink()
         target.parent.rmdir()
     return target if existed else None
@@ -181,11 +181,11 @@ def remove() -> Path | None:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[tuple[Path, Path]]:
-    """Keeps other installations out; raises if the folder was made by something else.
+    """Keep other installations out, and raise an error if another program made the folder.
 
     Yields:
-        A path for a new folder, and one to move the former to, so that each is found whole or
-        not at all; what is there at the end is deleted.
+        A path for a new folder, and a path to move the former folder to, so that each folder is
+        complete or missing. Both are deleted at the end.
     """
     import fcntl  # not on Windows
 
@@ -202,37 +202,37 @@ def _alone() -> Iterator[tuple[Path, Path]]:
             ) from None
         with contextlib.ExitStack() as undo:
             for path in both:
-                shutil.rmtree(path, ignore_errors=True)  # what was killed could not do so
+                shutil.rmtree(path, ignore_errors=True)  # the remains of a killed process
                 undo.callback(shutil.rmtree, path, ignore_errors=True)
             if target.exists() and not (target / _RECORD).is_file():
                 raise CompilerUnavailableError(
                     f"{target} was not made by tpunb compiler install.",
-                    fix="Move it away, and try again.",
+                    fix="Move it away, then try again.",
                 )
             yield both
 
 
 def _python(wanted: str) -> tuple[str, str, bool]:
-    """A Python that is new enough, what it runs as without its packages, whether it has pip."""
+    """Return a new enough Python, the Python without its packages, and whether it has pip."""
     names = [wanted] if wanted else [sys.executable, *_PYTHONS]
     for name in names:
-        found = shutil.which(name)
-        if found is None:
+        executable = shutil.which(name)
+        if executable is None:
             continue
         try:
-            asked = subprocess.run([found, "-c", _PROBE], capture_output=True, text=True)
+            asked = subprocess.run([executable, "-c", _PROBE], capture_output=True, text=True)
             version, runs, has_pip = json.loads(asked.stdout)
-        except (OSError, ValueError):  # not a Python, or a shim of pyenv's without one
+        except (OSError, ValueError):  # not a Python, or a pyenv shim without a Python
             continue
         if tuple(version) >= _OLDEST_PYTHON:
-            return found, runs, has_pip
+            return executable, runs, has_pip
     raise CompilerUnavailableError(
-        "The TPU's compiler needs Python 3.11 or later: "
-        f"{f'{wanted} is not one' if wanted else 'there is none on the path'}.",
-        fix="Install one and name it: tpunb compiler install --python PATH",
+        "The TPU's compiler needs Python 3.11 or later, but "
+        f"{f'{wanted} is not such a Python' if wanted else 'the path has none'}.",
+        fix="Install such a Python and name it: tpunb compiler install --python PATH",
     )
 
 
 def listed(versions: Mapping[str, str]) -> str:
-    """Packages and their releases, in words."""
+    """Return packages and their releases, in words."""
     return ", ".join(f"{name} {version}" for name, version in versions.items())

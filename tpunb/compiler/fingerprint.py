@@ -1,4 +1,4 @@
-"""A program's identity for the compiler: programs that differ only in names and lines are equal."""
+"""A program's identity for the compiler. Programs that differ only in names and lines are equal."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _MOST_BYTES = 2**28
-"""A larger module holds data, of which further copies could fill the memory."""
+"""The largest module to copy. A larger module holds data, and copies could fill the memory."""
 
 _STAND_IN = "opt-barrier"
-"""The opcode of the stand-ins that `virtual/strict/stand_ins.py` writes."""
+"""The opcode of the stand-ins written by `virtual/strict/stand_ins.py`."""
 
 _MEANING = re.compile(r"/\w+/[\w-]+$")
-"""The end of a stand-in's name: another operation, and its settings."""
+"""The end of a stand-in's name: the operation it replaces, and its settings."""
 
 _JOINT = re.compile("[;/]")
 _OP_NAME = re.compile(r'(?<=op_name=")(?:[^"\\]|\\.)*(?=")')
@@ -23,7 +23,7 @@ _OP_NAME = re.compile(r'(?<=op_name=")(?:[^"\\]|\\.)*(?=")')
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """A program without its names, and the names.
+    """A program without its names, and its names.
 
     Attributes:
         digest: A hash of the program without its names.
@@ -37,7 +37,7 @@ class Fingerprint:
 def of_hlo(module: bytes) -> Fingerprint | None:
     """Return the fingerprint of a serialized `HloModuleProto`.
 
-    Names, numbers, and lines of source differ from process to process and from cell to cell. The
+    Names, numbers and source lines differ from process to process and from cell to cell. The
     names of stand-ins are kept, because the compiler's process reads them.
 
     Returns:
@@ -55,7 +55,7 @@ def of_hlo(module: bytes) -> Fingerprint | None:
     except DecodeError:
         return None
     names = tuple(
-        instruction.metadata.op_name or instruction.name  # as the compiler calls it
+        instruction.metadata.op_name or instruction.name  # the name that the compiler uses
         for computation in program.computations
         for instruction in computation.instructions
     )
@@ -65,16 +65,16 @@ def of_hlo(module: bytes) -> Fingerprint | None:
 
 
 def _without_names(program: Any) -> None:
-    """Numbers what a module consists of by its place, and takes names and lines out."""
+    """Renumber the parts of a module by their place, and remove names and lines."""
     computations = program.computations
-    numbers = {one.id: place for place, one in enumerate(computations)}
+    numbers = {computation.id: place for place, computation in enumerate(computations)}
     for field in ("name", "entry_computation_name", "id", "stack_frame_index", "profile_info"):
         if field in program.DESCRIPTOR.fields_by_name:
             program.ClearField(field)
     program.entry_computation_id = numbers.get(program.entry_computation_id, 0)
     del program.host_program_shape.parameter_names[:]
     for computation in computations:
-        places = {one.id: place for place, one in enumerate(computation.instructions)}
+        places = {step.id: place for place, step in enumerate(computation.instructions)}
         computation.ClearField("name")
         computation.id = numbers[computation.id]
         computation.root_id = places.get(computation.root_id, 0)
@@ -86,7 +86,7 @@ def _without_names(program: Any) -> None:
 def _without_name(
     instruction: Any, places: Mapping[int, int], computations: Mapping[int, int]
 ) -> None:
-    """Takes the name and the line out of an instruction, and numbers what it refers to."""
+    """Remove the name and the line of an instruction, and renumber its references."""
     meaning = None
     if instruction.opcode == _STAND_IN:
         meaning = _MEANING.search(instruction.metadata.op_name)
@@ -110,11 +110,11 @@ def renamed(text: str, before: Sequence[str], after: Sequence[str]) -> str | Non
 
     Args:
         text: Optimised HLO, or the message of a refusal.
-        before: The names in the program that it is about.
+        before: The names in the program that the text is about.
         after: The names in the equal program, in the same order.
 
     Returns:
-        The text; None if it has a name whose counterpart is not known.
+        The text, or None if it has a name without a known counterpart.
     """
     if before == after:
         return text
@@ -123,7 +123,7 @@ def renamed(text: str, before: Sequence[str], after: Sequence[str]) -> str | Non
     counterparts: dict[str, str | None] = {}
     for old, new in zip(before, after, strict=True):
         if counterparts.setdefault(old, new) != new:
-            counterparts[old] = None  # operations that shared a name no longer do
+            counterparts[old] = None  # operations that shared a name have different names now
     complete = True
 
     def rename(written: re.Match[str]) -> str:
@@ -137,10 +137,10 @@ def renamed(text: str, before: Sequence[str], after: Sequence[str]) -> str | Non
 
 
 def _counterpart(name: str, counterparts: Mapping[str, str | None]) -> str | None:
-    """The counterpart of a name, or of several that the compiler joined; None if unknown."""
+    """Return the counterpart of a name, or of names that the compiler joined, or None."""
     if not name or name in counterparts:
         return counterparts.get(name, "")
-    # The compiler joins names: of fused operations by `;`, of a call and its body by `/`.
+    # The compiler joins names of fused operations with `;`, and of a call and its body with `/`.
     for joint in sorted(map(re.Match.start, _JOINT.finditer(name)), reverse=True):
         first = counterparts.get(name[:joint])
         rest = None if first is None else _counterpart(name[joint + 1 :], counterparts)

@@ -1,7 +1,8 @@
-"""Whether a function is for JAX or for TensorFlow: by what it reaches, not by what is imported.
+"""The choice between JAX and TensorFlow for a function, by the values that it reaches.
 
-Its arguments or its type say so, or the modules and objects that its code reads. Of a function that
-reaches neither, as one of NumPy arrays and operators alone, JAX is asked whether it can trace it.
+The function's arguments or type decide, or the modules and objects that its code reads; imported
+packages do not. If a function reaches neither framework, for example with NumPy arrays and
+operators alone, JAX is asked whether it can trace the function.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ JAX, TENSORFLOW = "JAX", "TensorFlow"
 _PACKAGES = {"jax": JAX, "jaxlib": JAX, "tensorflow": TENSORFLOW, "tf_keras": TENSORFLOW}
 _BACKENDS = {"jax": JAX, "tensorflow": TENSORFLOW}
 _MOST_VALUES = 1000
-"""Values that are looked at; what a function computes with is among the first."""
+"""The most values to visit. The values that a function computes with are among the first."""
 
 
 def frameworks_of(value: Any) -> frozenset[str]:
-    """The frameworks that a function, or another value, reaches: `JAX`, `TENSORFLOW`, or both."""
+    """Return the frameworks (`JAX`, `TENSORFLOW`) that a function or another value reaches."""
     return frameworks_in([value])
 
 
 def frameworks_in(values: Iterable[Any]) -> frozenset[str]:
-    """The frameworks that any of the values reaches."""
+    """Return the frameworks that any of the values reaches."""
     walk = _Walk()
     for value in values:
         walk.visit(value)
@@ -37,7 +38,7 @@ def frameworks_in(values: Iterable[Any]) -> frozenset[str]:
 
 
 def framework_of_module(name: str) -> str | None:
-    """The framework that a module belongs to, by its full name."""
+    """Return the framework of a module, by its full name, or None."""
     package = name.partition(".")[0]
     if package == "keras":
         keras = sys.modules.get("keras")
@@ -47,31 +48,31 @@ def framework_of_module(name: str) -> str | None:
 
 
 class _Walk:
-    """Follows what functions read, through the user's own functions, objects and modules.
+    """A walk along the reads of functions, through the user's own functions, objects and modules.
 
     Attributes:
-        found: The frameworks that were met.
+        found: The frameworks reached so far.
     """
 
     def __init__(self) -> None:
         self.found: set[str] = set()
-        self._seen: dict[int, Any] = {}  # kept alive: an id is of one value only
+        self._visited: dict[int, Any] = {}  # keeps the values alive, so that ids stay unique
 
     def visit(self, value: Any, names: Iterable[str] = ()) -> None:
-        """Looks at a value.
+        """Visit a value.
 
         Args:
             value: The value.
-            names: The names that code reads beside it; attributes, if it is a module.
+            names: The names that the code reads together with it: the attributes of a module.
         """
-        if len(self._seen) >= _MOST_VALUES:
+        if len(self._visited) >= _MOST_VALUES:
             return
         if isinstance(value, types.ModuleType):
             self._module(value, names)
             return
-        if id(value) in self._seen:
+        if id(value) in self._visited:
             return
-        self._seen[id(value)] = value
+        self._visited[id(value)] = value
         if isinstance(value, types.FunctionType):
             self._function(value)
         elif isinstance(value, types.MethodType):
@@ -95,14 +96,14 @@ class _Walk:
             self.found.add(framework)
         elif is_library(getattr(module, "__file__", None) or "") or not hasattr(module, "__file__"):
             self.found |= _imported_by(module.__name__)
-        else:  # a module of the user's
+        else:  # a module of the user
             self._each(vars(module)[name] for name in names if name in vars(module))
 
     def _function(self, function: types.FunctionType) -> None:
         if (wrapped := getattr(function, "__wrapped__", None)) is not None:
             self.visit(wrapped)
         if is_library(function.__code__.co_filename):
-            # Its own module says `__main__` where it wraps a function of the notebook.
+            # If it wraps a function of the notebook, its own module is `__main__`.
             self._library(function.__globals__.get("__name__", ""))
             return
         names = {name for code in _nested(function.__code__) for name in code.co_names}
@@ -115,7 +116,7 @@ class _Walk:
         for cell in function.__closure__ or ():
             try:
                 self.visit(cell.cell_contents, names)
-            except ValueError:  # it has no value yet
+            except ValueError:  # the cell has no value yet
                 continue
         self._each([*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()])
 
@@ -124,21 +125,23 @@ class _Walk:
             if base.__module__ != "builtins":
                 self._library(base.__module__)
         if not self._is_library(kind):
-            self._each(one for one in vars(kind).values() if isinstance(one, types.FunctionType))
+            self._each(
+                value for value in vars(kind).values() if isinstance(value, types.FunctionType)
+            )
 
     def _object(self, value: Any) -> None:
         self.visit(type(value))
-        held = getattr(value, "__dict__", None)
-        held = held if isinstance(held, dict) else {}
+        attributes = getattr(value, "__dict__", None)
+        attributes = attributes if isinstance(attributes, dict) else {}
         if isinstance(value, functools.partial):
             self._each([value.func, value.args, value.keywords])
         elif not self._is_library(type(value)):
-            self._each(list(held.values()))
-        elif "__wrapped__" in held:  # as of functools.cache
-            self.visit(held["__wrapped__"])
+            self._each(list(attributes.values()))
+        elif "__wrapped__" in attributes:  # for example of functools.cache
+            self.visit(attributes["__wrapped__"])
 
     def _library(self, module: str) -> None:
-        """A function or class of a module: of a framework, or of a library that builds on one."""
+        """Visit a module of a framework, or of a library that builds on a framework."""
         if framework := framework_of_module(module or ""):
             self.found.add(framework)
         elif is_library(getattr(sys.modules.get(module or ""), "__file__", None) or ""):
@@ -153,14 +156,14 @@ class _Walk:
 
 @functools.cache
 def _imported_by(module: str) -> frozenset[str]:
-    """The frameworks that a library's module has among its names, as those of Flax have JAX."""
+    """Return the frameworks among the names in a library's module; Flax's modules have JAX."""
     names = vars(sys.modules[module]).values() if module in sys.modules else ()
-    modules = [one.__name__ for one in list(names) if isinstance(one, types.ModuleType)]
+    modules = [value.__name__ for value in list(names) if isinstance(value, types.ModuleType)]
     return frozenset(filter(None, map(framework_of_module, modules)))
 
 
 def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
-    """A code object and those inside it."""
+    """Yield a code object and the code objects inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -1,4 +1,4 @@
-"""A compiled program, read from the text of its optimised HLO: shapes, loops, products."""
+"""A compiled program, read from its optimised HLO: shapes, loops, products."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Shape:
     """An array in a program.
 
     Attributes:
-        dtype: XLA's name of its type.
-        sizes: Its sizes; bounds where a size depends on data.
-        order: Its axes, the one whose neighbours lie side by side first.
-        tiles: The tiles into which it is cut, the outermost first.
+        dtype: XLA's name of the type.
+        sizes: The sizes; a size that depends on data has its bound here.
+        order: The axes, from the axis whose neighbours are adjacent in memory.
+        tiles: The tiles that divide the array, the outermost first.
         space: The memory space: 0 is HBM.
         text: The layout's text.
     """
@@ -48,7 +48,7 @@ class Shape:
 
     @property
     def padded(self) -> int:
-        """The bytes it takes with padded tiles."""
+        """The bytes with padded tiles."""
         sizes = [self.sizes[axis] for axis in reversed(self.order)] or list(self.sizes)
         if self.tiles:
             tile = self.tiles[0]
@@ -61,18 +61,18 @@ class Shape:
 
 @functools.lru_cache(maxsize=4096)
 def leaves(text: str) -> tuple[Shape, ...]:
-    """The arrays of a shape, which may be a tuple of tuples, in order."""
-    found = []
+    """Return the arrays of a shape, which may be a tuple of tuples, in order."""
+    shapes = []
     for match in _ARRAY.finditer(_COMMENT.sub("", text)):
         layout = match["layout"] or ""
         tiles, space = _TILE.search(layout), _SPACE.search(layout)
-        found.append(
+        shapes.append(
             Shape(
                 match["dtype"],
                 tuple(int(size.strip("<= ?") or 0) for size in match["sizes"].split(",") if size),
                 numbers(match["order"] or ""),
                 tuple(
-                    # `*` joins an axis to the next one.
+                    # `*` joins an axis to the next axis.
                     tuple(1 if size in ("*", "-1") else int(size) for size in tile.split(","))
                     for tile in (tiles[1][1:-1].split(")(") if tiles else ())
                 ),
@@ -80,17 +80,17 @@ def leaves(text: str) -> tuple[Shape, ...]:
                 match[0].partition("]")[2],
             )
         )
-    return tuple(found)
+    return tuple(shapes)
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """The numbers of a list in the text of a program."""
+    """Return the numbers of a list in the text of a program."""
     return tuple(int(part) for part in text.split(",") if part)
 
 
 _HEAD = re.compile(r"(ENTRY )?%?([^\s(]+) \(.*\{$")
 _BROKEN = re.compile(r'\n(?="|\}[^\n])')
-"""Where an attribute goes on in another line, as the metadata of a Pallas kernel may."""
+"""A line break within an attribute, as in the metadata of a Pallas kernel."""
 _NAME = re.compile(r"\s*(ROOT )?%?([^\s=]+) = ")
 _OPERAND = re.compile(r"%([^\s,)]+)")
 _CALLED = re.compile(
@@ -105,7 +105,7 @@ _GROUPS = re.compile(r"replica_groups=(\{\{.*?\}\}|\[\d+,\d+\])")
 _INDEX = re.compile(r"\bindex=(\d+)")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 PRODUCTS = frozenset({"convolution", "dot"})
-# They name or group what others make.
+# These opcodes name or group the results of others.
 _NO_WORK = frozenset({"constant", "get-tuple-element", "parameter", "tuple"})
 _ALIASES = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}(?:, [a-z-]+)?\)")
 
@@ -115,13 +115,13 @@ class Instruction:
     """One operation of a program.
 
     Attributes:
-        name: Its name.
+        name: The instruction's name.
         opcode: XLA's operation: `"fusion"`, `"all-reduce"`, ….
-        shape: The text of its result's shape.
-        operands: The names of what it takes.
+        shape: The text of the result's shape.
+        operands: The names of its operands.
         argument: The text between the parentheses: a parameter's number, a constant's value.
-        rest: What stands behind them.
-        root: Whether it is its computation's result.
+        rest: The text after the parentheses.
+        root: Whether it is the result of its computation.
     """
 
     name: str
@@ -134,32 +134,32 @@ class Instruction:
 
     @property
     def results(self) -> tuple[Shape, ...]:
-        """The arrays that it gives."""
+        """The arrays of its result."""
         return leaves(self.shape)
 
     @property
     def node(self) -> str:
-        """The node of TensorFlow's that it was made for; empty where none is known."""
+        """The TensorFlow node that it was made for; empty if unknown."""
         return self.attribute(_OP_NAME)
 
     @property
     def cycles(self) -> int | None:
-        """The compiler's estimate; None where it makes none."""
-        found = self.attribute(_CYCLES)
-        return int(found) if found else None
+        """The compiler's estimate of its cycles; None if there is none."""
+        cycles = self.attribute(_CYCLES)
+        return int(cycles) if cycles else None
 
     @property
     def called(self) -> Mapping[str, str]:
-        """The computations that it runs, by what they are to it."""
-        found = dict(_CALLED.findall(self.rest))
+        """The computations that it runs, by their roles."""
+        computations = dict(_CALLED.findall(self.rest))
         if branches := self.attribute(_BRANCHES):
             names = [name.strip().lstrip("%") for name in branches.split(",")]
-            found.update({f"branch {number}": name for number, name in enumerate(names)})
-        return found
+            computations.update({f"branch {number}": name for number, name in enumerate(names)})
+        return computations
 
     @property
     def index(self) -> int:
-        """The index of the tuple's element that it takes."""
+        """The index of the tuple element that it takes."""
         return int(self.attribute(_INDEX) or 0)
 
     @property
@@ -169,21 +169,21 @@ class Instruction:
 
     @property
     def group_size(self) -> int | None:
-        """The number of cores that take part in a collective; None if all do."""
+        """The number of cores that take part in a collective; None for all cores."""
         text = self.attribute(_GROUPS)
         if text.startswith("["):
             return int(text.strip("[]").split(",")[1])
         return text[2:].partition("}")[0].count(",") + 1 if text else None
 
     def attribute(self, pattern: re.Pattern[str]) -> str:
-        """The first group of a pattern in what stands behind the operands; else empty."""
-        found = pattern.search(self.rest)
-        return found[1] if found else ""
+        """Return the first group of a pattern in `rest`, or an empty string."""
+        match = pattern.search(self.rest)
+        return match[1] if match else ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Computation:
-    """A list of instructions, in the order in which they run where they are scheduled.
+    """A list of instructions, in the order of execution if they are scheduled.
 
     Attributes:
         instructions: The instructions.
@@ -193,18 +193,19 @@ class Computation:
 
     @functools.cached_property
     def by_name(self) -> Mapping[str, Instruction]:
-        """The instructions by their names."""
-        return {one.name: one for one in self.instructions}
+        """The instructions by name."""
+        return {instruction.name: instruction for instruction in self.instructions}
 
     @property
     def root(self) -> Instruction:
-        """Its result."""
-        return next((one for one in self.instructions if one.root), self.instructions[-1])
+        """The instruction of its result."""
+        roots = (instruction for instruction in self.instructions if instruction.root)
+        return next(roots, self.instructions[-1])
 
     def shape(self, name: str) -> Shape | None:
-        """The first array that an instruction gives; None where the text does not show it."""
-        found = self.by_name.get(name)
-        return found.results[0] if found is not None and found.results else None
+        """Return the first array of an instruction's result, or None if the text lacks it."""
+        instruction = self.by_name.get(name)
+        return instruction.results[0] if instruction is not None and instruction.results else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,9 +214,8 @@ class Module:
 
     Attributes:
         computations: All its computations by name.
-        entry: The one that runs.
-        aliases: Results that take the place of an argument: of each result's number the
-            argument's.
+        entry: The computation that is run.
+        aliases: For each result that replaces an argument, by number, the argument's number.
     """
 
     computations: Mapping[str, Computation]
@@ -224,50 +224,50 @@ class Module:
 
     @functools.cached_property
     def nodes(self) -> Mapping[str, str]:
-        """The node of TensorFlow's that each instruction was made for, by the instruction's name.
+        """The TensorFlow node of each instruction, by the instruction's name.
 
-        What the compiler adds, such as a copy into another layout, belongs to what it is made
-        of, and where that has no node to what it is made for.
+        An instruction that the compiler adds, such as a copy into another layout, gets the node
+        of its operands, or else the node of its users.
         """
-        found: dict[str, str] = {}
+        nodes: dict[str, str] = {}
         for computation in self.computations.values():
             instructions = computation.instructions
-            found |= {one.name: _own_node(one, self) for one in instructions}
-            passed_on = {one.name for one in instructions if one.opcode in _NO_WORK}
-            working = [one for one in instructions if one.name not in passed_on]
-            for one in working:
-                if not found[one.name]:
-                    before = (found.get(name) for name in one.operands if name not in passed_on)
-                    found[one.name] = next(filter(None, before), "")
-            for one in reversed(working):
-                for name in one.operands:
-                    if name not in passed_on and not found.get(name):
-                        found[name] = found[one.name]
-        return found
+            nodes |= {step.name: _own_node(step, self) for step in instructions}
+            idle = {step.name for step in instructions if step.opcode in _NO_WORK}
+            working = [step for step in instructions if step.name not in idle]
+            for step in working:
+                if not nodes[step.name]:
+                    before = (nodes.get(name) for name in step.operands if name not in idle)
+                    nodes[step.name] = next(filter(None, before), "")
+            for step in reversed(working):
+                for name in step.operands:
+                    if name not in idle and not nodes.get(name):
+                        nodes[name] = nodes[step.name]
+        return nodes
 
 
 def _own_node(instruction: Instruction, module: Module) -> str:
-    """An instruction's node: of a fusion, that of its heaviest part."""
+    """Return an instruction's node. The node of a fusion is the node of its heaviest part."""
     inner = module.computations.get(instruction.called.get("calls", ""))
     if instruction.opcode != "fusion" or inner is None:
         return instruction.node
-    heavy = next((one for one in inner.instructions if one.opcode in PRODUCTS), None)
-    named = next((one for one in reversed(inner.instructions) if one.node), inner.root)
+    heavy = next((part for part in inner.instructions if part.opcode in PRODUCTS), None)
+    named = next((part for part in reversed(inner.instructions) if part.node), inner.root)
     return (heavy.node if heavy else "") or instruction.node or named.node
 
 
 def parse(text: str) -> Module:
-    """Reads a program's text.
+    """Parse a program's text.
 
     Raises:
-        ValueError: It has no entry.
+        ValueError: The program has no entry.
     """
     head, *lines = _BROKEN.sub(" ", text).splitlines() or [""]
-    found: dict[str, list[Instruction]] = {}
+    instructions: dict[str, list[Instruction]] = {}
     entry, inside = "", None
     for line in lines:
         if match := _HEAD.match(line):
-            inside = found[match[2]] = []
+            inside = instructions[match[2]] = []
             entry = match[2] if match[1] else entry
         elif line.startswith("}"):
             inside = None
@@ -275,7 +275,7 @@ def parse(text: str) -> Module:
             inside.append(instruction)
     if not entry:
         raise ValueError("The program has no entry.")
-    computations = {name: Computation(tuple(listed)) for name, listed in found.items()}
+    computations = {name: Computation(tuple(steps)) for name, steps in instructions.items()}
     _, _, aliases = head.partition("input_output_alias={")
     pairs = _ALIASES.findall(aliases.partition(" }")[0])
     return Module(
@@ -308,12 +308,12 @@ _PARENTHESES = re.compile(r"[()]")
 
 
 def _closing(line: str, opened: int) -> int:
-    """The place of the parenthesis that closes one."""
+    """Return the place of the parenthesis that closes the one at `opened`."""
     depth = 0
-    for found in _PARENTHESES.finditer(line, opened):
-        depth += 1 if found[0] == "(" else -1
+    for match in _PARENTHESES.finditer(line, opened):
+        depth += 1 if match[0] == "(" else -1
         if not depth:
-            return found.start()
+            return match.start()
     return len(line) - 1
 
 
@@ -322,11 +322,11 @@ _DIRECTION = re.compile(r"direction=(LT|LE)\b")
 
 
 def trips(loop: Instruction, around: Computation, module: Module) -> int | None:
-    """The trips of a `while`: noted by the compiler, or from a counter and its constant limit.
+    """Return the trips of a `while`, from the compiler's note or from its counter and limit.
 
     Args:
         loop: The instruction.
-        around: The computation that it is in.
+        around: The computation that contains it.
         module: The program.
     """
     if known := loop.attribute(_TRIPS):
@@ -345,7 +345,7 @@ def trips(loop: Instruction, around: Computation, module: Module) -> int | None:
         return None
     end = _constant(limit, condition)
     steps = [_constant(name, body) for name in added.operands]
-    step = next((one for one in steps if one is not None), 0)
+    step = next((size for size in steps if size is not None), 0)
     direction = condition.root.attribute(_DIRECTION)
     if begin is None or end is None or step <= 0 or not direction:
         return None
@@ -353,19 +353,19 @@ def trips(loop: Instruction, around: Computation, module: Module) -> int | None:
 
 
 def _constant(name: str, computation: Computation) -> int | None:
-    """The number that an instruction gives, through copies; None where it is no constant."""
-    found = computation.by_name.get(name)
-    while found is not None and found.opcode in {"copy", "bitcast"} and found.operands:
-        found = computation.by_name.get(found.operands[0])
-    if found is None or found.opcode != "constant" or not _NUMBER.fullmatch(found.argument):
+    """Return the number that an instruction yields, through copies, or None if not constant."""
+    source = computation.by_name.get(name)
+    while source is not None and source.opcode in {"copy", "bitcast"} and source.operands:
+        source = computation.by_name.get(source.operands[0])
+    if source is None or source.opcode != "constant" or not _NUMBER.fullmatch(source.argument):
         return None
-    return int(found.argument)
+    return int(source.argument)
 
 
 _GROUPED = re.compile(r"(?:feature|batch)_group_count=(\d+)")
 _RESULT_LABELS = re.compile(r"dim_labels=\w+->(\w+)")
 _NARROW = 8
-"""Features of a group: the rows of a tile."""
+"""The features of a narrow group: the rows of a tile."""
 
 _LABELS = re.compile(r"dim_labels=\w+_(\w+)->")
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
@@ -374,25 +374,25 @@ _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 def parts(
     instruction: Instruction, around: Computation, module: Module
 ) -> Iterator[tuple[Instruction, Computation]]:
-    """What an instruction consists of: of a fusion its parts, those of fusions within it too.
+    """Yield the parts of a fusion, including the parts of fusions inside it, or the instruction.
 
     Args:
         instruction: The instruction.
-        around: The computation that it is in.
+        around: The computation that contains it.
         module: The program.
 
     Yields:
-        Each part, and the computation that it is in.
+        Each part, and the computation that contains it.
     """
     if instruction.opcode != "fusion":
         yield instruction, around
     elif inner := module.computations.get(instruction.called.get("calls", "")):
-        for one in inner.instructions:
-            yield from parts(one, inner, module)
+        for part in inner.instructions:
+            yield from parts(part, inner, module)
 
 
 def is_depthwise(product: Instruction) -> bool:
-    """Return whether a convolution's groups are too narrow for the matrix unit to sum anything."""
+    """Return whether a convolution's groups are too narrow for sums in the matrix unit."""
     groups, labels = product.attribute(_GROUPED), product.attribute(_RESULT_LABELS)
     if not groups or not labels:
         return False
@@ -400,7 +400,7 @@ def is_depthwise(product: Instruction) -> bool:
 
 
 def multiplications(product: Instruction, inside: Computation) -> float:
-    """Return the number of multiplications of a product; 0 where the text does not show it."""
+    """Return the number of multiplications of a product, or 0 if the text lacks the shapes."""
     left, right = (inside.shape(name) for name in product.operands[:2])
     if left is None or right is None:
         return 0.0

@@ -1,8 +1,9 @@
 """The chip that JAX lowers a function for, which some Pallas kernels ask about.
 
-`jax.sharding.AbstractDevice` describes a chip that is not there. Kernels read it from the mesh of
-the context, and inside of a `jax.shard_map` from the mesh that the user made, which describes none.
-There the two functions of Pallas that answer a kernel are replaced, in this thread alone.
+`jax.sharding.AbstractDevice` describes a chip that the machine need not have. Kernels read it from
+the mesh of the context. Inside a `jax.shard_map` they read it from the user's own mesh, which
+describes no chip, so the two functions of Pallas that answer a kernel are replaced, in this thread
+only.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from tpunb.compiler.topologies import Target
 from tpunb.virtual.patch.patch_tools import Replaced
 
-# As libtpu names the chips of its topologies; v4 and v5p have two cores in one device.
+# libtpu's names of the chips in its topologies. v4 and v5p have two cores in one device.
 _KINDS = {
     "v2": "TPU v2",
     "v3": "TPU v3",
@@ -33,10 +34,10 @@ _KINDS = {
 _TWO_CORES = frozenset({"v4", "v5p"})
 
 _ANSWERS = {"get_device_kind": "device_kind", "get_num_device_cores": "num_cores"}
-"""Functions by which Pallas asks, and the attribute of the chip that answers each."""
+"""The functions with which Pallas asks, and the attribute of the chip that answers each."""
 
 _HOMES = ("jax._src.pallas.mosaic.tpu_info", "jax._src.pallas.mosaic.core")
-"""Their modules: since JAX 0.8, and before."""
+"""The modules of these functions: since JAX 0.8, and before."""
 
 _REFUSED = re.compile(r"Unsupported (?:TPU )?device kind: (?:cpu|gpu)", re.IGNORECASE)
 
@@ -44,16 +45,16 @@ _described: ContextVar[Any] = ContextVar("described", default=None)
 
 
 class LoweredFor:
-    """Describes the chip of a TPU type to JAX, for a block that traces and lowers.
+    """A block in which JAX knows the chip of a TPU type, for tracing and lowering.
 
     Example::
 
         with LoweredFor(target) as chip:
             exported = jax.export.export(jitted, platforms=["tpu"])(*args)
-        if chip.was_asked: ...  # what was exported may differ for another chip
+        if chip.was_asked: ...  # the exported program may differ for another chip
 
     Args:
-        target: What is compiled for.
+        target: The target of the compilation.
     """
 
     def __init__(self, target: Target) -> None:
@@ -63,7 +64,7 @@ class LoweredFor:
 
     @property
     def was_asked(self) -> bool:
-        """Return whether a kernel may have asked; JAX keeps traces, so an earlier block counts."""
+        """True if a kernel may have asked. JAX keeps traces, so an earlier block counts too."""
         return bool(getattr(self._device, "was_asked", False))
 
     def __enter__(self) -> LoweredFor:
@@ -78,19 +79,19 @@ class LoweredFor:
 
 
 def asks_in_vain(error: BaseException) -> bool:
-    """Return whether JAX fails because it takes this machine for the one that is compiled for."""
+    """Return whether JAX fails because it takes this machine's processor for the target."""
     return _REFUSED.search(str(error)) is not None
 
 
 @contextlib.contextmanager
 def _to_jax(family: str, device: Any) -> Iterator[None]:
-    """Makes a device known to JAX in this thread."""
+    """Make a device known to JAX in this thread, within a block."""
     jax: Any = sys.modules["jax"]
     with contextlib.ExitStack() as undo:
-        # JAX keeps what it has traced for one chip apart from what it has for another.
+        # Keep the traces for one chip separate from the traces for another.
         undo.enter_context(_traced_for()(family))
         mesh = jax.sharding.get_abstract_mesh()
-        if mesh.empty:  # else it has to be the very mesh of the user's shardings
+        if mesh.empty:  # otherwise the user's shardings need their own mesh
             described = mesh.update(abstract_device=device)
             undo.enter_context(jax.sharding.use_abstract_mesh(described))
         undo.callback(_described.reset, _described.set(device))
@@ -106,8 +107,8 @@ def _traced_for() -> Any:
 
 @functools.cache
 def _replaced() -> tuple[Replaced, ...]:
-    """The functions of Pallas that this release of JAX has, to be replaced in a block."""
-    found = []
+    """Return the Pallas functions of this JAX release, ready to be replaced within a block."""
+    functions = []
     for home in _HOMES:
         with contextlib.suppress(ImportError):
             module = importlib.import_module(home)
@@ -115,8 +116,8 @@ def _replaced() -> tuple[Replaced, ...]:
                 function = getattr(module, name, None)
                 if getattr(function, "__module__", None) == home:
                     answer = functools.partial(_answered, attribute)
-                    found.append(Replaced(module, name, answer))
-    return tuple(found)
+                    functions.append(Replaced(module, name, answer))
+    return tuple(functions)
 
 
 def _answered(attribute: str, original: Any) -> Any:
@@ -126,7 +127,7 @@ def _answered(attribute: str, original: Any) -> Any:
 
 @functools.cache
 def _device(family: str) -> Any:
-    """The chip of a family; None where JAX has no way to describe one."""
+    """Return the chip of a family, or None if this JAX cannot describe one."""
     sharding: Any = sys.modules["jax"].sharding
     names = ("AbstractDevice", "use_abstract_mesh", "get_abstract_mesh")
     if not all(hasattr(sharding, name) for name in names):
@@ -135,7 +136,7 @@ def _device(family: str) -> Any:
         return None
 
     class Asked(sharding.AbstractDevice):  # type: ignore[misc]
-        """A chip that remembers whether it was looked at."""
+        """A chip that records whether its properties were read."""
 
         was_asked = False
 
@@ -144,7 +145,7 @@ def _device(family: str) -> Any:
                 object.__setattr__(self, "was_asked", True)
             return super().__getattribute__(name)
 
-        # Those of a dataclass look at the attributes.
+        # A dataclass's own methods would read the attributes.
         __eq__ = object.__eq__
         __hash__ = object.__hash__
         __repr__ = object.__repr__

@@ -1,11 +1,11 @@
-"""Functions and Keras models of JAX: the user's JAX exports them, ours compiles what it exports.
+"""Functions and Keras models of JAX: the user's JAX exports them, and tpunb's compiles the export.
 
-The two need not be of one release: what `jax.export` writes is stable. It is a program for TPUs
-that need not be there, over as many devices as the shardings of the arguments have. JAX is taken
-from where the user has imported it, and imported nowhere.
+The two may be of different releases, because the format of `jax.export` is stable. An export is a
+program for TPUs that the machine need not have, over as many devices as the shardings of the
+arguments have. JAX is used from the user's import, and never imported here.
 
-The modules of Flax and of Equinox are no functions of arrays, and their own `jit`s turn them into
-some. What a TPU compiles is the `jax.jit` in these.
+Modules of Flax and Equinox are not functions of arrays, but their own `jit`s turn them into such
+functions. A TPU compiles the `jax.jit` inside.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CONTROL = re.compile(
     r"while|cond|(?:body|cond)_pred|body|branch_\d+_fun|closed_call|checkpoint"
     r"|rematted_computation|shard_map|custom_\w+_call|pallas_call|.*->.*"
 )
-"""What JAX itself puts into an operation's name, beside the user's scopes; an einsum its axes."""
+"""The parts of an operation's name that are not the user's scopes: JAX's own, and einsum axes."""
 
 _CALLBACK = re.compile(r"\b(?:pure|io|debug)_callback\b|\bdebug_print\b")
 
@@ -65,7 +65,7 @@ _OF_A_BATCH = {"train_on_batch": "fit", "test_on_batch": "evaluate", "predict_on
 
 
 def is_keras_model(fn: Any) -> bool:
-    """Return whether this is a Keras model with the JAX backend, or a method of one."""
+    """Return whether a value is a Keras model with the JAX backend, or a method of such a model."""
     model = model_of(fn)
     return model is not None and is_of_jax(model)
 
@@ -73,13 +73,13 @@ def is_keras_model(fn: Any) -> bool:
 def chosen(
     fn: Any, args: Sequence[Any], strategy: Any = None, named: Mapping[str, Any] | None = None
 ) -> tuple[str, str]:
-    """Return the framework that compiles a function, and a note if the other could do so as well.
+    """Return the framework that compiles a function, and a note if the other could too.
 
     Args:
         fn: The function.
-        args: Its arguments.
-        strategy: The strategy of TensorFlow's that is in use, if there is one.
-        named: Its arguments by name.
+        args: The function's arguments.
+        strategy: The TensorFlow strategy in use, if any.
+        named: The function's arguments by name.
     """
     named = named or {}
     jax: Any = sys.modules.get("jax")
@@ -105,17 +105,17 @@ def chosen(
 
 
 _EITHER_BY_JAX = (
-    "JAX and TensorFlow can both trace this function: JAX did. For TensorFlow, pass tf.TensorSpec "
-    "arguments."
+    "JAX and TensorFlow can both trace this function, and JAX did. To use TensorFlow, pass "
+    "tf.TensorSpec arguments."
 )
 _EITHER_BY_TENSORFLOW = (
-    "JAX and TensorFlow can both trace this function: TensorFlow did, as it is connected. For JAX, "
-    "pass jax.ShapeDtypeStruct arguments."
+    "JAX and TensorFlow can both trace this function, and TensorFlow did, because it is connected. "
+    "To use JAX, pass jax.ShapeDtypeStruct arguments."
 )
 
 
 def _can_trace(fn: Any, args: Sequence[Any]) -> bool:
-    """Return whether JAX traces a call; operations of TensorFlow's in it go into a spare graph."""
+    """Return whether JAX can trace a call. Its TensorFlow operations go into a spare graph."""
 
     def trace(jitted: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         return jitted.trace(*args, **named)
@@ -123,26 +123,26 @@ def _can_trace(fn: Any, args: Sequence[Any]) -> bool:
     with sys.modules["tensorflow"].Graph().as_default():
         try:
             _at_the_jit(fn, args, trace)
-        except Exception:  # whatever the function raises
+        except Exception:  # any error of the user's function
             return False
     return True
 
 
 def with_named(fn: Any, named: Mapping[str, Any], framework: str) -> Any:
-    """A function with arguments that are given by name; JAX's traces them like the others.
+    """Return a function with arguments given by name, which JAX traces like any others.
 
     Args:
         fn: The function.
         named: The arguments.
-        framework: The one that compiles it.
+        framework: The framework that compiles the function.
 
     Raises:
-        CompileError: It is a model, whose step takes none.
+        CompileError: The function is a model, whose step takes no named arguments.
     """
     if model_of(fn) is not None:
         raise CompileError(
             f"A model's step takes no argument by name: {', '.join(named)}.",
-            fix="Pass a model its batch alone: tpunb.compile(model, x, y).",
+            fix="Pass the model only its batch: tpunb.compile(model, x, y).",
         )
     plain = isinstance(fn, (types.FunctionType, types.MethodType)) and not hasattr(fn, "lower")
     if plain and framework == JAX:
@@ -151,14 +151,14 @@ def with_named(fn: Any, named: Mapping[str, Any], framework: str) -> Any:
 
 
 def function_for(fn: Any, args: Sequence[Any], strategy: None, settings: Settings) -> JaxFunction:
-    """Return a function of JAX for any TPU type; see `tpunb.compile` for the arguments and errors.
+    """Return a JAX function for any TPU type. See `tpunb.compile` for the arguments and errors.
 
-    It is traced and exported when it is compiled for the first of the types.
+    It is traced and exported when it is compiled for the first type.
     """
     del strategy
     layers = layer_names(fn)
     if is_keras_model(fn):
-        sizes = [one.shape[0] for one in _leaves(_batch(args)) if one.shape]
+        sizes = [array.shape[0] for array in _leaves(_batch(args)) if array.shape]
 
         def model_for(wanted: Target) -> tuple[Prepared, int]:
             return _export(settings, layers, *_model_step(fn, args, wanted.replicas))
@@ -166,16 +166,16 @@ def function_for(fn: Any, args: Sequence[Any], strategy: None, settings: Setting
         return JaxFunction(model_for, settings, sizes[0] if sizes else None, by_cores=True)
     if unknown := next((shape for shape in map(np.shape, _leaves(args)) if None in shape), None):
         raise CompileError(
-            f"An argument's shape {unknown} has no size.",
-            fix="Give it a number; tpunb.largest_batch finds the largest.",
+            f"An argument's shape {unknown} has an open size.",
+            fix="Give it a number. tpunb.largest_batch finds the largest.",
         )
     export = functools.partial(_export, settings, layers)
     return JaxFunction(lambda _: _at_the_jit(fn, args, export), settings)
 
 
 def _leaves(nest: Any) -> list[Any]:
-    found: list[Any] = sys.modules["jax"].tree_util.tree_leaves(nest)
-    return found
+    leaves: list[Any] = sys.modules["jax"].tree_util.tree_leaves(nest)
+    return leaves
 
 
 def devices_of(fn: Any, args: Sequence[Any], wanted: Target) -> int:
@@ -190,22 +190,23 @@ def devices_of(fn: Any, args: Sequence[Any], wanted: Target) -> int:
 
 
 def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int | None, Callable[..., list[Any]]]:
-    """The global batch in the arguments (None where it is open), and what makes them with another.
+    """Return the arguments' global batch, or None if it is open, and a function that changes it.
 
-    It is the first size of a model's first array, and of a function's last argument; of a
-    function, arguments are resized of which it is the first size of all arrays. They keep their
-    shardings, unless what makes them is given one as well.
+    The batch is the first size of a model's first array, or of a function's last argument. The
+    function's other arguments are resized if it is the first size of all their arrays. Resized
+    arguments keep their shardings, unless another sharding is given.
 
     Raises:
-        CompileError: None of them has one.
+        CompileError: No argument has a batch.
     """
     jax: Any = sys.modules["jax"]
     whole = is_keras_model(fn)
     data = _batch(args, may_be_open=True) if whole else ()
-    given = list(args) if not whole else list(data) if isinstance(data, tuple) else [data]
-    shapes = [one.shape for one in _leaves(given[0] if whole else given[-1:]) if np.shape(one)]
+    arguments = list(args) if not whole else list(data) if isinstance(data, tuple) else [data]
+    sized = _leaves(arguments[0] if whole else arguments[-1:])
+    shapes = [array.shape for array in sized if np.shape(array)]
     if not shapes:
-        raise CompileError("None of the arguments has a batch.", fix="Pass it as the last one.")
+        raise CompileError("No argument has a batch.", fix="Pass the batch as the last argument.")
     before = shapes[0][0]
 
     def has_batch(value: Any) -> bool:
@@ -221,26 +222,26 @@ def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int | None, Callable[..., l
             return jax.ShapeDtypeStruct(shape, value.dtype, sharding=sharding or named)
 
         return [
-            jax.tree_util.tree_map(resized, one)
-            if whole or all(map(has_batch, _leaves(one)))
-            else one
-            for one in given
+            jax.tree_util.tree_map(resized, argument)
+            if whole or all(map(has_batch, _leaves(argument)))
+            else argument
+            for argument in arguments
         ]
 
     return before, with_batch
 
 
 class JaxFunction:
-    """A function of JAX, or a model, that is exported for TPU types.
+    """A JAX function or model that is exported for TPU types.
 
-    A model is exported for each number of cores; the arguments of a function have theirs. A
-    function whose kernels ask for the chip is also exported for each family of TPU types.
+    A model is exported for each number of cores. A function has the number of its arguments, but
+    if its kernels ask for the chip, it is exported for each family of TPU types.
 
     Args:
         export: Traces it, and returns the request for libtpu and the number of devices.
-        settings: Whose progress tells of tracing.
+        settings: The settings, whose progress reports tracing.
         examples: A model's global batch; None for a function.
-        by_cores: Whether it differs by the number of cores, as a model does.
+        by_cores: Whether the export depends on the number of cores, as for a model.
     """
 
     def __init__(
@@ -256,7 +257,7 @@ class JaxFunction:
         self._exported: dict[tuple[int, str], tuple[Prepared, int]] = {}
 
     def _exported_for(self, wanted: Target) -> tuple[Prepared, int]:
-        """The request for libtpu and the number of devices."""
+        """Return the request for libtpu and the number of devices."""
         cores = wanted.replicas if self._by_cores else 0
         any_chip, this_chip = (cores, ""), (cores, wanted.tpu.family)
         for key in (any_chip, this_chip):
@@ -269,22 +270,22 @@ class JaxFunction:
         return exported
 
     def on(self, wanted: Target, settings: Settings) -> TpuProgram:
-        """Compiles it for one TPU type: a function for the devices of its arguments' mesh.
+        """Compile for one TPU type. A function uses the devices of its arguments' mesh.
 
         Raises:
-            CompileError: The mesh is not of as many devices as the type has cores, or the batch
-                cannot be cut over them.
-            Exception: What the function raises when it is traced.
+            CompileError: The mesh has another number of devices than the type has cores, or the
+                batch cannot be divided over them.
+            Exception: The error that the function raises when it is traced.
         """
         prepared, devices = self._exported_for(wanted)
         cores = wanted.tpu.num_devices
         if devices not in {1, cores}:
-            made = "without a keras.distribution, which the model is made in"
+            way = "without the keras.distribution that the model was made with"
             if self._examples is None:
-                made = f"with another mesh: jax.sharding.AbstractMesh(({cores},), ('data',))"
+                way = f"with another mesh: jax.sharding.AbstractMesh(({cores},), ('data',))"
             raise CompileError(
-                f"The mesh has {devices} devices, and a {wanted.tpu.name} has {cores} cores.",
-                fix=f"Choose a type with as many, or compile it {made}.",
+                f"The mesh has {devices} devices, but a {wanted.tpu.name} has {cores} cores.",
+                fix=f"Choose a type with {devices} cores, or compile it {way}.",
             )
         by_data = self._examples is not None and devices == wanted.replicas
         replicas = devices if by_data else 1
@@ -300,7 +301,7 @@ def _export(
     named: Mapping[str, Any],
     variables: Sequence[str] = (),
 ) -> tuple[Prepared, int]:
-    """The request for libtpu and the number of devices; `variables` names the first arguments."""
+    """Return the request and the number of devices. `variables` names the first arguments."""
     unplaced = _Origins((), settings.choose, layers)
     try:
         traced = jitted.trace(*args, **named)
@@ -312,20 +313,20 @@ def _export(
     export = importlib.import_module("jax.export")
     try:
         exported = export.export(jitted, platforms=["tpu"])(*args, **named)
-    except Exception as error:  # JAX has many kinds
+    except Exception as error:  # JAX raises many kinds
         return _not_exported(traced, error, unplaced, settings), 1
     devices = exported.nr_devices
     answer = libtpu.read_exported(exported.mlir_module_serialized, settings.deadline)
     origins = _Origins(answer.get("places", ()), settings.choose, layers)
     if "error" in answer:
         version = sys.modules["jax"].__version__
-        reason = f"what JAX {version} exports cannot be read here ({_first(answer['error'])})."
+        reason = f"the compiler cannot read what JAX {version} exports ({_first(answer['error'])})."
         return Prepared(origins, unknown=reason), devices
     if devices == 1 < answer["mesh"]:
         raise CompileError(
-            f"The function has a mesh of {answer['mesh']} devices, and its arguments have no "
+            f"The function has a mesh of {answer['mesh']} devices, but its arguments have no "
             "shardings.",
-            fix="Give them: jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding."
+            fix="Give them shardings: jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding."
             "NamedSharding(mesh, jax.sharding.PartitionSpec(...))).",
         )
     kept = [place for place in exported.module_kept_var_idx if place < len(variables)]
@@ -345,17 +346,18 @@ def _export(
 
 
 def _bytes(arrays: Iterable[Any]) -> int:
-    """Return the bytes of arrays; types of less than a byte do not count."""
-    counted = (one for one in arrays if not str(one.dtype).endswith(("int2", "int4", "e2m1fn")))
-    return sum(math.prod(one.shape) * one.dtype.itemsize for one in counted)
+    """Return the bytes of arrays. Types of less than a byte do not count."""
+    small = ("int2", "int4", "e2m1fn")
+    counted = (array for array in arrays if not str(array.dtype).endswith(small))
+    return sum(math.prod(array.shape) * array.dtype.itemsize for array in counted)
 
 
 def _not_exported(traced: Any, error: Exception, origins: _Origins, settings: Settings) -> Prepared:
     """Explain why a traced function cannot be exported: a TPU or `jax.export` refuses it."""
     if asks_in_vain(error):
         return _without_a_chip(origins)
-    if found := _CALLBACK.search(str(traced.jaxpr)):
-        reason = f"it calls the host ({found[0]}), which JAX does not export. Compile without."
+    if callback := _CALLBACK.search(str(traced.jaxpr)):
+        reason = f"it calls the host ({callback[0]}), which JAX cannot export. Remove the call."
         return Prepared(origins, unknown=reason)
     try:
         traced.lower(lowering_platforms=("tpu",))
@@ -365,11 +367,11 @@ def _not_exported(traced: Any, error: Exception, origins: _Origins, settings: Se
         problem = Problem(
             "compile",
             f"JAX cannot lower it for a TPU: {_first(str(refused))}.",
-            "Take a size that the mesh divides, or another sharding."
+            "Use a size that the mesh divides, or another sharding."
             if uneven
             else known.fix
             if known
-            else "Write it with other operations.",
+            else "Use other operations.",
             message=str(refused),
         )
         return Prepared(origins, (problem.at(lines_of(refused)).shown(settings.choose),))
@@ -377,46 +379,46 @@ def _not_exported(traced: Any, error: Exception, origins: _Origins, settings: Se
 
 
 def _without_a_chip(origins: _Origins) -> Prepared:
-    """Say that a kernel asks for the chip, which this release of JAX does not let us describe."""
+    """Report that a kernel asks for the chip, which this release of JAX cannot describe."""
     version = sys.modules["jax"].__version__
     reason = (
-        "a Pallas kernel asks which TPU it is compiled for, and this JAX ("
+        "a Pallas kernel asks which TPU it is compiled for, but this JAX ("
         f"{version}) answers with this machine's processor. Upgrade JAX."
     )
     return Prepared(origins, unknown=reason)
 
 
 def _at_the_jit(fn: Any, args: Sequence[Any], then: Callable[..., Any]) -> Any:
-    """Return what `then` makes of the `jax.jit` that a call reaches, and of that one's arguments.
+    """Return the result of `then` for the `jax.jit` that a call reaches, and for its arguments.
 
-    Methods and partials give it what they hold. Libraries wrap it to turn their own objects into
-    arrays (`flax.nnx.jit`, `equinox.filter_jit`): their `lower` is called, and `then` takes the
-    place of the `jax.jit` in it. A function without one gets one.
+    Methods and partials add their own arguments. Libraries wrap a `jax.jit` to turn their own
+    objects into arrays (`flax.nnx.jit`, `equinox.filter_jit`): their `lower` is called, and `then`
+    replaces the `jax.jit` inside. A function without a `jax.jit` gets one.
 
     Raises:
-        CompileError: It is made for the devices of this machine, as `jax.pmap` does it.
+        CompileError: The call is made for this machine's devices, like a `jax.pmap`.
     """
     jax: Any = sys.modules["jax"]
     kind = type(jax.jit(_at_the_jit))
     called: Any = fn
-    given = list(args)
+    arguments = list(args)
     named: dict[str, Any] = {}
     while True:
-        if isinstance(called, types.MethodType):  # also of a jax.jit in a class
-            called, given = called.__func__, [called.__self__, *given]
-        elif hasattr(called, "func") and hasattr(called, "keywords"):  # functools' or Equinox's
+        if isinstance(called, types.MethodType):  # also for a jax.jit in a class
+            called, arguments = called.__func__, [called.__self__, *arguments]
+        elif hasattr(called, "func") and hasattr(called, "keywords"):  # functools or Equinox
             named = {**called.keywords, **named}
-            called, given = called.func, [*called.args, *given]
+            called, arguments = called.func, [*called.args, *arguments]
         else:
             break
     if isinstance(called, kind):
-        return then(called, given, named)
+        return then(called, arguments, named)
     if not hasattr(called, "lower"):
-        held, tree = jax.tree_util.tree_flatten(fn)  # of a module of Equinox or Flax, its arrays
+        held, tree = jax.tree_util.tree_flatten(fn)  # the arrays of an Equinox or Flax module
         kinds = (jax.Array, jax.ShapeDtypeStruct, np.ndarray)
         arrays = {place: leaf for place, leaf in enumerate(held) if isinstance(leaf, kinds)}
         if not arrays:
-            # A second jit of the same ufunc ends the process (jax 0.10.2).
+            # With jax 0.10.2, a second jit of the same ufunc ends the process.
             plain = (lambda *args: fn(*args)) if isinstance(fn, np.ufunc) else fn
             return then(jax.jit(plain), args, {})
 
@@ -429,33 +431,33 @@ def _at_the_jit(fn: Any, args: Sequence[Any], then: Callable[..., Any]) -> Any:
     attributes = {} if by_jax else getattr(called, "__dict__", {})
     held = {name: value for name, value in attributes.items() if isinstance(value, kind)}
     for name, jitted in held.items():
-        reached = _Reached(jitted, then)
-        if not hasattr(called, "trace"):  # Equinox's: a shape is no array to it
-            given, named = reached.arrays(given), reached.arrays(named)
-        object.__setattr__(called, name, reached)  # its instances are frozen
+        reached = _ReachedJit(jitted, then)
+        if not hasattr(called, "trace"):  # Equinox does not take a shape for an array
+            arguments, named = reached.arrays(arguments), reached.arrays(named)
+        object.__setattr__(called, name, reached)  # the object is frozen
         try:
-            called.lower(*given, **named)
+            called.lower(*arguments, **named)
         except _ReachedError:
             return reached.result
         finally:
             object.__setattr__(called, name, jitted)
     raise CompileError(
-        "The call leads to no jax.jit. jax.pmap, for one, maps over this machine's devices.",
-        fix="Pass a function, or a jax.jit of one: jax.shard_map maps it over a "
+        "The call reaches no jax.jit. For example, jax.pmap maps over this machine's devices.",
+        fix="Pass a function, or a jax.jit of a function. jax.shard_map maps a function over a "
         "jax.sharding.AbstractMesh of TPU cores.",
     )
 
 
 class _ReachedError(Exception):
-    """Ends a library's `lower` where its `jax.jit` is reached."""
+    """The end of a library's `lower`, when its `jax.jit` is reached."""
 
 
-class _Reached:
-    """Stands for a `jax.jit` while a library lowers it; calls of other threads go through.
+class _ReachedJit:
+    """A replacement of a `jax.jit` while a library lowers it. Other threads call the `jax.jit`.
 
     Args:
         jitted: The `jax.jit`.
-        then: What is made of it and of its arguments.
+        then: Called with the `jax.jit` and its arguments.
     """
 
     def __init__(self, jitted: Any, then: Callable[..., Any]) -> None:
@@ -464,7 +466,7 @@ class _Reached:
         self.result: Any = None
 
     def arrays(self, nest: Any) -> Any:
-        """Arguments with arrays, which take no memory, in the place of shapes."""
+        """Return the arguments with arrays, which take no memory, instead of shapes."""
 
         def array(value: Any) -> Any:
             is_shape = isinstance(value, sys.modules["jax"].ShapeDtypeStruct)
@@ -496,9 +498,9 @@ class _Origins:
     """The places in the user's code that the operations of an exported program come from.
 
     Args:
-        places: Files and lines by the number that an operation's name ends with.
-        choose: Which of the lines is shown.
-        layers: The names of the layers; empty for the user's scopes.
+        places: Files and lines, by the number at the end of an operation's name.
+        choose: Chooses the line to show.
+        layers: The names of the layers; empty to use the user's scopes instead.
     """
 
     def __init__(
@@ -509,7 +511,7 @@ class _Origins:
         self.layer = functools.cache(self._layer)
 
     def places(self, node: str) -> tuple[SourceLine, ...]:
-        """The lines of the user's code that led to an operation, innermost first."""
+        """Return the lines of the user's code that led to an operation, innermost first."""
         frames = [
             SourceLine(*place)
             for number in reversed(MARK.findall(node))
@@ -517,18 +519,18 @@ class _Origins:
                 lambda place: not is_of_this_package(place[0]), self._places[int(number)]
             )
         ]
-        return tuple(dict.fromkeys(one for one in frames if not is_library(one.file)))
+        return tuple(dict.fromkeys(frame for frame in frames if not is_library(frame.file)))
 
     def _line(self, node: str) -> SourceLine | None:
         chosen = self._choose(self.places(node)) if MARK.search(node) else None
         return SourceLine(*chosen) if chosen else None
 
     def _layer(self, node: str) -> str:
-        """The innermost layer in an operation's name; where none are known, the user's scopes."""
+        """Return the innermost layer in an operation's name, or else the user's scopes."""
         scopes = []
         for part in unmarked(node).partition(";")[0].split("/")[:-1]:
-            while found := _TRANSFORM.fullmatch(part):
-                part = "" if found[1] in _CALLS else found[2]
+            while transform := _TRANSFORM.fullmatch(part):
+                part = "" if transform[1] in _CALLS else transform[2]
             if part and not _CONTROL.fullmatch(part):
                 scopes.append(part)
         if self._layers:
@@ -536,16 +538,16 @@ class _Origins:
         return "/".join(scopes) if MARK.search(node) else ""
 
     def operation(self, node: str) -> str:
-        """JAX's primitive; empty for what is none of its operations."""
+        """Return JAX's primitive, or an empty string for other operations."""
         return unmarked(node).partition(";")[0].rpartition("/")[2] if MARK.search(node) else ""
 
 
 def _model_step(
     fn: Any, args: Sequence[Any], cores: int
 ) -> tuple[Any, list[Any], dict[str, Any], list[str]]:
-    """A model's step as Keras compiles it, its arguments, and the names of its variables.
+    """Return a model's step as Keras compiles it, its arguments, and the names of its variables.
 
-    Variables are on each core, and the batch is cut over them, unless `keras.distribution` says
+    Each core has all variables and a part of the batch, unless `keras.distribution` says
     otherwise.
     """
     jax: Any = sys.modules["jax"]
@@ -581,19 +583,19 @@ def _model_step(
     state, own = tree_map(kept, values), getattr(model, _STEPS[method])
     options = {}
     if whole and method != "predict":
-        options["out_shardings"] = (None, tree_map(lambda one: one.sharding, state))
+        options["out_shardings"] = (None, tree_map(lambda array: array.sharding, state))
 
-    def step(state: Any, data: Any) -> Any:  # a new one: JAX keeps the traces of the model's own
+    def step(state: Any, data: Any) -> Any:  # a new function: JAX keeps the model's own traces
         results = own(state, data)
-        if method == "predict":  # as Keras has it: what is donated comes back
+        if method == "predict":  # as in Keras, donated arrays are returned
             results = results[0], (state[0], results[1])
         return results
 
     jitted = jax.jit(step, donate_argnums=0, **options)
     names = [
-        getattr(one, "path", one.name)
+        getattr(variable, "path", variable.name)
         for name in states
-        for one in (
+        for variable in (
             model.optimizer.variables if name == "optimizer_variables" else getattr(model, name)
         )
     ]
@@ -601,12 +603,12 @@ def _model_step(
 
 
 def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequence[int]], Any]]:
-    """The sharding of what is on all cores, and of a tensor of the batch by its shape."""
+    """Return the sharding of arrays on all cores, and of a batch's tensor by its shape."""
     named, spec = jax.sharding.NamedSharding, jax.sharding.PartitionSpec
     distribution = sys.modules["keras"].distribution.distribution()
-    shardings = [one.sharding for one in _leaves(values)]
-    meshes = [one.mesh for one in shardings if len(one.device_set) > 1]
-    if distribution is not None and meshes:  # else it is over this machine's only device
+    shardings = [array.sharding for array in _leaves(values)]
+    meshes = [sharding.mesh for sharding in shardings if len(sharding.device_set) > 1]
+    if distribution is not None and meshes:  # without meshes, it is over one device of this machine
         mesh = meshes[0]
 
         def axes(shape: Sequence[int]) -> Sequence[Any]:
@@ -620,8 +622,8 @@ def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequen
         def axes(shape: Sequence[int]) -> Sequence[Any]:
             if shape and shape[0] % cores:
                 raise CompileError(
-                    f"A global batch of {shape[0]} cannot be cut over {cores} cores.",
-                    fix=f"Take a multiple of {cores}, or compile for a type with one core.",
+                    f"A global batch of {shape[0]} cannot be divided over {cores} cores.",
+                    fix=f"Use a multiple of {cores}, or compile for a type with one core.",
                 )
             return ("batch",) if shape else ()
 
@@ -629,7 +631,7 @@ def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequen
 
 
 def _batch(args: Sequence[Any], *, may_be_open: bool = False) -> Any:
-    """The shapes of a global batch, as a step takes it; the first sizes may be open (None)."""
+    """Return the shapes of a global batch for a step. The first sizes may be open (None)."""
     if not args:
         raise CompileError(
             "A model's step takes a batch.",
@@ -637,28 +639,28 @@ def _batch(args: Sequence[Any], *, may_be_open: bool = False) -> Any:
         )
     jax: Any = sys.modules["jax"]
     whole = getattr(args[0], "element_spec", args[0] if len(args) == 1 else tuple(args))
-    if isinstance(whole, list):  # the inputs of several, and neither inputs with targets
+    if isinstance(whole, list):  # several inputs, not inputs with targets
         whole = (whole,)
 
     def spec(value: Any) -> Any:
         if not hasattr(value, "dtype"):
             value = np.asarray(value)
         if any(size is None for size in value.shape) and not may_be_open:
-            raise CompileError("The batch has no size.", fix="Batch with drop_remainder=True.")
-        dtype = getattr(value.dtype, "as_numpy_dtype", value.dtype)  # TensorFlow's own
+            raise CompileError("The batch has an open size.", fix="Batch with drop_remainder=True.")
+        dtype = getattr(value.dtype, "as_numpy_dtype", value.dtype)  # a TensorFlow dtype
         return jax.ShapeDtypeStruct(tuple(value.shape), jax.dtypes.canonicalize_dtype(dtype))
 
     return jax.tree_util.tree_map(spec, whole)
 
 
 def lines_of(error: BaseException) -> list[SourceLine]:
-    """The user's lines in an error's traceback, innermost first."""
+    """Return the user's lines in an error's traceback, innermost first."""
     frames = traceback.walk_tb(error.__traceback__)
-    found = [SourceLine(frame.f_code.co_filename, line) for frame, line in frames]
-    inside = itertools.takewhile(lambda one: not is_of_this_package(one.file), reversed(found))
-    return [one for one in inside if not is_library(one.file)]
+    places = [SourceLine(frame.f_code.co_filename, line) for frame, line in frames]
+    inside = itertools.takewhile(lambda place: not is_of_this_package(place.file), reversed(places))
+    return [place for place in inside if not is_library(place.file)]
 
 
 def _first(message: str) -> str:
-    """The first line of an error, without its full stop."""
+    """Return the first line of an error without its full stop."""
     return next(iter(message.strip().splitlines()), "it gives no reason").rstrip(".:")

@@ -1,7 +1,7 @@
-"""The compiler's answers in the user's cache folder: the same program is not compiled twice.
+"""The compiler's answers in the user's cache folder, so that no program is compiled twice.
 
-An answer is kept for a program without its names, a TPU type, the effort and the compiler's
-releases. Crashes, time limits and errors of this machine are not kept.
+An answer is stored for a program without its names, a TPU type, the effort and the compiler's
+releases. Crashes, time limits and errors of this machine are not stored.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from tpunb.compiler import environment
 from tpunb.compiler.fingerprint import Fingerprint, renamed
 
 FOLDER = "TPUNB_VERDICTS"
-"""The environment variable with another folder for them; `off` keeps none."""
+"""The environment variable that names another folder for the answers; `off` stores none."""
 
 MOST_BYTES = 256 * 2**20
 MOST_FILES = 4096
-"""The answers that were used longest ago make room for new ones."""
+"""The limits of the store. The answers that were used longest ago make room for new ones."""
 
 _SUFFIX = ".verdict"
 _FORGOTTEN = 3600.0
-"""Seconds after which a file that was not finished belongs to a process that was killed."""
+"""Seconds after which an unfinished file must belong to a killed process."""
 
 _PERMANENT = re.compile(r"UNIMPLEMENTED|INVALID_ARGUMENT|Ran out of memory (?:on|in memory space)")
-"""In the messages of refusals that are about the program, and not about this machine."""
+"""Messages of refusals that concern the program and not this machine."""
 
 Answer = Mapping[str, Any]
 
 
 def folder() -> Path | None:
-    """Return the folder of the answers, which need not exist; None if none are kept."""
+    """Return the folder of the answers, which need not exist, or None if none are stored."""
     named = os.environ.get(FOLDER, "")
     if named.strip().lower() == "off":
         return None
@@ -52,15 +52,15 @@ def folder() -> Path | None:
 def answer_for(
     program: Fingerprint, question: Mapping[str, Any], compile_it: Callable[[], Answer]
 ) -> Answer:
-    """Return what the compiler answered before about an equal program, or ask it.
+    """Return the stored answer about an equal program, or ask the compiler.
 
     Args:
         program: The program.
-        question: Everything else that the answer depends on; JSON can write it.
+        question: Everything else that the answer depends on, as JSON values.
         compile_it: Asks the compiler.
 
     Raises:
-        Exception: What `compile_it` raises.
+        Exception: The error of `compile_it`.
     """
     kept_in = folder()
     if kept_in is None:
@@ -70,41 +70,41 @@ def answer_for(
     path = kept_in / (key + _SUFFIX)
     log = logger("compiler")
     if (known := _known(path, key, program)) is not None:
-        log.debug("the answer is kept in %s", path)
+        log.debug("the answer is stored in %s", path)
         return known
     answer = compile_it()
     if _PERMANENT.search(answer["error"]) if "error" in answer else "peak" in answer:
         try:
             _keep(path, {"key": key, "names": program.names, "answer": dict(answer)})
-        except OSError as error:  # a folder that cannot be written, a full disk
-            log.debug("the answer is not kept: %s", error)
+        except OSError as error:  # the folder cannot be written, or the disk is full
+            log.debug("the answer is not stored: %s", error)
     return answer
 
 
 def size() -> tuple[int, int]:
-    """Return the number of answers that are kept, and their bytes."""
+    """Return the number of stored answers, and their bytes."""
     sizes = [bytes_ for _, bytes_, _ in _entries(folder())]
     return len(sizes), sum(sizes)
 
 
 def remove() -> Path | None:
-    """Deletes the answers.
+    """Delete the answers.
 
     Returns:
-        Their folder; None if there was none.
+        The answers' folder, or None if there was none.
     """
     kept_in = folder()
     if kept_in is None or not kept_in.is_dir():
         return None
     for path, _, _ in _entries(kept_in, unfinished=True):
         path.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # it holds other things, or another process writes
+    with contextlib.suppress(OSError):  # it has other files, or another process writes
         kept_in.rmdir()
     return kept_in
 
 
 def _known(path: Path, key: str, program: Fingerprint) -> Answer | None:
-    """The answer in a file, in the names of this program; None if the file has none."""
+    """Return a file's answer with the names of this program, or None if it has none."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -131,9 +131,9 @@ def _keep(path: Path, entry: Mapping[str, Any]) -> None:
 
 
 def _make_room(kept_in: Path) -> None:
-    """Deletes the answers that were used longest ago, and what killed processes left."""
+    """Delete the answers that were used longest ago, and the remains of killed processes."""
     count = total = 0
-    for path, bytes_, _ in sorted(_entries(kept_in), key=lambda one: one[2], reverse=True):
+    for path, bytes_, _ in sorted(_entries(kept_in), key=lambda entry: entry[2], reverse=True):
         count, total = count + 1, total + bytes_
         if count > MOST_FILES or total > MOST_BYTES:
             path.unlink(missing_ok=True)
@@ -143,7 +143,7 @@ def _make_room(kept_in: Path) -> None:
 
 
 def _entries(kept_in: Path | None, *, unfinished: bool = False) -> list[tuple[Path, int, float]]:
-    """The files of a folder that are ours, with their sizes and times."""
+    """Return the files of tpunb in a folder, with their sizes and times."""
     entries = []
     with contextlib.suppress(OSError):
         for file in os.scandir(kept_in) if kept_in else ():
@@ -156,13 +156,13 @@ def _entries(kept_in: Path | None, *, unfinished: bool = False) -> list[tuple[Pa
 
 
 def _written(entry: Mapping[str, Any]) -> bytes:
-    """An entry behind its checksum."""
+    """Return an entry with its checksum in front."""
     data = zlib.compress(pickle.dumps(entry, protocol=4), level=3)
     return hashlib.sha256(data).digest() + data
 
 
 def _read(data: bytes) -> dict[str, Any] | None:
-    """What `_written` wrote; None if it is damaged."""
+    """Return an entry that `_written` wrote, or None if it is damaged."""
     checksum, data = data[:32], data[32:]
     if hashlib.sha256(data).digest() != checksum:
         return None
@@ -174,7 +174,7 @@ def _read(data: bytes) -> dict[str, Any] | None:
 
 
 class _PlainValues(pickle.Unpickler):
-    """Reads dicts, tuples, numbers and texts, and nothing that runs code."""
+    """A reader of dicts, tuples, numbers and texts, which refuses to run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"{module}.{name} is not a plain value")

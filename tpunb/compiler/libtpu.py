@@ -1,7 +1,7 @@
-"""Asks libtpu, which compiles in a process of its own.
+"""Requests to libtpu, which compiles in a separate process.
 
-The process is started when it is first needed, kept, and ended with this one. libtpu aborts
-on some programs: then another takes its place.
+The process starts when it is first needed, stays alive, and ends with this process. libtpu aborts
+on some programs; then a new process replaces it.
 """
 
 from __future__ import annotations
@@ -33,86 +33,86 @@ from tpunb.errors.code_problems import Problem, SourceLine
 from tpunb.machine import resources
 
 _LOW_EFFORT = "EFFORT_O0"
-"""libtpu's name of a compilation that takes a tenth of the time: the verdict is the same, the
-peak of memory within some percent, and its cycles say nothing."""
+"""libtpu's name of a compilation that takes a tenth of the time. The verdict is the same, the peak
+of memory differs by a few percent, and its cycles are meaningless."""
 
 PYTHON = "TPUNB_COMPILER_PYTHON"
-"""The environment variable with a Python that has libtpu and JAX, where this one has not."""
+"""The environment variable that names a Python with libtpu and JAX, if this Python lacks them."""
 
 _ENVIRONMENT = {
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # beside another notebook's, or a TPU's own program
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # beside another notebook's, or the program of a real TPU
     "JAX_PLATFORMS": "cpu",
     "TF_CPP_MIN_LOG_LEVEL": "3",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # else it asks a metadata server
-    "TPU_LIBRARY_PATH": "",  # what JAX or TensorFlow found for this process
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # otherwise libtpu asks a metadata server
+    "TPU_LIBRARY_PATH": "",  # JAX or TensorFlow may have set it for this process
     "TPU_LOG_DIR": "disabled",
     "TPU_MIN_LOG_LEVEL": "3",
-    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_SKIP_MDS_QUERY": "1",  # libtpu asks 30 times otherwise (jax-ml/jax#11668)
     "TPU_STDERR_LOG_LEVEL": "3",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "PYTHONWARNINGS": "ignore",
 }
 _FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
-"""The environment variables of libtpu's and XLA's own options, which change programs."""
+"""The environment variables with the options of libtpu and XLA, which change programs."""
 
 _SCRIPT = Path(__file__).with_name("libtpu_process.py")
 _INSTALL = (
-    "tpunb compiler install (in a cell: !tpunb compiler install). It downloads some 230 MB into "
-    "your cache folder and changes no package of yours."
+    "tpunb compiler install (in a cell: !tpunb compiler install). It downloads about 230 MB into "
+    "your cache folder and does not change your packages."
 )
 _INSTALL_THERE = (
-    f"Install {' '.join(f'{name}=={one}' for name, one in environment.PACKAGES.items())} for the "
-    f"Python that {PYTHON} names, or unset it."
+    f"Install {' '.join(f'{name}=={version}' for name, version in environment.PACKAGES.items())} "
+    f"for the Python that {PYTHON} names, or unset {PYTHON}."
 )
 
 
 Parameters = Sequence[tuple[str, bool]]
-"""Of each argument of the program its name, and whether it is a variable."""
+"""For each argument of the program, its name and whether it is a variable."""
 
 MARK = re.compile(r"~~(\d+)")
-"""By which an operation of JAX is known behind its name, as names alone are shared."""
+"""The mark after the name of a JAX operation that makes it unique, because names are shared."""
 
 
 def unmarked(text: str) -> str:
-    """A text of libtpu's without our marks."""
+    """Return a text from libtpu without tpunb's marks."""
     return MARK.sub("", text)
 
 
 class Origins(Protocol):
-    """The places that the instructions of a program come from, by the names of their nodes."""
+    """The places that a program's instructions come from, by the names of their nodes."""
 
     def places(self, node: str) -> tuple[SourceLine, ...]:
-        """The lines of the user's code that led to a node, innermost first."""
+        """Return the lines of the user's code that led to a node, innermost first."""
 
     def line(self, node: str) -> SourceLine | None:
-        """The line that is shown for it."""
+        """Return the line to show for a node."""
 
     def layer(self, node: str) -> str:
-        """Its layer; empty where there is none."""
+        """Return a node's layer, or an empty string if it has none."""
 
     def operation(self, node: str) -> str:
-        """The framework's operation; empty where it is not known."""
+        """Return the framework's operation, or an empty string if unknown."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A replica function that libtpu can be asked about, or cannot.
+    """A replica function that is ready for libtpu, or that libtpu cannot be asked about.
 
     Attributes:
-        origins: Where its operations came from.
-        errors: What a TPU refuses before its compiler is asked.
-        unknown: Why the compiler cannot be asked; empty where it can.
-        module: A serialized `HloModuleProto`, of JAX a module of StableHLO; empty where there
-            is none.
-        jax: Whether it is JAX's.
+        origins: The places that its operations come from.
+        errors: The refusals of a TPU before its compiler is asked.
+        unknown: Why the compiler cannot be asked; empty if it can.
+        module: A serialized `HloModuleProto`, or for JAX a StableHLO module; empty without
+            a module.
+        jax: Whether the function is JAX's.
         parameters: The module's arguments.
-        held_bytes: What its arguments take, or its results if that is more, without padding: of
-            TensorFlow on a replica, of JAX on all cores; 0 where it is not known.
-        notes: What a reader has to know of the figures.
-        fingerprint: The module's, under which its verdicts are kept; None to keep none.
-        unsized: Why the figures of the module say nothing about the function's own: it has
-            arguments of unknown sizes. Empty where it has none.
-        bounded: What to do if the compiler refuses the module, where sizes are only bounded.
+        held_bytes: The bytes of its arguments, or of its results if they are larger, without
+            padding: on a replica for TensorFlow, on all cores for JAX; 0 if unknown.
+        notes: Remarks that a reader of the figures needs.
+        fingerprint: The module's fingerprint, to store its verdicts under; None to store none.
+        unsized: Why the module's figures do not apply to the function: its arguments have open
+            sizes. Empty if they have none.
+        bounded: The next steps if the compiler refuses a module with sizes that are only bounded.
     """
 
     origins: Origins
@@ -128,19 +128,19 @@ class Prepared:
     fingerprint: Fingerprint | None = None
 
     def least_bytes(self, target: Target) -> int:
-        """Return what its arguments or results take of a core: the program takes more."""
+        """Return the bytes of its arguments or results on a core. The program needs more."""
         return self.held_bytes // (target.cores if self.jax else target.partitions)
 
 
 @dataclasses.dataclass(frozen=True)
 class Bounded:
-    """A program some of whose sizes are only bounded, as those of batches that are not fixed.
+    """A program with sizes that are only bounded, like the sizes of open batches.
 
     Attributes:
         fixed: Lowers the same program with fixed sizes.
-        problem: Makes the error that the compiler does not take bounded sizes from its message
-            and the node that the message names.
-        fix: How the sizes become fixed.
+        problem: Makes the error about bounded sizes from the compiler's message and the node that
+            the message names.
+        fix: The way to fix the sizes.
     """
 
     fixed: Callable[[], Prepared]
@@ -150,15 +150,15 @@ class Bounded:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kernel:
-    """The work of all steps of a Pallas kernel, without and with what stands under a condition.
+    """The work of all steps of a Pallas kernel, each without and with its conditional parts.
 
     Attributes:
-        steps: Of its grid.
-        flops: Multiplications and additions of its products, as many as in bfloat16 take as long.
-        cycles: Of the vector unit.
-        bytes: Copied from HBM and to it.
-        declared: Multiplications and additions, and bytes, that the kernel's author declared: the
-            compiler's roofline has these.
+        steps: The steps of its grid.
+        flops: The multiplications and additions of its products, converted to bfloat16's time.
+        cycles: The cycles of the vector unit.
+        bytes: The bytes copied from and to HBM.
+        declared: The multiplications and additions, and the bytes, that the kernel's author
+            declared. The compiler's roofline has these.
     """
 
     steps: int
@@ -170,18 +170,18 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compiled:
-    """A module that libtpu compiled; sizes are in bytes per core.
+    """A module compiled by libtpu. Sizes are in bytes per core.
 
     Attributes:
         peak: The most memory in use at a time.
-        arguments: Memory of the arguments.
-        outputs: Of the results, with those that take an argument's place.
-        aliased: Of those.
-        code: Of the program.
-        text: The optimised HLO; empty where libtpu did not give it.
-        cost: Its cost analysis.
+        arguments: The memory of the arguments.
+        outputs: The memory of the results, including results that replace an argument.
+        aliased: The memory of the results that replace an argument.
+        code: The memory of the program's code.
+        text: The optimised HLO; empty if libtpu did not return it.
+        cost: libtpu's cost analysis.
         kernels: Its Pallas kernels, by the names of their instructions.
-        bounded: Whether some sizes have only a bound.
+        bounded: Whether some sizes are only bounded.
     """
 
     peak: int
@@ -200,68 +200,71 @@ class Refused:
     """The reason why libtpu does not compile a module.
 
     Attributes:
-        message: Its error.
+        message: libtpu's error.
     """
 
     message: str
 
 
 def why_unavailable() -> CompilerUnavailableError | None:
-    """Return why the compiler is not available here, or None; imports no package."""
+    """Return why the compiler is not available, or None if it is. This imports no package."""
     if python := os.environ.get(PYTHON):
         if shutil.which(python):
             return None
         return CompilerUnavailableError(
             f"{PYTHON} names {python}, which is not an executable file.",
-            fix="Unset it, or name a Python that has JAX and libtpu.",
+            fix=f"Unset {PYTHON}, or name a Python that has JAX and libtpu.",
         )
     if error := environment.why_not_here():
         return error
-    if ((made := environment.find()) and not made.problem) or _own() == environment.PACKAGES:
+    installed = environment.find()
+    if (installed and not installed.problem) or _own() == environment.PACKAGES:
         return None
-    if made:
-        why = f"The TPU's compiler in {made.folder} cannot be used: {made.problem}."
+    if installed:
+        why = f"The TPU's compiler in {installed.folder} cannot be used: {installed.problem}."
     elif own := _own():
         have, need = environment.listed(own), environment.listed(environment.PACKAGES)
-        why = f"The TPU's compiler is not installed: here is {have}, and tpunb needs {need}."
+        why = (
+            f"The TPU's compiler is not installed: tpunb needs {need}, but this Python has {have}."
+        )
     else:
         why = "The TPU's compiler is not installed."
     return CompilerUnavailableError(why, fix=_INSTALL)
 
 
 def described() -> str:
-    """Return the compiler's name and version in words; there has to be one."""
+    """Describe the compiler in use, which must exist."""
     if python := os.environ.get(PYTHON):
         return f"{python}, which {PYTHON} names"
-    if (made := environment.find()) and not made.problem:
-        return str(made.folder)
+    if (installed := environment.find()) and not installed.problem:
+        return str(installed.folder)
     return f"{sys.executable}, which has {environment.listed(_own())}"
 
 
 def _own() -> dict[str, str]:
-    """The releases of JAX and libtpu that this process would import."""
-    found = {}
+    """Return the releases of JAX and libtpu that this process would import."""
+    releases = {}
     for name in environment.PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            releases[name] = metadata.version(name)
+    return releases
 
 
 def require() -> None:
-    """Fails where there is no compiler.
+    """Raise an error if the compiler is not available.
 
     Raises:
-        CompilerUnavailableError: There is none.
+        CompilerUnavailableError: The compiler is not available.
     """
     if error := why_unavailable():
         raise error
 
 
 def start() -> None:
-    """Starts the compiler, whose imports take seconds, beside what has to be done before.
+    """Start the compiler, whose imports take seconds, so that other work can go on meanwhile.
 
     Raises:
-        CompilerUnavailableError: There is none.
+        CompilerUnavailableError: The compiler is not available.
     """
     require()
     _child().start()
@@ -271,18 +274,18 @@ def start() -> None:
 def ask(
     prepared: Prepared, target: Target, *, deadline: Deadline, low_effort: bool, text: bool
 ) -> Compiled | Refused:
-    """Compiles a function, unless the answer about an equal program is kept.
+    """Compile a function, unless the answer about an equal program is stored.
 
     Args:
-        prepared: The function; one of JAX is partitioned over all cores.
-        target: What to compile for.
-        deadline: When the answer has to be there.
-        low_effort: Whether the figures may differ by some percent, in a tenth of the time.
-        text: Whether the program is wanted.
+        prepared: The function. A JAX function is partitioned over all cores.
+        target: The target of the compilation.
+        deadline: The deadline for the answer.
+        low_effort: Whether the figures may be off by a few percent, in a tenth of the time.
+        text: Whether to return the program's text.
 
     Raises:
-        ChildLostError: The compiler crashed or took too long; the message is a sentence.
-        CompilerUnavailableError: It cannot be started.
+        ChildLostError: The compiler crashed or took too long. The message is a sentence.
+        CompilerUnavailableError: The compiler cannot be started.
     """
     request = {
         "module": prepared.module,
@@ -302,17 +305,17 @@ def ask(
 
 
 def read_exported(module: bytes, deadline: Deadline) -> Mapping[str, Any]:
-    """Reads what JAX has exported.
+    """Read a program that JAX has exported.
 
     Returns:
-        The `module` for `ask`, with an own name for each operation, `<name>~~<number>`; of each
-        number its `places`, files and lines from the innermost; of each of its `arguments` the
-        name and whether it is donated; how many devices its `mesh` has; a `digest` of it without
-        names, and the `names`. Or `error`, why it cannot be read.
+        The `module` for `ask`, with a unique name `<name>~~<number>` for each operation. For
+        each number its `places`: files and lines from the innermost. For each of its `arguments`
+        the name and whether it is donated. The number of devices in its `mesh`. A `digest` of the
+        module without names, and the `names`. Or an `error`: the reason why it cannot be read.
 
     Raises:
-        ChildLostError: As `ask`.
-        CompilerUnavailableError: It cannot be started.
+        ChildLostError: As for `ask`.
+        CompilerUnavailableError: The compiler cannot be started.
     """
     return _answered({"exported": True, "module": module}, deadline)
 
@@ -320,7 +323,7 @@ def read_exported(module: bytes, deadline: Deadline) -> Mapping[str, Any]:
 def _kept_or_answered(
     program: Fingerprint | None, request: Mapping[str, Any], deadline: Deadline
 ) -> Mapping[str, Any]:
-    """The answer that is kept about an equal program, or the compiler's."""
+    """Return the stored answer about an equal program, or the compiler's answer."""
 
     def answered() -> Mapping[str, Any]:
         return _answered(request, deadline)
@@ -328,7 +331,7 @@ def _kept_or_answered(
     if program is None or kept_verdicts.folder() is None:
         return answered()
     releases = _releases(deadline)
-    if set(releases) != set(environment.PACKAGES):  # an unknown release may be replaced by another
+    if set(releases) != set(environment.PACKAGES):  # an unknown release may change later
         return answered()
     compiler = {"releases": releases, "flags": _flags(), "process": _digest_of_script()}
     question = {**request, **compiler, "module": ""}
@@ -336,11 +339,11 @@ def _kept_or_answered(
 
 
 def _releases(deadline: Deadline) -> dict[str, str]:
-    """The releases of the packages that compile."""
+    """Return the releases of the compiler's packages."""
     if os.environ.get(PYTHON):
         return dict(_answered({"releases": list(environment.PACKAGES)}, deadline))
-    if (made := environment.find()) and not made.problem:
-        return dict(made.versions)
+    if (installed := environment.find()) and not installed.problem:
+        return dict(installed.versions)
     return _own()
 
 
@@ -350,7 +353,7 @@ def _digest_of_script() -> str:
 
 
 def _flags() -> tuple[str, ...]:
-    """The user's flags for the compiler, which its process reads when it starts."""
+    """Return the user's flags for the compiler, which its process reads when it starts."""
     return tuple(os.environ.get(name, "") for name in _FLAGS)
 
 
@@ -363,13 +366,13 @@ def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, An
             descriptor, path = tempfile.mkstemp(prefix="tpunb-", suffix=".hlo.pb")
             with os.fdopen(descriptor, "wb") as file:
                 file.write(request.get("module", b""))
-            more = f"; the program that it crashed on is in {path}"
+            more = f"; the program that caused this is in {path}"
         elif error.out_of_memory:
             total = resources.measure().total
-            of = f" of this machine's {byte_count(total)}" if total else ""
+            machine = f" of this machine's {byte_count(total)}" if total else ""
             more = (
-                f"{of}. Compile for one TPU type at a time, without `speed`, beside fewer "
-                "programs, or on a machine with more memory"
+                f"{machine}. Compile for one TPU type at a time, without `speed`, close other "
+                "programs, or use a machine with more memory"
             )
         raise ChildLostError(f"the compiler {error}{more}.", crashed=error.crashed) from None
     if "missing" in answer:
@@ -383,7 +386,7 @@ def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, An
 
 
 _children: dict[tuple[str, ...], ChildProcess] = {}
-"""The process, by the flags that it was started with; one at most."""
+"""The process, by the flags that it was started with. At most one process runs."""
 
 
 def _child() -> ChildProcess:
@@ -399,11 +402,11 @@ def _child() -> ChildProcess:
 def _start() -> subprocess.Popen[bytes]:
     run = f"runpy.run_path({str(_SCRIPT)!r}, run_name='__main__')"
     if python := os.environ.get(PYTHON):
-        # Neither our own packages are its, nor is this folder, which has a `libtpu` too.
+        # Its Python has its own packages; and this folder has a `libtpu` too, so remove it.
         code = f"import sys, runpy; sys.path.remove(''); {run}"
         return started([python, "-c", code], {**_ENVIRONMENT, "PYTHONPATH": ""})
-    if (made := environment.find()) and not made.problem:
-        return started(made.command(f"import runpy; {run}"), _ENVIRONMENT)
-    # As this process finds its packages, which need not be as a new one would.
+    if (installed := environment.find()) and not installed.problem:
+        return started(installed.command(f"import runpy; {run}"), _ENVIRONMENT)
+    # Use this process's own search path, which may differ from a new process's.
     code = f"import sys, runpy; sys.path[:] = {sys.path!r}; {run}"
     return started([sys.executable, "-c", code], _ENVIRONMENT)

@@ -1,10 +1,10 @@
-"""The process in which libtpu compiles: `libtpu` starts this file as a program of its own.
+"""The process in which libtpu compiles. `libtpu` starts this file as a program.
 
-It imports nothing of this package, so that it can run in an environment that has libtpu
-and JAX and not TensorFlow. Requests and answers are pickled dicts on the standard streams.
+It imports nothing of tpunb, so that it can run in an environment with libtpu and JAX but without
+TensorFlow. Requests and answers are pickled dicts on the standard streams.
 
-Compiling ahead of time takes JAX's compile-only client of a described topology; only the
-HLO comes from elsewhere.
+JAX's compile-only client of a described topology compiles ahead of time. Only the HLO comes from
+elsewhere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-try:  # before the first request, as it takes seconds
+try:  # import before the first request, because it takes seconds
     import numpy as np
     from jax._src.interpreters import mlir
     from jax._src.lib import _jax, xla_client
@@ -40,7 +40,7 @@ else:
     _missing = ""
 
 _OF_THIS_PROGRAM = (AttributeError, ImportError, LookupError, NameError, TypeError)
-"""Errors that are no verdict: this program and the libraries do not fit each other."""
+"""Errors that are not a verdict: this program and the libraries do not fit each other."""
 
 _MODULE = re.compile(r"\bmodule @(?:\"[^\"]*\"|[\w.$-]+)")
 
@@ -48,15 +48,15 @@ _DONATED = ("jax.buffer_donor", "tf.aliasing_output")
 
 
 def serve() -> None:
-    """Answers requests until there are no more; ends with the process that started this one."""
+    """Answer requests until there are no more, and end with the process that started this one."""
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libtpu prints is no answer
+    os.dup2(2, 1)  # text that libtpu prints must not mix with answers
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):
-        # Where memory runs out, this process ends and not the notebook's.
+        # If memory runs out, the system ends this process and not the notebook's.
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     with contextlib.suppress(EOFError):
@@ -68,21 +68,21 @@ def serve() -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Ends this process, in the midst of compiling too, once its parent is gone."""
+    """End this process once its parent has gone, even while it compiles."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(0)
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Compiles what a request asks for; a refusal is an answer too.
+    """Compile the module of a request. A refusal is an answer too.
 
     Args:
-        request: Of `module` (a serialized HloModuleProto), `topology`, `chip` (the name
-            of a chip's configuration, or empty), `replicas`, `partitions`, `effort`
-            (empty for all of it), `text` (whether the program is wanted) and `jax`
-            (whether the module is one that was read here); or of a `module` that JAX
-            `exported`, to read it; or of packages whose `releases` are wanted.
+        request: A `module` (a serialized HloModuleProto) to compile, with `topology`, `chip`,
+            `replicas`, `partitions`, `effort`, `text` and `jax`. `chip` is the name of a chip's
+            configuration, or empty. An empty `effort` is full effort. `text` asks for the
+            program's text, and `jax` says that the module was read here. Or a `module` that JAX
+            `exported`, to read it. Or packages, to return their `releases`.
     """
     try:
         if "releases" in request:
@@ -101,17 +101,17 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         return {**_figures(compiled, request["text"]), "bounded": bounded}
     except _OF_THIS_PROGRAM as error:
         return {"broken": f"{type(error).__name__}: {error}"}
-    except Exception as error:  # JAX's own kinds differ from release to release
+    except Exception as error:  # JAX's own exceptions differ from release to release
         return {"error": str(error)}
 
 
 def _releases(packages: list[str]) -> dict[str, str]:
-    """The releases of those packages that say theirs."""
-    found = {}
+    """Return the releases of the installed packages."""
+    releases = {}
     for name in packages:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            releases[name] = metadata.version(name)
+    return releases
 
 
 @functools.cache
@@ -122,7 +122,7 @@ def _devices(topology: str, chip: str) -> list[Any]:
 
 
 def _exported(artifact: bytes) -> dict[str, Any]:
-    """A module of JAX's whose operations have names of their own, and where they came from."""
+    """Return a JAX module whose operations have unique names, and the places they come from."""
     with mlir.make_ir_context(), ir.Location.unknown():
         module = _jax.mlir.deserialize_portable_artifact(artifact)
         digest = _digest(module)
@@ -141,10 +141,10 @@ def _exported(artifact: bytes) -> dict[str, Any]:
         module.operation.walk(mark)
         main = ir.SymbolTable(module.operation)["main"]
         arguments = [
-            (getattr(one.location, "name_str", ""), any(key in given for key in _DONATED))
-            for one, given in zip(main.arguments, _attributes(main, "arg"), strict=True)
+            (getattr(argument.location, "name_str", ""), any(key in attributes for key in _DONATED))
+            for argument, attributes in zip(main.arguments, _attributes(main, "arg"), strict=True)
         ]
-        meshes = [str(one.operation.attributes["mesh"]) for one in _meshes(module)]
+        meshes = [str(mesh.operation.attributes["mesh"]) for mesh in _meshes(module)]
         sizes = [math.prod(map(int, re.findall(r"=(\d+)", mesh))) for mesh in meshes]
         data = mlir.module_to_bytecode(module)
     return {
@@ -158,13 +158,13 @@ def _exported(artifact: bytes) -> dict[str, Any]:
 
 
 def _digest(module: Any) -> str:
-    """A hash of a module without its own name, and without the names and lines in it."""
+    """Return a hash of a module without its own name and without names and lines in it."""
     text = str(module.operation.get_asm(enable_debug_info=False))
     return hashlib.sha256(_MODULE.sub("module", text, count=1).encode()).hexdigest()
 
 
 def _frames(where: Any) -> Iterator[tuple[str, int]]:
-    """The files and lines of a location, innermost first."""
+    """Yield the files and lines of a location, innermost first."""
     if isinstance(where, ir.FileLineColLoc):
         yield where.filename, where.start_line
     elif isinstance(where, ir.NameLoc):
@@ -173,21 +173,21 @@ def _frames(where: Any) -> Iterator[tuple[str, int]]:
         yield from _frames(where.callee)
         yield from _frames(where.caller)
     elif isinstance(where, ir.FusedLoc):
-        yield from next(filter(None, (list(_frames(one)) for one in where.locations)), ())
+        yield from next(filter(None, (list(_frames(part)) for part in where.locations)), ())
 
 
 def _attributes(function: Any, kind: str) -> list[dict[str, Any]]:
-    """The attributes of each argument (`"arg"`) or result (`"res"`) of a function, by name."""
+    """Return the attributes of a function's arguments (`"arg"`) or results (`"res"`) by name."""
     types = function.type.inputs if kind == "arg" else function.type.results
     if f"{kind}_attrs" not in function.attributes:
         return [{} for _ in types]
     listed = function.attributes[f"{kind}_attrs"]
-    return [{one.name: one.attr for one in given} for given in listed]
+    return [{entry.name: entry.attr for entry in attributes} for attributes in listed]
 
 
 def _meshes(module: Any) -> list[Any]:
-    """The operations that declare a mesh of Shardy's."""
-    return [one for one in module.body.operations if one.operation.name == "sdy.mesh"]
+    """Return the operations that declare a Shardy mesh."""
+    return [each for each in module.body.operations if each.operation.name == "sdy.mesh"]
 
 
 def _compile(module: Any, devices: list[Any], request: dict[str, Any]) -> Any:
@@ -201,10 +201,13 @@ def _compile(module: Any, devices: list[Any], request: dict[str, Any]) -> Any:
         target.num_replicas, target.num_partitions = replicas, partitions
     grid = np.arange(cores).reshape(replicas, partitions)
     options.device_assignment = xla_client.DeviceAssignment.create(grid)
-    if request["jax"]:  # as JAX itself has it
+    if request["jax"]:  # the same options as JAX's own
         main = ir.SymbolTable(module.operation)["main"]
         free = {
-            kind: [not any("sharding" in key for key in one) for one in _attributes(main, kind)]
+            kind: [
+                not any("sharding" in key for key in attributes)
+                for attributes in _attributes(main, kind)
+            ]
             for kind in ("arg", "res")
         }
         build.use_spmd_partitioning = True
@@ -228,7 +231,7 @@ def _figures(compiled: Any, with_text: bool) -> dict[str, Any]:
     with contextlib.suppress(Exception):
         cost = {key: value for key, value in compiled.cost_analysis().items() if "{" not in key}
     if with_text:
-        # Fails for some programs of v5p, v6e and tpu7x, which compile all the same.
+        # This fails for some programs of v5p, v6e and tpu7x, although they compile.
         with contextlib.suppress(Exception):
             text = compiled.hlo_modules()[0].to_string()
     return {
@@ -247,14 +250,14 @@ _KERNEL = re.compile(
     r'%?([\w.-]+) = [^\n]*custom_call_target="tpu_custom_call".*?backend_config=', re.DOTALL
 )
 _READABLE = "builtin.module(mosaic-serde{serialize=false})"
-"""The pass that makes of a kernel's code as it is stored what its dialect has today."""
+"""The pass that converts a kernel's stored code to the current form of its dialect."""
 
 
 def _kernels(text: str) -> dict[str, tuple[Any, ...]]:
-    """The work of each Pallas kernel whose code can be read."""
-    found = {}
+    """Return the work of each Pallas kernel whose code can be read."""
+    kernels = {}
     for match in _KERNEL.finditer(text):
-        # Its code is MLIR of a dialect that libtpu reads; nothing promises that we can too.
+        # The code is in an MLIR dialect for libtpu. Nothing promises that JAX can read it too.
         with contextlib.suppress(Exception):
             from jax._src.lib import tpu
             from jax._src.lib.mlir import passmanager
@@ -262,25 +265,25 @@ def _kernels(text: str) -> dict[str, tuple[Any, ...]]:
             config = json.JSONDecoder().raw_decode(text, match.end())[0]["custom_call_config"]
             with mlir.make_ir_context() as context:
                 tpu.register_dialect(context)
-                context.allow_unregistered_dialects = True  # what it is stored in
+                context.allow_unregistered_dialects = True  # the code is stored in one
                 module = ir.Module.parse(base64.b64decode(config["body"]))
                 passmanager.PassManager.parse(_READABLE).run(module.operation)
                 work = _KernelWork(module).work()
             declared = config.get("cost_estimate", {})
             declared = tuple(float(declared.get(key, 0)) for key in ("flops", "bytes_accessed"))
-            found[match[1]] = *work, declared
-    return found
+            kernels[match[1]] = *work, declared
+    return kernels
 
 
 _PASSES_OF_FLOAT32 = 6
 _FREE = ("constant", "shape_cast", "bitcast", "load", "store")
-"""Parts of the names of operations that take no time, or have a unit of their own."""
+"""Parts of the names of operations that take no time or run on another unit."""
 _SLOW = ("math.", "arith.divf", "vector.multi_reduction", "tpu.transpose", "tpu.rotate")
-"""Operations of several cycles a register: functions, and what goes across lanes."""
+"""Operations that take several cycles per register: functions, and moves across lanes."""
 _LANES = 1024
-"""Numbers in a vector register."""
+"""The numbers in a vector register."""
 _FAST_CYCLES, _SLOW_CYCLES = (0.25, 1.0), (1.0, 10.0)
-"""Of a register, at least and at most; the vector unit starts four operations in a cycle."""
+"""The least and most cycles per register. The vector unit starts four operations in a cycle."""
 _ARITHMETIC: dict[str, Callable[..., int]] = {
     "arith.addi": operator.add,
     "arith.subi": operator.sub,
@@ -290,29 +293,29 @@ _ARITHMETIC: dict[str, Callable[..., int]] = {
 
 
 class _KernelWork:
-    """Counts the work in the code of a Pallas kernel, at least and at most."""
+    """The least and the most work in the code of a Pallas kernel."""
 
     def __init__(self, module: Any) -> None:
         operations = list(module.body.operations)
-        self._functions = {_text(one, "sym_name").strip('"'): one for one in operations}
-        self._kernel = next(one for one in operations if "scalar_prefetch" in one.attributes)
+        self._functions = {_text(each, "sym_name").strip('"'): each for each in operations}
+        self._kernel = next(each for each in operations if "scalar_prefetch" in each.attributes)
         self._flops, self._cycles, self._own_copies = np.zeros(2), np.zeros(2), np.zeros(2)
 
     def work(self) -> tuple[Any, ...]:
-        """Steps of the grid; flops, cycles and bytes of all of them, at least and at most."""
+        """Return the steps of the grid, and the least and most flops, cycles and bytes."""
         grid = []
         if bounds := _text(self._kernel, "iteration_bounds"):  # `array<i64: 8, 8>`
             grid = [int(part) for part in re.findall(r"-?\d+", bounds.partition(":")[2])]
         if min(grid, default=1) < 1:
-            raise ValueError("a grid whose size is not known")
+            raise ValueError("a grid of unknown size")
         steps = math.prod(grid)
         for block in self._kernel.regions[0].blocks:
             self._count(block, np.full(2, float(steps)))
         copied = self._copied(grid) + self._own_copies
-        return steps, *(tuple(one.tolist()) for one in (self._flops, self._cycles, copied))
+        return steps, *(tuple(total.tolist()) for total in (self._flops, self._cycles, copied))
 
     def _count(self, block: Any, times: Any) -> None:
-        """Adds the work of a block that runs so many times, at least and at most."""
+        """Add the work of a block that runs `times` times: at least, and at most."""
         for operation in block.operations:
             name, inner = operation.name, times
             if name == "scf.if":
@@ -322,24 +325,25 @@ class _KernelWork:
                 if low is not None and high is not None and step:
                     inner = times * max((high - low) // step, 0)
             for region in operation.regions:
-                for one in region.blocks:
-                    self._count(one, inner)
+                for inner_block in region.blocks:
+                    self._count(inner_block, inner)
             if name in ("tpu.matmul", "vector.contract"):
                 self._flops += 2 * times * _multiplications(operation)
             elif name == "tpu.enqueue_dma":
-                ends = [one for one in operation.operands if "vmem" not in str(one.type)]
+                ends = [end for end in operation.operands if "vmem" not in str(end.type)]
                 self._own_copies += times * sum(map(_bytes, ends))
             elif not any(part in name for part in _FREE):
                 values = [*operation.operands, *operation.results]
-                sizes = [math.prod(shape) for one in values if (shape := _shape(one))]
+                sizes = [math.prod(shape) for value in values if (shape := _shape(value))]
                 cycles = _SLOW_CYCLES if name.startswith(_SLOW) else _FAST_CYCLES
                 self._cycles += times * math.ceil(max(sizes, default=0) / _LANES) * cycles
 
     def _copied(self, grid: list[int]) -> Any:
-        """Bytes of the blocks that the grid copies: each once, and each as often as it may change.
+        """Return the least and the most bytes of the blocks that the grid copies.
 
-        The last axis of the grid runs fastest. A block is copied anew when its place changes,
-        and that takes an axis on which the place depends.
+        The last axis of the grid runs fastest. A block is copied again when its place changes,
+        which takes a step along an axis that the place depends on. At least, each block is
+        copied once.
         """
         arguments = list(self._kernel.regions[0].blocks[0].arguments)
         first = len(grid) + int(_text(self._kernel, "scalar_prefetch").split(" ")[0])
@@ -347,7 +351,7 @@ class _KernelWork:
         windows: list[Any] = [{} for _ in arguments]
         if "window_params" in self._kernel.attributes:
             listed = ir.ArrayAttr(self._kernel.attributes["window_params"])
-            windows = [ir.DictAttr(one) for one in listed]
+            windows = [ir.DictAttr(window) for window in listed]
         copied = np.zeros(2)
         for window, argument in zip(windows, arguments[first:last], strict=False):
             axes: list[int] = []
@@ -355,7 +359,7 @@ class _KernelWork:
                 function = self._functions[str(window["transform_indices"]).strip('@"')]
                 axes = [axis for axis in _arguments_of(function) if axis < len(grid)]
             elif "vmem" not in str(argument.type):
-                continue  # the kernel copies it itself
+                continue  # the kernel copies the block itself
             once = math.prod(grid[axis] for axis in axes)
             often = math.prod(grid[: max(axes, default=-1) + 1])
             copied += _bytes(argument) * np.array((once, often))
@@ -363,20 +367,20 @@ class _KernelWork:
 
 
 def _arguments_of(function: Any) -> set[int]:
-    """The arguments on which the results of a function depend, by number."""
+    """Return the numbers of the arguments that the results of a function depend on."""
     pending = list(list(function.regions[0].blocks[0].operations)[-1].operands)
-    found: set[int] = set()
+    numbers: set[int] = set()
     while pending:
         value = pending.pop()
         if isinstance(value, ir.BlockArgument):
-            found.add(value.arg_number)
+            numbers.add(value.arg_number)
         else:
             pending += list(value.owner.operands)
-    return found
+    return numbers
 
 
 def _multiplications(product: Any) -> float:
-    """Of bfloat16 that take as long as a product."""
+    """Return the number of bfloat16 multiplications that take as long as a product."""
     shapes = [_shape(product.operands[index]) for index in range(3)]
     batch = shapes[0][0] if len(shapes[0]) == 3 else 1
     count = math.sqrt(math.prod(math.prod(shape) for shape in shapes) / batch)
@@ -386,26 +390,26 @@ def _multiplications(product: Any) -> float:
 
 
 def _constant(value: Any) -> int | None:
-    """The number that a value has for all steps; None where it depends on anything."""
+    """Return the number that a value has in all steps, or None if it depends on anything."""
     name = getattr(value.owner, "name", "")
     if name == "arith.constant":
         return int(_text(value.owner, "value").split(" ")[0])
     if name not in _ARITHMETIC:
         return None
-    numbers = [_constant(one) for one in value.owner.operands]
+    numbers = [_constant(operand) for operand in value.owner.operands]
     return None if None in numbers else _ARITHMETIC[name](*numbers)
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    """The sizes of a vector; empty for anything else."""
-    found = re.match(r"vector<([\dx]+)x", str(value.type))
-    return tuple(int(part) for part in found[1].split("x")) if found else ()
+    """Return the sizes of a vector, or an empty tuple for other values."""
+    match = re.match(r"vector<([\dx]+)x", str(value.type))
+    return tuple(int(part) for part in match[1].split("x")) if match else ()
 
 
 def _bytes(value: Any) -> float:
-    """The size of a place in memory, whose type is `memref<8x128xf32, …>`."""
-    found = re.match(r"memref<([\dx]*)x[a-z]+(\d+)", str(value.type))
-    return math.prod(map(int, found[1].split("x"))) * int(found[2]) / 8 if found else 0.0
+    """Return the bytes of a place in memory of a type such as `memref<8x128xf32, …>`."""
+    match = re.match(r"memref<([\dx]*)x[a-z]+(\d+)", str(value.type))
+    return math.prod(map(int, match[1].split("x"))) * int(match[2]) / 8 if match else 0.0
 
 
 def _text(operation: Any, key: str) -> str:
@@ -413,10 +417,10 @@ def _text(operation: Any, key: str) -> str:
 
 
 _MARK = re.compile(r"/(CrossReplicaSum|CollectivePermute|AllToAll|Resize\w+)/(all|[\d_-]+)\"")
-"""How `virtual/strict/stand_ins.py` names a barrier that stands for another operation."""
+"""The name that `virtual/strict/stand_ins.py` gives to a barrier that replaces an operation."""
 
 _NAMED = "tpunb_generator"
-"""Its attribute of operations that name the generator of their random numbers."""
+"""The frontend attribute of operations that name the generator of their random numbers."""
 
 
 _REWRITTEN = frozenset(
@@ -426,23 +430,23 @@ _REWRITTEN = frozenset(
 
 
 def _rewrite(module: Any, replicas: int) -> bool:
-    """Makes of a module that TensorFlow lowered for a CPU one that a TPU's compiler takes.
+    """Turn a module that TensorFlow lowered for a CPU into a module for a TPU's compiler.
 
     Returns:
-        Whether some of its sizes have only a bound.
+        Whether some of its sizes are only bounded.
     """
-    found: list[Any] = []
+    to_rewrite: list[Any] = []
     bounded = False
 
-    def see(operation: Any) -> Any:  # a walk must not change any
+    def see(operation: Any) -> Any:  # collect only: a walk must not change operations
         nonlocal bounded
         bounded |= any("stablehlo.bounds" in str(result.type) for result in operation.results)
         if operation.name in _REWRITTEN:
-            found.append(operation)
+            to_rewrite.append(operation)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(see)
-    for operation in found:
+    for operation in to_rewrite:
         name = operation.name
         with ir.InsertionPoint(operation), operation.location:
             if name == "mhlo.copy":
@@ -458,30 +462,30 @@ def _rewrite(module: Any, replicas: int) -> bool:
             elif mark := _MARK.search(str(operation.location)):
                 kind, text = mark[1], mark[2]
                 if kind.startswith("Resize"):
-                    made = _resized(operation, kind, text)
+                    replacement = _resized(operation, kind, text)
                 else:
-                    made = _collective(operation, kind, text, replicas)
-                list(operation.results)[-1].replace_all_uses_with(made)
+                    replacement = _collective(operation, kind, text, replicas)
+                list(operation.results)[-1].replace_all_uses_with(replacement)
                 operation.erase()
     return bounded
 
 
 def _collective(barrier: Any, kind: str, text: str, replicas: int) -> Any:
-    """The collective that a barrier stands for.
+    """Return the collective that a barrier replaces.
 
-    Its text has the groups or pairs of replicas, such as `"0-1_2-3"`, or is `"all"`.
+    The text has the groups or pairs of replicas, such as `"0-1_2-3"`, or is `"all"`.
     """
     value = barrier.operands[0]
     rows = [] if text == "all" else [row.split("-") for row in text.split("_")]
-    given = np.array([[int(replica) for replica in row] for row in rows], np.int64)
+    listed = np.array([[int(replica) for replica in row] for row in rows], np.int64)
     if kind == "CollectivePermute":
-        pairs = given.tolist()
-        # One that sends to all is what the virtual TPU makes of a broadcast: no permutation.
+        pairs = listed.tolist()
+        # A replica that sends to all is the virtual TPU's form of a broadcast, not a permutation.
         if len({source for source, _ in pairs}) < len(pairs):
             pairs = [[target, (target + 1) % len(pairs)] for _, target in pairs]
         inside = [pair for pair in pairs if max(pair) < replicas]
         return hlo.collective_permute(value, _dense(inside or [[0, 0]]))
-    groups = _regrouped(given if rows else np.arange(replicas).reshape(1, -1), replicas)
+    groups = _regrouped(listed if rows else np.arange(replicas).reshape(1, -1), replicas)
     if kind == "AllToAll":
         count = groups.shape[1]
         shape = ir.RankedTensorType(value.type).shape
@@ -496,7 +500,7 @@ def _collective(barrier: Any, kind: str, text: str, replicas: int) -> Any:
 
 
 def _regrouped(groups: Any, replicas: int) -> Any:
-    """The groups on another number of replicas than the function was traced for."""
+    """Return the groups for another number of replicas than the function was traced for."""
     traced = groups.size
     if traced in (0, replicas):
         return groups
@@ -504,8 +508,8 @@ def _regrouped(groups: Any, replicas: int) -> Any:
         return np.arange(replicas).reshape(1, -1)
     if replicas % traced:
         raise ValueError(
-            f"Groups of the {traced} replicas that it was traced for do not divide the "
-            f"{replicas} of this TPU."
+            f"The function was traced with groups of {traced} replicas, which do not divide the "
+            f"{replicas} replicas of this TPU."
         )
     return np.concatenate([groups + begin for begin in range(0, replicas, traced)])
 
@@ -515,49 +519,49 @@ def _dense(numbers: Any) -> Any:
 
 
 def _generate(operation: Any) -> None:
-    """Replaces a CPU's generator by the chip's, whose state is a number shorter.
+    """Replace a CPU's generator with the chip's, whose state is shorter by a number.
 
-    A CPU scrambles the seed, which a TPU takes as it is.
+    A CPU scrambles the seed. A TPU uses it unchanged.
     """
     tensor = ir.RankedTensorType
     old = operation.operands[0]
     number = tensor(old.type).element_type
-    # The seed is the two numbers that the state was made of.
-    seed, pending, seen = None, [old], {old}
+    # The seed is the pair of numbers that the state was computed from.
+    seed, pending, visited = None, [old], {old}
     while pending and seed is None:
         value = pending.pop()
         if str(value.type) == "tensor<2xi32>":
             seed = value
         operands = getattr(value.owner, "operands", ())  # a block has none
-        pending += [one for one in operands if one not in seen]
-        seen.update(operands)
-    if seed is None:  # a key and a counter were given
+        pending += [operand for operand in operands if operand not in visited]
+        visited.update(operands)
+    if seed is None:  # the user gave a key and a counter
         state = hlo.slice(old, [0], [2], [1])
     else:
-        one = tensor.get([1], number)
-        key = hlo.reshape(one, hlo.bitcast_convert(tensor.get([], number), seed))
+        single = tensor.get([1], number)
+        key = hlo.reshape(single, hlo.bitcast_convert(tensor.get([], number), seed))
         zeros = ir.DenseElementsAttr.get(np.zeros(1, np.uint64), type=number, shape=[1])
         state = hlo.concatenate([key, hlo.constant(zeros)], 0)
     algorithm = ir.Attribute.parse("#stablehlo<rng_algorithm DEFAULT>")
     _, bits = hlo.rng_bit_generator(state.type, operation.results[1].type, algorithm, state)
     operation.results[1].replace_all_uses_with(bits)
-    operation.results[0].replace_all_uses_with(old)  # stateless: XLA drops what takes it
+    operation.results[0].replace_all_uses_with(old)  # it is stateless: XLA drops the new state
     operation.erase()
 
 
 def _resized(barrier: Any, kernel: str, flags: str) -> Any:
-    """Images that a TPU's kernel has resized, or their gradient, which a barrier stands for."""
+    """Return images resized by a TPU's kernel, or their gradient, instead of a barrier."""
 
     def call(value: Any, result: Any) -> Any:
         config = ir.StringAttr.get(f'"{flags}"')
         return hlo.CustomCallOp([result], [value], kernel, backend_config=config).results[0]
 
     image, like = barrier.operands
-    before, after = (list(ir.RankedTensorType(one.type).shape) for one in (image, like))
+    before, after = (list(ir.RankedTensorType(value.type).shape) for value in (image, like))
     if before[1:3] == after[1:3]:
         return hlo.convert(like.type, image)
     if kernel.endswith("Grad"):
-        if before[1] // after[1] > 3 and before[2] // after[2] > 3:  # rows after columns
+        if before[1] // after[1] > 3 and before[2] // after[2] > 3:  # first columns, then rows
             columns = [after[0], before[1], *after[2:]]
             element = ir.RankedTensorType(like.type).element_type
             image = call(image, ir.RankedTensorType.get(columns, element))

@@ -1,4 +1,4 @@
-"""A program's memory on a core, by tensor, line and layer, and the buffers alive at its peak."""
+"""A program's memory on a core by tensor, line and layer, and the buffers alive at its peak."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Buffer, ProgramMemory, Share
 
-# They give the buffers of what they take, in place or in parts.
+# These opcodes return the buffers of their operands, whole or in parts.
 _ALIASES = frozenset(
     {"bitcast", "optimization-barrier", "add-dependency", "async-update", "domain"}
 )
@@ -32,12 +32,12 @@ class Live:
     """A buffer of a scheduled computation.
 
     Attributes:
-        shape: Its shape.
-        instruction: What made it.
-        begin: The instruction from which on it is alive, by number.
-        end: The last one.
-        parameter: Its number, where it is an argument; else None.
-        output: Whether it is, or becomes, a result.
+        shape: The buffer's shape.
+        instruction: The instruction that made it.
+        begin: The number of the instruction from which it is alive.
+        end: The number of the last instruction for which it is alive.
+        parameter: The argument's number, if it is an argument; otherwise None.
+        output: Whether it is or becomes a result.
     """
 
     shape: Shape
@@ -49,18 +49,18 @@ class Live:
 
     @property
     def size(self) -> int:
-        """Its bytes in HBM."""
+        """The buffer's bytes in HBM."""
         return self.shape.padded if self.shape.space == 0 else 0
 
 
 def alive_at_peak(module: Module) -> list[Live]:
-    """The buffers in HBM that are alive when they take most, largest first."""
-    found = _Sweep(module, module.entry, entry=True).at_peak()
-    return sorted(found, key=lambda one: one.shape.padded, reverse=True)
+    """Return the buffers in HBM that are alive at the peak, largest first."""
+    buffers = _Sweep(module, module.entry, entry=True).at_peak()
+    return sorted(buffers, key=lambda buffer: buffer.shape.padded, reverse=True)
 
 
 class _Sweep:
-    """The buffers of a scheduled computation, with the times between which they are alive."""
+    """The buffers of a scheduled computation, with the times when they are alive."""
 
     def __init__(self, module: Module, computation: Computation, *, entry: bool) -> None:
         self._computation, self._entry = computation, entry
@@ -78,39 +78,39 @@ class _Sweep:
                 if kind.startswith(("body", "branch", "true", "false", "called"))
                 if name in module.computations
             ]
-            if any(bodies):  # of branches, the one that takes most
-                self._bodies[time] = max(bodies, key=lambda one: sum(x.size for x in one))
+            if any(bodies):  # take the branch with the most memory
+                self._bodies[time] = max(bodies, key=lambda alive: sum(x.size for x in alive))
         for place, buffer in enumerate(self._values.get(computation.root.name, ())):
             buffer.end = len(computation.instructions)
             buffer.output = entry
             if entry and place in module.aliases and buffer.parameter is None:
-                # It is written over the argument, which is counted already.
+                # The buffer replaces the argument, which is counted already.
                 buffer.shape = dataclasses.replace(buffer.shape, space=-1)
 
     def at_peak(self) -> list[Live]:
-        """The buffers that are alive when they take most, those of a loop's body among them."""
+        """Return the buffers that are alive at the peak, in a loop's body too."""
         steps = [0] * (len(self._computation.instructions) + 2)
         for buffer in self._buffers:
             steps[buffer.begin] += buffer.size
             steps[buffer.end + 1] -= buffer.size
         sizes = [
-            own + sum(one.size for one in self._bodies.get(time, ()))
+            own + sum(buffer.size for buffer in self._bodies.get(time, ()))
             for time, own in enumerate(itertools.accumulate(steps[:-2]))
         ]
         if not sizes:
             return []
         peak = max(range(len(sizes)), key=sizes.__getitem__)
-        alive = [one for one in self._buffers if one.begin <= peak <= one.end and one.size]
+        alive = [live for live in self._buffers if live.begin <= peak <= live.end and live.size]
         return alive + self._bodies.get(peak, [])
 
     def _given(self, time: int, instruction: Instruction) -> Iterator[Live]:
-        """The buffers of an instruction's results, flat."""
+        """Yield the buffers of an instruction's results, without nesting."""
         opcode = instruction.opcode
         known = [self._values.get(operand, []) for operand in instruction.operands]
         if opcode == "parameter" and self._entry:
             for shape in instruction.results:
                 buffer = self._new(0, instruction, shape)
-                # The caller keeps them for as long as the program runs.
+                # The caller keeps arguments while the program runs.
                 buffer.end = len(self._computation.instructions)
                 buffer.parameter = int(instruction.argument)
                 yield buffer
@@ -120,7 +120,7 @@ class _Sweep:
         elif opcode == "tuple":
             yield from itertools.chain(*known)
         elif opcode == "get-tuple-element":
-            # A tuple in the tuple is counted by how many arrays are before it.
+            # Nested tuples are flat here, so count the arrays before the element.
             source = self._computation.by_name.get(instruction.operands[0])
             parts, index = _parts(source.shape) if source else [], instruction.index
             before, width = sum(parts[:index]), parts[index] if index < len(parts) else 1
@@ -128,31 +128,31 @@ class _Sweep:
         elif opcode == "while" or (opcode in _ALIASES and known):
             yield from known[0][: len(instruction.results)]
         elif opcode.endswith("-start") and opcode not in _IN_PLACE:
-            # What it takes is among its results, which wait for its end.
+            # Its operands are among its results, which wait for its end.
             sources = list(itertools.chain(*known))
             for shape in instruction.results:
-                same = next((one for one in sources if one.shape == shape), None)
+                same = next((source for source in sources if source.shape == shape), None)
                 if same is not None:
                     sources.remove(same)
                 yield same or self._new(time, instruction, shape)
         elif opcode.endswith("-done") and known:
-            # The last of its shape among what was started, as sources come first.
+            # Operands come first, so take the last started buffer of this shape.
             for shape in instruction.results:
-                yield from [one for one in known[0] if one.shape == shape][-1:]
+                yield from [buffer for buffer in known[0] if buffer.shape == shape][-1:]
         else:
             yield from self._made(time, instruction, known)
 
     def _made(
         self, time: int, instruction: Instruction, known: Sequence[list[Live]]
     ) -> Iterator[Live]:
-        """New buffers, or those of operands in whose place the results are written."""
+        """Yield new buffers, or the operands' buffers that the results overwrite."""
         shared = _shared(instruction)
         for place, shape in enumerate(instruction.results):
             operand = shared.get(place, len(known))
             fitting = [
-                one
-                for one in (known[operand][:1] if operand < len(known) else ())
-                if one.shape.padded == shape.padded and one.shape.space == shape.space
+                buffer
+                for buffer in (known[operand][:1] if operand < len(known) else ())
+                if buffer.shape.padded == shape.padded and buffer.shape.space == shape.space
             ]
             yield from fitting or [self._new(time, instruction, shape)]
 
@@ -162,7 +162,7 @@ class _Sweep:
 
 
 def _shared(instruction: Instruction) -> Mapping[int, int]:
-    """Return which results reuse which operands' memory, by number."""
+    """Return the numbers of the results that reuse an operand's memory, and the operands'."""
     if instruction.opcode in _IN_PLACE:
         return {place: place for place in range(len(instruction.results))}
     if text := instruction.attribute(_SHARED):
@@ -170,7 +170,7 @@ def _shared(instruction: Instruction) -> Mapping[int, int]:
     shared: dict[int, int] = {}
     count = len(instruction.operands)
     for text in _INDICES.findall(instruction.attribute(_ALIASING)):
-        # Operands first, results behind them.
+        # Numbers of operands come first, then numbers of results.
         numbers = [int(number) for number in re.findall(r"\d+", text)]
         before = [number for number in numbers if number < count]
         shared.update((n - count, before[0]) for n in numbers if n >= count and before)
@@ -198,30 +198,30 @@ _NO_BUFFERS = frozenset(
 def described(
     compiled: Compiled, module: Module | None, prepared: Prepared, target: Target
 ) -> ProgramMemory:
-    """Return the memory that a compiled program takes.
+    """Return the memory of a compiled program.
 
     Args:
-        compiled: What libtpu says.
-        module: Its program; None where there is none.
-        prepared: What it was compiled from.
-        target: What it was compiled for.
+        compiled: libtpu's answer.
+        module: The program; None if there is none.
+        prepared: The function that was compiled.
+        target: The target of the compilation.
     """
     alive = alive_at_peak(module) if module else []
-    buffers = [_buffer(one, module, prepared) for one in alive if module]
+    buffers = [_buffer(live, module, prepared) for live in alive if module]
     results = compiled.outputs - compiled.aliased
     return ProgramMemory(
         peak=compiled.peak,
         available=target.hardware.usable_bytes,
         data_sheet=target.tpu.hbm_bytes,
         arguments=compiled.arguments,
-        variables=sum(one.padded_bytes for one in buffers if one.kind == "variable"),
+        variables=sum(buffer.padded_bytes for buffer in buffers if buffer.kind == "variable"),
         outputs=results,
         temporaries=max(compiled.peak - compiled.arguments - results, 0),
         code=compiled.code,
         largest=tuple(buffers[:_MOST]),
         padding=tuple(_padding(module, prepared)[:_MOST]) if module else (),
-        by_line=_summed((one.line, one.padded_bytes) for one in buffers),
-        by_layer=_summed((one.layer, one.padded_bytes) for one in buffers),
+        by_line=_summed((buffer.line, buffer.padded_bytes) for buffer in buffers),
+        by_layer=_summed((buffer.layer, buffer.padded_bytes) for buffer in buffers),
     )
 
 
@@ -251,26 +251,26 @@ def _buffer(live: Live, module: Module, prepared: Prepared) -> Buffer:
 
 
 def _padding(module: Module, prepared: Prepared) -> list[Buffer]:
-    """The buffers with most padding, in the whole program, each shape of a node once."""
+    """Return the buffers with the most padding in the program, each shape of a node once."""
     written: list[Live] = []
     pending = [module.entry]
     while pending:
-        for one in pending.pop().instructions:
-            if one.opcode not in _NO_BUFFERS:
-                written += [Live(shape, one) for shape in one.results if shape.space == 0]
-            if one.opcode == "while":
-                pending.append(module.computations[one.called["body"]])
+        for step in pending.pop().instructions:
+            if step.opcode not in _NO_BUFFERS:
+                written += [Live(shape, step) for shape in step.results if shape.space == 0]
+            if step.opcode == "while":
+                pending.append(module.computations[step.called["body"]])
     written += [
-        Live(one.results[0], one, parameter=int(one.argument))
-        for one in module.entry.instructions
-        if one.opcode == "parameter" and one.results
+        Live(step.results[0], step, parameter=int(step.argument))
+        for step in module.entry.instructions
+        if step.opcode == "parameter" and step.results
     ]
-    found: dict[tuple[str, str], Buffer] = {}
+    buffers: dict[tuple[str, str], Buffer] = {}
     for live in written:
         buffer = _buffer(live, module, prepared)
-        found.setdefault((buffer.node, buffer.text), buffer)
-    wasteful = [one for one in found.values() if one.factor > _PADDED]
-    return sorted(wasteful, key=lambda one: one.wasted, reverse=True)
+        buffers.setdefault((buffer.node, buffer.text), buffer)
+    wasteful = [buffer for buffer in buffers.values() if buffer.factor > _PADDED]
+    return sorted(wasteful, key=lambda buffer: buffer.wasted, reverse=True)
 
 
 def _summed(parts: Iterable[tuple[SourceLine | str | None, int]]) -> tuple[Share, ...]:
@@ -282,12 +282,12 @@ def _summed(parts: Iterable[tuple[SourceLine | str | None, int]]) -> tuple[Share
 
 
 def share(place: SourceLine | str, **figures: Any) -> Share:
-    """The share of a line, or of a layer or an operation by its name."""
+    """Return the share of a line, or of a layer or operation given by name."""
     if isinstance(place, str):
         return Share(place, **figures)
     return Share(line_name(place), place, **figures)
 
 
 def line_name(line: SourceLine) -> str:
-    """A line's code, for a reader."""
+    """Return a line's code, for a reader."""
     return linecache.getline(line.file, line.line).strip() or f"line {line.line}"

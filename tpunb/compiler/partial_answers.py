@@ -1,4 +1,4 @@
-"""Programs for several TPU types: each is shown once it is known, and an interrupt keeps it."""
+"""Programs for several TPU types. Each is shown once it is known, and an interrupt keeps it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tpunb.compiler.topologies import Target
 from tpunb.training.stop_button import Stopped
 
 Watcher = Callable[[Sequence[TpuProgram], Sequence[str]], None]
-"""Is called with the programs that are known, and the types that are left."""
+"""Called with the known programs and the types that are left."""
 
 _watcher: contextvars.ContextVar[Watcher | None] = contextvars.ContextVar(
     "tpunb_programs_watcher", default=None
@@ -19,14 +19,14 @@ _watcher: contextvars.ContextVar[Watcher | None] = contextvars.ContextVar(
 
 
 class CompilationStopped(Stopped):
-    """An interrupt has ended a compilation when some of its answers were known.
+    """An interrupt ended a compilation when some of its programs were known.
 
     Args:
-        message: The types that are known, and those that are not.
-        programs: The programs that are known.
+        message: The types that are known, and the types that are not.
+        programs: The known programs.
 
     Attributes:
-        programs: The same.
+        programs: The known programs.
     """
 
     def __init__(self, message: str, programs: TpuPrograms) -> None:
@@ -36,7 +36,7 @@ class CompilationStopped(Stopped):
 
 @contextlib.contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
-    """Tells a watcher what is known each time a compilation inside goes on to its next part."""
+    """Within a block, tell a watcher the known programs before each part of a compilation."""
     token = _watcher.set(watcher)
     try:
         yield
@@ -55,17 +55,17 @@ def for_each_type(
     completed: Callable[[Target, TpuProgram], TpuProgram],
     shown: Callable[[TpuProgram], TpuProgram] = lambda program: program,
 ) -> list[TpuProgram]:
-    """Compile for one TPU type after the other.
+    """Compile for one TPU type after another.
 
     Args:
         kinds: The types.
         compiled: Compiles for a type.
-        completed: Adds to a program what takes further compilations, such as what would fit; it
-            is called when all verdicts are known.
-        shown: Makes of a program what a user is shown.
+        completed: Completes a program with results of further compilations, such as alternatives
+            that fit. It is called when all verdicts are known.
+        shown: Returns the program that a user sees.
 
     Raises:
-        CompilationStopped: An interrupt has ended it, and some programs are known.
+        CompilationStopped: An interrupt ended the compilation, and some programs are known.
     """
     names = [kind.tpu.name for kind in kinds]
     programs: list[TpuProgram] = []
@@ -92,16 +92,16 @@ def for_each_type(
 
 
 def _stopped(names: Sequence[str], known: int) -> str:
-    """The sentence after "CompilationStopped:"."""
+    """Return the sentence after "CompilationStopped:"."""
     if known == len(names):
-        what = "while looking for a batch or a type that fits. The verdicts are known."
+        state = "while looking for a batch or a type that fits. The verdicts are known."
     else:
-        what = f"while compiling for {names[known]}. {_listed(names[:known])} known, "
-        what += f"{_listed(names[known:])} not."
-    return f"{what} Compile it again to go on: known verdicts are kept."
+        state = f"while compiling for {names[known]}. {_listed(names[:known])} known, "
+        state += f"{_listed(names[known:])} not."
+    return f"{state} Compile again to continue: known verdicts are stored."
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Names with their verb: `"v3-8 is"`, `"v3-8 and v5e-8 are"`."""
+    """Return names with their verb: `"v3-8 is"`, `"v3-8 and v5e-8 are"`."""
     *first, last = names
     return f"{', '.join(first)} and {last} are" if first else f"{last} is"

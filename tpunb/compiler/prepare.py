@@ -1,4 +1,4 @@
-"""From a traced replica function to a module for libtpu, or to what forbids it before."""
+"""From a traced replica function to a module for libtpu, or to an earlier refusal."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from tpunb.virtual.strict.open_sizes import (
 from tpunb.virtual.strict.stand_ins import Unknown, on_host, size_argument
 from tpunb.virtual.variable_copies import handle_of
 
-# What TensorFlow refuses before its compiler is asked. Of memory, sizes that depend on data
-# and 64-bit types libtpu says more.
+# TensorFlow refuses these before its compiler is asked. libtpu's messages about memory, sizes
+# that depend on data and 64-bit types are better.
 _BEFORE = frozenset({"unsupported-op", "unsupported-type", "list-size", "scope"})
 
-# TensorFlow lowers them by the type of the device, and TPUs differ from what is compiled here.
+# TensorFlow lowers these by the type of the device, so a TPU's program differs from this one.
 # Sources: approx_topk_op.cc and where_op.cc in TensorFlow's compiler/tf2xla/kernels.
 _LOWERED_AS_ON_A_CPU: Mapping[str, str] = {
-    "ApproxTopK": "An approximate top-k was compiled as an exact one: a TPU takes less time.",
-    "Where": "Where a condition holds was compiled as sums and a scatter: a TPU sorts for it.",
+    "ApproxTopK": "An approximate top-k was compiled as an exact top-k: a TPU takes less time.",
+    "Where": "tf.where(condition) was compiled as sums and a scatter, but a TPU sorts.",
 }
 
 
@@ -59,22 +59,22 @@ def prepare(
     *,
     bounded: bool = False,
 ) -> Prepared:
-    """Lowers a replica function.
+    """Lower a replica function.
 
     Args:
         traced: The function.
-        settings: How.
+        settings: The settings of the compilation.
         layers: The names of Keras layers.
-        bounded: Whether sizes of its arguments that are not fixed are bounded in the program: so
-            they are on several replicas. On one they are those that come.
+        bounded: Whether open sizes of its arguments are bounded in the program, as on several
+            replicas. On one replica, the program has the actual sizes.
     """
     bounded = bounded and bool(traced.open_axes)
     origins = GraphOrigins(traced, settings.choose, layers)
-    found = statically_found(traced)
-    if refused := [one for one in found if one.code in _BEFORE]:
+    problems = statically_found(traced)
+    if refused := [problem for problem in problems if problem.code in _BEFORE]:
         return _refused(refused, origins, settings)
     try:
-        host = on_host(traced, found)
+        host = on_host(traced, problems)
         lowered = lower_for_tpu(traced, host, settings.deadline, bounded=bounded)
     except Unknown as error:
         return Prepared(origins, unknown=str(error))
@@ -88,11 +88,10 @@ def prepare(
             return Prepared(origins, unknown=lowered.reason)
         return _refused([lowered], origins, settings)
     notes = [of_bounds(traced)] if bounded and lowered.sized else []
-    notes += (
-        [DEPENDS_ON_DATA] if bounded and any(one.code == "dynamic-shape" for one in found) else []
-    )
+    if bounded and any(problem.code == "dynamic-shape" for problem in problems):
+        notes.append(DEPENDS_ON_DATA)
     if host:
-        notes.append("What runs on the host (soft device placement) is not part of the program.")
+        notes.append("Operations on the host (soft device placement) are not in the program.")
     operations = set(origins.operations.values())
     notes += [note for op, note in _LOWERED_AS_ON_A_CPU.items() if op in operations]
     return Prepared(
@@ -111,15 +110,17 @@ def _bounded(
     traced: TracedFunction, settings: Settings, layers: Collection[str], origins: GraphOrigins
 ) -> Bounded:
     def problem(message: str, node: str) -> Problem:
-        found = libtpu_refusal(traced, message, node)
-        return found.at(origins.places(found.node)).shown(settings.choose) if found.node else found
+        refused = libtpu_refusal(traced, message, node)
+        if not refused.node:
+            return refused
+        return refused.at(origins.places(refused.node)).shown(settings.choose)
 
     fixed = traced.fixed or traced
     return Bounded(lambda: prepare(fixed, settings, layers), problem, how_to_fix(traced))
 
 
 def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings) -> Function:
-    """Traces and lowers a function; see `compile` for the arguments and errors."""
+    """Trace and lower a function. See `compile` for the arguments and errors."""
     xla.start()
     layers = layer_names(fn)
     if strategy is not None:
@@ -133,11 +134,11 @@ def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings
         if step.strategy is not None:
             refuse_other_strategies(step.strategy)
         data, largest = parts_of_batch(step.data), parts_of_batch(step.largest)
-        found = traced_functions(step.replica_function, data, largest, step.strategy)
-        return found, step.examples
+        function = step.replica_function
+        return traced_functions(function, data, largest, step.strategy), step.examples
 
-    notes = [_FIRST_BATCH] if any(getattr(one, "was_read", False) for one in args) else []
-    if model_of(fn) is None:  # each replica's arguments are the same on any number of them
+    notes = [_FIRST_BATCH] if any(getattr(arg, "was_read", False) for arg in args) else []
+    if model_of(fn) is None:  # a replica's arguments do not depend on the number of replicas
         traced, _ = traced_for(1)
         each = _examples(traced)
         return traced_function(traced, settings, layers=layers, each=each, notes=notes)
@@ -147,8 +148,8 @@ def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings
         traced, examples = traced_for(replicas)
         settings.progress(LOWERING)
         bounded = replicas > 1
-        prepared = [prepare(one, settings, layers, bounded=bounded) for one in traced]
-        return Lowering([_noted(one, notes) for one in prepared], examples)
+        prepared = [prepare(function, settings, layers, bounded=bounded) for function in traced]
+        return Lowering([_noted(function, notes) for function in prepared], examples)
 
     return Function(lowered_for)
 
@@ -161,23 +162,23 @@ def traced_function(
     each: int | None = None,
     notes: Sequence[str] = (),
 ) -> Function:
-    """Lower replica functions that were traced elsewhere, as those of a cell.
+    """Return a function from traced replica functions, for example a cell's.
 
     Args:
-        traced: What `examination.observing` was passed, in one trace.
-        settings: How.
+        traced: The functions that `examination.observing` received in one trace.
+        settings: The settings of the compilation.
         layers: The names of Keras layers.
         each: The batch of a replica.
-        notes: What a reader has to know of its arguments.
+        notes: Remarks on its arguments for a reader.
     """
 
     @functools.cache
     def lowered(bounded: bool) -> list[Prepared]:
         settings.progress(LOWERING)
-        prepared = (prepare(one, settings, layers, bounded=bounded) for one in traced)
-        return [_noted(one, notes) for one in prepared]
+        prepared = (prepare(function, settings, layers, bounded=bounded) for function in traced)
+        return [_noted(function, notes) for function in prepared]
 
-    is_open = any(one.open_axes for one in traced)
+    is_open = any(function.open_axes for function in traced)
 
     def lowered_for(replicas: int) -> Lowering:
         examples = None if each is None else each * replicas
@@ -187,8 +188,8 @@ def traced_function(
 
 
 _FIRST_BATCH = (
-    "The dataset does not name all sizes: they are those of its first batch, which another batch "
-    "may exceed."
+    "The dataset does not declare all sizes. The missing sizes are from its first batch, and "
+    "another batch may exceed them."
 )
 
 
@@ -197,56 +198,61 @@ def _noted(prepared: Prepared, notes: Sequence[str]) -> Prepared:
 
 
 def _examples(traced: Sequence[TracedFunction]) -> int | None:
-    """The batch of a replica: the first size of the first tensor that is passed in."""
-    for one in traced:
-        first = 1 if hasattr(one.graph, "tracing") else 0
-        for tensor, shape in zip(one.graph.inputs[first:], one.shapes[first:], strict=True):
+    """Return the batch of a replica: the first size of the first tensor among the arguments."""
+    for function in traced:
+        graph = function.graph
+        first = 1 if hasattr(graph, "tracing") else 0
+        for tensor, shape in zip(graph.inputs[first:], function.shapes[first:], strict=True):
             numeric = tensor.dtype.is_floating or tensor.dtype.is_integer
             if numeric and shape.rank and shape[0]:
                 return int(shape[0])
     return None
 
 
-def _refused(found: Sequence[Problem], origins: GraphOrigins, settings: Settings) -> Prepared:
-    located = [one.at(origins.places(one.node)) if one.node else one for one in found]
-    shown = dict.fromkeys(one.shown(settings.choose) for one in once_a_line(located))
+def _refused(problems: Sequence[Problem], origins: GraphOrigins, settings: Settings) -> Prepared:
+    located = [
+        problem.at(origins.places(problem.node)) if problem.node else problem
+        for problem in problems
+    ]
+    shown = dict.fromkeys(problem.shown(settings.choose) for problem in once_a_line(located))
     return Prepared(origins, tuple(shown))
 
 
 def _named(traced: TracedFunction, lowered: Lowered) -> Parameters:
-    """The module's arguments by the names that a reader knows."""
+    """Return the module's arguments with names for a reader."""
     tracing = getattr(traced.graph, "tracing", None)
-    variables = [one for one in traced.graph.variables if hasattr(type(one), "handle")]
+    variables = [v for v in traced.graph.variables if hasattr(type(v), "handle")]
     known = {handle_of(variable).ref(): variable.name for variable in variables}
     names = [argument.name for argument in traced.definition.signature.input_arg]
     outer = {id(inner): value for value, inner in traced.graph.captures}
-    found: dict[str, tuple[str, bool]] = {}
+    parameters: dict[str, tuple[str, bool]] = {}
     for name, placeholder in zip(names, traced.graph.inputs, strict=True):
         if placeholder.dtype != tf.resource:
-            found[name] = (placeholder.name.partition(":")[0], False)
+            parameters[name] = (placeholder.name.partition(":")[0], False)
             continue
         variable = tracing.variables.get(id(placeholder)) if tracing else None
         handle = outer.get(id(placeholder))
         own = known.get(handle.ref(), "") if handle is not None else ""
-        found[name] = ((variable.name if variable else own) or name, True)
+        parameters[name] = ((variable.name if variable else own) or name, True)
     for place, axes in traced.open_axes.items():
         for axis in axes:
-            found[size_argument(names[place], axis)] = (size_of(found[names[place]][0]), False)
-    return [found.get(name, (name, False)) for name in lowered.arguments]
+            size = size_of(parameters[names[place]][0])
+            parameters[size_argument(names[place], axis)] = (size, False)
+    return [parameters.get(name, (name, False)) for name in lowered.arguments]
 
 
 def size_of(name: str) -> str:
-    """Return what a reader calls the size of an argument that is not fixed."""
+    """Return a reader's name for the open size of an argument."""
     return f"size of {name}"
 
 
 _TAPES = frozenset({"gradient_tape", "gradients"})
 _KERNEL = re.compile(r"Grad(?=V\d|$)|Backprop\w*")
-"""What an operation's gradient has in its name, beside the operation's own."""
+"""The part of a gradient operation's name beside the name of the operation itself."""
 
 
 def _around(node: str) -> Iterator[str]:
-    """The name of a node, and those of the scopes around it, the innermost first."""
+    """Yield a node's name and the names of the scopes around it, the innermost first."""
     while node:
         yield node
         node = node.rpartition("/")[0]
@@ -257,8 +263,8 @@ class GraphOrigins:
 
     Args:
         traced: The function.
-        choose: Which of the lines that led to a node is shown.
-        layers: The names of the Keras layers, as they stand in the names of nodes.
+        choose: Chooses the line to show, from the lines that led to a node.
+        layers: The names of the Keras layers, as in the names of nodes.
     """
 
     def __init__(
@@ -270,18 +276,18 @@ class GraphOrigins:
         self.layer = functools.cache(self._layer)
 
     def places(self, node: str) -> tuple[SourceLine, ...]:
-        """The lines of the user's code that led to a node, innermost first."""
-        # Of a gradient first those of what it is the gradient of.
+        """Return the lines of the user's code that led to a node, innermost first."""
+        # For a gradient, try the node of the forward pass first.
         candidates = [self._forward.get(node, "")]
         parts = node.split("/")
         for place, part in enumerate(parts):
             if part in _TAPES:
-                forward = [re.sub(r"_grad$", "", one) for one in parts[place + 1 :]]
+                forward = [re.sub(r"_grad$", "", scope) for scope in parts[place + 1 :]]
                 candidates.append("/".join([*parts[:place], *forward]))
         for candidate in [*candidates, node]:
             for name in _around(candidate):
-                if self._places.knows(name) and (found := self._places.own(name)):
-                    return tuple(found)
+                if self._places.knows(name) and (lines := self._places.own(name)):
+                    return tuple(lines)
         return tuple(self._places.own(node))
 
     def _line(self, node: str) -> SourceLine | None:
@@ -289,61 +295,61 @@ class GraphOrigins:
         return SourceLine(*chosen) if chosen else None
 
     def _layer(self, node: str) -> str:
-        """The innermost layer in a node's name; a gradient's is that of what it is one of."""
+        """Return the innermost layer in a node's name. A gradient has its forward pass's layer."""
         for part in reversed(node.split("/")):
-            # Of a layer's second call TensorFlow numbers the scope.
+            # In a layer's second call, TensorFlow adds a number to the scope.
             for name in (part, re.sub(r"_\d+$", "", part)):
                 if name in self._layers:
                     return name
         return ""
 
     def operation(self, node: str) -> str:
-        """TensorFlow's operation of a node; empty where it is not known."""
+        """Return TensorFlow's operation of a node, or an empty string if unknown."""
         known = (self.operations[name] for name in _around(node) if name in self.operations)
         return next(known, "")
 
     @functools.cached_property
     def _forward(self) -> Mapping[str, str]:
-        """Of a gradient's kernel the node that it is the gradient of: they share tensors.
+        """The forward node of each gradient kernel, found by the tensors that they share.
 
-        The names of those that TensorFlow's functions make themselves, as `tf.nn.conv2d` does, do
-        not tell: `gradient_tape/Conv2DBackpropFilter_1`.
+        Their names do not tell if a function of TensorFlow, such as `tf.nn.conv2d`, makes the
+        gradient: `gradient_tape/Conv2DBackpropFilter_1`.
         """
         nodes = {node.name: node for node in self._traced.definition.node_def}
         takers: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
         for node in nodes.values():
-            for one in data_inputs(node):
-                takers[node.op, one.source].append(node.name)
-        found: dict[str, str] = {}
-        taken: set[tuple[str, str]] = set()
+            for data_input in data_inputs(node):
+                takers[node.op, data_input.source].append(node.name)
+        forward: dict[str, str] = {}
+        assigned: set[tuple[str, str]] = set()
         for node in nodes.values():
             if (op := _KERNEL.sub("", node.op)) == node.op:
                 continue
-            sources = [one.source for one in data_inputs(node)]
-            shared = collections.Counter(name for one in sources for name in takers[op, one])
-            if not shared:  # it takes what the other gives
-                shared.update(one for one in sources if one in nodes and nodes[one].op == op)
+            sources = [data_input.source for data_input in data_inputs(node)]
+            shared = collections.Counter(name for source in sources for name in takers[op, source])
+            if not shared:  # it takes the forward node's result
+                shared.update(name for name in sources if name in nodes and nodes[name].op == op)
             most = max(shared.values(), default=0)
-            # Gradients are made from the last to the first.
+            # Gradients are made in reverse order.
             order = [name for name in reversed(shared) if shared[name] == most]
-            free = [name for name in order if (node.op, name) not in taken]
+            free = [name for name in order if (node.op, name) not in assigned]
             if order:
-                found[node.name] = (free or order)[0]
-                taken.add((node.op, found[node.name]))
-        return found
+                forward[node.name] = (free or order)[0]
+                assigned.add((node.op, forward[node.name]))
+        return forward
 
     @functools.cached_property
     def operations(self) -> Mapping[str, str]:
-        """TensorFlow's operations by the names of their nodes, in called functions too."""
-        found: dict[str, str] = {}
+        """TensorFlow's operation of each node by the node's name, including called functions."""
+        operations: dict[str, str] = {}
 
         def add(function: Any, path: str, around: frozenset[str]) -> None:
             for node in function.node_def:
-                found[path + node.name] = node.op
+                operations[path + node.name] = node.op
                 for callee in called_functions(node):
                     if callee not in around:
                         inner = self._traced.library(callee)
                         add(inner, f"{path}{node.name}/", around | {callee})
 
         add(self._traced.definition, "", frozenset())
-        return found
+        return operations

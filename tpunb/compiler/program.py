@@ -1,4 +1,4 @@
-"""Compiled programs as `tpunb.compile` returns them, alone or side by side, and its errors."""
+"""Compiled programs as `tpunb.compile` returns them, single or side by side, and their errors."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tpunb.tpu.compiled_program import Program, Share, StepTime, TpuRow
 
 
 class CompileError(TpunbError, ValueError):
-    """A program that the TPU's compiler refuses, or that it cannot be given."""
+    """A program that the TPU's compiler refuses, or that it cannot be asked about."""
 
 
 class CompilerUnavailableError(TpunbError, RuntimeError):
-    """The TPU's compiler is not installed, or has no wheels for this machine."""
+    """A compiler that is not installed, or that does not exist for this machine."""
 
 
 class _Shown:
-    """Text and HTML of one program or several."""
+    """The text and HTML of one program or several."""
 
     def __str__(self) -> str:
         return str(self._repr_mimebundle_()["text/plain"])
@@ -39,18 +39,18 @@ class _Shown:
 
 
 class TpuProgram(_Shown, Program):
-    """A function as the TPU's own compiler compiled it, or why it did not.
+    """A function compiled by the TPU's own compiler, or the reason why it does not compile.
 
-    It shows itself as text and HTML. Its attributes are those of `Program` in
-    `tpunb/tpu/compiled_program.py`: `tpu`, `replicas`, `memory`, `time`, `errors` and more.
+    It displays itself as text and HTML. `Program` in `tpunb/tpu/compiled_program.py` lists its
+    attributes: `tpu`, `replicas`, `memory`, `time`, `errors` and more.
     """
 
     def as_text(self) -> str:
-        """The program as the compiler scheduled it: optimised HLO.
+        """Return the program as the compiler scheduled it: optimised HLO.
 
         Raises:
-            CompileError: There is none, as the function does not compile or the
-                compiler does not give it for this TPU.
+            CompileError: The function does not compile, or the compiler does not return the
+                text for this TPU.
         """
         if not self.text:
             reason = self.unknown or self.unsized or "the compiler did not return it."
@@ -60,10 +60,10 @@ class TpuProgram(_Shown, Program):
         return self.text
 
     def raise_if_refused(self) -> None:
-        """For scripts and tests: fails where it does not compile, or nothing is known.
+        """Raise an error if the function does not compile or nothing is known, for scripts.
 
         Raises:
-            CompileError: It does not.
+            CompileError: The function does not compile, or nothing is known.
         """
         if self.unknown:
             raise CompileError(
@@ -76,12 +76,12 @@ class TpuProgram(_Shown, Program):
             raise CompileError(self.headline)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything but the HLO, as dicts, lists, numbers and strings."""
-        # By way of JSON, so that tuples are lists.
-        found = json.loads(json.dumps(dataclasses.asdict(dataclasses.replace(self, text=""))))
-        del found["text"]
+        """Return everything except the HLO, as dicts, lists, numbers and strings."""
+        # JSON turns tuples into lists.
+        values = json.loads(json.dumps(dataclasses.asdict(dataclasses.replace(self, text=""))))
+        del values["text"]
         return {
-            **found,
+            **values,
             "ok": self.ok,
             "examples_per_second_per_core": self.examples_per_second_per_core,
         }
@@ -91,46 +91,48 @@ class TpuProgram(_Shown, Program):
 
 
 def merged(programs: Sequence[TpuProgram]) -> TpuProgram:
-    """The programs of one call: memory of the largest, the sum of their times."""
+    """Return the programs of one call as one: the largest one's memory, and the sum of times."""
     if len(programs) == 1:
         return programs[0]
-    largest = max(programs, key=lambda one: one.memory.peak if one.memory else 0)
-    times = [one.time for one in programs if one.time is not None]
-    note = f"It calls strategy.run {len(programs)} times; the memory is the largest program's."
+    largest = max(programs, key=lambda program: program.memory.peak if program.memory else 0)
+    times = [program.time for program in programs if program.time is not None]
+    note = f"It calls strategy.run {len(programs)} times. The memory is the largest program's."
     return dataclasses.replace(
         largest,
-        errors=tuple(dict.fromkeys(error for one in programs for error in one.errors)),
-        unknown=next((one.unknown for one in programs if one.unknown), ""),
-        crashed=any(one.crashed for one in programs),
-        unsized=next((one.unsized for one in programs if one.unsized), ""),
+        errors=tuple(dict.fromkeys(error for program in programs for error in program.errors)),
+        unknown=next((program.unknown for program in programs if program.unknown), ""),
+        crashed=any(program.crashed for program in programs),
+        unsized=next((program.unsized for program in programs if program.unsized), ""),
         time=_sum(times) if len(times) == len(programs) else None,
-        lines=tuple(dict.fromkeys(line for one in programs for line in one.lines)),
-        text="\n\n".join(one.text for one in programs if one.text),
-        compile_seconds=sum(one.compile_seconds for one in programs),
-        notes=tuple(dict.fromkeys([note, *(text for one in programs for text in one.notes)])),
+        lines=tuple(dict.fromkeys(line for program in programs for line in program.lines)),
+        text="\n\n".join(program.text for program in programs if program.text),
+        compile_seconds=sum(program.compile_seconds for program in programs),
+        notes=tuple(dict.fromkeys([note, *(text for each in programs for text in each.notes)])),
     )
 
 
 def _sum(times: Sequence[StepTime]) -> StepTime:
-    total = sum(one.estimate for one in times) or 1.0
-    weights = [one.estimate / total for one in times]
+    total = sum(time.estimate for time in times) or 1.0
+    weights = [time.estimate / total for time in times]
 
     def mean(name: str) -> float:
-        return float(sum(w * getattr(one, name) for w, one in zip(weights, times, strict=True)))
+        return float(sum(w * getattr(time, name) for w, time in zip(weights, times, strict=True)))
 
     def shares(name: str) -> tuple[Share, ...]:
-        found: dict[tuple[object, str], Share] = {}
-        for share in (share for one in times for share in getattr(one, name)):
-            former = found.get((share.line, share.name))
+        merged_shares: dict[tuple[object, str], Share] = {}
+        for share in (share for time in times for share in getattr(time, name)):
+            former = merged_shares.get((share.line, share.name))
             seconds = (share.seconds or 0.0) + ((former.seconds or 0.0) if former else 0.0)
-            found[share.line, share.name] = dataclasses.replace(
+            merged_shares[share.line, share.name] = dataclasses.replace(
                 former or share, seconds=seconds, fraction=seconds / total
             )
-        return tuple(sorted(found.values(), key=lambda one: one.seconds or 0.0, reverse=True))
+        return tuple(
+            sorted(merged_shares.values(), key=lambda each: each.seconds or 0, reverse=True)
+        )
 
     return StepTime(
-        sum(one.low for one in times),
-        sum(one.high for one in times),
+        sum(time.low for time in times),
+        sum(time.high for time in times),
         mean("matmul"),
         mean("memory_bound"),
         mean("collectives_fraction"),
@@ -138,8 +140,8 @@ def _sum(times: Sequence[StepTime]) -> StepTime:
         shares("by_layer"),
         shares("by_operation"),
         shares("collectives"),
-        tuple(dict.fromkeys(text for one in times for text in one.not_counted)),
-        sum(one.start for one in times),
+        tuple(dict.fromkeys(text for time in times for text in time.not_counted)),
+        sum(time.start for time in times),
     )
 
 
@@ -147,7 +149,7 @@ class TpuPrograms(_Shown, Sequence[TpuProgram]):
     """A function compiled for several TPU types.
 
     Args:
-        programs: One for each type, in the order in which they were asked for.
+        programs: One program for each type, in the order of the request.
     """
 
     def __init__(self, programs: Sequence[TpuProgram]) -> None:
@@ -158,7 +160,7 @@ class TpuPrograms(_Shown, Sequence[TpuProgram]):
     @overload
     def __getitem__(self, index: slice) -> TpuPrograms: ...
     def __getitem__(self, index: int | str | slice) -> TpuProgram | TpuPrograms:
-        """A program by its place or by its TPU type."""
+        """Return a program by its position or its TPU type."""
         if isinstance(index, slice):
             return TpuPrograms(self._programs[index])
         if not isinstance(index, str):
@@ -166,35 +168,36 @@ class TpuPrograms(_Shown, Sequence[TpuProgram]):
         for program in self:
             if program.tpu == index:
                 return program
-        raise KeyError(f"{index}: it was compiled for {', '.join(one.tpu for one in self)}")
+        types = ", ".join(program.tpu for program in self)
+        raise KeyError(f"{index}: the function was compiled for {types}")
 
     def __len__(self) -> int:
         return len(self._programs)
 
     @property
     def ok(self) -> bool:
-        """Whether it compiles and fits on all of them."""
+        """True if the function compiles and fits on all types."""
         return all(program.ok for program in self)
 
     def rows(self) -> tuple[TpuRow, ...]:
-        """The table "which TPU do I need"."""
+        """Return the table "which TPU do I need"."""
         return tuple(program.row for program in self)
 
     def raise_if_refused(self) -> None:
-        """Fails where one of them does not compile.
+        """Raise an error if the function does not compile for one of the types.
 
         Raises:
-            CompileError: For the first that does not.
+            CompileError: The function does not compile for this type.
         """
         for program in self:
             program.raise_if_refused()
 
     def as_dict(self) -> dict[str, Any]:
-        """The programs' dicts by TPU type."""
+        """Return the programs' dicts by TPU type."""
         return {program.tpu: program.as_dict() for program in self}
 
     def to_pandas(self) -> Any:
-        """The table as a `pandas.DataFrame`, indexed by TPU type."""
+        """Return the table as a `pandas.DataFrame`, indexed by TPU type."""
         pd = importlib.import_module("pandas")
         frame = pd.DataFrame([dataclasses.asdict(row) for row in self.rows()])
         return frame.set_index("tpu")
@@ -207,11 +210,11 @@ _latest: TpuProgram | TpuPrograms | None = None
 
 
 def remember_program(program: TpuProgram | TpuPrograms) -> None:
-    """Sets the program that was compiled last."""
+    """Remember the program that was compiled last."""
     global _latest
     _latest = program
 
 
 def latest_program() -> TpuProgram | TpuPrograms | None:
-    """The program that was compiled last in this process; None before the first."""
+    """Return the program that was compiled last in this process, or None."""
     return _latest

@@ -15,7 +15,7 @@ from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Share, StepTime
 
-# They name, group or wait for what others do, and take no time of their own.
+# These opcodes name, group or wait for the work of others, and take no time themselves.
 _FREE = frozenset(
     {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional"}
     | {"call", "after-all", "partition-id", "replica-id", "iota", "domain"}
@@ -24,24 +24,24 @@ _FREE = frozenset(
 _BITCASTS = frozenset({"ConcatBitcast", "SliceBitcast", "AllocateBuffer", "Sharding"})
 _LEAST = 1e-7
 _SPREAD = 1.05
-"""By how much products of known sizes were measured off both figures, on v3 and v5e."""
+"""The factor by which products of known sizes were measured off both estimates, on v3 and v5e."""
 
 _CALL, _CHIP = 150e-6, 50e-6
-"""Seconds that the host takes at most to start a call on a chip, and on each further chip of its
-own: 0.1 ms were measured on v5e, 0.13 ms on v6e, 0.3 to 0.5 ms on the eight chips of v5e-8."""
+"""The most seconds that a host takes to start a call on a chip, and on each further chip of its
+own. Measured: 0.1 ms on v5e, 0.13 ms on v6e, 0.3 to 0.5 ms on the eight chips of v5e-8."""
 _CHIPS_OF_A_HOST = 8
 
 _BEST = 0.45
-"""The compiler's roofline of an operation on memory, in parts of its cycles; of products more."""
+"""The least ratio of the compiler's roofline to its cycles, for operations on memory."""
 
 
 class _Costs:
-    """The costs of a program's instructions, and what had to be guessed for them.
+    """The costs of a program's instructions, and the guesses made for them.
 
     Args:
-        compiled: What libtpu says of it.
+        compiled: libtpu's answer.
         module: The program.
-        target: What it was compiled for.
+        target: The target of the compilation.
     """
 
     def __init__(self, compiled: Compiled, module: Module, target: Target) -> None:
@@ -66,39 +66,39 @@ class _Costs:
                     self._add(module.computations[name], times / len(called))
             elif opcode == "call":
                 self._add(module.computations[called["to_apply"]], times)
-            # What is begun elsewhere has its cost there; copies in the background run beside
-            # what is counted.
+            # An instruction that ends another has no cost of its own, and background copies run
+            # beside the counted work.
             elif not (
                 opcode.endswith("-done")
                 or opcode in _FREE
                 or instruction.target in _BITCASTS
                 or (kind != opcode and kind not in COLLECTIVES)
             ):
-                found = cost_of(instruction, computation, module, self._kernels, self._target)
-                self.all.append(dataclasses.replace(found, times=times))
+                cost = cost_of(instruction, computation, module, self._kernels, self._target)
+                self.all.append(dataclasses.replace(cost, times=times))
 
 
 def step_time(compiled: Compiled, module: Module, origins: Origins, target: Target) -> StepTime:
-    """Estimates how long one call of a program takes.
+    """Estimate the time of one call of a program.
 
     Args:
-        compiled: What libtpu says of it.
-        module: The program, compiled with all effort.
-        origins: Where its instructions came from.
-        target: What it was compiled for.
+        compiled: libtpu's answer.
+        module: The program, compiled at full effort.
+        origins: The places that its instructions come from.
+        target: The target of the compilation.
 
     Returns:
         The estimate.
     """
-    found = _Costs(compiled, module, target)
-    total = sum(cost.seconds for cost in found.all) or 1.0
-    links = [cost for cost in found.all if cost.kind == "collective"]
-    others = [cost for cost in found.all if cost.kind != "collective"]
+    costs = _Costs(compiled, module, target)
+    total = sum(cost.seconds for cost in costs.all) or 1.0
+    links = [cost for cost in costs.all if cost.kind == "collective"]
+    others = [cost for cost in costs.all if cost.kind != "collective"]
     low, high = _core(others, _optimal(compiled, module, target), target)
     low = max(low, sum(cost.times * cost.least for cost in links) / _SPREAD)
     high += sum(cost.times * cost.most for cost in links) * _SPREAD
     middle = (low * high) ** 0.5
-    nodes = [part for cost in found.all for part in _by_node(cost, module)]
+    nodes = [part for cost in costs.all for part in _by_node(cost, module)]
 
     def shares(key: Callable[[str], SourceLine | str | None]) -> tuple[Share, ...]:
         seconds: collections.Counter[SourceLine | str] = collections.Counter()
@@ -113,7 +113,7 @@ def step_time(compiled: Compiled, module: Module, origins: Origins, target: Targ
         )
 
     collectives = []
-    for link in sorted(links, key=lambda one: one.seconds, reverse=True):
+    for link in sorted(links, key=lambda cost: cost.seconds, reverse=True):
         if part := link.seconds / total:
             kind = link.instruction.opcode.removesuffix("-start")
             name = f"{kind} of {byte_count(collective_size(link.instruction))}"
@@ -121,7 +121,7 @@ def step_time(compiled: Compiled, module: Module, origins: Origins, target: Targ
             collectives.append(Share(name, line, part * middle, part, bytes=link.bytes))
 
     def fraction(kind: str) -> float:
-        return sum(cost.seconds for cost in found.all if cost.kind == kind) / total
+        return sum(cost.seconds for cost in costs.all if cost.kind == kind) / total
 
     start = _CALL + _CHIP * (min(target.tpu.chips, _CHIPS_OF_A_HOST) - 1)
     return StepTime(
@@ -134,23 +134,24 @@ def step_time(compiled: Compiled, module: Module, origins: Origins, target: Targ
         shares(origins.layer),
         shares(lambda node: origins.operation(node) or "other"),
         tuple(collectives),
-        tuple(_not_counted(found, start)),
+        tuple(_not_counted(costs, start)),
         start,
     )
 
 
 def _core(costs: Sequence[Cost], optimal: float, target: Target) -> tuple[float, float]:
-    """Both estimates of what is not on the links.
+    """Return both estimates of the work that is not on the links.
 
-    The compiler's roofline has the matrix unit and memory. It leaves out the vector unit, whose
-    instructions take their cycles at least, and at most those and then the time of their tensors.
+    The compiler's roofline covers the matrix unit and memory, but not the vector unit. Vector
+    instructions take at least their cycles, and at most their cycles and then the time to move
+    their tensors.
     """
     least = sum(cost.times * cost.least for cost in costs)
     most = sum(cost.times * cost.most for cost in costs)
     once = sum(cost.once for cost in costs)
     rest = sum(cost.seconds for cost in costs if cost.once)
     if most:
-        # The compiler's roofline counts something for these too: whole tables, or more.
+        # The roofline counts some time for these instructions too: for whole tables, or more.
         counted = sum(cost.counted for cost in costs)
         optimal = min(max(optimal - counted, _BEST * once), once)
     low, high = sorted((rest, optimal * (rest / once) if once else optimal))
@@ -163,12 +164,12 @@ def _core(costs: Sequence[Cost], optimal: float, target: Target) -> tuple[float,
 
 
 def _optimal(compiled: Compiled, module: Module, target: Target) -> float:
-    """The compiler's roofline, which has −1 s for each custom call, at the core's clock."""
+    """Return the compiler's roofline at the core's clock. It counts −1 s per custom call."""
     seconds = compiled.cost.get("optimal_seconds", 0.0)
     calls = sum(
-        one.opcode == "custom-call"
+        instruction.opcode == "custom-call"
         for computation in module.computations.values()
-        for one in computation.instructions
+        for instruction in computation.instructions
     )
     while seconds < 0 and calls:
         seconds, calls = seconds + 1, calls - 1
@@ -180,13 +181,15 @@ def _optimal(compiled: Compiled, module: Module, target: Target) -> float:
 
 
 def _by_node(cost: Cost, module: Module) -> list[tuple[Cost, str]]:
-    """A cost and its node; of a fusion of several products a part for each, by multiplications."""
+    """Return a cost with its node, or one part for each product in a fusion of several."""
     inside = parts(cost.instruction, module.entry, module) if cost.kind == "matmul" else ()
-    found = [
-        (one.node, multiplications(one, around)) for one, around in inside if one.opcode in PRODUCTS
+    products = [
+        (part.node, multiplications(part, around))
+        for part, around in inside
+        if part.opcode in PRODUCTS
     ]
-    total = sum(number for _, number in found)
-    if len(found) < 2 or not total:
+    total = sum(number for _, number in products)
+    if len(products) < 2 or not total:
         return [(cost, module.nodes[cost.instruction.name])]
     return [
         (
@@ -195,34 +198,34 @@ def _by_node(cost: Cost, module: Module) -> list[tuple[Cost, str]]:
             ),
             node,
         )
-        for node, number in found
+        for node, number in products
     ]
 
 
-def _not_counted(found: _Costs, start: float) -> Iterator[str]:
+def _not_counted(costs: _Costs, start: float) -> Iterator[str]:
     yield (
-        "the host's input and what is returned to it. The higher estimate includes "
+        "the host's input, and results that are returned to the host. The higher estimate includes "
         f"{duration(start)} for the host to start the call, which a loop of calls hides."
     )
-    if found.unknown_loops:
-        yield f"Loops of unknown length ({found.unknown_loops}) count as one trip each."
-    if found.branches:
-        yield f"Conditionals ({found.branches}) count as the mean of their branches."
-    if modelled := {kind for cost in found.all for kind in cost.modelled}:
+    if costs.unknown_loops:
+        yield f"Loops of unknown length ({costs.unknown_loops}) count as one trip each."
+    if costs.branches:
+        yield f"Conditionals ({costs.branches}) count as the mean of their branches."
+    if modelled := {kind for cost in costs.all for kind in cost.modelled}:
         yield (
             f"The compiler gives no cycles for {', '.join(sorted(modelled))}: their time is "
             "modelled."
         )
     others = {
         cost.instruction.target or cost.instruction.opcode
-        for cost in found.all
+        for cost in costs.all
         if cost.instruction.cycles is None and cost.kind != "collective" and not cost.modelled
     }
     if others:
         names = ", ".join(sorted(others)[:6])
-        yield f"The compiler gives no cycles for {names}: they count as what they read and write."
-    if any(cost.kind == "collective" for cost in found.all):
+        yield f"The compiler gives no cycles for {names}: they count as their reads and writes."
+    if any(cost.kind == "collective" for cost in costs.all):
         yield (
-            "Collectives are modelled from the links' bandwidth: hidden behind other work in the "
-            "lower estimate, after it in the higher one."
+            "Collectives are modelled from the links' bandwidth. The lower estimate hides them "
+            "behind other work, and the higher estimate adds them after it."
         )

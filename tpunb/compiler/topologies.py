@@ -1,4 +1,4 @@
-"""libtpu's names of TPU types, and the number of replicas that each runs."""
+"""libtpu's names of TPU types, and the number of replicas that run on each."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from tpunb.compiler.program import CompileError
 from tpunb.tpu.families import HARDWARE, Hardware
 from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
 
-# Both TensorCores of a chip as one device, as TensorFlow has them.
+# Both TensorCores of a chip form one device, as in TensorFlow.
 _CHIPS = {"v4": "megacore"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """A TPU type, or part of one, that a program is compiled for.
+    """A TPU type, or a part of it, as the target of a compilation.
 
     Attributes:
         tpu: The TPU type.
-        replicas: How many run it.
-        partitions: Cores of a replica, over which XLA partitions it.
+        replicas: The number of replicas.
+        partitions: The cores of a replica, over which XLA partitions it.
     """
 
     tpu: Accelerator
@@ -30,24 +30,24 @@ class Target:
 
     @property
     def cores(self) -> int:
-        """All cores that run it."""
+        """The number of cores that run the program."""
         return self.replicas * self.partitions
 
     @property
     def topology(self) -> str:
-        """The name that libtpu has for it: `"v5e:2x4"`; of one core as few chips as there are."""
+        """The name in libtpu: `"v5e:2x4"`. For one core, it has as few chips as possible."""
         x, y, z = self.tpu.mesh if self.cores > 1 else (1, 1, 1)
         flat = self.tpu.family in {"v2", "v3", "v5e", "v6e"}
         return f"{self.tpu.family}:{x}x{y}" if flat else f"{self.tpu.family}:{x}x{y}x{z}"
 
     @property
     def chip(self) -> str:
-        """The name of the chip's configuration, where it is not the default."""
+        """The name of the chip's configuration, if it is not the default."""
         return _CHIPS.get(self.tpu.family, "")
 
     @property
     def hardware(self) -> Hardware:
-        """The memory and the rates of one of its cores."""
+        """The memory and the speed of one core."""
         return HARDWARE[self.tpu.family]
 
 
@@ -56,49 +56,50 @@ def target(tpu: str, replicas: int | None, partitions: int = 1) -> Target:
 
     Args:
         tpu: A TPU type such as `"v5e-8"`.
-        replicas: How many run it; None for as many as there is room for.
-        partitions: Cores of a replica.
+        replicas: The number of replicas; None for as many as fit.
+        partitions: The cores of a replica.
 
     Raises:
-        AcceleratorTypeError: There is no such type.
-        CompileError: A plain number of cores, which no compiler knows; or too few cores.
+        AcceleratorTypeError: The TPU type does not exist.
+        CompileError: The type is a plain number of cores, which no compiler knows, or it has too
+            few cores.
     """
     kind = accelerator(tpu)
     if kind.family not in HARDWARE:
         raise CompileError(
             f"{kind.name}: the compiler needs a TPU type, not a number of cores.",
-            fix="Name one, such as tpu='v5e-8'.",
+            fix="Name a type, such as tpu='v5e-8'.",
         )
     if kind.num_devices < partitions:
         raise CompileError(
-            f"A replica has {partitions} cores, and a {kind.name} has {kind.num_devices}.",
+            f"A replica has {partitions} cores, but a {kind.name} has {kind.num_devices}.",
             fix="Choose a larger type, or fewer logical devices.",
         )
     return Target(kind, replicas or kind.num_devices // partitions, partitions)
 
 
 def family_of(kind: Target) -> Iterator[Target]:
-    """The types of a target's family on which one of its replicas has room, smallest first."""
+    """Yield the types of a target's family that have room for a replica, smallest first."""
     for name in accelerator_types():
-        found = accelerator(name)
-        if found.family == kind.tpu.family and found.num_devices >= kind.partitions:
-            yield Target(found, found.num_devices // kind.partitions, kind.partitions)
+        other = accelerator(name)
+        if other.family == kind.tpu.family and other.num_devices >= kind.partitions:
+            yield Target(other, other.num_devices // kind.partitions, kind.partitions)
 
 
 def targets(tpu: str | Sequence[str] | None, strategy: Any = None) -> list[Target]:
-    """Return the targets to compile for: types by name, or by default a strategy's.
+    """Return the targets to compile for: types by name, or by default the strategy's type.
 
     Raises:
-        CompileError: The type is not known.
-        AcceleratorTypeError: There is no such type.
+        CompileError: No type is given, and the strategy has none.
+        AcceleratorTypeError: A TPU type does not exist.
     """
     resolver = getattr(getattr(strategy, "extended", None), "_tpu_cluster_resolver", None)
     kind = getattr(resolver, "accelerator", None)
-    own = kind.name if kind is not None and kind.hbm_bytes else None  # else a number of cores
+    own = kind.name if kind is not None and kind.hbm_bytes else None  # not for a number of cores
     if tpu is None and own is None:
         raise CompileError(
-            "The TPU type to compile for is not known.",
-            fix="Name one, with --for v5e-8 or tpu='v5e-8', or connect to one.",
+            "No TPU type to compile for is given.",
+            fix="Name a type, with --for v5e-8 or tpu='v5e-8', or connect to a TPU.",
         )
     names = [own] if tpu is None else [tpu] if isinstance(tpu, str) else list(tpu)
     replicas, partitions = cores_of(strategy)
@@ -106,6 +107,6 @@ def targets(tpu: str | Sequence[str] | None, strategy: Any = None) -> list[Targe
 
 
 def cores_of(strategy: Any) -> tuple[int, int]:
-    """The replicas of a strategy, and the cores of each."""
+    """Return the number of a strategy's replicas, and the cores of each."""
     devices = getattr(getattr(strategy, "extended", None), "_tpu_devices", None)
     return (1, 1) if devices is None else (int(devices.shape[0]), int(devices.shape[1]))

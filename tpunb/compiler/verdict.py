@@ -1,4 +1,4 @@
-"""One replica function for one TPU type: ask libtpu, and read its answer."""
+"""The verdict on one replica function for one TPU type: ask libtpu, and read its answer."""
 
 from __future__ import annotations
 
@@ -29,21 +29,20 @@ from tpunb.errors.refusals import LIBTPU, SMALLER, refusal_of
 from tpunb.tpu.compiled_program import CodeLine, ProgramMemory
 
 _SECONDS = 300.0
-"""How long compiling for one type may take where nothing else is said."""
-# So close to the limit, low effort may come to another verdict than all of it.
+"""The time limit of compiling for one type, by default."""
+# This close to the limit, low effort may come to another verdict than full effort.
 _CLOSE = 0.1
 _ROOMIEST = "v5p-8"
-_PARTLY = "The largest tensors are those of the same program compiled for v5p, where it fits."
+_PARTLY = "The largest tensors are from the same program compiled for v5p, where it fits."
 DEPENDS_ON_DATA = (
-    "Some sizes depend on data: a TPU reserves room for the largest, and computes all of it. Not "
-    "every operation supports such sizes, and TensorFlow may refuse to return them."
+    "Some sizes depend on data. A TPU reserves room for the largest size and computes all of it. "
+    "Some operations do not support such sizes, and TensorFlow may refuse to return them."
 )
-"""A note on programs that have such sizes inside."""
+"""A note on programs that have such sizes."""
 
 _INEXPRESSIBLE = "#stablehlo.bounds<"
 _CANNOT_BE_EXPRESSED = (
-    "A tensor would have several sizes that are not fixed, which the compiler's input format does "
-    "not have."
+    "A tensor would have several open sizes, which the compiler's input format cannot express."
 )
 _LOW_EFFORT = "Compiled at low effort; full effort may change the peak by a few percent."
 
@@ -53,11 +52,11 @@ class Settings:
     """Settings of a compilation.
 
     Attributes:
-        choose: Which of the lines that led to an error is shown.
-        deadline: When all of it has to be done.
-        speed: Whether an estimate of the time is wanted, which takes ten times as long.
-        details: Whether tensors, lines and layers are wanted, beside the verdict and the peak.
-        progress: Is called with a sentence about what is done next.
+        choose: Chooses the line to show, from the lines that led to an error.
+        deadline: The deadline for the whole compilation.
+        speed: Whether to estimate the time, which takes ten times as long.
+        details: Whether to find tensors, lines and layers, beside the verdict and the peak.
+        progress: Called with a sentence about each next step.
     """
 
     choose: Choose
@@ -68,7 +67,7 @@ class Settings:
 
 
 def deadline_for(kinds: Sequence[Target], timeout: float | None) -> Deadline:
-    """Return the deadline for compiling for some types, starting now."""
+    """Return the deadline for compiling for several types, from now on."""
     return Deadline(_SECONDS * len(kinds) if timeout is None else timeout)
 
 
@@ -77,8 +76,8 @@ class Lowering:
     """A function lowered for a number of replicas.
 
     Attributes:
-        prepared: One for each call of `strategy.run` in it.
-        examples: The global batch; None where it is not known.
+        prepared: One prepared function for each call of `strategy.run` in it.
+        examples: The global batch; None if unknown.
     """
 
     prepared: Sequence[Prepared]
@@ -87,34 +86,35 @@ class Lowering:
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A function that is lowered for the TPU types that it is compiled for.
+    """A function that is lowered for each TPU type that it is compiled for.
 
     Attributes:
-        lowered: Lowers it for a number of replicas: once for each, or for all.
+        lowered: Lowers it for a number of replicas.
     """
 
     lowered: Callable[[int], Lowering]
 
     def on(self, wanted: Target, settings: Settings) -> TpuProgram:
-        """Compiles it for one TPU type."""
+        """Compile the function for one TPU type."""
         lowering = self.lowered(wanted.replicas)
         examples = lowering.examples
-        return merged([program_for(one, wanted, settings, examples) for one in lowering.prepared])
+        programs = [program_for(each, wanted, settings, examples) for each in lowering.prepared]
+        return merged(programs)
 
 
 def program_for(
     prepared: Prepared, wanted: Target, settings: Settings, examples: int | None = None
 ) -> TpuProgram:
-    """Compiles a replica function for one TPU type.
+    """Compile a replica function for one TPU type.
 
     Args:
-        prepared: The function, lowered.
-        wanted: What to compile for.
-        settings: How.
+        prepared: The lowered function.
+        wanted: The target of the compilation.
+        settings: The settings of the compilation.
         examples: The global batch.
 
     Raises:
-        CompilerUnavailableError: There is no compiler.
+        CompilerUnavailableError: The compiler is not available.
     """
     begin = time.monotonic()
     program = TpuProgram(
@@ -122,7 +122,7 @@ def program_for(
     )
     if prepared.errors or prepared.unknown:
         return dataclasses.replace(program, errors=prepared.errors, unknown=prepared.unknown)
-    # JAX's own compilation, which users hold it against, is at full effort.
+    # JAX's own compilation is at full effort, and users compare the two.
     low = not settings.speed and not (prepared.jax and settings.details)
     available = wanted.hardware.usable_bytes
     settings.progress(f"compiling for {wanted.tpu.name}")
@@ -131,7 +131,7 @@ def program_for(
         needed = answer.peak if isinstance(answer, Compiled) else needed_bytes(answer.message)
         if low and needed and abs(needed - available) < _CLOSE * available:
             settings.progress(
-                f"compiling for {wanted.tpu.name} again, at full effort: it is close to the limit"
+                f"compiling for {wanted.tpu.name} again at full effort: it is close to the limit"
             )
             low = False
             answer = _ask(prepared, wanted, settings, low)
@@ -149,7 +149,7 @@ def program_for(
     except ChildLostError as error:
         reason = str(error)
         if error.crashed and prepared.bounded is not None:
-            reason += f" It may be sizes that are not fixed. {prepared.bounded.fix}"
+            reason += f" The open sizes may be the reason. {prepared.bounded.fix}"
         program = dataclasses.replace(program, unknown=reason, crashed=error.crashed)
     if prepared.unsized and not program.unknown and not _beside_memory(program):
         program = TpuProgram(
@@ -166,9 +166,9 @@ def _beside_memory(program: TpuProgram) -> bool:
 def _refused_for_bounds(
     program: TpuProgram, message: str, prepared: Prepared, wanted: Target, settings: Settings
 ) -> TpuProgram:
-    """The verdict on a program with bounded sizes that libtpu refuses for whatever reason.
+    """Return the verdict on a program with bounded sizes that libtpu refuses.
 
-    It is these sizes if libtpu takes the same program with fixed ones.
+    The bounded sizes are the reason if libtpu accepts the same program with fixed sizes.
     """
     assert prepared.bounded is not None
     settings.progress(f"compiling for {wanted.tpu.name} with fixed sizes, to find the reason")
@@ -181,8 +181,8 @@ def _refused_for_bounds(
     if _INEXPRESSIBLE in message:
         fix = prepared.bounded.fix
         return dataclasses.replace(program, unknown=f"{_CANNOT_BE_EXPRESSED} {fix}")
-    found = _NODE.search(message)
-    problem = prepared.bounded.problem(message, found[1] if found else "")
+    match = _NODE.search(message)
+    problem = prepared.bounded.problem(message, match[1] if match else "")
     return dataclasses.replace(program, errors=(problem,))
 
 
@@ -198,7 +198,7 @@ def _accepted(
     origins, estimate = prepared.origins, None
     lines: set[SourceLine] = set()
     notes = [*program.notes]
-    if answer.bounded and prepared.bounded is None:  # else `prepared` says what is known
+    if answer.bounded and prepared.bounded is None:  # otherwise `prepared` has a note
         notes.append(DEPENDS_ON_DATA)
     if module is not None:
         lines = {line for node in set(module.nodes.values()) if (line := origins.line(node))}
@@ -237,20 +237,20 @@ def _too_large(
     wanted: Target,
     settings: Settings,
 ) -> TpuProgram:
-    """A program that does not fit.
+    """Return a program with the error that it does not fit.
 
     Args:
-        program: What is known of it.
+        program: The program so far.
         message: The compiler's error.
-        needed: The bytes that it names; 0 if it names none.
+        needed: The bytes that the error names; 0 if it names none.
         prepared: The function.
         wanted: The TPU type.
-        settings: How it was compiled.
+        settings: The settings of the compilation.
     """
     available, held = wanted.hardware.usable_bytes, prepared.least_bytes(wanted)
     least = max(held, available, _allocation(message))
     if max(needed, held) >= _OVERFLOWS:
-        needed, least = 0, max(needed, least)  # a sum that has overflowed is too small
+        needed, least = 0, max(needed, least)  # an overflowed sum is too small
     roomy = _in_a_larger_memory(prepared, wanted, settings)
     bound = not needed and (roomy is None or roomy.peak <= least)
     memory = dataclasses.replace(
@@ -261,14 +261,14 @@ def _too_large(
         exact=bool(needed),
         bound=bound,
     )
-    reason = f"The program takes {memory.takes} of a core's {byte_count(available)}."
+    reason = f"The program needs {memory.takes} of a core's {byte_count(available)}."
     if bound and least == available:
-        reason = f"The program does not fit into a core's {byte_count(available)}."
+        reason = f"The program does not fit in a core's {byte_count(available)}."
     largest = memory.largest[0] if memory.largest else None
     node = largest.node if largest else ""
     if largest is not None:
-        of = f"{largest.operation or largest.kind}{f' `{node}`' if node else ''}"
-        reason += f" The largest tensor, {largest.text} of {of}, takes "
+        source = f"{largest.operation or largest.kind}{f' `{node}`' if node else ''}"
+        reason += f" The largest tensor, {largest.text} of {source}, takes "
         reason += f"{byte_count(largest.padded_bytes)}."
     problem = _located(
         Problem("memory", reason, SMALLER, message=message, node=node), prepared, settings
@@ -287,7 +287,7 @@ def _located(problem: Problem, prepared: Prepared, settings: Settings) -> Proble
 def _in_a_larger_memory(
     prepared: Prepared, wanted: Target, settings: Settings
 ) -> ProgramMemory | None:
-    """Compile a program that does not fit for a larger memory, to show what takes it."""
+    """Compile a program for a larger memory, to find the tensors that do not fit."""
     roomy = target(_ROOMIEST, None, min(wanted.partitions, 4))
     if not settings.details or wanted.hardware.usable_bytes >= roomy.hardware.usable_bytes:
         return None
@@ -302,8 +302,8 @@ def _in_a_larger_memory(
 
 
 _OVERFLOWS = 2**50
-"""From here on libtpu's sums may have overflowed: it counts in 64 bits. Version 0.0.52 reports
-4 EiB for five results of 4 EiB each, and takes two to four of them for a program that fits."""
+"""From this size libtpu's sums may have overflowed 64 bits. libtpu 0.0.52 reports 4 EiB for five
+results of 4 EiB each, and accepts two to four of them as a program that fits."""
 
 _UNITS = {unit: 2 ** (10 * power) for power, unit in enumerate(["", *"KMGTPE"])}
 _SIZE = r"([\d.]+)([KMGTPE]?)i?B?"
@@ -321,32 +321,32 @@ _TYPES = {"s64": "int64", "u64": "uint64", "f64": "float64", "c128": "complex128
 
 
 def needed_bytes(message: str) -> int | None:
-    """Reads from the error how much HBM a program that does not fit would need.
+    """Return the HBM that a program which does not fit would need, according to the error.
 
     Returns:
-        Bytes; 0 where the error does not say how many, None for another error.
+        Bytes; 0 if the error does not say how many, None for another error.
     """
-    # Within the core's fast memory it is another matter.
+    # Errors about the core's fast memory are a different matter.
     if "vmem" in message.lower() or not re.search("HBM|hbm", message):
         return None
     if "RESOURCE_EXHAUSTED" not in message and "Ran out of memory" not in message:
         return None
     for pattern in _NEEDED:
-        if found := pattern.search(message):
-            return int(float(found[1]) * _UNITS[found[2]])
+        if match := pattern.search(message):
+            return int(float(match[1]) * _UNITS[match[2]])
     return 0
 
 
 def _allocation(message: str) -> int:
-    """The bytes of the single buffer that an error names; the program needs more."""
-    found = _ALLOCATION.search(message)
-    return int(found[1]) if found else 0
+    """Return the bytes of the single buffer that an error names. The program needs more."""
+    match = _ALLOCATION.search(message)
+    return int(match[1]) if match else 0
 
 
 def refusal(message: str) -> Problem:
-    """Explains why libtpu refuses a program for another reason than memory."""
-    found = _NODE.search(message)
-    node = found[1] if found else ""
+    """Explain why libtpu refuses a program for another reason than memory."""
+    match = _NODE.search(message)
+    node = match[1] if match else ""
     if known := refusal_of(message, LIBTPU):
         kind = _OF_X64.search(message)
         types = _TYPES.get(kind[1], "64 bits") if kind else "64 bits"
@@ -355,7 +355,7 @@ def refusal(message: str) -> Problem:
         first = unmarked(message).splitlines()[0].rstrip(".") if message else "it gives no reason"
         code, reason = "compile", f"The TPU's compiler refuses it: {first}."
         explained = explain(message)
-        fix = "Write it with other operations, or report it with this message."
+        fix = "Use other operations, or report this message."
         fix = explained.fix if explained else fix
     return Problem(code, reason, fix, message=message, node=node)
 
@@ -366,11 +366,11 @@ LOWERING = "lowering the function to HLO"
 
 @contextlib.contextmanager
 def reporting(progress: Callable[[str], None] | None) -> Iterator[Callable[[str], None]]:
-    """Gives what to call with each thing that is done next.
+    """Yield a function to call with each next step.
 
     Args:
-        progress: What the caller wants it told to; None for a line in the notebook's cell, from
-            two seconds on, above the types that are done.
+        progress: Receives the steps. None shows them in a line of the notebook's cell, from two
+            seconds on, above the completed types.
     """
     if progress is not None and is_watched():
         yield progress
@@ -392,6 +392,6 @@ def reporting(progress: Callable[[str], None] | None) -> Iterator[Callable[[str]
 def _said(
     progress: Callable[[str], None], programs: Sequence[TpuProgram], left: Sequence[str]
 ) -> None:
-    """Say which type is done, and which are left."""
+    """Report the type that is done, and the types that are left."""
     if programs and left:
         progress(f"{programs[-1].headline} Left: {', '.join(left)}.")

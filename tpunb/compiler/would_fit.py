@@ -1,4 +1,4 @@
-"""What would fit of a program that does not: a smaller batch, more cores, parts computed again."""
+"""Alternatives that fit: a smaller batch, more cores, parts that are computed again."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def with_what_fits(
     models: Sequence[Any] = (),
     jax_call: tuple[Any, Sequence[Any]] | None = None,
 ) -> TpuProgram:
-    """Compiles alternatives to a program that does not fit; the fix of its error is those that do.
+    """Compile alternatives to a program that does not fit, and add those that fit to the fix.
 
-    They are a smaller batch; for a global batch, the same on more cores; for models the same with
-    their blocks computed again for the gradient; for a function of JAX the same with the bodies of
-    its scans computed again, and on more cores.
+    The alternatives are a smaller batch, and for a global batch the same batch on more cores. For
+    models, their blocks are computed again for the gradient. For a JAX function, the bodies of its
+    scans are computed again, or it gets more cores.
 
     Args:
-        program: The program; one that fits, or has other errors, is returned as it is.
-        kind: What it was compiled for.
-        settings: How.
-        batches: Makes the function with any batch.
-        models: The Keras models in it.
-        jax_call: A function of JAX without models, and its arguments.
+        program: The program. A program that fits or has other errors is returned unchanged.
+        kind: The target that it was compiled for.
+        settings: The settings of the compilation.
+        batches: Returns the function with any batch.
+        models: The Keras models in the function.
+        jax_call: A JAX function without models, and its arguments.
     """
     if [error.code for error in program.errors] != ["memory"]:
         return program
@@ -60,26 +60,26 @@ def with_what_fits(
         try:
             for fix in way:
                 fixes.append(fix)
-        except TpunbError:  # It has no batch, or no other TPU type can take it.
+        except TpunbError:  # the function has no batch, or no other TPU type fits it
             continue
-        except Exception as failure:  # The function may not take another batch.
+        except Exception as failure:  # the function may not accept another batch
             if is_of_this_package(traceback.extract_tb(failure.__traceback__)[-1].filename):
                 report_internal_error(failure, logger("compiler"), "An alternative is left out.")
     (error,) = program.errors
-    error = dataclasses.replace(error, fix=" ".join([*(one.sentence for one in fixes), error.fix]))
-    batch = next((one.batch for one in fixes if one.batch is not None), None)
+    error = dataclasses.replace(error, fix=" ".join([*(fix.sentence for fix in fixes), error.fix]))
+    batch = next((fix.batch for fix in fixes if fix.batch is not None), None)
     return dataclasses.replace(program, errors=(error,), fitting_batch=batch)
 
 
 class _Fix(NamedTuple):
-    """What fits, in a sentence, and the batch if it is a smaller one."""
+    """An alternative that fits, in one sentence, and its batch if that is smaller."""
 
     sentence: str
     batch: int | None = None
 
 
 def _takes(program: TpuProgram) -> str:
-    """The memory that a program takes, in words; empty where it does not fit."""
+    """Return a program's memory in words, or an empty string if it does not fit."""
     return f"{byte_count(program.memory.peak)} a core" if program.ok and program.memory else ""
 
 
@@ -90,35 +90,35 @@ def _other_batches(
     batches: Callable[[], AnyBatch],
     models: Sequence[Any],
 ) -> Iterator[_Fix]:
-    """The sentences on a smaller batch, a larger type, and a model's blocks computed again."""
-    made = batches()
-    if made.before is None:
+    """Yield the sentences about a smaller batch, a larger type, and recomputed blocks."""
+    resizable = batches()
+    if resizable.before is None:
         return
-    own = made.before // made.times
-    # Halves, from the first that may fit if memory is proportional to the batch.
+    own = resizable.before // resizable.times
+    # Try halves, from the first that may fit if memory is proportional to the batch.
     over = program.memory.fraction if program.memory else 1.0
     halves = (own >> power for power in range(1, own.bit_length()))
     for size in itertools.islice((half for half in halves if half * over <= own), _TRIES):
         settings.progress(f"trying a batch of {grouped(size)} a replica on {kind.tpu.name}")
-        if takes := _takes(made.on(kind, size, settings)):
+        if takes := _takes(resizable.on(kind, size, settings)):
             whole, batch = size, f"{grouped(size)} a replica"
             if program.examples:
                 whole = size * kind.replicas
                 batch = f"{grouped(whole)} ({batch})"
-            elif made.replicas is not None:  # the batch of all devices, in a function of JAX
-                whole = size * made.replicas
-                each = f" ({grouped(size)} a core)" if made.replicas > 1 else ""
+            elif resizable.replicas is not None:  # a JAX function has the batch of all devices
+                whole = size * resizable.replicas
+                each = f" ({grouped(size)} a core)" if resizable.replicas > 1 else ""
                 batch = f"{grouped(whole)}{each}"
             yield _Fix(f"A batch of {batch} fits: {takes}.", whole)
-            yield from _on_a_larger_type(program.examples or 0, size, kind, settings, made)
+            yield from _on_a_larger_type(program.examples or 0, size, kind, settings, resizable)
             break
-    yield from _blocks_again(lambda: made.on(kind, own, settings), models, kind, settings)
+    yield from _blocks_again(lambda: resizable.on(kind, own, settings), models, kind, settings)
 
 
 def _on_a_larger_type(
     examples: int, size: int, kind: Target, settings: Settings, batches: AnyBatch
 ) -> Iterator[_Fix]:
-    """The sentence that a global batch fits on the smallest type with at most `size` a replica."""
+    """Yield the sentence that a global batch fits on a type with at most `size` per replica."""
     for larger in family_of(kind):
         each, rest = divmod(examples, larger.replicas)
         if 0 < each <= size and not rest:
@@ -133,7 +133,7 @@ def _on_a_larger_type(
 def _blocks_again(
     compiled: Callable[[], TpuProgram], models: Sequence[Any], kind: Target, settings: Settings
 ) -> Iterator[_Fix]:
-    """The sentence that a batch fits if `keras.remat` wraps the models' blocks."""
+    """Yield the sentence that a batch fits if `keras.remat` wraps the models' blocks."""
     # Models may share a block, and a cell may reach a model by several names.
     blocks = list({id(block): block for model in models for block in blocks_of(model)}.values())
     remat = getattr(sys.modules.get("keras"), "remat", None)
@@ -141,7 +141,7 @@ def _blocks_again(
         return
 
     def again(call: Callable[..., Any]) -> Callable[..., Any]:
-        # Keywords such as `training` are no tensors, which are all that either backend takes.
+        # Both backends accept only tensors, so pass keywords such as `training` separately.
         return lambda *args, **options: remat(lambda *tensors: call(*tensors, **options))(*args)
 
     settings.progress(f"trying {kind.tpu.name} with {len(blocks)} blocks computed again")
@@ -158,10 +158,10 @@ def _blocks_again(
 
 
 def _scans_again(fn: Any, args: Sequence[Any], kind: Target, settings: Settings) -> Iterator[_Fix]:
-    """The sentence that a function of JAX fits if `jax.checkpoint` wraps its scans' bodies.
+    """Yield the sentence that a JAX function fits if `jax.checkpoint` wraps its scans' bodies.
 
-    These are a model's layers as a rule, and a scan keeps what the gradient needs of each. Outside
-    of scans the TPU's compiler itself computes again what does not fit.
+    The bodies are usually a model's layers, and a scan keeps the values of each that the gradient
+    needs. Outside scans, the TPU's compiler itself recomputes values that do not fit.
     """
     jax: Any = sys.modules["jax"]
     scan = jax.lax.scan
@@ -175,7 +175,7 @@ def _scans_again(fn: Any, args: Sequence[Any], kind: Target, settings: Settings)
         return scan(jax.checkpoint(body, prevent_cse=False), *args, **options)
 
     settings.progress(f"trying {kind.tpu.name} with scans computed again")
-    # JAX keeps what it has traced, for each setting: this one changes no program, and warns.
+    # JAX keeps traces per setting. Change a setting that affects no program, only warnings.
     other = "allow" if jax.config.jax_numpy_rank_promotion == "warn" else "warn"
     with (
         warnings.catch_warnings(),
@@ -188,7 +188,7 @@ def _scans_again(fn: Any, args: Sequence[Any], kind: Target, settings: Settings)
         known = sorted({line for line in lines if line is not None})
         at = f" at line{'s' if len(known) > 1 else ''} {' and '.join(map(str, known))}"
         yield _Fix(
-            "The same fits if jax.checkpoint wraps the body of jax.lax.scan"
+            "The same call fits if jax.checkpoint wraps the body of jax.lax.scan"
             f"{at if known else ''}: {takes}."
         )
 
@@ -196,35 +196,35 @@ def _scans_again(fn: Any, args: Sequence[Any], kind: Target, settings: Settings)
 def _on_more_cores(
     fn: Any, args: Sequence[Any], kind: Target, settings: Settings
 ) -> Iterator[_Fix]:
-    """The sentence that a function of JAX fits on more cores of the same family.
+    """Yield the sentence that a JAX function fits on more cores of the same family.
 
-    Its mesh is longer along an axis; without one, its batch is sharded.
+    Its mesh is extended along an axis. Without a mesh, its batch is sharded.
     """
     jax: Any = sys.modules["jax"]
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree_util.tree_leaves(list(args))]
-    meshes = [one.mesh for one in shardings if isinstance(one, jax.sharding.NamedSharding)]
-    mesh = next((one for one in meshes if one.size > 1), None)
+    meshes = [own.mesh for own in shardings if isinstance(own, jax.sharding.NamedSharding)]
+    mesh = next((mesh for mesh in meshes if mesh.size > 1), None)
     devices = 1 if mesh is None else mesh.size
     least = max(devices + 1, kind.tpu.num_devices)
-    larger = [one for one in family_of(kind) if one.cores >= least and one.cores % devices == 0]
-    for found in larger[:_TRIES]:
-        settings.progress(f"trying {found.tpu.name}")
+    larger = [t for t in family_of(kind) if t.cores >= least and t.cores % devices == 0]
+    for target in larger[:_TRIES]:
+        settings.progress(f"trying {target.tpu.name}")
         if mesh is None:
-            named = jax.sharding.AbstractMesh((found.cores,), ("data",))
+            named = jax.sharding.AbstractMesh((target.cores,), ("data",))
             sharding = jax.sharding.NamedSharding(named, jax.sharding.PartitionSpec("data"))
             batch, with_batch = jax_functions.any_batch(fn, args)
             spread = with_batch(batch, sharding)
-            how = f"with its batch sharded over an AbstractMesh(({found.cores},), ('data',))"
+            how = f"with its batch sharded over an AbstractMesh(({target.cores},), ('data',))"
         else:
-            spread, how = _spread(args, mesh, found.cores)
+            spread, how = _spread(args, mesh, target.cores)
         function = jax_functions.function_for(fn, spread, None, settings)
-        if takes := _takes(function.on(found, settings)):
-            yield _Fix(f"It fits on a {found.tpu.name} {how}: {takes}.")
+        if takes := _takes(function.on(target, settings)):
+            yield _Fix(f"It fits on a {target.tpu.name} {how}: {takes}.")
             return
 
 
 def _spread(args: Sequence[Any], mesh: Any, cores: int) -> tuple[list[Any], str]:
-    """The arguments on a mesh of so many cores, whose longest axis is longer."""
+    """Return the arguments on a mesh of `cores` cores, whose longest axis is extended."""
     jax: Any = sys.modules["jax"]
     sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
     axis = max(sizes, key=lambda name: sizes[name])

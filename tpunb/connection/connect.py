@@ -29,20 +29,20 @@ _log = logger("connection")
 
 @takes(Request)
 def connect(tpu: str | None = None, **values: Any) -> Connection:
-    """Connects to a TPU, or to a virtual one.
+    """Connect to a TPU, or to a virtual one.
 
-    With neither `tpu` nor `simulate`, `TPUNB_TPU` decides; without it, the TPU of
-    this machine is taken, or a virtual v5e-8 if there is none, and the
-    connection's notes say why.
+    With neither `tpu` nor `simulate`, `TPUNB_TPU` decides. If it is not set, connect to the TPU
+    of this machine, or to a virtual v5e-8 if there is none. The connection's notes give the
+    reason.
 
     Returns:
-        The connection; also a context manager that closes it.
+        The connection, which is also a context manager that closes it.
 
     Raises:
-        AcceleratorTypeError: There is no such TPU type.
+        AcceleratorTypeError: The TPU type does not exist.
         ComputationShapeError: The computation shape or the number of replicas
             does not fit.
-        ConnectError: No TPU is found where one is wanted, or it does not answer.
+        ConnectError: A TPU is required but none is found, or it does not answer.
         VirtualDevicesError: TensorFlow has started with too few devices for
             this virtual TPU.
     """
@@ -50,20 +50,20 @@ def connect(tpu: str | None = None, **values: Any) -> Connection:
 
 
 def TPUStrategy(tpu: str = "") -> Any:
-    """A strategy on the TPU here, or on a virtual one, in one call.
+    """Return a strategy on this machine's TPU, or on a virtual TPU, in one call.
 
-    In the manner of TF-GNN's `runner.TPUStrategy`: it finds the TPU, connects to
-    it, initialises it and makes the strategy, as `connect` does.
+    Like TF-GNN's `runner.TPUStrategy`, this function finds the TPU, connects to it, initialises
+    it and makes the strategy, as `connect` does.
 
     Args:
-        tpu: As `connect` takes it; by default `TPUNB_TPU`, else the TPU of this
-            machine, else a virtual v5e-8 with a warning.
+        tpu: The TPU, as for `connect`. By default `TPUNB_TPU`, or the TPU of this machine,
+            or a virtual v5e-8 with a warning.
 
     Returns:
         A `tf.distribute.TPUStrategy`.
 
     Raises:
-        ConnectError: No TPU is found where one is wanted, or it does not answer.
+        ConnectError: A TPU is required but none is found, or it does not answer.
         VirtualDevicesError: TensorFlow has started with too few devices.
     """
     plan = resolve(Request(tpu))
@@ -74,11 +74,11 @@ def TPUStrategy(tpu: str = "") -> Any:
 
 
 def make_connection(plan: Plan, say: Callable[[str], None] | None = None) -> Connection:
-    """Connects as planned; see `connect` for the errors.
+    """Connect as planned. `connect` lists the errors.
 
     Args:
-        plan: What to connect to.
-        say: Called with what is being done, where it takes time.
+        plan: The TPU to connect to.
+        say: Called with a description of each step that takes time.
     """
     begin = time.perf_counter()
     _log.debug("asked for %s", plan.request)
@@ -103,14 +103,14 @@ def make_connection(plan: Plan, say: Callable[[str], None] | None = None) -> Con
 
 
 def _stand_in(plan: Plan, error: ConnectError) -> Connection:
-    """Falls back to a virtual TPU when the one found cannot be used, with a warning."""
+    """Fall back to a virtual TPU, with a warning, because the TPU found cannot be used."""
     from tpunb.connection.hardware.attempt import SIMULATE
 
     reason = error.message.strip().replace("\n", " ").rstrip(".")
     note = f"The TPU found here cannot be used ({reason}): this is a virtual {DEFAULT_TPU}."
-    fix = error.fix.replace(SIMULATE, "").strip()  # that is what happens
+    fix = error.fix.replace(SIMULATE, "").strip()  # simulating is what happens already
     notes = (note, *((f"To use the TPU: {fix}",) if fix else ()))
-    # The summary says so too, but neither a script nor `c = %tpu_connect` shows it.
+    # The summary has the same note, but scripts and `c = %tpu_connect` do not show it.
     warnings.warn(" ".join(notes), stacklevel=4)
     return _virtual(
         dataclasses.replace(plan, kind="virtual", tpu=DEFAULT_TPU, fallback=False, notes=notes)
@@ -124,7 +124,7 @@ def _virtual(plan: Plan, say: Callable[[str], None] | None = None) -> Connection
 
     pod = open_pod(plan, say)
     for other in open_connections():
-        other.close()  # TensorFlow connects to one set of workers at a time
+        other.close()  # TensorFlow connects to only one set of workers at a time
     try:
         connection = _on_cores(plan, pod.accelerator, pod)
     except BaseException:
@@ -135,7 +135,7 @@ def _virtual(plan: Plan, say: Callable[[str], None] | None = None) -> Connection
 
 
 def _on_cores(plan: Plan, tpu: Accelerator, pod: Pod | None) -> Connection:
-    """Connects to a virtual TPU in this process or on a Pod's workers."""
+    """Connect to a virtual TPU in this process or on the workers of a Pod."""
     request = plan.request
     import_tensorflow()
     from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology

@@ -1,4 +1,4 @@
-"""A connection to a TPU, real or virtual: what it consists of, and what runs on it."""
+"""A connection to a TPU, real or virtual, and the code that runs on it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class RunResult:
     """The result of a run of many steps.
 
     Attributes:
-        value: What the last step returned: per-replica values where it is made of tensors.
-        history: What was plotted.
-        steps: How many steps were made.
+        value: The value of the last step: per-replica values if it consists of tensors.
+        history: The plotted values.
+        steps: The number of steps made.
         stopped: Whether an interrupt ended the run early.
-        timings: What it has taken.
+        timings: The times that the run took.
     """
 
     value: Any
@@ -51,15 +51,15 @@ _opened: list[weakref.ref[Connection]] = []
 
 
 def latest_connection() -> Connection | None:
-    """The connection that was opened last and is still open."""
+    """Return the latest connection that is still open, or None."""
     return next(reversed(open_connections()), None)
 
 
 def open_connections() -> list[Connection]:
-    """The connections of this process that are open, the oldest first."""
-    found = [opened for ref in _opened if (opened := ref()) is not None and not opened.closed]
-    _opened[:] = [weakref.ref(connection) for connection in found]
-    return found
+    """Return the open connections of this process, the oldest first."""
+    connections = [opened for ref in _opened if (opened := ref()) is not None and not opened.closed]
+    _opened[:] = [weakref.ref(connection) for connection in connections]
+    return connections
 
 
 class Connection:
@@ -69,18 +69,18 @@ class Connection:
         strategy: The `tf.distribute.TPUStrategy`.
         resolver: The cluster resolver.
         topology: The `tf.tpu.experimental.Topology`.
-        device_assignment: Which cores form a replica; None if each is one.
+        device_assignment: The cores of each replica; None if every core is a replica.
         kind: `"virtual"` or `"hardware"`.
-        tpu: The TPU type that is simulated, or what was connected to.
+        tpu: The simulated TPU type, or the TPU that was connected to.
         request: The options.
-        plan: What they resolved to.
+        plan: The resolved request.
         pod: The workers of a virtual Pod; None for any other TPU.
         notes: Sentences to show to the user.
         closed: Whether `close` was called.
-        timings: What the last run of many steps has taken; None before the first.
-        program: What `%%tpu_compile` has compiled last, a `TpuProgram` or several; or None.
+        timings: The times of the last run of many steps; None before the first run.
+        program: The latest result of `%%tpu_compile`, a `TpuProgram` or several; or None.
         lent: The patches of TensorFlow's names, with `patch=True`.
-        link: Identifies the connection's live displays, which may outlive it.
+        link: The id of the connection's live displays, which may outlive the connection.
     """
 
     def __init__(
@@ -115,9 +115,9 @@ class Connection:
         fit_notes.opened(strategy)
 
     def lost(self) -> tuple[str, ...]:
-        """The addresses of workers that are gone or were restarted since connecting.
+        """Return the addresses of workers that have gone or restarted since connecting.
 
-        Their values are lost: connect again, then recreate models and datasets.
+        Their values are lost. Connect again, then make models and datasets again.
         """
         if self.pod is not None:
             return self.pod.lost()
@@ -128,7 +128,7 @@ class Connection:
         return hardware.lost(self.resolver)
 
     def memory_per_core(self) -> tuple[int, ...]:
-        """Bytes that the variables of the strategy hold on each core, in the cores' order."""
+        """Return the bytes of the strategy's variables on each core, in the cores' order."""
         from tpunb.display.describe.connection import memory_per_core
 
         topology = self.describe().topology
@@ -137,7 +137,7 @@ class Connection:
 
     @property
     def cells(self) -> CellRunner:
-        """Runs the bodies of cells on every replica, and remembers their traces.
+        """The runner that runs cells on every replica and keeps their traces.
 
         Raises:
             NotConnectedError: The connection is closed.
@@ -159,17 +159,17 @@ class Connection:
         reduce: Mapping[str, str] | None = None,
         gather: Mapping[str, int] | None = None,
     ) -> CellResult:
-        """Runs Python source on every replica, as `%%tpu_run` does.
+        """Run Python source on every replica, as `%%tpu_run` does.
 
         Args:
             source: The body of a cell.
-            namespace: Where its names come from and where those that it assigns
-                go, as `globals()`.
+            namespace: The mapping to read names from and to store assigned names in, such as
+                `globals()`.
             reduce: Names to combine over the replicas, by `"mean"` or `"sum"`.
             gather: Names to concatenate over the replicas, with the axis.
 
         Returns:
-            The last expression's value and the names assigned.
+            The value of the last expression and the assigned names.
 
         Raises:
             CellError: The source cannot run on the replicas.
@@ -190,33 +190,33 @@ class Connection:
         reduce: Mapping[str, str] | None = None,
         gather: Mapping[str, int] | None = None,
     ) -> RunResult:
-        """Runs a function on every replica, step after step, as `%%tpu_run` does with a cell.
+        """Run a function on every replica, step after step, as `%%tpu_run` does with a cell.
 
-        Steps are made in loops inside of one `tf.function`, so that the host pays once
-        for many. The first interrupt ends the run between two loops, with everything
-        kept; the result says so. A step that does not end in time is cancelled.
+        Steps are made in loops inside one `tf.function`, so that the host's cost of a call is
+        paid once for many steps. The first interrupt ends the run between two loops and loses
+        nothing; the result reports it. A step that does not end in time is cancelled.
 
         Args:
-            fn: The step of one replica. It takes a batch, or the parts of one if it has
-                several parameters; without data it takes nothing.
+            fn: The step of one replica. It takes a batch, or the parts of a batch if it has
+                several parameters. Without data it takes no argument.
             data: A `tf.data.Dataset` of global batches, a `DistributedDataset`, an
                 iterator over either, a dataset function, arrays, or an iterable of
                 global batches.
-            steps: How many; None to the end of the data.
-            steps_per_loop: How many to make in one call; None to choose by measuring.
-            plot: Keys of the dict that `fn` returns, whose numbers to keep of every step;
-                any one name where it returns a single number.
+            steps: The number of steps; None to run to the end of the data.
+            steps_per_loop: The number of steps in one call; None to choose it by measuring.
+            plot: Keys of the dict that `fn` returns, whose numbers to record in every step;
+                any one name if `fn` returns a single number.
             reduce: Keys to combine over the replicas, by `"mean"` or `"sum"`.
             gather: Keys to concatenate over the replicas, with the axis.
 
         Returns:
-            What the last step returned, and the history of what was plotted.
+            The value of the last step, and the history of the plotted values.
 
         Raises:
             CellError: The settings contradict each other, the function or the data.
             NotConnectedError: The connection is closed.
-            Stopped: An interrupt has ended the run inside a step.
-            Exception: What the function or the data raises; what was done is kept.
+            Stopped: An interrupt ended the run inside a step.
+            Exception: The error of the function or the data. Completed steps are kept.
         """
         from tpunb.cells.settings import RunSettings
         from tpunb.cells.steps import raise_if_ended_early
@@ -243,15 +243,15 @@ class Connection:
         return RunResult(run.value, run.history, run.done, run.stopped, run.timings)
 
     def _cut(self) -> None:
-        """Ends what TensorFlow waits for workers with, where cancelling it does not.
+        """Close the connections to workers when cancelling cannot end TensorFlow's wait.
 
-        A worker that is frozen does not answer that either. TensorFlow connects again.
+        A frozen worker does not answer a cancellation either. TensorFlow connects again.
         """
         if self.pod is not None:
             self.pod.cut()
 
     def describe(self) -> ConnectionDescription:
-        """A description of the connection, for displays and programs."""
+        """Return a description of the connection, for displays and programs."""
         from tpunb.display.describe.connection import ConnectionDescription
         from tpunb.display.describe.topology_description import (
             describe_device_assignment,
@@ -279,24 +279,24 @@ class Connection:
         )
 
     def annotations(self) -> Annotations:
-        """Maps tensors and variables to the logical devices of a replica.
+        """Map tensors and variables to the logical devices of a replica.
 
         Raises:
-            ConnectError: A real TPU, whose strategy keeps no annotations.
+            ConnectError: The TPU is real, and its strategy keeps no annotations.
         """
-        kept: Annotations | None = getattr(self.strategy, "annotations", None)
-        if kept is None:
+        annotations: Annotations | None = getattr(self.strategy, "annotations", None)
+        if annotations is None:
             raise ConnectError(
                 "A real TPU's strategy keeps no annotations of logical devices.",
                 fix="Connect to a virtual TPU with --simulate to see them.",
             )
-        return kept
+        return annotations
 
     def close(self, *, shut_down: bool = True) -> None:
-        """Closes the connection and drops all traces.
+        """Close the connection and drop all traces.
 
         Args:
-            shut_down: Whether to shut a real TPU's system down; not if another
+            shut_down: Whether to shut down a real TPU's system. Pass False if another
                 connection uses it already.
         """
         if self.closed:
@@ -335,9 +335,9 @@ class Connection:
 
     @property
     def phrase(self) -> str:
-        """Names the TPU and its replicas: `"virtual TPU v3-8, 8 replicas"`."""
-        what = f"virtual TPU {self.tpu}" if self.kind == "virtual" else f"TPU {self.tpu}"
-        return f"{what}, {counted(self.strategy.num_replicas_in_sync, 'replica')}"
+        """The TPU and its replicas: `"virtual TPU v3-8, 8 replicas"`."""
+        tpu = f"virtual TPU {self.tpu}" if self.kind == "virtual" else f"TPU {self.tpu}"
+        return f"{tpu}, {counted(self.strategy.num_replicas_in_sync, 'replica')}"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         del include, exclude

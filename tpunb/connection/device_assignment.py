@@ -1,4 +1,4 @@
-"""Assigns the cores of a TPU to replicas."""
+"""The assignment of a TPU's cores to replicas."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tpunb.errors import ComputationShapeError
 def device_assignment(
     topology: Any, computation_shape: Sequence[int] | None, replicas: int | None, name: str
 ) -> Any:
-    """Decides which cores form which replica.
+    """Decide which cores form which replica.
 
     Args:
         topology: The `tf.tpu.experimental.Topology`.
-        computation_shape: Cores of one replica along the topology's axes; None
+        computation_shape: The cores of one replica along the topology's axes; None
             for one core.
-        replicas: How many replicas; None for as many as fit.
-        name: What the TPU is called in an error.
+        replicas: The number of replicas; None for as many as fit.
+        name: The TPU's name, for errors.
 
     Returns:
-        A `tf.tpu.experimental.DeviceAssignment`, or None where nothing is asked
-        for and every core is a replica.
+        A `tf.tpu.experimental.DeviceAssignment`, or None if both arguments are None and
+        every core is a replica.
 
     Raises:
-        ComputationShapeError: It does not fit.
+        ComputationShapeError: The computation shape or the number of replicas does not fit.
     """
     if computation_shape is None and replicas is None:
         return None
@@ -37,7 +37,7 @@ def device_assignment(
     shape = (1, 1, 1, 1) if computation_shape is None else tuple(computation_shape)
     mesh = [int(size) for size in topology.mesh_shape]
     fix = (
-        f"Choose each of the four numbers between 1 and the mesh of {name}, {_times(mesh)} "
+        f"Choose four numbers, each between 1 and the size of the mesh of {name}, {_times(mesh)} "
         "(x, y, z, cores in a chip)."
     )
     if len(shape) != len(mesh) or not all(map(is_whole, shape)) or min(shape) < 1:
@@ -55,7 +55,7 @@ def device_assignment(
         raise ComputationShapeError(
             f"{replicas} replicas of {_times(shape)} cores do not fit on {name}, whose mesh is "
             f"{_times(mesh)}.",
-            fix=f"Leave the number of replicas out, or make it {fits}: at most {fits} fit.",
+            fix=f"Omit the number of replicas, or choose at most {fits}.",
         )
     return tf.tpu.experimental.DeviceAssignment.build(
         topology, computation_shape=list(shape), num_replicas=replicas

@@ -1,4 +1,4 @@
-"""`doctor()`: checks this machine's TPU setup, lists problems and the next step."""
+"""`doctor()`: checks this machine's TPU setup, and lists problems and the next step."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Rows = list[tuple[str, str]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prospect:
-    """The outcome of `%tpu_connect` without arguments.
+    """The expected result of `%tpu_connect` without arguments.
 
     Attributes:
-        kind: What it connects to; `"error"` if it fails.
+        kind: The kind of TPU; `"error"` if connecting fails.
         tpu: A TPU type to simulate, `"local"`, a name or addresses; empty for an error.
-        says: The action in words, as `"simulate a v5e-8"`; for an error its message.
-        fix: How to fix an error.
+        says: The action in words, such as `"simulate a v5e-8"`; for an error, its message.
+        fix: The fix of an error.
     """
 
     kind: Literal["hardware", "virtual", "error"]
@@ -45,15 +45,15 @@ class Prospect:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class DoctorReport:
-    """The result of `doctor`; displays itself in a notebook and a terminal.
+    """The result of `doctor`, which displays itself in notebooks and terminals.
 
     Attributes:
-        machine: What was found on this machine.
-        prospect: What `%tpu_connect` does without arguments.
-        connected: What is connected now; empty for nothing.
-        compiler: The command that installs the TPU's own compiler; empty where it is installed.
-        hide: Masks secrets in a text. A function rather than a set of secrets, which a
+        machine: The state of this machine.
+        prospect: The expected result of `%tpu_connect` without arguments.
+        connected: The current connection; empty if there is none.
+        hide: Masks secrets in a text. It is a function rather than a set of secrets, which a
             listing of the attributes would show.
+        compiler: The command that installs the TPU's own compiler; empty if it is installed.
     """
 
     machine: Machine
@@ -64,12 +64,12 @@ class DoctorReport:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Problems, blocking ones first."""
-        found = list(self.machine.problems)
+        """The problems, blocking ones first."""
+        problems = list(self.machine.problems)
         fails = self.prospect.kind == "error" and not self.machine.software.stays_with_jax
-        if fails and not any(problem.stops for problem in found):
-            found.insert(0, Problem("%tpu_connect", self.prospect.says, self.prospect.fix))
-        return tuple(found)
+        if fails and not any(problem.stops for problem in problems):
+            problems.insert(0, Problem("%tpu_connect", self.prospect.says, self.prospect.fix))
+        return tuple(problems)
 
     @property
     def ok(self) -> bool:
@@ -78,7 +78,7 @@ class DoctorReport:
 
     @property
     def next_step(self) -> str:
-        """The next command to type, or the next thing to do."""
+        """The next command to type, or the next step in words."""
         if not self.ok:
             first = self.problems[0]
             return self.hide(first.command or first.fix)
@@ -92,16 +92,16 @@ class DoctorReport:
 
     @property
     def _next(self) -> str:
-        """The title of the next step: where to type it, if that is not a notebook cell."""
+        """The title of the next step, with the place to type it if that is not a notebook cell."""
         command = self.compiler if self.ok else self.problems[0].command
         if command and command == self.next_step:
             return "Next, in a terminal (or in a cell, with ! before it)"
         return "Next"
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as dicts, lists, strings and numbers, for JSON; without secrets."""
+        """Return the report as dicts, lists, strings and numbers for JSON, without secrets."""
         search, software = self.machine.search, self.machine.software
-        found: dict[str, Any] = {
+        report: dict[str, Any] = {
             "tpunb": __version__,
             "ok": self.ok,
             "platform": {**dataclasses.asdict(search.platform), "name": search.platform.name},
@@ -120,11 +120,11 @@ class DoctorReport:
             "problems": [dataclasses.asdict(problem) for problem in self.problems],
             "next": self.next_step,
         }
-        hidden: dict[str, Any] = _hidden(found, self.hide)
+        hidden: dict[str, Any] = _hidden(report, self.hide)
         return hidden
 
     def sections(self) -> list[tuple[str, Rows]]:
-        """The sections to display, each with rows of a name and a value."""
+        """Return the sections to display. Each has rows of a name and a value."""
         machine, memory = self.machine, self.machine.memory
         platform = machine.search.platform
         signs = "; ".join(sign for sign in (platform.sign, platform.tpu_sign) if sign)
@@ -144,9 +144,9 @@ class DoctorReport:
         would = "fail: " if self.prospect.kind == "error" else ""
         connecting = [("action", f"would {would}{self.prospect.says}")]
         if self.connected:
-            lost = "another TPU would end it, and models would have to be made again"
-            connecting.insert(0, ("connected", f"{self.connected}; connecting to {lost}"))
-        found = [
+            consequence = "another TPU would end it, and models would have to be made again"
+            connecting.insert(0, ("connected", f"{self.connected}; connecting to {consequence}"))
+        sections = [
             ("Where", where),
             ("TPU", list(self._tpu())),
             ("Software", software),
@@ -158,7 +158,7 @@ class DoctorReport:
         ]
         return [
             (title, [(self.hide(name), self.hide(value)) for name, value in rows])
-            for title, rows in found
+            for title, rows in sections
             if rows
         ]
 
@@ -210,7 +210,7 @@ class DoctorReport:
 
 
 def _hidden(value: Any, hide: Callable[[str], str]) -> Any:
-    """A value with secrets masked in all its strings."""
+    """Return a value whose strings have their secrets masked."""
     if isinstance(value, str):
         return hide(value)
     if isinstance(value, Mapping):
@@ -221,14 +221,14 @@ def _hidden(value: Any, hide: Callable[[str], str]) -> Any:
 
 
 def doctor() -> DoctorReport:
-    """Checks this machine: versions, TPU devices and their users, and the environment.
+    """Check this machine: versions, TPU devices and their users, and the environment.
 
-    It does not import TensorFlow. It connects to nothing except, on Google Cloud, the
-    machine's own metadata server.
+    The check does not import TensorFlow. It connects to no server except, on Google Cloud,
+    the machine's own metadata server.
 
     Returns:
-        A report that displays itself: what was found, what `%tpu_connect` would do,
-        problems, and the next step.
+        A report that displays itself: the state of the machine, the expected result of
+        `%tpu_connect`, problems, and the next step.
     """
     secrets = secrets_in(os.environ)
 
@@ -243,12 +243,12 @@ def doctor() -> DoctorReport:
 
 
 def _compiler() -> str:
-    """The command that installs the TPU's own compiler; empty where it is installed."""
+    """Return the command that installs the TPU's own compiler, or an empty string."""
     return "tpunb compiler install" if libtpu.why_unavailable() is not None else ""
 
 
 def _prospect(machine: Machine) -> Prospect:
-    """Predicts what connecting does, without connecting."""
+    """Predict the result of connecting, without connecting."""
     try:
         plan = resolve(Request(), machine.search)
     except TpunbError as error:
@@ -262,8 +262,8 @@ def _prospect(machine: Machine) -> Prospect:
     if plan.kind == "virtual":
         why = named or (", because no TPU was found" if machine.search.tpu is None else "")
         return Prospect("virtual", plan.tpu, f"simulate a {plan.tpu}{why}")
-    what = "the TPU of this machine (local)" if plan.tpu == "local" else plan.tpu
-    says = f"connect to {what}{named}"
+    tpu = "the TPU of this machine (local)" if plan.tpu == "local" else plan.tpu
+    says = f"connect to {tpu}{named}"
     if plan.fallback:
         says += f", and simulate a {DEFAULT_TPU} if it cannot be used"
     if stops is not None and plan.tpu == "local":

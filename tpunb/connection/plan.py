@@ -1,4 +1,4 @@
-"""Resolves a request from the options, the environment and this machine."""
+"""The plan for a request, resolved from its options, the environment and this machine."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Plan:
     Attributes:
         request: The options.
         kind: `"virtual"` or `"hardware"`.
-        tpu: A TPU type to simulate, or `"local"`, a name or an address; empty for a
-            virtual Pod of whatever its workers make up.
-        fallback: Whether a virtual TPU may stand in if connecting fails.
+        tpu: A TPU type to simulate, or `"local"`, a name or an address; empty for a virtual
+            Pod that has all cores of its workers.
+        fallback: Whether to simulate a TPU if connecting fails.
         notes: Sentences to show to the user.
 
     Two plans are equal if they lead to the same connection.
@@ -41,25 +41,25 @@ class Plan:
     notes: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
 
-def resolve(request: Request, found: Search | None = None) -> Plan:
-    """Resolves what a request leaves open, without connecting.
+def resolve(request: Request, search: Search | None = None) -> Plan:
+    """Resolve the open choices of a request, without connecting.
 
     Args:
         request: The options.
-        found: The result of `find_tpu`, if it has been called already.
+        search: The result of `find_tpu`, if it has been called already.
 
     Raises:
-        AcceleratorTypeError: There is no such TPU type.
-        ConnectError: Options contradict each other, no TPU is found where one is
-            required, or there is no Keras 2 where it is chosen.
+        AcceleratorTypeError: The TPU type does not exist.
+        ConnectError: Options contradict each other, a TPU is required but none is found, or
+            Keras 2 is chosen but not installed.
     """
-    plan = _resolved(request, found)
+    plan = _resolved(request, search)
     if request.keras is None:
         return plan
     return dataclasses.replace(plan, notes=(*plan.notes, require_keras_2_here()))
 
 
-def _resolved(request: Request, found: Search | None) -> Plan:
+def _resolved(request: Request, search: Search | None) -> Plan:
     from tpunb.machine.detect import default_tpu, find_tpu, requires_tpu
 
     required = request.require_tpu or requires_tpu()
@@ -67,16 +67,16 @@ def _resolved(request: Request, found: Search | None) -> Plan:
     simulate = DEFAULT_TPU if request.simulate is True else request.simulate
     simulate = None if simulate is False else simulate
     if simulate is not None or request.is_pod:
-        # The workers of a Pod without a type decide what they make up.
-        whatever = DEFAULT_TPU if request.started == 0 else ""
-        name = whatever if simulate is None else accelerator(simulate).name
+        # The workers of a Pod without a type decide its type.
+        default_name = DEFAULT_TPU if request.started == 0 else ""
+        name = default_name if simulate is None else accelerator(simulate).name
         _refuse_contradiction(tpu, required)
         return Plan(request, "virtual", name)
     if tpu:
         if (meant := type_meant(tpu)) is not None:
             raise ConnectError(
                 f"{tpu!r} is a TPU type, not a TPU.",
-                fix=f"Simulate one: %tpu_connect --simulate {meant.name}, or "
+                fix=f"Simulate it: %tpu_connect --simulate {meant.name}, or "
                 f'tpunb.connect(simulate="{meant.name}"). For this machine\'s TPU: local.',
             )
         return _installed(request, required) or Plan(request, "hardware", _normalised(tpu))
@@ -84,32 +84,32 @@ def _resolved(request: Request, found: Search | None) -> Plan:
         return _from_variable(request, default, required)
     if (installed := _installed(request, required)) is not None:
         return installed
-    found = find_tpu() if found is None else found
-    if found.tpu is not None:
-        problems = found.problems(local_tpu=found.tpu == "local")
-        notes = (*found.notes, *(f"{problem.message} {problem.fix}" for problem in problems))
-        return Plan(request, "hardware", found.tpu, not required, notes)
+    search = find_tpu() if search is None else search
+    if search.tpu is not None:
+        problems = search.problems(local_tpu=search.tpu == "local")
+        notes = (*search.notes, *(f"{problem.message} {problem.fix}" for problem in problems))
+        return Plan(request, "hardware", search.tpu, not required, notes)
     if required:
         raise ConnectError(
-            f"There is no TPU here ({'; '.join(found.tried)}), and one is required.",
-            fix="Choose a machine with a TPU, or leave out --require-tpu and unset "
-            "TPUNB_REQUIRE_TPU to simulate one.",
-            tried=found.tried,
+            f"This machine has no TPU ({'; '.join(search.tried)}), but a TPU is required.",
+            fix="Choose a machine with a TPU. To simulate one instead, remove --require-tpu and "
+            "unset TPUNB_REQUIRE_TPU.",
+            tried=search.tried,
         )
-    note = f"No TPU was found ({'; '.join(found.tried)}): this is a virtual {DEFAULT_TPU}."
+    note = f"No TPU was found ({'; '.join(search.tried)}): this is a virtual {DEFAULT_TPU}."
     return Plan(request, "virtual", DEFAULT_TPU, notes=(note,))
 
 
 def _installed(request: Request, required: bool) -> Plan | None:
-    """Plans the virtual TPU that TensorFlow's names refer to; any TPU name means it."""
-    found = current()
-    if found is None or found.lent:
+    """Plan the virtual TPU that TensorFlow's names refer to. Any name of a TPU means it."""
+    installation = current()
+    if installation is None or installation.lent:
         return None
-    name = found.accelerator.name
+    name = installation.accelerator.name
     if required:
         raise ConnectError(
-            f"TensorFlow's names refer to a virtual {name} where a real one is required.",
-            fix="Choose a kernel without a virtual TPU, or leave out --require-tpu and unset "
+            f"TensorFlow's names refer to a virtual {name}, but a real TPU is required.",
+            fix="Choose a kernel without a virtual TPU, or remove --require-tpu and unset "
             "TPUNB_REQUIRE_TPU.",
         )
     note = f"TensorFlow's names refer to a virtual {name} here."
@@ -119,22 +119,22 @@ def _installed(request: Request, required: bool) -> Plan | None:
 def _refuse_contradiction(tpu: str, required: bool) -> None:
     if tpu:
         raise ConnectError(
-            f"Either connect to a TPU ({tpu}) or simulate one, not both.",
-            fix="Leave out one of the two.",
+            f"Connect to a TPU ({tpu}) or simulate one, but not both.",
+            fix="Remove one of the two options.",
         )
     if required:
         raise ConnectError(
-            "A virtual TPU was asked for where a real one is required.",
-            fix="Leave out --simulate, --workers and --local-workers; or leave out --require-tpu "
+            "A virtual TPU was requested, but a real TPU is required.",
+            fix="Remove --simulate, --workers and --local-workers; or remove --require-tpu "
             "and unset TPUNB_REQUIRE_TPU.",
         )
 
 
 def type_meant(text: str) -> Accelerator | None:
-    """The TPU type of a text; None if it is a TPU's name or address.
+    """Return the TPU type that a text names, or None if it is a TPU's name or address.
 
     Raises:
-        AcceleratorTypeError: It looks like a type that does not exist, as v4-9.
+        AcceleratorTypeError: The text looks like a type that does not exist, such as v4-9.
     """
     try:
         return accelerator(text)
@@ -145,19 +145,19 @@ def type_meant(text: str) -> Accelerator | None:
 
 
 def _normalised(tpu: str) -> str:
-    """A TPU's name or address, with `local` in lower case."""
+    """Return a TPU's name or address, with `local` in lower case."""
     return "local" if tpu.lower() == "local" else tpu
 
 
 def _from_variable(request: Request, value: str, required: bool) -> Plan:
-    """Plans what `TPUNB_TPU` names: a type to simulate, or a TPU."""
-    found = type_meant(value)
-    if found is None:
+    """Plan for the value of `TPUNB_TPU`: a type to simulate, or a TPU."""
+    meant = type_meant(value)
+    if meant is None:
         return Plan(request, "hardware", _normalised(value))
     if required:
         raise ConnectError(
-            f"TPUNB_TPU asks for a virtual TPU ({found.name}) where a real one is required.",
-            fix="Unset TPUNB_TPU, or leave out --require-tpu and unset TPUNB_REQUIRE_TPU.",
+            f"TPUNB_TPU requests a virtual TPU ({meant.name}), but a real TPU is required.",
+            fix="Unset TPUNB_TPU, or remove --require-tpu and unset TPUNB_REQUIRE_TPU.",
         )
-    note = "TPUNB_TPU asks for this virtual TPU."
-    return Plan(request, "virtual", found.name, notes=(note,))
+    note = "TPUNB_TPU requests this virtual TPU."
+    return Plan(request, "virtual", meant.name, notes=(note,))

@@ -1,7 +1,7 @@
 """The options of `connect` and `%tpu_connect`: names, defaults, help and checks.
 
-Each option is written once, as a field of `Request`. The signature and the help of `connect`
-and the parsers of the magic and of `tpunb verify` are made from the fields.
+Each option is written once, as a field of `Request`. The fields define the signature and the help
+of `connect`, and the parsers of the magic and of `tpunb verify`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _Result = TypeVar("_Result")
 
 
 def _option(default: Any, text: str, *, compare: bool = True, **line: Any) -> Any:
-    """A field of `Request`.
+    """Return a field of `Request`.
 
     Args:
-        default: Its default.
-        text: Its help.
-        compare: Whether requests that differ in it lead to different connections.
-        line: How the magic reads it from its line, as argparse's `add_argument` takes it,
-            where that does not follow from the default.
+        default: The option's default.
+        text: The option's help.
+        compare: Whether a different value leads to a different connection.
+        line: How the magic reads the option from its line, as arguments of argparse's
+            `add_argument`, if the default does not determine it.
     """
     return dataclasses.field(
         default=default, compare=compare, metadata={"help": text, "line": line}
@@ -45,28 +45,30 @@ def _option(default: Any, text: str, *, compare: bool = True, **line: Any) -> An
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Reads `1,1,1,2`, in brackets or not."""
+    """Read `1,1,1,2`, with or without brackets."""
     try:
         return tuple(int(part) for part in text.strip("[]() ").split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"numbers such as 1,1,1,2 wanted, not {text!r}") from None
+        raise argparse.ArgumentTypeError(
+            f"expected numbers such as 1,1,1,2, not {text!r}"
+        ) from None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """The options of a connection as the user gives them; the fields' help explains each.
+    """The options of a connection as the user gives them. The fields' help explains each option.
 
-    Two requests are equal if they ask for the same connection. What `resolve` settles does
-    not count, nor does how long to wait.
+    Two requests are equal if they ask for the same connection. Options that `resolve` settles do
+    not count, and neither does the timeout.
 
     Attributes:
-        strictness: `strict`, as rules.
-        addresses: `workers`, as `host:port` each.
-        started: How many workers to start on this machine: None for none, 0 for one for
+        strictness: `strict` as rules.
+        addresses: `workers` as a tuple of `host:port`.
+        started: The number of workers to start on this machine: None for none, 0 for one for
             each host of the TPU.
 
     Raises:
-        ArithmeticNameError: There is no such arithmetic.
+        ArithmeticNameError: The arithmetic does not exist.
         ComputationShapeError: The computation shape or the number of replicas is not valid.
         ConnectError: An option's value is out of range, or two options exclude each other.
     """
@@ -74,7 +76,7 @@ class Request:
     tpu: str | None = _option(
         None,
         "the TPU to connect to: local (Colab, Kaggle, a TPU VM), the name of a Cloud TPU, or "
-        "grpc://host:port; by default the TPU that is found",
+        "grpc://host:port; by default the TPU found here",
         compare=False,
         flag="tpu",
         nargs="?",
@@ -83,7 +85,7 @@ class Request:
     simulate: str | int | bool | None = _option(
         None,
         "a virtual TPU on this machine's CPU: a type such as v5e-8 or v3-32, or a number of "
-        f"cores; {DEFAULT_TPU} if none is given",
+        f"cores; {DEFAULT_TPU} if the option has no value",
         compare=False,
         nargs="?",
         const=True,
@@ -104,8 +106,8 @@ class Request:
     )
     strict: bool | Mapping[str, bool] = _option(
         True,
-        "whether a virtual TPU refuses what a TPU refuses: all rules (True), none (False), or a "
-        "mapping from a rule's name to whether it holds",
+        "whether a virtual TPU refuses what a TPU refuses: True for all rules, False for none, or "
+        "a mapping from a rule's name to whether it applies",
         compare=False,
         flag="--lenient",
         help="allow what a TPU refuses: by these rules (a,b), or by all",
@@ -116,25 +118,25 @@ class Request:
     )
     arithmetic: str | None = _option(
         None,
-        "how a virtual TPU multiplies matrices: tpu for float32 rounded to bfloat16, as a TPU "
-        "does, cpu for float32; by default what TPUNB_ARITHMETIC says, else cpu",
+        "how a virtual TPU multiplies matrices: tpu rounds float32 to bfloat16, as a TPU does; "
+        "cpu keeps float32; by default the value of TPUNB_ARITHMETIC, or cpu if it is not set",
         choices=ARITHMETICS,
         metavar="ARITHMETIC",
     )
     at_once: int | None = _option(
         None,
-        "how many replicas of a virtual TPU run at a time: fewer take less memory; by default one "
+        "how many replicas of a virtual TPU run at a time; fewer need less memory; by default one "
         "for each processor",
         type=int,
         metavar="N",
     )
     joined: bool | None = _option(
         None,
-        "whether one operation of a virtual TPU works on the values of all replicas, joined in one "
-        "tensor, where all do the same: faster, with the memory of all at once; by default where "
-        "that takes a small part of the machine's",
+        "whether one operation of a virtual TPU computes the values of all replicas, joined in one "
+        "tensor, where all replicas do the same; this is faster, but needs the memory of all "
+        "replicas at once; by default where this is a small part of the machine's memory",
         flag="--no-joining",
-        help="run each replica of a virtual TPU by itself",
+        help="run each replica of a virtual TPU separately",
         action="store_const",
         const=False,
     )
@@ -145,8 +147,8 @@ class Request:
     )
     keras: int | None = _option(
         None,
-        "the version of Keras that is tf.keras: 2 for the package tf_keras, for notebooks written "
-        "for it; choose it before anything imports TensorFlow",
+        "the version of Keras for tf.keras: 2 for the package tf_keras, for notebooks written for "
+        "it; choose it before anything imports TensorFlow",
         compare=False,
         type=int,
         choices=(2,),
@@ -154,7 +156,7 @@ class Request:
     )
     require_tpu: bool = _option(
         False,
-        "fail rather than simulate if there is no TPU; TPUNB_REQUIRE_TPU=1 does the same for a "
+        "fail instead of simulating if no TPU is found; TPUNB_REQUIRE_TPU=1 does the same for a "
         "whole process",
         compare=False,
     )
@@ -163,14 +165,14 @@ class Request:
     workers: Sequence[str] | str | None = _option(
         None,
         "a virtual Pod whose hosts are these `tpunb worker` processes, each as host:port; without "
-        "a type it has all their cores",
+        "a type, the Pod has all their cores",
         compare=False,
         metavar="H:P,H:P",
     )
     local_workers: int | bool = _option(
         False,
         "a virtual Pod whose hosts are processes on this machine: this many, or one for each host; "
-        "they start and end with it",
+        "they start and end with the connection",
         compare=False,
         nargs="?",
         const=True,
@@ -202,21 +204,21 @@ class Request:
 
     @classmethod
     def of(cls, *args: Any, **values: Any) -> Request:
-        """Makes a request of options that a caller passes on.
+        """Make a request from the options that a caller passes on.
 
         Raises:
-            TypeError: There is no such option; it names the nearest.
+            TypeError: An option does not exist. The error names the nearest option.
         """
         lines = {field.name: field.metadata["line"] for field in options()}
         unknown = next((name for name in values if name not in lines), None)
         if unknown is None:
             return cls(*args, **values)
-        meant = [
+        similar = [
             *(name for name, line in lines.items() if line.get("flag") == f"--{unknown}"),
             *(name for name in lines if unknown in name),
             *nearest(unknown, list(lines), most=1),
         ]
-        hint = f"did you mean {meant[0]!r}?" if meant else f"there are {', '.join(lines)}"
+        hint = f"did you mean {similar[0]!r}?" if similar else f"the options are {', '.join(lines)}"
         raise TypeError(f"connect() has no option {unknown!r}: {hint}")
 
     @property
@@ -226,12 +228,12 @@ class Request:
 
 
 def options() -> list[dataclasses.Field[Any]]:
-    """The fields of `Request` that are options, in their order."""
+    """Return the fields of `Request` that are options, in order."""
     return [field for field in dataclasses.fields(Request) if field.init]
 
 
 def argument_of(option: dataclasses.Field[Any]) -> tuple[str, dict[str, Any]]:
-    """The flag of an option, and its settings for argparse."""
+    """Return the flag of an option and its settings for argparse."""
     settings = {"help": option.metadata["help"], "default": option.default}
     settings |= option.metadata["line"]
     if option.default is False and not option.metadata["line"]:
@@ -247,12 +249,12 @@ def argument_of(option: dataclasses.Field[Any]) -> tuple[str, dict[str, Any]]:
 def takes(
     request: Callable[_Parameters, Request],
 ) -> Callable[[Callable[..., _Result]], Callable[_Parameters, _Result]]:
-    """Gives a function the options' signature and documents them.
+    """Give a function the signature and the documentation of the options.
 
-    `help` and completion read both, and type checkers the function's type.
+    `help` and completion read both. Type checkers read the function's type.
 
     Args:
-        request: The class `Request`, whose signature it is.
+        request: The class `Request`, which defines the signature.
     """
 
     def decorate(function: Callable[..., _Result]) -> Callable[_Parameters, _Result]:
@@ -274,13 +276,13 @@ def takes(
 
 
 def workers_of(workers: Sequence[str] | str | None) -> tuple[str, ...]:
-    """The addresses of workers, without what `grpc://` adds.
+    """Return the addresses of workers, without the prefix `grpc://`.
 
     Args:
-        workers: A list, or a string of addresses that commas separate.
+        workers: A list, or a string of addresses separated by commas.
 
     Raises:
-        ConnectError: An address is malformed or given twice.
+        ConnectError: An address is malformed or occurs twice.
     """
     if workers is None:
         return ()
@@ -288,12 +290,12 @@ def workers_of(workers: Sequence[str] | str | None) -> tuple[str, ...]:
 
     if isinstance(workers, str):
         workers = [part for part in workers.split(",") if part.strip()]
-    if not isinstance(workers, Iterable) or not all(isinstance(one, str) for one in workers):
+    if not isinstance(workers, Iterable) or not all(isinstance(item, str) for item in workers):
         raise ConnectError(
             f"Workers are addresses such as 'host:8470', not {reprlib.repr(workers)}.",
-            fix="Give a list of them.",
+            fix="Pass a list of addresses.",
         )
-    addresses = tuple(one.strip().removeprefix("grpc://").strip("/") for one in workers)
+    addresses = tuple(address.strip().removeprefix("grpc://").strip("/") for address in workers)
     try:
         read = [host_and_port(address) for address in addresses]
     except Unreachable as error:
@@ -301,63 +303,63 @@ def workers_of(workers: Sequence[str] | str | None) -> tuple[str, ...]:
     twice = {address for address, pair in zip(addresses, read, strict=True) if read.count(pair) > 1}
     if twice:
         raise ConnectError(
-            f"{mask(min(twice))} is given twice.", fix="Give another worker for each host."
+            f"{mask(min(twice))} occurs twice.", fix="Give a different worker for each host."
         )
     return addresses
 
 
 def _started(local_workers: int | bool) -> int | None:
-    """Returns the number of workers to start: 0 for one for each host, None for none."""
+    """Return the number of workers to start: 0 for one per host, None for none."""
     if local_workers is False:
         return None
     if local_workers is True:
         return 0
     if not (is_whole(local_workers) and 1 <= local_workers <= _MOST_WORKERS):
         raise ConnectError(
-            f"The number of local workers is 1 to {_MOST_WORKERS}, not "
+            f"The number of local workers must be 1 to {_MOST_WORKERS}, not "
             f"{reprlib.repr(local_workers)}.",
-            fix="Leave the number out for one worker for each host.",
+            fix="Omit the number to start one worker for each host.",
         )
     return int(local_workers)
 
 
 def _check(request: Request) -> None:
-    """Refuses values out of range, and options that exclude each other."""
+    """Refuse values out of range, and options that exclude each other."""
     replicas, timeout = request.replicas, request.timeout
     if replicas is not None and not (is_whole(replicas) and replicas >= 1):
         raise ComputationShapeError(
-            f"The number of replicas is a positive whole number, not {reprlib.repr(replicas)}.",
-            fix="Leave it out for as many replicas as fit.",
+            f"The number of replicas must be positive and whole, not {reprlib.repr(replicas)}.",
+            fix="Omit it to use as many replicas as fit.",
         )
     if not (isinstance(timeout, int | float) and 0 < timeout <= _DAY):
         raise ConnectError(
-            f"A timeout is a number of seconds, not {reprlib.repr(timeout)}.",
-            fix="Choose one above 0, and of a day at most; the default is 60.",
+            f"The timeout must be a number of seconds, not {reprlib.repr(timeout)}.",
+            fix="Choose a number above 0, up to a day. The default is 60.",
         )
     if request.keras not in (None, 2):
         raise ConnectError(
-            f"The version of Keras to choose is 2, not {reprlib.repr(request.keras)}.",
-            fix="Leave it out for Keras 3.",
+            f"The version of Keras to choose must be 2, not {reprlib.repr(request.keras)}.",
+            fix="Omit it to use Keras 3.",
         )
     if request.addresses and request.started is not None:
         raise ConnectError(
-            "Workers are either given or started on this machine, not both.",
-            fix="Leave out the workers or the local ones.",
+            "The workers are either given or started on this machine, but not both.",
+            fix="Remove --workers or --local-workers.",
         )
     if request.is_pod and request.patch:
         raise ConnectError(
             "TensorFlow's own names cannot refer to a virtual Pod of workers.",
-            fix="Leave out --patch, or the workers: a Pod of one process has as many hosts.",
+            fix="Remove --patch, or remove the workers: a Pod in one process has as many hosts.",
         )
 
 
 def _shape_as_given(shape: Sequence[int] | None) -> tuple[int, ...] | None:
-    """A computation shape whose size and values are checked when the mesh is known."""
+    """Return a computation shape, whose values are checked when the mesh is known."""
     if shape is None:
         return None
     if isinstance(shape, str) or not isinstance(shape, Iterable):
         raise ComputationShapeError(
             f"A computation shape is four positive whole numbers, not {reprlib.repr(shape)}.",
-            fix="Write them as a list, such as [1, 1, 1, 2].",
+            fix="Write it as a list, such as [1, 1, 1, 2].",
         )
     return tuple(shape)

@@ -1,4 +1,4 @@
-"""Errors that a user can fix, and explanations of those that TensorFlow raises."""
+"""Errors that a user can fix, and explanations of errors that TensorFlow raises."""
 
 from tpunb.errors.base import (
     AcceleratorTypeError,

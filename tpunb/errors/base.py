@@ -1,8 +1,8 @@
 """The errors that a user can fix, each with the next thing to do.
 
-`TpunbError` and its family are for states of the world and for input that
-somebody can put right: they render in a line or two, without a traceback.
-Bugs are not among them and keep their traceback.
+`TpunbError` and its subclasses describe a state of the machine or an input that the user
+can correct. They are shown in one or two lines, without a traceback. A bug in tpunb is not
+a `TpunbError`: it keeps its traceback.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tpunb._util.plain_text import plain
 class TpunbError(Exception):
     """An error that names its fix.
 
-    Args:
-        message: What is wrong, in one sentence.
+    message: The problem, in one sentence.
+    fix: The next step, in one sentence.
         fix: What to do next, in one sentence.
 
-    Attributes:
-        message: What is wrong, without the fix.
+    message: The problem, without the fix.
+    fix: The next step, or an empty string if none is known.
         fix: The same, for programs; an empty string where nothing is known.
     """
 
@@ -31,7 +31,7 @@ class TpunbError(Exception):
         self.fix = fix
 
     def _render_traceback_(self) -> list[str]:
-        """The lines that IPython shows in place of a traceback."""
+        """Return the lines that IPython shows instead of a traceback."""
         return [plain(f"{type(self).__name__}: {self}")]
 
 
@@ -40,7 +40,7 @@ class AcceleratorTypeError(TpunbError, ValueError):
 
 
 class VirtualDevicesError(TpunbError, RuntimeError):
-    """TensorFlow was started with fewer devices than a virtual TPU needs."""
+    """TensorFlow has fewer devices than a virtual TPU needs."""
 
 
 class ComputationShapeError(TpunbError, ValueError):
@@ -48,10 +48,10 @@ class ComputationShapeError(TpunbError, ValueError):
 
 
 class ConnectError(TpunbError, RuntimeError):
-    """Connecting failed.
+    """A connection that could not be made.
 
     Attributes:
-        tried: What was tried and what answered, in order.
+        tried: Each attempt and its answer, in order.
     """
 
     def __init__(self, message: str, *, fix: str = "", tried: Sequence[str] = ()) -> None:
@@ -64,7 +64,7 @@ class WorkerError(ConnectError):
 
 
 class NotConnectedError(TpunbError, RuntimeError):
-    """Something needs a connection and there is none."""
+    """A call that needs a connection while none is open."""
 
 
 class KernelError(TpunbError, RuntimeError):
@@ -72,10 +72,10 @@ class KernelError(TpunbError, RuntimeError):
 
 
 class MemoryLimitError(TpunbError, MemoryError):
-    """Something that would need more memory than this machine has."""
+    """A request for more memory than this machine has."""
 
     ag_pass_through = True
-    """Tells TensorFlow, which raises it while it traces, to leave it as it is."""
+    """Tells AutoGraph, which traces the code that raises this error, not to wrap it."""
 
 
 class CellError(TpunbError, ValueError):
@@ -83,25 +83,25 @@ class CellError(TpunbError, ValueError):
 
 
 class HistoryError(TpunbError, ValueError):
-    """A training history cannot take a value, or does not have what is asked for."""
+    """A value that a training history cannot record, or a metric that it does not have."""
 
 
 class TpuWarning(UserWarning):
-    """Something runs on a virtual TPU that is slow on a TPU, or comes out otherwise."""
+    """Code that works on a virtual TPU but is slow, or gives another result, on a TPU."""
 
 
 def hint(fix: str) -> str:
-    """A fix as messages show it; a question speaks for itself."""
+    """Return a fix as messages show it. A question gets no "Try:" in front."""
     return fix if fix.endswith("?") else f"Try: {fix}"
 
 
 def nearest(word: str, choices: Iterable[str], *, most: int = 3) -> list[str]:
-    """The choices that look most like a word, the likeliest first."""
+    """Return the choices that are spelled most like a word, the best first."""
     return difflib.get_close_matches(word, list(choices), n=most, cutoff=0.5)
 
 
 def did_you_mean(word: str, choices: Iterable[object], otherwise: str = "") -> str:
-    """A fix that names the choices which look like a word; `otherwise` where none does."""
+    """Return "Did you mean …?" with the choices most like a word, or `otherwise` if none is."""
     names = [choice for choice in choices if isinstance(choice, str)]
     near = " or ".join(f"`{name}`" for name in nearest(word, names))
     return f"Did you mean {near}?" if near else otherwise

@@ -1,4 +1,4 @@
-"""A problem in a user's code, and the line that it is at."""
+"""A problem in a user's code, and the line where it is."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tpunb.errors.base import hint
 
 _GENERATED = re.compile(r"__autograph_generated_file|^<frozen|^<string>")
 
-# AutoGraph indents it, and blank lines with it.
-_OURS = re.compile(
-    r'^ +File "[^"\n]*", line \d+(?:\n +[^\n]*)?\n *\n *(?P<said>[^\n]+)\s*\Z', re.MULTILINE
+# AutoGraph indents the message, blank lines included.
+_REFUSAL = re.compile(
+    r'^ +File "[^"\n]*", line \d+(?:\n +[^\n]*)?\n *\n *(?P<summary>[^\n]+)\s*\Z', re.MULTILINE
 )
 
 
@@ -26,8 +26,8 @@ class SourceLine:
     """A line of code.
 
     Attributes:
-        file: Its file, or what a notebook calls a cell.
-        line: Its number, from 1.
+        file: The file, or the notebook's name for a cell.
+        line: The line number, from 1.
     """
 
     file: str
@@ -35,25 +35,25 @@ class SourceLine:
 
 
 Choose = Callable[[Sequence[SourceLine]], "tuple[str, int] | None"]
-"""Chooses which of the lines that led to a problem is shown."""
+"""Chooses the line to show, from the lines that led to a problem."""
 
 _quiet: Any = functools.partial(dataclasses.field, compare=False, repr=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """Something in a user's code that a TPU refuses, is slow at or does otherwise.
+    """Code that a TPU refuses, runs slowly, or runs with another result.
 
     Attributes:
-        code: The rule's name; the documentation has the list.
-        reason: The cause in a sentence, with figures where it is about speed.
-        fix: The next step in a sentence.
-        line: The line, in a cell or in `file`; None where none is known.
-        file: The file, or what the notebook calls the cell; may be empty.
-        entry: The code of its entry in the catalogue of errors, or None.
-        message: What TensorFlow says on a TPU.
-        node: The node that it was found at, with the names of the calls around it; empty
-            where it concerns the whole function.
+        code: The rule's name, as in the documentation.
+        reason: The cause in one sentence, with figures if it concerns speed.
+        fix: The next step in one sentence.
+        line: The line in a cell or in `file`, or None if it is unknown.
+        file: The file, or the notebook's name for the cell; may be empty.
+        entry: The code of the entry in the catalogue of errors, or None.
+        message: TensorFlow's message on a TPU.
+        node: The name of the graph's node, with the names of the calls around it; empty if the
+            problem concerns the whole function.
         op: The node's operation.
         places: The lines of the user's code that led to the node, innermost first.
     """
@@ -70,11 +70,11 @@ class Problem:
     places: tuple[SourceLine, ...] = _quiet(default=())
 
     def at(self, places: Iterable[SourceLine]) -> Problem:
-        """The problem with the lines of the user's code that led to it."""
+        """Return this problem with the lines of the user's code that led to it."""
         return dataclasses.replace(self, places=tuple(places))
 
     def shown(self, choose: Choose) -> Problem:
-        """The problem for a reader: with one of its lines, and its entry in the catalogue."""
+        """Return this problem with the line that a reader sees and its catalogue entry."""
         file, line = choose(self.places) or ("", None)
         from tpunb.errors.explain import explain  # loads the catalogue
 
@@ -93,42 +93,42 @@ class Problem:
 
 
 def refusal(theirs: str, places: str, problem: Problem) -> str:
-    """The message of an error with which a TPU refuses code.
+    """Return the message of an error with which a TPU refuses code.
 
     Args:
-        theirs: TensorFlow's message, by which programs know the error.
+        theirs: TensorFlow's message, which programs compare with.
         places: The lines of code, as tracebacks write them.
-        problem: What is the matter.
+        problem: The problem, with its reason and its fix.
     """
     entry = f" {known_error(problem.entry)}" if problem.entry else ""
     return f"{theirs}\n{places}\n\n{problem.reason} {problem.fix}{entry}"
 
 
 def known_error(code: str) -> str:
-    """The sentence that leads from an error's message to its entry in the catalogue."""
+    """Return the sentence that points from an error's message to its catalogue entry."""
     return f"Known error {code}. More: tpunb.explain({code})."
 
 
 def refusal_in_short(message: str) -> str | None:
-    """Returns our own words in a message made by `refusal`; None for other messages."""
-    found = _OURS.search(message)
-    return found["said"] if found else None
+    """Return tpunb's own words in a message made by `refusal`, or None for another message."""
+    match = _REFUSAL.search(message)
+    return match["summary"] if match else None
 
 
 def innermost(places: Sequence[SourceLine]) -> tuple[str, int] | None:
-    """The innermost line of the user's code that led to a diagnostic."""
+    """Return the innermost line of the user's code that led to a diagnostic."""
     return (places[0].file, places[0].line) if places else None
 
 
 def plain_function(fn: Any) -> Any:
-    """The Python function in partials, in a `tf.function`, and in what wraps it."""
+    """Return the Python function inside partials, a `tf.function` and decorators."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return inspect.unwrap(getattr(fn, "python_function", fn))
 
 
 def definition(fn: Any) -> tuple[str, int] | None:
-    """Return where a function of the user's is defined, as a stand-in for an unknown place."""
+    """Return where the user defined a function, for problems whose own place is unknown."""
     code = getattr(plain_function(fn), "__code__", None)
     if code is None or is_library(code.co_filename):
         return None
@@ -137,7 +137,7 @@ def definition(fn: Any) -> tuple[str, int] | None:
 
 @functools.cache
 def is_library(file: str) -> bool:
-    """Returns whether a file belongs to Python, to a package that is installed, or to this one."""
+    """Return whether a file belongs to Python, to a package that is installed, or to this one."""
     if _GENERATED.search(file):
         return True
     path = Path(file)
@@ -149,5 +149,5 @@ def is_library(file: str) -> bool:
 
 @functools.cache
 def is_of_this_package(file: str) -> bool:
-    """Returns whether a file is one of ours."""
+    """Return whether a file is one of ours."""
     return Path(file).is_relative_to(Path(__file__).parents[1])

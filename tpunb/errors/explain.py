@@ -1,4 +1,4 @@
-"""Explains known errors: finds the entry of the catalogue, with the cause and the fix."""
+"""Explanations of known errors: the catalogue's entry, with the cause and the fix."""
 
 from __future__ import annotations
 
@@ -11,28 +11,27 @@ from tpunb.errors.catalogue import ENTRIES, Clue, Explanation
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _TRACEBACK = "Traceback (most recent call last)"
-_REACH = 20_000  # characters before a message in which its traceback is looked for
-_TRIES = 32  # matches of a clue whose traceback is looked at
+_REACH = 20_000  # characters before a message that are searched for its traceback
+_TRIES = 32  # matches of a clue that are checked for a traceback
 _MOST_ERRORS = 64
 _MOST_FRAMES = 300
 
 
 def explain(error_or_text: object) -> Explanation | None:
-    """Explains an error that users of TPUs are known to meet.
+    """Explain an error that users of TPUs are known to meet.
 
     Args:
-        error_or_text: An exception, with what caused it, its notes and the
-            exceptions of a group; or text: a message, a pasted traceback, a log;
-            or the number of an entry in the catalogue, `24`, `"24"` or `"P5"`.
+        error_or_text: An exception, whose causes, notes and group members count too. Or text: a
+            message, a pasted traceback or a log. Or the number of a catalogue entry: `24`,
+            `"24"` or `"P5"`.
 
     Returns:
-        The cause and the fix, or None if the error is not a known one. It
-        raises nothing, whatever it is given; the time grows with the length of
-        the text.
+        The cause and the fix, or None if the error is unknown. This function never
+        raises, and its time grows only with the length of the text.
     """
     try:
         return _find(error_or_text)
-    except Exception:  # an exception of someone else's may raise when it is looked at
+    except Exception:  # an exception of another package may raise when its text is read
         return None
 
 
@@ -48,13 +47,13 @@ def _find(error_or_text: object) -> Explanation | None:
         return _find(error_or_text.decode("utf-8", errors="replace"))
     else:
         return ENTRIES.get(str(error_or_text)) if type(error_or_text) is int else None
-    found = (entry for message, trace in reports if (entry := _match(message, trace)))
-    # min keeps the first of equal ones: the error itself before what caused it.
-    return min(found, key=lambda entry: entry.rank, default=None)
+    entries = (entry for message, trace in reports if (entry := _match(message, trace)))
+    # min keeps the first of several equal ranks: the error itself precedes its causes.
+    return min(entries, key=lambda entry: entry.rank, default=None)
 
 
 def _match(message: str, trace: str | None) -> Explanation | None:
-    """The entry for a message; of several equal ones, that which stands first."""
+    """Return the entry for a message. Among entries of equal rank, the first clue wins."""
     places = [
         (entry.rank, place, entry.code)
         for entry, pattern, where in _clues()
@@ -68,23 +67,23 @@ def _place(
 ) -> int | None:
     """Return the position of a clue in a message, or None."""
     if where is None:
-        found = pattern.search(message)
-        return found.start() if found else None
+        match = pattern.search(message)
+        return match.start() if match else None
     if trace is not None:
-        found = pattern.search(message)
-        return found.start() if found and (where.search(message) or where.search(trace)) else None
+        match = pattern.search(message)
+        return match.start() if match and (where.search(message) or where.search(trace)) else None
     # In a log, the traceback is before the message, and other lines are after it.
-    for found in itertools.islice(pattern.finditer(message), _TRIES):
-        earliest = max(0, found.start() - _REACH)
-        begin = message.rfind(_TRACEBACK, earliest, found.start())
-        if where.search(message[begin if begin >= 0 else earliest : found.end() + 1_000]):
-            return found.start()
+    for match in itertools.islice(pattern.finditer(message), _TRIES):
+        earliest = max(0, match.start() - _REACH)
+        begin = message.rfind(_TRACEBACK, earliest, match.start())
+        if where.search(message[begin if begin >= 0 else earliest : match.end() + 1_000]):
+            return match.start()
     return None
 
 
 @functools.cache
 def _clues() -> tuple[tuple[Explanation, re.Pattern[str], re.Pattern[str] | None], ...]:
-    """All clues, compiled when the first error is explained."""
+    """Return all clues with compiled patterns. The first explanation compiles them."""
     return tuple(
         (entry, re.compile(clue.message), re.compile(clue.where) if clue.where else None)
         for entry in ENTRIES.values()
@@ -93,16 +92,16 @@ def _clues() -> tuple[tuple[Explanation, re.Pattern[str], re.Pattern[str] | None
 
 
 def _related(error: BaseException) -> Iterator[BaseException]:
-    """An error, then what is behind it: the group's errors, causes and contexts."""
+    """Yield an error, then the errors of its group, its causes and its contexts."""
     waiting: list[BaseException] = [error]
-    seen: set[int] = set()
-    while waiting and len(seen) < _MOST_ERRORS:
+    visited: set[int] = set()
+    while waiting and len(visited) < _MOST_ERRORS:
         current = waiting.pop(0)
-        if id(current) in seen:
+        if id(current) in visited:
             continue
-        seen.add(id(current))
+        visited.add(id(current))
         yield current
-        parts = getattr(current, "exceptions", None)  # of a group
+        parts = getattr(current, "exceptions", None)  # an exception group has them
         behind = list(parts[:_MOST_ERRORS]) if isinstance(parts, tuple | list) else []
         behind.append(current.__cause__)
         if not current.__suppress_context__:
@@ -111,17 +110,17 @@ def _related(error: BaseException) -> Iterator[BaseException]:
 
 
 def _report(error: BaseException) -> tuple[str, str]:
-    """An error's message with its notes, and the files and functions that it came through.
+    """Return an error's message with its notes, and its traceback's files and functions.
 
-    They are written as Python writes them; no source is read.
+    The traceback has Python's format without source lines, so no source is read.
     """
     try:
-        said = str(error)
-    except Exception:  # the error's own fault: its type and its traceback are left
-        said = ""
+        text = str(error)
+    except Exception:  # a broken `__str__` still leaves the type and the traceback
+        text = ""
     notes = getattr(error, "__notes__", None)
     lines = [str(note) for note in notes] if isinstance(notes, list | tuple) else []
-    message = "\n".join([f"{type(error).__name__}: {said}", *lines])
+    message = "\n".join([f"{type(error).__name__}: {text}", *lines])
     frames: list[str] = []
     traceback = error.__traceback__
     while traceback is not None and len(frames) < _MOST_FRAMES:

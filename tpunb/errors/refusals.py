@@ -1,7 +1,7 @@
-"""The refusals of compilers, which name an operation or a shape: what they mean, what to do.
+"""Refusals of compilers, which name an operation or a shape: their meaning and their fix.
 
-XLA's are met before a function runs, libtpu's where the TPU's own compiler is asked. The first
-that fits counts.
+XLA refuses before a function runs. libtpu refuses when the TPU's own compiler is asked. The
+first pattern that matches counts.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class Refusal:
 
     Attributes:
         pattern: A regular expression that the message contains.
-        code: The rule that it falls under.
-        reason: The cause, a sentence.
-        fix: What to do, a sentence.
+        code: The code of the rule that applies.
+        reason: The cause, in one sentence.
+        fix: The next step, in one sentence.
     """
 
     pattern: str
@@ -31,17 +31,17 @@ class Refusal:
 SMALLER = "Make the batch smaller, use more cores, or a smaller type such as bfloat16."
 """The fix for programs that do not fit."""
 
-FIXED_SHAPE = "Work at a fixed shape: mask, or pad."
+FIXED_SHAPE = "Use a fixed shape: mask or pad the tensor."
 """The fix for sizes that depend on data."""
 
 PADDED_TO_BOUND = (
-    "a TPU pads it to its bound and computes all of it, and its compiler refuses some of what may "
-    "follow."
+    "a TPU pads it to its bound and computes all of it, and its compiler refuses some later "
+    "operations."
 )
-"""A fact about sizes that depend on data; measured with libtpu 0.0.52."""
+"""Why sizes that depend on data are costly, as measured with libtpu 0.0.52."""
 
 FIXED_LIST = (
-    "Give the TensorArray its size and `dynamic_size=False`, and `tf.while_loop` constant "
+    "Give the TensorArray its size and `dynamic_size=False`, and give `tf.while_loop` a constant "
     "`maximum_iterations`."
 )
 """The fix for loops and lists without a bound."""
@@ -51,7 +51,7 @@ XLA = (
         r"Detected unsupported operations|No registered '",
         "unsupported-op",
         "The operation has no TPU kernel.",
-        "Do it in the input pipeline (tf.data) or after the step on what it returns.",
+        "Move it into the input pipeline (tf.data), or apply it to the step's result.",
     ),
     Refusal(
         r"with op (EmptyTensorList|TensorListReserve) must be|fixed tensor list size|TensorList",
@@ -109,9 +109,9 @@ LIBTPU = (
         "blocks smaller, or raise `vmem_limit_bytes` in its `pltpu.CompilerParams`.",
     ),
 )
-"""Those of the TPU's own compiler, beside programs that do not fit."""
+"""Refusals of the TPU's own compiler, except for programs that do not fit in memory."""
 
 
 def refusal_of(message: str, known: Iterable[Refusal]) -> Refusal | None:
-    """Returns the first kind that a message is of; None if it is of none."""
-    return next((one for one in known if re.search(one.pattern, message)), None)
+    """Return the first kind of refusal whose pattern a message contains, or None."""
+    return next((kind for kind in known if re.search(kind.pattern, message)), None)

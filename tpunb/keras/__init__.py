@@ -1,4 +1,4 @@
-"""The callback for Keras 3 and tf_keras; neither of them is imported."""
+"""The callback for Keras 3 and tf_keras. Importing it imports neither."""
 
 from tpunb.keras.callback import LiveCurves
 

@@ -1,4 +1,4 @@
-"""Values of single batches, from the means since the epoch's start that Keras logs."""
+"""Values of single batches, from the running means of an epoch that Keras logs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy as np
 from tpunb.virtual.keras_internals import is_of_jax, jax_value_of
 
 Row = tuple[int, Mapping[str, float]]
-"""The last step of an execution, and what it has logged."""
+"""The last step of an execution, and its logs."""
 
-_SAME = 1e-3  # of numbers that Keras sums up in 32 bits
-# A mean is exact to 2**-24 of itself: late in a long epoch the share of one batch drowns in
-# that, and several batches make a point.
+_SAME = 1e-3  # relative difference within which two 32-bit sums of Keras count as equal
+# A mean is exact to 2**-24 of itself. Late in a long epoch the share of one batch drowns in
+# that error, so several batches make one point.
 _BLUR = 2.0**-24 / 0.002
-# So many executions are marked one by one before their weights count as even.
+# The number of executions to mark one by one before their weights count as even.
 _PROOF = 8
 
 
@@ -27,9 +27,9 @@ class _Mark(NamedTuple):
     """The metrics' weights between two executions.
 
     Attributes:
-        step: The last step that was done; None for that of the last row.
-        sums: The total and the count of each metric that is a mean, shaped `[metrics, 2]`,
-            still on its device; None where nobody has looked.
+        step: The last completed step; None for the step of the last row.
+        sums: The total and the count of each metric that is a mean, of shape `[metrics, 2]`,
+            still on its device; None if they were not read.
         ends: Whether the epoch may have ended there.
     """
 
@@ -39,32 +39,32 @@ class _Mark(NamedTuple):
 
 
 class BatchValues:
-    """Turns what Keras logs within an epoch into the values of its batches.
+    """The values of an epoch's batches, computed from the logs of Keras.
 
-    Keras logs the mean since the epoch's start, which begins anew with each epoch: such
-    numbers cannot be compared. A mean and the weight behind it give what the last batch
-    has added. The weights are the metrics' own counts. Reading them takes a tenth of a
-    millisecond, so that they are read after each of the first executions, and then ten
-    times a second as long as all batches have the same weight. Once two weights differ,
-    they are read after each execution: a total does not tell how batches share it.
+    Keras logs the mean since the epoch's start, which starts again with each epoch, so these
+    numbers cannot be compared. A mean and its weight give the value that the last batch added.
+    The weights are the metrics' own counts. Reading them takes a tenth of a millisecond. So they
+    are read after each of the first executions, and then ten times a second as long as all
+    batches have the same weight. Once two weights differ, they are read after each execution:
+    a total does not tell how batches share it.
 
-    A metric that is no mean, such as an AUC, has no value for a batch, and is left to the
-    epoch's end. What a model's own `train_step` logs beside its metrics stays as it is.
+    A metric that is not a mean, such as an AUC, has no value for a batch, and is left to the
+    epoch's end. Values that a model's own `train_step` logs beside its metrics do not change.
 
     Args:
         model: The model that is trained.
 
     Attributes:
         logged: The metrics that are logged within an epoch.
-        drawn: Those of them that have values for batches.
-        of_one_replica: Whether the logs are those of the first replica. Then they only say
-            that there is something.
+        drawn: The logged metrics that have values for batches.
+        of_one_replica: Whether the logs are the first replica's. Then they only show that
+            there is a value.
     """
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self._own_step = not _is_of_keras(getattr(type(model), "train_step", None))
-        # Keras 3 logs the first of several replicas.
+        # On several replicas, Keras 3 logs the values of the first.
         roots = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
         strategy = getattr(model, "distribute_strategy", None)
         self.of_one_replica = "keras" in roots and getattr(strategy, "num_replicas_in_sync", 1) > 1
@@ -81,7 +81,7 @@ class BatchValues:
         self.begin_epoch(0)
 
     def begin_epoch(self, step: int) -> None:
-        """Starts the means anew.
+        """Start new means.
 
         Args:
             step: The last step before the epoch.
@@ -93,16 +93,16 @@ class BatchValues:
 
     @property
     def needs_mark(self) -> bool:
-        """True if the last execution has to be marked, however short it was."""
+        """True if the last execution must be marked, however short it was."""
         if self.of_one_replica or self._varies or self._marked < _PROOF:
             return True
         return self._step == self._first and not self._marks
 
     def mark(self, step: int | None, *, ends: bool = False) -> None:
-        """Looks at the metrics; what they hold is fetched later.
+        """Read the metrics on their device. Their values are fetched later.
 
         Args:
-            step: The last step that was done; None for that of the last row.
+            step: The last completed step; None for the step of the last row.
             ends: Whether the epoch may have ended there, with a smaller batch.
         """
         if self._read is None:
@@ -116,19 +116,19 @@ class BatchValues:
         self._marks.append(_Mark(step, self._read(), ends or step is None))
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Adds what executions have logged, in their order."""
+        """Add the logs of executions, in order."""
         self._rows.extend(rows)
 
     def take(self, *, all_rows: bool = False) -> list[tuple[int, dict[str, float]]]:
-        """The values of the batches whose weights are known by now.
+        """Return the values of the batches whose weights are known by now.
 
         Args:
-            all_rows: Whether nothing more is to come: then the weights of the rest are
-                taken to be like those before.
+            all_rows: Whether no more rows follow. Then the weights of the rest are taken to
+                be like the earlier weights.
         """
         values: dict[int, dict[str, float]] = {}
         if self._read is not None and not self._places:
-            all_rows = True  # there are no means, and nothing to wait for
+            all_rows = True  # no mean to wait for
         while self._marks:
             step, last = self._marks[0].step, self._rows[-1][0] if self._rows else self._step
             if not all_rows and (step is None or last < step):
@@ -139,7 +139,7 @@ class BatchValues:
         return sorted(values.items())
 
     def _take_block(self, mark: _Mark, values: dict[int, dict[str, float]]) -> None:
-        """Moves the rows until a mark to the values that they make."""
+        """Move the rows until a mark to `values`."""
         rows = []
         while self._rows and (mark.step is None or self._rows[0][0] <= mark.step):
             rows.append(self._rows.popleft())
@@ -163,34 +163,34 @@ class BatchValues:
         if (place := self._places.get(id(metric))) is None:
             return ()
         if sums is None:
-            # Of replicas that log each its own mean the first one's is not that of all.
+            # Each replica logs its own mean, and the first replica's is not the mean of all.
             known = not self.of_one_replica
             return self._undone(name, block, math.nan, ends=ends) if known else ()
         total, count = map(float, sums[place])
         mean = total / count if count else 0.0
         step, logged = block[-1]
-        # What is not finite may be the same, and in 32 bits not more digits than these are.
+        # Values that are not finite may be equal, and 32 bits have only this many digits.
         is_same = not (math.isfinite(mean) and math.isfinite(logged)) or math.isclose(
             mean, logged, rel_tol=_SAME, abs_tol=1e-12
         )
         if (not self.of_one_replica or not count) and not is_same:
-            self._as_logged.add(name)  # the metric is there, and something else is logged
+            self._as_logged.add(name)  # the log differs from the metric of this name
         if name in self._as_logged:
             return block
         if self.of_one_replica:
             block[-1] = step, mean
-        # Else the logs: when the metrics were looked at must not show in the numbers.
+        # Otherwise use the logs: the time of reading must not show in the numbers.
         return self._undone(name, block, count, ends=ends)
 
     def _undone(
         self, name: str, block: list[tuple[int, float]], count: float, *, ends: bool
     ) -> Iterator[tuple[int, float]]:
-        """Takes the mean before from each mean of a block.
+        """Yield the values of a block's batches: each mean without the mean before it.
 
         Args:
             name: The metric.
             block: Steps, and the means there.
-            count: The weight behind the last one; NaN where it is not known.
+            count: The weight of the last mean; NaN if unknown.
             ends: Whether the block may end with a smaller batch.
         """
         (before, mean_before), done = self._reached.get(name, (0.0, 0.0)), self._step
@@ -207,7 +207,7 @@ class BatchValues:
         self._reached[name] = before, mean_before
 
     def _weights(self, name: str, steps: list[int], gained: float, *, ends: bool) -> list[float]:
-        """The weight of each of several rows; zero for those that the last one stands for."""
+        """Return the weight of each row, and zero for rows that the last one represents."""
         spans = [step - last for last, step in zip([self._step, *steps], steps, strict=False)]
         nothing = [0.0] * len(steps)
         together = [*nothing[1:], max(gained, 0.0)]
@@ -225,11 +225,11 @@ class BatchValues:
         return together
 
     def _metric_of(self, name: str) -> Any:
-        """The metric that is logged under a name; None where none is known."""
+        """Return the metric that is logged under a name, or None if there is none."""
         if name not in self._named:
-            taken = set(map(id, self._named.values()))
-            free = [metric for metric in self._metrics if id(metric) not in taken]
-            # With several outputs their names come first.
+            assigned = set(map(id, self._named.values()))
+            free = [metric for metric in self._metrics if id(metric) not in assigned]
+            # In a model with several outputs, the output's name comes first.
             same = [metric for metric in free if metric.name == name]
             ending = [metric for metric in free if name.endswith(f"_{metric.name}")]
             self._named[name] = next(iter([*same, *ending]), None)
@@ -237,7 +237,7 @@ class BatchValues:
 
 
 def _is_mean(metric: Any) -> bool:
-    """Returns whether what a metric logs is its total by its count."""
+    """Return whether a metric's result is its total divided by its count."""
     if not (hasattr(metric, "total") and hasattr(metric, "count")):
         return False
     owner = next((kind for kind in type(metric).__mro__ if "result" in vars(kind)), object)
@@ -249,7 +249,7 @@ def _is_of_keras(thing: Any) -> bool:
 
 
 def _reader(model: Any, metrics: Sequence[Any]) -> Callable[[], Any]:
-    """A function that reads the totals and the counts of metrics, in one call."""
+    """Return a function that reads the totals and counts of metrics in one call."""
     if not metrics:
         return lambda: None
     if is_of_jax(model):
@@ -257,19 +257,19 @@ def _reader(model: Any, metrics: Sequence[Any]) -> Callable[[], Any]:
 
         def read_jax() -> Any:  # in a new array
             pairs = [(metric.total, metric.count) for metric in metrics]
-            return jnp.stack([jnp.stack([jax_value_of(one, model) for one in p]) for p in pairs])
+            return jnp.stack([jnp.stack([jax_value_of(v, model) for v in p]) for p in pairs])
 
         return read_jax
     import tensorflow as tf
 
-    def inner(variable: Any) -> Any:  # TensorFlow's, within one of Keras 3
+    def inner(variable: Any) -> Any:  # the TensorFlow variable inside a Keras 3 variable
         value = getattr(variable, "value", variable)
         return variable if callable(value) else value
 
     def read() -> Any:
         pairs = [(inner(metric.total), inner(metric.count)) for metric in metrics]
-        return tf.stack([[tf.cast(each, tf.float64) for each in pair] for pair in pairs])
+        return tf.stack([[tf.cast(variable, tf.float64) for variable in p] for p in pairs])
 
-    # Over several replicas it is a sum, and as a function ten times as cheap.
+    # On several replicas reading is a sum, which takes a tenth of the time in a function.
     function: Callable[[], Any] = tf.function(read, autograph=False)
     return function

@@ -28,7 +28,7 @@ class _Fit(NamedTuple):
 
 @ignored_by_keras
 def _ignored(self: Any, *_: Any, **__: Any) -> None:
-    """A hook that has nothing to do."""
+    """Do nothing in this hook."""
 
 
 class LiveCurves:
@@ -36,45 +36,45 @@ class LiveCurves:
 
         model.fit(x, y, epochs=5, callbacks=[tpunb.LiveCurves()])
 
-    The same class serves Keras 3 and tf_keras. Where widgets can run the curves grow
-    live, and a picture takes their place at the end; elsewhere the picture is shown once
-    at the end. Each `fit` with the same callback is a run of its own, drawn over the
-    runs before it. A copy of the callback starts without runs.
+    The same class serves Keras 3 and tf_keras. If widgets can run, the curves grow live, and a
+    picture replaces them at the end. Otherwise the picture is shown once, at the end. Each
+    `fit` with the same callback is a separate run, drawn over the earlier runs. A copy of the
+    callback starts without runs.
 
-    Steps count batches, over all epochs; with `initial_epoch` they continue where that epoch
-    begins. With `steps_per_execution` there is a point for each execution, at its last
-    step. Within an epoch Keras logs the mean since the epoch's start; what is drawn is the
-    value of each batch, or execution, which that mean implies. A metric that is no mean, such
-    as an AUC, has points at the epochs' ends only.
-    The learning rate is a metric, `learning_rate`, once it changes. Values are fetched
-    after later batches have been started, so that training does not wait for them.
+    Steps count batches, over all epochs. With `initial_epoch` they continue where that epoch
+    begins. With `steps_per_execution` each execution has one point, at its last step. Within an
+    epoch Keras logs the mean since the epoch's start. The curve shows the value of each batch,
+    or execution, which follows from that mean. A metric that is not a mean, such as an AUC, has
+    points only at the ends of epochs. The learning rate is the metric `learning_rate`, once it
+    changes. Values are fetched after later batches have started, so training does not wait for
+    them.
 
-    The stop button ends training between two executions with `tpunb.training.stop_button.Stopped`:
-    weights and curves are kept, and `model.history` is what `fit` would have returned. In a
-    notebook an execution that takes longer than a second is cancelled. A second press is an
-    ordinary interrupt.
+    The stop button ends training between two executions with `tpunb.training.stop_button.Stopped`.
+    Weights and curves are kept, and `model.history` is the value that `fit` would have returned.
+    In a notebook, an execution that takes longer than a second is cancelled. A second press is
+    an ordinary interrupt.
 
     Args:
-        metrics: Names of metrics to show, or of panels: `loss` is also `val_loss`; None
-            for all. The history keeps all of them.
-        per: `batch` for a point per batch, or per execution; `epoch` for a point at each
-            epoch's end, with validation and Keras's means over the epoch; `auto` for a
-            point per batch, and one per epoch of what batches do not have.
+        metrics: Names of metrics or panels to show; the panel `loss` includes `val_loss`. None
+            shows all. The history keeps all of them.
+        per: `batch` draws a point per batch or execution. `epoch` draws a point at each epoch's
+            end, with validation and Keras's means over the epoch. `auto` draws a point per
+            batch, and a point per epoch for metrics without values of batches.
         name: The name of the next run, such as `"lr 1e-3"`; None for `run 1`, `run 2`.
 
     Attributes:
         name: The name of the next run.
-        runs: The history of each run, the last one at the end.
+        runs: The history of each run, the latest last.
 
     Raises:
-        TypeError: If `metrics` is no name and no iterable of names, or `name` no string.
-        ValueError: If `per` is none of the three.
+        TypeError: If `metrics` is not a name or an iterable of names, or `name` is not a string.
+        ValueError: If `per` is none of the three values.
     """
 
-    # Keras 3 calls the end of a batch on another thread, then, and waits for no value
-    # before it starts the next batch.
+    # Keras 3 then calls the end of a batch on another thread, and starts the next batch
+    # without waiting for values.
     async_safe = True
-    # tf_keras leaves it to us to fetch the values from the devices.
+    # tf_keras then passes tensors, so that this class decides when to fetch the values.
     _supports_tf_logs = True
     _chief_worker_only = None
 
@@ -86,16 +86,16 @@ class LiveCurves:
         name: str | None = None,
     ) -> None:
         if per not in _PER:
-            raise ValueError(f"per is 'auto', 'batch' or 'epoch', not {per!r}")
+            raise ValueError(f"per must be 'auto', 'batch' or 'epoch', not {per!r}")
         if not isinstance(name, str | None):
-            raise TypeError(f"the name of a run is a string, not {type(name).__name__}")
+            raise TypeError(f"the name of a run must be a string, not {type(name).__name__}")
         self.name = name
         self._metrics: tuple[str, ...] | None = None
         if metrics is not None:
             self._metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-            for each in self._metrics:
-                if not isinstance(each, str):
-                    raise TypeError(f"the name of a metric is a string, not {each!r}")
+            for metric in self._metrics:
+                if not isinstance(metric, str):
+                    raise TypeError(f"the name of a metric must be a string, not {metric!r}")
         self._per = per
         self._reset()
 
@@ -108,7 +108,7 @@ class LiveCurves:
         self._warned = False
         self._epoch_ends: dict[int, int] = {}
 
-    # A copy, as tuners make them, is for another model.
+    # A copy, which tuners make, is for another model.
     def __getstate__(self) -> dict[str, Any]:
         return {"metrics": self._metrics, "per": self._per, "name": self.name}
 
@@ -123,12 +123,12 @@ class LiveCurves:
 
     @property
     def history(self) -> History | None:
-        """The history of the last run; None before the first."""
+        """The history of the last run, or None before the first run."""
         return self.runs[-1] if self.runs else None
 
     @property
     def summary(self) -> str:
-        """The result of the last run, with its best epoch, in a line."""
+        """The result of the last run with its best epoch, on one line."""
         history = self.history
         if history is None:
             return "no run yet"
@@ -150,13 +150,13 @@ class LiveCurves:
             return text
         return f"{text}; best {name} {value:.4g} at step {step}"
 
-    # What Keras sets.
+    # Keras calls these setters.
     def set_params(self, params: dict[str, Any] | None) -> None:
-        """Stores the training's parameters: epochs and steps."""
+        """Store the training's parameters: epochs and steps."""
         self.params = params or {}
 
     def set_model(self, model: Any) -> None:
-        """Stores the model that is trained, evaluated or used to predict."""
+        """Store the model that is trained, evaluated or used to predict."""
         self.model = model
 
     def _implements_train_batch_hooks(self) -> bool:
@@ -173,7 +173,7 @@ class LiveCurves:
     on_predict_batch_begin = on_predict_batch_end = _ignored
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Starts a run, and shows its curves where widgets can run."""
+        """Start a run, and show its curves if widgets can run."""
         from tpunb.connection.connection import latest_connection
 
         self._abandon()
@@ -189,7 +189,7 @@ class LiveCurves:
         callbacks = getattr(owner, "callbacks", None) or ()
         self._early = next((each for each in callbacks if hasattr(each, "stopped_epoch")), None)
         rate = self._metrics is not None and RATE in self._metrics
-        # The metrics that will come, as far as the model knows them before its first batch.
+        # The expected metrics, as far as the model knows them before its first batch.
         known = self._metrics
         if known is None:
             known = getattr(self.model, "metrics_names", None) or ()
@@ -204,14 +204,14 @@ class LiveCurves:
         )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Finds the step at which the epoch begins."""
+        """Determine the step at which the epoch begins."""
         if self._fit is None:
             return
         self._stop_if_pressed()
         self._fit.curves.begin_epoch(epoch, self._epoch_ends.get(epoch - 1))
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Collects the logs of earlier batches; here training can be stopped."""
+        """Collect the logs of earlier batches, and stop training if the button was pressed."""
         fit = self._fit
         if fit is None:
             return
@@ -220,22 +220,22 @@ class LiveCurves:
         fit.curves.begin_batch(batch)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Notes the batch's logs; with Keras 3 this may be on another thread."""
+        """Store the batch's logs. Keras 3 may call this on another thread."""
         if self._fit is not None:
             self._fit.curves.arrived.append((batch, logs or {}))
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Shows the epoch's values while validation runs."""
+        """Show the epoch's values while validation runs."""
         if self._fit is not None:
             self._fit.curves.begin_validation()
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Lets training be stopped during validation."""
+        """Stop training during validation if the button was pressed."""
         if self._fit is not None and self._fit.guard.button.pressed:
             self._stop_if_pressed()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Adds what is logged once in an epoch, such as validation."""
+        """Add the values that are logged once per epoch, such as validation."""
         if self._fit is None:
             return
         curves = self._fit.curves
@@ -243,14 +243,14 @@ class LiveCurves:
         self._warn_of_names(curves, final=False)
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Replaces the live curves by the picture."""
+        """Replace the live curves with the picture."""
         if self._fit is None:
             return
         curves, pressed = self._fit.curves, self._fit.guard.button.pressed
         self._finish(stopped=False)
         self._warn_of_names(curves, final=True)
-        if pressed:  # too late to stop anything here, but not what comes after
-            raise Stopped("Training was done when the stop button was noticed; nothing is lost.")
+        if pressed:  # too late to stop training, but not the code after it
+            raise Stopped("Training was already complete. Nothing is lost.")
 
     def _stop_if_pressed(self) -> None:
         fit = self._fit
@@ -259,12 +259,12 @@ class LiveCurves:
         fit.curves.wait()
         beside = [each for each in fit.guard.callbacks if isinstance(each, LiveCurves)]
         self._finish(stopped=True)
-        for other in beside:  # Keras calls no callback any more
+        for other in beside:  # Keras calls no callback after this
             other._abandon()
         raise Stopped(_account(fit.curves))
 
     def _overdue(self) -> BaseException:
-        """The exception that ends a batch that takes too long; the run ends with its cell."""
+        """Return the exception that ends an overlong batch. The run ends with its cell."""
         if self._fit is None:
             return KeyboardInterrupt()
         self._fit.curves.collect()
@@ -276,21 +276,21 @@ class LiveCurves:
             return
         fit.guard.leave()
         if stopped and hasattr(self.model, "jax_state_sync"):
-            self.model.jax_state_sync()  # within an epoch its variables hold nothing
-        if stopped and (kept := fit.guard.keras_history) is not None:
-            self.model.history = kept  # Keras does so at an epoch's end
+            self.model.jax_state_sync()  # within an epoch, its variables are empty
+        if stopped and (keras_history := fit.guard.keras_history) is not None:
+            self.model.history = keras_history  # Keras does this at the end of training
         fit.curves.collect(all_rows=True)
         fit.curves.history.finish(stopped=stopped)
         fit.display.close()
 
     def _abandon(self) -> None:
-        """Ends a run that an error has ended: Keras calls no callback then."""
+        """End a run after an error, when Keras calls no callback."""
         self._finish(stopped=True)
 
     def _warn_of_names(self, curves: LogRecorder, *, final: bool) -> None:
-        """Warns of metrics that were asked for and do not come, as soon as that is clear."""
+        """Warn of requested metrics that do not exist, as soon as that is certain."""
         there = curves.history.metrics
-        # Validation may be seldom, and the rate may change late.
+        # Validation may be rare, and the learning rate may change late.
         missing = [
             name
             for name in self._metrics or ()
@@ -300,17 +300,17 @@ class LiveCurves:
         if missing and not self._warned:
             self._warned = True
             warnings.warn(
-                f"LiveCurves: nothing is logged as {', '.join(map(repr, missing))}; "
-                f"there are: {', '.join(there) or 'no metrics'}",
+                f"LiveCurves: Keras logs no metric {', '.join(map(repr, missing))}. "
+                f"The metrics are: {', '.join(there) or 'none'}.",
                 UserWarning,
                 stacklevel=3,
             )
 
 
 def _notes(model: Any) -> dict[str, str]:
-    """Notes about this training; there may be some before its first step."""
+    """Return notes on this training, including those known before its first step."""
     if "tensorflow" not in sys.modules:
-        return {}  # another backend of Keras 3
+        return {}  # Keras 3 runs on another backend
     from tpunb.virtual import fit_notes
 
     notes = fit_notes.notes_of(model)
@@ -320,14 +320,14 @@ def _notes(model: Any) -> dict[str, str]:
 
 
 def _account(curves: LogRecorder, *, half_done: bool = False) -> str:
-    """Says what a stopped training has done, and how to continue."""
+    """Return a sentence about the state of a stopped training, and how to continue."""
     done = "1 step" if curves.done == 1 else f"{curves.done} steps"
     epoch = curves.epoch + curves.epoch_is_done
     where, kept = "", "The model keeps its weights"
     if half_done:
-        where, kept = "inside a batch, ", "Variables hold what was assigned until then"
+        where, kept = "inside a batch, ", "Variables keep the values assigned until then"
     return (
-        f"Training was stopped {where}after {done}, in epoch {curves.epoch + 1}. {kept} "
-        f"and the history its curves; fit(..., initial_epoch={epoch}) continues with "
-        f"epoch {epoch + 1}."
+        f"Training ended {where}after {done}, in epoch {curves.epoch + 1}. {kept}, "
+        f"and the history keeps its curves. To continue with epoch {epoch + 1}: "
+        f"fit(..., initial_epoch={epoch})."
     )

@@ -1,4 +1,4 @@
-"""From the logs of Keras to a history: which step, which number, and when it is fetched."""
+"""From the logs of Keras to a history: the step, the number, and the time to fetch it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ADVICE = "a smaller learning rate or clipped gradients may help"
 
 RATE = "learning_rate"
 RATE_NAMES = (RATE, "lr")
-"""The names under which callbacks of Keras log the rate; ours is exact to the step."""
+"""The names under which Keras's callbacks log the learning rate. tpunb's is exact to the step."""
 
 _SELDOM = 100
 _AT_LEAST = 10
@@ -33,23 +33,23 @@ Logs = Mapping[str, Any]
 
 
 class LogRecorder:
-    """Writes one training into a history, ten times a second.
+    """A recorder that writes one training into a history, ten times a second.
 
-    Keras 3 may report batches on other threads and out of order; all else happens on
-    the thread that trains. tf_keras passes values that are still on the devices:
-    those of a tenth of a second are fetched together.
+    Keras 3 may report batches on other threads and out of order. Everything else happens on
+    the training thread. tf_keras passes values that are still on the devices; the values of
+    a tenth of a second are fetched together.
 
     Args:
-        history: Where to.
+        history: The history to write into.
         model: The model that is trained.
-        params: What Keras knows of the training.
+        params: Keras's parameters of the training.
         per: `batch`, `epoch` or `auto`.
         rate: Whether to record a learning rate that does not change.
 
     Attributes:
-        arrived: The last batch of each execution with its logs, as they come.
-        epoch: The current epoch, counted from 0.
-        done: How many steps are done, those of earlier epochs included.
+        arrived: The last batch of each execution with its logs, in order of arrival.
+        epoch: The current epoch, from 0.
+        done: The number of completed steps, including earlier epochs.
     """
 
     def __init__(
@@ -62,22 +62,21 @@ class LogRecorder:
         self._steps: int | None = params.get("steps")
         self._epochs: int | None = params.get("epochs")
         self._per = per
-        self._base = 0  # how many steps there were before this epoch
+        self._base = 0  # the number of steps before this epoch
         self._begun: deque[int] = deque()
         self._waiting: list[tuple[int, Logs]] = []
         self._due = 0.0
-        self._validates = False  # or the epoch is over: the metrics are not the batches' then
+        self._validates = False  # then, and after an epoch, the metrics are not the batches'
         self._nonfinite = False
         self._values = BatchValues(model)
         self._rates = LearningRates(history, model, self._steps, self._epochs, always=rate)
 
     def begin_epoch(self, epoch: int, before: int | None) -> None:
-        """Finds the first step of an epoch.
+        """Determine the first step of an epoch.
 
         Args:
-            epoch: Its number, from 0.
-            before: The step at which the epoch before it has ended in an earlier run,
-                if that is known.
+            epoch: The epoch's number, from 0.
+            before: The step at which the epoch before it ended in an earlier run, if known.
         """
         self.epoch = epoch
         if not self.done:
@@ -88,7 +87,7 @@ class LogRecorder:
         self._rates.begin_epoch()
 
     def begin_batch(self, batch: int) -> None:
-        """Collects what has arrived, and records that an execution begins.
+        """Collect the logs that have arrived, and record that an execution begins.
 
         Args:
             batch: The first batch of the execution, counted from 0 in each epoch.
@@ -106,28 +105,28 @@ class LogRecorder:
             self._rates.sample(step)
 
     def _look(self, step: int | None, *, ends: bool = False) -> None:
-        """Looks at the metrics' weights, once something has been measured."""
+        """Read the metrics' weights, if anything has been measured yet."""
         if self._per != "epoch" and step != self._base and not self._validates:
             self._values.mark(step, ends=ends)
 
     def begin_validation(self) -> None:
-        """Collects what has arrived, before validation resets the metrics."""
+        """Collect the logs that have arrived, before validation resets the metrics."""
         self._look(self._base + self._steps if self._steps else None, ends=True)
         self._validates = True
         self.collect()
 
     def end_epoch(self, logs: Logs) -> int:
-        """Adds what is logged once in an epoch, and returns the epoch's last step."""
+        """Add the values that are logged once per epoch, and return the epoch's last step."""
         self._look(None)
         self._validates = True
         self.collect(all_rows=True)
-        # An execution that has found the data at its end has begun and never ended.
+        # An execution that found no more data has begun and never ends.
         self._begun.clear()
         if self._steps is None and self._epochs and self.done > self._base:
             length = self.done - self._base
             self.history.total_steps = self.done + (self._epochs - self.epoch - 1) * length
         numbers = _numbers(_flat(logs))
-        # A mean over the epoch is not a batch's value.
+        # A mean over the epoch is not the value of a batch.
         per_batch = self._values.drawn if self._per != "epoch" else frozenset()
         kept = numbers.keys() - per_batch
         if self._per == "batch":
@@ -142,7 +141,7 @@ class LogRecorder:
         return self._steps is not None and self.done == (self.epoch + 1) * self._steps
 
     def wait(self) -> None:
-        """Waits, for some seconds at most, for executions that other threads have yet to report."""
+        """Wait a few seconds at most for executions that other threads have not yet reported."""
         self._look(None)
         until = time.monotonic() + _WAIT_SECONDS
         while len(self.arrived) + len(self._waiting) < len(self._begun):
@@ -151,10 +150,10 @@ class LogRecorder:
             time.sleep(0.005)
 
     def collect(self, *, all_rows: bool = False) -> None:
-        """Appends to the history what has arrived.
+        """Append the logs that have arrived to the history.
 
         Args:
-            all_rows: Whether nothing more is to come in this epoch.
+            all_rows: Whether no more logs follow in this epoch.
         """
         rows = self._next_rows()
         if self._per == "epoch":
@@ -164,7 +163,7 @@ class LogRecorder:
             self._append(step, numbers)
 
     def _next_rows(self) -> list[tuple[int, Logs]]:
-        """The last step and the logs of executions, as far as they follow without a gap."""
+        """Return the last steps and the logs of executions, up to the first gap."""
         waiting = self._waiting
         while self.arrived:
             waiting.append(self.arrived.popleft())
@@ -176,9 +175,10 @@ class LogRecorder:
         for (last, logs), first in zip(waiting, list(self._begun), strict=False):
             begun = self._begun
             if len(begun) > 1 and last >= begun[1]:
-                break  # one before it has not arrived yet
+                break  # the logs of an earlier execution have not arrived yet
             begun.popleft()
-            # Some releases of Keras 3 report the first batch of an execution at its end.
+            # Keras 3.10 reports the first batch of an execution at its end, and 3.13 the last batch
+            # (keras-team/keras#20861).
             step = self._base + min(first + more if first == last else last, most) + 1
             rows.append((step, logs))
         del waiting[: len(rows)]
@@ -191,8 +191,8 @@ class LogRecorder:
         if name is not None and not self._nonfinite:
             self._nonfinite = True
             kind = "NaN" if isnan(numbers[name]) else "infinite"
-            # What was seen is the likely cause; what was so at the start comes first.
-            known = [self.history.notes.get(one) for one in ("lost-variables", "empty-share")]
+            # A likely cause that was observed. A cause present from the start comes first.
+            known = [self.history.notes.get(note) for note in ("lost-variables", "empty-share")]
             advice = next(filter(None, known), _ADVICE)
             warnings.warn(
                 f"{name!r} is {kind} at step {step} of {self.history.name}, for the first "
@@ -203,7 +203,7 @@ class LogRecorder:
 
 
 def _flat(logs: Logs) -> Iterator[tuple[str, Any]]:
-    """Logs without the nesting of metrics that have several values."""
+    """Yield logs without the nesting of metrics that have several values."""
     for name, value in logs.items():
         if isinstance(value, Mapping):
             yield from _flat(value)
@@ -212,49 +212,49 @@ def _flat(logs: Logs) -> Iterator[tuple[str, Any]]:
 
 
 def _fetched(rows: Sequence[tuple[int, Logs]]) -> Sequence[tuple[int, Logs]]:
-    """The same rows with numbers of Python for tensors, a metric at a time."""
+    """Return the rows with Python numbers instead of tensors, fetched one metric at a time."""
     tf = sys.modules.get("tensorflow")
     if not rows or tf is None or not any(map(tf.is_tensor, rows[0][1].values())):
         return rows
     numbers: list[dict[str, Any]] = [dict(_flat(logs)) for _, logs in rows]
     for name in numbers[0]:
         try:
-            column = tf.stack([each[name] for each in numbers]).numpy()
+            column = tf.stack([logs[name] for logs in numbers]).numpy()
         except (KeyError, TypeError, ValueError, tf.errors.InvalidArgumentError):
-            continue  # not one number in each row: then each for itself
+            continue  # not one number in each row: each row is converted separately
         if column.ndim == 1:
-            for each, number in zip(numbers, column.tolist(), strict=True):
-                each[name] = number
-    return [(step, each) for (step, _), each in zip(rows, numbers, strict=True)]
+            for logs, number in zip(numbers, column.tolist(), strict=True):
+                logs[name] = number
+    return [(step, logs) for (step, _), logs in zip(rows, numbers, strict=True)]
 
 
 def _numbers(items: Iterable[tuple[str, Any]]) -> dict[str, float]:
-    """The logs that are a single number, without the rate."""
-    found: dict[str, float] = {}
+    """Return the logs that are a single number, without the learning rate."""
+    numbers: dict[str, float] = {}
     for name, value in items:
         if name in RATE_NAMES:
             continue
         if type(value) is float:
-            found[name] = value
+            numbers[name] = value
             continue
         with contextlib.suppress(TypeError, ValueError):
             array = np.asarray(value.numpy() if callable(getattr(value, "numpy", None)) else value)
             if array.size == 1:
-                found[name] = float(array.reshape(-1)[0])
-    return found
+                numbers[name] = float(array.reshape(-1)[0])
+    return numbers
 
 
 class LearningRates:
-    """Records the learning rate at each epoch's start, and between.
+    """A recorder of the learning rate at the start of each epoch, and in between.
 
-    A sample costs a transfer from the device, and computing a schedule. So there are ten
-    in a short training, and one every hundred steps in a long one.
+    A sample costs a transfer from the device and the computation of a schedule. So a short
+    training takes ten samples, and a long one takes a sample every hundred steps.
 
     Args:
-        history: Where to; nothing is recorded while the rate stays what it was.
+        history: The history to write into. Nothing is recorded until the rate changes.
         model: The model whose optimizer has the rate.
-        steps: How many steps an epoch has, if known.
-        epochs: How many epochs there are, if known.
+        steps: The number of steps in an epoch, if known.
+        epochs: The number of epochs, if known.
         always: Whether to record a rate that does not change.
 
     Attributes:
@@ -269,31 +269,31 @@ class LearningRates:
         total = (steps or 0) * (epochs or 0)
         self._stride = max(1, min(_SELDOM, total // _AT_LEAST)) if total else _SELDOM
         self.next_step = 0
-        self._seen: list[tuple[int, float]] = []
+        self._samples: list[tuple[int, float]] = []
         self._changes = always
 
     def begin_epoch(self) -> None:
-        """Makes the next sample one."""
+        """Make the next call of `sample` due."""
         self.next_step = 0
 
     def sample(self, step: int) -> None:
-        """Samples the rate with which the next step is done."""
+        """Sample the rate of the next step."""
         self.next_step = step + self._stride
         rate = _rate_of(getattr(self._model, "optimizer", None), self._model)
         if rate is None:
             return
-        self._seen.append((step, rate))
-        self._changes = self._changes or rate != self._seen[0][1]
+        self._samples.append((step, rate))
+        self._changes = self._changes or rate != self._samples[0][1]
         if self._changes:
-            for each in self._seen:
-                self._history.append(each[0], {RATE: each[1]})
-            self._seen = self._seen[-1:]
+            for sampled_step, sampled_rate in self._samples:
+                self._history.append(sampled_step, {RATE: sampled_rate})
+            self._samples = self._samples[-1:]
 
 
 def _rate_of(optimizer: Any, model: Any) -> float | None:
-    """An optimizer's rate for its next step; None if it has none."""
+    """Return an optimizer's rate for its next step, or None if it has none."""
     while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
-        optimizer = inner  # what scales the loss is around it
+        optimizer = inner  # the outer optimizer scales the loss
     try:
         if is_of_jax(model):
             rate = learning_rate_of(optimizer)
@@ -302,7 +302,7 @@ def _rate_of(optimizer: Any, model: Any) -> float | None:
             return float(rate(jax_value_of(optimizer.iterations, model)))
         rate = optimizer.learning_rate
         if hasattr(optimizer, "_current_learning_rate"):
-            # Of a schedule tf_keras has the rate of the last step only.
+            # For a schedule, tf_keras's attribute has only the rate of the last step.
             rate = learning_rate_of(optimizer)
         if callable(rate):
             rate = rate(optimizer.iterations)

@@ -1,4 +1,4 @@
-"""Ends a training that Keras runs, also where Keras calls no callback at its end."""
+"""The end of a training that Keras runs, even if Keras calls no callback at its end."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tpunb.training.stop_button import StopButton
 
 _NEAR = 5
 _GRACE = 0.8
-"""Seconds from an interrupt to the end of a batch that does not end by itself."""
+"""Seconds from an interrupt to the cancellation of a batch that does not end by itself."""
 
 
 class TrainingGuard:
     """The stop button of a training, and the end of the cell that it runs in.
 
-    Keras calls no callback when training fails. So the button looks for the list of
-    callbacks, which `fit` holds, in the frames below the one that is interrupted; and the
-    end of a cell ends what has not ended.
+    Keras calls no callback when training fails. So the button searches the frames below the
+    interrupted frame for the list of callbacks, which `fit` holds. The end of a cell ends a
+    training that still runs.
 
-    Where functions can be cancelled, a batch that goes on for longer is. Callbacks never are:
-    what they write to a disk is written to its end.
+    If functions can be cancelled, a batch that takes too long is cancelled. A callback never is:
+    a file that it writes is written to the end.
 
     Args:
-        owner: The list of callbacks; without one the guard does nothing.
-        abandon: What to do at the end of a cell in which training has failed.
-        overdue: Makes what is raised where a batch is cut short.
+        owner: The list of callbacks. Without it the guard does nothing.
+        abandon: Called at the end of a cell in which training has failed.
+        overdue: Makes the exception to raise when a batch is cut short.
 
     Attributes:
         button: The stop button.
@@ -38,7 +38,7 @@ class TrainingGuard:
     def __init__(
         self, owner: Any, abandon: Callable[[], None], overdue: Callable[[], BaseException]
     ) -> None:
-        # Whether the notebook's cell makes TensorFlow's calls stoppable.
+        # The notebook's cell may make TensorFlow's calls stoppable.
         stoppable = sys.modules.get("tpunb.virtual.stoppable")
         can_cancel = stoppable is not None and stoppable.is_entered()
         self.button = StopButton(
@@ -52,7 +52,7 @@ class TrainingGuard:
             self._owner = weakref.ref(owner)
         self._abandon = abandon
         self._events: Any = None
-        # A cell may end before a training in the background does.
+        # A training in the background may outlast its cell.
         if owner is None or threading.current_thread() is not threading.main_thread():
             return
         self.button.__enter__()
@@ -64,7 +64,7 @@ class TrainingGuard:
             self._events.register("post_run_cell", self._on_cell_end)
 
     def leave(self) -> None:
-        """Restores what was there before; the second time it does nothing."""
+        """Restore the previous state. A second call does nothing."""
         self.button.leave()
         events, self._events = self._events, None
         if events is not None:
@@ -72,44 +72,44 @@ class TrainingGuard:
 
     @property
     def callbacks(self) -> list[Any]:
-        """The callbacks of the training."""
+        """The training's callbacks."""
         return list(getattr(self._owner(), "callbacks", None) or ())
 
     @property
     def keras_history(self) -> Any:
-        """The object that `fit` would return; None where it is not known."""
+        """The object that `fit` would return; None if unknown."""
         return getattr(self._owner(), "_history", None)
 
     def _on_cell_end(self, _: Any = None) -> None:
-        # A cell may run another one.
+        # The cell may run another cell.
         if not self._is_running(sys._getframe()):
             self._abandon()
 
     def _is_running(self, frame: FrameType | None) -> bool:
         owner = self._owner()
         return owner is not None and any(
-            value is owner for each in _callers(frame) for value in list(each.f_locals.values())
+            value is owner for caller in _callers(frame) for value in list(caller.f_locals.values())
         )
 
     def _is_between_callbacks(self, frame: FrameType | None) -> bool:
         owner = self._owner()
         return not any(
-            each.f_code.co_name.startswith("on_") and each.f_locals.get("self") is owner
-            for each in _callers(frame)
+            caller.f_code.co_name.startswith("on_") and caller.f_locals.get("self") is owner
+            for caller in _callers(frame)
         )
 
 
 def callback_list(callback: Any, frame: FrameType | None) -> Any:
-    """Keras's list of callbacks that calls one of them; None where something else does.
+    """Return Keras's list of callbacks that calls a callback, or None if something else calls it.
 
     Args:
         callback: The callback.
-        frame: The frame that has called it.
+        frame: The frame that called it.
     """
-    for _, each in zip(range(_NEAR), _callers(frame), strict=False):
-        owner = each.f_locals.get("self")
+    for _, caller in zip(range(_NEAR), _callers(frame), strict=False):
+        owner = caller.f_locals.get("self")
         callbacks = getattr(owner, "callbacks", None)
-        if isinstance(callbacks, list) and any(one is callback for one in callbacks):
+        if isinstance(callbacks, list) and any(other is callback for other in callbacks):
             return owner
     return None
 

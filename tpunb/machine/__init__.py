@@ -1,4 +1,4 @@
-"""This machine's TPU setup: platform, software, devices and memory."""
+"""This machine's TPU setup: platform, software, devices, processes and memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tpunb.machine.software import Software, find_software
 # fmt: off
 SHOWN = (
     "TPUNB_TPU", "TPUNB_REQUIRE_TPU", "TPUNB_WIDGETS", "TPUNB_VERDICTS", "TPUNB_LOG",
-    # Which TPU: TensorFlow's own resolver
+    # Which TPU, for TensorFlow's own resolver
     "TPU_NAME", "TPU_CONFIG", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_API_DISCOVERY_URL",
     "GCE_METADATA_HOST", "GCE_METADATA_IP",
     # The platforms
     "COLAB_RELEASE_TAG", "COLAB_BACKEND_VERSION", "COLAB_TPU_1VM", "COLAB_TPU_ADDR", "COLAB_GPU",
     "KAGGLE_KERNEL_RUN_TYPE", "KUBERNETES_SERVICE_HOST",
-    # The slice, and what of it a process takes: libtpu
+    # The slice and a process's part of it, for libtpu
     "TPU_ACCELERATOR_TYPE", "TPU_TOPOLOGY", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES",
     "TPU_HOST_BOUNDS", "TPU_CHIPS_PER_HOST_BOUNDS", "TPU_PROCESS_BOUNDS",
     "TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_ADDRESSES", "TPU_PROCESS_PORT",
@@ -34,11 +34,11 @@ SHOWN = (
     "KERAS_BACKEND", "TF_USE_LEGACY_KERAS", "TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS",
     "TF_XLA_FLAGS", "XLA_FLAGS", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH",
     "NEXT_PLUGGABLE_DEVICE_USE_C_API",
-    # gRPC goes through a proxy that these name
+    # The proxies of gRPC
     "grpc_proxy", "https_proxy", "http_proxy", "no_grpc_proxy", "no_proxy",
 )
 # fmt: on
-"""Environment variables that matter; others are never shown, not even by name."""
+"""Environment variables to show. Others are never shown, not even their names."""
 _LONGEST = 200  # characters of a variable's value
 
 
@@ -48,7 +48,7 @@ class Machine:
 
     Attributes:
         system: The operating system and the processor's architecture.
-        search: The platform, and the result of looking for a TPU.
+        search: The platform, and the result of the search for a TPU.
         software: Installed versions.
         holding: The processes that use the TPU.
         variables: Relevant environment variables that are set, without secrets.
@@ -64,28 +64,28 @@ class Machine:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Problems, blocking ones first."""
+        """The problems, blocking ones first."""
         local = self.search.tpu == "local" and not self.search.tpu_only_from_env
         return self.problems_for(local_tpu=local)
 
     def problems_for(self, *, local_tpu: bool) -> tuple[Problem, ...]:
-        """Problems for using this machine's TPU, or any other TPU.
+        """Return the problems of using this machine's TPU, or another TPU.
 
         Args:
-            local_tpu: Whether this machine's TPU is to be used.
+            local_tpu: Whether to use this machine's TPU.
         """
-        found = [
+        problems = [
             *self.search.problems(local_tpu=local_tpu),
             *self.software.problems(local_tpu=local_tpu),
-            # The client of a Pod leaves its host's chips to the worker, which uses them.
+            # The client of a Pod leaves its host's chips to the worker, which holds them.
             *(self.holding.problems() if local_tpu else ()),
             *self.memory.problems(),
         ]
-        return tuple(sorted(found, key=lambda problem: not problem.stops))
+        return tuple(sorted(problems, key=lambda problem: not problem.stops))
 
 
 def look(environment: Mapping[str, str] | None = None) -> Machine:
-    """Inspects this machine without importing TensorFlow or connecting to a TPU.
+    """Inspect this machine without importing TensorFlow or connecting to a TPU.
 
     Args:
         environment: Environment variables; by default the process's own.

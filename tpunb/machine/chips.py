@@ -1,7 +1,7 @@
-"""The TPU chips of this machine: device files, and what is on the PCI bus.
+"""The TPU chips of this machine: device files, and devices on the PCI bus.
 
-Facts are from JAX (`jax/_src/hardware_utils.py`) and from XLA's
-`tpu_initialize_util.cc`: drivers of v2 to v4 make `/dev/accel0` and so on, later TPUs
+The facts are from JAX (`jax/_src/hardware_utils.py`) and from XLA's
+`tpu_initialize_util.cc`: drivers of v2 to v4 make `/dev/accel0` and so on, and later TPUs
 are passed through as `/dev/vfio/0` and so on.
 """
 
@@ -17,7 +17,7 @@ ROOT = Path("/")
 """The directory with `dev`, `sys`, `proc` and `tmp`."""
 
 _GOOGLE = "0x1ae0"
-# Google makes other PCI devices too (such as gVNIC, a network card): only these are TPUs.
+# Google makes other PCI devices too, such as the network card gVNIC. Only these are TPUs.
 _FAMILIES = {
     "0x0027": "v2 or v3",
     "0x0056": "TPU",  # no public name
@@ -36,10 +36,10 @@ class Chips:
     """The TPU chips that device files and the PCI bus show.
 
     Attributes:
-        files: Device files of a TPU.
-        unknown: Device files of a TPU or of another device.
+        files: Device files of TPUs.
+        unknown: Device files of TPUs or of other devices.
         others: Device files of other devices.
-        on_bus: How many TPU chips are on the PCI bus.
+        on_bus: The number of TPU chips on the PCI bus.
         family: The TPU family, from the PCI bus; empty if unknown.
     """
 
@@ -51,7 +51,7 @@ class Chips:
 
     @property
     def there(self) -> bool:
-        """True if something shows a TPU, or may be one."""
+        """True if a device file or the PCI bus shows a TPU, or a device that may be a TPU."""
         return bool(self.files or self.unknown or self.on_bus)
 
     @property
@@ -63,12 +63,12 @@ class Chips:
 
 
 def find_chips() -> Chips:
-    """Looks for TPU chips in `/dev` and `/sys`."""
+    """Look for TPU chips in `/dev` and `/sys`."""
     kinds: dict[bool | None, list[str]] = {True: [], False: [], None: []}
     pci = ROOT / "sys" / "bus" / "pci" / "devices"
     on_bus = [family for name in _names(pci) if (family := _family(pci / name))]
     for path, is_tpu in (*_accel_files(), *_vfio_files()):
-        # If a group lists no devices, the bus shows whether there is any TPU.
+        # If a group lists no devices, the bus shows whether the machine has a TPU at all.
         kinds[True if is_tpu is None and on_bus else is_tpu].append(path)
     families = Counter(on_bus)
     return Chips(
@@ -81,7 +81,7 @@ def find_chips() -> Chips:
 
 
 def _accel_files() -> Iterator[tuple[str, bool | None]]:
-    """Device files of the TPU's own driver; other accelerators may have such a name."""
+    """Yield the device files named like a TPU's, and whether each is a TPU's."""
     for number in _numbers(_names(ROOT / "dev"), _ACCEL):
         vendor = _word(ROOT / "sys" / "class" / "accel" / f"accel{number}" / "device" / "vendor")
         # A driver without a vendor file is the TPU's: others are in /dev/accel/.
@@ -89,7 +89,7 @@ def _accel_files() -> Iterator[tuple[str, bool | None]]:
 
 
 def _vfio_files() -> Iterator[tuple[str, bool | None]]:
-    """Files of devices that are passed through, most of which may not be TPUs."""
+    """Yield the files of devices that are passed through. Many of them are not TPUs."""
     for number in _numbers(_names(ROOT / "dev" / "vfio"), _GROUP):
         devices = ROOT / "sys" / "kernel" / "iommu_groups" / str(number) / "devices"
         members = [_family(devices / name) for name in _names(devices)]
@@ -98,27 +98,27 @@ def _vfio_files() -> Iterator[tuple[str, bool | None]]:
 
 
 def _family(device: Path) -> str:
-    """The TPU family of a PCI device; empty for any other device."""
+    """Return the TPU family of a PCI device, or an empty string for another device."""
     if _word(device / "vendor") != _GOOGLE:
         return ""
     return _FAMILIES.get(_word(device / "device"), "")
 
 
 def _numbers(names: Iterable[str], pattern: re.Pattern[str]) -> list[int]:
-    """The numbers in the names that match, sorted."""
-    found = (pattern.fullmatch(name) for name in names)
-    return sorted(int(match[0].removeprefix("accel")) for match in found if match)
+    """Return the numbers in the names that match, sorted."""
+    matches = (pattern.fullmatch(name) for name in names)
+    return sorted(int(match[0].removeprefix("accel")) for match in matches if match)
 
 
 def _names(directory: Path) -> list[str]:
     try:
         return sorted(path.name for path in directory.iterdir())
-    except OSError:  # not there, or not to be looked into
+    except OSError:  # it does not exist, or may not be read
         return []
 
 
 def text_of(path: Path) -> str | None:
-    """The text of a file; None if it does not exist or may not be read."""
+    """Return the text of a file; None if it does not exist or may not be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -126,5 +126,5 @@ def text_of(path: Path) -> str | None:
 
 
 def _word(path: Path) -> str:
-    """The only word of a file, in lower case; empty if the file cannot be read."""
+    """Return the only word of a file in lower case, or an empty string if it cannot be read."""
     return (text_of(path) or "").strip().lower()

@@ -1,11 +1,11 @@
-"""Finds this machine's platform and TPU, when connecting and never at import.
+"""Detection of this machine's platform and TPU.
 
-It checks device files, the PCI bus, the environment and, on Google Cloud only, the metadata
-server, with a timeout of a second. Kaggle's image is derived from Colab's, so Kaggle is checked
-first; both run on Google Cloud, which is checked last.
+It runs when connecting, never at import. It checks device files, the PCI bus, the environment
+and, on Google Cloud only, the metadata server, with a timeout of a second. Kaggle's image is
+derived from Colab's, so Kaggle is checked first. Both run on Google Cloud, which is checked last.
 
-A slice of several hosts has a worker on each. The environment variables are documented by
-GKE; the metadata keys are from JAX (`cloud_tpu_cluster.py`) and PyTorch/XLA (`tpu.py`).
+A slice of several hosts has a worker on each host. GKE documents the environment variables; the
+metadata keys are from JAX (`cloud_tpu_cluster.py`) and PyTorch/XLA (`tpu.py`).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _SIGNS: tuple[tuple[PlatformKind, tuple[str, ...]], ...] = (
 )
 _BOARD = Path("sys/class/dmi/id/product_name")
 _BOARDS = ("Google Compute Engine", "Google")
-# Set by the platforms themselves on machines with a TPU.
+# The platforms set these on machines with a TPU.
 _TPU_SIGNS = ("TPU_ACCELERATOR_TYPE", "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "TPU_TOPOLOGY")
-# In TensorFlow's order; the last is that of Colab's former TPUs.
+# In TensorFlow's order. The last one is for Colab's former TPU Nodes.
 _NAMING = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME", "TPU_CONFIG", "COLAB_TPU_ADDR")
 _ADDRESSES = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "COLAB_TPU_ADDR")
 _OTHER_RUNTIME = {
@@ -57,7 +57,7 @@ _OTHER_RUNTIME = {
 }
 _NO = frozenset({"", "0", "false", "no", "off"})
 _SKIPS = frozenset({"1", "true"})
-_PATIENCE = 1.0  # seconds for the metadata server
+_PATIENCE = 1.0  # seconds to wait for the metadata server
 
 _TYPE = re.compile(r"[A-Za-z0-9_-]{2,40}")
 _ONE_CORE = re.compile(r"v(?:5e|5litepod|6e)-1")
@@ -75,7 +75,7 @@ class Platform:
     Attributes:
         kind: The platform, for programs.
         sign: How it was detected; empty for an unknown machine.
-        tpu_sign: What indicates a TPU; empty if nothing does.
+        tpu_sign: The evidence of a TPU; empty if there is none.
         on_cloud: Whether to query Google Cloud's metadata server.
     """
 
@@ -86,12 +86,12 @@ class Platform:
 
     @property
     def name(self) -> str:
-        """The platform, for people."""
+        """The platform's name, for people."""
         return _NAMES[self.kind]
 
 
 def detect_platform(environment: Mapping[str, str]) -> Platform:
-    """Detects the platform, without a request to any server.
+    """Detect the platform without a request to a server.
 
     Args:
         environment: Environment variables.
@@ -99,20 +99,20 @@ def detect_platform(environment: Mapping[str, str]) -> Platform:
     board = text_of(device_files.ROOT / _BOARD)
     on_board = (board or "").strip() in _BOARDS
     for kind, variables in _SIGNS:
-        found = next((name for name in variables if environment.get(name, "").strip()), None)
-        if found is None:
+        variable = next((name for name in variables if environment.get(name, "").strip()), None)
+        if variable is None:
             continue
-        # Colab and Kaggle replace the metadata server by one without TPU data.
+        # Colab and Kaggle replace the metadata server with a server that has no TPU data.
         on_cloud = kind == "compute-engine" or (kind == "kubernetes" and on_board)
-        # Elsewhere the variables of a TPU may be left over.
+        # On other platforms, a TPU's variables may be left over.
         signs = _TPU_SIGNS if kind in ("kaggle", "kubernetes") else ()
         name = next((name for name in signs if environment.get(name, "").strip()), None)
         tpu_sign = f"{name} is set" if name else ""
         if kind == "colab" and environment.get("COLAB_TPU_1VM", "").strip() == "1":
             tpu_sign = "COLAB_TPU_1VM is 1"
-        return Platform(kind, f"{found} is set", tpu_sign, on_cloud)
+        return Platform(kind, f"{variable} is set", tpu_sign, on_cloud)
     if on_board:
-        return Platform("compute-engine", "its board says so", "", on_cloud=True)
+        return Platform("compute-engine", "its board is Google's", "", on_cloud=True)
     return Platform()
 
 
@@ -121,12 +121,12 @@ class Slice:
     """The TPU that this machine is part of.
 
     Attributes:
-        accelerator_type: As `"v5litepod-8"`; None if unknown.
-        workers: The addresses of the hosts of its workers.
-        worker_id: The number of this one; None if unknown.
+        accelerator_type: The TPU's type, such as `"v5litepod-8"`; None if unknown.
+        workers: The addresses of the workers' hosts.
+        worker_id: The number of this worker; None if unknown.
         name: The TPU's name in Google Cloud; None if unknown.
-        project: Its project there.
-        zone: Its zone there.
+        project: The TPU's project; None if unknown.
+        zone: The TPU's zone; None if unknown.
     """
 
     accelerator_type: str | None = None
@@ -137,7 +137,7 @@ class Slice:
     zone: str | None = None
 
     def filled_from(self, other: Slice) -> Slice:
-        """This slice, with unknown fields filled from another."""
+        """Return this slice with its unknown fields filled from another slice."""
         fields = dataclasses.asdict(self).items()
         known = {name: value for name, value in fields if value not in (None, ())}
         return dataclasses.replace(other, **known)
@@ -151,17 +151,17 @@ class Slice:
 
 
 def slice_of_metadata(environment: Mapping[str, str], timeout: float) -> Slice | None:
-    """The slice according to Google Cloud's metadata server.
+    """Return the slice according to Google Cloud's metadata server.
 
     Args:
-        environment: Environment variables, which may give the server's address.
+        environment: Environment variables, which may name the server's address.
         timeout: Seconds for all requests together.
 
     Returns:
-        The slice; None if the server has no TPU for this machine.
+        The slice, or None if the server has no TPU for this machine.
 
     Raises:
-        MetadataError: It does not answer.
+        MetadataError: The server does not answer.
     """
     end = time.monotonic() + timeout
 
@@ -173,7 +173,7 @@ def slice_of_metadata(environment: Mapping[str, str], timeout: float) -> Slice |
         try:
             return metadata(f"instance/attributes/{name}", timeout=left, environment=environment)
         except MetadataError as error:
-            # Report the timeout for all requests, not what was left for this one.
+            # Report the timeout of all requests, not the rest that this request had.
             raise (late if time.monotonic() >= end else error) from None
 
     known = dict(_ATTRIBUTE.findall(attribute("tpu-env") or ""))
@@ -183,7 +183,7 @@ def slice_of_metadata(environment: Mapping[str, str], timeout: float) -> Slice |
     endpoints = attribute("worker-network-endpoints") or ""
     return Slice(
         accelerator_type=_fitting(_TYPE, accelerator_type),
-        # As unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3
+        # For example unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3
         workers=_hosts(name.rpartition(":")[2] for name in endpoints.split(",")),
         worker_id=_number(known.get("WORKER_ID") or attribute("agent-worker-number")),
         name=_fitting(_NAME, known.get("NODE_ID")),
@@ -197,7 +197,7 @@ def _hosts(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _fitting(pattern: re.Pattern[str], value: str | None) -> str | None:
-    """A value if it matches the pattern, else None."""
+    """Return a value if it matches the pattern, else None."""
     value = (value or "").strip()
     return value if pattern.fullmatch(value) else None
 
@@ -209,16 +209,16 @@ def _number(value: str | None) -> int | None:
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Search:
-    """The result of looking for a TPU.
+    """The result of the search for a TPU.
 
     Attributes:
-        tpu: What to connect to, `"local"`, a name or addresses; None if no usable TPU was
+        tpu: The TPU to connect to: `"local"`, a name or addresses; None if no usable TPU was
             found.
-        tried: What was checked, with the result, in order; without secrets.
+        tried: The checks and their results, in order; without secrets.
         platform: The platform.
         chips: The chips in /dev and on the PCI bus.
-        slice: The TPU's type, its workers and which of them this is.
-        without_library: Whether `TPU_LOAD_LIBRARY` keeps TensorFlow from a TPU of this machine.
+        slice: The TPU's type, its workers and the number of this worker.
+        without_library: Whether `TPU_LOAD_LIBRARY` keeps TensorFlow from this machine's TPU.
     """
 
     tpu: str | None
@@ -230,48 +230,48 @@ class Search:
 
     @property
     def lacks_devices(self) -> bool:
-        """True if there is a TPU without a device file."""
+        """True if the machine has a TPU but no device file for it."""
         there = self.chips.on_bus or self.platform.kind == "tpu-vm"
         return bool(there and not (self.chips.files or self.chips.unknown))
 
     @property
     def tpu_only_from_env(self) -> bool:
-        """True if only an environment variable, perhaps a leftover, indicates a TPU."""
+        """True if the only evidence of a TPU is an environment variable, which may be left over."""
         there = self.chips.there or self.platform.tpu_sign or self.platform.kind == "tpu-vm"
         return self.tpu == "local" and not there
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences about the TPU to show to the user, beside its problems."""
+        """Sentences about the TPU to show to the user beside its problems."""
         if self.tpu is None:
             return ()
-        found = []
+        notes = []
         kind, workers = self.slice.accelerator_type or "", len(self.slice.workers)
         if _ONE_CORE.fullmatch(kind.lower()) and self.tpu == "local":
-            found.append(
-                f"{kind} has one core, so there is one replica: to learn about several, simulate "
-                f"them with %tpu_connect --simulate {DEFAULT_TPU}."
+            notes.append(
+                f"{kind} has one core and so one replica. To learn about several replicas, "
+                f"simulate them: %tpu_connect --simulate {DEFAULT_TPU}."
             )
         if workers > 1:
             number = self.slice.worker_id
             note = (
                 f"This is {'a worker' if number is None else f'worker {number}'} of {workers} of "
-                f"{kind or 'a TPU slice'}: TensorFlow wants one client, which connects to the "
-                f"workers of all hosts on port {WORKER_PORT}, with TPU_LOAD_LIBRARY=0 set before "
-                "TensorFlow is imported."
+                f"{kind or 'a TPU slice'}. TensorFlow needs one client, which connects to the "
+                f"workers of all hosts on port {WORKER_PORT}. Set TPU_LOAD_LIBRARY=0 in the client "
+                "before TensorFlow is imported."
             )
             if self.platform.kind == "kubernetes":
-                note += " Kubernetes starts no such workers: choose a node pool of one host."
-            found.append(note)
+                note += " Kubernetes starts no such workers: choose a node pool with one host."
+            notes.append(note)
         if self.tpu == "local" and self.platform.tpu_sign and not self.chips.there:
-            found.append(f"{self.platform.tpu_sign}, but /dev has no device file for it.")
-        return tuple(found)
+            notes.append(f"{self.platform.tpu_sign}, but /dev has no device file for it.")
+        return tuple(notes)
 
     def problems(self, *, local_tpu: bool) -> Iterator[Problem]:
-        """Problems: devices that are missing, and variables that lead nowhere.
+        """Yield the problems: missing devices, and variables that name no TPU.
 
         Args:
-            local_tpu: Whether this machine's TPU is to be used.
+            local_tpu: Whether to use this machine's TPU.
         """
         kind = self.platform.kind
         if self.lacks_devices:
@@ -281,7 +281,7 @@ class Search:
                 f"{there if self.chips.on_bus else f'This is {self.platform.name}'}, but /dev has "
                 "no device file for a TPU.",
                 "Start the container with its devices (docker run --privileged), or load the "
-                "driver.",
+                "TPU's driver.",
             )
         elif self.tpu is None and kind in _OTHER_RUNTIME:
             yield Problem(
@@ -293,32 +293,32 @@ class Search:
         if self.tpu_only_from_env:
             yield Problem(
                 "TPU_NAME",
-                "TPU_NAME is local, but nothing else says that this machine has a TPU.",
+                "TPU_NAME is local, but nothing else on this machine indicates a TPU.",
                 "Unset TPU_NAME to simulate a TPU, or run this on the TPU's own machine.",
             )
         if self.without_library and local_tpu and not self.lacks_devices:
             yield Problem(
                 "TPU_LOAD_LIBRARY",
                 "TPU_LOAD_LIBRARY=0 keeps TensorFlow from this machine's TPU.",
-                "Unset it, then restart the kernel; or, on a slice of several hosts, connect to "
-                "the TPU by its name: %tpu_connect NAME.",
+                "Unset it, then restart the kernel. On a slice of several hosts, connect to the "
+                "TPU by its name instead: %tpu_connect NAME.",
             )
 
     def __repr__(self) -> str:
-        """The dataclass's repr, with secrets in addresses and names masked."""
+        """Return the dataclass's repr, with secrets in addresses and names masked."""
         names = [field.name for field in dataclasses.fields(self)]
         return mask(f"Search({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})")
 
 
 def find_tpu(environment: Mapping[str, str] | None = None) -> Search:
-    """Looks for a TPU in /dev, in the environment and in metadata.
+    """Search for a TPU in /dev, in the environment and in metadata.
 
     Args:
         environment: Environment variables; by default the process's own.
 
     Returns:
-        What to connect to, and what was tried. It takes milliseconds; on Google Cloud a
-        second at most.
+        The TPU to connect to and the checks that were made. The search takes milliseconds, and
+        at most a second on Google Cloud.
     """
     environment = os.environ if environment is None else environment
     platform = detect_platform(environment)
@@ -347,55 +347,55 @@ def find_tpu(environment: Mapping[str, str] | None = None) -> Search:
 
 
 def default_tpu() -> str | None:
-    """The value of `TPUNB_TPU`: a TPU type to simulate, or a TPU."""
+    """Return the value of `TPUNB_TPU`: a TPU type to simulate, or a TPU."""
     return os.environ.get("TPUNB_TPU", "").strip() or None
 
 
 def requires_tpu() -> bool:
-    """Returns whether `TPUNB_REQUIRE_TPU` forbids a virtual TPU.
+    """Return whether `TPUNB_REQUIRE_TPU` forbids a virtual TPU.
 
-    Any value but a clear no does, so that a typo never silently allows a virtual TPU.
+    Any value that is not a clear no forbids it, so a typo never allows a virtual TPU silently.
     """
     return os.environ.get("TPUNB_REQUIRE_TPU", "").strip().lower() not in _NO
 
 
 def refuse_simulation() -> None:
-    """Raises where `TPUNB_REQUIRE_TPU` forbids a virtual TPU.
+    """Raise an error if `TPUNB_REQUIRE_TPU` forbids a virtual TPU.
 
     Raises:
-        ConnectError: It does.
+        ConnectError: `TPUNB_REQUIRE_TPU` forbids a virtual TPU.
     """
     if requires_tpu():
         raise ConnectError(
-            "A virtual TPU was asked for, and TPUNB_REQUIRE_TPU wants a real one.",
+            "A virtual TPU was requested, but TPUNB_REQUIRE_TPU requires a real TPU.",
             fix="Unset TPUNB_REQUIRE_TPU to simulate, or connect to a TPU without simulating.",
         )
 
 
 def _tried_in_dev(chips: Chips, platform: Platform) -> Iterator[str]:
     if chips.files:
-        of = f" ({chips.family})" if chips.family else ""
-        yield f"found {', '.join(chips.files)}{of}"
+        family = f" ({chips.family})" if chips.family else ""
+        yield f"found {', '.join(chips.files)}{family}"
     elif chips.on_bus:
         yield f"{chips.on_bus_in_words}, but no device file in /dev"
     elif not chips.unknown:
         yield "no TPU device in /dev"
     if chips.unknown:
-        known = f"which {platform.name} has for TPUs"
-        what = known if platform.tpu_sign else "which may be a TPU or another device"
-        yield f"found {', '.join(chips.unknown)}, {what}"
+        certain = f"which {platform.name} uses for TPUs"
+        meaning = certain if platform.tpu_sign else "which may be a TPU or another device"
+        yield f"found {', '.join(chips.unknown)}, {meaning}"
     if chips.others:
-        are = "is" if len(chips.others) == 1 else "are"
-        yield f"{', '.join(chips.others)} {are} another device's"
+        verb = "belongs" if len(chips.others) == 1 else "belong"
+        yield f"{', '.join(chips.others)} {verb} to another device"
 
 
 def _named(environment: Mapping[str, str]) -> tuple[str | None, Slice, list[str]]:
-    """The TPU that the environment names, what is known of it, and what was tried."""
+    """Return the TPU that the environment names, its known properties, and the checks made."""
     variable = next((name for name in _NAMING if environment.get(name, "").strip()), None)
     if variable is None:
         others = [name for name in _NAMING if name != "TPU_NAME"]
-        nor = f"nor are {', '.join(others[:-1])} and {others[-1]}"
-        return None, Slice(), ["TPU_NAME is not set", nor]
+        rest = f"{', '.join(others[:-1])} and {others[-1]} are not set"
+        return None, Slice(), ["TPU_NAME is not set", rest]
     value = environment[variable].strip()
     if variable == "TPU_CONFIG":
         part = _configured(value)
@@ -404,7 +404,7 @@ def _named(environment: Mapping[str, str]) -> tuple[str | None, Slice, list[str]
         return part.name, part, [f"TPU_CONFIG names {mask(part.name)!r}"]
     tried = [f"{variable} is set to {mask(value, secrets_in(environment))!r}"]
     if variable in _ADDRESSES or "://" in value or "@" in value:
-        # Each with `grpc://` and a port, without user names, which gRPC lacks.
+        # Normalise to `grpc://` with a port, without user names, which gRPC does not support.
         parts = (part.strip().rpartition("://")[2].rpartition("@")[2] for part in value.split(","))
         hosts = [host for part in parts if (host := part.rstrip("/"))]
         if not hosts:
@@ -415,7 +415,7 @@ def _named(environment: Mapping[str, str]) -> tuple[str | None, Slice, list[str]
 
 
 def _configured(text: str) -> Slice:
-    """The TPU that `TPU_CONFIG` names, as TensorFlow reads it; without a name if it has none."""
+    """Return the TPU that `TPU_CONFIG` names, as TensorFlow reads it; unnamed if it names none."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError):
@@ -429,7 +429,7 @@ def _configured(text: str) -> Slice:
 
 
 def _slice(environment: Mapping[str, str], platform: Platform) -> tuple[Slice, list[str]]:
-    """What the environment and Google Cloud's metadata say of the slice, and what was tried."""
+    """Return the slice from the environment and Google Cloud's metadata, and the checks made."""
     known = Slice(
         accelerator_type=_fitting(_TYPE, environment.get("TPU_ACCELERATOR_TYPE")),
         workers=_hosts(environment.get("TPU_WORKER_HOSTNAMES", "").split(",")),
@@ -440,9 +440,9 @@ def _slice(environment: Mapping[str, str], platform: Platform) -> tuple[Slice, l
     if environment.get("TPU_SKIP_MDS_QUERY", "").strip().lower() in _SKIPS:
         return known, ["the metadata server was not queried: TPU_SKIP_MDS_QUERY is set"]
     try:
-        found = slice_of_metadata(environment, _PATIENCE)
+        from_metadata = slice_of_metadata(environment, _PATIENCE)
     except MetadataError as error:
         return known, [f"the metadata server: {mask(error.reason)}"]
-    if found is None:
-        return known, ["the metadata server has no TPU here"]
-    return known.filled_from(found), [f"the metadata server says: {found}"]
+    if from_metadata is None:
+        return known, ["the metadata server has no TPU for this machine"]
+    return known.filled_from(from_metadata), [f"the metadata server says: {from_metadata}"]

@@ -1,7 +1,7 @@
-"""Queries the Compute Engine metadata server, with an enforced timeout.
+"""A client of the Compute Engine metadata server, with an enforced timeout.
 
-TensorFlow's own client has none. Here each request runs in a thread of its own, so neither
-a name server that does not answer nor a server that trickles bytes blocks the caller.
+TensorFlow's own client has no timeout. Here each request runs in its own thread, so the caller
+is not blocked by a name server that does not answer or by a server that trickles bytes.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from tpunb.errors import ConnectError
 
 _log = logger("machine")
 
-_HOST_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_IP")  # TensorFlow's, in its order
+_HOST_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_IP")  # TensorFlow's variables, in its order
 _HOST = "metadata.google.internal"
 _HOST_PATTERN = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _FLAVOR = "Metadata-Flavor"
 _TIMEOUT = 1.0  # seconds; on Google Cloud it answers in milliseconds
 _MOST_BYTES = 1 << 20
-_SAME = 0.1  # seconds of difference between timeouts that count as equal
-_MEMORY = 10.0  # seconds until a server that did not answer is tried again
+_SAME = 0.1  # timeouts that differ by fewer seconds count as equal
+_MEMORY = 10.0  # seconds until a silent server is tried again
 _TOKEN_PATH = "instance/service-accounts/default/token"
 
 
 class MetadataError(ConnectError):
-    """The metadata server does not answer, or another server answers.
+    """A metadata server that does not answer, or another server at its address.
 
     Attributes:
-        reason: Why, in a few words.
+        reason: The reason, in a few words.
         passing: Whether the next request may succeed.
     """
 
@@ -50,7 +50,7 @@ class MetadataError(ConnectError):
 
 
 _silent: dict[str, tuple[float, float, MetadataError]] = {}
-"""Servers that did not answer: when to retry, the timeout that was used, and the error."""
+"""Servers that did not answer: the time to retry, the timeout used, and the error."""
 
 
 def metadata(
@@ -59,10 +59,10 @@ def metadata(
     timeout: float = _TIMEOUT,
     environment: Mapping[str, str] | None = None,
 ) -> str | None:
-    """A value from the metadata server, at the address that TensorFlow uses.
+    """Return a value from the metadata server at the address that TensorFlow uses.
 
-    A server that did not answer is not tried again for ten seconds, unless with a longer
-    timeout, so several lookups cost one timeout.
+    A silent server is not tried again for ten seconds, unless the timeout is longer. So several
+    lookups cost one timeout.
 
     Args:
         path: The value's path below `computeMetadata/v1/`, such as `"instance/zone"`.
@@ -70,10 +70,10 @@ def metadata(
         environment: Environment variables; by default the process's own.
 
     Returns:
-        The value; None if the path does not exist.
+        The value, or None if the path does not exist.
 
     Raises:
-        MetadataError: Nothing answers in time, or it is not a metadata server.
+        MetadataError: No server answers in time, or it is not a metadata server.
     """
     environment = os.environ if environment is None else environment
     host = _HOST
@@ -86,10 +86,10 @@ def metadata(
     if known is not None and time.monotonic() < known[0] and timeout <= known[1] + _SAME:
         raise MetadataError(known[2].reason)
     try:
-        found = _asked(host, path, timeout)
-        # Not the value, which may be a token.
-        _log.debug("metadata server, %s: %s", path, "none" if found is None else "answered")
-        return found
+        value = _asked(host, path, timeout)
+        # Do not log the value, which may be a token.
+        _log.debug("metadata server, %s: %s", path, "none" if value is None else "answered")
+        return value
     except MetadataError as error:
         _log.debug("metadata server, %s: %s", path, error.reason)
         if not error.passing:
@@ -98,10 +98,10 @@ def metadata(
 
 
 def access_token(*, timeout: float = _TIMEOUT, environment: Mapping[str, str] | None = None) -> str:
-    """A token of the machine's default service account. It is a secret: never show it.
+    """Return a token of the machine's default service account. It is secret: never show it.
 
     Raises:
-        MetadataError: There is no service account, or the server does not answer.
+        MetadataError: The machine has no service account, or the server does not answer.
     """
     text = metadata(_TOKEN_PATH, timeout=timeout, environment=environment)
     if text is None:
@@ -111,32 +111,34 @@ def access_token(*, timeout: float = _TIMEOUT, environment: Mapping[str, str] | 
     except (ValueError, TypeError, KeyError):
         token = None
     if not (isinstance(token, str) and token):
-        # From None: the answer may contain the secret.
-        raise MetadataError("it sent no token for the service account", passing=True) from None
+        # `from None`, because the answer may contain the secret.
+        raise MetadataError(
+            "its answer has no token for the service account", passing=True
+        ) from None
     return token
 
 
 def forget() -> None:
-    """Clears the memory of servers that did not answer."""
+    """Forget which servers did not answer."""
     _silent.clear()
 
 
 def _asked(host: str, path: str, timeout: float) -> str | None:
-    """Makes one request, in a thread that is abandoned on timeout."""
+    """Make one request in a thread, which is abandoned on timeout."""
     from http.client import HTTPConnection, HTTPException
     from urllib.parse import quote
 
     end = time.monotonic() + timeout
 
     def get() -> str | None:
-        # Direct: proxies in the environment do not apply.
+        # A direct connection: proxies from the environment do not apply.
         with contextlib.closing(HTTPConnection(host, timeout=timeout)) as connection:
             target = f"/computeMetadata/v1/{quote(path.lstrip('/'), safe='/?=&')}"
             connection.request("GET", target, headers={_FLAVOR: "Google"})
             response = connection.getresponse()
             # A captive portal answers any request.
             if response.headers.get(_FLAVOR) != "Google":
-                raise MetadataError(f"what answers at {host} is not a metadata server")
+                raise MetadataError(f"the server at {host} is not a metadata server")
             if response.status == 404:
                 return None
             if response.status != 200:
@@ -144,7 +146,7 @@ def _asked(host: str, path: str, timeout: float) -> str | None:
             body = b""
             while len(body) < _MOST_BYTES and (part := response.read1(_MOST_BYTES)):
                 body += part
-                if time.monotonic() > end:  # the thread of a server that trickles ends too
+                if time.monotonic() > end:  # so that the thread of a trickling server ends too
                     raise TimeoutError
             return body.decode("utf-8", errors="replace").strip()
 

@@ -7,14 +7,14 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that blocks using a TPU, or that is worth knowing.
+    """A fact that blocks the use of a TPU, or that is worth knowing.
 
     Attributes:
-        about: The subject, as `"tensorflow"` or `"lock file"`.
-        message: What is wrong, in a sentence.
-        fix: How to fix it, in a sentence.
-        command: The command to type for it; or empty.
-        stops: Whether it blocks using a TPU, real or virtual.
+        about: The subject, such as `"tensorflow"` or `"lock file"`.
+        message: The problem, in one sentence.
+        fix: The fix, in one sentence.
+        command: The command that fixes it; may be empty.
+        stops: Whether it blocks the use of a TPU, real or virtual.
     """
 
     about: str

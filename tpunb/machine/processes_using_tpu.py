@@ -1,9 +1,10 @@
-"""Finds the processes that use the TPU: by libtpu's lock file and open device files.
+"""The processes that use the TPU, found by libtpu's lock file and open device files.
 
-The path and meaning of the lock file are from XLA
-(`xla/stream_executor/tpu/tpu_initialize_util.cc`). It is never opened here, since a process
-that opens and closes it releases its own lock; the kernel's list of locks is read instead.
-psutil would not do: it lists neither locks nor open device files.
+The path and the meaning of the lock file are from XLA
+(`xla/stream_executor/tpu/tpu_initialize_util.cc`). The file is never opened here: a process that
+opens and closes it releases its own lock. The kernel's list of locks is read instead. psutil
+cannot replace this module, because it lists neither locks nor open device files.
+jax-ml/jax#10192 shows libtpu's error for a lock file that is left over.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class Lock:
     """A lock file of libtpu.
 
     Attributes:
-        path: Its path.
-        pid: The process that holds the lock; None if no process holds it or it is unknown.
+        path: The file's path.
+        pid: The process that holds the lock; None if there is none or it is unknown.
         stale: Whether no visible process holds it.
         foreign: Whether it belongs to another user, so that libtpu cannot lock it.
     """
@@ -44,8 +45,8 @@ class Holder:
     """A process that uses the TPU.
 
     Attributes:
-        pid: Its id.
-        program: Its program's name, without arguments, which may hold secrets.
+        pid: The process id.
+        program: The program's name, without arguments, which may hold secrets.
         is_kernel: Whether it is a Jupyter kernel.
         is_self: Whether it is this process.
         foreign: Whether it belongs to another user.
@@ -61,20 +62,20 @@ class Holder:
 
     @property
     def name(self) -> str:
-        """The process, for people."""
-        what = "a Jupyter kernel" if self.is_kernel else self.program or "a program"
-        return f"process {self.pid} ({what})"
+        """The process's name, for people."""
+        program = "a Jupyter kernel" if self.is_kernel else self.program or "a program"
+        return f"process {self.pid} ({program})"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holding:
-    """The processes and lock files of a TPU.
+    """The processes and lock files that hold a TPU.
 
     Attributes:
         locks: The lock files that exist.
         holders: The processes that hold a lock or a device.
-        unseen: Whether there are processes whose open files this user may not list.
-        devices: The device files that were looked for.
+        unseen: Whether some processes have open files that this user may not list.
+        devices: The device files that were searched for.
     """
 
     locks: tuple[Lock, ...] = ()
@@ -83,35 +84,36 @@ class Holding:
     devices: tuple[str, ...] = ()
 
     def problems(self) -> Iterator[Problem]:
-        """Problems: processes and lock files that block the TPU."""
+        """Yield the problems: processes and lock files that block the TPU."""
         others = [holder for holder in self.holders if not holder.is_self]
         for holder in others:
             kill = f"{'sudo ' if holder.foreign else ''}kill {holder.pid}"
             fix = f"End it, then connect again: {kill}"
             if holder.is_kernel:
-                fix = f"Shut that kernel down in Jupyter's list of running kernels, or: {kill}"
+                fix = f"Shut down that kernel in Jupyter's list of running kernels, or: {kill}"
             name = f"{holder.name[0].upper()}{holder.name[1:]}"
             yield Problem("TPU in use", f"{name} holds the TPU.", fix, kill)
         for lock in self.locks if not others else ():
             if not lock.stale:
                 continue
-            fix = "Remove it."
+            fix = "Remove the file."
             if self.unseen:
-                looked = f"sudo lsof -w {' '.join((*self.devices, lock.path))}"
+                command = f"sudo lsof -w {' '.join((*self.devices, lock.path))}"
                 fix = (
-                    f"Other users' processes are not visible: if `{looked}` lists none, remove it."
+                    "Other users' processes are not visible. "
+                    f"If `{command}` lists none, remove the file."
                 )
             yield Problem(
                 "lock file",
-                f"No visible process holds {lock.path}: it is left over.",
+                f"{lock.path} is left over: no visible process holds it.",
                 fix,
                 f"{'sudo ' if lock.foreign else ''}rm {lock.path}",
-                stops=lock.foreign,  # libtpu locks one's own file again
+                stops=lock.foreign,  # libtpu can lock this user's own file again
             )
 
 
 def find_holders(devices: Iterable[str], environment: Mapping[str, str]) -> Holding:
-    """Finds the processes that use the TPU.
+    """Find the processes that use the TPU.
 
     Args:
         devices: The TPU's device files.
@@ -119,7 +121,7 @@ def find_holders(devices: Iterable[str], environment: Mapping[str, str]) -> Hold
     """
     root, devices = chips.ROOT, tuple(devices)
     places = [root / "tmp" / _LOCK]
-    if hasattr(os, "getuid"):  # since 2026 also below the user's own
+    if hasattr(os, "getuid"):  # since 2026 also in a directory of the user
         places.append(root / "tmp" / f"libtpu_lock_{os.getuid()}" / _LOCK)
     if environment.get("HOME"):
         places.append(Path(environment["HOME"]) / f".{_LOCK}")
@@ -129,7 +131,7 @@ def find_holders(devices: Iterable[str], environment: Mapping[str, str]) -> Hold
     wanted = {str(root / path.lstrip("/")): path for path in devices}
     wanted |= {str(path): str(path) for path in locks}
     open_files, unseen = _open_files(root / "proc", wanted)
-    # Without this list, as in some containers, the holder of a lock is unknown.
+    # Without this list, as in some containers, the holder of a lock is not known.
     table = text_of(root / "proc" / "locks")
     locked = {path: _holder_of_lock(path, table or "", open_files) for path in locks}
     for path, pid in locked.items():
@@ -139,14 +141,14 @@ def find_holders(devices: Iterable[str], environment: Mapping[str, str]) -> Hold
     holders = (
         _holder(root / "proc" / str(pid), pid, files, secrets)
         for pid, files in sorted(open_files.items())
-        # A process may have a lock file open without holding the lock.
+        # A process may have a lock file open without holding its lock.
         if any(file in devices for file in files) or pid in locked.values()
     )
-    found = (
+    lock_files = (
         Lock(str(path), pid, table is not None and pid is None, _is_foreign(path))
         for path, pid in locked.items()
     )
-    return Holding(tuple(found), tuple(holders), unseen, devices)
+    return Holding(tuple(lock_files), tuple(holders), unseen, devices)
 
 
 def _holder(process: Path, pid: int, files: set[str], secrets: frozenset[str]) -> Holder:
@@ -163,27 +165,27 @@ def _holder(process: Path, pid: int, files: set[str], secrets: frozenset[str]) -
 
 
 def _holder_of_lock(path: Path, table: str, open_files: Mapping[int, set[str]]) -> int | None:
-    """The process that holds the lock of a file, from the kernel's list; None if none does."""
+    """Return the process that holds a file's lock in the kernel's list, or None."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
     for line in table.splitlines():
-        # 1: POSIX  ADVISORY  WRITE 1234 08:01:5678 0 EOF; "->" for one that waits
+        # 1: POSIX  ADVISORY  WRITE 1234 08:01:5678 0 EOF; "->" marks a process that waits
         fields = line.split()
         if len(fields) < 6 or "->" in fields or not fields[4].isdecimal():
             continue
         pid, (device, _, inode) = int(fields[4]), fields[5].rpartition(":")
-        # For an overlay, the list has the device below it and stat the overlay's own.
-        here = device == f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
-        if inode == str(found.st_ino) and (here or str(path) in open_files.get(pid, ())):
+        # On an overlay, the list has the device below it, and stat has the overlay's own device.
+        here = device == f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+        if inode == str(status.st_ino) and (here or str(path) in open_files.get(pid, ())):
             return pid
     return None
 
 
 def _open_files(proc: Path, wanted: Mapping[str, str]) -> tuple[dict[int, set[str]], bool]:
-    """The processes that have the files open, and whether some were not visible."""
-    found: dict[int, set[str]] = {}
+    """Return the processes that have the files open, and whether some processes are hidden."""
+    holders: dict[int, set[str]] = {}
     unseen = False
     try:
         processes = [name for name in os.listdir(proc) if name.isdecimal()]  # noqa: PTH208
@@ -192,11 +194,11 @@ def _open_files(proc: Path, wanted: Mapping[str, str]) -> tuple[dict[int, set[st
     for name in processes:
         directory = f"{proc}/{name}/fd"
         try:
-            numbers = os.listdir(directory)  # noqa: PTH208  hundreds of these
+            numbers = os.listdir(directory)  # noqa: PTH208  there are hundreds of these
         except PermissionError:
             unseen = True
             continue
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         for number in numbers:
             try:
@@ -204,12 +206,12 @@ def _open_files(proc: Path, wanted: Mapping[str, str]) -> tuple[dict[int, set[st
             except OSError:
                 continue
             if target in wanted:
-                found.setdefault(int(name), set()).add(wanted[target])
-    return found, unseen
+                holders.setdefault(int(name), set()).add(wanted[target])
+    return holders, unseen
 
 
 def _is_foreign(path: Path) -> bool:
-    """Returns whether a file or a process belongs to another user."""
+    """Return whether a file or a process belongs to another user."""
     try:
         return hasattr(os, "getuid") and path.stat().st_uid != os.getuid()
     except OSError:

@@ -1,6 +1,6 @@
 """The memory and the processors that this process may use.
 
-Memory is also read from cgroups, which limit a container's; psutil ignores them.
+Memory is also read from cgroups, which limit a container's memory. psutil ignores them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Memory:
     """Memory in bytes; None where unknown.
 
     Attributes:
-        total: Of the machine or, if it is less, the limit of the container.
-        available: What can be allocated now.
+        total: The machine's memory, or the container's limit if that is smaller.
+        available: The memory that can be allocated now.
         shared: The size of `/dev/shm`.
     """
 
@@ -38,21 +38,21 @@ class Memory:
     shared: int | None = None
 
     def problems(self) -> list[Problem]:
-        """A problem if little memory is available."""
+        """Return a problem if little memory is available."""
         if self.available is None or self.available >= _LITTLE:
             return []
         return [
             Problem(
                 "memory",
                 f"Only {byte_count(self.available)} of memory is available.",
-                "Shut down other kernels: a host that runs out of memory ends the TPU's worker.",
+                "Shut down other kernels. A host that runs out of memory ends the TPU's worker.",
                 stops=False,
             )
         ]
 
 
 def measure() -> Memory:
-    """Measures the memory."""
+    """Measure the memory."""
     text = text_of(chips.ROOT / "proc" / "meminfo") or ""
     known = {name: int(size) * 1024 for name, size in _MEMINFO.findall(text)}
     total, available = known.get("MemTotal"), known.get("MemAvailable")
@@ -65,7 +65,7 @@ def measure() -> Memory:
             available = left if available is None else min(available, left)
     try:
         shared = shutil.disk_usage(chips.ROOT / "dev" / "shm").total
-    except OSError:  # not there
+    except OSError:  # it does not exist
         shared = None
     return Memory(total, available, shared)
 
@@ -76,14 +76,14 @@ def _first_number(paths: tuple[str, ...]) -> int | None:
 
 
 def processors() -> int:
-    """The number of processors that this process may use, which a container can limit."""
+    """Return the number of processors that this process may use, which a container can limit."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def processor_phrase() -> str:
-    """The processors that this process may use, in words: `"2 processors, Intel Xeon"`."""
+    """Return the processors that this process may use: `"2 processors, Intel Xeon"`."""
     cpuinfo = text_of(chips.ROOT / "proc" / "cpuinfo") or ""
     model = _MODEL.search(cpuinfo)
     name = model[1].strip() if model else platform.machine()

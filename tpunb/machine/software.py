@@ -1,4 +1,4 @@
-"""Installed versions and their conflicts, from the packages' metadata; imports none of them."""
+"""Installed versions and their conflicts, read from the packages' metadata without imports."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from tpunb.machine.problems import Problem
 _log = logger("machine")
 
 TESTED = ((2, 18), (2, 19), (2, 20), (2, 21))
-"""The releases of TensorFlow that this package is tested with, oldest first.
+"""The releases of TensorFlow that tpunb is tested with, oldest first.
 
-Its virtual TPU uses private parts of TensorFlow, which any release may change; a patch release
-counts as its minor release. pyproject.toml, the doctor and the warning of connecting follow this.
+The virtual TPU uses private parts of TensorFlow, which any release may change. A patch release
+counts as its minor release. pyproject.toml, the doctor and the warning when connecting follow
+this table.
 """
 
 OLDEST = TESTED[0]
@@ -38,7 +39,7 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 SPECIFIER = f">={_dotted(OLDEST)},<{_NEWEST[0]}.{_NEWEST[1] + 1}"
-"""The tested releases as requirements name them."""
+"""The tested releases as a requirement."""
 
 RANGE = f"{_dotted(OLDEST)} to {_dotted(_NEWEST)}"
 """The tested releases in a sentence."""
@@ -48,32 +49,32 @@ _warned: set[str] = set()
 
 
 def release(version: str) -> tuple[int, ...]:
-    """The numbers at a version's start; none if it does not start with one."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
+    """Return the numbers at the start of a version; none if it does not start with a number."""
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 def is_newer(version: str) -> bool:
-    """Returns whether a version of TensorFlow is newer than all that are tested."""
+    """Return whether a version of TensorFlow is newer than all tested versions."""
     return release(version)[:2] > _NEWEST
 
 
 def newer_than_tested(version: str) -> str:
-    """Says that a version is newer than the tested ones, without a full stop."""
-    return f"TensorFlow {version} is newer than those that tpunb is tested with, {RANGE}"
+    """Return the sentence, without a full stop, that a version is newer than the tested ones."""
+    return f"TensorFlow {version} is newer than the releases that tpunb is tested with, {RANGE}"
 
 
 def warn_if_newer(version: str | None) -> None:
-    """Warns, once in a process, if a version of TensorFlow is newer than all that are tested.
+    """Warn once in a process if a version of TensorFlow is newer than all tested versions.
 
     Args:
-        version: The version; None where it is not known.
+        version: The version; None if unknown.
     """
     if version is None or not is_newer(version) or version in _warned:
         return
     _warned.add(version)
     warnings.warn(
-        f"{newer_than_tested(version)}: a virtual TPU may fail or behave otherwise. If it does, "
+        f"{newer_than_tested(version)}. A virtual TPU may fail or behave differently. If it does, "
         f'update tpunb, or install a tested release: pip install "tensorflow{SPECIFIER}"',
         stacklevel=3,
     )
@@ -85,19 +86,21 @@ FOR_TPU = ("tensorflow-tpu", "tf-nightly-tpu")
 LIBTPU: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {
     (2, 20): ((0, 0, 14), (0, 0, 32)),
 }
-"""By release of tensorflow-tpu, its oldest libtpu and the first that is too new.
+"""The oldest libtpu and the first that is too new, by release of tensorflow-tpu.
 
-With a newer one the process aborts when TensorFlow is imported: found by importing 2.20.0 with
-12 releases from 0.0.17 (works) over 0.0.31 (works) and 0.0.32 (aborts) to 0.0.52. Its metadata
-allow them all. Other releases pin libtpu.
+With a libtpu that is too new, the process aborts when TensorFlow is imported. This was found by
+importing tensorflow-tpu 2.20.0 with 12 releases of libtpu: 0.0.17 to 0.0.31 work, 0.0.32 to
+0.0.52 abort. The metadata of tensorflow-tpu allow them all. Other releases of tensorflow-tpu pin
+libtpu. pytorch/xla#3786 shows such an abort for an earlier pair. Remove this table when
+tensorflow-tpu 2.20 is no longer supported.
 """
 
-# In every TensorFlow, and of a different size in each.
+# Every build of TensorFlow has this file, with a different size in each build.
 _FILE = "tensorflow/python/_pywrap_tensorflow_internal.so"
 
 
 def fatal_pair(versions: Mapping[str, str]) -> Problem | None:
-    """The problem of a libtpu that ends the process when TensorFlow loads it.
+    """Return the problem of a libtpu that ends the process when TensorFlow loads it, or None.
 
     Args:
         versions: Installed versions, by package.
@@ -117,7 +120,7 @@ def fatal_pair(versions: Mapping[str, str]) -> Problem | None:
 
 
 def overwritten_tensorflow(versions: Mapping[str, str]) -> str:
-    """The distribution whose files have taken the place of tensorflow-tpu's; empty if none."""
+    """Return the distribution that overwrote tensorflow-tpu's files, or an empty string."""
     name = next((name for name in FOR_TPU if name in versions), None)
     if name is None or _has_its_file(name) is not False:
         return ""
@@ -126,17 +129,17 @@ def overwritten_tensorflow(versions: Mapping[str, str]) -> str:
 
 
 def unmet(name: str, versions: Mapping[str, str], extra: str = "") -> Iterator[str]:
-    """A package's requirements of libtpu that are not met, as sentences without full stops.
+    """Yield a package's unmet requirements of libtpu, as sentences without full stops.
 
     Args:
-        name: The package; nothing is unmet if it is not installed.
+        name: The package. A package that is not installed has no unmet requirements.
         versions: Installed versions, by package.
-        extra: The extra of its requirements.
+        extra: The extra whose requirements apply.
     """
     if name not in versions:
         return
     try:
-        from packaging.requirements import Requirement  # without it, rely on pip's check
+        from packaging.requirements import Requirement  # if it is missing, rely on pip's check
 
         requires = [Requirement(text) for text in metadata.requires(name) or ()]
     except Exception:  # other packages' metadata may be malformed
@@ -145,22 +148,22 @@ def unmet(name: str, versions: Mapping[str, str], extra: str = "") -> Iterator[s
         applies = requirement.marker is None or requirement.marker.evaluate({"extra": extra})
         if not (applies and requirement.name.startswith("libtpu")):
             continue
-        wanted = f"{name} {versions[name]} wants {requirement.name}{requirement.specifier}"
-        found = versions.get(requirement.name)
-        if found is None:
+        wanted = f"{name} {versions[name]} requires {requirement.name}{requirement.specifier}"
+        installed = versions.get(requirement.name)
+        if installed is None:
             yield f"{wanted}, which is not installed"
-        elif not requirement.specifier.contains(found, prereleases=True):
-            yield f"{wanted}, and {found} is installed"
+        elif not requirement.specifier.contains(installed, prereleases=True):
+            yield f"{wanted}, but {installed} is installed"
 
 
 def _has_its_file(name: str) -> bool | None:
-    """Compares a distribution's file with the one on disk, by its size; None if unknown."""
+    """Return whether the file on disk is a distribution's, by its size; None if unknown."""
     try:
         distribution = metadata.distribution(name)
         record = distribution.read_text("RECORD") or ""
         size = re.search(rf"^{re.escape(_FILE)},[^,\n]*,(\d+)", record, re.MULTILINE)
         on_disk = distribution.locate_file(_FILE).stat().st_size  # type: ignore[attr-defined]
-    except Exception:  # as above
+    except Exception:  # other packages' metadata may be malformed
         return None
     return None if size is None else int(size[1]) == on_disk
 
@@ -172,9 +175,11 @@ _PACKAGES = (
     "tpunb", *TENSORFLOWS, "libtpu", "libtpu-nightly", "keras", "tf_keras", "jax", "jaxlib",
     "grpcio", "numpy", "ipython", "ipykernel", "ipywidgets", "anywidget",
 )  # fmt: skip
-# Cloud TPU's machine images install libtpu outside of Python.
+# Cloud TPU's machine images install libtpu outside Python.
 _SYSTEM_LIBTPU = ("/lib/libtpu.so", "/usr/lib/libtpu.so")
-_NEWEST_PYTHON = (3, 13)  # with a wheel of TensorFlow 2.21
+_NEWEST_PYTHON = (3, 13)  # the newest with a wheel of TensorFlow 2.21
+# Older releases reduce metrics over replicas wrongly: keras-team/keras#19340, and #21467, where
+# 3.10.0 is found to work.
 _OLDEST_KERAS = (3, 10)
 _UNKNOWN = "unknown version"
 _PYTHON = re.compile(r"Programming Language :: Python :: (3\.\d+)$")
@@ -186,15 +191,14 @@ class Software:
 
     Attributes:
         python: Python's version.
-        versions: The versions of installed packages that matter, by name.
-        libtpu: A libtpu outside of Python; or empty.
+        versions: The versions of the relevant installed packages, by name.
+        libtpu: The path of a libtpu outside Python; may be empty.
         needs: Unmet requirements of installed packages, as sentences.
         pythons: The Python versions that the installed TensorFlow supports.
         keras: The Keras that TensorFlow uses: `"keras"` or `"tf_keras"`.
-        backend: Keras's backend, from the environment; empty if not set.
-        overwritten_by: The TensorFlow whose files lie where tensorflow-tpu's should; empty if
-            they are its own.
-        jax_needs: The libtpu that JAX wants, as a sentence; empty if it is there.
+        backend: Keras's backend from the environment; empty if not set.
+        overwritten_by: The TensorFlow whose files replaced tensorflow-tpu's; empty if none did.
+        jax_needs: The libtpu that JAX requires, as a sentence; empty if it is installed.
         imported: The version of TensorFlow that this process has imported; empty if none.
         jax: The backends that JAX has started in this process, such as `"tpu"`.
     """
@@ -213,34 +217,34 @@ class Software:
 
     @property
     def tensorflow(self) -> str | None:
-        """The version of TensorFlow; None if none is installed."""
+        """The version of TensorFlow, or None if none is installed."""
         return self.versions.get(_installed(self.versions))
 
     @property
     def stays_with_jax(self) -> bool:
-        """Return whether there is JAX and no TensorFlow: which blocks no work with JAX."""
+        """True if JAX is installed without TensorFlow, which does not block work with JAX."""
         return self.tensorflow is None and "jax" in self.versions
 
     def problems(self, *, local_tpu: bool) -> Iterator[Problem]:
-        """Version conflicts and missing packages.
+        """Yield version conflicts and missing packages.
 
         Args:
-            local_tpu: Whether this machine's TPU is to be used.
+            local_tpu: Whether to use this machine's TPU.
         """
         if self.jax and local_tpu and not self.stays_with_jax:
             yield Problem(
                 "jax",
                 "This process has used JAX, which takes the TPU for itself.",
-                "Restart the kernel, and use JAX and TensorFlow in different ones.",
+                "Restart the kernel, and use JAX and TensorFlow in separate kernels.",
                 stops="tpu" in self.jax,
             )
         pair = (self.versions.get("jax"), self.versions.get("libtpu"))
-        if pair == ("0.7.2", "0.0.21.1"):  # Colab's, in 2026
+        if pair == ("0.7.2", "0.0.21.1"):  # the pair on Colab in 2026
             yield Problem(
                 "jax",
                 "JAX 0.7.2 with libtpu 0.0.21.1 ends the process when it compiles for a TPU that "
-                "is not there.",
-                "Let tpunb.compile do it, with a compiler of its own that leaves both as they are.",
+                "the machine does not have.",
+                "Use tpunb.compile, whose own compiler leaves both packages unchanged.",
                 "tpunb compiler install",
                 stops=False,
             )
@@ -262,7 +266,7 @@ class Software:
                 "tensorflow",
                 "TensorFlow is not installed: %tpu_connect, %%tpu_run and %%tpu_profile need it.",
                 "Stay with JAX: %%tpu_compile takes its functions and Keras models without a "
-                f'connection. Or install it: pip install "tpunb[{extra}]"',
+                f'connection. Or install TensorFlow: pip install "tpunb[{extra}]"',
                 stops=False,
             )
         if release(self.python)[:2] > _NEWEST_PYTHON:
@@ -289,9 +293,9 @@ class Software:
         others = " ".join(name for name in several if name != kept)
         yield Problem(
             "tensorflow",
-            f"Several TensorFlows are installed in one place: {names}. Files of one have taken "
-            "the place of the other's.",
-            "Keep one, then restart the kernel.",
+            f"Several TensorFlows are installed in one place: {names}. Some files of one have "
+            "replaced files of another.",
+            "Keep one of them, then restart the kernel.",
             f"pip uninstall -y {others} && "
             f'pip install --force-reinstall --no-deps "{kept}=={several[kept]}"',
         )
@@ -301,11 +305,11 @@ class Software:
         if for_tpu is None:
             has_own = bool(self.libtpu) and "tensorflow" in self.versions
             installed = " ".join(name for name in TENSORFLOWS if name in self.versions)
-            also = f" unless it came with this machine, as {self.libtpu} did" if has_own else ""
+            also = f" unless it came with this machine, like {self.libtpu}" if has_own else ""
             yield Problem(
                 "tensorflow",
                 f"{installed} {self.tensorflow} has no support for TPUs{also}.",
-                "Install tensorflow-tpu in its place, then restart the kernel.",
+                "Install tensorflow-tpu instead, then restart the kernel.",
                 f'pip uninstall -y {installed} && pip install "tpunb[tpu]"',
                 stops=not has_own,
             )
@@ -313,7 +317,7 @@ class Software:
             yield Problem(
                 "libtpu",
                 f"{need}.",
-                "Install the libtpu that it wants, then restart the kernel.",
+                "Install the required libtpu, then restart the kernel.",
                 f'pip install "{for_tpu}=={self.versions[for_tpu]}"' if for_tpu else "",
             )
 
@@ -324,7 +328,7 @@ class Software:
             yield Problem(
                 "tensorflow",
                 f"TensorFlow {tensorflow} is too old: tpunb needs {_dotted(OLDEST)}.",
-                "Install a newer one, then restart the kernel.",
+                "Install a newer release, then restart the kernel.",
                 f'pip install "{name}{SPECIFIER}"',
             )
         if is_newer(tensorflow):
@@ -340,7 +344,7 @@ class Software:
             yield Problem(
                 "Python",
                 f"TensorFlow {tensorflow} is made for Python {self.pythons[0]} to "
-                f"{self.pythons[-1]}, and this is {self.python}.",
+                f"{self.pythons[-1]}, but this is Python {self.python}.",
                 f"Make an environment with Python {self.pythons[-1]}.",
                 stops=False,
             )
@@ -351,15 +355,15 @@ class Software:
         if legacy and not keras:
             yield Problem(
                 "tf_keras",
-                "TF_USE_LEGACY_KERAS chooses Keras 2, and tf_keras is not installed.",
-                "Install it, or unset the variable; then restart the kernel.",
+                "TF_USE_LEGACY_KERAS chooses Keras 2, but tf_keras is not installed.",
+                "Install it or unset the variable. Then restart the kernel.",
                 install_tf_keras(self.tensorflow),
             )
         if not legacy and (3,) <= release(keras) < _OLDEST_KERAS:
             yield Problem(
                 "keras",
-                f"Keras {keras} reports NaN, or a loss and an accuracy too large by the number of "
-                "replicas, when it trains on several (known error 70).",
+                f"Keras {keras} reports NaN, or a loss and an accuracy multiplied by the number of "
+                "replicas, when it trains on several replicas (known error 70).",
                 "Install Keras 3.10 or newer, then restart the kernel.",
                 'pip install "keras>=3.10"',
                 stops=False,
@@ -370,7 +374,7 @@ class Software:
                 "tf_keras",
                 f"tf_keras {other} is made for TensorFlow {_minor(other)}, not for "
                 f"{self.tensorflow}.",
-                "Install the one for this TensorFlow, then restart the kernel.",
+                "Install the release for this TensorFlow, then restart the kernel.",
                 install_tf_keras(self.tensorflow),
                 stops=legacy,
             )
@@ -388,7 +392,7 @@ class Software:
         if known and self.imported and release(self.imported) != release(self.tensorflow or ""):
             yield Problem(
                 "tensorflow",
-                f"This process has imported TensorFlow {self.imported}, and {self.tensorflow} "
+                f"This process has imported TensorFlow {self.imported}, but {self.tensorflow} "
                 "is installed.",
                 "Restart the kernel.",
             )
@@ -396,29 +400,29 @@ class Software:
             yield Problem(
                 "jax",
                 f"{self.jax_needs}: JAX may fail on a TPU.",
-                "Use JAX and TensorFlow in environments of their own: each wants its own libtpu.",
+                "Use JAX and TensorFlow in separate environments: each requires its own libtpu.",
                 stops=False,
             )
 
 
 def tensorflow_version() -> str | None:
-    """The version of TensorFlow, without importing it; None if unknown."""
+    """Return the version of TensorFlow without importing it, or None if unknown."""
     return next(filter(None, map(_version, TENSORFLOWS)), None)
 
 
 def chooses_keras_2(environment: Mapping[str, str] = os.environ) -> bool:
-    """True if the environment makes tf_keras the `tf.keras`, as TensorFlow reads it."""
+    """Return whether the environment makes tf_keras the `tf.keras`, as TensorFlow reads it."""
     return environment.get(_LEGACY_KERAS, "") in ("1", "true", "True")
 
 
 def find_software(environment: Mapping[str, str]) -> Software:
-    """Finds installed versions without importing the packages.
+    """Find installed versions without importing the packages.
 
     Args:
         environment: Environment variables.
     """
-    versions = {name: found for name in _PACKAGES if (found := _version(name))}
-    # Built from source or part of an image: installed without metadata.
+    versions = {name: version for name in _PACKAGES if (version := _version(name))}
+    # A TensorFlow built from source, or part of an image, may have no metadata.
     if not _installed(versions) and _is_there("tensorflow"):
         versions["tensorflow"] = _UNKNOWN
     return Software(
@@ -432,36 +436,38 @@ def find_software(environment: Mapping[str, str]) -> Software:
         overwritten_by=overwritten_tensorflow(versions),
         jax_needs=next(unmet("jax", versions, extra="tpu"), "") if "libtpu" in versions else "",
         imported=_imported("tensorflow"),
-        # TensorFlow may import JAX without starting its devices.
+        # TensorFlow may import JAX without starting JAX's devices.
         jax=tuple(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None) or ()),
     )
 
 
 def _installed(versions: Mapping[str, str]) -> str:
-    """The distribution of TensorFlow that is installed; empty if none is."""
+    """Return the installed distribution of TensorFlow, or an empty string."""
     return next((name for name in TENSORFLOWS if name in versions), "")
 
 
 def _pythons(versions: Mapping[str, str]) -> tuple[str, ...]:
-    """The Python versions that the installed TensorFlow declares."""
+    """Return the Python versions that the installed TensorFlow declares."""
     try:
         classifiers = metadata.metadata(_installed(versions)).get_all("Classifier") or []
-    except Exception:  # none is installed, or as above
+    except Exception:  # none is installed, or its metadata is malformed
         return ()
-    found = {match[1] for text in classifiers if (match := _PYTHON.search(str(text)))}
-    return tuple(sorted(found, key=release))
+    pythons = {match[1] for text in classifiers if (match := _PYTHON.search(str(text)))}
+    return tuple(sorted(pythons, key=release))
 
 
 def _version(name: str) -> str | None:
     try:
-        found: str | None = metadata.version(name)
+        version: str | None = metadata.version(name)
     except Exception:  # not installed, or its metadata is unreadable
         return None
-    return found if isinstance(found, str) and re.fullmatch(r"[\w.+!-]{1,60}", found) else None
+    return (
+        version if isinstance(version, str) and re.fullmatch(r"[\w.+!-]{1,60}", version) else None
+    )
 
 
 def _imported(module: str) -> str:
-    """Returns the version of a module that this process has imported; empty if it has not."""
+    """Return the version of a module that this process has imported, or an empty string."""
     version = getattr(sys.modules.get(module), "__version__", "")
     return version if isinstance(version, str) else ""
 
@@ -474,59 +480,59 @@ def _is_there(module: str) -> bool:
 
 
 def install_tf_keras(tensorflow: str | None) -> str:
-    """The command that installs Keras 2 for a version of TensorFlow.
+    """Return the command that installs Keras 2 for a version of TensorFlow.
 
-    Without its dependencies: they would put `tensorflow` over the files of `tensorflow-cpu`.
+    It leaves out the dependencies, which would put `tensorflow` over `tensorflow-cpu`'s files.
     """
     wanted = f"=={minor}.*" if (minor := _minor(tensorflow)) else ""
     return f'pip install --no-deps "tf_keras{wanted}"'
 
 
 def choose_keras_2(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Makes tf_keras the `tf.keras` of a process that has not imported TensorFlow yet.
+    """Make tf_keras the `tf.keras` of a process that has not imported TensorFlow yet.
 
-    TensorFlow reads a variable of the environment when it is imported, and keeps to it.
+    TensorFlow reads an environment variable when it is imported, and does not change afterwards.
 
     Args:
-        environment: The process's environment variables, which are changed.
+        environment: The process's environment variables, which this function changes.
     """
     environment[_LEGACY_KERAS] = "1"
 
 
 def require_keras_2_here() -> str:
-    """Checks that Keras 2 is the `tf.keras` of this process, or can become it.
+    """Check that Keras 2 is the `tf.keras` of this process, or can become it.
 
     Returns:
-        A sentence that says so.
+        A sentence for the user.
 
     Raises:
-        ConnectError: It is not installed, or TensorFlow has been imported with Keras 3.
+        ConnectError: Keras 2 is not installed, or TensorFlow was imported with Keras 3.
     """
     sentence = require_keras_2()
     if "tensorflow" in sys.modules and not chooses_keras_2():
         raise ConnectError(
-            "TensorFlow was imported with Keras 3 before, and keeps to it.",
+            "TensorFlow was imported with Keras 3 and cannot change to Keras 2.",
             fix="Restart the kernel, and choose Keras 2 before anything imports TensorFlow.",
         )
     return sentence
 
 
 def require_keras_2() -> str:
-    """Checks that Keras 2 is installed, in the release of this environment's TensorFlow.
+    """Check that Keras 2 is installed, in the release of this environment's TensorFlow.
 
     Returns:
         A sentence with its version.
 
     Raises:
-        ConnectError: It is not installed, or made for another TensorFlow.
+        ConnectError: Keras 2 is not installed, or is made for another TensorFlow.
     """
-    tensorflow, found = tensorflow_version(), _version("tf_keras")
+    tensorflow, keras_2 = tensorflow_version(), _version("tf_keras")
     fix = f"{install_tf_keras(tensorflow)}, then restart the kernel."
-    if found is None:
+    if keras_2 is None:
         raise ConnectError("Keras 2 is the package tf_keras, which is not installed.", fix=fix)
-    if tensorflow is not None and _minor(found) != _minor(tensorflow):
-        raise ConnectError(f"tf_keras {found} is not made for TensorFlow {tensorflow}.", fix=fix)
-    return f"tf.keras is Keras 2 (tf_keras {found})."
+    if tensorflow is not None and _minor(keras_2) != _minor(tensorflow):
+        raise ConnectError(f"tf_keras {keras_2} is not made for TensorFlow {tensorflow}.", fix=fix)
+    return f"tf.keras is Keras 2 (tf_keras {keras_2})."
 
 
 def _minor(version: str | None) -> str:
@@ -536,14 +542,16 @@ def _minor(version: str | None) -> str:
 def prepare_tpu_library(
     environment: MutableMapping[str, str] | None = None,
 ) -> None:
-    """Keeps a tensorflow-tpu from loading libtpu where there is no TPU.
+    """Keep tensorflow-tpu from loading libtpu on a machine without a TPU.
 
-    There libtpu waits minutes for a metadata server, complains on standard error, and gives
-    TensorFlow a device TPU_SYSTEM without a TPU. Where the user has set `TPU_LOAD_LIBRARY`, it
-    stays.
+    There libtpu waits minutes for a metadata server, logs errors to standard error, and gives
+    TensorFlow a device TPU_SYSTEM without a TPU. A `TPU_LOAD_LIBRARY` that the user has set
+    does not change. jax-ml/jax#11668 (open) reports the wait, with `TPU_SKIP_MDS_QUERY=1` as the
+    workaround. pytorch/xla#3786 recommends `TPU_LOAD_LIBRARY=0`.
 
     Args:
-        environment: Environment variables, which are completed; by default the process's own.
+        environment: Environment variables, which this function completes. By default, the
+            process's own.
 
     Raises:
         ConnectError: TensorFlow would load a libtpu that ends the process.

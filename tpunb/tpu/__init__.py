@@ -1,1 +1,1 @@
-"""Facts about TPUs, without TensorFlow: types, chips, cores, and what is placed on them."""
+"""Facts about TPUs, without TensorFlow: types, chips, cores, compiled programs."""

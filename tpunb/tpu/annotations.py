@@ -1,4 +1,4 @@
-"""Annotations: the logical devices of a replica that hold a tensor or a variable."""
+"""Annotations that place a tensor or a variable on the logical devices of a replica."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ class Annotation:
     """The placement of a tensor or variable on the logical devices of a replica.
 
     Attributes:
-        name: The tensor's name in its function, or the variable's.
-        shape: Its shape; None for an axis of unknown size, and instead of a
-            shape of unknown rank.
-        dtype: TensorFlow's name of its type.
+        name: The name of the tensor in its function, or of the variable.
+        shape: The shape, with None for a size that is unknown; None for an unknown rank.
+        dtype: TensorFlow's name of the type.
         kind: `"assigned"` to one logical device, `"split"` over all of them, or
             `"replicated"` to all of them.
-        device: The logical device that it is assigned to; else None.
-        tiling: Into how many parts each axis is split; else None. The parts, in
+        device: The logical device if the tensor is assigned to one, else None.
+        tiling: The number of parts of each axis if the tensor is split, else None. The parts, in
             row-major order, go to logical devices 0, 1, ….
-        where: The function and the line that assign it; empty if unknown.
+        where: The function and the line that place it; empty if unknown.
         variable: Whether it is a variable.
     """
 
@@ -38,7 +37,7 @@ class Annotation:
 
     @property
     def part(self) -> tuple[int | None, ...] | None:
-        """The shape of what one logical device holds."""
+        """The shape of the part on one logical device."""
         if self.shape is None or self.tiling is None:
             return self.shape
         return tuple(
@@ -48,21 +47,21 @@ class Annotation:
 
 
 class Annotations(tuple[Annotation, ...]):
-    """All annotations of a strategy, in the order in which they were made.
+    """All annotations of a strategy, in the order of their making.
 
     Args:
         annotations: The annotations.
-        logical_devices: How many logical devices a replica has.
+        logical_devices: The number of logical devices of a replica.
     """
 
-    # A tuple's subclass cannot have slots.
+    # A subclass of tuple cannot have nonempty slots.
     logical_devices: int
 
     def __new__(cls, annotations: Iterable[Annotation], logical_devices: int) -> Annotations:
-        """Makes the tuple, with the number of logical devices."""
-        made = super().__new__(cls, annotations)
-        made.logical_devices = logical_devices
-        return made
+        """Make the tuple and record the number of logical devices."""
+        annotated = super().__new__(cls, annotations)
+        annotated.logical_devices = logical_devices
+        return annotated
 
     def __getnewargs__(self) -> tuple[tuple[Annotation, ...], int]:
         return tuple(self), self.logical_devices

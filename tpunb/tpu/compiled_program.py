@@ -1,4 +1,4 @@
-"""A program that was compiled for a TPU: its use of a core's memory and time.
+"""A program compiled for a TPU: its use of a core's memory and time.
 
 The compiler fills these records; displays read them.
 """
@@ -17,17 +17,17 @@ class Buffer:
     """A tensor in a core's memory.
 
     Attributes:
-        shape: Its sizes on one core.
-        dtype: XLA's name of its type: `"f32"`, `"bf16"`, `"s32"`, `"pred"`, ….
-        padded_bytes: What it takes in its layout, which fills tiles up.
-        unpadded_bytes: What its numbers alone take.
-        operation: TensorFlow's operation that made it (`"Conv2D"`), or XLA's; of an
-            argument or a variable `"argument"` or `"variable"`.
-        node: The node's name, or the argument's or the variable's; empty where unknown.
-        line: The line of the user's code, None where none is known.
-        layer: The Keras layer, empty where there is none.
+        shape: The sizes on one core.
+        dtype: XLA's name of the type: `"f32"`, `"bf16"`, `"s32"`, `"pred"`, ….
+        padded_bytes: The bytes in the core's layout, which fills up tiles.
+        unpadded_bytes: The bytes of the numbers alone.
+        operation: The operation that made the tensor, by TensorFlow's name (`"Conv2D"`) or
+            XLA's; `"argument"` or `"variable"` for an argument or a variable.
+        node: The name of the node, the argument or the variable; empty if unknown.
+        line: The line of the user's code, or None if unknown.
+        layer: The Keras layer; empty if there is none.
         kind: `"variable"`, `"argument"`, `"temporary"` or `"output"`.
-        layout: XLA's text of the layout, as `"{3,0,2,1:T(8,128)}"`; may be empty.
+        layout: The layout as XLA writes it, such as `"{3,0,2,1:T(8,128)}"`; may be empty.
     """
 
     shape: tuple[int, ...]
@@ -43,17 +43,17 @@ class Buffer:
 
     @property
     def text(self) -> str:
-        """Its type and sizes, as XLA writes them: `"f32[128,56,56,256]"`."""
+        """The type and sizes as XLA writes them: `"f32[128,56,56,256]"`."""
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
     @property
     def wasted(self) -> int:
-        """Bytes that are padding."""
+        """The bytes of padding."""
         return max(self.padded_bytes - self.unpadded_bytes, 0)
 
     @property
     def factor(self) -> float:
-        """Its size in memory as a multiple of its numbers': 1 without padding."""
+        """The bytes in memory divided by the bytes of the numbers: 1 without padding."""
         return self.padded_bytes / self.unpadded_bytes if self.unpadded_bytes else 1.0
 
 
@@ -64,11 +64,11 @@ class Share:
     Attributes:
         name: The line's code, the layer's name, the operation's type, or the
             collective's kind and size.
-        line: The line, where it is one's.
-        seconds: Of a step, in the middle of the range; None where no time was asked for.
-        fraction: Of the step's time, 0 to 1; None likewise.
-        memory: Bytes alive at the peak that it made, variables included.
-        bytes: What it moves: of a collective over the links; else through HBM.
+        line: The line, if the share is a line's.
+        seconds: Seconds of a step, in the middle of the range; None without an estimate.
+        fraction: Fraction of the step's time, 0 to 1; None without an estimate.
+        memory: Bytes that it made and that are alive at the peak, variables included.
+        bytes: Bytes that it moves: over the links for a collective, through HBM otherwise.
     """
 
     name: str
@@ -84,22 +84,22 @@ class ProgramMemory:
     """A program's use of a core's memory, in bytes.
 
     Attributes:
-        peak: The most that is in use at a time, as the compiler says; of a program that
-            does not fit, what it would need.
+        peak: The most bytes in use at a time, as the compiler reports; for a program that does
+            not fit, the bytes that it would need.
         available: HBM that a program can use, as the compiler counts it.
-        data_sheet: HBM as the data sheet has it.
+        data_sheet: HBM according to the data sheet.
         arguments: Inputs and variables.
-        variables: Of these, the variables'.
-        outputs: Results that do not take a variable's place.
-        temporaries: What is made in between, at the peak.
-        code: The program itself.
+        variables: The variables' part of `arguments`.
+        outputs: Results that do not replace a variable.
+        temporaries: Intermediate values at the peak.
+        code: The program's code.
         largest: The largest buffers alive at the peak, largest first.
-        padding: The buffers with most padding, worst first.
-        by_line: Bytes alive at the peak by line of the user's code.
-        by_layer: The same by Keras layer.
-        exact: Whether `peak` is the compiler's figure; a sum of what it reported where it
-            gave none, as for some programs that do not fit.
-        bound: Whether the program takes more than `peak`, and nobody knows how much.
+        padding: The buffers with the most padding, worst first.
+        by_line: Bytes alive at the peak, by line of the user's code.
+        by_layer: Bytes alive at the peak, by Keras layer.
+        exact: Whether `peak` is the compiler's figure. If the compiler gave none, as for some
+            programs that do not fit, `peak` is the sum of the sizes that it reported.
+        bound: Whether the program needs more than `peak`, by an unknown amount.
     """
 
     peak: int
@@ -119,7 +119,7 @@ class ProgramMemory:
 
     @property
     def takes(self) -> str:
-        """The peak for a reader: `"16.1 GiB"`, with `"about"` or `"more than"` before it."""
+        """The peak for a reader: `"16.1 GiB"`, perhaps after `"about"` or `"more than"`."""
         how = "more than " if self.bound else "" if self.exact else "about "
         return f"{how}{byte_count(self.peak)}"
 
@@ -130,12 +130,12 @@ class ProgramMemory:
 
     @property
     def free(self) -> int:
-        """The memory left at the peak; 0 if the program does not fit."""
+        """The bytes left at the peak; 0 if the program does not fit."""
         return max(self.available - self.peak, 0)
 
     @property
     def over(self) -> int:
-        """The memory missing at the peak; 0 if the program fits."""
+        """The bytes missing at the peak; 0 if the program fits."""
         return max(self.peak - self.available, 0)
 
     @property
@@ -147,8 +147,8 @@ class ProgramMemory:
     def parts(self) -> dict[str, int]:
         """The parts of a core's memory at the peak, in bytes, `"free"` memory last.
 
-        Together they are the peak, or the available memory if that is more. `"other"` is the
-        remainder: the program itself, and the compiler's scratch memory.
+        They add up to the peak, or to the available memory if that is larger. `"other"` is the
+        rest: the program's code and the compiler's scratch memory.
         """
         sizes = {
             "variables": self.variables,
@@ -157,36 +157,36 @@ class ProgramMemory:
             "temporaries": self.temporaries,
             "other": self.peak,
         }
-        found, begin = {}, 0
+        parts, begin = {}, 0
         for kind, size in sizes.items():
-            # What aliases or is freed before the peak is in the sums, not in the peak.
+            # The sums include buffers that share memory or are freed before the peak.
             size = min(size, self.peak - begin)
             if size > 0:
-                found[kind] = size
+                parts[kind] = size
                 begin += size
-        return {**found, "free": self.free} if self.free else found
+        return {**parts, "free": self.free} if self.free else parts
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepTime:
     """An estimate of the time of one call on the TPU, in seconds.
 
-    Nothing was run: it is a range, and `not_counted` says what it leaves out.
+    Nothing was run: the estimate is a range, and `not_counted` lists what it omits.
 
     Attributes:
-        low: The lower of two estimates.
-        high: The higher one, with the time that the host takes to start the call.
-        matmul: The share of matrix products and convolutions, 0 to 1.
-        memory_bound: The share of what waits for memory: elementwise operations,
+        low: The lower estimate.
+        high: The higher estimate, including the host's time to start the call.
+        matmul: The fraction of matrix products and convolutions, 0 to 1.
+        memory_bound: The fraction of operations that wait for memory: elementwise operations,
             reductions, copies.
-        collectives_fraction: The share of what goes over the links.
-        by_line: By line of the user's code, longest first.
-        by_layer: By Keras layer, longest first.
-        by_operation: By TensorFlow operation, longest first.
-        collectives: All-reduces and the like, longest first; `bytes` is what a core sends.
-        not_counted: What the estimate leaves out, a sentence each.
-        start: Seconds that the host takes to start a call, where it does not start the next one
-            while the TPU still runs the last.
+        collectives_fraction: The fraction of communication over the links.
+        by_line: The shares by line of the user's code, longest first.
+        by_layer: The shares by Keras layer, longest first.
+        by_operation: The shares by TensorFlow operation, longest first.
+        collectives: The collectives, longest first; `bytes` is the number that a core sends.
+        not_counted: The omissions of the estimate, one sentence each.
+        start: Seconds that the host takes to start a call, unless it starts the next call while
+            the TPU still runs the last.
     """
 
     low: float
@@ -203,7 +203,7 @@ class StepTime:
 
     @property
     def estimate(self) -> float:
-        """The geometric middle of both estimates of the TPU's own time."""
+        """The geometric mean of both estimates of the TPU's own time."""
         return math.sqrt(self.low * (self.high - self.start))
 
     @property
@@ -213,15 +213,15 @@ class StepTime:
 
     @property
     def parts(self) -> dict[str, float]:
-        """The fractions of the time by kind of work, which add up to 1."""
+        """The fractions of the time by kind of work. They add up to 1."""
         fractions = {
             "matrix products": self.matmul,
             "memory-bound": self.memory_bound,
             "collectives": self.collectives_fraction,
         }
-        found = {name: min(part, 1.0) for name, part in fractions.items() if part > 0}
+        parts = {name: min(part, 1.0) for name, part in fractions.items() if part > 0}
         rest = 1 - math.fsum(fractions.values())
-        return {**found, "other": rest} if found and rest > 0.005 else found
+        return {**parts, "other": rest} if parts and rest > 0.005 else parts
 
     def __str__(self) -> str:
         return f"{duration(self.low)} to {duration(self.high)}"
@@ -232,8 +232,8 @@ class CodeLine:
     """A line of the user's code that the program came from.
 
     Attributes:
-        place: Its file and number.
-        text: The code, without what is around it.
+        place: The file and the line number.
+        text: The line's code, without surrounding space.
     """
 
     place: SourceLine
@@ -245,16 +245,16 @@ class TpuRow:
     """A TPU type in the table "which TPU do I need".
 
     Attributes:
-        tpu: The type.
-        cores: How many it has.
-        fits: Whether the program compiles and fits; None where nothing is known.
-        peak: Bytes a core at the peak; None where the compiler gave no figure.
-        available: Bytes a core that a program can use.
-        largest_batch: The largest global batch, where it was asked for.
-        fitting_batch: A smaller batch that fits, where the program does not.
-        low: The lower estimate of a call, in seconds, where time was asked for.
-        high: The higher one.
-        examples_per_second_per_core: In the middle of the range.
+        tpu: The TPU type.
+        cores: The number of cores.
+        fits: Whether the program compiles and fits; None if unknown.
+        peak: Bytes per core at the peak; None if the compiler gave no figure.
+        available: Bytes per core that a program can use.
+        largest_batch: The largest global batch, if it was asked for.
+        fitting_batch: A smaller batch that fits, if the program does not.
+        low: The lower estimate of a call in seconds, if time was asked for.
+        high: The higher estimate.
+        examples_per_second_per_core: The rate in the middle of the range.
     """
 
     tpu: str
@@ -271,27 +271,27 @@ class TpuRow:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Program:
-    """A function as the compiler of TPUs compiled it for one TPU type, or why it did not.
+    """A function compiled for one TPU type, or the reason why it does not compile.
 
     Attributes:
         tpu: The TPU type, such as `"v5e-8"`.
-        replicas: How many replicas run it.
-        logical_devices: Cores of a replica; the figures are those of one core.
-        examples: The global batch of a call, None where it is not known.
-        errors: What the compiler refuses, as a check reports it.
-        unknown: Why nothing is known, where the compiler crashed or took too long;
-            empty where it answered.
-        crashed: Whether that is because it crashed.
-        unsized: Why only its memory and its time are not known, and what to do: a size of its
-            arguments is not known, such as the batch.
-        memory: What it takes of a core's memory; None where the compiler gave no figures.
-        time: An estimate of its time; None where none was asked for, or it does not compile.
+        replicas: The number of replicas that run it.
+        logical_devices: The number of cores of a replica. The figures are for one core.
+        examples: The global batch of a call; None if unknown.
+        errors: The compiler's refusals, as a check reports them.
+        unknown: Why the verdict is not known, if the compiler crashed or took too long;
+            empty if it answered.
+        crashed: Whether the verdict is unknown because the compiler crashed.
+        unsized: Why only the memory and the time are unknown, and what to do: a size of an
+            argument is unknown, such as the batch.
+        memory: The use of a core's memory; None if the compiler gave no figures.
+        time: An estimate of the time; None if none was asked for or the program does not compile.
         lines: The lines of the user's code that it came from, in order.
-        text: The optimised HLO; empty where the compiler gave none.
-        compile_seconds: How long compiling took.
-        notes: What a reader has to know of the figures, a sentence each.
-        largest_batch: The largest global batch that fits, where it was asked for.
-        fitting_batch: A smaller batch that fits, where the program does not and one was found.
+        text: The optimised HLO; empty if the compiler gave none.
+        compile_seconds: The seconds of compiling.
+        notes: Remarks that a reader of the figures needs, one sentence each.
+        largest_batch: The largest global batch that fits, if it was asked for.
+        fitting_batch: A smaller batch that fits, if the program does not and one was found.
     """
 
     tpu: str
@@ -313,24 +313,24 @@ class Program:
 
     @property
     def ok(self) -> bool:
-        """True if it compiles and fits."""
+        """True if the program compiles and fits."""
         return not self.errors and not self.unknown and not self.unsized
 
     @property
     def cores(self) -> int:
-        """The cores that run it."""
+        """The number of cores that run the program."""
         return self.replicas * self.logical_devices
 
     @property
     def examples_per_second_per_core(self) -> float | None:
-        """The middle of the range; None if a figure is missing, or the host decides."""
+        """The rate in the middle of the range; None if a figure is missing or the host decides."""
         if self.time is None or self.examples is None or self.time.host_decides:
             return None
         return self.examples / self.time.estimate / self.cores
 
     @property
     def headline(self) -> str:
-        """The outcome in a line."""
+        """The outcome on one line."""
         if self.unknown:
             return f"{self.tpu}: not known: {self.unknown}"
         if self.unsized and not self.errors:
@@ -346,7 +346,7 @@ class Program:
 
     @property
     def row(self) -> TpuRow:
-        """Its row in the table "which TPU do I need"."""
+        """The program's row in the table "which TPU do I need"."""
         memory, time = self.memory, self.time
         return TpuRow(
             self.tpu,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 DEFAULT_TPU = "v5e-8"
-"""The TPU type that is simulated unless another is given."""
+"""The TPU type that is simulated by default."""
 
 WORKER_PORT = 8470
-"""The port of a TPU's worker, and of `tpunb worker`, unless another is given."""
+"""The default port of a TPU's worker and of `tpunb worker`."""

@@ -1,8 +1,8 @@
-"""The families of TPU types: the slices of each, their memory, speed and links.
+"""The families of TPU types: their slices, memory, speed and links.
 
-Facts are from the Cloud TPU documentation. A *device* is what TensorFlow sees
-as one TPU core: a TensorCore on v2, v3 and tpu7x, and a chip on the families
-whose two TensorCores act as one (v4, v5p) or that have just one (v5e, v6e).
+The facts are from the Cloud TPU documentation. A *device* is a TPU core as TensorFlow sees it.
+On v2, v3 and tpu7x it is a TensorCore. On the other families it is a chip, which has two
+TensorCores that act as one (v4, v5p) or just one (v5e, v6e).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import dataclasses
 Shape = tuple[int, int, int]
 GIB = 2**30
 
-# Chips of a slice -> its mesh. The smaller side comes first, as in "2x4".
+# From the number of chips of a slice to its mesh. The smaller side comes first, as in "2x4".
 _MESHES_2D: dict[int, Shape] = {
     1: (1, 1, 1),
     4: (2, 2, 1),
@@ -46,15 +46,15 @@ class Family:
 
     Attributes:
         name: The canonical prefix.
-        meshes: Chips of a slice -> its mesh.
+        meshes: The mesh of each slice, by its number of chips.
         hbm_gib: Memory of one device in GiB.
-        counted_per_chip: What the number in a name counts: 1 for chips, 2 for
-            TensorCores, of which each of these chips has two.
-        devices_per_chip: TensorFlow devices in a chip.
+        counted_per_chip: What the number in a name counts per chip: 1 for the chip itself, 2 for
+            its two TensorCores.
+        devices_per_chip: TensorFlow devices per chip.
         aliases: Other prefixes, all in lower case.
-        host_chips: Chips of a host in a slice of several hosts, as a block.
+        host_chips: The block of chips of one host, in a slice of several hosts.
         one_host: The most chips that a single host can have.
-        full_side: The side of a 2D Pod; 0 for a 3D torus.
+        full_side: The side of a full 2D Pod; 0 for a 3D torus.
     """
 
     name: str
@@ -73,11 +73,11 @@ class Family:
         return tuple(chips * self.counted_per_chip for chips in self.meshes)
 
     def wraps(self, mesh: Shape) -> tuple[bool, bool, bool]:
-        """The axes of a slice that close to a ring, as True.
+        """Return, for each axis of a slice, whether it closes to a ring.
 
         Google's pages promise a 3D torus for slices of whole cubes of 4x4x4 chips
         (cloud.google.com/tpu/docs/v5p: "all 4x4x4 and larger slices have full 3D torus";
-        .../v4: "where each dimension is a multiple of 4"), and nothing for smaller ones.
+        .../v4: "where each dimension is a multiple of 4") and nothing for smaller slices.
         """
         if self.full_side:
             x, y, z = (side == self.full_side for side in mesh)
@@ -90,7 +90,7 @@ def _slices(meshes: dict[int, Shape], smallest: int, largest: int) -> dict[int, 
     return {chips: mesh for chips, mesh in meshes.items() if smallest <= chips <= largest}
 
 
-# A slice of several hosts starts at 4x4: there is no v2-16 or v3-16, nor a v2-64.
+# A slice of several hosts starts at 4x4: v2-16, v3-16 and v2-64 do not exist.
 _V2_MESHES = {4: (2, 2, 1), 16: (4, 4, 1), **_slices(_MESHES_2D, 64, 256)}
 _V3_MESHES = {4: (2, 2, 1), **_slices(_MESHES_2D, 16, 1024)}
 _POD_256 = _slices(_MESHES_2D, 1, 256)
@@ -112,7 +112,7 @@ FAMILIES: dict[str, Family] = {
         ),
         Family("v5p", {**_MESHES_3D, 8960: (16, 20, 28)}, 95, counted_per_chip=2),
         Family("v6e", _POD_256, 32, one_host=8, full_side=16),
-        # 192 GiB a chip, of which each of its two devices has half.
+        # A chip has 192 GiB, and each of its two devices has half of them.
         Family(
             "tpu7x",
             {**_MESHES_3D, 9216: (16, 24, 24)},
@@ -129,15 +129,15 @@ BY_PREFIX: dict[str, Family] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hardware:
-    """A core.
+    """The speed and the memory of a core.
 
     Attributes:
         usable_bytes: HBM that a program can use.
-        clock: In Hz.
-        flops: Multiplications and additions a second in bfloat16, at most.
-        hbm: HBM bandwidth, in bytes a second.
-        link: What one link between chips carries in one direction, in bytes a second.
-        planned: The clock that libtpu 0.0.52 plans with, where that is another one.
+        clock: The clock in Hz.
+        flops: The peak of multiplications and additions per second in bfloat16.
+        hbm: HBM bandwidth in bytes per second.
+        link: The bandwidth of one link between chips in one direction, in bytes per second.
+        planned: The clock that libtpu 0.0.52 plans with, if it differs.
     """
 
     usable_bytes: int
@@ -158,7 +158,7 @@ def _hardware(
     cores: int = 1,
     planned: float | None = None,
 ) -> Hardware:
-    """Describes a core with `gib` of memory; other figures are a chip's, bandwidths in GB/s."""
+    """Return a core with `gib` of memory. Other figures are a chip's; bandwidths are in GB/s."""
     return Hardware(
         int(gib * GIB),
         ghz * 1e9,
@@ -178,14 +178,14 @@ HARDWARE: dict[str, Hardware] = {
     "v6e": _hardware(31.24, 1.75, 918, 1640, 90),
     "tpu7x": _hardware(94.74, 2.2, 2307, 7380, 90, cores=2, planned=1.9),
 }
-"""A core of each family, by its name.
+"""A core of each family, by the family's name.
 
-A core is what TensorFlow sees as one: of v2, v3 and tpu7x half a chip. Usable memory is what
-libtpu 0.0.52 compiles a program for, as its refusals print it; it keeps the rest for itself.
-Clocks, multiplications and bandwidths are from Jouppi et al., "A domain-specific supercomputer
-for training deep neural networks" (2020: v2, v3), Jouppi et al., "TPU v4" (2023) and the Cloud
-TPU documentation's pages of each generation (v5e, v5p, v6e, tpu7x). The bandwidth of a link of
-v4 and later is from Austin et al., "How to Scale Your Model" (2025), a tenth less than on those
+A core is a TensorFlow device: half a chip on v2, v3 and tpu7x. Usable memory is the limit for
+programs of libtpu 0.0.52, as its refusals print it; libtpu keeps the rest for itself. Clocks,
+multiplications and bandwidths are from Jouppi et al., "A domain-specific supercomputer for
+training deep neural networks" (2020: v2, v3), Jouppi et al., "TPU v4" (2023) and the Cloud TPU
+documentation's pages of each generation (v5e, v5p, v6e, tpu7x). The link bandwidth of v4 and
+later is from Austin et al., "How to Scale Your Model" (2025), and is a tenth less than on those
 pages. The clock of tpu7x is not published: a core multiplies 2,307 / 2 TFLOPS with four units of
 256 × 256, as libtpu counts the cycles of its products, which takes 2.2 GHz.
 """

@@ -1,4 +1,4 @@
-"""TPU types: chips, cores, hosts, mesh and memory of each."""
+"""TPU types: their chips, cores, hosts, mesh and memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.families import BY_PREFIX, FAMILIES, GIB, Family, Shape
 
 MAX_GENERIC_CORES = 1024
-"""The largest number of cores without a TPU type."""
+"""The largest number of cores of a generic TPU."""
 
 _SEE = "See tpunb.accelerator_types()."
 
@@ -22,19 +22,18 @@ class Accelerator:
     """One TPU type, real or generic.
 
     Attributes:
-        name: As a user would write it: `"v5e-8"`, `"tpu7x-8"`, or `"8 cores"`
+        name: The name as a user would write it: `"v5e-8"`, `"tpu7x-8"`, or `"8 cores"`
             for a plain number.
         family: `"v5e"`, `"v3"`, …; `"generic"` for a plain number.
-        chips: How many chips the slice has.
-        devices_per_chip: TensorFlow devices (cores) in a chip.
-        mesh: Chips along x, y and z.
-        host_bounds: Chips of one host along x, y and z; hosts are rectangular
+        chips: The number of chips of the slice.
+        devices_per_chip: The TensorFlow devices (cores) per chip.
+        mesh: The chips along x, y and z.
+        host_bounds: The chips of one host along x, y and z. Hosts are rectangular
             blocks that tile the mesh.
-        hbm_bytes: Memory of one device in bytes; 0 where nothing is known.
-        wraps: Which of the axes x, y and z close to a ring. A slice of whole
-            cubes of 4x4x4 chips is a 3D torus, and a smaller one is taken to be a mesh;
-            of a 2D torus those axes close that span the whole Pod (16 chips on v2, v5e
-            and v6e, 32 on v3).
+        hbm_bytes: The memory of one device in bytes; 0 if unknown.
+        wraps: Whether each of the axes x, y and z closes to a ring. A slice of whole cubes of
+            4x4x4 chips is a 3D torus, and a smaller slice is taken to be a mesh. In a 2D torus,
+            an axis closes if it spans the whole Pod (16 chips on v2, v5e and v6e, 32 on v3).
     """
 
     name: str
@@ -48,7 +47,7 @@ class Accelerator:
 
     @property
     def chips_per_host(self) -> int:
-        """The chips of one host."""
+        """The number of chips of one host."""
         return math.prod(self.host_bounds)
 
     @property
@@ -59,31 +58,31 @@ class Accelerator:
 
     @property
     def num_devices(self) -> int:
-        """Cores of the whole slice, as TensorFlow counts them."""
+        """The number of cores of the whole slice, as TensorFlow counts them."""
         return self.chips * self.devices_per_chip
 
     @property
     def num_hosts(self) -> int:
-        """Hosts, each of which is one task of the TPU's cluster."""
+        """The number of hosts. Each host is a task of the TPU's cluster."""
         return self.chips // self.chips_per_host
 
     @property
     def devices_per_host(self) -> int:
-        """The cores of one host."""
+        """The number of cores of one host."""
         return self.chips_per_host * self.devices_per_chip
 
     @property
     def topology_mesh_shape(self) -> list[int]:
-        """`[x, y, z, core]`, as `tf.tpu.experimental.Topology` wants it."""
+        """`[x, y, z, core]`, as `tf.tpu.experimental.Topology` expects it."""
         return [*self.mesh, self.devices_per_chip]
 
     def device_coordinates(self) -> list[list[list[int]]]:
-        """The position of each core on the mesh.
+        """Return the position of each core on the mesh.
 
         Returns:
-            A list shaped `[num_hosts, devices_per_host, 4]` of `[x, y, z, core]`:
-            hosts in the order of their blocks, x fastest, and within a host the
-            cores in the order of their ordinals, the core of a chip fastest.
+            A list of shape `[num_hosts, devices_per_host, 4]` with `[x, y, z, core]`. Hosts are
+            in the order of their blocks, x fastest; within a host, cores are in the order of
+            their ordinals, the core of a chip fastest.
         """
         inside = [
             (x, y, z, core)
@@ -108,17 +107,17 @@ _TYPE = re.compile(r"([a-z][a-z0-9]*)-(-?[0-9]{1,9})")
 
 @functools.cache
 def accelerator_types() -> tuple[str, ...]:
-    """The canonical names of all TPU types, by family and then by size."""
+    """Return the canonical names of all TPU types, by family and size."""
     return tuple(f"{family.name}-{size}" for family in FAMILIES.values() for size in family.sizes)
 
 
 def largest_memory() -> int:
-    """Memory of one device in bytes, on the TPU type that has most."""
+    """Return the memory in bytes of one device of the TPU type with the most memory."""
     return max(family.hbm_gib for family in FAMILIES.values()) * GIB
 
 
 def accelerator(spec: str | int) -> Accelerator:
-    """Finds a TPU type by name, or makes a generic one for a number of cores.
+    """Return the TPU type of a name, or a generic type for a number of cores.
 
     Args:
         spec: A type such as `"v5e-8"`, `"v5litepod-8"`, `"v3-32"` or
@@ -126,11 +125,11 @@ def accelerator(spec: str | int) -> Accelerator:
             integer or a string.
 
     Returns:
-        The type. A plain number gives chips of one core each on a mesh as square
-        as the number allows, on hosts of at most 8 chips.
+        The type. For a plain number, chips of one core each on a mesh as square as the number
+        allows, with at most 8 chips on a host.
 
     Raises:
-        AcceleratorTypeError: There is no such type; it names the nearest ones.
+        AcceleratorTypeError: The type does not exist. The error names the nearest types.
     """
     if isinstance(spec, bool) or not isinstance(spec, str | int):
         raise AcceleratorTypeError(
@@ -164,23 +163,23 @@ def accelerator(spec: str | int) -> Accelerator:
 
 
 def generic_accelerator(hosts: int, cores_per_host: int) -> Accelerator:
-    """A generic TPU with its cores spread over several hosts.
+    """Return a generic TPU whose cores are spread over several hosts.
 
-    Its mesh is that of the number of cores, of which each host drives a block.
+    The mesh depends on the number of cores alone, and each host drives a block of it.
 
     Raises:
-        AcceleratorTypeError: There would be no core, or too many.
+        AcceleratorTypeError: The TPU would have no core, or too many.
     """
     return _generic(hosts * cores_per_host, cores_per_host)
 
 
 def _unknown(spec: str, text: str) -> AcceleratorTypeError:
-    """The error for a name that is not a family and a size."""
+    """Return the error for a name that is not a family with a size."""
     message = f"There is no TPU type {_short(spec)}."
     if family := BY_PREFIX.get(text.rstrip("-")):
         examples = [f"{family.name}-{size}" for size in family.sizes[:3]]
         return AcceleratorTypeError(
-            f"The TPU type {_short(spec)} lacks its size.", fix=_did_you_mean(examples)
+            f"The TPU type {_short(spec)} lacks a size.", fix=_did_you_mean(examples)
         )
     if (named := re.fullmatch(r"(?:tpu-?)?v?7x?-(\d+)", text)) is not None:
         return AcceleratorTypeError(message, fix=_did_you_mean([f"tpu7x-{named[1]}"]))
@@ -188,7 +187,7 @@ def _unknown(spec: str, text: str) -> AcceleratorTypeError:
 
 
 def _wrong_size(family: Family, size: int) -> AcceleratorTypeError:
-    """The error for a slice size that a family does not have."""
+    """Return the error for a slice size that a family does not have."""
     around = [
         max((known for known in family.sizes if known < size), default=None),
         min((known for known in family.sizes if known > size), default=None),
@@ -210,7 +209,7 @@ def _did_you_mean(names: list[str]) -> str:
 
 
 def _short(value: object) -> str:
-    # For anything else the type is enough, and its repr may be long or fail.
+    # For other types the name is enough: a repr may be long or fail.
     if not isinstance(value, str | int | float | None):
         return f"a {type(value).__name__}"
     if isinstance(value, int) and value.bit_length() > 200:
@@ -220,7 +219,7 @@ def _short(value: object) -> str:
 
 
 def _generic(cores: int, on_host: int = 0) -> Accelerator:
-    """A generic TPU of one-core chips, so many on a host, or as many as 8 if that is left open."""
+    """Return a generic TPU of one-core chips, `on_host` of them per host, or up to 8 if it is 0."""
     if not 1 <= cores <= MAX_GENERIC_CORES:
         raise AcceleratorTypeError(
             f"There is no TPU of {_short(cores)} cores.",
@@ -242,7 +241,7 @@ def _generic(cores: int, on_host: int = 0) -> Accelerator:
 
 
 def _near_square(area: int, width: int, height: int) -> tuple[int, int]:
-    """The squarest block of an area whose sides divide a width and a height."""
+    """Return the squarest block of an area whose sides divide a width and a height."""
     sides = [
         (side, area // side)
         for side in range(1, area + 1)
@@ -252,6 +251,6 @@ def _near_square(area: int, width: int, height: int) -> tuple[int, int]:
 
 
 def _cells(shape: Shape) -> list[Shape]:
-    """All positions in a block, x fastest."""
+    """Return all positions in a block, x fastest."""
     width, height, depth = shape
     return [(x, y, z) for z in range(depth) for y in range(height) for x in range(width)]

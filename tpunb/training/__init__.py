@@ -1,1 +1,1 @@
-"""The measurements of a training run: its history, as columns, a table and a figure."""
+"""The measurements of a training run: its history, profile and input speed."""

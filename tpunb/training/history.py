@@ -1,4 +1,4 @@
-"""The measurements of a training run, step by step: an object to append to, and as a table."""
+"""The measurements of a training run, step by step, as an object and as a table."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _MOST_NAMED = 20
 class History:
     """The metrics of a training run by step.
 
-    One thread may append while others read. Appending costs about a microsecond:
-    it can be done at each step of a training loop.
+    One thread may append while others read. Appending takes about a microsecond,
+    so it can be done at each step of a training loop.
 
         history = History("run 1", total_steps=1000)
         history.append(1, loss=0.7, accuracy=0.5)
@@ -48,12 +48,12 @@ class History:
 
     Args:
         name: The run's name in comparisons.
-        total_steps: How many steps there will be, if known.
+        total_steps: The expected number of steps, if known.
 
     Attributes:
         name: The run's name.
-        total_steps: How many steps there will be; None if unknown.
-        notes: Sentences that a reader of the curves has to know, by their kinds.
+        total_steps: The expected number of steps; None if unknown.
+        notes: Sentences that a reader of the curves must know, by kind.
         version: A number that grows with every change.
     """
 
@@ -69,22 +69,22 @@ class History:
         self._callbacks: list[Callable[[], None]] = []
 
     def append(self, step: int, metrics: Mapping[str, Any] | None = None, /, **more: Any) -> None:
-        """Adds what was measured at a step.
+        """Record the measurements of a step.
 
         Metrics may start late and have different steps. A second value for a
         metric's last step replaces the first.
 
         Args:
-            step: The number of the step; it never falls within a metric.
+            step: The number of the step. It never decreases within a metric.
             metrics: Values by name. A value is a number, an array or tensor of one
                 number, or one number per replica: a sequence, or a distributed
-                value. Then their mean is kept, with minimum and maximum.
+                value. The history keeps the mean, the minimum and the maximum of several numbers.
                 NaN and infinity are valid values.
-            more: The same, as keyword arguments.
+            more: More values, as keyword arguments.
 
         Raises:
-            TypeError: If a name is no string, or a value or the step no number.
-            ValueError: If the step falls, or there are more axes than replicas.
+            TypeError: If a name is not a string, or a value or the step is not a number.
+            ValueError: If the step decreases, or a value has more axes than the replicas'.
         """
         if type(step) is not int:
             step = whole(step, "the step")
@@ -98,9 +98,9 @@ class History:
             elif series.last is not None and step <= series.last:
                 if step < series.last:
                     raise HistoryError(
-                        f"The steps of {name!r} never fall, and step {step} comes after "
+                        f"The steps of {name!r} must not decrease, but step {step} comes after "
                         f"{series.last}.",
-                        fix="Use a History of its own for each run.",
+                        fix="Use a separate History for each run.",
                     )
                 self._put(series, step, name, value)
                 continue
@@ -122,18 +122,18 @@ class History:
         lows: npt.ArrayLike | None = None,
         highs: npt.ArrayLike | None = None,
     ) -> None:
-        """Adds many values of one metric at once.
+        """Add many values of one metric at once.
 
         Args:
             name: The metric.
-            steps: The step of each value; they rise, and follow the existing ones.
-            values: The values; means if each replica was measured.
+            steps: The step of each value. They increase, and come after the existing steps.
+            values: The values, or the means if each replica was measured.
             lows: The minimum over the replicas, in that case.
-            highs: The maximum.
+            highs: The maximum over the replicas, in that case.
 
         Raises:
-            TypeError: If the name is no string.
-            ValueError: If the steps do not rise, or the columns differ in length.
+            TypeError: If the name is not a string.
+            ValueError: If the steps do not increase, or the columns differ in length.
         """
         checked({name: values})
         rows = np.asarray(steps, np.int64)
@@ -145,7 +145,7 @@ class History:
         series = self._series.get(name) or Series()
         before = np.concatenate([[] if series.last is None else [series.last], rows])
         if not (np.diff(before) > 0).all():
-            raise ValueError(f"the steps of {name!r} do not rise")
+            raise ValueError(f"the steps of {name!r} do not increase")
         if rows.size:
             series.extend(rows, *columns)
             self._series[name] = series
@@ -158,7 +158,7 @@ class History:
             self._callbacks.pop()()
 
     def _put(self, series: Series, step: int, name: str, value: Any) -> None:
-        """Adds a value of any kind."""
+        """Add a value of any kind."""
         if isinstance(value, (float, int, np.floating, np.integer)):
             mean = low = high = float(value)
         else:
@@ -168,10 +168,10 @@ class History:
         series.put(step, mean, low, high)
 
     def finish(self, *, stopped: bool = False) -> None:
-        """Marks the run as finished; appending resumes it.
+        """Mark the run as finished. Appending resumes it.
 
         Args:
-            stopped: Whether it ended early.
+            stopped: Whether the run ended early.
         """
         self._ended = "stopped" if stopped else "finished"
         self.version += 1
@@ -188,7 +188,7 @@ class History:
 
     @property
     def metrics(self) -> list[str]:
-        """The names of the metrics in the order in which they came."""
+        """The names of the metrics, in the order of their first values."""
         return list(self._series)
 
     @property
@@ -198,21 +198,21 @@ class History:
 
     @property
     def first_step(self) -> int | None:
-        """The least step of any metric; None before the first."""
+        """The smallest step of any metric, or None before the first value."""
         return min((series.steps[0] for series in list(self._series.values())), default=None)
 
     @property
     def last_step(self) -> int | None:
-        """The greatest step of any metric; None before the first."""
+        """The greatest step of any metric, or None before the first value."""
         steps = [series.last for series in list(self._series.values())]
         return max((step for step in steps if step is not None), default=None)
 
     def __len__(self) -> int:
-        """The number of values of the longest metric."""
+        """Return the number of values of the longest metric."""
         return max((len(series.steps) for series in list(self._series.values())), default=0)
 
     def __bool__(self) -> bool:
-        """True, also for a history without values."""
+        """Return True, even for a history without values."""
         return True
 
     def __repr__(self) -> str:
@@ -220,51 +220,51 @@ class History:
         return f"History({name}{self.state}: {plain(self._named()) or 'no metrics yet'})"
 
     def _named(self) -> str:
-        """The metrics' names in a line, as far as they can be read."""
+        """Return the metrics' names on one line of readable length."""
         metrics = self.metrics
         shown = metrics[:_MOST_NAMED]
         more = [f"… {counted(len(metrics), 'metric')} in all"] if len(metrics) > len(shown) else []
         return ", ".join([*shown, *more])
 
     def columns(self, name: str, start: int = 0) -> Columns:
-        """A copy of a metric's columns, from a row on.
+        """Return a copy of a metric's columns, starting at a row.
 
         Raises:
-            KeyError: If there is no such metric.
+            KeyError: If the metric does not exist.
         """
         if name not in self._series:
-            raise KeyError(f"no metric {name!r}; there are: {self._named() or 'none'}")
+            raise KeyError(f"no metric {name!r}; the metrics are: {self._named() or 'none'}")
         return self._series[name].read(start)
 
     def rows(self, name: str) -> int:
-        """The number of values of a metric."""
+        """Return the number of values of a metric."""
         return len(self._series[name].steps)
 
     def steps(self, name: str) -> Ints:
-        """The steps at which a metric has values."""
+        """Return the steps at which a metric has values."""
         return self.columns(name).steps
 
     def values(self, name: str) -> Floats:
-        """A metric's values; means if a value was logged for each replica."""
+        """Return a metric's values, or their means if each replica logged a value."""
         return self.columns(name).values
 
     def best(self, name: str, mode: str = "auto") -> tuple[int, float]:
-        """The step and the best value of a metric; the first of equal ones.
+        """Return the step and the best value of a metric. The first of equal values wins.
 
         Args:
             name: The metric.
-            mode: `min`, `max`, or `auto`: the minimum of a loss or an error, the
-                maximum of an accuracy or a score, by the metric's name.
+            mode: `min`, `max`, or `auto` to decide by the metric's name: the minimum of a loss
+                or an error, the maximum of an accuracy or a score.
 
         Raises:
-            KeyError: If there is no such metric.
+            KeyError: If the metric does not exist.
             ValueError: If the name does not imply the mode, or no value is finite.
         """
         goal = goal_of(name) if mode == "auto" else mode
         if goal not in ("min", "max"):
             raise HistoryError(
-                f"Whether the least or the greatest {name!r} is best, its name does not say.",
-                fix=f"Pass it: best({name!r}, mode='min') or mode='max'.",
+                f"The name {name!r} does not say whether its least or its greatest value is best.",
+                fix=f"Pass the mode: best({name!r}, mode='min') or mode='max'.",
             )
         steps, values = self.columns(name)[1:3]
         row = best_row(values, goal)
@@ -273,13 +273,13 @@ class History:
         return int(steps[row]), float(values[row])
 
     def first_nonfinite(self, name: str) -> int | None:
-        """The first step at which a metric was NaN or infinite; None if never."""
+        """Return the first step at which a metric was NaN or infinite, or None."""
         steps, values = self.columns(name)[1:3]
-        found = np.flatnonzero(~np.isfinite(values))
-        return int(steps[found[0]]) if found.size else None
+        rows = np.flatnonzero(~np.isfinite(values))
+        return int(steps[rows[0]]) if rows.size else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as lists and numbers of Python."""
+        """Return the whole history as Python lists and numbers."""
         return {
             "name": self.name,
             "total_steps": self.total_steps,
@@ -288,9 +288,9 @@ class History:
         }
 
     def to_pandas(self) -> Any:
-        """A `pandas.DataFrame` with a row for each step and a column for each metric.
+        """Return a `pandas.DataFrame` with a row for each step and a column for each metric.
 
-        Spreads over replicas are columns `NAME min` and `NAME max`.
+        Minima and maxima over replicas are in the columns `NAME min` and `NAME max`.
 
         Raises:
             ImportError: If pandas is not installed.
@@ -299,7 +299,7 @@ class History:
             pd = importlib.import_module("pandas")
         except ImportError as error:
             raise ImportError(
-                "to_pandas() needs pandas: pip install pandas; to_dict() and to_csv() do without"
+                "to_pandas() needs pandas: pip install pandas. to_dict() and to_csv() do not."
             ) from error
         steps, filled = self._table()
         table = {}
@@ -309,15 +309,15 @@ class History:
         return pd.DataFrame(table, index=pd.Index(steps, name="step"))
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str | None:
-        """A table with a row for each step and a column for each metric.
+        """Return or write a table with a row for each step and a column for each metric.
 
-        A step without a value is an empty cell, one whose value is NaN has `nan`.
+        A step without a value has an empty cell; a step whose value is NaN has `nan`.
 
         Args:
-            path: The file to write; if that fails, the one before stays as it was.
+            path: The file to write. If writing fails, an existing file does not change.
 
         Returns:
-            The table as text where no path is given.
+            The table as text if no path is given.
 
         Raises:
             OSError: The file cannot be written.
@@ -339,7 +339,7 @@ class History:
         return None
 
     def _table(self) -> tuple[Ints, dict[str, tuple[npt.NDArray[np.intp], Floats]]]:
-        """All steps in order, and each column's rows and values."""
+        """Return all steps in order, and each column's rows and values."""
         metrics = self._columns()
         empty = np.empty(0, np.int64)
         steps = np.unique(np.concatenate([empty, *(part.steps for part in metrics.values())]))
@@ -352,9 +352,9 @@ class History:
         return steps, filled
 
     def plot(self) -> Any:
-        """A `matplotlib.figure.Figure` in the style that matplotlib is set to.
+        """Return a `matplotlib.figure.Figure` in matplotlib's current style.
 
-        Pyplot does not know it and does not show it: display it, change it, save it.
+        Pyplot does not manage the figure and does not show it: display it, change it or save it.
         """
         from matplotlib.figure import Figure
 
@@ -382,18 +382,18 @@ class History:
         return {name: self.columns(name) for name in self.metrics}
 
     def when_changed(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` once, at the next value, on the thread that appends it."""
+        """Call `callback` once, when the next value is appended, on the appending thread."""
         if callback not in self._callbacks:
             self._callbacks.append(callback)
 
     def forget(self, callback: Callable[[], None]) -> None:
-        """Removes a callback."""
+        """Remove a callback."""
         if callback in self._callbacks:
             self._callbacks.remove(callback)
 
 
 def _plain(text: str) -> str:
-    """Text in which matplotlib finds no mathematics, and a legend no hidden label."""
+    """Return text without mathematics or hidden labels in matplotlib's syntax."""
     return text.replace("$", r"\$").lstrip("_") or text
 
 
@@ -401,11 +401,11 @@ _latest: History | None = None
 
 
 def remember_history(history: History) -> None:
-    """Sets the history of the last run."""
+    """Remember a history as the last run's."""
     global _latest
     _latest = history
 
 
 def latest_history() -> History | None:
-    """The history of the last run; None before the first."""
+    """Return the history of the last run, or None before the first run."""
     return _latest

@@ -1,4 +1,4 @@
-"""The speed of an input pipeline, beside the speed at which TPUs take its examples."""
+"""The speed of an input pipeline, beside the speed at which TPUs consume its examples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tpunb._util.tables import block, scrolled, table
 from tpunb._util.units import counted, duration, grouped
 
 HELPS = 1.1
-"""From which gain on a change is said to help: less is within what two measurements differ."""
+"""The gain from which a change helps. A smaller gain is within the error of two measurements."""
 
 _MOST_STAGES = 8
 _STAGE_HEAD = ("stage", "share", "time an element", "in parallel")
@@ -20,12 +20,12 @@ _CHANGE_HEAD = ("change", "gain", "")
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A stage of a pipeline, by tf.data's own statistics.
+    """A stage of a pipeline, according to tf.data's own statistics.
 
     Attributes:
-        name: The transformation, with the user's function: `"map(decode)"`.
-        seconds: What it works for an element that the pipeline delivers, its inputs left out.
-        workers: On how many threads it works at a time.
+        name: The transformation with the user's function: `"map(decode)"`.
+        seconds: The stage's own work for an element that the pipeline delivers.
+        workers: The number of threads on which it works at a time.
         share: Its part of the time of all stages, each divided by its workers, 0 to 1.
     """
 
@@ -40,9 +40,9 @@ class Change:
     """A change of the pipeline.
 
     Attributes:
-        code: What to write.
-        gain: The measured speed as a multiple of the pipeline's own; None where it was not tried.
-        note: What has to be known of it.
+        code: The code to write.
+        gain: The measured speed as a multiple of the pipeline's own; None if it was not tried.
+        note: A remark for the reader.
     """
 
     code: str
@@ -51,19 +51,19 @@ class Change:
 
     @property
     def helps(self) -> bool:
-        """True if the measured gain is more than two measurements differ."""
+        """True if the measured gain exceeds the error of two measurements."""
         return self.gain is not None and self.gain >= HELPS
 
 
 @dataclasses.dataclass(frozen=True)
 class TpuNeed:
-    """The examples a second that a program takes on a TPU, by the compiler's estimate.
+    """The examples per second that a program consumes on a TPU, by the compiler's estimate.
 
     Attributes:
         tpu: The TPU type.
-        hosts: How many hosts it has; each has an input of its own.
-        low: Examples a second that one host has to deliver, at least.
-        high: At most.
+        hosts: The number of hosts. Each has its own input.
+        low: The least number of examples per second that one host must deliver.
+        high: The greatest number.
     """
 
     tpu: str
@@ -72,7 +72,7 @@ class TpuNeed:
     high: float
 
     def busy(self, delivered: float) -> tuple[float, float]:
-        """The least and the most that the TPU would be busy, 0 to 1, if a host delivers so many."""
+        """Return the bounds of the TPU's busy time, 0 to 1, for a host that delivers so much."""
         return min(delivered / self.high, 1.0), min(delivered / self.low, 1.0)
 
 
@@ -81,14 +81,14 @@ class InputSpeed:
     """The measured speed of an input pipeline, its limits and changes that help.
 
     Attributes:
-        examples_per_second: What it delivers on this machine.
-        elements_per_second: The same in elements, which are batches as a rule.
-        seconds: How long was measured.
-        processors: This machine's, in words.
-        stages: Its stages, the slowest first; empty where tf.data has no statistics.
-        changes: Changes that were tried, or are worth a try.
-        needs: What TPUs take of it.
-        notes: What has to be known of the figures, a sentence each.
+        examples_per_second: Examples per second on this machine.
+        elements_per_second: Elements per second; an element is usually a batch.
+        seconds: The time of the measurement.
+        processors: This machine's processors, in words.
+        stages: The pipeline's stages, the slowest first; empty if tf.data has no statistics.
+        changes: Changes that were tried, or are worth trying.
+        needs: The examples that TPUs consume.
+        notes: Remarks that a reader of the figures needs, one sentence each.
     """
 
     examples_per_second: float
@@ -111,32 +111,32 @@ class InputSpeed:
 
     @property
     def limit(self) -> str:
-        """The sentence on the stage that limits the pipeline; empty where it is not known."""
+        """A sentence about the stage that limits the pipeline; empty if unknown."""
         if not self.stages:
             return ""
         slowest = self.stages[0]
-        return f"{slowest.name} limits it: {slowest.share:.0%} of its time."
+        return f"{slowest.name} limits the input: {slowest.share:.0%} of its time."
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values; times in seconds."""
+        """Return everything as plain values, with times in seconds."""
         return {
             **dataclasses.asdict(self),
             "headline": self.headline,
-            "busy": {one.tpu: one.busy(self.examples_per_second) for one in self.needs},
+            "busy": {need.tpu: need.busy(self.examples_per_second) for need in self.needs},
         }
 
     def _busy(self, need: TpuNeed) -> str:
         each = f" on each of its {need.hosts} hosts" if need.hosts > 1 else ""
-        takes = f"A {need.tpu} takes {_range(need.low, need.high)}{each}"
+        consumed = f"A {need.tpu} consumes {_range(need.low, need.high)}{each}"
         low, high = need.busy(self.examples_per_second)
         if low >= 1:
-            return f"{takes}: this input keeps it busy."
+            return f"{consumed}: this input keeps it busy."
         if high < 0.01:
             share = "less than 1%"
         else:
             low_text, high_text = f"{low:.0%}", f"{high:.0%}"
             share = high_text if low_text == high_text else f"{low_text} to {high_text}"
-        return f"{takes}: it would be busy {share} of the time."
+        return f"{consumed}: this input would keep it busy {share} of the time."
 
     def _stage_rows(self) -> Iterator[tuple[str, ...]]:
         for stage in self.stages[:_MOST_STAGES]:
@@ -147,20 +147,20 @@ class InputSpeed:
             yield f"and {left} more", f"{share:.0%}", "", ""
 
     def _change_rows(self) -> Iterator[tuple[str, ...]]:
-        for change in sorted(self.changes, key=lambda one: -(one.gain or 0.0)):
+        for change in sorted(self.changes, key=lambda change: -(change.gain or 0.0)):
             yield change.code, _gain_phrase(change), change.note
 
     def _parts(self) -> Iterator[tuple[str, Sequence[str], list[tuple[str, ...]]]]:
-        """A sentence, and the head and the rows of the table below it."""
+        """Yield a sentence, and the head and the rows of the table below the sentence."""
         yield self.headline, (), []
         if self.stages:
             yield self.limit, _STAGE_HEAD, list(self._stage_rows())
         helpful = [change for change in self.changes if change.helps]
         if self.changes:
-            said = f"{counted(len(helpful), 'change')} of these makes it faster:"
+            sentence = f"{counted(len(helpful), 'change')} of these makes it faster:"
             if len(helpful) != 1:
-                said = f"{len(helpful) or 'None'} of these changes make it faster:"
-            yield said, _CHANGE_HEAD, list(self._change_rows())
+                sentence = f"{len(helpful) or 'None'} of these changes make it faster:"
+            yield sentence, _CHANGE_HEAD, list(self._change_rows())
 
     def __str__(self) -> str:
         lines: list[str] = []
@@ -181,7 +181,7 @@ class InputSpeed:
 
 
 def rate(value: float) -> str:
-    """A number a second, to three digits."""
+    """Return a number per second with three digits."""
     return grouped(round(float(f"{value:.3g}"))) if value >= 10 else f"{value:.2g}"
 
 
@@ -190,7 +190,7 @@ def _range(low: float, high: float) -> str:
 
 
 def _gain_phrase(change: Change) -> str:
-    """A gain in words; below what two measurements differ it is none."""
+    """Return a gain in words. A gain within the error of measurement is "none"."""
     if change.gain is None:
         return "not tried"
     return f"{rate(change.gain)} times" if change.helps else "none"
@@ -200,11 +200,11 @@ _latest: InputSpeed | None = None
 
 
 def remember_input_speed(speed: InputSpeed) -> None:
-    """Sets the speed that was measured last."""
+    """Remember the last measured speed."""
     global _latest
     _latest = speed
 
 
 def latest_input_speed() -> InputSpeed | None:
-    """The speed that was measured last; None before the first."""
+    """Return the last measured speed, or None before the first measurement."""
     return _latest

@@ -1,4 +1,4 @@
-"""A metric: its columns of numbers, the meaning of its name, and the panel it belongs to."""
+"""A metric: its columns of numbers, the goal that its name implies, and its panel."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Columns(NamedTuple):
     """Some rows of a metric, copied into arrays.
 
     Attributes:
-        start: The number of the first row, counted from 0.
+        start: The number of the first row, from 0.
         steps: The step of each row.
-        values: Its value; the mean if a value was logged for each replica.
-        lows: The minimum over the replicas, or None if none were logged.
+        values: The value of each row, or the mean if each replica logged a value.
+        lows: The minimum over the replicas, or None if no replica logged a value.
         highs: The maximum over the replicas, or None.
     """
 
@@ -35,7 +35,7 @@ class Columns(NamedTuple):
     highs: Floats | None
 
     def to_dict(self) -> dict[str, list[int] | list[float]]:
-        """The columns as lists: `steps` and `values`, `min` and `max` if they were logged."""
+        """Return the columns as lists `steps` and `values`, and `min` and `max` if logged."""
         columns = {"steps": self.steps.tolist(), "values": self.values.tolist()}
         if self.lows is not None and self.highs is not None:
             columns |= {"min": self.lows.tolist(), "max": self.highs.tolist()}
@@ -54,7 +54,7 @@ class Series:
         self.last: int | None = None
 
     def put(self, step: int, value: float, low: float, high: float) -> None:
-        """Appends a row, or replaces the one of the same step."""
+        """Append a row, or replace the last row if it has the same step."""
         if step == self.last:
             self.values[-1] = value
             if self.lows is not None and self.highs is not None:
@@ -68,7 +68,7 @@ class Series:
         self.last = step
 
     def extend(self, steps: Ints, values: Floats, lows: Any = None, highs: Any = None) -> None:
-        """Appends rows."""
+        """Append rows."""
         if lows is not None:
             self.spread()
         if self.lows is not None and self.highs is not None:
@@ -79,15 +79,15 @@ class Series:
         self.last = int(steps[-1])
 
     def spread(self) -> None:
-        """Starts to keep the spread; so far there was none."""
+        """Start to record minima and maxima. Earlier rows get their values as both."""
         if self.lows is None:
             self.highs = self.values[:]
             self.lows = self.values[:]
 
     def read(self, start: int) -> Columns:
-        """A copy of the rows from `start` on, while another thread may append."""
-        # Steps are appended last: a row with a step is complete. Slices are copies:
-        # an array with a view on it could not grow.
+        """Return a copy of the rows from `start`, while another thread may append."""
+        # Steps are appended last, so a row with a step is complete. Slices are copies,
+        # because an array that has a view cannot grow.
         stop = len(self.steps)
         lows, highs = self.lows, self.highs
         return Columns(
@@ -114,10 +114,10 @@ _ROLE = re.compile(r"(?P<role>train|training|val|valid|validation|eval|test)[_/.
 
 
 def goal_of(name: str) -> str:
-    """The goal of a metric, `min` or `max`, by the last word of its name that implies it.
+    """Return the goal of a metric, by the last word of its name that implies a goal.
 
     Returns:
-        `min` for a loss or an error, `max` for an accuracy or a score, else an
+        `min` for a loss or an error, `max` for an accuracy or a score, otherwise an
         empty string.
     """
     for word in reversed(_WORD.findall(name)):
@@ -129,67 +129,67 @@ def goal_of(name: str) -> str:
 
 
 def best_row(values: npt.NDArray[np.float64], goal: str) -> int | None:
-    """The first row of the best finite value; None if there is none.
+    """Return the first row with the best finite value, or None if no value is finite.
 
     Args:
         values: A metric's values.
         goal: `min` or `max`.
     """
-    kept = np.flatnonzero(np.isfinite(values))
-    if not kept.size:
+    finite = np.flatnonzero(np.isfinite(values))
+    if not finite.size:
         return None
     pick = np.argmin if goal == "min" else np.argmax
-    return int(kept[pick(values[kept])])
+    return int(finite[pick(values[finite])])
 
 
-@functools.lru_cache(maxsize=2**14)  # asked ten times a second for each metric that is shown
+@functools.lru_cache(maxsize=2**14)  # called ten times a second for each visible metric
 def panel_of(name: str) -> tuple[str, bool]:
-    """The panel that a metric belongs on, and whether it is a validation's.
+    """Return the panel of a metric, and whether it is a validation metric.
 
     `val_loss`, `train/loss` and `loss` share the panel `loss`.
     """
-    found = _ROLE.fullmatch(name)
-    if found is None:
+    match = _ROLE.fullmatch(name)
+    if match is None:
         return name, False
-    return found["rest"], not found["role"].startswith("train")
+    return match["rest"], not match["role"].startswith("train")
 
 
-def whole(value: Any, what: str) -> int:
-    """A whole number, also from an array or tensor of one.
+def whole(value: Any, subject: str) -> int:
+    """Return a whole number, which may be in an array or tensor of one number.
 
     Raises:
-        TypeError: If it is none; `what` is the sentence's subject.
+        TypeError: If the value is not a whole number. `subject` begins the message.
     """
     try:
         return operator.index(value)
     except TypeError as error:
-        message = f"{what} is a whole number, not {type(value).__name__}"
+        message = f"{subject} must be a whole number, not {type(value).__name__}"
         raise TypeError(message) from error
 
 
 def checked(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Metrics whose names are strings that can be read.
+    """Return metrics after checking that their names are readable strings.
 
     Raises:
-        TypeError: If they are no mapping, or a name is no string.
+        TypeError: If the metrics are not a mapping, or a name is not a string.
         ValueError: If a name is empty.
     """
     if not isinstance(metrics, Mapping):
         raise TypeError(
-            f"metrics are a dict of values by name, not {type(metrics).__name__}: "
+            f"metrics must be a dict of values by name, not {type(metrics).__name__}: "
             "append(step, {'loss': 0.3}) or append(step, loss=0.3)"
         )
     for name in metrics:
         if not isinstance(name, str):
-            raise TypeError(f"the name of a metric is a string, not {name!r}")
+            raise TypeError(f"the name of a metric must be a string, not {name!r}")
         if not name.strip():
             raise ValueError("the name of a metric is empty")
     return metrics
 
 
 def mean_of(values: npt.NDArray[np.float64]) -> Any:
-    """The mean along the last axis, also of values whose sum is more than a float holds."""
-    # Replicas that are all at one infinity have a mean; numpy would warn of the others.
+    """Return the mean along the last axis, even of values whose sum overflows a float."""
+    # If all replicas have the same infinity, so has the mean. NumPy would warn of the others.
     with np.errstate(invalid="ignore", over="ignore"):
         mean = values.mean(-1)
         if np.isfinite(mean).all():
@@ -198,16 +198,16 @@ def mean_of(values: npt.NDArray[np.float64]) -> Any:
 
 
 def summary(name: str, value: Any) -> tuple[float, float, float, bool]:
-    """A value of a metric as mean, minimum and maximum, and whether there are several.
+    """Return the mean, minimum and maximum of a metric's value, and whether it has several numbers.
 
     Args:
         name: The metric, for the errors.
-        value: A number, an array or tensor of at most one axis, a sequence of
-            numbers, or a distributed value: anything with a tuple `values`.
+        value: A number, an array or tensor with at most one axis, a sequence of
+            numbers, or a distributed value: an object with a tuple `values`.
 
     Raises:
-        TypeError: If it is none of these.
-        ValueError: If it is empty or has more axes.
+        TypeError: If the value is none of these.
+        ValueError: If the value is empty or has more axes.
     """
     parts = getattr(value, "values", None)
     several = parts if isinstance(parts, tuple) else value
@@ -215,17 +215,17 @@ def summary(name: str, value: Any) -> tuple[float, float, float, bool]:
         if isinstance(several, (list, tuple)):
             several = [_array_of(item) for item in several]
         numbers = _array_of(several)
-        # bfloat16 has its own dtype kind, and converts to float.
+        # bfloat16 has its own dtype kind, but converts to float.
         if numbers.dtype.kind in "OUSMmc":
             raise TypeError(numbers.dtype)
         numbers = np.asarray(numbers, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"{name!r} is a number, or one per replica, not {type(value).__name__}"
+            f"{name!r} must be one number, or one per replica, not {type(value).__name__}"
         ) from error
     if numbers.ndim > 1:
         raise ValueError(
-            f"{name!r} is one number, or one per replica; this has the shape "
+            f"{name!r} must be one number, or one per replica, but its shape is "
             f"{list(numbers.shape)}: reduce it first"
         )
     if not numbers.size:
@@ -239,18 +239,18 @@ def summary(name: str, value: Any) -> tuple[float, float, float, bool]:
 
 
 def _array_of(value: Any) -> Any:
-    """An array of what may be a tensor, in whatever dtype it has."""
-    # NumPy cannot convert a tensor of bfloat16 by itself.
+    """Return the array of a value that may be a tensor, with its own dtype."""
+    # NumPy itself cannot convert a bfloat16 tensor.
     return np.asarray(value.numpy() if callable(getattr(value, "numpy", None)) else value)
 
 
 MAX_PANELS = 12
-"""Panels that are drawn; a picture of a thousand takes minutes and is unreadable."""
+"""The most panels to draw. A picture of a thousand panels takes minutes and is unreadable."""
 
-# Matplotlib's axes compute with ranges and their multiples: near the ends of what a float
-# holds these overflow. What is beyond is drawn at the edge; the legend has the value itself.
+# Matplotlib's axes compute with ranges and their multiples, which overflow near the limits of a
+# float. Values beyond these limits are drawn at the edge; the legend shows the value itself.
 _LARGEST = 1e300
-_LARGEST_LOG = 1e130  # such an axis goes on by whole strides of its ticks
+_LARGEST_LOG = 1e130  # a logarithmic axis extends by whole strides of its ticks
 
 
 class PanelLine(NamedTuple):
@@ -258,7 +258,7 @@ class PanelLine(NamedTuple):
 
     Attributes:
         metric: The metric's full name.
-        role: `train` or `validation` where the panel has both, else the metric's name.
+        role: `train` or `validation` if the panel has both, otherwise the metric's name.
         validation: Whether it is a validation metric.
     """
 
@@ -268,10 +268,10 @@ class PanelLine(NamedTuple):
 
 
 def panels_of(names: Iterable[str]) -> dict[str, list[PanelLine]]:
-    """The panels on which metrics are drawn, in the order in which they come.
+    """Return the panels of metrics, in the order of the metrics.
 
     Args:
-        names: The metrics' names; a repeated one has one line.
+        names: The metrics' names. A repeated name has one line.
 
     Returns:
         Each panel's lines, by its title.
@@ -287,7 +287,7 @@ def panels_of(names: Iterable[str]) -> dict[str, list[PanelLine]]:
 
 
 def within_reach(values: Floats, *, log: bool = False) -> Floats:
-    """Values that an axis can be made for, NaN for what is not drawn.
+    """Return values that fit on an axis, with NaN for values that are not drawn.
 
     Args:
         values: Any values.

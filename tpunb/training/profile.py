@@ -1,4 +1,4 @@
-"""A profiler's record: the time of steps and operations."""
+"""A profiler's record: the times of steps and operations."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _MOST_OPERATIONS = 20
 _LONGEST_NAME = 70
 _STEP_HEAD = ("", "time", "input wait", "host", "device", "collectives")
 _OPERATION_HEAD = ("operation", "time", "share", "calls", "kind")
-_APART = 3
-"""How many times as long as the longest of the others a first step takes that is told apart."""
+_OUTLIER = 3
+"""A first step is reported separately if it takes this many times longer than any later step."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StepTimes:
-    """The parts of a time: each moment counts once, in seconds.
+    """The parts of a time in seconds. Each moment counts once.
 
     Attributes:
-        name: Of the step, such as `"train 3"`.
-        seconds: All of it.
-        input_wait: The step waits for its data, and the device computes nothing.
-        device: The device computes.
-        collectives: The device only exchanges values between replicas.
+        name: The step's name, such as `"train 3"`.
+        seconds: The whole time.
+        input_wait: The time in which the step waits for data and the device computes nothing.
+        device: The time in which the device computes.
+        collectives: The time in which the device only exchanges values between replicas.
     """
 
     name: str
@@ -39,7 +39,7 @@ class StepTimes:
 
     @property
     def host(self) -> float:
-        """The rest: Python, TensorFlow's runtime, copies."""
+        """The rest of the time: Python, TensorFlow's runtime, copies."""
         return max(0.0, self.seconds - self.input_wait - self.device - self.collectives)
 
     @property
@@ -53,11 +53,11 @@ class Operation:
     """An operation of the device, on all replicas together.
 
     Attributes:
-        name: Its name in the graph, without the replica's.
+        name: The operation's name in the graph, without the replica's part.
         kind: Its type, such as `"MatMul"`.
-        calls: How often it ran.
-        seconds: The sum over all calls, without operations that it contains.
-        share: Of the time of all operations, 0 to 1.
+        calls: The number of times that it ran.
+        seconds: The sum over all calls, without the operations inside it.
+        share: Its part of the time of all operations, 0 to 1.
     """
 
     name: str
@@ -69,15 +69,15 @@ class Operation:
 
 @dataclasses.dataclass
 class Profile:
-    """The time of a run and its parts. A `with tpunb.profile()` fills it when it ends.
+    """The time of a run and its parts. `with tpunb.profile()` fills it when the block ends.
 
     Attributes:
-        whole: All that was recorded.
+        whole: The whole recording.
         steps: The steps, in order.
-        operations: What the device did, the longest first.
-        device: `"TPU"`, or `"CPU"` where the operations ran on processors: on a virtual TPU.
-        step_kind: What a step is: `"step"`, or what stands for it, `"call of train_step"`.
-        notes: What should be known of the figures, a sentence each.
+        operations: The operations of the device, the longest first.
+        device: `"TPU"`, or `"CPU"` if the operations ran on processors, as on a virtual TPU.
+        step_kind: The kind of a step: `"step"`, or its substitute, `"call of train_step"`.
+        notes: Remarks that a reader of the figures needs, one sentence each.
     """
 
     whole: StepTimes = dataclasses.field(default_factory=lambda: StepTimes("whole", 0.0))
@@ -89,50 +89,50 @@ class Profile:
 
     @property
     def input_wait(self) -> float:
-        """The share of the whole time in which nothing went on but waiting for data, 0 to 1."""
+        """The share of the whole time, 0 to 1, spent only on waiting for data."""
         return self.whole.input_wait_share
 
     @property
     def all_steps(self) -> StepTimes:
-        """The steps together."""
+        """The sum of all steps."""
         return _sum("all steps", self.steps)
 
     @property
     def steady_steps(self) -> tuple[StepTimes, ...]:
-        """The steps without the first, where it traces or fills caches: where it is far longer."""
+        """The steps, without a far longer first step that traces or fills caches."""
         first, rest = self.steps[:1], self.steps[1:]
         longest = max((step.seconds for step in rest), default=float("inf"))
-        return rest if first and first[0].seconds > _APART * longest else self.steps
+        return rest if first and first[0].seconds > _OUTLIER * longest else self.steps
 
     @property
     def headline(self) -> str:
-        """The outcome in a line."""
+        """The outcome on one line."""
         if not self.whole.seconds:
-            return "Nothing is recorded yet."
+            return "Nothing has been recorded yet."
         where = "" if self.on_tpu else "On this machine, "
         text = f"{where}{self.input_wait:.0%} of the run ({duration(self.whole.seconds)})"
         if self.steps:
-            noun, _, what = self.step_kind.partition(" ")
+            noun, _, function = self.step_kind.partition(" ")
             steady = self.steady_steps
-            steps = " ".join(filter(None, (counted(len(steady), noun), what)))
+            steps = " ".join(filter(None, (counted(len(steady), noun), function)))
             after = " after the first" if steady != self.steps else ""
             text += f" and {_sum('', steady).input_wait_share:.0%} of {steps}{after}"
         return f"{text} waited for data."
 
     @property
     def on_tpu(self) -> bool:
-        """True if the operations ran on a TPU, and not on this machine's processors."""
+        """True if the operations ran on a TPU rather than on this machine's processors."""
         return self.device == "TPU"
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values; times in seconds."""
+        """Return everything as plain values, with times in seconds."""
         return {
             "input_wait": self.input_wait,
             "device": self.device,
             "step_kind": self.step_kind,
             "whole": _times(self.whole),
             "steps": [_times(step) for step in self.steps],
-            "operations": [dataclasses.asdict(one) for one in self.operations],
+            "operations": [dataclasses.asdict(operation) for operation in self.operations],
             "notes": list(self.notes),
         }
 
@@ -148,14 +148,18 @@ class Profile:
         yield _row(self.whole)
 
     def _operation_rows(self) -> Iterator[tuple[str, ...]]:
-        for one in self.operations[:_MOST_OPERATIONS]:
-            name, kind = (shortened(text, _LONGEST_NAME) for text in (one.name, one.kind))
-            yield name, duration(one.seconds), f"{one.share:.1%}", grouped(one.calls), kind
+        for operation in self.operations[:_MOST_OPERATIONS]:
+            texts = (operation.name, operation.kind)
+            name, kind = (shortened(text, _LONGEST_NAME) for text in texts)
+            share = f"{operation.share:.1%}"
+            yield name, duration(operation.seconds), share, grouped(operation.calls), kind
         if (left := len(self.operations) - _MOST_OPERATIONS) > 0:
             rest = self.operations[_MOST_OPERATIONS:]
-            calls, seconds = sum(one.calls for one in rest), sum(one.seconds for one in rest)
-            share = sum(one.share for one in rest)
-            yield f"and {grouped(left)} more", duration(seconds), f"{share:.1%}", grouped(calls), ""
+            calls = sum(operation.calls for operation in rest)
+            seconds = sum(operation.seconds for operation in rest)
+            rest_share = sum(operation.share for operation in rest)
+            more = f"and {grouped(left)} more"
+            yield more, duration(seconds), f"{rest_share:.1%}", grouped(calls), ""
 
     def __str__(self) -> str:
         parts = [self.headline, *self.notes]
@@ -193,7 +197,7 @@ def _times(step: StepTimes) -> dict[str, Any]:
 
 
 def _row(step: StepTimes) -> tuple[str, ...]:
-    """A row of the table of steps: times, and their shares where there is any time."""
+    """Return a row of the table of steps: times, and their shares if the step took time."""
     parts = (step.input_wait, step.host, step.device, step.collectives)
     shares = [f"{part / step.seconds:.0%}" if step.seconds else "" for part in parts]
     name = shortened(step.name, _LONGEST_NAME)

@@ -1,4 +1,4 @@
-"""Reads a recording of TensorFlow's profiler: an `XSpace`, in the file `*.xplane.pb`."""
+"""A reader of TensorFlow's profiles: an `XSpace`, from a file `*.xplane.pb`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Spans:
 
     def __init__(self, intervals: Iterable[tuple[int, int]] = ()) -> None:
         pairs = np.array(sorted(intervals), np.int64).reshape(-1, 2)
-        # An interval begins a span of its own where none before it reaches.
+        # An interval begins a new span if no earlier interval reaches it.
         reached = np.maximum.accumulate(pairs[:, 1])
         first = np.append(True, pairs[1:, 0] > reached[:-1])[: len(pairs)]
         self.starts: Ticks = pairs[first, 0]
@@ -41,11 +41,11 @@ class Spans:
         return iter(zip(self.starts.tolist(), self.ends.tolist(), strict=True))
 
     def within(self, start: int, end: int) -> int:
-        """Counts the ticks of the set from a start to an end."""
+        """Return the number of ticks of the set from a start to an end."""
         return self._until(end) - self._until(start)
 
     def _until(self, tick: int) -> int:
-        """Counts the ticks of the set before a tick."""
+        """Return the number of ticks of the set before a tick."""
         place = int(np.searchsorted(self.starts, tick))
         if not place:
             return 0
@@ -54,11 +54,11 @@ class Spans:
 
 
 MOST_EVENTS = 3_000_000
-"""Events that are read of a plane: some seconds, and some hundred megabytes."""
+"""The most events to read of a plane. They take some seconds and some hundred megabytes."""
 
 _PS = 1e-12
-_NOTED_TRACING = 0.05
-"""The share of the time from which on tracing is mentioned."""
+_TRACING_TO_MENTION = 0.05
+"""The share of the time from which tracing is mentioned."""
 
 _TPU = re.compile(r"/device:TPU:\d+")
 _COLLECTIVE = re.compile(
@@ -69,16 +69,16 @@ _REPLICA = re.compile(r"/replica_\d+(?=/|$)")
 _CALL = re.compile(r"^(?:(?:Stateful|Stateless)?PartitionedCall(?:_\d+)?/)+")
 
 _NOTE_CPU = "Device: operations on this machine's processors, as on any virtual TPU."
-_NOTE_STEPS = "A step is a {}, as the run marks no steps; in a loop it holds several."
-_NOTE_TRACING = "Tracing functions takes {} of it: run it again to see it without."
-_NOTE_MOST = f"Only the first {grouped(MOST_EVENTS)} events of each device and the host are read."
+_NOTE_STEPS = "A step is a {}, because the run marks no steps. In a loop, it has several steps."
+_NOTE_TRACING = "Tracing functions takes {} of the time. Run it again to see it without tracing."
+_NOTE_MOST = f"Only the first {grouped(MOST_EVENTS)} events of each device and the host were read."
 
 
 class Kind(enum.Enum):
     """The kind of an event of the host.
 
-    `CAPTURED` is an input pipeline's call of a function, `PRODUCER` the start of any function's
-    run, `CONSUMER` a part of that run on any thread.
+    `CAPTURED` is an input pipeline's call of a function, `PRODUCER` is the start of a run of any
+    function, and `CONSUMER` is a part of that run on any thread.
     """
 
     PIPELINE = enum.auto()
@@ -99,7 +99,7 @@ _KINDS = (
     (Kind.PRODUCER, re.compile(r"FunctionRun")),
     (Kind.CONSUMER, re.compile(r"ExecutorState::Process")),
     (Kind.TRACING, re.compile(r"tf\.function-graph_building")),
-    # Operations that only call others, or move values, do not count.
+    # Operations that only call others or move values do not count.
     (
         Kind.OPERATION,
         re.compile(
@@ -109,25 +109,25 @@ _KINDS = (
     ),
     (Kind.STEP, re.compile(r"[^:/]+")),
 )
-"""The kinds by their events' names: the first that matches. A step's values say if it is one."""
+"""The kinds by their events' names. The first match wins; a step's values must confirm it."""
 
 _RUNS = {
     Kind.CAPTURED: ("id",),
     Kind.PRODUCER: ("id", "_p"),
     Kind.CONSUMER: ("id", "_c"),
 }
-"""The values that name a run. A pipeline's threads share the first, other threads the second."""
+"""The values that identify a run: the first on a pipeline's threads, the second on others."""
 
 
 class Event(NamedTuple):
-    """An event.
+    """An event of the recording.
 
     Attributes:
-        start: In picoseconds.
-        end: In picoseconds.
-        kind: What it records.
-        name: As recorded; of a step, with its number.
-        runs: What names the run of a function that it starts or is a part of.
+        start: The start in picoseconds.
+        end: The end in picoseconds.
+        kind: The kind of the event.
+        name: The recorded name; for a step, with its number.
+        runs: The ids of the run of a function that the event starts or is a part of.
     """
 
     start: int
@@ -138,11 +138,11 @@ class Event(NamedTuple):
 
 
 def read_profile(space: Any, seconds: float) -> Profile:
-    """Makes a profile of a recording.
+    """Return a profile of a recording.
 
     Args:
         space: An `XSpace`.
-        seconds: How long was recorded, by the clock.
+        seconds: The length of the recording, by the clock.
     """
     origin = min((line.timestamp_ns for plane in space.planes for line in plane.lines), default=0)
     host = _Host()
@@ -159,14 +159,14 @@ def read_profile(space: Any, seconds: float) -> Profile:
             device_steps = device_steps or [step for line in lines for step in line]
     host.find_runs()
     device = _device_times(cores, host)
-    # The host only sends steps to a TPU: the TPU knows how long they take.
+    # The host only sends steps to a TPU. The TPU knows how long they take.
     steps, kind = (_in_sequence(device_steps), "step") if device_steps else host.steps()
     busy = Spans(device.busy)
     or_wait = busy | host.waits()
     any_of_them = or_wait | Spans(device.collectives)
 
     def divided(name: str, start: int, end: int) -> StepTimes:
-        """A time divided among the device, input wait, collectives and the host."""
+        """Return a time divided among the device, input wait, collectives and the host."""
         unions = (busy, or_wait, any_of_them)
         on_device, wait, all_three = (spans.within(start, end) for spans in unions)
         parts = (end - start, wait - on_device, on_device, all_three - wait)
@@ -178,7 +178,7 @@ def read_profile(space: Any, seconds: float) -> Profile:
     notes = {
         _NOTE_CPU: not cores,
         _NOTE_STEPS.format(kind): bool(steps) and kind != "step",
-        _NOTE_TRACING.format(duration(traced)): traced > _NOTED_TRACING * seconds,
+        _NOTE_TRACING.format(duration(traced)): traced > _TRACING_TO_MENTION * seconds,
         _NOTE_MOST: is_cut,
     }
     return Profile(
@@ -200,12 +200,12 @@ class _Host:
         self._started_runs: set[int] = set()
 
     def read(self, plane: Any, origin: int, most: int) -> None:
-        """Reads at most so many events of a plane; times count from the origin's nanosecond."""
+        """Read at most `most` events of a plane. Times count from the origin, in nanoseconds."""
         kinds = {
-            number: next((kind for kind, pattern in _KINDS if pattern.fullmatch(each.name)), None)
-            for number, each in plane.event_metadata.items()
+            number: next((kind for kind, pattern in _KINDS if pattern.fullmatch(event.name)), None)
+            for number, event in plane.event_metadata.items()
         }
-        values = {number: each.name for number, each in plane.stat_metadata.items()}
+        values = {number: stat.name for number, stat in plane.stat_metadata.items()}
         for line in plane.lines:
             base = (line.timestamp_ns - origin) * 1000
             events: list[Event] = []
@@ -219,7 +219,7 @@ class _Host:
             self._threads.append(_by_start(events))
 
     def find_runs(self) -> None:
-        """Find the runs of functions whose start is recorded, and those of input pipelines."""
+        """Find the runs of functions whose start is recorded, and the runs of input pipelines."""
         for thread in self._threads:
             for event in thread:
                 if event.kind in (Kind.CAPTURED, Kind.PRODUCER):
@@ -232,7 +232,7 @@ class _Host:
                     self._pipeline_runs |= event.runs
 
     def _marked(self) -> Iterator[tuple[Event, bool]]:
-        """All events, with whether an input pipeline causes them."""
+        """Yield all events, with whether an input pipeline causes each."""
         for thread in self._threads:
             yield from self._marked_thread(thread)
 
@@ -245,16 +245,16 @@ class _Host:
                 until = max(until, event.end)
 
     def waits(self) -> Spans:
-        """The ticks at which steps waited for their data, not one input pipeline for another."""
+        """Return the time in which steps waited for data, without waits inside input pipelines."""
         marked = self._marked()
         return Spans((e.start, e.end) for e, within in marked if e.kind is Kind.WAIT and not within)
 
     def operations(self) -> Iterator[list[Event]]:
-        """Yield each thread's operations, without those of input pipelines.
+        """Yield each thread's operations, without the operations of input pipelines.
 
         A pipeline computes ahead: it runs when a recording begins, and goes on when it ends.
-        The profiler keeps only events that begin and end in between. An operation of a function
-        whose start is missing is therefore left out. Steps begin and end in the recording.
+        The profiler keeps only events that begin and end within the recording, so operations of
+        a function whose start is missing are left out. Steps begin and end in the recording.
         """
         for thread in self._threads:
             until = -1
@@ -267,14 +267,15 @@ class _Host:
             yield operations
 
     def tracing(self) -> int:
-        """The time of tracing functions, in picoseconds."""
+        """Return the time spent on tracing functions, in picoseconds."""
         spans = Spans((e.start, e.end) for e, _ in self._marked() if e.kind is Kind.TRACING)
         return sum(end - start for start, end in spans)
 
     def steps(self) -> tuple[list[tuple[str, int, int]], str]:
-        """The steps' names, starts and ends, and what a step is.
+        """Return the steps' names, starts and ends, and the kind of a step.
 
-        Steps are marked as such, or else are the calls of the `tf.function` that took longest.
+        The run may mark steps. Otherwise they are the calls of the `tf.function` that took
+        longest.
         """
         steps = _outermost(e for e, _ in self._marked() if e.kind is Kind.STEP)
         if steps:
@@ -285,7 +286,7 @@ class _Host:
             calls[event.name].append(event)
         if not calls:
             return [], "step"
-        name, longest = max(calls.items(), key=lambda each: sum(e.end - e.start for e in each[1]))
+        name, longest = max(calls.items(), key=lambda item: sum(e.end - e.start for e in item[1]))
         numbered = [e._replace(name=f"call {place}") for place, e in enumerate(longest)]
         return _in_sequence(numbered), f"call of {name}"
 
@@ -294,8 +295,8 @@ class _Device:
     """The times of devices, in picoseconds.
 
     Attributes:
-        busy: Times of computing operations.
-        collectives: Times of operations across replicas.
+        busy: Intervals of computing operations.
+        collectives: Intervals of operations across replicas.
     """
 
     def __init__(self) -> None:
@@ -311,17 +312,17 @@ class _Device:
         calls_and_time[1] += own_time
 
     def listed(self) -> tuple[Operation, ...]:
-        """The operations, the longest first."""
+        """Return the operations, the longest first."""
         total = sum(time for _, time in self._operations.values()) or 1
         operations = [
             Operation(name, kind, calls, time * _PS, time / total)
             for (name, kind), (calls, time) in self._operations.items()
         ]
-        return tuple(sorted(operations, key=lambda each: (-each.seconds, each.name)))
+        return tuple(sorted(operations, key=lambda item: (-item.seconds, item.name)))
 
 
 def _device_times(cores: list[list[Event]], host: _Host) -> _Device:
-    """The times of TPU cores, or else of the processors that stand for them.
+    """Return the times of TPU cores, or of the processors that replace them.
 
     XLA names an operation `%fusion.3 = f32[8]{0} fusion(...)`. Operations of the input pipeline
     do not count.
@@ -340,13 +341,15 @@ def _device_times(cores: list[list[Event]], host: _Host) -> _Device:
 
 
 def _device_events(plane: Any, origin: int, line_name: str) -> list[list[Event]]:
-    """The events of a TPU's lines of a name."""
-    names = {n: each.display_name or each.name for n, each in plane.event_metadata.items()}
+    """Return the events of a TPU's lines that have a given name."""
+    names = {n: event.display_name or event.name for n, event in plane.event_metadata.items()}
     return [
         [
-            Event(start, start + each.duration_ps, Kind.OPERATION, names.get(each.metadata_id, ""))
-            for each in line.events[:MOST_EVENTS]
-            for start in [(line.timestamp_ns - origin) * 1000 + each.offset_ps]
+            Event(
+                start, start + event.duration_ps, Kind.OPERATION, names.get(event.metadata_id, "")
+            )
+            for event in line.events[:MOST_EVENTS]
+            for start in [(line.timestamp_ns - origin) * 1000 + event.offset_ps]
         ]
         for line in plane.lines
         if line.name == line_name
@@ -354,7 +357,7 @@ def _device_events(plane: Any, origin: int, line_name: str) -> list[list[Event]]
 
 
 def _completed(event: Event, stats: Any, names: dict[int, str]) -> Iterator[Event]:
-    """The event with what its values tell; nothing if it looked like a step and is not one."""
+    """Yield the event completed by its values, or nothing if it is not the step it looked like."""
     values = {names.get(stat.metadata_id): stat for stat in stats}
     if event.kind in _RUNS:
         runs = (_number(stat) for name, stat in values.items() if name in _RUNS[event.kind])
@@ -372,12 +375,12 @@ def _number(stat: Any) -> int:
 
 
 def _by_start(events: Iterable[Event]) -> list[Event]:
-    """Events by their start; the longer first of two that start together: it holds the other."""
+    """Return events by start. Among equal starts, the longest comes first: it contains the rest."""
     return sorted(events, key=lambda event: (event.start, -event.end))
 
 
 def _outermost(events: Iterator[Event]) -> list[Event]:
-    """The events that start within no other, in their order."""
+    """Return the events that are not within another event, in order."""
     outermost: list[Event] = []
     for event in _by_start(events):
         if not outermost or event.start >= outermost[-1].end:
@@ -386,9 +389,9 @@ def _outermost(events: Iterator[Event]) -> list[Event]:
 
 
 def _in_sequence(steps: Sequence[Event]) -> list[tuple[str, int, int]]:
-    """Each step's name, start and end.
+    """Return each step's name, start and end.
 
-    A step starts where the one before ends: loops take their data before they mark a step.
+    A step starts where the previous step ends, because loops take data before they mark a step.
     """
     ends = [step.end for step in steps]
     starts = [step.start for step in steps[:1]] + ends[:-1]
@@ -396,7 +399,7 @@ def _in_sequence(steps: Sequence[Event]) -> list[tuple[str, int, int]]:
 
 
 def _own_times(events: Sequence[Event]) -> Iterator[tuple[Event, int]]:
-    """The events of one line, each with its time minus that of the events within it."""
+    """Yield the events of one line, each with its time minus the time of the events within it."""
     open_events: list[list[Any]] = []
     for event in _by_start(events):
         while open_events and open_events[-1][0].end <= event.start:

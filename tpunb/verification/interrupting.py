@@ -1,4 +1,4 @@
-"""Claims about the stop button, and about connecting again."""
+"""Claims about the stop button and about connecting again."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tpunb.verification.suite import NotRunError, Outcome, Suite, close, compare
 _LOOK = 0.01
 _MOST_STEPS = 10**6
 _ROUNDS = 10**6
-"""Rounds of a long step: minutes on a CPU, seconds on a TPU, should that not end it."""
+"""Rounds of a long step: minutes on a CPU, and seconds on a TPU if nothing ends it."""
 _INTO_A_STEP = 1.0
-"""Seconds from the start of a step of which the function is traced, to within it."""
+"""Seconds from the start of a step whose function is traced to a moment within the step."""
 
 
 class Interrupting(Suite):
@@ -32,7 +32,7 @@ class Interrupting(Suite):
     on_main_thread = True
 
     def between_steps(self) -> Outcome:
-        """The stop button ends a run between two steps, and variables hold all that were made."""
+        """Check that the stop button ends a run between two steps, and that no step is lost."""
         count = self._counter()
         run = self._steps(lambda: _count_up(count), _MOST_STEPS)
         with _pressed_when(lambda: run.done >= 3):
@@ -45,14 +45,14 @@ class Interrupting(Suite):
         )
 
     def within_a_step(self) -> Outcome:
-        """The stop button ends a step of a million rounds, and the next step runs."""
+        """Check that the stop button ends a step of a million rounds, and the next one runs."""
         count, rounds = self._counter(), self.variable(3)
 
         def step() -> None:
             for _ in tf.range(rounds):
                 _count_up(count)
 
-        self._steps(step, 1).go()  # traces it
+        self._steps(step, 1).go()  # traces the function
         rounds.assign(_ROUNDS)
         run = self._steps(step, 1)
         due = time.monotonic() + _INTO_A_STEP
@@ -80,13 +80,13 @@ class Interrupting(Suite):
 
 
 class Reconnecting(Suite):
-    """Claims about closing the connection, and about the next one."""
+    """Claims about closing the connection and about the next connection."""
 
     group = "reconnecting"
     _former: Connection | None = None
 
     def connected_again(self) -> Outcome:
-        """The TPU has the same mesh and the same replicas."""
+        """Check that the TPU still has the same mesh and the same replicas."""
         former, before = self.connection, self._facts()
         former.close()
         self.tpu.connection = self.tpu.connect()
@@ -94,7 +94,7 @@ class Reconnecting(Suite):
         return equal(before, self._facts())
 
     def running_again(self) -> Outcome:
-        """Variables and collectives work on the new connection."""
+        """Check that variables and collectives work on the new connection."""
         self._need_former()
         variable = self.variable(2.0)
         found = self.on_ranks(
@@ -103,7 +103,7 @@ class Reconnecting(Suite):
         return close(self.everywhere(self.ranks.sum() * 2.0), found)
 
     def closed(self) -> Outcome:
-        """A closed connection runs nothing."""
+        """Check that a closed connection runs nothing."""
         try:
             self._need_former().run_cell("1", {})
         except NotConnectedError as error:
@@ -114,24 +114,26 @@ class Reconnecting(Suite):
         return [[int(size) for size in self.connection.topology.mesh_shape], self.replicas]
 
     def _need_former(self) -> Connection:
-        """The connection before the one that is open; without one, a claim is not tried."""
+        """Return the connection before the current one. Without it, the claim is not tried."""
         if self._former is None:
             raise NotRunError("connecting again has failed")
         return self._former
 
 
 def _count_up(count: Any) -> None:
-    """Adds 1 to a variable, in a replica function."""
+    """Add 1 to a variable, in a replica function."""
     count.assign_add(tf.distribute.get_replica_context().all_reduce("MEAN", 1.0))
 
 
 @contextlib.contextmanager
 def _pressed_when(holds: Callable[[], bool]) -> Iterator[None]:
-    """Presses the stop button, once, as soon as something holds."""
+    """Press the stop button once, within a block, as soon as `holds` returns True."""
     if threading.current_thread() is not threading.main_thread():
-        raise NotRunError("only the main thread receives interrupts, and this is another one")
+        raise NotRunError("only the main thread receives interrupts, and this is another thread")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        raise NotRunError("this process ignores interrupts, as those in a script's background do")
+        raise NotRunError(
+            "this process ignores interrupts, like a process in a script's background"
+        )
     over = threading.Event()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""Claims about what a TPU refuses: each rule of strictness, and known errors that do no harm."""
+"""Claims about refusals of a TPU: each rule of strictness, and harmless known errors."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _TEBIBYTE = (2**19, 2**19)  # of float32, which no core holds
 
 
 def refused_by_a_tpu(code: str | None = None) -> Callable[[Callable[[Any], Any]], Program]:
-    """Makes a program of a method that a TPU refuses to run.
+    """Return a decorator that turns a method, which a TPU refuses to run, into a program.
 
     Args:
-        code: The known error that it ends with; None if only the refusal is claimed.
+        code: The known error that the method ends with; None to claim only the refusal.
     """
 
     def decorate(method: Callable[[Any], Any]) -> Program:
@@ -39,7 +39,7 @@ def refused_by_a_tpu(code: str | None = None) -> Callable[[Callable[[Any], Any]]
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 outcome = refused(lambda: method(suite), code)
-            unchecked = [text for one in caught if UNCHECKED in (text := str(one.message))]
+            unchecked = [text for warned in caught if UNCHECKED in (text := str(warned.message))]
             if unchecked and outcome.status != "holds":
                 raise NotRunError(unchecked[0])
             return outcome
@@ -51,16 +51,17 @@ def refused_by_a_tpu(code: str | None = None) -> Callable[[Callable[[Any], Any]]
 
 
 def warned_of(method: Callable[[Any], tuple[Any, Any]]) -> Program:
-    """Makes a program of a method that runs on a TPU, and on a virtual one with a warning.
+    """Turn a method, which runs on a TPU but warns on a virtual one, into a program.
 
-    The method returns the numbers that are expected, and those that the TPU has computed.
+    The method returns the expected numbers and the numbers that the TPU computed.
     """
 
     def program(suite: Suite) -> Outcome:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             outcome = close(*method(suite), tolerance=suite.tolerance())
-        if suite.is_virtual and not any(issubclass(one.category, TpuWarning) for one in caught):
+        is_warned = any(issubclass(warned.category, TpuWarning) for warned in caught)
+        if suite.is_virtual and not is_warned:
             return compared(False, f"{outcome.expected}; a warning", f"{outcome.found}; no warning")
         return outcome
 
@@ -68,13 +69,13 @@ def warned_of(method: Callable[[Any], tuple[Any, Any]]) -> Program:
 
 
 class Rules(Suite):
-    """A claim for each rule of strictness, which its program breaks."""
+    """A claim for each rule of strictness. The claim's program breaks the rule."""
 
     group = "rules"
 
     @classmethod
     def claims(cls) -> Mapping[str, str]:
-        """Returns what a TPU does, by the names of the rules."""
+        """Return what a TPU does, by the rule's name."""
         return {rule.name: rule.on_tpu for rule in RULES}
 
     @refused_by_a_tpu("32")
@@ -128,7 +129,7 @@ class Rules(Suite):
 
     @refused_by_a_tpu("30")
     def memory(self) -> Any:
-        # A result, which no compiler can do without.
+        # A result, because a compiler cannot remove it.
         return self._on_each(lambda x: tf.fill(_TEBIBYTE, x[0]))
 
     @refused_by_a_tpu("34")
@@ -173,7 +174,9 @@ class Rules(Suite):
 
     @warned_of
     def unchecked(self) -> tuple[Any, Any]:
-        raise NotRunError("it is about crashes of TensorFlow's compiler, which nothing provokes")
+        raise NotRunError(
+            "the rule is about crashes of TensorFlow's compiler, which are not provoked"
+        )
 
     @warned_of
     def float64(self) -> tuple[Any, Any]:
@@ -181,12 +184,12 @@ class Rules(Suite):
         return values * 2.0, self.run(lambda x: x * 2.0, self.each(values))
 
     def _on_each(self, function: Callable[[Any], Any]) -> list[Any]:
-        """Runs a function of two numbers on every replica."""
+        """Run a function of two numbers on every replica."""
         return self.run(function, self.each(self.everywhere(np.array([1.0, 2.0], np.float32))))
 
 
 class KnownErrors(Suite):
-    """Claims about errors of the catalogue that can be provoked, and that no rule covers."""
+    """Claims about errors in the catalogue that can be provoked and that no rule covers."""
 
     group = "known errors"
 
@@ -206,7 +209,7 @@ class KnownErrors(Suite):
 
     @refused_by_a_tpu("33")
     def a_per_replica_value_as_a_tensor(self) -> Any:
-        self.need_replicas()  # of a single replica the value is a tensor
+        self.need_replicas()  # with a single replica, the value is a tensor
         return self.each(self.ranks) + 1.0
 
     @refused_by_a_tpu("34")
@@ -255,7 +258,7 @@ class KnownErrors(Suite):
         return tf.tpu.experimental.DeviceAssignment.build(topology, computation_shape=wide)
 
     def _fitted(self, *, compile_inside: bool) -> Any:
-        """Fits a model that was made, and perhaps compiled, outside of the scope."""
+        """Fit a model that was made, and perhaps compiled, outside the scope."""
         keras = tf.keras
         model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
         if not compile_inside:

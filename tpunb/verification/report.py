@@ -1,4 +1,4 @@
-"""The report of a verification, without anything that says where it was made."""
+"""The report of a verification, without any trace of the place where it was made."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tpunb.verification.suite import Outcome, Status
 _WIDTH = 96
 _MOST_CHARACTERS = 600
 _SHORTEST_NAME = 2
-_LONGEST = 200  # characters of a claim that holds
+_LONGEST = 200  # characters of the line for a claim that holds
 
 _ADDRESSES = re.compile(
-    # Not those of TensorFlow's own documentation; grpc://10.0.0.2:8470
+    # Except the addresses of TensorFlow's own documentation; for example grpc://10.0.0.2:8470
     r"\b(?!https://(?:www\.)?(?:tensorflow\.org|github\.com)/)"
     r"[a-z][a-z0-9+]{1,9}://[^\s'\",;)>\]]+"
     r"|\b(?:ipv4|ipv6|dns|unix):[^\s'\",;)>]+"  # as gRPC writes peers
@@ -38,14 +38,14 @@ _ADDRESSES = re.compile(
     r"|\b[\w-]+(?:\.[\w-]+)*:\d{4,5}\b",
     re.IGNORECASE,
 )
-# TensorFlow's names of devices look like paths, and are what a report is about.
+# TensorFlow's device names look like paths, but a report needs them.
 _PATHS = re.compile(
     r"(?<![\w/.:])(?:~|[A-Za-z]:)?[/\\](?!(?:job|replica|task|device|cpu|tpu):)[\w.+@~-]+"
     r"(?:[/\\][\w.+@~ -]*[\w.+@~-])+",
     re.IGNORECASE,
 )
 
-# Of errors and operations: NotConnectedError, LookupTableFindV2. A mask takes long ones for keys.
+# Names of errors and operations, such as LookupTableFindV2. Masking takes long names for keys.
 _IDENTIFIERS = re.compile(
     r"(?<![\w=])(?<![=:]\s)(?<!bearer\s)((?:[A-Z][a-z]{2,}){2,}(?:V\d)?)(?!\w)"
 )
@@ -53,14 +53,14 @@ _IDENTIFIERS = re.compile(
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class VerifyReport:
-    """The result of `verify`; displays itself, and holds nothing that says where it was made.
+    """The result of `verify`, which displays itself and hides the place where it was made.
 
     Attributes:
         facts: The TPU and the software, by name.
-        outcomes: What became of each claim, in order.
-        interrupted: Whether the stop button has ended it, so that claims were not run.
-        hangs: Whether a claim has not ended in time: it may still be running, so that the
-            process has to be started anew.
+        outcomes: The outcome of each claim, in order.
+        interrupted: Whether the stop button ended the verification before all claims were run.
+        hangs: Whether a claim did not end in time. It may still be running, so the process must
+            be restarted.
     """
 
     facts: Mapping[str, str]
@@ -85,7 +85,7 @@ class VerifyReport:
 
     @property
     def headline(self) -> str:
-        """The result in a line."""
+        """The result on one line."""
         held = counted(len(self._with("holds")), "claim")
         parts = [f"{held} held", f"{len(self.differences)} differed"]
         if self.not_run:
@@ -95,7 +95,7 @@ class VerifyReport:
         return f"TPU verification: {', '.join(parts)}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as dicts, lists, strings and numbers, for JSON."""
+        """Return the report as dicts, lists, strings and numbers for JSON."""
         return {
             "ok": self.ok,
             "interrupted": self.interrupted,
@@ -126,7 +126,7 @@ class VerifyReport:
 
 
 def _lines(outcome: Outcome) -> list[str]:
-    """A line for a claim that holds, and all that is known of one that does not."""
+    """Return one line for a claim that holds, and all details of any other claim."""
     title = f"  {outcome.group}: {outcome.name}"
     if outcome.status == "holds":
         message = f": {outcome.message}" if outcome.message else ""
@@ -138,7 +138,7 @@ def _lines(outcome: Outcome) -> list[str]:
 
 
 def _rows(indent: str, rows: Mapping[str, str]) -> list[str]:
-    """Names and what they stand for, in two columns."""
+    """Return names and texts in two columns."""
     width = max(map(len, rows), default=0)
     return [
         hanging(f"{indent}{name:<{width}}  ", _one_line(text), _WIDTH)
@@ -152,7 +152,7 @@ def _one_line(text: str) -> str:
 
 
 def facts_of(connection: Connection, plan: Plan) -> dict[str, str]:
-    """Describes a connection, as it was planned, and this machine's software."""
+    """Describe a connection, its plan, and this machine's software."""
     if connection.kind == "virtual":
         workers = ", hosts in processes" if connection.pod is not None else ""
         fallback = "" if plan.kind == "virtual" else ", because the TPU found could not be used"
@@ -176,16 +176,16 @@ def facts_of(connection: Connection, plan: Plan) -> dict[str, str]:
 
 
 def scrubber(names: Iterable[str | None] = ()) -> Callable[[str], str]:
-    """Makes a function that takes out of a text what says where it was made.
+    """Return a function that removes traces of the place from a text.
 
-    Its result has a bounded length, and neither addresses, paths, names nor secrets.
+    Its result has a bounded length, and contains no addresses, paths, names or secrets.
 
     Args:
-        names: What must not be in the text: names of TPUs, zones, projects.
+        names: Names that must not be in the text, such as names of TPUs, zones, projects.
     """
     secrets = secrets_in(os.environ)
     hidden = [*names, socket.gethostname(), Path.home().name]
-    with contextlib.suppress(OSError, KeyError, ImportError):  # no entry for the user
+    with contextlib.suppress(OSError, KeyError, ImportError):  # the user has no entry
         hidden.append(getpass.getuser())
     long = {name.strip() for name in hidden if name and len(name.strip()) >= _SHORTEST_NAME}
     words = "|".join(map(re.escape, sorted(long, key=len, reverse=True)))
@@ -199,7 +199,7 @@ def scrubber(names: Iterable[str | None] = ()) -> Callable[[str], str]:
             text = named.sub("<name>", text)
         if len(text) > _MOST_CHARACTERS:
             half = _MOST_CHARACTERS // 2
-            # The message of an error in a tf.function is at its end, below the source lines.
+            # In an error from a tf.function, the message is at the end, below the source lines.
             text = f"{text[:half]} […] {text[-half:]}"
         return text
 

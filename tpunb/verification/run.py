@@ -1,4 +1,4 @@
-"""`verify()`: tries on a TPU, real or virtual, what this package says of every TPU."""
+"""`verify()`: tries tpunb's claims about every TPU on one TPU, real or virtual."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ _log = logger("verification")
 
 @takes(Request)
 def verify(tpu: str | None = None, **values: Any) -> VerifyReport:
-    """Connects to a TPU and tries on it what this package says of every TPU, in a few minutes.
+    """Connect to a TPU and try tpunb's claims about every TPU on it, in a few minutes.
 
-    Topology, replica ids, collectives, variables, numbers, training, strictness, known
-    errors, interrupting and connecting again. An interrupt ends it with what is known.
+    The claims concern topology, replica ids, collectives, variables, numbers, training,
+    strictness, known errors, interrupting and connecting again. An interrupt ends the
+    verification with the outcomes so far.
 
     Returns:
-        A report that displays itself, to attach to an issue: where the TPU and the claims
-        differ. It holds no secrets, addresses, paths or names.
+        A report that displays itself and can be attached to an issue. It says where the TPU
+        differs from the claims, and contains no secrets, addresses, paths or names.
 
     Raises:
-        ConnectError: There is no such TPU, it does not answer, or a connection is open.
+        ConnectError: The TPU does not exist or does not answer, or a connection is open.
     """
     plan = resolve(Request.of(tpu, **values))
     if not shows_widgets():
@@ -48,7 +49,7 @@ def verify(tpu: str | None = None, **values: Any) -> VerifyReport:
     with ConnectDisplay("Verified.", "Not verified.") as shown:
 
         def progress(number: int, total: int, outcome: Outcome) -> None:
-            shown.say(f"{number} of {total} claims tried, {outcome.group}")
+            shown.say(f"{number} of {total} claims tried: {outcome.group}")
 
         return verify_plan(plan, say=shown.say, progress=progress)
 
@@ -60,19 +61,20 @@ def verify_plan(
     say: Callable[[str], None] | None = None,
     progress: Callable[[int, int, Outcome], object] | None = None,
 ) -> VerifyReport:
-    """Connects as planned and tries claims; see `verify`.
+    """Connect as planned and try claims. See `verify`.
 
     Args:
-        plan: What to connect to.
-        suites: What to try; by default everything.
-        say: Called with what is being done while it connects.
-        progress: Called with each outcome, its number from 1 and how many there will be.
+        plan: The resolved request.
+        suites: The suites to try. By default, all suites.
+        say: Called with a description of each step of connecting.
+        progress: Called with each outcome's number, from 1, the number of claims, and the
+            outcome.
     """
-    # Somebody's models would be lost, or what they did would be measured.
+    # Otherwise models might be lost, or their work might be measured.
     if open_connections():
         raise ConnectError(
-            "A connection to a TPU is open, and verifying needs its own.",
-            fix="Close it first: %tpu_disconnect, or connection.close().",
+            "A connection to a TPU is open, but verifying needs its own connection.",
+            fix="Close the open connection first: %tpu_disconnect, or connection.close().",
         )
 
     def connect() -> Connection:
@@ -94,14 +96,14 @@ def verify_plan(
                 progress(len(outcomes), total, outcome)
         return VerifyReport(facts, tuple(outcomes), trial.interrupted, trial.hangs)
     finally:
-        if not trial.hangs:  # closing would wait for what hangs
+        if not trial.hangs:  # closing would wait for a claim that hangs
             trial.tpu.connection.close()
 
 
 def all_suites() -> tuple[type[Suite], ...]:
-    """Imports the suites, and with them TensorFlow, which has to be set up before.
+    """Import and return the suites. This imports TensorFlow, which must be set up before.
 
-    Those about refusals come late, those that could leave the TPU unusable last.
+    Claims about refusals come late, and claims that could leave the TPU unusable come last.
     """
     from tpunb.verification import interrupting, refusals, replicas, training
 
@@ -122,15 +124,15 @@ def all_suites() -> tuple[type[Suite], ...]:
 
 @dataclasses.dataclass
 class Trial:
-    """Tries claims one after the other; what becomes of one does not end the others.
+    """A trial of claims, one after the other. The outcome of one claim does not end the others.
 
     Attributes:
-        tpu: The TPU that they are tried on.
-        scrub: Takes out of a text what says where it was made.
-        limit: Seconds for each; TensorFlow may be left waiting where one takes longer, so
-            that the claims after it are not run.
-        interrupted: Whether the stop button has ended it.
-        hangs: Whether a claim has taken too long, and may run on.
+        tpu: The TPU on which to try them.
+        scrub: Removes traces of the place from a text.
+        limit: Seconds for each claim. TensorFlow may still wait in a claim that takes longer,
+            so the claims after it are not run.
+        interrupted: Whether the stop button ended the trial.
+        hangs: Whether a claim took too long, and may still run.
     """
 
     tpu: ConnectedTpu
@@ -140,7 +142,7 @@ class Trial:
     hangs: bool = False
 
     def outcomes(self, suites: Sequence[type[Suite]]) -> Iterator[Outcome]:
-        """Yields the outcome of each claim as soon as it is known."""
+        """Yield the outcome of each claim as soon as it is known."""
         for suite in (kind(self.tpu) for kind in suites):
             for name, says in suite.claims().items():
                 begin = time.perf_counter()
@@ -158,16 +160,16 @@ class Trial:
                 )
 
     def _outcome(self, suite: Suite, name: str) -> Outcome:
-        """Tries a claim, in a thread where no wait of TensorFlow's can hold up the others."""
+        """Try a claim, in a thread so that a wait of TensorFlow cannot block the others."""
 
         def attempt() -> Outcome:
             try:
                 return suite.attempt(name)
-            except TimeoutError as error:  # not that of the thread
+            except TimeoutError as error:  # the claim's own, not the thread's
                 raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
         if self.hangs:
-            return Outcome(status="not run", found="an earlier claim has not ended")
+            return Outcome(status="not run", found="an earlier claim did not end")
         try:
             if self.interrupted:
                 raise KeyboardInterrupt
@@ -190,7 +192,7 @@ class Trial:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Warnings, and TensorFlow's own log, of what claims do on purpose, written nowhere."""
+    """Silence warnings and TensorFlow's log, which claims provoke on purpose."""
     log = logging.getLogger("tensorflow")
     before = log.disabled
     log.disabled = True

@@ -1,4 +1,4 @@
-"""A suite of programs that try claims, the TPU they run on, and the comparisons they end in."""
+"""A suite of programs that try claims, the TPU they run on, and their comparisons."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FRAMES = re.compile(r'^\s*File "[^"\n]*", line \d+.*\n(?:\s+\S.*\n)?', re.MULTI
 
 
 class NotRunError(Exception):
-    """A claim cannot be tried here; the message says why."""
+    """A claim cannot be tried here. The message says why."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +30,12 @@ class Outcome:
     Attributes:
         group: The claim's group, such as `"topology"`.
         name: The claim's name, unique in its group.
-        says: The claim, in a sentence.
+        says: The claim, in one sentence.
         status: `"holds"`, `"differs"` or `"not run"`.
-        expected: What is claimed; empty if the claim was not run, or has raised.
-        found: What was found, or why the claim was not run.
+        expected: The claimed result; empty if the claim was not run or raised an error.
+        found: The actual result, or the reason why the claim was not run.
         message: The error's text, if there was an error.
-        seconds: How long it took.
+        seconds: The time that the claim took.
     """
 
     group: str = ""
@@ -53,11 +53,11 @@ Program = Callable[["Suite"], Outcome]
 
 @dataclasses.dataclass
 class ConnectedTpu:
-    """The TPU that claims are tried on.
+    """The TPU on which claims are tried.
 
     Attributes:
-        connect: Connects to it.
-        connection: The connection that is open.
+        connect: Connects to the TPU.
+        connection: The open connection.
     """
 
     connect: Callable[[], Connection]
@@ -67,39 +67,40 @@ class ConnectedTpu:
 class Suite:
     """The programs of one group of claims.
 
-    Each public method of a subclass is a program, in the order in which they are written: the
-    method's name is the claim's, its docstring says what is claimed, and it returns the outcome.
-    It raises `NotRunError` where the claim cannot be tried; any other error is a difference.
+    Each public method of a subclass is a program, and programs run in the order of their
+    definition. The method's name is the claim's name. Its docstring is the claim, after "Check
+    that". It returns the outcome, or raises `NotRunError` if the claim cannot be tried. Any other
+    error is a difference.
 
     Args:
-        tpu: What the claims are tried on.
+        tpu: The TPU on which to try the claims.
     """
 
     group: ClassVar[str]
-    """The subject of the claims, as reports call it."""
+    """The subject of the claims, as reports name it."""
     on_main_thread: ClassVar[bool] = False
-    """True if the programs need the main thread, where no time limit can end them."""
+    """True if the programs need the main thread, where a time limit cannot end them."""
 
     def __init__(self, tpu: ConnectedTpu) -> None:
         self.tpu = tpu
 
     @classmethod
     def claims(cls) -> Mapping[str, str]:
-        """The claims by their names."""
+        """Return the claims by name."""
         return {
-            name.replace("_", " "): " ".join((program.__doc__ or "").split())
+            name.replace("_", " "): _claim(program.__doc__ or "")
             for name, program in vars(cls).items()
             if inspect.isfunction(program) and not name.startswith("_")
         }
 
     def attempt(self, name: str) -> Outcome:
-        """Tries the claim of that name."""
+        """Try the claim with the given name."""
         outcome: Outcome = getattr(self, re.sub(r"\W", "_", name))()
         return outcome
 
     @property
     def connection(self) -> Connection:
-        """The connection that is open."""
+        """The open connection."""
         return self.tpu.connection
 
     @property
@@ -114,7 +115,7 @@ class Suite:
 
     @property
     def ranks(self) -> np.ndarray:
-        """A number for each replica: 1.0 for the first, 2.0 for the second, and so on."""
+        """One number per replica: 1.0 for the first, 2.0 for the second, and so on."""
         return np.arange(1.0, self.replicas + 1.0, dtype=np.float32)
 
     @property
@@ -123,27 +124,27 @@ class Suite:
         return self.connection.kind == "virtual"
 
     def tolerance(self, *, products: bool = False) -> float:
-        """Returns the allowed difference from a CPU, as a part of the largest magnitude.
+        """Return the allowed difference from a CPU, as a fraction of the largest magnitude.
 
         Args:
-            products: Whether matrix products are part of it, whose float32 factors a TPU's
-                matrix unit rounds to bfloat16 (8 bits), unless told otherwise.
+            products: Whether the computation has matrix products. A TPU's matrix unit rounds
+                their float32 factors to bfloat16 (8 bits) by default.
         """
         if self.is_virtual:
             return 1e-5
         return 2e-2 if products else 1e-3
 
     def need_replicas(self) -> None:
-        """Ends a claim that a single replica cannot show, by a `NotRunError`."""
+        """Raise `NotRunError` for a claim that a single replica cannot show."""
         if self.replicas < 2:
-            raise NotRunError("it needs 2 replicas, and this TPU has 1")
+            raise NotRunError("the claim needs 2 replicas, but this TPU has 1")
 
     def everywhere(self, value: Any) -> np.ndarray:
-        """Repeats a value for each replica, as NumPy."""
+        """Return a value repeated for each replica, as a NumPy array."""
         return np.asarray([value] * self.replicas)
 
     def each(self, values: Sequence[Any] | np.ndarray) -> Any:
-        """A value for each replica."""
+        """Return a distributed value, with one of the values for each replica."""
         import tensorflow as tf
 
         return self.strategy.experimental_distribute_values_from_function(
@@ -151,7 +152,7 @@ class Suite:
         )
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Runs a replica function once, and gives each replica's result as NumPy."""
+        """Run a replica function once, and return each replica's result as NumPy."""
         import tensorflow as tf
 
         @tf.function  # type: ignore[untyped-decorator]
@@ -161,61 +162,67 @@ class Suite:
         return self.local(step(*arguments))
 
     def on_ranks(self, function: Callable[[Any], Any]) -> list[Any]:
-        """Runs a function of one number on every replica: 1.0 on the first, 2.0 on the next."""
+        """Run a function of one number on every replica: 1.0 on the first, 2.0 on the next."""
         return self.run(function, self.each(self.ranks))
 
     def local(self, result: Any) -> list[Any]:
-        """Each replica's part of a value, as NumPy."""
+        """Return each replica's part of a value as NumPy."""
         parts = self.strategy.experimental_local_results(result)
         return [part.numpy() if hasattr(part, "numpy") else part for part in parts]
 
     def variable(self, value: Any, **options: Any) -> Any:
-        """A variable in the strategy's scope, as `tf.Variable` takes it."""
+        """Return a variable made in the strategy's scope, with the arguments of `tf.Variable`."""
         import tensorflow as tf
 
         with self.strategy.scope():
             return tf.Variable(value, **options)
 
 
+def _claim(docstring: str) -> str:
+    """Return the sentence that a program's docstring asks to check."""
+    sentence = " ".join(docstring.split()).removeprefix("Check that ")
+    return sentence[:1].upper() + sentence[1:]
+
+
 def compared(holds: bool, expected: str, found: str, message: str = "") -> Outcome:
-    """The outcome of a comparison; `Trial` adds which claim it is about."""
+    """Return the outcome of a comparison. `Trial` adds the claim."""
     return Outcome(
         status="holds" if holds else "differs", expected=expected, found=found, message=message
     )
 
 
 def equal(expected: Any, found: Any) -> Outcome:
-    """Compares by `==`: names, counts, shapes."""
+    """Compare by `==`: names, counts, shapes."""
     return compared(bool(expected == found), str(expected), str(found))
 
 
 def close(expected: Any, found: Any, tolerance: float = 0.0) -> Outcome:
-    """Compares numbers.
+    """Compare numbers.
 
     Args:
-        expected: An array, or something that NumPy makes one of.
-        found: Likewise, of the same shape.
-        tolerance: The largest difference allowed, as a part of the largest expected magnitude,
-            or of 1 if that is less.
+        expected: An array, or a value that NumPy converts to one.
+        found: An array of the same shape, or a value that NumPy converts to one.
+        tolerance: The largest allowed difference, as a fraction of the largest expected
+            magnitude, or of 1 if that magnitude is smaller.
     """
-    wanted, got = _array(expected), _array(found)
-    if wanted.shape != got.shape:
-        return compared(False, _text(wanted), f"the shape {list(got.shape)}: {_text(got)}")
+    wanted, actual = _array(expected), _array(found)
+    if wanted.shape != actual.shape:
+        return compared(False, _text(wanted), f"the shape {list(actual.shape)}: {_text(actual)}")
     if not tolerance:
-        return compared(bool(np.array_equal(wanted, got)), _text(wanted), _text(got))
-    difference = float(np.max(np.abs(wanted - got), initial=0.0))
+        return compared(bool(np.array_equal(wanted, actual)), _text(wanted), _text(actual))
+    difference = float(np.max(np.abs(wanted - actual), initial=0.0))
     allowed = tolerance * max(1.0, float(np.max(np.abs(wanted), initial=0.0)))
     limit = f"largest difference {difference:.2g}, allowed {allowed:.2g}"
     # NaN is never within a limit.
-    return compared(difference <= allowed, _text(wanted), f"{_text(got)}; {limit}")
+    return compared(difference <= allowed, _text(wanted), f"{_text(actual)}; {limit}")
 
 
 def refused(call: Callable[[], Any], code: str | None = None) -> Outcome:
-    """Makes a call that a TPU refuses.
+    """Make a call that a TPU refuses.
 
     Args:
         call: The call.
-        code: The known error that it ends with; None if only the refusal is claimed.
+        code: The known error that the call ends with; None to claim only the refusal.
     """
     expected = "refused" if code is None else f"refused, known error {code}"
     try:
@@ -229,14 +236,14 @@ def refused(call: Callable[[], Any], code: str | None = None) -> Outcome:
             found += ", by an unknown error"
         return compared(code is None or found == expected, expected, found, message_of(error))
     try:
-        shown = _text(_array(result))
+        value = _text(_array(result))
     except (TypeError, ValueError):
-        shown = type(result).__name__
-    return compared(False, expected, f"runs and gives {shown}")
+        value = type(result).__name__
+    return compared(False, expected, f"runs and returns {value}")
 
 
 def message_of(error: BaseException) -> str:
-    """Returns an error's message without the lines of our code that autograph adds to it."""
+    """Return an error's message without the lines of tpunb's code that AutoGraph adds."""
     text = _FRAMES.sub("", str(error)).replace("in user code:", "")
     name = type(error).__name__
     text = " ".join(text.split()).removeprefix(f"{name}: ")
@@ -247,7 +254,7 @@ def _array(value: Any) -> np.ndarray:
     if isinstance(value, Sequence) and not isinstance(value, str):
         value = np.asarray([np.asarray(item) for item in value])
     array = np.asarray(value)
-    # NumPy knows bfloat16 as a type of its own kind, of which it cannot print a mean.
+    # NumPy gives bfloat16 a dtype kind that it cannot print a mean of.
     return array.astype(np.float64) if array.dtype.kind not in "biuf" else array
 
 

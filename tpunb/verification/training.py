@@ -1,4 +1,4 @@
-"""Claims about numbers and training, which plain TensorFlow computes on a CPU too."""
+"""Claims about numbers and training, compared with plain TensorFlow on a CPU."""
 
 from __future__ import annotations
 
@@ -67,23 +67,23 @@ _FUNCTIONS: Mapping[str, tuple[Callable[[Any], Any], bool]] = {
     "sums": (lambda x: tf.cumsum(x) + tf.reduce_sum(x, keepdims=True) + tf.reduce_max(x, 0), False),
     "a loop": (_loop, False),
 }
-"""Functions of float32[8, 8, 4], and whether matrix products are part of them."""
+"""Functions of float32[8, 8, 4], and whether they have matrix products."""
 
 
 class Numbers(Suite):
-    """Claims about what functions compute on every replica."""
+    """Claims about the results of functions on every replica."""
 
     group = "numbers"
 
     @classmethod
     def claims(cls) -> Mapping[str, str]:
-        """Returns the same claim for each function."""
+        """Return the same claim for each function."""
         return dict.fromkeys(
             _FUNCTIONS, "Every replica computes what TensorFlow computes on a CPU."
         )
 
     def attempt(self, name: str) -> Outcome:
-        """Compares a function's results."""
+        """Compare the results of one function."""
         function, products = _FUNCTIONS[name]
         inputs = np.random.default_rng(0).normal(size=[self.replicas, 8, 8, 4])
         inputs = inputs.astype(np.float32)
@@ -95,12 +95,12 @@ class Numbers(Suite):
 
 
 class Training(Suite):
-    """Claims about weights, losses and curves after 20 steps, however these are made."""
+    """Claims about weights, losses and curves after 20 steps, made in different ways."""
 
     group = "training"
 
     def weights_after_20_steps(self) -> Outcome:
-        """A loop of one's own ends with the weights of a CPU."""
+        """Check that a custom loop ends with the weights of a CPU."""
         weights, train = self._network()
 
         @tf.function  # type: ignore[untyped-decorator]
@@ -114,31 +114,31 @@ class Training(Suite):
         return self._as_on_a_cpu(self._on_a_cpu[0], _in_a_row(weights))
 
     def steps_in_loops(self) -> Outcome:
-        """Five steps in one call give the same weights."""
+        """Check that five steps in one call give the same weights."""
         weights, _ = self._in_loops
         return self._as_on_a_cpu(self._on_a_cpu[0], _in_a_row(weights))
 
     def curves(self) -> Outcome:
-        """The history has the loss of each of the 20 steps."""
+        """Check that the history has the loss of each of the 20 steps."""
         _, result = self._in_loops
         return self._as_on_a_cpu(self._on_a_cpu[1], result.history.values("loss"))
 
     def equal_copies(self) -> Outcome:
-        """All cores have the same weights afterwards."""
+        """Check that all cores have the same weights afterwards."""
         weights, _ = self._in_loops
         of_replicas = zip(*map(self.local, weights), strict=True)
         copies = [np.concatenate([part.reshape(-1) for part in parts]) for parts in of_replicas]
         return close(self.everywhere(copies[0]), copies)
 
     def Keras(self) -> Outcome:
-        """Keras's `fit`, with Adam, ends with the weights and the loss of a CPU."""
-        # TensorFlow's build for TPUs has no XLA for the CPU.
+        """Check that Keras's `fit`, with Adam, ends with the weights and the loss of a CPU."""
+        # TensorFlow's build for TPUs has no XLA for the CPU (tensorflow/tensorflow#61976).
         expected = self._fitted(tf.device("/CPU:0"), jit_compile=False)
         found = self._fitted(self.strategy.scope(), steps_per_execution=_PER_LOOP)
         return self._as_on_a_cpu(expected, found)
 
     def cells(self) -> Outcome:
-        """A cell's names come back reduced and gathered, as `%%tpu_run` brings them."""
+        """Check that a cell's names are reduced and gathered as `%%tpu_run` requests."""
         names: dict[str, Any] = {"x": self.each(self.ranks[:, None])}
         source = "mean = x + 1.0\nrow = x * 2.0\n"
         self.connection.run_cell(source, names, reduce={"mean": "mean"}, gather={"row": 0})
@@ -146,14 +146,14 @@ class Training(Suite):
         return close([self.ranks.mean() + 1.0, *self.ranks * 2.0], found, self.tolerance())
 
     def an_odd_last_batch(self) -> Outcome:
-        """Examples that do not fill a batch reach the replicas too."""
+        """Check that examples that do not fill a batch reach the replicas too."""
         count = 2 * self.replicas + 1
         data = tf.data.Dataset.range(count).batch(2 * self.replicas)
         batches = self.strategy.experimental_distribute_dataset(data)
         return equal(count, sum(part.size for batch in batches for part in self.local(batch)))
 
     def _batches(self) -> Any:
-        """Examples for 20 steps."""
+        """Return a dataset with the examples of 20 steps."""
         size = self._global_batch
         x = np.random.default_rng(1).normal(size=[_STEPS * size, _FEATURES]).astype(np.float32)
         y = (np.sin(x.sum(axis=1, keepdims=True)) + 0.1).astype(np.float32)
@@ -161,19 +161,19 @@ class Training(Suite):
 
     @property
     def _global_batch(self) -> int:
-        """At least 64 examples, which all replicas share evenly."""
+        """The size of a batch: at least 64 examples, divided evenly among the replicas."""
         return self.replicas * max(1, math.ceil(64 / self.replicas))
 
     def _network(self, on_a_cpu: bool = False) -> tuple[list[Any], Callable[[Any, Any], Any]]:
-        """Weights of two layers, and a step of gradient descent, which returns its loss."""
+        """Return the weights of two layers, and a gradient descent step that returns its loss."""
         mean = tf.VariableAggregation.MEAN
         make = tf.Variable if on_a_cpu else functools.partial(self.variable, aggregation=mean)
         first, last = weights = [make(value) for value in _initial_weights()]
 
         def step(x: Any, y: Any) -> Any:
             with tf.GradientTape() as tape:
-                found = tf.matmul(tf.tanh(tf.matmul(x, first)), last)
-                loss = tf.reduce_sum((found - y) ** 2) / self._global_batch
+                predicted = tf.matmul(tf.tanh(tf.matmul(x, first)), last)
+                loss = tf.reduce_sum((predicted - y) ** 2) / self._global_batch
             for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
                 if not on_a_cpu:
                     gradient = tf.distribute.get_replica_context().all_reduce("SUM", gradient)
@@ -184,7 +184,7 @@ class Training(Suite):
 
     @functools.cached_property
     def _on_a_cpu(self) -> tuple[np.ndarray, list[float]]:
-        """The weights after 20 steps, and the losses, of plain TensorFlow."""
+        """The weights after 20 steps and the losses of plain TensorFlow."""
         with tf.device("/CPU:0"):
             weights, train = self._network(on_a_cpu=True)
             step = tf.function(train)
@@ -193,7 +193,7 @@ class Training(Suite):
 
     @functools.cached_property
     def _in_loops(self) -> tuple[list[Any], Any]:
-        """The weights after 20 steps, five in one call, and what the run has returned."""
+        """The weights after 20 steps, five in one call, and the result of the run."""
         weights, train = self._network()
         return weights, self.connection.run(
             lambda x, y: {"loss": train(x, y)},
@@ -205,7 +205,7 @@ class Training(Suite):
         )
 
     def _fitted(self, scope: Any, **options: Any) -> np.ndarray:
-        """The weights of a Keras model after 20 steps of `fit`, and its loss."""
+        """Return the weights of a Keras model after 20 steps of `fit`, and its loss."""
         keras = tf.keras
         with scope:
             layers = [
@@ -229,5 +229,5 @@ def _initial_weights() -> list[np.ndarray]:
 
 
 def _in_a_row(weights: Any) -> np.ndarray:
-    """All numbers of several variables."""
+    """Return the numbers of all variables in one array."""
     return np.concatenate([weight.numpy().reshape(-1) for weight in weights])

@@ -74,7 +74,7 @@ def test_several_ports_without_a_worker(worker: str) -> None:
     said = str(error)
     assert f"2 of 3 workers cannot be reached ({one}: nothing listens" in said
     assert f"{two}: it accepts connections" in said
-    assert f"For {one}: Start it there" in error.fix
+    assert f"For {one}: Start the worker there" in error.fix
 
 
 def test_one_time_limit_for_all(worker: str, tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,12 +101,12 @@ def test_one_time_limit_for_all(worker: str, tf: Any, monkeypatch: pytest.Monkey
 
 def test_as_many_workers_as_hosts(worker: str, tf: Any) -> None:
     error = refused(simulate="v3-32", workers=[worker])
-    assert "v3-32 has 4 hosts, which 1 worker cannot make up" in str(error)
+    assert "v3-32 has 4 hosts, but there is 1 worker" in str(error)
 
 
 def test_as_many_cores_as_a_host(worker: str, tf: Any) -> None:
     error = refused(simulate="v5e-8", workers=[worker])
-    assert "has 2 cores; a host of this TPU (v5e-8) has 8" in str(error)
+    assert "has 2 cores, but a host of a v5e-8 has 8" in str(error)
     assert "--cores 8" in error.fix
 
 

@@ -214,7 +214,7 @@ def test_not_found() -> None:
     with CloudAPI(nodes) as api:
         error = refused(api)
         assert "There is no TPU 'my-tpu' in the zone us-central1-b" in str(error)
-        assert error.fix.startswith("Choose one of my-tpu-2, ")
+        assert error.fix.startswith("Choose my-tpu-2, ")
         assert " and 1 more," in error.fix
         assert any("404" in line for line in error.tried)
         found = explain(error)
@@ -254,7 +254,7 @@ def test_the_time_limit_holds(mode: Any) -> None:
 def test_odd_answers(mode: Any) -> None:
     with CloudAPI(mode=mode) as api:
         error = refused(api)
-        assert "in place of the Cloud TPU API" in str(error)
+        assert "instead of the Cloud TPU API" in str(error)
         assert "proxy or a login page" in error.fix
 
 
@@ -279,13 +279,13 @@ def test_nobody_there() -> None:
 @pytest.mark.parametrize(
     ("described", "message", "fix"),
     [
-        ({"state": "CREATING"}, "CREATING: it cannot be connected to yet", "Wait until"),
-        ({"state": "RESTARTING"}, "RESTARTING: it cannot", "Wait until"),
+        ({"state": "CREATING"}, "CREATING: it is not ready for a connection", "Wait until"),
+        ({"state": "RESTARTING"}, "RESTARTING: it is not", "Wait until"),
         ({"state": "STOPPED"}, "is STOPPED", "tpu-vm start my-tpu"),
         ({"state": "STOPPING"}, "is STOPPING", "Wait until"),
         ({"state": "PREEMPTED"}, "took it back", "tpu-vm delete my-tpu"),
-        ({"state": "TERMINATED"}, "it is gone", "queued-resources"),
-        ({"state": "DELETING"}, "it is gone", "that it is gone, then create"),
+        ({"state": "TERMINATED"}, "it has gone", "queued-resources"),
+        ({"state": "DELETING"}, "it has gone", "that it has gone, then create"),
         ({"state": "REPAIRING"}, "is repairing it", "Wait until"),
         ({"state": "SOMETHING_NEW"}, "is SOMETHING_NEW", "describe my-tpu"),
         ({"state": None}, "is UNKNOWN", "describe my-tpu"),

@@ -132,7 +132,7 @@ def test_all_workers_are_asked_and_told(server: Served) -> None:
         ("grpc://127.0.0.1:x", "not an address"),
         ("grpc://127.0.0.1:70000", "not an address"),
         ("grpc://127.0.0.1:1,", "not an address"),
-        ("grpc://127.0.0.1:1,127.0.0.1:1", "given twice"),
+        ("grpc://127.0.0.1:1,127.0.0.1:1", "occurs twice"),
         ("grpc://[::1]:8470", "IPv6"),
         ("127.0.0.1:8470", "not the name of a TPU"),
     ],

@@ -142,7 +142,7 @@ def test_files_that_the_user_has_added_stay(
     install_kernel("v3-32", name="mine")
     assert installed_kernels()[0].tpu == "v3-32"
     assert cli.main(["kernel", "remove", "mine"]) == 0
-    assert "other files are kept" in capsys.readouterr().out
+    assert "which still has other files" in capsys.readouterr().out
     assert tree(folder) == {"kernel.js": b"mine"}
     assert picture.read_bytes() == b"mine"
     assert "mine" not in KernelSpecManager().find_kernel_specs()

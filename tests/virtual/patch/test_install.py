@@ -237,7 +237,7 @@ def test_address_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_where_a_tpu_is_required_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPUNB_REQUIRE_TPU", "1")
-    with pytest.raises(ConnectError, match="TPUNB_REQUIRE_TPU wants a real one"):
+    with pytest.raises(ConnectError, match="TPUNB_REQUIRE_TPU requires a real TPU"):
         install("v3-8")
     assert current() is None
 
@@ -645,5 +645,5 @@ def test_connect_where_it_is_installed(tpu: str | None) -> None:
     connection = tpunb.connect(tpu)
     assert (connection.kind, connection.tpu) == ("virtual", "v3-8")
     assert "refer to a virtual v3-8" in connection.plan.notes[0]
-    with pytest.raises(ConnectError, match="a real one is required"):
+    with pytest.raises(ConnectError, match="a real TPU is required"):
         tpunb.connect(tpu, require_tpu=True)

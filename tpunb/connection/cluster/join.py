@@ -1,9 +1,10 @@
-"""Connects TensorFlow to the workers of a TPU or of a virtual Pod, and disconnects.
+"""TensorFlow's connection to the workers of a TPU or of a virtual Pod.
 
-TensorFlow connects to workers in two ways. The public one, `experimental_connect_to_cluster`,
-starts over: the devices of the previous cluster are gone, and a process that touches a
-variable or tensor on one of them crashes. Updating the cluster keeps enough state for an
-error instead, so it is used where there is a cluster already.
+TensorFlow connects to workers in two ways. The public `experimental_connect_to_cluster` starts
+over: the devices of the previous cluster disappear, and a process that touches a variable or
+tensor on one of them crashes (2.18 to 2.21; tensorflow/tensorflow#33894 reports it for 2.0).
+Updating the cluster keeps enough state for an error instead of a crash, so this module updates a
+cluster that exists.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from tpunb.virtual.devices import WORKER_JOB, prepare
 from tpunb.virtual.patch.patch_tools import attribute
 from tpunb.virtual.tensorflow_state import forget_cluster, has_started, restoring_as_one_task
 
-# A call to a worker that is gone fails instead of waiting for it forever.
+# With this variable, a call to a worker that has gone fails instead of waiting for ever.
 _FAIL_FAST = "GRPC_FAIL_FAST"
-# Streamed operations to a worker that is gone vanish silently, while single calls fail. A TPU's
-# worker is more likely to freeze, and closing the stream ends that wait.
+# Streamed operations to a worker that has gone vanish silently, while single calls fail. The
+# worker of a real TPU is more likely to freeze, and closing the stream ends that wait.
 _STREAMING = "TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE"
 _LOCAL_JOB = "localhost"
-# TensorFlow retries a worker that was away once a second.
+# TensorFlow retries a worker that was away only once a second.
 _PATIENCE = 5.0
 _PAUSE = 0.1
 _LEAVING = 3.0  # seconds
@@ -43,21 +44,21 @@ _AT_ONCE = 0.2
 _ANSWERING = 2.0
 
 _current: Joined | None = None
-"""TensorFlow is connected to one cluster at a time."""
-_has_connected = False  # to any cluster, in this process
+"""The workers that TensorFlow is connected to. It connects to one cluster at a time."""
+_has_connected = False  # whether this process has ever connected to a cluster
 
 
 def runs_without_workers() -> bool:
-    """Returns whether TensorFlow runs in this process without a cluster.
+    """Return whether TensorFlow runs in this process without a cluster.
 
-    Connecting then invalidates existing variables: TensorFlow recreates its own devices as
-    well, and an assignment to a variable on an earlier one has no effect.
+    In this case, connecting invalidates existing variables. TensorFlow makes its own devices
+    again too, and an assignment to a variable on an earlier device has no effect.
     """
     return has_started() and context.get_server_def() is None
 
 
 def skip_exit_wait() -> None:
-    """Stops TensorFlow from waiting for its workers at the end of the process."""
+    """Keep TensorFlow from waiting for its workers at the end of the process."""
     atexit.unregister(context.async_wait)
 
 
@@ -66,7 +67,7 @@ class Joined:
     """Workers that TensorFlow is connected to.
 
     Attributes:
-        workers: The workers, with the incarnations that they had.
+        workers: The workers, with their incarnations at the time of connecting.
         peers: Their IP addresses and ports.
     """
 
@@ -86,7 +87,7 @@ class Joined:
         return _current is self and context.get_server_def() is not None
 
     def lost(self) -> tuple[str, ...]:
-        """The addresses of workers that are gone or were restarted."""
+        """Return the addresses of workers that have gone or restarted."""
         answers = check_all(self.addresses, timeout=_ANSWERING)
         return tuple(
             worker.address
@@ -95,9 +96,9 @@ class Joined:
         )
 
     def disconnect(self) -> None:
-        """Removes the workers; values on them raise an error when used.
+        """Remove the workers. Using a value on them then raises an error.
 
-        A later connection is left alone.
+        A later connection is not affected.
         """
         global _current
         if self.is_current:
@@ -105,15 +106,15 @@ class Joined:
             _update(())
 
     def leave(self, *, alive: bool = True) -> None:
-        """Disconnects TensorFlow from the workers, within seconds.
+        """Disconnect TensorFlow from the workers within seconds.
 
         Args:
-            alive: Whether they still respond; others get no time to disconnect.
+            alive: Whether the workers still respond. Otherwise they get almost no time.
         """
         global _current
         self._undo.close()
         if self._scope is not None:
-            # Fails if the notebook has entered another scope since, or in another thread.
+            # This fails if the notebook has entered another scope since, or in another thread.
             with contextlib.suppress(RuntimeError):
                 self._scope.__exit__(None, None, None)
             self._scope = None
@@ -124,11 +125,11 @@ class Joined:
             _current = None
 
     def _connect(self, *, coordinated: bool) -> None:
-        """Adds the workers' devices to TensorFlow; values on earlier workers are lost.
+        """Add the workers' devices to TensorFlow. Values on earlier workers are lost.
 
         Args:
-            coordinated: Whether TensorFlow's coordination service runs on the first worker,
-                as it does on a TPU's.
+            coordinated: Whether to run TensorFlow's coordination service on the first worker,
+                as for a real TPU.
         """
         global _has_connected
         os.environ.setdefault(_FAIL_FAST, "true")
@@ -138,18 +139,18 @@ class Joined:
         if not has_started():
             prepare()
             if coordinated:
-                # TensorFlow sets this when it connects, which is too late once it has started.
+                # TensorFlow sets this when it connects, but only before it starts.
                 leader = f"/job:{WORKER_JOB}/task:0"
                 running.configure_coordination_service(
                     "standalone", leader, enable_health_check=False
                 )
-            running.ensure_initialized()  # so that it connects now and not at its next use
+            running.ensure_initialized()  # connect now, not at the next use of TensorFlow
         if context.get_server_def() is not None:
             _update(self.addresses)
             return
-        with socket.socket() as asking:
-            asking.bind(("", 0))
-            free_port = int(asking.getsockname()[1])
+        with socket.socket() as port_finder:
+            port_finder.bind(("", 0))
+            free_port = int(port_finder.getsockname()[1])
         here = f"{_own_host(self.addresses)}:{free_port}"
         cluster = tf.train.ClusterSpec({WORKER_JOB: list(self.addresses), _LOCAL_JOB: [here]})
         tf.config.experimental_connect_to_cluster(cluster)
@@ -158,18 +159,18 @@ class Joined:
 
 @timed("connection", "connect TensorFlow to the workers")
 def join(workers: Sequence[Worker], timeout: float, *, tpu: bool = False) -> Joined:
-    """Connects TensorFlow to workers that have just passed their health check.
+    """Connect TensorFlow to workers that have just passed their health check.
 
-    TensorFlow waits forever for a worker that accepts connections and does not answer.
+    TensorFlow waits for ever for a worker that accepts connections but does not answer.
 
     Args:
         workers: The workers.
-        timeout: Seconds.
-        tpu: Whether they are a TPU's: then TensorFlow's coordination service is used, and
+        timeout: The time limit in seconds.
+        tpu: Whether they are a real TPU's. Then TensorFlow's coordination service runs, and
             the first worker is the default device.
 
     Raises:
-        StillWaitingError: They no longer answer.
+        StillWaitingError: The workers no longer answer.
         tf.errors.OpError: TensorFlow cannot connect to them.
     """
     global _current
@@ -179,18 +180,18 @@ def join(workers: Sequence[Worker], timeout: float, *, tpu: bool = False) -> Joi
     _current = joined
     try:
         with _without_hint():
-            # Its connections are not cut: where connecting fails, some releases of TensorFlow
-            # end the process.
+            # Do not cut its connections: if connecting fails, some releases of TensorFlow end
+            # the process.
             within(timeout, lambda: joined._connect(coordinated=tpu))
         set_keepalive(joined.peers)
         joined._undo.enter_context(_restored_eagerly())
         if tpu:
-            # Datasets have to be made where the TPU can read them, as TensorFlow's guide does.
+            # As in TensorFlow's guide, datasets must be made on a device that the TPU can read.
             joined._scope = tf.device(f"/job:{WORKER_JOB}/replica:0/task:0/device:CPU:0")
             joined._scope.__enter__()
     except BaseException:
         if not _has_connected:
-            # TensorFlow stores a cluster that it failed to connect to as its current one.
+            # TensorFlow keeps a cluster as its current one even if connecting to it failed.
             forget_cluster()
         joined.leave(alive=False)
         raise
@@ -199,7 +200,7 @@ def join(workers: Sequence[Worker], timeout: float, *, tpu: bool = False) -> Joi
 
 @contextlib.contextmanager
 def _without_hint() -> Iterator[None]:
-    """Drops TensorFlow's warning that it has started already, which does not matter here."""
+    """Drop TensorFlow's warning that it has already started, which does not matter here."""
 
     def wanted(record: logging.LogRecord) -> bool:
         return "Configuring coordination service type" not in record.getMessage()
@@ -220,7 +221,7 @@ def _update(addresses: Sequence[str]) -> None:
         job = server_def.cluster.job.add(name=WORKER_JOB)
         job.tasks.update(enumerate(addresses))
         for job in server_def.cluster.job:
-            if job.name == _LOCAL_JOB:  # workers may find this process at another address now
+            if job.name == _LOCAL_JOB:  # workers may now find this process at another address
                 port = job.tasks[0].rpartition(":")[2]
                 job.tasks[0] = f"{_own_host(addresses)}:{port}"
     deadline = time.monotonic() + _PATIENCE
@@ -236,26 +237,26 @@ def _update(addresses: Sequence[str]) -> None:
 
 
 def _own_host(addresses: Sequence[str]) -> str:
-    """The address under which workers find this process.
+    """Return the address at which workers find this process.
 
     They call it for Python functions in datasets and for saving. TensorFlow's default is
-    `localhost`, which on another machine means that machine.
+    `localhost`, which on another machine is that machine itself.
     """
     for address in addresses:
         host, _, port = address.rpartition(":")
         with contextlib.suppress(OSError):
-            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
-            family, kind, protocol, _, target = found[0]
-            with socket.socket(family, kind, protocol) as asking:
-                asking.connect(target)  # sends nothing
-                own = str(asking.getsockname()[0])
+            infos = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
+            family, kind, protocol, _, target = infos[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(target)  # sends no packet
+                own = str(probe.getsockname()[0])
             if not own.startswith("127.") and own != "::1":
                 return f"[{own}]" if ":" in own else own
     return "localhost"
 
 
 def _restored_eagerly() -> contextlib.AbstractContextManager[None]:
-    """Makes TensorFlow restore checkpoints eagerly on any number of workers."""
+    """Make TensorFlow restore checkpoints eagerly on any number of workers."""
     restore = private.MultiDeviceSaver.restore
 
     def one_by_one(saver: Any, *args: Any, **kwargs: Any) -> Any:

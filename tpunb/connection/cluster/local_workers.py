@@ -1,4 +1,4 @@
-"""Worker processes on this machine, which end with the process that starts them."""
+"""Worker processes on this machine, which end with the process that started them."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ _LAST_LINES = 2
 
 
 class LocalWorkers:
-    """Worker processes of one Pod.
+    """The worker processes of one Pod.
 
-    They end on `close`, when this process exits, and, because each reads a pipe from it,
-    when this process is killed.
+    They end on `close` and when this process exits. They end even if this process is killed,
+    because each reads a pipe from it.
 
     Args:
-        count: How many.
-        cores: How many virtual cores each has.
-        timeout: Seconds until all have to be ready.
-        say: Called with what is being waited for.
+        count: The number of workers.
+        cores: The number of virtual cores of each worker.
+        timeout: Seconds until all workers must be ready.
+        say: Called with a description of each wait.
 
     Attributes:
-        addresses: Their addresses on the loopback interface.
+        addresses: The workers' addresses on the loopback interface.
 
     Raises:
-        ConnectError: One did not start, or not in time.
+        ConnectError: A worker did not start, or not in time.
     """
 
     def __init__(
@@ -70,18 +70,18 @@ class LocalWorkers:
         return tuple(process.pid for process in self._processes)
 
     def ended(self) -> list[int]:
-        """The indices of workers that have ended on their own."""
+        """Return the indices of workers that have ended on their own."""
         return [k for k, process in enumerate(self._processes) if process.poll() is not None]
 
     def printed(self) -> list[str]:
-        """The lines that the workers have written to their standard output since the last call."""
+        """Return the lines that the workers have printed since the last call."""
         return [line for output in self._outputs for line in output.lines()]
 
     def close(self, *, grace: float = _GRACE) -> None:
-        """Ends the workers and waits for them.
+        """End the workers and wait for them.
 
         Args:
-            grace: Seconds after which those that do not end by themselves are killed.
+            grace: Seconds after which a worker that does not end by itself is killed.
         """
         with self._lock:
             processes, self._processes = self._processes, []
@@ -101,7 +101,7 @@ class LocalWorkers:
             output.close()
 
     def _ready(self, deadline: Deadline) -> tuple[str, ...]:
-        """Reads the port that each worker prints once it is ready."""
+        """Read the port that each worker prints when it is ready."""
 
         def first_line(process: subprocess.Popen[bytes]) -> bytes:
             assert process.stdout is not None
@@ -112,7 +112,7 @@ class LocalWorkers:
             if any(line.wait(0) and not line.result(0).strip().isdigit() for line in lines):
                 raise self._failure()
 
-        # Pipes that are read with a time limit on every platform.
+        # Read the pipes in threads, for a time limit on every platform.
         lines = [Running(functools.partial(first_line, process)) for process in self._processes]
         for line in lines:
             line.wait(deadline.end, refuse_failed)
@@ -122,30 +122,30 @@ class LocalWorkers:
             raise ConnectError(
                 f"{count - ready} of {count} local workers were not ready after "
                 f"{deadline.seconds:g} s.",
-                fix="Give a longer --timeout, or start fewer workers.",
+                fix="Choose a longer --timeout, or start fewer workers.",
                 tried=(f"{ready} of {count} workers were ready",),
             )
         return tuple(f"localhost:{int(line.result(0))}" for line in lines)
 
     def _failure(self) -> ConnectError:
-        """Explains why a worker has ended, by the last lines of its output."""
+        """Explain why a worker ended, with the last lines of its output."""
         for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1.0)  # one that is ending prints why
+                process.wait(1.0)  # a worker that is ending prints the reason
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
-        said = " ".join(line.strip() for line in lines[-_LAST_LINES:]) or "it printed nothing"
+        reason = " ".join(line.strip() for line in lines[-_LAST_LINES:]) or "it printed nothing"
         return ConnectError(
-            f"A local worker could not be started: {said}",
+            f"A local worker could not be started: {reason}",
             fix="Run `tpunb worker --port 0` in a terminal to see why.",
-            tried=(f"{len(self._processes)} local workers: {said}",),
+            tried=(f"{len(self._processes)} local workers: {reason}",),
         )
 
 
 class _Output:
-    """The output of a worker that is ready: an unnamed file, which ends with both processes.
+    """The output of a ready worker: an unnamed file, which ends with both processes.
 
-    A file rather than a pipe: what an operation printed is here as soon as it has ended.
+    A file is better than a pipe: an operation's text can be read as soon as the operation ends.
 
     Attributes:
         handle: The file's number, for the worker.
@@ -157,11 +157,11 @@ class _Output:
         if sys.platform != "win32":
             import fcntl
 
-            # The file is emptied when it has been read: the worker goes on at its new end.
+            # The file is emptied after each reading, so the worker must write at its new end.
             fcntl.fcntl(self.handle, fcntl.F_SETFL, os.O_APPEND)
 
     def lines(self) -> list[str]:
-        """Returns the lines that are new."""
+        """Return the new lines."""
         if self._file.closed:
             return []
         self._file.seek(0)
@@ -181,12 +181,12 @@ def _start(cores: int, log: IO[bytes], output: int) -> subprocess.Popen[bytes]:
     if sys.platform == "win32":
         options["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP
     else:
-        # The notebook's stop button goes to the kernel's whole group.
+        # Keep the workers out of the kernel's process group, which the stop button interrupts.
         options["start_new_session"] = True
         options["pass_fds"] = (output,)
         command.append(str(output))
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
-    # Where this process has found the package.
+    # Let the worker find the same package as this process.
     environment["PYTHONPATH"] = os.pathsep.join(part for part in sys.path if part)
     return subprocess.Popen(
         command,

@@ -1,4 +1,4 @@
-"""A virtual Pod: a virtual TPU whose hosts are worker processes, here or elsewhere."""
+"""A virtual Pod: a virtual TPU whose hosts are worker processes, on this or other machines."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _SECONDS_BETWEEN_CUTS = 0.1
 
 
 class ExitGuard:
-    """Ends TensorFlow's waiting at the end of the process for workers that do not respond.
+    """A guard that ends TensorFlow's wait for silent workers at the end of the process.
 
-    TensorFlow waits there, without a time limit, for everything its workers still do. Meanwhile
-    the guard checks them, and closes the connections once one gives no answer. Its thread is
-    started in advance, since none can be started at the end of the process.
+    There TensorFlow waits without a time limit for all unfinished work of its workers. The guard
+    checks them in the meantime, and closes the connections once a worker does not answer. Its
+    thread starts in advance, because no thread can start at the end of the process.
 
     Args:
-        addresses: The workers.
+        addresses: The workers' addresses.
         peers: Their IP addresses and ports.
     """
 
@@ -46,11 +46,11 @@ class ExitGuard:
         threading.Thread(target=self._run, name="tpunb-exit", daemon=True).start()
 
     def watch(self) -> None:
-        """Begins to watch: the process is ending."""
+        """Begin the watch, because the process is ending."""
         self._wanted.set()
 
     def close(self) -> None:
-        """Ends the watch, since nothing is left to wait for."""
+        """End the watch, because nothing is left to wait for."""
         self._is_over = True
         self._wanted.set()
 
@@ -60,7 +60,7 @@ class ExitGuard:
         self._wanted.wait()
         while not self._is_over and all(map(responds, self._addresses)):
             time.sleep(_SECONDS_BETWEEN_LOOKS)
-        while not self._is_over:  # TensorFlow connects again to what it cannot reach
+        while not self._is_over:  # TensorFlow connects again to a worker that it cannot reach
             cut(self._peers)
             time.sleep(_SECONDS_BETWEEN_CUTS)
 
@@ -68,32 +68,32 @@ class ExitGuard:
 _FIXES: dict[Reason, str] = {
     "address": "Write addresses as host:port, separated by commas.",
     "name": "Check the name of the host, or give its IP address.",
-    "refused": "Start it there: tpunb worker --cores {cores} --port {port}.",
-    "filtered": "Let this machine, and the other workers, through the firewall of {host}.",
+    "refused": "Start the worker there: tpunb worker --cores {cores} --port {port}.",
+    "filtered": "Let this machine and the other workers through the firewall of {host}.",
     "timeout": "Stop that process and restart the worker: tpunb worker --cores {cores} "
     "--port {port}.",
     "not_tensorflow": "Give the port of a `tpunb worker`.",
     "broken": "Restart the worker: tpunb worker --cores {cores} --port {port}.",
 }
 
-_NAMED = 4  # workers in an error's message; `tried` has all
-_AT_LEAST = 0.5  # seconds for the last step, however long those before took
+_NAMED = 4  # workers that an error's message names; `tried` has all
+_AT_LEAST = 0.5  # seconds for the last step, however long the earlier steps took
 
 _LOST = (
-    "TensorFlow recreates its devices when it first connects to workers: create variables from "
+    "TensorFlow makes its devices again when it first connects to workers. Make variables from "
     "before this connection again."
 )
 
 
 @dataclasses.dataclass
 class Pod:
-    """The workers of a virtual Pod, to which TensorFlow is connected.
+    """The workers of a virtual Pod, connected to TensorFlow.
 
     Attributes:
-        accelerator: The TPU that they make up.
+        accelerator: The TPU that the workers form.
         joined: TensorFlow's connection to them.
         local: The processes, if they were started for this Pod.
-        notes: Sentences that the user should read.
+        notes: Sentences to show to the user.
     """
 
     accelerator: Accelerator
@@ -108,17 +108,17 @@ class Pod:
         return self.joined.addresses
 
     def lost(self) -> tuple[str, ...]:
-        """The addresses of workers that are gone or were restarted."""
+        """Return the addresses of workers that have gone or restarted."""
         return self.joined.lost()
 
     def cut(self) -> None:
-        """Closes the connections to the workers, which TensorFlow opens again."""
+        """Close the connections to the workers. TensorFlow opens them again."""
         from tpunb.connection.cluster.time_limit import cut_off
 
         cut_off(self.joined.peers)
 
     def close(self) -> None:
-        """Disconnects from the workers and ends those that were started for the Pod."""
+        """Disconnect from the workers, and end those that were started for the Pod."""
         atexit.unregister(self.leave_at_exit)
         if self._guard is not None:
             self._guard.close()
@@ -129,10 +129,10 @@ class Pod:
                 self.local.close()
 
     def end_with_process(self) -> None:
-        """Registers `leave_at_exit` to run before the exit handlers registered so far.
+        """Register `leave_at_exit` to run before the exit handlers registered so far.
 
-        Call it again once the strategy is made, which registers a wait for the workers
-        without a timeout.
+        Call it again after making the strategy, which registers a wait for the workers without
+        a time limit.
         """
         if self._guard is None:
             self._guard = ExitGuard(self.addresses, self.joined.peers)
@@ -140,9 +140,9 @@ class Pod:
         atexit.register(self.leave_at_exit)
 
     def leave_at_exit(self) -> None:
-        """Disconnects before the process exits; workers of its own end with it.
+        """Disconnect before the process exits. The Pod's own workers end with the process.
 
-        TensorFlow contacts its workers once more at the very end, and would log errors.
+        TensorFlow calls its workers once more at the very end, and would log errors.
         """
         from tpunb.connection.cluster.join import skip_exit_wait
         from tpunb.connection.cluster.time_limit import unlocked
@@ -150,7 +150,7 @@ class Pod:
         gone = self.local is not None and self.local.ended()
         if not gone and all(map(responds, self.addresses)):
             if self._guard is not None:
-                self._guard.watch()  # one may freeze from now on
+                self._guard.watch()  # a worker may freeze from now on
             if self.local is not None:
                 with unlocked():
                     self.joined.disconnect()
@@ -163,14 +163,14 @@ class Pod:
 
 
 def open_pod(plan: Plan, say: Callable[[str], None] | None = None) -> Pod:
-    """Starts or checks the workers, and connects TensorFlow to them.
+    """Start or check the workers, and connect TensorFlow to them.
 
     Args:
-        plan: What to connect to; it has addresses of workers, or a number to start.
-        say: Called with what is being done, where it takes seconds.
+        plan: The resolved request, with addresses of workers or a number of workers to start.
+        say: Called with a description of each step that takes seconds.
 
     Raises:
-        AcceleratorTypeError: There is no such TPU type.
+        AcceleratorTypeError: The TPU type does not exist.
         ConnectError: A worker does not answer, or does not fit.
     """
     request = plan.request
@@ -212,10 +212,10 @@ def _connected(
         _refuse_unfit(worker, tpu, tf.__version__, tried)
     many = counted(len(workers), "worker")
     hosts = (
-        f"Its hosts are the {many} that were given."
+        f"Its hosts are the {many} at the given addresses."
         if local is None
-        else f"Its hosts are {many} on this machine, whose ports are open to the network without "
-        "a password for as long as the connection lasts."
+        else f"Its hosts are {many} on this machine. Their ports are open to the network without "
+        "a password while the connection lasts."
     )
     notes = (hosts, *((_LOST,) if runs_without_workers() else ()))
     return Pod(tpu, _joined(workers, deadline, tried), local, notes)
@@ -237,7 +237,7 @@ def _joined(workers: Sequence[Worker], deadline: Deadline, tried: list[str]) -> 
             f"one of them did not answer TensorFlow within {spent:.1f} s, the rest of the time "
             "limit"
         )
-        fix = "Give a longer --timeout, or restart the workers and connect again"
+        fix = "Choose a longer --timeout, or restart the workers and connect again"
         last = f"connecting TensorFlow: {why}"
     except tf.errors.OpError as error:
         cause, why = error, mask(str(error))
@@ -245,7 +245,7 @@ def _joined(workers: Sequence[Worker], deadline: Deadline, tried: list[str]) -> 
         last = f"{type(error).__name__}: {why}"
     raise ConnectError(
         f"The workers answered, but TensorFlow could not connect to them: {why}",
-        fix=f"{fix}; if that fails too, restart the kernel.",
+        fix=f"{fix}. If that fails too, restart the kernel.",
         tried=(*tried, last),
     ) from cause
 
@@ -259,7 +259,7 @@ def _unreachable(failed: Sequence[Unreachable], plan: Plan, tried: list[str]) ->
     )
     message = f"The worker at {first.address} cannot be reached: {first}."
     if len(failed) > 1:
-        named = "; ".join(f"{one.address}: {one}" for one in failed[:_NAMED])
+        named = "; ".join(f"{worker.address}: {worker}" for worker in failed[:_NAMED])
         more = f"; and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
         message = f"{len(failed)} of {len(tried)} workers cannot be reached ({named}{more})."
         fix = f"For {first.address}: {fix}"
@@ -267,11 +267,11 @@ def _unreachable(failed: Sequence[Unreachable], plan: Plan, tried: list[str]) ->
 
 
 def _layout(plan: Plan, count: int, workers: Sequence[Worker] | None) -> Accelerator:
-    """The TPU that the workers make up.
+    """Return the TPU that the workers form.
 
     Args:
-        plan: Its type or number of cores, if any.
-        count: How many workers there are.
+        plan: The resolved request, which may have a type or a number of cores.
+        count: The number of workers.
         workers: The workers; None before they are started.
     """
     if not plan.tpu:
@@ -282,30 +282,30 @@ def _layout(plan: Plan, count: int, workers: Sequence[Worker] | None) -> Acceler
             )
         return generic_accelerator(count, cores)
     tpu = accelerator(plan.tpu)
-    if count in {0, tpu.num_hosts}:  # 0: as many as it has hosts
+    if count in {0, tpu.num_hosts}:  # 0 means one worker for each host
         return tpu
     if tpu.family == "generic" and tpu.num_devices % count == 0:
         return generic_accelerator(count, tpu.num_devices // count)
     hosts, cores = tpu.num_hosts, tpu.devices_per_host
     raise ConnectError(
-        f"A {tpu.name} has {counted(hosts, 'host')}, which {counted(count, 'worker')} cannot make "
-        "up.",
-        fix=f"Give one worker for each host, {hosts} with {counted(cores, 'core')} each; or leave "
-        "out the type, for all of the workers' cores.",
+        f"A {tpu.name} has {counted(hosts, 'host')}, but there {'is' if count == 1 else 'are'} "
+        f"{counted(count, 'worker')}.",
+        fix=f"Give one worker for each host, {hosts} with {counted(cores, 'core')} each. Or omit "
+        "the type, to use all cores of the workers.",
     )
 
 
 def _refuse_unfit(worker: Worker, tpu: Accelerator, version: str, tried: list[str]) -> None:
-    """Raises if a worker has too few cores or another minor release of TensorFlow.
+    """Raise an error if a worker has too few cores or another minor release of TensorFlow.
 
-    Only a `tpunb worker` reports its release.
+    The release is known only for a `tpunb worker`.
     """
     cores = len(worker.devices) - 1
     if cores < tpu.devices_per_host:
         raise ConnectError(
-            f"The worker at {worker.address} has {counted(cores, 'core')}; a host of this TPU "
-            f"({tpu.name}) has {tpu.devices_per_host}.",
-            fix=f"Restart it: tpunb worker --cores {tpu.devices_per_host}.",
+            f"The worker at {worker.address} has {counted(cores, 'core')}, but a host of a "
+            f"{tpu.name} has {tpu.devices_per_host}.",
+            fix=f"Restart the worker: tpunb worker --cores {tpu.devices_per_host}.",
             tried=tried,
         )
     theirs = version_of(worker.devices[0])
@@ -313,8 +313,8 @@ def _refuse_unfit(worker: Worker, tpu: Accelerator, version: str, tried: list[st
         return
     shown = ".".join(theirs.split("_")[:3])
     raise ConnectError(
-        f"The worker at {worker.address} runs TensorFlow {shown} but this process {version}: the "
-        "versions have to be equal.",
-        fix=f"Install TensorFlow {version} where the worker runs, or {shown} here.",
+        f"The worker at {worker.address} runs TensorFlow {shown}, but this process runs {version}. "
+        "The versions must be equal.",
+        fix=f"Install TensorFlow {version} on the worker's machine, or {shown} on this machine.",
         tried=tried,
     )

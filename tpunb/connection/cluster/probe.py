@@ -1,8 +1,8 @@
 """Health checks of workers.
 
-TensorFlow waits forever for a worker that does not answer, while it holds the GIL: neither
-an interrupt nor another thread can end that. So each worker is checked first, over
-TensorFlow's own protocol, by a call with a deadline.
+TensorFlow waits for ever for a worker that does not answer, while it holds the GIL (`time_limit.py`
+names the releases and the issues). Neither an interrupt nor another thread can end that wait. So
+each worker is checked first, over TensorFlow's own protocol, by a call with a deadline.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tpunb._util.secret_masking import mask
 
 Reason = Literal["address", "name", "refused", "filtered", "timeout", "not_tensorflow", "broken"]
 """Why a worker is unreachable: its address is malformed, its host name does not resolve, nothing
-listens on the port, packets are filtered, the port accepts and does not answer, something other
-than TensorFlow answers, or the worker fails."""
+listens on the port, packets are filtered, the port accepts connections but does not answer, another
+program answers, or the worker fails."""
 
 _log = logger("connection")
 
@@ -44,9 +44,9 @@ class Worker:
     """A worker that passes the health check.
 
     Attributes:
-        address: Its address, as `host:port`.
+        address: The address, as `host:port`.
         devices: The full names of its devices.
-        incarnation: A random number that changes when the worker is restarted.
+        incarnation: A random number that changes when the worker restarts.
     """
 
     address: str
@@ -58,8 +58,8 @@ class Unreachable(Exception):
     """A worker that fails the health check.
 
     Attributes:
-        address: Its address, as `host:port`.
-        reason: Why, for programs; the message is for people.
+        address: The address, as `host:port`.
+        reason: The reason, for programs. The message is for people.
     """
 
     def __init__(self, address: str, reason: Reason, message: str) -> None:
@@ -69,40 +69,40 @@ class Unreachable(Exception):
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Reads `host:port`, with or without `grpc://` before it.
+    """Read `host:port`, with or without `grpc://` before it.
 
     Raises:
         Unreachable: The address is malformed.
     """
-    found = _ADDRESS.fullmatch(address.strip().removeprefix("grpc://"))
-    if found is None or not 0 < int(found[2]) < 65536:
+    match = _ADDRESS.fullmatch(address.strip().removeprefix("grpc://"))
+    if match is None or not 0 < int(match[2]) < 65536:
         shown = mask(address)
         raise Unreachable(shown, "address", f"{shown!r} is not an address of the form host:port")
-    return found[1].strip("[]"), int(found[2])
+    return match[1].strip("[]"), int(match[2])
 
 
 def check_all(addresses: Sequence[str], *, timeout: float) -> list[Worker | Unreachable]:
-    """Checks several workers in parallel.
+    """Check several workers in parallel.
 
     Args:
-        addresses: Their addresses.
+        addresses: The workers' addresses.
         timeout: Seconds for all of them.
 
     Returns:
-        For each the worker, or why it is unreachable.
+        For each address, the worker or the reason why it is unreachable.
     """
     deadline = Deadline(timeout)
     gate = threading.BoundedSemaphore(_MOST_AT_ONCE)
 
-    def one(address: str) -> Worker | Unreachable:
+    def check_one(address: str) -> Worker | Unreachable:
         try:
             with gate:
                 return check(address, timeout=deadline.left)
         except Unreachable as unreachable:
             return unreachable
 
-    # Daemon threads: neither an interrupt nor the end of the process waits for them.
-    checks = [Running(functools.partial(one, address)) for address in addresses]
+    # Use daemon threads: an interrupt and the end of the process do not wait for them.
+    checks = [Running(functools.partial(check_one, address)) for address in addresses]
     answers: list[Worker | Unreachable] = []
     for address, running in zip(addresses, checks, strict=True):
         try:
@@ -115,14 +115,14 @@ def check_all(addresses: Sequence[str], *, timeout: float) -> list[Worker | Unre
 
 
 def check(address: str, *, timeout: float) -> Worker:
-    """Asks a worker for its devices.
+    """Ask a worker for its devices.
 
     Args:
-        address: Its address.
-        timeout: Seconds.
+        address: The worker's address.
+        timeout: The time limit in seconds.
 
     Raises:
-        Unreachable: It does not answer as a TensorFlow worker; see its reason.
+        Unreachable: The worker does not answer as a TensorFlow worker. Its reason says why.
     """
     import grpc
 
@@ -137,7 +137,7 @@ def check(address: str, *, timeout: float) -> Worker:
             try:
                 ask(_EAGER)(b"", timeout=deadline.left)
             except grpc.RpcError as error:
-                # The service that runs operations may hang while the other answers.
+                # The service that runs operations may hang while the other service answers.
                 if error.code() in {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE}:
                     raise
         except grpc.RpcError as error:
@@ -146,13 +146,13 @@ def check(address: str, *, timeout: float) -> Worker:
 
 
 def responds(address: str, *, timeout: float = 1.0) -> bool:
-    """Returns whether a worker that answered before still responds; a frozen one does not.
+    """Return whether a worker that answered before still responds. A frozen worker does not.
 
-    It starts no thread: at the end of the process no new thread can start.
+    The check starts no thread, because no thread can start at the end of the process.
 
     Args:
-        address: Its address.
-        timeout: Seconds.
+        address: The worker's address.
+        timeout: The time limit in seconds.
     """
     try:
         with socket.create_connection(host_and_port(address), timeout) as connection:
@@ -163,22 +163,22 @@ def responds(address: str, *, timeout: float = 1.0) -> bool:
 
 
 def peers_of(addresses: Sequence[str]) -> set[tuple[str, int]]:
-    """Workers' IP addresses and ports, which identify this process's connections to them.
+    """Return the workers' IP addresses and ports, which identify connections to them.
 
     Args:
-        addresses: The workers; those that do not resolve in a second are left out.
+        addresses: The workers. Those that do not resolve within a second are left out.
     """
     deadline = Deadline(1.0)
-    found = set()
+    peers = set()
     for address in addresses:
         with contextlib.suppress(Unreachable):
             for *_, target in _resolved(address, deadline):
-                found.add((str(target[0]), int(target[1])))
-    return found
+                peers.add((str(target[0]), int(target[1])))
+    return peers
 
 
 def _resolved(address: str, deadline: Deadline) -> list[Any]:
-    """Resolves a worker's host with a deadline, which `getaddrinfo` does not have."""
+    """Resolve a worker's host with a deadline, which `getaddrinfo` lacks."""
     host, port = host_and_port(address)
     look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     try:
@@ -190,15 +190,15 @@ def _resolved(address: str, deadline: Deadline) -> list[Any]:
     raise Unreachable(address, "name", f"the host {host!r} cannot be found ({why})")
 
 
-def _knock(address: str, found: Sequence[Any], deadline: Deadline) -> None:
-    """Connects to the port and disconnects; distinguishes refused from filtered."""
+def _knock(address: str, infos: Sequence[Any], deadline: Deadline) -> None:
+    """Connect to the port and disconnect, to tell a refused port from a filtered port."""
     last = Unreachable(address, "filtered", "no answer: a firewall may drop packets to it")
-    for place, (family, kind, protocol, _, target) in enumerate(found):
+    for place, (family, kind, protocol, _, target) in enumerate(infos):
         # One filtered address must leave time for the others.
-        with socket.socket(family, kind, protocol) as knocking:
-            knocking.settimeout(max(0.05, deadline.left / (len(found) - place)))
+        with socket.socket(family, kind, protocol) as probe:
+            probe.settimeout(max(0.05, deadline.left / (len(infos) - place)))
             try:
-                knocking.connect(target)
+                probe.connect(target)
                 return
             except TimeoutError:
                 pass
@@ -218,13 +218,13 @@ def _unreachable(address: str, error: Any, timeout: float) -> Unreachable:
     if code == grpc.StatusCode.UNIMPLEMENTED:
         return Unreachable(address, "not_tensorflow", "the answer is not from a TensorFlow worker")
     if code == grpc.StatusCode.UNAVAILABLE:
-        said = f"the server there does not speak gRPC ({_shortly(details)})"
+        reason = f"the server there does not speak gRPC ({_shortly(details)})"
         proxy = next((name for name in _PROXIES if os.environ.get(name)), None)
         if proxy is not None:
-            said += (
-                f"; {proxy} is set: if the proxy is for the Internet only, add the host to no_proxy"
+            reason += (
+                f"; {proxy} is set: if the proxy is only for the Internet, add the host to no_proxy"
             )
-        return Unreachable(address, "not_tensorflow", said)
+        return Unreachable(address, "not_tensorflow", reason)
     return Unreachable(address, "broken", f"it answers with {code.name}: {_shortly(details)}")
 
 
@@ -235,7 +235,7 @@ def _timed_out(address: str, timeout: float) -> Unreachable:
 
 
 def _shortly(details: str) -> str:
-    """The cause at the end of gRPC's chain of messages."""
+    """Return the cause at the end of gRPC's chain of messages."""
     return mask(details.rpartition("last error: ")[2].split("\n")[0][:200])
 
 
@@ -254,9 +254,9 @@ def _worker(address: str, answer: bytes) -> Worker:
 
 @functools.cache
 def _status_class() -> Any:
-    """The fields we read of `GetStatusResponse`, whose class TensorFlow's wheel leaves out.
+    """Return a class with the needed fields of `GetStatusResponse`, which the wheel lacks.
 
-    Built without TensorFlow, which takes longer to import than a worker to answer.
+    It is built without TensorFlow, whose import takes longer than a worker's answer.
     """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 

@@ -1,9 +1,13 @@
-"""Runs TensorFlow calls that wait for other machines, with a deadline.
+"""A deadline for TensorFlow calls that wait for other machines.
 
-TensorFlow connects to workers while it holds the GIL, without a timeout: if a worker never
-answers, the whole process hangs and no interrupt gets through. Here its C functions are
-called without the GIL, in a thread of their own. At the deadline this process's own sockets
-to the workers are shut down, and TensorFlow's call ends with an error.
+TensorFlow (2.18 to 2.21) connects to workers while it holds the GIL, without a timeout. If a
+worker never answers, the whole process hangs and no interrupt gets through. Here its C functions
+are called without the GIL, in their own thread. At the deadline, this process's own sockets to
+the workers are shut down, and TensorFlow's call ends with an error.
+
+tensorflow/tensorflow#65835 (2.16, open) and #34564 report such waits in
+`experimental_connect_to_cluster`. #14489 explains that a cancellation does not reach the request
+for a worker's devices. This module can go when TensorFlow has a time limit for connecting.
 """
 
 from __future__ import annotations
@@ -26,10 +30,10 @@ from tpunb.virtual._tensorflow import pywrap_tfe
 from tpunb.virtual.patch.patch_tools import attribute
 
 _GRACE = 1.5  # seconds for a call to end once its sockets are shut down
-_CLOSING = 0.5  # seconds for sockets to be closed once they are shut down: it takes a millisecond
+_CLOSING = 0.5  # seconds for sockets to close after a shutdown, which takes a millisecond
 _SECONDS_BETWEEN_LOOKS = 0.005
-# Idle seconds until the first probe, seconds between probes, and how many may fail; and the
-# milliseconds that sent data may stay unacknowledged.
+# Idle seconds until the first probe, seconds between probes, the number of probes that may fail,
+# and the milliseconds that sent data may stay unacknowledged.
 _KEEPALIVE = {
     "TCP_KEEPIDLE": 10,
     "TCP_KEEPALIVE": 10,  # the same, on macOS
@@ -43,10 +47,10 @@ _Value = TypeVar("_Value")
 
 
 class StillWaitingError(Exception):
-    """TensorFlow was not done by the deadline.
+    """TensorFlow's call did not end by the deadline.
 
     Attributes:
-        left_behind: Whether its thread still waits.
+        left_behind: Whether the call's thread still waits.
     """
 
     def __init__(self, *, left_behind: bool) -> None:
@@ -57,16 +61,16 @@ class StillWaitingError(Exception):
 def within(
     seconds: float, call: Callable[[], _Value], peers: Collection[tuple[str, int]] = ()
 ) -> _Value:
-    """Runs a TensorFlow call that may wait for other machines, with a deadline.
+    """Run a TensorFlow call that may wait for other machines, with a deadline.
 
     Args:
-        seconds: How long it may take.
-        call: What to call, in another thread.
+        seconds: The time limit.
+        call: The function to call, in another thread.
         peers: The IP addresses and ports that it may wait for.
 
     Raises:
-        StillWaitingError: It took longer.
-        BaseException: What the call raises, or an interrupt.
+        StillWaitingError: The call took longer.
+        BaseException: The call's own exception, or an interrupt.
     """
     deadline = time.monotonic() + seconds
     with unlocked():
@@ -83,7 +87,7 @@ def within(
 
 
 def _end(running: Running[Any], peers: Collection[tuple[str, int]]) -> None:
-    """Shuts down sockets until the call that waits for them ends."""
+    """Shut down sockets until the call that waits for them ends."""
     deadline = time.monotonic() + _GRACE
     while peers and not running.wait(0) and time.monotonic() < deadline:
         cut(peers)
@@ -91,30 +95,30 @@ def _end(running: Running[Any], peers: Collection[tuple[str, int]]) -> None:
 
 
 def cut(peers: Collection[tuple[str, int]]) -> set[int]:
-    """Shuts down this process's own sockets to other machines.
+    """Shut down this process's own sockets to other machines.
 
     Args:
-        peers: Their IP addresses and ports.
+        peers: The machines' IP addresses and ports.
 
     Returns:
         The sockets' inodes.
     """
     inodes = set()
     for connection in _sockets_to(peers):
-        with contextlib.suppress(OSError):  # closed meanwhile
+        with contextlib.suppress(OSError):  # closed in the meantime
             connection.shutdown(socket.SHUT_RDWR)
             inodes.add(os.fstat(connection.fileno()).st_ino)
     return inodes
 
 
 def cut_off(peers: Collection[tuple[str, int]]) -> None:
-    """Shuts down this process's own sockets to other machines, and waits until they are closed.
+    """Shut down this process's own sockets to other machines, and wait until they are closed.
 
-    TensorFlow closes them as soon as it notices. What it sends before that fails with a broken
-    pipe, though the machine is there; what it sends afterwards opens a new connection.
+    TensorFlow closes the sockets as soon as it notices. A call before that fails with a broken
+    pipe, although the machine is there; a call afterwards opens a new connection.
 
     Args:
-        peers: Their IP addresses and ports.
+        peers: The machines' IP addresses and ports.
     """
     shut = cut(peers)
     deadline = time.monotonic() + _CLOSING
@@ -123,13 +127,13 @@ def cut_off(peers: Collection[tuple[str, int]]) -> None:
 
 
 def set_keepalive(peers: Collection[tuple[str, int]]) -> None:
-    """Sets TCP keepalive, which ends connections to machines that vanish in half a minute.
+    """Set TCP keepalive, so that a connection to a vanished machine ends within half a minute.
 
-    Otherwise TensorFlow waits a quarter of an hour for a machine that is switched off or
-    disconnected. A busy machine is not affected: its system answers the probes.
+    Without it, TensorFlow waits a quarter of an hour for a machine that is switched off or
+    disconnected. A busy machine is not affected: its operating system answers the probes.
 
     Args:
-        peers: Their IP addresses and ports.
+        peers: The machines' IP addresses and ports.
     """
     for connection in _sockets_to(peers):
         with contextlib.suppress(OSError):
@@ -140,12 +144,12 @@ def set_keepalive(peers: Collection[tuple[str, int]]) -> None:
 
 
 def _sockets_to(peers: Collection[tuple[str, int]]) -> Iterator[socket.socket]:
-    """The sockets of this process that are connected to one of the machines."""
+    """Yield the sockets of this process that are connected to one of the machines."""
     for number in _open_files():
-        with contextlib.suppress(OSError):  # closed meanwhile, or not connected
+        with contextlib.suppress(OSError):  # closed in the meantime, or not connected
             if not stat.S_ISSOCK(os.fstat(number).st_mode):
                 continue
-            # A duplicate, since TensorFlow closes the original itself.
+            # Use a duplicate, because TensorFlow closes the original itself.
             with socket.socket(fileno=os.dup(number)) as connection:
                 if connection.family not in (socket.AF_INET, socket.AF_INET6):
                     continue
@@ -155,11 +159,11 @@ def _sockets_to(peers: Collection[tuple[str, int]]) -> Iterator[socket.socket]:
 
 
 def _open_inodes() -> set[int]:
-    found = set()
+    inodes = set()
     for number in _open_files():
         with contextlib.suppress(OSError):
-            found.add(os.fstat(number).st_ino)
-    return found
+            inodes.add(os.fstat(number).st_ino)
+    return inodes
 
 
 def _open_files() -> list[int]:
@@ -174,7 +178,7 @@ _NAMES = ("TFE_ContextSetServerDef", "TFE_ContextUpdateServerDef", "TFE_ContextC
 
 @contextlib.contextmanager
 def unlocked() -> Iterator[None]:
-    """Releases the GIL while TensorFlow connects to workers."""
+    """Release the GIL within a block while TensorFlow connects to workers."""
     library = _library()
     with contextlib.ExitStack() as stack:
         for name in _NAMES if library is not None else ():
@@ -186,13 +190,13 @@ def unlocked() -> Iterator[None]:
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    """TensorFlow's C functions; None where the library cannot be loaded."""
+    """Return TensorFlow's C library, or None if it cannot be loaded."""
     folder = Path(tf.__file__).parent
     for name in ("libtensorflow_cc.so.2", "libtensorflow_cc.2.dylib"):
         with contextlib.suppress(OSError, AttributeError):
             library = ctypes.CDLL(str(folder / name))
             for wanted in (*_NAMES, "TF_NewStatus", "TF_DeleteStatus", "TF_GetCode", "TF_Message"):
-                getattr(library, wanted)  # raises AttributeError where it is missing
+                getattr(library, wanted)  # raises AttributeError if the function is missing
             return library
     return None
 
@@ -223,7 +227,7 @@ def _set_server_def(function: Any, handle: Any, keep_alive: int, server_def: byt
 
 
 def _pointer(capsule: Any) -> int | None:
-    """The pointer in a PyCapsule."""
+    """Return the pointer in a PyCapsule."""
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     pointer: int | None = get(capsule, None)

@@ -1,8 +1,8 @@
-"""One host of a virtual Pod: a process whose virtual cores others run on.
+"""One host of a virtual Pod: a process whose virtual cores other processes use.
 
 A worker is TensorFlow's own gRPC server with a logical CPU device for each core. It
-listens on all network interfaces and asks nobody for a password, and what TensorFlow
-can do, reading and writing files included, whoever reaches it can do as well.
+listens on all network interfaces without a password. Anyone who reaches it can use all
+of TensorFlow, which includes reading and writing files.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tpunb.virtual.tensorflow_runtime import server_runtime
 
 MOST_CORES = 1024
 _PREFIX = "tpunb_"
-# As for virtual cores in one process: input pipelines must not wait for each other's threads.
+# Input pipelines must not wait for each other's threads, as with virtual cores in one process.
 _LEAST_THREADS = 16
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
 def cluster_name(version: str) -> str:
-    """The name of a worker's cluster, which carries its version in the names of its devices.
+    """Return the name of a worker's cluster, which puts its version into its devices' names.
 
     Args:
         version: A version of TensorFlow.
@@ -40,36 +40,37 @@ def cluster_name(version: str) -> str:
 
 
 def version_of(device: str) -> str | None:
-    """The version of TensorFlow in the name of a worker's device, its parts joined by `_`.
+    """Return the version of TensorFlow in a worker's device name, its parts joined by `_`.
 
     Args:
         device: The full name of a device.
 
     Returns:
-        The version; None if no `tpunb worker` named the device.
+        The version, or None if the device does not belong to a `tpunb worker`.
     """
-    found = re.match(rf"/job:{_PREFIX}(\w+)/", device)
-    return found[1] if found else None
+    match = re.match(rf"/job:{_PREFIX}(\w+)/", device)
+    return match[1] if match else None
 
 
 def serve(cores: int, port: int, *, ready: Callable[[int], None]) -> None:
-    """Runs a worker until a signal stops it; then the process has to exit.
+    """Run a worker until a signal stops it. The process must exit afterwards.
 
     Args:
-        cores: How many virtual cores it has.
-        port: The port to listen on; 0 for a free one.
+        cores: The number of virtual cores.
+        port: The port to listen on; 0 for a free port.
         ready: Called with the port once the worker answers.
 
     Raises:
-        WorkerError: The port cannot be had.
+        WorkerError: The port is not available.
     """
-    # Not an event, whose lock the interrupted code may hold.
+    # A list rather than an event, whose lock the interrupted code may hold.
     received: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        """Raises at the first signal, even while TensorFlow is being imported, and notes it.
+        """Record the first signal and raise, even while TensorFlow is being imported.
 
-        Python drops exceptions in some places. Later signals are ignored.
+        The record is needed because Python drops exceptions in some places. Later signals are
+        ignored.
         """
         del frame
         if not received:
@@ -82,20 +83,20 @@ def serve(cores: int, port: int, *, ready: Callable[[int], None]) -> None:
         server = _server(cores, port)
         ready(int(server.target.rpartition(":")[2]))
         while not received:
-            # A signal that one of TensorFlow's threads gets does not interrupt a long sleep.
+            # A long sleep is not interrupted by a signal that reaches a thread of TensorFlow.
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 class _Stopped(BaseException):
-    """A signal has arrived."""
+    """A signal arrived."""
 
 
 def _server(cores: int, port: int) -> Any:
     require_tensorflow()
     with prepared_import():
-        tensorflow = server_runtime()  # a worker runs functions and makes none
+        tensorflow = server_runtime()  # a worker only runs functions and makes none
     config = tensorflow.ConfigProto(
-        device_count={"CPU": cores + 1},  # the first is the host's
+        device_count={"CPU": cores + 1},  # the first is the host's device
         inter_op_parallelism_threads=max(_LEAST_THREADS, cores),
     )
     name = cluster_name(tensorflow.version)
@@ -106,16 +107,16 @@ def _server(cores: int, port: int) -> Any:
     except tensorflow.OpError as error:
         message = str(getattr(error, "message", error)).rstrip(".")
         raise WorkerError(
-            f"Port {port} cannot be listened on: {message}.",
-            fix="Choose another with --port, or --port 0 for any free one.",
+            f"The worker cannot listen on port {port}: {message}.",
+            fix="Choose another port with --port, or use --port 0 for any free port.",
         ) from error
 
 
 def _end_with(parent: int) -> None:
-    """Exits when the parent process ends or closes the pipe, even during start-up.
+    """Exit when the parent process ends or closes the pipe, even during start-up.
 
-    The closed pipe is seen at once. Where forked children of the parent keep it open, the
-    parent's process id changes.
+    A closed pipe is noticed at once. If forked children of the parent keep the pipe open, the
+    change of the parent's process id is noticed instead.
     """
     pipe = sys.stdin.fileno()
     while os.getppid() == parent:
@@ -126,11 +127,11 @@ def _end_with(parent: int) -> None:
 
 
 def _serve_parent(cores: int, output: int | None = None) -> None:
-    """Runs a worker for the parent process, and prints its port for it.
+    """Run a worker for the parent process, and print its port for it.
 
     Args:
-        cores: How many virtual cores it has.
-        output: The open file that receives what its operations print.
+        cores: The number of virtual cores.
+        output: The open file that receives the text that operations print.
     """
 
     def report(port: int) -> None:
@@ -141,7 +142,8 @@ def _serve_parent(cores: int, output: int | None = None) -> None:
 
     threading.Thread(target=_end_with, args=(os.getppid(),), name="tpunb", daemon=True).start()
     serve(cores, 0, ready=report)
-    os._exit(0)  # TensorFlow's server cannot be stopped
+    # TensorFlow's server cannot be stopped: see tensorflow/tensorflow#23190, closed unmerged.
+    os._exit(0)
 
 
 if __name__ == "__main__":

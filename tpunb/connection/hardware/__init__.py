@@ -1,7 +1,7 @@
-"""Connects to a real TPU as TensorFlow's TPU guide does, with a deadline.
+"""The connection to a real TPU: the steps of TensorFlow's TPU guide, with a deadline.
 
-Whatever can hang is checked before TensorFlow is called, and TensorFlow's own waits can be
-ended. After a failure TensorFlow is connected to nothing and stays usable.
+Every step that can hang is checked before TensorFlow is called, and TensorFlow's own waits can be
+ended. After a failure, TensorFlow is connected to nothing and stays usable.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ _joined: weakref.WeakKeyDictionary[Any, Joined] = weakref.WeakKeyDictionary()
 
 
 def connect(plan: Plan, progress: Callable[[str], None] | None = None) -> tuple[Any, Any, Any, Any]:
-    """Finds the TPU, checks its workers, connects, initialises it and makes the strategy.
+    """Find the TPU, check its workers, connect, initialise the TPU and make the strategy.
 
     Args:
-        plan: What to connect to. Its timeout is for the workers to answer, and again for
-            the TPU system to be initialised.
-        progress: Called with what is being done, in a few words.
+        plan: The resolved request. Its timeout applies to the workers' answers, and again to
+            the initialisation of the TPU system.
+        progress: Called with a description of each step, in a few words.
 
     Returns:
-        The strategy, resolver, topology and device assignment; the last is None if every
+        The strategy, resolver, topology and device assignment. The last is None if every
         core is a replica.
 
     Raises:
-        ConnectError: It failed; TensorFlow is connected to nothing, and a virtual TPU can
-            still be used.
+        ConnectError: Connecting failed. TensorFlow is connected to nothing, and a virtual TPU
+            can still be used.
         ComputationShapeError: The computation shape does not fit.
     """
     attempt = Attempt(plan.tpu, plan.request.timeout, progress)
     attempt.note(f"tensorflow {tensorflow_version() or 'of an unknown version'}")
-    # Before TensorFlow is imported, which takes longer than a worker to answer.
-    found = None if plan.tpu == "local" else _found(plan, attempt)
+    # Ask before importing TensorFlow, which takes longer than a worker's answer.
+    remote = None if plan.tpu == "local" else _found(plan, attempt)
     with attempt.deadline.paused():
         import_tensorflow()
     import tensorflow as tf
@@ -66,17 +66,17 @@ def connect(plan: Plan, progress: Callable[[str], None] | None = None) -> tuple[
     from tpunb.virtual.devices import prepare
 
     with attempt.explained():
-        prepare()  # so that a virtual TPU works after a failure
+        prepare()  # so that a virtual TPU still works after a failure
     address, joined = "local", None
-    if found is None:
+    if remote is None:
         require_local_tpu(tf, attempt)
     else:
-        joined = _joined_to(*found, attempt)
+        joined = _joined_to(*remote, attempt)
         address = ",".join(f"grpc://{address}" for address in joined.addresses)
     try:
         with attempt.explained():
             resolver = tf.distribute.cluster_resolver.TPUClusterResolver(address)
-        attempt.say("initialising the TPU system: this can take a minute")
+        attempt.say("initialising the TPU system, which can take a minute")
         peers = joined.peers if joined is not None else ()
         with _in_time(attempt, _INITIALISING):
             topology = within(
@@ -102,20 +102,20 @@ def connect(plan: Plan, progress: Callable[[str], None] | None = None) -> tuple[
 
 
 def lost(resolver: Any) -> tuple[str, ...]:
-    """The addresses of workers that are gone or were restarted since connecting.
+    """Return the addresses of workers that have gone or restarted since connecting.
 
     Args:
-        resolver: From `connect`.
+        resolver: The resolver from `connect`.
     """
     joined = _joined.get(resolver)
     return () if joined is None else joined.lost()
 
 
 def disconnect(resolver: Any) -> None:
-    """Shuts down the TPU system, so that another process can use it; never hangs.
+    """Shut down the TPU system, so that another process can use it. This never hangs.
 
     Args:
-        resolver: From `connect`.
+        resolver: The resolver from `connect`.
     """
     import tensorflow as tf
 
@@ -124,8 +124,8 @@ def disconnect(resolver: Any) -> None:
     joined = _joined.pop(resolver, None)
     alive = joined is None or not joined.is_current or not joined.lost()
     try:
-        # Not for a TPU that is gone, which would fail, nor when TensorFlow has been connected to
-        # another one since, which would be shut down instead.
+        # Do not shut down a TPU that has gone, which would fail. Do not shut down at all if
+        # TensorFlow has connected to another TPU since, because that TPU would be shut down.
         if joined is None or (joined.is_current and alive):
             peers = joined.peers if joined is not None else ()
             with contextlib.suppress(tf.errors.OpError, StillWaitingError):
@@ -140,7 +140,7 @@ def disconnect(resolver: Any) -> None:
 
 
 def _found(plan: Plan, attempt: Attempt) -> tuple[cloud.Node | None, list[Worker]]:
-    """The Cloud TPU, if it is given by name, and its workers."""
+    """Return the Cloud TPU, if it is given by name, and its workers."""
     node = None
     if not plan.tpu.startswith("grpc://"):
         attempt.say(f"looking up the TPU {plan.tpu}")
@@ -154,7 +154,7 @@ def _found(plan: Plan, attempt: Attempt) -> tuple[cloud.Node | None, list[Worker
 
 
 def _joined_to(node: cloud.Node | None, workers: list[Worker], attempt: Attempt) -> Joined:
-    """Connects TensorFlow to the workers of a TPU on other machines."""
+    """Connect TensorFlow to the workers of a TPU on other machines."""
     import tensorflow as tf
 
     from tpunb.connection.cluster.join import join
@@ -168,8 +168,8 @@ def _joined_to(node: cloud.Node | None, workers: list[Worker], attempt: Attempt)
 
 
 @contextlib.contextmanager
-def _in_time(attempt: Attempt, what: str) -> Iterator[None]:
-    """Explains TensorFlow's errors, and a call that was not done by the deadline."""
+def _in_time(attempt: Attempt, step: str) -> Iterator[None]:
+    """Explain TensorFlow's errors, and a step that does not end by the deadline."""
     from tpunb.connection.cluster.time_limit import StillWaitingError
 
     try:
@@ -179,27 +179,27 @@ def _in_time(attempt: Attempt, what: str) -> Iterator[None]:
         waiting = error.__cause__
         if not isinstance(waiting, StillWaitingError):
             raise
-        fix = f"Raise the timeout: --timeout {5 * attempt.timeout:g}; or stop and start the TPU."
-        if waiting.left_behind or what != _INITIALISING:
-            # TensorFlow may still be waiting in a thread, and again at the end of the process.
+        fix = f"Raise the timeout: --timeout {5 * attempt.timeout:g}. Or stop and start the TPU."
+        if waiting.left_behind or step != _INITIALISING:
+            # TensorFlow may still wait in a thread, and again at the end of the process.
             fix = f"Restart the kernel before you connect to this TPU again. {SIMULATE}"
         tpu, limit = mask(attempt.tpu), f"{attempt.timeout:g} s"
         raise attempt.error(
-            f"The TPU {tpu} answered, and {what} was not done in {limit}.", fix
+            f"The TPU {tpu} answered, but {step} was not done in {limit}.", fix
         ) from None
 
 
 def require_local_tpu(tf: Any, attempt: Attempt) -> None:
-    """Raises, with the reason, if TensorFlow sees no TPU on this machine.
+    """Raise an error, with the reason, if TensorFlow sees no TPU on this machine.
 
     Raises:
-        ConnectError: It sees none.
+        ConnectError: TensorFlow sees no TPU.
     """
     attempt.say("looking for a TPU on this machine")
     with attempt.explained():
-        found = tf.config.list_physical_devices("TPU")
-    attempt.note(f"TensorFlow lists {len(found)} TPU devices")
-    if found:
+        devices = tf.config.list_physical_devices("TPU")
+    attempt.note(f"TensorFlow lists {len(devices)} TPU devices")
+    if devices:
         return
     machine = look(os.environ)
     search = machine.search
@@ -208,7 +208,7 @@ def require_local_tpu(tf: Any, attempt: Attempt) -> None:
         raise attempt.error(
             f"TensorFlow {tf.__version__} sees no TPU on this machine, and nothing "
             "else indicates one.",
-            f"{SIMULATE} With a TPU, run this on its own machine.",
+            f"{SIMULATE} With a TPU, run this on the TPU's own machine.",
         )
     problems = [problem for problem in machine.problems_for(local_tpu=True) if problem.stops]
     if problems:
@@ -220,7 +220,7 @@ def require_local_tpu(tf: Any, attempt: Attempt) -> None:
             fix = f"{fix.rstrip('.')}: {first.command}"
         raise attempt.error(f"TensorFlow {tf.__version__} sees no TPU here. {first.message}", fix)
     raise attempt.error(
-        f"TensorFlow {tf.__version__} sees no TPU, though there is one on this machine.",
-        "Restart the kernel and connect before anything else uses the TPU; `%tpu_doctor` shows "
+        f"TensorFlow {tf.__version__} sees no TPU, although this machine has one.",
+        "Restart the kernel and connect before anything else uses the TPU. `%tpu_doctor` shows "
         "the installed versions and the process that holds the TPU.",
     )

@@ -1,4 +1,4 @@
-"""One attempt to connect: its deadline, what was tried, and progress reports."""
+"""One attempt to connect: its deadline, its record of steps, and its progress reports."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Attempt:
     """An attempt to connect.
 
     Args:
-        tpu: What to connect to.
+        tpu: The TPU to connect to.
         timeout: Seconds for its workers to answer, and again for the TPU system to be
             initialised.
-        progress: Called with what is being done.
+        progress: Called with a description of each step.
 
     Attributes:
-        deadline: When its workers must have answered.
-        tried: What was tried and what answered, in order.
+        deadline: The time by which its workers must have answered.
+        tried: Each step and its result, in order.
     """
 
     def __init__(
@@ -40,27 +40,27 @@ class Attempt:
         self._progress = progress
         self.deadline = Deadline(timeout)
 
-    def say(self, what: str) -> None:
-        """Reports what is being done."""
-        _log.debug("%s", what)
+    def say(self, step: str) -> None:
+        """Report the current step."""
+        _log.debug("%s", step)
         if self._progress is not None:
-            self._progress(what)
+            self._progress(step)
 
-    def note(self, what: str, *, say: bool = False) -> None:
-        """Records what was tried and the result."""
-        self.tried.append(what)
+    def note(self, step: str, *, say: bool = False) -> None:
+        """Record a step and its result."""
+        self.tried.append(step)
         if say:
-            self.say(what)
+            self.say(step)
         else:
-            _log.debug("%s", what)
+            _log.debug("%s", step)
 
     def error(self, message: str, fix: str) -> ConnectError:
-        """An error with what was tried."""
+        """Return an error with the record of the attempt."""
         return ConnectError(message, fix=fix, tried=self.tried)
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Turns any TensorFlow error into a ConnectError with its first line."""
+        """Turn any TensorFlow error within a block into a ConnectError with its first line."""
         try:
             yield
         except ConnectError:

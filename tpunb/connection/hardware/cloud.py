@@ -1,7 +1,7 @@
-"""Looks up a TPU by name in the Cloud TPU API, with a deadline.
+"""The lookup of a TPU by name in the Cloud TPU API, with a deadline.
 
-TensorFlow's own lookup needs packages that it does not depend on (googleapiclient and
-oauth2client) and has no timeout.
+TensorFlow's own lookup needs packages that TensorFlow does not depend on (googleapiclient and
+oauth2client), and has no timeout.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Answer:
     """The answer of an HTTP server.
 
     Attributes:
-        host: The server.
+        host: The server's host name.
         status: The HTTP status; 0 without an answer.
         json: The body, if it is a JSON object.
-        reason: Why there is no answer, or the server's error message.
+        reason: The reason why there is no answer, or the server's error message.
     """
 
     host: str
@@ -57,25 +57,25 @@ class Answer:
 
 
 def ask(url: str, token: Callable[[str], str | None], deadline: Deadline) -> Answer:
-    """Gets a JSON object.
+    """Request a JSON object.
 
     Args:
         url: The URL.
         token: Returns the token for a URL, or None.
-        deadline: Also enforced on servers that trickle bytes.
+        deadline: The deadline, which also applies to a server that trickles bytes.
     """
     host = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
     try:
-        # Outside of the thread, so that `tried` stays in order.
+        # Outside the thread, so that `tried` stays in order.
         secret = token(url)
         answer = Running(lambda: _get(url, host, secret, deadline)).result(deadline.end)
     except TimeoutError:
         answer = Answer(host, 0, reason="no answer in time")
-    except Exception as error:  # urllib, http, ssl and sockets each have their own
+    except Exception as error:  # urllib, http, ssl and sockets each have their own errors
         inner = getattr(error, "reason", error)
-        said = getattr(inner, "strerror", None) or type(inner).__name__
+        cause = getattr(inner, "strerror", None) or type(inner).__name__
         late = isinstance(inner, TimeoutError)
-        answer = Answer(host, 0, reason="no answer in time" if late else mask(str(said))[:200])
+        answer = Answer(host, 0, reason="no answer in time" if late else mask(str(cause))[:200])
     _log.debug("GET %s: %s", url, answer)
     return answer
 
@@ -85,12 +85,12 @@ def _get(url: str, host: str, secret: str | None, deadline: Deadline) -> Answer:
     import urllib.request
 
     class NoRedirect(urllib.request.HTTPRedirectHandler):
-        """Following a redirect would send the token to another host."""
+        """A handler that refuses redirects, which would send the token to another host."""
 
         def redirect_request(self, *arguments: Any) -> None:
             return None
 
-    # A plain-HTTP server is a local one, for which no proxy is used.
+    # A plain-HTTP server is a local server, which needs no proxy.
     ways = [] if url.startswith("https://") else [urllib.request.ProxyHandler({})]
     opener = urllib.request.build_opener(NoRedirect, *ways)
     request = urllib.request.Request(url, headers={"Accept": "application/json"})
@@ -106,22 +106,22 @@ def _get(url: str, host: str, secret: str | None, deadline: Deadline) -> Answer:
 
 def _object(body: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(body)
+        value = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _reason(body: dict[str, Any] | None) -> str:
-    """The message and the code of an error of Google's APIs."""
+    """Return the message and the code of an error of a Google API."""
     error = (body or {}).get("error")
     if not isinstance(error, dict):
         return ""
     details = error.get("details")
     reasons = [
-        str(one["reason"])
-        for one in (details if isinstance(details, list) else [])
-        if isinstance(one, dict) and "reason" in one
+        str(detail["reason"])
+        for detail in (details if isinstance(details, list) else [])
+        if isinstance(detail, dict) and "reason" in detail
     ]
     words = [str(error.get("status", "")), *reasons, str(error.get("message", "")).split("\n")[0]]
     return mask(": ".join(word for word in words if word))[:300]
@@ -136,17 +136,17 @@ class Node:
     """A TPU as the Cloud TPU API describes it.
 
     Attributes:
-        name: Its name.
-        zone: Its zone.
-        project: Its project.
-        api: The version of the API that knows it: `"v2"` or `"v1"`.
-        state: As `"READY"`, `"CREATING"` or `"PREEMPTED"`.
-        health: As `"HEALTHY"`; empty if the API gives none.
+        name: The TPU's name.
+        zone: The TPU's zone.
+        project: The TPU's project.
+        api: The version of the API that lists the TPU: `"v2"` or `"v1"`.
+        state: The state, such as `"READY"`, `"CREATING"` or `"PREEMPTED"`.
+        health: The health, such as `"HEALTHY"`; empty if the API gives none.
         health_description: The API's description of a bad health.
-        version: The software of the TPU, as `"tpu-vm-tf-2.18.0-pod"` or `"2.18"`.
-        accelerator_type: As `"v3-8"`.
+        version: The TPU's software, such as `"tpu-vm-tf-2.18.0-pod"` or `"2.18"`.
+        accelerator_type: The TPU type, such as `"v3-8"`.
         endpoints: The addresses of its workers, as `host:port`.
-        symptoms: Past events, the latest last, as `"OUT_OF_MEMORY"`.
+        symptoms: Past events such as `"OUT_OF_MEMORY"`, the latest last.
     """
 
     name: str
@@ -163,16 +163,16 @@ class Node:
 
     @property
     def is_healthy(self) -> bool:
-        """True if its health is good or unknown."""
+        """True if the health is good or unknown."""
         return self.health in _HEALTHY
 
     @property
     def where(self) -> str:
-        """The options by which gcloud finds it."""
+        """The options with which gcloud finds the TPU."""
         return f"--zone={self.zone} --project={self.project}"
 
     def command(self, verb: str) -> str:
-        """The gcloud command for a verb, as `"start"`."""
+        """Return the gcloud command for a verb such as `"start"`."""
         kind = "tpus tpu-vm" if self.api == "v2" else "tpus"
         return f"gcloud compute {kind} {verb} {self.name} {self.where}"
 
@@ -183,7 +183,7 @@ class Node:
 
 
 def described(node: Node, answer: Mapping[str, Any]) -> Node:
-    """A TPU with what the API says of it, in either version."""
+    """Return a TPU completed with the API's answer, in either version of the API."""
 
     def text(key: str) -> str:
         value = answer.get(key)
@@ -191,14 +191,14 @@ def described(node: Node, answer: Mapping[str, Any]) -> Node:
 
     listed = answer.get("symptoms")
     symptoms = [
-        one for one in (listed if isinstance(listed, list) else []) if isinstance(one, dict)
+        event for event in (listed if isinstance(listed, list) else []) if isinstance(event, dict)
     ]
-    symptoms.sort(key=lambda one: str(one.get("createTime")))
+    symptoms.sort(key=lambda event: str(event.get("createTime")))
     listed = answer.get("networkEndpoints")
     endpoints = [
-        f"{one['ipAddress']}:{one.get('port') or WORKER_PORT}"
-        for one in (listed if isinstance(listed, list) and listed else [answer])
-        if isinstance(one, Mapping) and isinstance(one.get("ipAddress"), str)
+        f"{endpoint['ipAddress']}:{endpoint.get('port') or WORKER_PORT}"
+        for endpoint in (listed if isinstance(listed, list) and listed else [answer])
+        if isinstance(endpoint, Mapping) and isinstance(endpoint.get("ipAddress"), str)
     ]
     return dataclasses.replace(
         node,
@@ -208,7 +208,7 @@ def described(node: Node, answer: Mapping[str, Any]) -> Node:
         version=text("runtimeVersion") or text("tensorflowVersion"),
         accelerator_type=text("acceleratorType"),
         endpoints=tuple(endpoint for endpoint in endpoints if _ENDPOINT.fullmatch(endpoint)),
-        symptoms=tuple(str(one.get("symptomType", ""))[:80] for one in symptoms),
+        symptoms=tuple(str(event.get("symptomType", ""))[:80] for event in symptoms),
     )
 
 
@@ -216,41 +216,41 @@ _SHOWN = 5
 
 
 def explain_refusal(answer: Answer, node: Node, attempt: Attempt) -> ConnectError:
-    """The error for a request that the API refuses or does not answer."""
+    """Return the error for a request that the API refuses or does not answer."""
     name, project, describe = node.name, node.project, node.command("describe")
-    said = f" ({answer.reason})" if answer.reason else ""
+    reason = f" ({answer.reason})" if answer.reason else ""
     if answer.is_disabled:
         message = f"The Cloud TPU API is not enabled in the project {project}."
         fix = f"Enable it: gcloud services enable tpu.googleapis.com --project={project}"
     elif answer.status == 401:
-        message = f"The Cloud TPU API requires credentials to look up the TPU {name}{said}."
+        message = f"The Cloud TPU API requires credentials to look up the TPU {name}{reason}."
         fix = (
             "Log in with `gcloud auth application-default login`, install google-auth with "
             '%pip install "google-auth[requests]", and connect again.'
         )
     elif answer.status == 403:
-        message = f"You may not look up the TPU {name}{said}."
+        message = f"You may not look up the TPU {name}{reason}."
         fix = (
             "Ask for the role roles/tpu.viewer in the project, or give the machine's service "
-            f"account the scope cloud-platform; try it with: {describe}"
+            f"account the scope cloud-platform. Try it with: {describe}"
         )
     elif answer.status < 400 and answer.status:
         message = (
-            f"{answer.host} answers in place of the Cloud TPU API, without a description of a "
+            f"{answer.host} answers instead of the Cloud TPU API, and does not describe a "
             f"TPU ({answer})."
         )
         fix = (
-            "Check the network for a proxy or a login page in the way, and the variables "
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU and TPU_API_DISCOVERY_URL; try it with: "
+            "Check whether a proxy or a login page of the network is in the way, and check the "
+            "variables CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU and TPU_API_DISCOVERY_URL. Try it with: "
             f"{describe}"
         )
     elif answer.status:
         message = f"The Cloud TPU API failed: {answer.host} answered {answer}."
-        fix = f"Connect again in a while; try it with: {describe}"
+        fix = f"Connect again in a while. Try it with: {describe}"
     else:
         message = f"The Cloud TPU API cannot be reached: {answer.host}: {answer.reason}."
         fix = (
-            "Check the network, and https_proxy if it is set; or give the worker's address: "
+            "Check the network, and https_proxy if it is set. Or give the worker's address: "
             "%tpu_connect grpc://HOST:8470. "
             f"{SIMULATE}"
         )
@@ -258,7 +258,7 @@ def explain_refusal(answer: Answer, node: Node, attempt: Attempt) -> ConnectErro
 
 
 def not_found(node: Node, others: Sequence[str] | None, attempt: Attempt) -> ConnectError:
-    """The error if no TPU has that name, but others have these; None if that is unknown."""
+    """Return the error for a name that no TPU has, where `others` are the zone's TPUs if known."""
     message = (
         f"There is no TPU {node.name!r} in the zone {node.zone} of the project {node.project}."
     )
@@ -268,7 +268,7 @@ def not_found(node: Node, others: Sequence[str] | None, attempt: Attempt) -> Con
         near += [other for other in sorted(others) if other not in near]
         shown = ", ".join(near[:_SHOWN])
         more = f" and {len(near) - _SHOWN} more" if len(near) > _SHOWN else ""
-        fix = f"Choose one of {shown}{more}, or give another --zone or --project."
+        fix = f"Choose {shown}{more}, or give another --zone or --project."
     elif others is not None:
         fix = f"Give the TPU's --zone and --project: this zone has no TPU. {SIMULATE}"
     if others is not None:
@@ -277,44 +277,44 @@ def not_found(node: Node, others: Sequence[str] | None, attempt: Attempt) -> Con
 
 
 _MADE_AGAIN = (
-    "create it again, as a queued resource (gcloud compute tpus queued-resources create) to wait "
-    "for one, with --spot if it may be taken back again."
+    "create it again. To wait for a TPU, create it as a queued resource (gcloud compute tpus "
+    "queued-resources create), with --spot if Google Cloud may take it back."
 )
 _STATES = {
     **dict.fromkeys(
         ("CREATING", "STARTING", "RESTARTING", "REIMAGING", "STOPPING", "UNHIDING"),
         (
-            ": it cannot be connected to yet",
-            "Wait until it is READY, then connect again; check with: {describe}",
+            ": it is not ready for a connection",
+            "Wait until it is READY, then connect again. Check with: {describe}",
         ),
     ),
     "STOPPED": ("", "Start it: {start}"),
     "PREEMPTED": (
-        ": Google Cloud took it back, with all that was on it",
+        ": Google Cloud took it back, with everything on it",
         f"Delete it with `{{delete}}` and {_MADE_AGAIN}",
     ),
     "TERMINATED": (
-        ": it is gone, with all that was on it",
+        ": it has gone, with everything on it",
         f"Delete it with `{{delete}}` and {_MADE_AGAIN}",
     ),
     "DELETING": (
-        ": it is gone, with all that was on it",
-        f"Check with `{{describe}}` that it is gone, then {_MADE_AGAIN}",
+        ": it has gone, with everything on it",
+        f"Check with `{{describe}}` that it has gone, then {_MADE_AGAIN}",
     ),
     "REPAIRING": (
         ": Google Cloud is repairing it",
-        "Wait until it is READY; check with: {describe}",
+        "Wait until it is READY. Check with: {describe}",
     ),
     "READY": (" but has no network address", "Check its state: {describe}"),
 }
-"""What a TPU's state means, and what to do."""
+"""The meaning of a TPU's state, and the next step."""
 
 
 def refuse_unusable(node: Node, attempt: Attempt) -> None:
-    """Raises if a TPU cannot be used.
+    """Raise an error if a TPU cannot be used.
 
     Raises:
-        ConnectError: It is not READY, is unhealthy or has no address.
+        ConnectError: The TPU is not READY, is unhealthy or has no address.
     """
     if node.state == "READY" and node.is_healthy and node.endpoints:
         return
@@ -323,12 +323,12 @@ def refuse_unusable(node: Node, attempt: Attempt) -> None:
         why = f": {node.health_description}" if node.health_description else ""
         last = f". Its last symptom is {node.symptoms[-1]}" if node.symptoms else ""
         means = f" and not healthy: {node.health}{why}{last}"
-        fix = "Stop it and start it again: {stop} && {start}"
+        fix = "Stop the TPU and start it again: {stop} && {start}"
         if node.health == "UNHEALTHY_MAINTENANCE":
             fix = "Wait for the end of the maintenance: {describe}"
         elif node.symptoms and "MEMORY" in node.symptoms[-1]:
             fix += (
-                ". Its memory ran out: drop dataset.cache(), and reduce buffers and the batch size."
+                ". Its memory ran out: remove dataset.cache(), and use smaller buffers and batches."
             )
     commands = {verb: node.command(verb) for verb in ("start", "stop", "delete", "describe")}
     raise attempt.error(f"The TPU {node.name} is {node.state}{means}.", fix.format(**commands))
@@ -337,62 +337,62 @@ def refuse_unusable(node: Node, attempt: Attempt) -> None:
 _ROOT = "https://tpu.googleapis.com"
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _METADATA = 2.0  # seconds at most for each request to the metadata server
-_CREDENTIALS = 5.0  # google.auth queries it too, with retries
+_CREDENTIALS = 5.0  # google.auth queries the metadata server too, with retries
 
 
 class Asking:
-    """A lookup, of which an attempt to connect has the deadline and the record."""
+    """A lookup with the deadline and the record of an attempt to connect."""
 
     def __init__(self, attempt: Attempt, environment: Mapping[str, str]) -> None:
         self.attempt = attempt
         self.environment = environment
 
-    def location(self, what: str, given: str | None) -> str:
-        """The zone or the project."""
-        for source, found in ((f"the {what} given", given), *self._locations(what)):
-            if not found:
+    def location(self, kind: str, choice: str | None) -> str:
+        """Return the zone or the project."""
+        for source, place in ((f"the {kind} given", choice), *self._locations(kind)):
+            if not place:
                 continue
-            if not _PART.fullmatch(found):
+            if not _PART.fullmatch(place):
                 source = f"{source[0].upper()}{source[1:]}"
                 raise self.attempt.error(
-                    f"{source} is not a {what} of Google Cloud: {mask(found)[:80]!r}.",
-                    f"Give it with --{what}.",
+                    f"{source} is not a {kind} of Google Cloud: {mask(place)[:80]!r}.",
+                    f"Give it with --{kind}.",
                 )
-            if given is None:
-                self.attempt.note(f"{what} {found}, from {source}")
-            return found
+            if choice is None:
+                self.attempt.note(f"{kind} {place}, from {source}")
+            return place
         try:
-            path = "instance/zone" if what == "zone" else "project/project-id"
+            path = "instance/zone" if kind == "zone" else "project/project-id"
             left = min(_METADATA, self.attempt.deadline.left)
             known = metadata(path, timeout=left, environment=self.environment)
-            found = (known or "").rpartition("/")[2]
-            if not _PART.fullmatch(found):
-                raise MetadataError(f"it knows no {what}")
+            place = (known or "").rpartition("/")[2]
+            if not _PART.fullmatch(place):
+                raise MetadataError(f"it knows no {kind}")
         except MetadataError as error:
-            self.attempt.note(f"the {what} from the metadata server: {error.reason}")
+            self.attempt.note(f"the {kind} from the metadata server: {error.reason}")
             raise self.attempt.error(
-                f"The {what} of the TPU is not known: this does not seem to be a machine of "
+                f"The {kind} of the TPU is not known: this does not seem to be a machine of "
                 f"Google Cloud ({error.reason}).",
-                f"Give it with --{what}, as %tpu_connect NAME --zone ZONE --project PROJECT, "
-                f"or give an address: %tpu_connect grpc://HOST:8470. {SIMULATE}",
+                f"Give it with --{kind}, for example %tpu_connect NAME --zone ZONE --project "
+                f"PROJECT, or give an address: %tpu_connect grpc://HOST:8470. {SIMULATE}",
             ) from None
-        self.attempt.note(f"{what} {found}, from the metadata server")
-        return found
+        self.attempt.note(f"{kind} {place}, from the metadata server")
+        return place
 
-    def _locations(self, what: str) -> list[tuple[str, str]]:
+    def _locations(self, kind: str) -> list[tuple[str, str]]:
         names = ["CLOUDSDK_COMPUTE_ZONE"]
-        if what == "project":
+        if kind == "project":
             names = ["CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT"]
-        found = [(name, self.environment.get(name, "").strip()) for name in names]
+        settings = [(name, self.environment.get(name, "").strip()) for name in names]
         try:
             config = json.loads(self.environment.get("TPU_CONFIG", "") or "{}")
         except ValueError:
             config = None
-        value = config.get(what) if isinstance(config, dict) else None
-        return [("TPU_CONFIG", value if isinstance(value, str) else ""), *found]
+        value = config.get(kind) if isinstance(config, dict) else None
+        return [("TPU_CONFIG", value if isinstance(value, str) else ""), *settings]
 
     def token(self, url: str) -> str | None:
-        """The token for an address; None if it may not receive one, or there is none.
+        """Return the token for an address, or None if there is none or it may not be sent there.
 
         Credentials are sent only to Google, and only over TLS.
         """
@@ -402,7 +402,7 @@ class Asking:
 
     @functools.cached_property
     def _token(self) -> str | None:
-        """The token of the machine's service account, else of google.auth's credentials."""
+        """The token of the machine's service account, or else of google.auth's credentials."""
         left = min(_METADATA, self.attempt.deadline.left)
         try:
             return access_token(timeout=left, environment=self.environment)
@@ -416,19 +416,19 @@ class Asking:
             return None
 
         def refresh() -> str | None:
-            found, _ = auth.default(["https://www.googleapis.com/auth/cloud-platform"])
-            found.refresh(transport.Request())
-            return found.token if isinstance(found.token, str) else None
+            credentials, _ = auth.default(["https://www.googleapis.com/auth/cloud-platform"])
+            credentials.refresh(transport.Request())
+            return credentials.token if isinstance(credentials.token, str) else None
 
         try:
             limit = Deadline(min(_CREDENTIALS, self.attempt.deadline.left))
             return Running(refresh).result(limit.end)
-        except Exception as error:  # google.auth's errors and its transports'
+        except Exception as error:  # google.auth and its transports have their own errors
             self.attempt.note(f"google.auth: {type(error).__name__}")
             return None
 
     def urls(self, node: Node) -> list[tuple[str, str]]:
-        """The versions of the API to ask, with their URLs."""
+        """Return the versions of the API to ask, with their URLs."""
         path = f"projects/{node.project}/locations/{node.zone}/nodes/{node.name}"
         template = self._address("TPU_API_DISCOVERY_URL")
         if template:
@@ -439,18 +439,18 @@ class Asking:
         return [(version, f"{root.rstrip('/')}/{version}/{path}") for version in ("v2", "v1")]
 
     def _address(self, variable: str) -> str:
-        """A URL from the environment; empty if the variable is not set."""
+        """Return a URL from the environment, or an empty string if the variable is not set."""
         value = self.environment.get(variable, "").strip()
-        # urllib also reads file: URLs.
+        # Refuse other schemes: urllib also reads file: URLs.
         if value and not value.startswith(("https://", "http://")):
             raise self.attempt.error(
                 f"{variable} is not an address of the form https://HOST.",
-                "Unset it, for Google's own.",
+                "Unset it to use Google's own address.",
             )
         return value
 
     def _api_root(self, template: str, version: str) -> str:
-        """The URL before `projects/`, from a discovery document or from its own URL.
+        """Return the URL before `projects/`, from a discovery document or from its own URL.
 
         The template has been checked to begin with https:// or http://.
         """
@@ -462,15 +462,15 @@ class Asking:
         return f"{base.rstrip('/')}/{version}/"
 
     def names(self, urls: Sequence[tuple[str, str]]) -> list[str] | None:
-        """The names of the zone's TPUs, from all API versions; None if they cannot be listed."""
-        found: set[str] | None = None
+        """Return the names of the zone's TPUs, or None if they cannot be listed."""
+        names: set[str] | None = None
         for _, url in urls:
             answer = ask(url.rpartition("/")[0], self.token, self.attempt.deadline)
             nodes = (answer.json or {}).get("nodes", [])
             if answer.status == 200 and isinstance(nodes, list):
-                found = found or set()
-                found |= {str(node.get("name", "")) for node in nodes if isinstance(node, dict)}
-        return None if found is None else sorted(name.rpartition("/")[2] for name in found if name)
+                names = names or set()
+                names |= {str(node.get("name", "")) for node in nodes if isinstance(node, dict)}
+        return None if names is None else sorted(name.rpartition("/")[2] for name in names if name)
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -485,20 +485,20 @@ def look_up(
     project: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Node:
-    """Gets a TPU's description from the Cloud TPU API.
+    """Look up a TPU's description in the Cloud TPU API.
 
     Args:
-        attempt: The attempt to connect to it, which has the time limit and records requests and
-            answers. The TPU is a name, or the full one, `projects/P/locations/Z/nodes/N`.
-        zone: Its zone; by default from the environment or the metadata server.
-        project: Its project; by default from the same.
-        environment: Environment variables; by default the process's own.
+        attempt: The attempt to connect, which has the time limit and records requests and
+            answers. Its TPU is a name, or a full name `projects/P/locations/Z/nodes/N`.
+        zone: The zone. By default, from the environment or the metadata server.
+        project: The project. By default, from the environment or the metadata server.
+        environment: Environment variables. By default, the process's own.
 
     Returns:
-        The TPU, in whatever state it is.
+        The TPU, in any state.
 
     Raises:
-        ConnectError: There is no TPU of this name, or the API cannot be reached.
+        ConnectError: No TPU has this name, or the API cannot be reached.
     """
     asking = Asking(attempt, os.environ if environment is None else environment)
     name = attempt.tpu
@@ -508,7 +508,7 @@ def look_up(
         shown = mask(name)[:80]
         fix = "Give a TPU's name, local, or an address: %tpu_connect grpc://HOST:8470."
         if _ADDRESS.fullmatch(name):
-            fix = f"Write an address with grpc:// before it: %tpu_connect grpc://{shown}."
+            fix = f"Write grpc:// before an address: %tpu_connect grpc://{shown}."
         raise attempt.error(f"{shown!r} is not the name of a TPU.", fix)
     node = Node(name, asking.location("zone", zone), asking.location("project", project), "v2")
     urls = asking.urls(node)

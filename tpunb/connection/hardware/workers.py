@@ -1,4 +1,4 @@
-"""A TPU's workers: their addresses, health checks and version of TensorFlow."""
+"""A TPU's workers: their addresses, health checks and versions of TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from tpunb.tpu.defaults import WORKER_PORT
 _PREFIX = "grpc://"
 
 _FIXES: dict[Reason, str] = {
-    "address": "Write it as %tpu_connect grpc://HOST:8470, several separated by commas.",
+    "address": "Write it as %tpu_connect grpc://HOST:8470. Separate several addresses by commas.",
     "name": "Check the name, or give the host's IP address: %tpu_connect grpc://10.0.0.2:{port}.",
     "refused": "Check the address, and that the TPU is READY: gcloud compute tpus tpu-vm list. "
-    "On a TPU VM itself connect with `%tpu_connect local`.",
-    "filtered": "Connect from a machine in the TPU's network, or let this one through: gcloud "
+    "On a TPU VM itself, connect with `%tpu_connect local`.",
+    "filtered": "Connect from a machine in the TPU's network, or let this machine through: gcloud "
     "compute firewall-rules create tpu-workers --network=NETWORK --direction=INGRESS "
-    "--allow=tcp:{port} --source-ranges=THIS_MACHINE/32. A longer wait: --timeout {longer:g}.",
-    "timeout": "The worker may be starting or out of memory: wait, or stop and start the TPU; then "
-    "connect again. A longer wait: --timeout {longer:g}.",
+    "--allow=tcp:{port} --source-ranges=THIS_MACHINE/32. To wait longer: --timeout {longer:g}.",
+    "timeout": "The worker may be starting or out of memory. Wait, or stop and start the TPU. Then "
+    "connect again. To wait longer: --timeout {longer:g}.",
     "not_tensorflow": f"Check the port: a TPU's workers listen on {WORKER_PORT}.",
     "broken": "Stop and start the TPU, then connect again.",
 }
 _OF_NODE: dict[Reason, str] = {
-    "refused": "The TPU's own TensorFlow server is not running: on a TPU VM, run the notebook "
-    "there (gcloud compute tpus tpu-vm ssh) and connect with `%tpu_connect local`; a slice of "
+    "refused": "The TPU's own TensorFlow server is not running. On a TPU VM, run the notebook on "
+    "the VM (gcloud compute tpus tpu-vm ssh) and connect with `%tpu_connect local`. A slice of "
     "several hosts needs a runtime version tpu-vm-tf-...-pod.",
-    "timeout": "Stop it and start it again: {stop} && {start}. A longer wait: "
+    "timeout": "Stop the TPU and start it again: {stop} && {start}. To wait longer: "
     "--timeout {longer:g}.",
-    "broken": "Stop it and start it again: {stop} && {start}.",
+    "broken": "Stop the TPU and start it again: {stop} && {start}.",
 }
 
 
 def addresses_of(tpu: str, attempt: Attempt) -> tuple[str, ...]:
-    """The workers in `grpc://h1:p,h2:p`, as TensorFlow reads it.
+    """Return the workers' addresses in `grpc://h1:p,h2:p`, as TensorFlow reads them.
 
     Raises:
-        ConnectError: An address is malformed or given twice.
+        ConnectError: An address is malformed or occurs twice.
     """
-    found = []
+    addresses: list[str] = []
     for part in tpu.split(","):
         address = part.strip().removeprefix(_PREFIX).rstrip("/")
         if address and ":" not in address:
@@ -61,22 +61,23 @@ def addresses_of(tpu: str, attempt: Attempt) -> tuple[str, ...]:
                 f"TensorFlow's TPUClusterResolver does not accept IPv6 addresses ({host}).",
                 "Give an IPv4 address or a host name.",
             )
-        found.append(f"{host}:{port}")
-    if twice := next((address for address in found if found.count(address) > 1), None):
+        addresses.append(f"{host}:{port}")
+    twice = next((address for address in addresses if addresses.count(address) > 1), None)
+    if twice is not None:
         raise attempt.error(
-            f"The worker {mask(twice)} is given twice.", "Give each worker of the TPU once."
+            f"The worker {mask(twice)} occurs twice.", "Give each worker of the TPU once."
         )
-    return tuple(found)
+    return tuple(addresses)
 
 
 def answering(addresses: Sequence[str], attempt: Attempt, node: Node | None = None) -> list[Worker]:
-    """Checks all workers in parallel.
+    """Check all workers in parallel.
 
     Raises:
-        ConnectError: One fails its check.
+        ConnectError: A worker fails its check.
     """
-    one = f"the worker {mask(addresses[0])}"
-    attempt.say(f"checking {one if len(addresses) == 1 else f'{len(addresses)} workers'}")
+    single = f"the worker {mask(addresses[0])}"
+    attempt.say(f"checking {single if len(addresses) == 1 else f'{len(addresses)} workers'}")
     workers: list[Worker] = []
     failed: list[Unreachable] = []
     for answer in check_all(addresses, timeout=attempt.deadline.left):
@@ -93,10 +94,10 @@ def answering(addresses: Sequence[str], attempt: Attempt, node: Node | None = No
 
 
 def require_tpu_devices(workers: Sequence[Worker], attempt: Attempt) -> None:
-    """Raises if the workers have no TPU.
+    """Raise an error if the workers have no TPU.
 
-    Initialising would fail, since it runs on the device TPU_SYSTEM of the first worker, and
-    connecting first would change TensorFlow's devices in vain.
+    Initialising, which runs on the device TPU_SYSTEM of the first worker, would fail. Connecting
+    before it would change TensorFlow's devices for nothing.
     """
     first = workers[0]
     if any(":TPU" in device for device in first.devices):
@@ -117,68 +118,68 @@ def require_tpu_devices(workers: Sequence[Worker], attempt: Attempt) -> None:
 def _error(failed: Sequence[Unreachable], attempt: Attempt, node: Node | None) -> ConnectError:
     first = failed[0]
     more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-    said = mask(str(first)).removeprefix("no answer: ")
-    # Something else may answer there, and the sentence says what.
-    verdict = "does not answer" + " as one" * (first.reason == "not_tensorflow")
+    reason = mask(str(first)).removeprefix("no answer: ")
+    # Another program may answer there. The sentence says which.
+    verdict = "does not answer" + " as a TPU worker" * (first.reason == "not_tensorflow")
     fix = _FIXES[first.reason]
     values = {"longer": 2 * attempt.timeout, "port": first.address.rpartition(":")[2]}
     if node is not None and first.reason in _OF_NODE:
         fix = _OF_NODE[first.reason]
         values |= {"stop": node.command("stop"), "start": node.command("start")}
     return attempt.error(
-        f"The TPU worker at {mask(first.address)}{more} {verdict}: {said}.",
+        f"The TPU worker at {mask(first.address)}{more} {verdict}: {reason}.",
         f"{fix.format(**values)} {SIMULATE}",
     )
 
 
-_PORT = 8475  # where TensorFlow's own client asks a worker for its version
+_PORT = 8475  # the port on which TensorFlow's own client asks a worker for its version
 _PATIENCE = 1.0
 _VERSION = re.compile(r"(?:^|(?:^|-)tf-|^tensorflow-)v?(\d{1,2})\.(\d{1,3})(?!\d)")
 
 
 def version_in(runtime: str) -> tuple[int, int] | None:
-    """Parses TensorFlow's version from the name of a TPU's software.
+    """Return the version of TensorFlow in the name of a TPU's software.
 
     Args:
-        runtime: As `"2.18.0"`, `"tpu-vm-tf-2.18.0-pod-pjrt"` or `"v2-alpha-tpuv5-lite"`.
+        runtime: For example `"2.18.0"`, `"tpu-vm-tf-2.18.0-pod-pjrt"` or `"v2-alpha-tpuv5-lite"`.
 
     Returns:
-        The major and the minor number; None if the name has none.
+        The major and the minor number; None if the name contains no version.
     """
-    found = _VERSION.search(runtime.strip())
-    return (int(found[1]), int(found[2])) if found else None
+    match = _VERSION.search(runtime.strip())
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def require_same_version(here: str, address: str, attempt: Attempt, node: Node | None) -> None:
-    """Raises if the TPU runs another version of TensorFlow.
+    """Raise an error if the TPU runs another version of TensorFlow.
 
-    It does not raise if the TPU's version is unknown.
+    An unknown version of the TPU raises no error.
 
     Args:
         here: The version of this TensorFlow.
-        address: The TPU's first worker.
-        attempt: Records what was tried.
+        address: The address of the TPU's first worker.
+        attempt: The attempt, which records the steps.
         node: The TPU's description from the Cloud TPU API, if it was requested.
 
     Raises:
         ConnectError: The versions differ.
     """
     runtime = (node.version if node is not None else "") or _reported(address, attempt)
-    mine, theirs = version_in(here), version_in(runtime)
-    if mine is None or theirs is None or mine == theirs:
+    own, theirs = version_in(here), version_in(runtime)
+    if own is None or theirs is None or own == theirs:
         return
-    remake = f"create the TPU with a runtime version tpu-vm-tf-{mine[0]}.{mine[1]}.x"
+    recreate = f"create the TPU with a runtime version tpu-vm-tf-{own[0]}.{own[1]}.x"
     if node is not None:
-        remake += f" ({node.command('delete')}, then create)"
+        recreate += f" ({node.command('delete')}, then create)"
     raise attempt.error(
         f"This is TensorFlow {here}, and the TPU runs {runtime}: the versions have to be equal.",
         f'Install the TPU\'s version, %pip install "tensorflow=={theirs[0]}.{theirs[1]}.*", and '
-        f"restart the kernel; or {remake}.",
+        f"restart the kernel. Or {recreate}.",
     )
 
 
 def _reported(address: str, attempt: Attempt) -> str:
-    """The version that a worker reports; empty for most, which report none."""
+    """Return the version that a worker reports, or an empty string. Most report none."""
     host = address.rpartition(":")[0]
     url = f"http://{host}:{_PORT}/requestversion"
     answer = ask(url, lambda _: None, Deadline(min(_PATIENCE, attempt.deadline.left)))

@@ -1,6 +1,6 @@
-"""The errors and performance traps that users of TPUs meet, with cause and fix.
+"""The errors and performance traps that users of TPUs meet, each with its cause and its fix.
 
-Data only: `tpunb.errors.explain` finds the entry for an error.
+This package holds data only: `tpunb.errors.explain` finds the entry for an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHAPTERS: dict[str, tuple[Explanation, ...]] = {
     "Notebooks written for Keras 2": KERAS_2,
     "Performance traps": PERFORMANCE,
 }
-"""The entries by what the user was doing."""
+"""The entries by the user's activity, in the order of the page."""
 
 ENTRIES: dict[str, Explanation] = {
     entry.code: entry for entries in CHAPTERS.values() for entry in entries

@@ -15,10 +15,10 @@ COMPILING = (
             r"Detected unsupported operations when trying to compile graph",
             r"No registered '\w+' OpKernel for (?:XLA_\w+_JIT|'?TPU'?) devices",
         ),
-        "XLA has no kernel for an operation in the function: Python calls, strings, lookup "
-        "tables, some ragged operations. The message names it.",
+        "XLA has no kernel for an operation in the function. The message names it. Calls of "
+        "Python, strings, lookup tables and some ragged operations are such operations.",
         "Move it into the input pipeline (`dataset.map`), which runs on the host, or out of the "
-        "function; `tf.config.set_soft_device_placement(True)` lets some run on the host.",
+        "function. `tf.config.set_soft_device_placement(True)` lets the host run some of them.",
         ("tensorflow/tpu#176",),
         rank=1,
     ),
@@ -27,8 +27,8 @@ COMPILING = (
         "Printing or a summary on the TPU",
         (r"No registered '(?:StringFormat|PrintV2|Write\w{0,20}Summary)' OpKernel",),
         "tf.print, tf.strings.format and summaries run on the host only.",
-        "Return the value and print it outside, or call "
-        "`tf.config.set_soft_device_placement(True)` before.",
+        "Return the value and print it outside the function, or call "
+        "`tf.config.set_soft_device_placement(True)` first.",
         ("tensorflow/tensorflow#43705", "tensorflow/tensorflow#37568"),
     ),
     Explanation(
@@ -40,8 +40,8 @@ COMPILING = (
             r"No registered '_Arg' OpKernel for [^\n]{0,300}\n[^\n]{0,200}butes: T=DT_STRING",
         ),
         "A TPU has no string type, and a string tensor is among the function's inputs or results.",
-        "Turn strings into numbers in the input pipeline, and leave them out of what the dataset "
-        "yields.",
+        "Turn strings into numbers in the input pipeline, and remove them from the elements of "
+        "the dataset.",
         ("tensorflow/tensorflow#60092",),
     ),
     Explanation(
@@ -52,8 +52,8 @@ COMPILING = (
             r"Unsupported data type for TPU: (?!string)\w",
             r"rewriting computation to not contain X64 element types",
         ),
-        "The TPU does not take or compute with tensors of this type: uint8 images in its input "
-        "most often, also complex128, and float64 in matrix products.",
+        "The TPU does not accept or compute with tensors of this type. Most often the input has "
+        "uint8 images; complex128, and float64 in matrix products, are refused too.",
         "Cast in the input pipeline: `dataset.map(lambda x: tf.cast(x, tf.float32))`.",
         ("tensorflow/tensorflow#37426",),
     ),
@@ -61,8 +61,8 @@ COMPILING = (
         "26",
         "tf.where with one argument",
         (r"No registered 'Where' OpKernel",),
-        "tf.where(condition) and tf.boolean_mask give as many rows as there are true elements; a "
-        "TPU's program needs to know the size beforehand.",
+        "tf.where(condition) and tf.boolean_mask return as many rows as there are true elements, "
+        "but a TPU's program must know the size in advance.",
         "Keep the shape: `tf.where(condition, x, tf.zeros_like(x))`, or multiply by a mask.",
         ("tensorflow/tpu#236", "tensorflow/tensorflow#47211"),
     ),
@@ -73,14 +73,14 @@ COMPILING = (
             r"Input \d+ to node [^\n]{0,300} with op (?!\w{0,9}TensorList)\w+ must be a compile",
             _OF_DATA_SIZE + r" OpKernel for '?(?:XLA|TPU)",
         ),
-        "A TPU's program is compiled for fixed shapes, and here a size, an axis or a range is "
-        "computed from data, or a result has as many rows as the data (tf.unique, for example).",
+        "A TPU's program is compiled for fixed shapes. Here a size, an axis or a range is computed "
+        "from data, or the number of rows of a result depends on data (tf.unique, for example).",
         "Use static sizes: a Python number, `x.shape[0]`, `tf.sequence_mask(lengths, maxlen=64)`.",
         ("tensorflow/tensorflow#51693",),
     ),
     Explanation(
         "28",
-        "A dimension that is not known",
+        "A dimension of unknown size",
         (
             r"Dynamic (?:Spatial Convolution|concatenation) is not supported",
             r"Dynamic input dimension to reshape",
@@ -95,13 +95,13 @@ COMPILING = (
             r"Detects a (?:non-batch )?dynamic dimension (?:of|on the data input of) ",
             r"Cross-tile reduction along dynamic dimension",
         ),
-        "A size is not fixed when the program is compiled: the batch, most often, because a "
-        "dataset's last batch may be smaller. A TPU then compiles every batch with a size that has "
-        "only a bound, which some operations do not support.",
-        "`dataset.batch(n, drop_remainder=True)`; for `predict`, pad the last batch and cut the "
-        "result. Where sequences or images differ in size, pad them to one: `padded_batch(n, "
-        "padded_shapes=..., drop_remainder=True)`. `tf.ensure_shape` helps where TensorFlow lost a "
-        "shape that you know.",
+        "A size is not fixed when the program is compiled. Most often it is the batch's, because a "
+        "dataset's last batch may be smaller. The TPU then compiles every batch with a bound "
+        "instead of a size, which some operations do not support.",
+        "Use `dataset.batch(n, drop_remainder=True)`. For `predict`, pad the last batch and cut "
+        "the result. Pad sequences or images of different sizes to one size: `padded_batch(n, "
+        "padded_shapes=..., drop_remainder=True)`. If TensorFlow lost a shape that you know, set "
+        "it with `tf.ensure_shape`.",
         (
             "tensorflow/tensorflow#45175",
             "tensorflow/tensorflow#41899",
@@ -117,15 +117,15 @@ COMPILING = (
             r"with op \w{0,9}TensorList\w{0,9} must be a compile",
             r"TensorList crossing the XLA/TF boundary",
         ),
-        "XLA reserves the memory of a TensorArray, and of what a loop keeps for its gradient, "
-        "beforehand; here their size is not known.",
-        "Give `maximum_iterations` or a TensorArray's `size` as a constant, and compile the "
+        "XLA reserves memory in advance for a TensorArray, and for the values that a loop keeps "
+        "for its gradient. Here their size is unknown.",
+        "Make `maximum_iterations` or the TensorArray's `size` a constant, and compile the "
         "outermost function, gradient included.",
         (_KNOWN_ISSUES, "tensorflow/tensorflow#39162"),
     ),
     Explanation(
         "30",
-        "The program does not fit into the TPU's memory",
+        "The program does not fit in the TPU's memory",
         (
             r"Ran out of memory in memory space hbm",
             r"TPU TensorCore Hbm usage: ",
@@ -133,7 +133,7 @@ COMPILING = (
             code_of_xla("1000"),
         ),
         "The compiled program needs more memory (HBM) than a core has. The message lists its "
-        "largest allocations, and what padding adds to them.",
+        "largest allocations and the padding in them.",
         "Make the batch smaller, use mixed_bfloat16, or recompute activations (`keras.remat`, "
         "`jax.checkpoint`, `tf.recompute_grad`). `tpunb.largest_batch(model, dataset, "
         'tpu="v5e-8")` finds the batch that fits.',
@@ -143,24 +143,24 @@ COMPILING = (
         "50",
         "A persistent tape's gradient of a branch, where a size is unknown",
         (r"/AddN\S{0,99} of type AddN must have the same size and shape\. {1,2}Input 0: \[0\b",),
-        "For XLA, a `tf.cond` also returns what its branches compute on the way, and TensorFlow "
-        "takes a size of theirs that is unknown for 0. A dataset whose last batch is smaller "
+        "For XLA, a `tf.cond` also returns the intermediate values of its branches, and TensorFlow "
+        "replaces an unknown size in their shapes by 0. A dataset whose last batch is smaller "
         "makes the batch's size unknown. `tf.GradientTape(persistent=True)` adds these values.",
-        "Use a tape that is not persistent, or give the batch a fixed size: "
+        "Use a tape that is not persistent, or fix the batch's size: "
         "`dataset.batch(n, drop_remainder=True)`.",
         ("`_convert_dynamic_dimension_to_zero` in TensorFlow's tensorflow/python/ops/cond_v2.py",),
     ),
     Explanation(
         "65",
-        "A result in the host's memory that is not declared so",
+        "A result in the host's memory that is not declared as such",
         (
             r"Tensor which is moved to host [^\n]{0,200}is returned from the entry computation",
             code_of_xla("1200"),
         ),
-        "A tensor that the program has moved to the host's memory is among its results, and the "
-        "program says of this result that it is in the TPU's memory.",
-        "Move it back before it is returned, `jax.device_put(x, jax.memory.Space.Device)`; or "
-        "declare where the result is: `jax.jit(f, out_shardings=sharding.with_memory_kind("
+        "The program moved a tensor to the host's memory and returns it, but declares that this "
+        "result is in the TPU's memory.",
+        "Move the tensor back before you return it: `jax.device_put(x, jax.memory.Space.Device)`. "
+        "Or declare where it is: `jax.jit(f, out_shardings=sharding.with_memory_kind("
         '"pinned_host"))`.',
         (page_of_xla("1200"),),
     ),

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from tpunb.errors.catalogue.entry import Clue, Explanation
 
-# Cloud TPUs name their workers so. Elsewhere a missing operation is a package's that
-# has not been imported.
+# Cloud TPUs name their workers so. On other machines, a missing operation usually belongs to
+# a package that has not been imported.
 _WORKER = r"(?:t1v-)?n-[0-9a-f]{1,20}-w-\d+"
 _CONNECTING_FRAMES = r"experimental_connect_to_cluster|connect_to_cluster|initialize_tpu_system"
 
 FOR_TPU = '`%pip install "tensorflow-tpu==2.20.*" "libtpu>=0.0.14,<0.0.32"`'
-"""How to install TensorFlow for a TPU: pip would take a newer libtpu, with which it aborts."""
+"""How to install TensorFlow for a TPU. The newest libtpu, which pip prefers, ends the process."""
 
 CONNECTING = (
     Explanation(
         "1",
         "No TPU was named",
         (r"Please provide a TPU Name to connect to",),
-        "TPUClusterResolver() was called without a name, and neither an environment variable nor "
-        "the machine's metadata names a TPU.",
+        "TPUClusterResolver() was called without a name, and a TPU is named neither in an "
+        "environment variable nor in the machine's metadata.",
         "On Colab, Kaggle or a TPU VM: `%tpu_connect local`. Without a TPU: "
         "`%tpu_connect --simulate v5e-8`.",
         ("googlecolab/colabtools#5194", "googlecolab/colabtools#4699"),
@@ -27,9 +27,9 @@ CONNECTING = (
         "2",
         "COLAB_TPU_ADDR is not set",
         (r"KeyError: ['\"]COLAB_TPU_ADDR['\"]",),
-        "The notebook follows a recipe for Colab's old TPU Nodes, which ended in 2024: Colab's "
+        "The notebook follows a recipe for Colab's old TPU Nodes, which ended in 2024. Colab's "
         "TPUs are now part of the machine and have no address.",
-        "Connect with `%tpu_connect local`, or TPUClusterResolver(tpu='local').",
+        "Connect with `%tpu_connect local`, or use TPUClusterResolver(tpu='local').",
         ("googlecolab/colabtools#4481",),
     ),
     Explanation(
@@ -44,10 +44,10 @@ CONNECTING = (
             r"No TPU platform (?:found\. Platform manager status|registered)",
             r"RET_CHECK failure \([^\n]{0,200}tpu_node_interfaces\.cc",
         ),
-        "TensorFlow was installed without TPU support, or the machine has no TPU; the device "
-        "TPU_SYSTEM:0 of `tensorflow-tpu` is no TPU, and is there on any machine.",
+        "TensorFlow was installed without TPU support, or the machine has no TPU. The device "
+        "TPU_SYSTEM:0 proves nothing: `tensorflow-tpu` lists it on every machine.",
         f"With a TPU, `%pip uninstall -y tensorflow tensorflow-cpu`, then {FOR_TPU}; restart the "
-        "kernel and run `%tpu_connect local`. Without one: `%tpu_connect --simulate v5e-8`.",
+        "kernel and run `%tpu_connect local`. Without a TPU: `%tpu_connect --simulate v5e-8`.",
         (
             "googlecolab/colabtools#5228",
             "googlecolab/colabtools#5203",
@@ -62,8 +62,8 @@ CONNECTING = (
             r"Cannot install [^\n]{0,100}tensorflow-tpu[^\n]{0,300}conflicting dependencies",
             r"No matching distribution found for (?:tensorflow-tpu|libtpu)",
         ),
-        "TPU runtimes do not bring TensorFlow along, and each `tensorflow-tpu` works with certain "
-        "versions of libtpu only.",
+        "TPU runtimes do not come with TensorFlow, and each release of `tensorflow-tpu` works only "
+        "with certain versions of libtpu.",
         f"With a TPU, {FOR_TPU}, on Python 3.10 to 3.13; then restart the kernel. Without a TPU: "
         '`%pip install "tpunb[cpu]"`.',
         ("googlecolab/colabtools#5185", "googlecolab/colabtools#5164"),
@@ -77,8 +77,8 @@ CONNECTING = (
                 where=r"tpu_strategy\.py",
             ),
         ),
-        "TPUStrategy was made where TensorFlow sees no TPU core: there is none, or the TPU system "
-        "has not been initialised.",
+        "TPUStrategy was made while TensorFlow saw no TPU core: the machine has none, or the TPU "
+        "system has not been initialised.",
         "`%tpu_connect` initialises the TPU and makes the strategy. Without a TPU: "
         "`%tpu_connect --simulate v5e-8`.",
         ("tensorflow: tpu_strategy.py",),
@@ -89,11 +89,11 @@ CONNECTING = (
         (
             Clue(r"\bKeyboardInterrupt\b", where=_CONNECTING_FRAMES),
             r"The TPU worker at [^\n]{1,200} does not answer",
-            r"The TPU [^\n]{1,200} answered, and [^\n]{1,80} was not done in",
+            r"The TPU [^\n]{1,200} answered, but [^\n]{1,80} was not done in",
         ),
-        "experimental_connect_to_cluster waits without end for a worker that does not answer.",
-        "`%tpu_connect ADDRESS` tries the port first and gives up after `--timeout` seconds. "
-        "Check the address, and that the TPU is READY.",
+        "experimental_connect_to_cluster waits for ever for a worker that does not answer.",
+        "Use `%tpu_connect ADDRESS`: it tries the port first and gives up after `--timeout` "
+        "seconds. Check the address, and that the TPU is READY.",
         ("tensorflow/tensorflow#34564",),
     ),
     Explanation(
@@ -112,9 +112,10 @@ CONNECTING = (
                 where=r"tpu_cluster_resolver\.py|_request_compute_metadata",
             ),
         ),
-        "A TPU's name is looked up in Google Cloud's metadata, which exists on its machines only; "
-        "or there is no TPU of that name in this zone and project.",
-        "Give `local`, an address (`%tpu_connect grpc://HOST:8470`), or the name with `--zone` "
+        "Google Cloud's metadata, which only its own machines can read, is where a TPU's name is "
+        "looked up. Either this is another machine, or this zone and project have no TPU of that "
+        "name.",
+        "Pass `local`, an address (`%tpu_connect grpc://HOST:8470`), or the name with `--zone` "
         "and `--project`.",
         ("tensorflow: tpu/client/client.py",),
     ),
@@ -129,9 +130,9 @@ CONNECTING = (
                 r"\bRetrying \(\d+/\d+\)", where=r"[Tt]ensor[Ff]low master|TPU system|tpu_\w+\.py"
             ),
         ),
-        "The worker is still being started, or its address is wrong.",
-        "Wait until the TPU is READY (`gcloud compute tpus tpu-vm list`), or stop and start it; "
-        "then connect again.",
+        "The worker is still starting, or its address is wrong.",
+        "Wait until the TPU is READY (`gcloud compute tpus tpu-vm list`), or stop and start it. "
+        "Then connect again.",
         ("https://cloud.google.com/tpu/docs/troubleshooting/trouble-tf",),
     ),
     Explanation(
@@ -145,10 +146,10 @@ CONNECTING = (
             r"\bopen\(/dev/(?:vfio/|accel)\d+\): Device or resource busy",
             r"Couldn't open iommu group /dev/vfio/\d+",
         ),
-        "Only one process can hold a TPU: another kernel has it, or one that died left its lock.",
-        "Shut the other kernel down: `sudo lsof -w /dev/accel* /dev/vfio/*` and `%tpu_doctor` name "
-        "it. If nobody holds the TPU, `sudo rm -f /tmp/libtpu_lockfile`; in a container, restart "
-        "the container.",
+        "Only one process can hold a TPU. Another kernel has it, or a dead process left its lock.",
+        "Shut down the other kernel: `sudo lsof -w /dev/accel* /dev/vfio/*` and `%tpu_doctor` name "
+        "it. If no process holds the TPU, run `sudo rm -f /tmp/libtpu_lockfile`; in a container, "
+        "restart the container.",
         ("jax-ml/jax#10192", "tensorflow/tensorflow#61293", "google/gvisor#11545"),
     ),
     Explanation(
@@ -160,10 +161,10 @@ CONNECTING = (
             r"and the TPU runs [^\n]{1,200}: the versions have to be equal",
             r"NodeDef expected inputs 'string' do not match 0 inputs specified",
         ),
-        "The notebook's TensorFlow sends operations that the TPU's runtime does not know: their "
-        "versions differ.",
-        "Use equal versions: install the TPU runtime's version of TensorFlow, or create the TPU "
-        "with the runtime of yours.",
+        "The notebook's TensorFlow sends operations that the TPU's runtime does not know, because "
+        "their versions differ.",
+        "Use equal versions: install the TensorFlow version of the TPU's runtime, or create the "
+        "TPU with a runtime of your TensorFlow version.",
         (
             "tensorflow/tensorflow#40622",
             "tensorflow/tensorflow#34391",
@@ -174,10 +175,10 @@ CONNECTING = (
         "11",
         "The TPU system was initialised again",
         (r"TPU system [^\n]{0,200} has already been initialized",),
-        "The cell that initialises the TPU has run twice; what was on the TPU before, variables "
-        "above all, may be lost.",
-        "Make the strategy, the model and the optimizer again. `%tpu_connect` run twice keeps "
-        "the connection instead.",
+        "The cell that initialises the TPU ran twice. Everything on the TPU, its variables above "
+        "all, may be lost.",
+        "Make the strategy, the model and the optimizer again. `%tpu_connect` keeps the connection "
+        "when it runs twice.",
         ("tensorflow/tensorflow#36996", "tensorflow/tpu#766"),
         rank=2,
     ),
@@ -188,9 +189,9 @@ CONNECTING = (
             r"tpu_\w{1,40}_fns\.inc:\d+\] \w{1,100} not available in this library",
             r"cannot use libtpu \S{1,40}: it ends the process",
         ),
-        "`tensorflow-tpu` allows newer releases of libtpu than it can use, and pip installs the "
-        "newest: importing TensorFlow then ends the process.",
-        f"For `tensorflow-tpu` 2.20, {FOR_TPU}, then restart the kernel. `%tpu_doctor` says which "
+        "`tensorflow-tpu` allows releases of libtpu that are too new for it, and pip installs the "
+        "newest. Importing TensorFlow then ends the process.",
+        f"For `tensorflow-tpu` 2.20, {FOR_TPU}, then restart the kernel. `%tpu_doctor` shows which "
         "pair is installed.",
         ("tensorflow: tpu_executor_init_fns.inc",),
     ),
@@ -201,21 +202,21 @@ CONNECTING = (
             r"\bopen\(/dev/(?:vfio/|accel)\d+\): (?:Operation not permitted|Permission denied)",
             r"Couldn't open device: /dev/accel\d+ \((?:Operation not permitted|Permission denied)",
         ),
-        "The TPU's driver lets no second process open the device, and a process that was "
-        "interrupted may still run and hold it; or this user, or this container, has no right to.",
-        "End the process that holds it: `sudo lsof -w /dev/accel* /dev/vfio/*` names it; if none "
-        "does, `sudo reboot`. A container needs the devices: `docker run --privileged --net=host`. "
-        "`ls -l /dev/accel* /dev/vfio` shows who may open them.",
+        "The TPU's driver lets only one process open the device, and a process that was "
+        "interrupted may still run and hold it. Or this user or this container may not open it.",
+        "End the process that holds the device: `sudo lsof -w /dev/accel* /dev/vfio/*` names it. "
+        "If there is none, `sudo reboot`. A container needs the devices: `docker run --privileged "
+        "--net=host`. `ls -l /dev/accel* /dev/vfio` shows who may open them.",
         ("pytorch/xla#3947", "pytorch/xla#9604", "pytorch/xla#3165"),
     ),
     Explanation(
         "67",
         "libtpu finds no TPU",
         (r"No TPU [Pp]latform available", r"\bNo ba16c7433 device found"),
-        "libtpu is installed, and it sees no TPU on this machine: the runtime has none, or a "
-        "container does not show it.",
-        "Choose a runtime with a TPU, or start the container with `--privileged`; `%tpu_doctor` "
-        "says what this machine has. Without a TPU, `%tpu_connect --simulate v5e-8`, or "
+        "libtpu is installed but finds no TPU on this machine: the runtime has none, or the "
+        "container hides it.",
+        "Choose a runtime with a TPU, or start the container with `--privileged`. `%tpu_doctor` "
+        "shows what this machine has. Without a TPU, use `%tpu_connect --simulate v5e-8`, or "
         "`JAX_PLATFORMS=cpu` for JAX.",
         ("jax-ml/jax#13260",),
     ),

@@ -1,4 +1,4 @@
-"""An entry of the catalogue: it explains one error or one performance trap."""
+"""One entry of the catalogue: it explains an error or a performance trap."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _ISSUE = re.compile(r"([\w.-]+/[\w.-]+)#(\d+)")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Clue:
-    """A pattern that an error is known by.
+    """A pattern that identifies an error.
 
     Attributes:
         message: A regular expression that is searched for in
-            `"TypeName: message"` or in a log. Gaps in it are bounded, so that
-            the time grows with the length of the text only.
-        where: A regular expression that the traceback matches as well, where
-            the message alone would fit ordinary errors.
+            `"TypeName: message"` or in a log. Its gaps are bounded, so that the
+            search takes time in proportion to the length of the text.
+        where: A regular expression that the traceback must match too, for a
+            message that would also fit ordinary errors.
     """
 
     message: str
@@ -32,19 +32,19 @@ class Clue:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Explanation:
-    """The explanation of a known error; displays itself in a notebook and a terminal.
+    """The explanation of a known error, which displays itself in notebooks and terminals.
 
     Attributes:
-        code: Its code in the catalogue: `"1"` to `"72"` for an error, `"P1"` to `"P10"` for a
-            performance trap.
-        title: What it is, in a few words.
-        clues: What it is known by; none where there is no message.
+        code: The entry's code in the catalogue: `"1"` to `"72"` for an error, `"P1"` to `"P10"`
+            for a performance trap.
+        title: The error in a few words.
+        clues: The patterns of its messages; empty if it has none.
         cause: Why it happens.
-        fix: What to do about it.
-        sources: Issues as `"owner/name#number"`, web addresses, or the part of
-            TensorFlow that says so.
-        rank: Which one is meant where several match: 0 the error itself, 1 a
-            general one that others make precise, 2 a warning beside an error.
+        fix: The next step.
+        sources: Issues as `"owner/name#number"`, web addresses, or the file of
+            TensorFlow that raises it.
+        rank: The precedence among several matches: 0 for the error itself, 1 for a
+            general error that others make precise, 2 for a warning beside an error.
     """
 
     code: str
@@ -62,17 +62,17 @@ class Explanation:
 
     @property
     def source(self) -> str:
-        """The sources in a line."""
+        """The sources on one line."""
         return ", ".join(self.sources)
 
     @property
     def links(self) -> tuple[str, ...]:
-        """The web addresses of those sources that have one."""
+        """The web addresses of the sources that have one."""
         return tuple(address for address in map(link, self.sources) if address)
 
     @property
     def headline(self) -> str:
-        """The title, with the kind and the code."""
+        """The title with its kind and code."""
         kind = "Known error" if self.number is not None else "Performance trap"
         return f"{kind} {self.code}: {self.title}"
 
@@ -94,25 +94,25 @@ class Explanation:
 
 
 def page_of_xla(code: str) -> str:
-    """The address of the page about an error code of XLA, such as `"1000"`."""
+    """Return the address of the page about an error code of XLA, such as `"1000"`."""
     return f"https://openxla.org/xla/errors/error_{code}"
 
 
 def code_of_xla(code: str) -> str:
-    """The pattern of a message with an error code of XLA.
+    """Return the pattern of a message with an error code of XLA.
 
-    Its messages have the code before the error's name, `E1000: CompileTimeHbmOom:`, or the
-    page's address behind the text. Linters have codes of the same form without such names.
+    XLA writes the code before the error's name, as in `E1000: CompileTimeHbmOom:`, or the
+    page's address after the text. Linters use codes of the same form without such names.
 
     Args:
-        code: A pattern of the code's four digits.
+        code: A regular expression for the code's four digits.
     """
     name = r"(?:Runtime|CompileTime)[A-Z]\w"
     return rf"\bE{code}: {name}|See https://openxla\.org/xla/errors/error_{code} for"
 
 
 def link(source: str) -> str | None:
-    """The web address of a source; None where it is a part of a program or a document."""
+    """Return the web address of a source, or None for a file or a document without one."""
     issue = _ISSUE.fullmatch(source)
     if issue:
         return f"https://github.com/{issue[1]}/issues/{issue[2]}"
@@ -120,11 +120,11 @@ def link(source: str) -> str | None:
 
 
 def _code(text: str) -> Markup:
-    """Text with what stands between backticks as code."""
+    """Return text with the parts between backticks marked as code."""
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", escaped(text)))
 
 
 def _anchor(source: str) -> str:
     address = link(source)
-    text = escaped(source).replace("/", "/<wbr>")  # a narrow page breaks it there
+    text = escaped(source).replace("/", "/<wbr>")  # lets a narrow page break the line there
     return f'<a href="{escaped(address)}">{text}</a>' if address else text

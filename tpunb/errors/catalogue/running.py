@@ -14,12 +14,12 @@ RUNNING = (
             r"Attempting to allocate [^\n]{1,40}\. That was not possible\. There are ",
             code_of_xla("010[01]"),
         ),
-        "An array or a program does not fit beside what is on the TPU already. Most often these "
-        "are older models with their optimizers, results that a notebook keeps, or a model that "
-        "one core holds as a whole.",
-        "Delete what is not needed (`del model, results`), or restart the kernel. If it recurs in "
-        "a fresh one: a smaller batch, `jax.jit(step, donate_argnums=0)` for a step's state, or "
-        "the model's variables sharded over all cores.",
+        "An array or a program does not fit beside the data that is already on the TPU. Most often "
+        "that data is an older model with its optimizer, results that the notebook keeps, or a "
+        "model that one core holds as a whole.",
+        "Delete what you no longer need (`del model, results`), or restart the kernel. If the "
+        "error recurs in a fresh kernel, use a smaller batch, `jax.jit(step, donate_argnums=0)` "
+        "for a step's state, or shard the model's variables over all cores.",
         (page_of_xla("0100"), "google-deepmind/gemma#85", "pytorch/xla#1735"),
     ),
     Explanation(
@@ -30,25 +30,26 @@ RUNNING = (
             r"\bCore halted unexpectedly: ",
             code_of_xla("0200"),
         ),
-        "The core stopped in the middle of a program: a check of the program failed on it, or the "
-        "hardware did. The rest of the message tells which.",
-        "`observed errors are: [Hardware]`, `[Network]` or `[Power]`: run again; if it recurs, "
-        "restart the TPU. `BoundsCheck` or `Semaphore`: correct the indices, or the waits for "
-        "copies, of your Pallas kernel. `launch group`: use the same program, XLA_FLAGS and "
-        "versions on all hosts. Else report it to https://github.com/openxla/xla.",
+        "The core stopped in the middle of a program: a check in the program failed, or the "
+        "hardware did. The rest of the message says which.",
+        "`observed errors are: [Hardware]`, `[Network]` or `[Power]`: run the program again; if "
+        "the error recurs, restart the TPU. `BoundsCheck` or `Semaphore`: correct the indices, or "
+        "the waits for copies, in your Pallas kernel. `launch group`: use the same program, "
+        "XLA_FLAGS and versions on all hosts. For any other, report it to "
+        "https://github.com/openxla/xla.",
         (page_of_xla("0200"),),
     ),
     Explanation(
         "64",
-        "A program is given an array of another layout",
+        "A program gets an array of another layout",
         (
             r"expected parameter \d+ of size \d+ [^\n]{1,300}but got buffer with incompatible size",
             code_of_xla("0102"),
         ),
-        "The compiled program expects an array in another size or order in memory than the one "
-        "that it got: program and array come from other versions, flags or TPU types.",
-        "Compile again on the TPU that runs it, with its libtpu and XLA_FLAGS: call the `jax.jit` "
-        "function itself, not a program that was saved or cached (`jax.clear_caches()`).",
+        "The compiled program expects an array of another size or memory order than the array it "
+        "got. The program and the array come from different versions, flags or TPU types.",
+        "Compile again on the TPU that runs the program, with its libtpu and XLA_FLAGS: call the "
+        "`jax.jit` function itself, not a saved or cached program (`jax.clear_caches()`).",
         (page_of_xla("0102"),),
     ),
 )

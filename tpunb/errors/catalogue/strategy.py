@@ -1,4 +1,4 @@
-"""Errors of writing a program with TPUStrategy, Keras included."""
+"""Errors in programs that use TPUStrategy, Keras included."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _DISTRIBUTE_LIB = "tensorflow: distribute_lib.py"
 _OF_TPU = r"TPUStrategy (?:object|of)"
 _NEEDS_SCOPE = rf'Need to be inside "with strategy\.scope\(\)" for <[^\n]{{0,120}}{_OF_TPU}'
 _MIXED = r"Mixing different tf\.distribute\.Strategy objects"
-# A call of the user's, and not one of Keras's in a step. Source lines may stand between.
+# A call in the user's code, not Keras's own call in a step. Source lines may come between.
 _CALLS_BUILD = (
     r'File "(?![^"\n]{0,300}\Woptimizers\W)[^"\n]{1,300}", line \d+, in [^\n]{1,100}\n'
     r'(?: {4,}[^\n]{0,300}\n){0,4} {0,2}File "[^"\n]{1,300}\Woptimizers\W\w{1,40}\.py", '
     r"line \d+, in build\b"
 )
-# Keras leaves its other files out of tracebacks.
+# Keras removes its other files from tracebacks.
 _KERAS_3_FIT = (
     r"(?<!tf_)keras\Wsrc\W"
     r"(?:utils\Wtraceback_utils|backend\Wtensorflow\Wtrainer)\.py"
 )
 
-# In Keras's line of a step: no accuracy is NaN, or larger than 1, by itself.
+# Keras's line for a step: an accuracy is never NaN or greater than 1 by itself.
 _TOO_MUCH = (
     r"\d[mun]?s/(?:step|epoch) - [^\n]{0,300}\b\w{0,40}accuracy: "
     r"(?:nan\b|(?!\d{1,5}\.\d{1,9}e)(?:1\.(?!0{1,8}\b)|[2-9]\.|[1-9]\d{1,4}\.)\d)"
@@ -34,9 +34,9 @@ STRATEGY = (
         "32",
         "strategy.run outside a tf.function",
         (r"TPUStrategy\.run\(fn, \.\.\.\) does not support pure eager execution",),
-        "A TPU runs compiled functions only, and here strategy.run was given plain Python.",
-        "Decorate the function, or the one that calls strategy.run, with `@tf.function`; or write "
-        "the body into a `%%tpu_run` cell.",
+        "A TPU runs only compiled functions, and strategy.run was called from plain Python here.",
+        "Decorate the function, or the function that calls strategy.run, with `@tf.function`. Or "
+        "write the body into a `%%tpu_run` cell.",
         ("tensorflow/tensorflow#41074",),
     ),
     Explanation(
@@ -56,9 +56,10 @@ STRATEGY = (
             r"'PerReplica' object (?:does not support|cannot be interpreted)",
             r"indices must be integers or slices, not PerReplica",
         ),
-        "strategy.run gives one value for each replica, not one tensor.",
-        "Write `value.values[0]` for replica 0's. `strategy.reduce` and `strategy.gather` combine "
-        "them all, in a cell `%%tpu_run -r NAME=mean` and `-g NAME`.",
+        "strategy.run returns one value for each replica, not one tensor.",
+        "Write `value.values[0]` for the value of replica 0. `strategy.reduce` and "
+        "`strategy.gather` combine the values; for a cell, use `%%tpu_run -r NAME=mean` and "
+        "`-g NAME`.",
         ("tensorflow/tensorflow#44973",),
     ),
     Explanation(
@@ -78,34 +79,33 @@ STRATEGY = (
             Clue(_MIXED, where=_OF_TPU + r"|tpu_strategy\.py"),
         ),
         "Variables of a model, a metric or an optimizer were made outside the strategy's scope, so "
-        "they are not on the TPU. They are made where the object is, where it is built "
+        "they are not on the TPU. They are made together with the object, when it is built "
         "(`model.build`, `optimizer.build`, a first call), or by `model.compile`.",
-        "Do all of this inside `with strategy.scope():`. Variables that exist already stay where "
-        "they are: make the model and the optimizer again.",
+        "Do all of this inside `with strategy.scope():`. Existing variables do not move: make the "
+        "model and the optimizer again.",
         ("tensorflow/tensorflow#55713", "tensorflow/tensorflow#37054"),
         rank=1,
     ),
     Explanation(
         "71",
-        "An optimizer that is built outside strategy.scope()",
+        "An optimizer built outside strategy.scope()",
         (Clue(_NEEDS_SCOPE, where=_CALLS_BUILD),),
         "`optimizer.build` makes a variable for each of the model's variables. These are on the "
-        "TPU, and the call stands outside the strategy's scope.",
-        "Make the optimizer again, as the failed call leaves it half built, and build it inside: "
-        "`with strategy.scope(): optimizer.build(model.trainable_variables)`. Or leave the call "
-        "out: the first step builds the optimizer.",
+        "TPU, but the call is outside the strategy's scope.",
+        "Make the optimizer again, because the failed call left it half built, and build it "
+        "inside the scope: `with strategy.scope(): optimizer.build(model.trainable_variables)`. Or "
+        "remove the call: the first step builds the optimizer.",
         ("tensorflow: distribute_lib.py",),
     ),
     Explanation(
         "72",
-        "Keras 3 trains what was compiled outside strategy.scope()",
+        "Keras 3 trains a model compiled outside strategy.scope()",
         (Clue(_MIXED + r": [^\n]{0,200}" + _OF_TPU, where=_KERAS_3_FIT),),
-        "`model.compile`, or the optimizer that it was given, stands outside the strategy's scope; "
-        "perhaps the model does too. Keras 3 makes the variables of the optimizer and of the "
-        "metrics there.",
+        "`model.compile`, or the making of its optimizer, is outside the strategy's scope; perhaps "
+        "the model is too. Keras 3 makes the variables of the optimizer and of the metrics there.",
         "Put the model and `model.compile(...)`, with the optimizer and the metrics, inside `with "
-        "strategy.scope():`. Keras 2 lets `compile` alone stand outside, if it is given the "
-        f"optimizer by name: {KERAS_2_RUNS_IT}.",
+        "strategy.scope():`. Keras 2 allows `compile` alone outside if the optimizer is given by "
+        f"name: {KERAS_2_RUNS_IT}.",
         ("tensorflow: distribute_lib.py",),
     ),
     Explanation(
@@ -115,8 +115,8 @@ STRATEGY = (
             r"tried to create variables on non-first call",
             r"only supports singleton tf\.Variables",
         ),
-        "A tf.function runs as a graph many times, and a variable, a layer or an optimizer would "
-        "be made anew each time.",
+        "A tf.function runs as a graph many times, so it would make a new variable, layer or "
+        "optimizer each time.",
         "Make variables, layers and optimizers once, outside the function and in "
         "`strategy.scope()`.",
         ("tensorflow/tensorflow#27120",),
@@ -125,35 +125,35 @@ STRATEGY = (
         "36",
         "A synchronisation inside a nested function",
         (r"`merge_call` called while defining a new graph",),
-        "The replicas meet (an optimizer's update, for example) inside a tf.function within the "
-        "replica function, or in a branch or a loop.",
-        "Put one `@tf.function` around strategy.run and none inside; move the update out of the "
+        "The replicas meet (for an optimizer's update, for example) inside a tf.function within "
+        "the replica function, or in a branch or a loop.",
+        "Put one `@tf.function` around strategy.run and none inside it. Move the update out of the "
         "condition.",
         ("keras-team/keras-cv#1752",),
     ),
     Explanation(
         "68",
-        "An update outside of a replica function",
+        "An update outside a replica function",
         (
             r"'NoneType' object has no attribute 'merge_call'",
             r"instead of `apply_gradients\(\)` in a cross-replica context",
             r"apply_gradients\(\) cannot be called in cross-replica context",
             r"Use `(?:_distributed_apply|_distributed_apply_gradients)\(\)` instead of",
         ),
-        "An optimizer updates variables in `strategy.scope()` itself. It needs the gradients of "
-        "a replica, and this code does not run on one.",
-        "Only make things in the scope. Put the step into a function and run it on the replicas, "
-        "`strategy.run(step, args=(batch,))` inside of a `@tf.function`, or into a cell of "
-        "`%%tpu_run`.",
+        "An optimizer updates variables directly in `strategy.scope()`. It needs the gradients of "
+        "a replica, and this code does not run on a replica.",
+        "Use the scope only to make things. Put the step into a function and run it on the "
+        "replicas, with `strategy.run(step, args=(batch,))` inside a `@tf.function`, or put it "
+        "into a cell of `%%tpu_run`.",
         ("tensorflow/tensorflow#36955", "tensorflow/tensorflow#43974"),
     ),
     Explanation(
         "69",
-        "Per-replica values that a replica function does not get as arguments",
+        "Per-replica values that are not arguments of the replica function",
         (r"Flattening a PerReplica to components is not supported in replica context",),
-        "A batch or another value that has a part for each replica is passed on within a replica "
-        "function, which took it from the notebook. There it is still the value of all replicas.",
-        "Pass it to the replica function, which then gets its own part: `strategy.run(step, "
+        "A replica function uses a batch, or another value with a part for each replica, that it "
+        "took from the notebook. There the value still has the parts of all replicas.",
+        "Pass the value to the replica function, which then gets its own part: `strategy.run(step, "
         "args=(batch,))`. A cell of `%%tpu_run` does so with every name that it reads.",
         ("tensorflow/tensorflow#35404",),
     ),
@@ -161,8 +161,8 @@ STRATEGY = (
         "37",
         "A Keras 2 loss with automatic reduction",
         (r"Please use `tf\.keras\.losses\.Reduction\.SUM` or",),
-        "In a loop of one's own, Keras 2 cannot know whether to divide by a replica's batch or by "
-        "the global one. Keras 3 divides by the replica's and says nothing.",
+        "In a custom loop, Keras 2 cannot know whether to divide by a replica's batch or by the "
+        "global batch. Keras 3 divides by the replica's batch and raises no error.",
         "Make the loss with `reduction=tf.keras.losses.Reduction.NONE` and divide its sum by the "
         "global batch size (`tf.nn.compute_average_loss`).",
         ("OpenNMT/OpenNMT-tf#526",),
@@ -171,23 +171,23 @@ STRATEGY = (
         "38",
         "A global batch that does not divide",
         (r"The `global_batch_size` [^\n]{0,40} is not divisible by",),
-        "The global batch is shared out evenly among the replicas, and its size is not a multiple "
-        "of their number.",
+        "The global batch is divided evenly among the replicas, but its size is not a multiple of "
+        "their number.",
         "Choose a multiple of `strategy.num_replicas_in_sync`.",
         (_DISTRIBUTE_LIB,),
     ),
     Explanation(
         "39",
-        "strategy.reduce over an axis that is not there",
+        "strategy.reduce over an axis that does not exist",
         (
             Clue(
                 r"Invalid reduction dimension \(?-?\d+ for input with 0 dimension",
                 where=r"distribute_lib\.py[^\n]{0,60}\breduce\b|mean_reduce_helper",
             ),
         ),
-        "Each replica's value is a scalar, such as a mean loss, and axis=0 asks for the mean of "
-        "its rows. Means of means also give nan when the last batch leaves replicas empty.",
-        "`strategy.reduce(op, value, axis=None)`; or return per-example values, with "
+        "Each replica's value is a scalar, such as a mean loss, and axis=0 asks for the mean over "
+        "its rows. A mean of means is also nan if the last batch leaves some replicas empty.",
+        "Use `strategy.reduce(op, value, axis=None)`. Or return per-example values, with "
         "`drop_remainder=True` on the dataset.",
         ("tensorflow/tensorflow#61231", "tensorflow/tensorflow#41657"),
     ),
@@ -204,10 +204,10 @@ STRATEGY = (
             r"A collective in a replica function wants values of the same shape on all replicas",
             r"/CrossReplicaSum\S{0,99} of type AddN must have the same size and shape",
         ),
-        "Gathering puts the replicas' values together along one axis; along all others they must "
-        "be equal. Inside a replica function a TPU wants them equal along every axis.",
-        "Pad the values to one shape before they are gathered; use `drop_remainder=True` on the "
-        "dataset if a last batch is smaller.",
+        "Gathering joins the replicas' values along one axis; along all others their sizes must be "
+        "equal. Inside a replica function, a TPU requires equal sizes along every axis.",
+        "Pad the values to one shape before you gather them. If a last batch is smaller, use "
+        "`drop_remainder=True` on the dataset.",
         (_DISTRIBUTE_LIB,),
     ),
     Explanation(
@@ -218,10 +218,10 @@ STRATEGY = (
             r"`logical_device_id` not in range",
             r"Cannot assign a tensor to a logical device in SPMD mode",
         ),
-        "A replica has as many logical devices as its computation shape has cores, one by "
-        "default; in SPMD mode tensors are split, not assigned.",
-        "`%tpu_connect --computation-shape 1,1,1,2` gives two of them, numbered from 0; leave out "
-        "`--spmd` to assign tensors.",
+        "A replica has as many logical devices as its computation shape has cores: one by default. "
+        "In SPMD mode tensors are split, not assigned.",
+        "`%tpu_connect --computation-shape 1,1,1,2` makes two logical devices, numbered from 0. "
+        "Remove `--spmd` to assign tensors.",
         (_TPU_STRATEGY,),
     ),
     Explanation(
@@ -233,16 +233,16 @@ STRATEGY = (
             r"requested \d+ replicas but only \d+ replicas with shape",
         ),
         "The cores of a replica, or all replicas together, do not fit on the TPU's mesh.",
-        "Compare with `%tpu_topology`. A v3-8 has the mesh [2, 2, 1, 2]: [1, 1, 1, 2] with 4 "
-        "replicas fits it.",
+        "Compare the shape with `%tpu_topology`. A v3-8 has the mesh [2, 2, 1, 2]: [1, 1, 1, 2] "
+        "with 4 replicas fits it.",
         ("tensorflow: device_assignment.py",),
     ),
     Explanation(
         "43",
         "Keras compiles for the CPU of a TPU machine",
         (r"could not find registered transfer manager for platform Host",),
-        "Keras compiles by XLA where it can, and TensorFlow's TPU build has no XLA for the CPU: "
-        "the model was made outside the strategy's scope, or Keras is old.",
+        "Keras compiles with XLA where it can, but TensorFlow's TPU build has no XLA for the CPU. "
+        "The model was made outside the strategy's scope, or Keras is old.",
         "Make and compile the model in `strategy.scope()`, upgrade Keras, or compile with "
         "`jit_compile=False`.",
         ("keras-team/keras#19448", "tensorflow/tensorflow#61976"),
@@ -251,7 +251,7 @@ STRATEGY = (
         "44",
         "Augmentation layers in bfloat16",
         (r"Value for attr 'dtype' of bfloat16 is not in the list of allowed values",),
-        "Under mixed_bfloat16 some augmentation layers use image operations that do not know "
+        "Under mixed_bfloat16, some augmentation layers use image operations that do not support "
         "bfloat16.",
         'Make these layers with `dtype="float32"`, or augment in the input pipeline.',
         ("keras-team/keras#17508",),
@@ -264,8 +264,8 @@ STRATEGY = (
             r"Unable to retrieve embedding tables when using a TPU",
         ),
         "A TPU holds the tables of one TPUEmbedding, and they cannot be read from it directly.",
-        "Make only one in a scope. To read its tables, save a checkpoint and restore it in one "
-        "that is made outside the TPU's scope.",
+        "Make only one TPUEmbedding in a scope. To read its tables, save a checkpoint and restore "
+        "it in a TPUEmbedding made outside the TPU's scope.",
         ("tensorflow: tpu_embedding_v2.py",),
     ),
     Explanation(
@@ -275,22 +275,22 @@ STRATEGY = (
             r"Could not find device for node: \{\{node \w{0,40}TPUEmbedding",
             r"No OpKernel was registered to support Op '\w{0,40}TPUEmbedding",
         ),
-        "`tf.tpu.experimental.embedding.TPUEmbedding` keeps its tables in a part of a TPU that "
-        "nothing else has: TensorFlow has no other kernels for them, and a virtual TPU does not "
+        "`tf.tpu.experimental.embedding.TPUEmbedding` keeps its tables in a part of the hardware "
+        "that only a TPU has. TensorFlow has no other kernels for them, and a virtual TPU does not "
         "imitate them.",
         "Use `tf.tpu.experimental.embedding.TPUEmbeddingV0`, which looks its tables up on the "
-        "cores and takes the same tables and features, or an Embedding layer; or run this on a "
+        "cores and takes the same tables and features; or use an Embedding layer; or run this on a "
         "TPU.",
         ("tensorflow: tpu_embedding_v2.py", "tensorflow: tpu_embedding_v1.py"),
     ),
     Explanation(
         "49",
-        "A collective outside of a replica function",
+        "A collective outside a replica function",
         (r"device for node: \{\{node (?:AllToAll|CollectivePermute|CrossReplicaSum)\}\}",),
-        "Operations across replicas join the cores of a TPU while all of them run one function; "
-        "called by itself, such an operation has nobody to talk to.",
-        "Call it in the function that `strategy.run` runs, or in a cell of `%%tpu_run`; outside of "
-        "these there is `strategy.reduce`.",
+        "Operations across replicas connect the cores of a TPU while all of them run one function. "
+        "Called on its own, such an operation has no other core to exchange values with.",
+        "Call it in the function that `strategy.run` runs, or in a cell of `%%tpu_run`. Outside "
+        "them, use `strategy.reduce`.",
         ("tensorflow: tpu_ops.py",),
     ),
     Explanation(
@@ -300,19 +300,19 @@ STRATEGY = (
             r"Virtual devices cannot be modified after being initialized",
             r"needs \d+ logical CPU devices",
         ),
-        "The cores of a virtual TPU are made when TensorFlow starts, and a first operation has "
-        "started it already.",
+        "The cores of a virtual TPU are made when TensorFlow starts, but an earlier operation has "
+        "already started it.",
         "Restart the kernel and run `%tpu_connect --simulate ...` before any TensorFlow operation.",
         ("tensorflow: context.py",),
     ),
     Explanation(
         "70",
-        "Metrics of several replicas that are NaN, or too large by their number",
+        "Metrics of several replicas that are NaN or multiplied by the number of replicas",
         (_TOO_MUCH,),
-        "Keras 3 before 3.10 adds metrics up over the replicas: the loss and the accuracy that "
-        "`fit` prints are NaN, or too large by the number of replicas. The model itself learns.",
-        'Run `%pip install "keras>=3.10"`, then restart the kernel. `%tpu_doctor` says which '
-        "release is installed. With 3.10 or later NaN comes from the model or the data: "
+        "Keras 3 before 3.10 adds up the metrics of the replicas: the loss and the accuracy that "
+        "`fit` prints are NaN or multiplied by the number of replicas. The model itself learns.",
+        'Run `%pip install "keras>=3.10"`, then restart the kernel. `%tpu_doctor` shows which '
+        "release is installed. With 3.10 or later, NaN comes from the model or the data: "
         "`tf.debugging.enable_check_numerics()` on a CPU finds where.",
         ("tensorflow/tensorflow#86953", "keras-team/keras#19340", "keras-team/keras#21467"),
         rank=2,

@@ -1,4 +1,4 @@
-"""Errors of a TPU's workers, which have files and memory of their own, and of datasets."""
+"""Errors of datasets, and of a TPU's workers, which have their own files and memory."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from tpunb.errors.catalogue.entry import Clue, Explanation
 _REMOTE = r"Additional GRPC error information|root error\(s\) found|\[Op:"
 _UNAVAILABLE = r"\b(?:UnavailableError|Unavailable|UNAVAILABLE|INTERNAL): "
 _TARGET = r"\nAdditional GRPC error information from remote target /job:worker"
-# The worker itself is error 14.
+# If the worker's target is named, the worker died: error 14.
 _NO_ANSWER = r"failed to connect to all addresses(?![^\n]{0,300}" + _TARGET + ")"
 
 WORKERS = (
     Explanation(
         "12",
-        "A dataset from before connecting",
+        "A dataset made before connecting",
         (
             r"Encode\(\) method is not implemented for DatasetVariantWrapper",
-            # A dataset among what a function has captured, sent to a worker.
+            # A function captured a dataset and is sent to a worker.
             r"in order to run __inference_\w{1,200}\d: Unable to parse tensor proto",
         ),
         "A dataset or a tf.function that was made before connecting cannot be sent to the TPU's "
         "worker.",
-        "Connect first, with `%tpu_connect` at the top of the notebook; make datasets and "
+        "Connect first, with `%tpu_connect` at the top of the notebook, and make datasets and "
         "functions after it.",
         ("tensorflow/tensorflow#39913", "tensorflow/tensorflow#34932"),
     ),
@@ -32,7 +32,7 @@ WORKERS = (
             r"No OpKernel was registered to support Op '?TPUReplicate(?:dInput|dOutput|Metadata)",
             r"No registered 'TPUReplicate(?:dInput|dOutput|Metadata)' OpKernel",
         ),
-        "Other threads than the first do not place operations on the TPU's worker by default.",
+        "By default, only the first thread places operations on the TPU's worker.",
         'In that thread, call strategy.run within `with tf.device("/job:worker"):`.',
         ("tensorflow/tensorflow#44487",),
     ),
@@ -55,9 +55,9 @@ WORKERS = (
             r"/job:worker/\S{1,100}:(?:CPU|TPU):\d+ unknown device",
         ),
         "The connection to the worker broke. Most often the worker's host ran out of memory; "
-        "preemption and maintenance do the same.",
-        "Run `%tpu_connect` again and make the model anew. If it recurs, drop `dataset.cache()` "
-        "and lessen shuffle buffers and the batch.",
+        "preemption and maintenance have the same effect.",
+        "Run `%tpu_connect` again and make the model again. If the error recurs, remove "
+        "`dataset.cache()` and use a smaller batch and smaller shuffle buffers.",
         ("tensorflow/tpu#609", "tensorflow/tensorflow#36136", "tensorflow/tensorflow#47460"),
     ),
     Explanation(
@@ -68,31 +68,31 @@ WORKERS = (
             Clue(_NO_ANSWER, where=_REMOTE),
         ),
         "A generator or a py_function runs in the notebook's process, which a remote TPU worker "
-        "cannot reach. Differing versions of TensorFlow show the same message.",
-        "Feed the TPU by `tf.data.Dataset.from_tensor_slices` or TFRecord files with TensorFlow "
-        "operations only; use equal versions.",
+        "cannot reach. Different versions of TensorFlow cause the same message.",
+        "Feed the TPU from `tf.data.Dataset.from_tensor_slices` or TFRecord files with TensorFlow "
+        "operations only, and use equal versions.",
         ("tensorflow/tensorflow#63832", "tensorflow/tensorflow#39719"),
     ),
     Explanation(
         "16",
-        "A checkpoint that was cut short",
+        "An incomplete checkpoint",
         (
             Clue(
                 r"Read less bytes than requested|Checksum does not match: stored \d+ vs",
                 where=r"checkpoint\w*\.py|TensorBundle",
             ),
         ),
-        "Saving was interrupted, by the preemption of a TPU for example: the newest checkpoint is "
-        "not complete.",
-        "Restore the checkpoint before it: keep several (`tf.train.CheckpointManager(..., "
-        "max_to_keep=3)`).",
+        "Saving was interrupted, for example by the preemption of a TPU, so the newest checkpoint "
+        "is incomplete.",
+        "Restore the checkpoint before it. Keep several: `tf.train.CheckpointManager(..., "
+        "max_to_keep=3)`.",
         ("tensorflow/tensorflow#61552",),
     ),
     Explanation(
         "17",
         "A TPU Node cannot see this disk",
         (r"File system scheme '\[local\]' not implemented",),
-        "The worker of a TPU Node is another machine: it cannot read or write the files of the "
+        "The worker of a TPU Node is another machine. It cannot read or write files on the "
         "notebook's machine.",
         "Keep files in a bucket (`gs://...`), or use a TPU VM with `%tpu_connect local`. Save "
         'with `tf.train.CheckpointOptions(experimental_io_device="/job:localhost")`.',
@@ -107,26 +107,26 @@ WORKERS = (
         ),
         "The input pipeline calls Python (py_function, numpy_function, from_generator), and a "
         "remote TPU worker has no Python.",
-        "Write the pipeline in TensorFlow operations, or prepare TFRecord files; from_generator "
-        "is not supported there.",
+        "Write the pipeline in TensorFlow operations, or prepare TFRecord files. A remote worker "
+        "does not support from_generator.",
         ("tensorflow/tensorflow#24099", "tensorflow/tensorflow#32712"),
     ),
     Explanation(
         "19",
-        "A constant that is too large to send",
+        "A constant too large to send",
         (r"(?<!\d: )Unable to parse tensor proto",),
-        "An array of more than 2 GB became a constant of the graph, most often by "
-        "from_tensor_slices or fit with NumPy arrays; one message holds 2 GB at most.",
+        "An array of more than 2 GB became a constant of the graph, most often through "
+        "from_tensor_slices or fit with NumPy arrays. One message holds at most 2 GB.",
         "Write the data as TFRecord files and read them with `tf.data.TFRecordDataset`.",
         ("tensorflow/tensorflow#33747",),
     ),
     Explanation(
         "20",
-        "A dataset is sharded by its elements",
+        "A dataset sharded by its elements",
         (r"AUTO sharding policy will apply DATA sharding policy",),
         "The dataset is not made from files, so every worker reads all of it and keeps its own "
         "part. This is expected.",
-        "Nothing is wrong. To silence it: `options = tf.data.Options(); "
+        "Nothing is wrong. To silence the warning: `options = tf.data.Options(); "
         "options.experimental_distribute.auto_shard_policy = tf.data.experimental."
         "AutoShardPolicy.DATA; dataset = dataset.with_options(options)`.",
         ("tensorflow/tensorflow#45157",),
@@ -136,10 +136,11 @@ WORKERS = (
         "21",
         "Sparse or ragged input is prefetched to the TPU",
         (r"does not support distributed datasets with device prefetch when using sparse",),
-        "A TPU's memory cannot hold sparse and ragged tensors, and distributed datasets are "
-        "copied there by default.",
-        "Make it dense in the pipeline: `dataset.map(lambda x: x.to_tensor(shape=[None, 64]))` for "
-        "ragged batches, `tf.sparse.to_dense(x)` for sparse ones. If only the host reads it: "
+        "A TPU's memory cannot hold sparse or ragged tensors, but distributed datasets are copied "
+        "there by default.",
+        "Make the tensors dense in the pipeline: `dataset.map(lambda x: x.to_tensor(shape=[None, "
+        "64]))` for ragged batches, `tf.sparse.to_dense(x)` for sparse ones. If only the host "
+        "reads them: "
         "`strategy.experimental_distribute_dataset(dataset, tf.distribute.InputOptions("
         "experimental_fetch_to_device=False))`.",
         ("tensorflow: tpu_strategy.py",),
