@@ -13,27 +13,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tpunb.display.draw.colours import INK
+
 DPI = 100
 
-# A picture has no ground of its own, and lies on whatever the page's theme has. Its grey is
-# read on both: a contrast of 4.5 with white, and of 4.1 with JupyterLab's dark #111111.
-INK = "#70777f"
-FRAME = "#8c959fa0"
-GRID = "#8c959f48"
 ON_LIGHT = "#1f2328"
 """The colour of text on what is filled with a light colour."""
-
-HOST_COLOURS = (
-    "#0072b2",
-    "#d55e00",
-    "#008f68",
-    "#b3578c",
-    "#7f6a00",
-    "#3d8fc4",
-    "#5b4b9a",
-    "#8a4b2d",
-)
-"""Okabe and Ito's palette for the colour-blind, darkened where white text needs it."""
 
 POINTS = 72 / DPI
 """Points of a pixel: matplotlib measures lines and letters in these."""

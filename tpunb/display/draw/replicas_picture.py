@@ -14,14 +14,12 @@ from tpunb.display.describe.replicas import MAX_PREVIEWS, ReplicaValuesDescripti
 from tpunb.display.describe.statistics import limits_of
 from tpunb.display.describe.values import ReplicaValue
 from tpunb.display.draw.canvas import (
-    FRAME,
-    HOST_COLOURS,
-    INK,
     POINTS,
     Canvas,
     ascii_text,
     new_canvas,
 )
+from tpunb.display.draw.colours import FRAME, HOST_COLOURS, INK
 from tpunb.display.draw.replicas_text import (
     nested_values,
     nonfinite_phrase,

@@ -15,7 +15,8 @@ from tpunb.display.draw.connection_text import (
     connection_html,
     connection_text,
 )
-from tpunb.display.draw.curves_picture import curves_png, curves_text
+from tpunb.display.draw.curves_png import curves_png
+from tpunb.display.draw.curves_text import curves_text
 from tpunb.display.draw.model_tree import model_html, model_text
 from tpunb.display.draw.replicas_picture import replicas_png
 from tpunb.display.draw.replicas_text import replicas_html, replicas_text
@@ -58,10 +59,7 @@ def mimebundle(description: Description) -> dict[str, str | bytes]:
             "image/png": topology_png(description),
         }
     if isinstance(description, HistoryDescription):
-        forms: dict[str, str | bytes] = {"text/plain": curves_text(description)}
-        if description.panels:  # nothing to draw before the first step
-            forms["image/png"] = curves_png(description)
-        return forms
+        return curves_forms(description)
     for kind, as_text, as_html in _TABLES:
         if isinstance(description, kind):
             return {"text/plain": as_text(description), "text/html": as_html(description)}
@@ -72,3 +70,28 @@ def mimebundle(description: Description) -> dict[str, str | bytes]:
     if all(value.preview is None or value.preview.kind == "values" for value in values):
         return {"text/plain": plain, "text/html": replicas_html(description)}
     return {"text/plain": plain, "image/png": replicas_png(description)}
+
+
+def curves_forms(
+    description: HistoryDescription,
+    *,
+    scale: str = "linear",
+    smoothing: int = 0,
+    spread: bool = True,
+) -> dict[str, str | bytes]:
+    """Return the text of training curves and, once there is something to draw, the picture.
+
+    Args:
+        description: The curves.
+        scale: See `curves_png`, as for the others.
+        smoothing: Weight of the moving average in percent.
+        spread: Whether to draw the spread over replicas.
+    """
+    text = curves_text(description)
+    if not description.panels:
+        return {"text/plain": text}
+    try:
+        picture = curves_png(description, scale=scale, smoothing=smoothing, spread=spread)
+    except ImportError as error:
+        return {"text/plain": f"{text}\nNo picture: {error}. Run: pip install matplotlib"}
+    return {"text/plain": text, "image/png": picture}

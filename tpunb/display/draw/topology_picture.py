@@ -15,7 +15,8 @@ from tpunb.display.describe.topology_description import (
     group_shades,
     planes_of,
 )
-from tpunb.display.draw.canvas import HOST_COLOURS, ON_LIGHT, Canvas, ascii_text, new_canvas
+from tpunb.display.draw.canvas import ON_LIGHT, Canvas, ascii_text, new_canvas
+from tpunb.display.draw.colours import HOST_COLOURS
 from tpunb.display.draw.topology_text import (
     core_label,
     topology_phrases,

@@ -18,7 +18,7 @@ from tpunb.display.describe.topology_description import (
     describe_topology,
     group_shades,
 )
-from tpunb.display.draw.canvas import HOST_COLOURS
+from tpunb.display.draw.colours import HOST_COLOURS
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.draw.topology_text import (
     topology_phrases,
