@@ -12,9 +12,7 @@ from PIL import Image
 
 from tpunb.display.describe.history_description import describe_history
 from tpunb.display.describe.replicas import describe_replica_values
-from tpunb.display.describe.topology_description import describe_accelerator
 from tpunb.display.draw.static_forms import mimebundle
-from tpunb.tpu.types import accelerator
 from tpunb.training.history import History
 
 
@@ -27,8 +25,6 @@ def curves() -> Any:
 PICTURES: dict[str, Callable[[], Any]] = {
     "curves": curves,
     "values": lambda: describe_replica_values(np.arange(400.0).reshape(20, 20)),
-    "topology": lambda: describe_accelerator(accelerator("v3-8")),
-    "dots": lambda: describe_accelerator(accelerator("v5p-17920")),
 }
 
 

@@ -81,7 +81,7 @@ def test_the_largest_topology_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     widget = tpunb.TopologyWidget(description)
     bundle = widget.static_bundle()
     assert description.num_chips == 8960
-    assert sent(widget) + len(bundle["image/png"]) + len(bundle["text/plain"]) < 100_000
+    assert sent(widget) + len(bundle["text/html"]) + len(bundle["text/plain"]) < 300_000
     assert max(map(len, bundle["text/plain"].splitlines())) < 120
 
 
@@ -110,7 +110,7 @@ def test_a_live_display_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     static = widget.static_bundle()
     monkeypatch.setattr(widget, "static_bundle", lambda: drawn.append(1) or static)
     bundle, metadata = widget.live_bundle()
-    assert bundle.keys() == {VIEW, "text/plain", "image/png"}
+    assert bundle.keys() == {VIEW, "text/plain", "text/html"}
     assert bundle["text/plain"] == static["text/plain"]
     assert "tpunb" in metadata
     assert drawn == [1]
@@ -177,7 +177,8 @@ def test_names_of_topologies_are_text() -> None:
         widget = tpunb.TopologyWidget(description)
         assert widget.header["name"] == words
         bundle = widget.static_bundle()
-        assert bundle.keys() == {"text/plain", "image/png"}
+        assert bundle.keys() == {"text/plain", "text/html"}
+        assert Tags(bundle["text/html"]).names <= {"div", "img"}
         assert words in bundle["text/plain"]
 
 
@@ -287,7 +288,7 @@ def test_values_of_a_closed_connection() -> None:
     topology.send = lambda content, buffers=(): told.append(content)  # type: ignore[method-assign]
     topology._handle_custom_msg({"request": "memory"}, [])
     assert len(told) == 1
-    assert topology.static_bundle()["image/png"]
+    assert topology.static_bundle()["text/html"]
 
 
 def test_deleted_variables(tf: Any) -> None:

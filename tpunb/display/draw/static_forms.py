@@ -20,7 +20,7 @@ from tpunb.display.draw.curves_text import curves_text
 from tpunb.display.draw.model_tree import model_html, model_text
 from tpunb.display.draw.replicas_picture import replicas_png
 from tpunb.display.draw.replicas_text import replicas_html, replicas_text
-from tpunb.display.draw.topology_picture import topology_png
+from tpunb.display.draw.topology_svg import topology_html
 from tpunb.display.draw.topology_text import topology_text
 from tpunb.tpu.annotations import Annotations
 
@@ -37,6 +37,7 @@ _TABLES: tuple[tuple[type, Callable[..., str], Callable[..., str]], ...] = (
     (Annotations, annotations_text, annotations_html),
     (ConnectionDescription, connection_text, connection_html),
     (LayerNode, model_text, model_html),
+    (TopologyDescription, topology_text, topology_html),
 )
 
 
@@ -53,11 +54,6 @@ def mimebundle(description: Description) -> dict[str, str | bytes]:
         `text/plain` and either `image/png` (as bytes) or `text/html`. The same
         description gives the same bytes.
     """
-    if isinstance(description, TopologyDescription):
-        return {
-            "text/plain": topology_text(description),
-            "image/png": topology_png(description),
-        }
     if isinstance(description, HistoryDescription):
         return curves_forms(description)
     for kind, as_text, as_html in _TABLES:
