@@ -100,7 +100,7 @@ def test_large_values_are_neither_copied_nor_sent(distributed: Any, tf: Any) -> 
     tracemalloc.stop()
     assert peak < whole / 4
     assert sent(widget) < 400_000
-    assert len(bundle["image/png"]) < 400_000
+    assert len(bundle["text/html"]) < 500_000
     assert all("error" not in answer for answer in answers(widget))
 
 
@@ -153,8 +153,23 @@ def test_text_in_values_is_never_markup(tf: Any, distributed: Any) -> None:
         # The widget's DOM is of words nodes: its header is data.
         json.dumps(widget.header)
         tags = Tags(bundle.get("text/html", ""))
-        known = {"table", "thead", "tbody", "tr", "th", "td", "div", "span", "pre", "wbr"}
+        known = {
+            "table",
+            "thead",
+            "tbody",
+            "tr",
+            "th",
+            "td",
+            "div",
+            "span",
+            "pre",
+            "wbr",
+            "b",
+            "img",
+        }
         assert tags.names <= known
+        pictures = [attributes["src"] for tag, attributes in tags.found if tag == "img"]
+        assert all(str(source).startswith("data:image/") for source in pictures)
         assert not {name for name in tags.attributes if name.startswith("on")}
         assert "text/html" not in bundle or tags.words
         assert bundle["text/plain"]
@@ -263,7 +278,7 @@ def test_only_what_is_not_finite_or_extreme(distributed: Any, kind: Any) -> None
     widget = tpunb.ReplicasWidget(value)
     json.dumps(widget.header, allow_nan=False)
     assert all("error" not in answer for answer in answers(widget))
-    assert widget.static_bundle()["image/png"]
+    assert "<img" in widget.static_bundle()["text/html"]
 
 
 # -- Gone
@@ -281,7 +296,7 @@ def test_values_of_a_closed_connection() -> None:
         topology = tpunb.TopologyWidget(connection)
     for widget in widgets:
         answers(widget)
-        assert widget.live_bundle()[0]["image/png"]
+        assert "<img" in widget.live_bundle()[0]["text/html"]
     for value in (variable, step):
         assert tpunb.ReplicasWidget(value).static_bundle()["text/plain"]
     told: list[Any] = []
@@ -296,7 +311,7 @@ def test_deleted_variables(tf: Any) -> None:
     widget = tpunb.ReplicasWidget(variable)
     tf.raw_ops.DestroyResourceOp(resource=variable.handle)
     answers(widget)
-    assert widget.static_bundle()["image/png"]
+    assert "<img" in widget.static_bundle()["text/html"]
     later = tpunb.ReplicasWidget([variable, 1])
     assert len(later.header["sections"]) == 2
     assert later.static_bundle()["text/plain"]
@@ -441,7 +456,11 @@ def test_programs_save_static_forms(saved: Path) -> None:
     assert not any(VIEW in bundle for bundle in bundles)
     # A saved state would be larger than all the rest, and wants a script from a CDN.
     assert "widgets" not in notebook["metadata"]
-    assert sum("image/png" in bundle for bundle in bundles) >= 4
+    pictures = [
+        "image/png" in bundle or "<img" in "".join(bundle.get("text/html", []))
+        for bundle in bundles
+    ]
+    assert sum(pictures) >= 4
     assert all("text/plain" in bundle for bundle in bundles)
     assert saved.stat().st_size < 1_000_000
 
@@ -451,7 +470,9 @@ def test_programs_save_static_forms(saved: Path) -> None:
 def test_a_page_of_static_forms(saved: Path) -> None:
     nbconvert = pytest.importorskip("nbconvert")
     page, _ = nbconvert.HTMLExporter().from_filename(str(saved))
-    assert page.count('src="data:image/png') == saved.read_text().count('"image/png"')
+    saved_text = saved.read_text()
+    kept = saved_text.count('"image/png"') + saved_text.count('src=\\"data:image/')
+    assert page.count('src="data:image/') == kept > 4
     assert "<table" in page
     assert not re.search(r"widget-view|widget-state|anywidget|html-manager", page)
     assert "Error displaying widget" not in page
