@@ -73,8 +73,9 @@ WIDGETS: dict[str, Callable[[], Any]] = {
     "planes": lambda: TopologyWidget("v4-128"),
     "pod": lambda: TopologyWidget("v5e-256", selected=[3]),
     "program": lambda: ProgramsWidget(made.FITS),
-    "too large": lambda: ProgramsWidget(several(), chosen=1),
-    "refused": lambda: ProgramsWidget(several(), chosen=2),
+    "programs": lambda: ProgramsWidget(several()),
+    "too large": lambda: ProgramsWidget(made.TOO_LARGE),
+    "refused": lambda: ProgramsWidget(made.REFUSED),
     **{
         name: lambda make=make, state=state: ReplicasWidget(make(), **state)
         for name, (make, state) in GALLERY.items()
