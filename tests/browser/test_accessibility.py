@@ -22,6 +22,7 @@ from tpunb.display.describe.topology_description import describe_accelerator
 from tpunb.display.draw.connection_text import annotations_html, facts_html
 from tpunb.display.draw.doctor_html import doctor_html
 from tpunb.display.draw.programs_html import programs_html
+from tpunb.display.draw.replicas_html import replicas_html
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.draw.topology_svg import topology_html
 from tpunb.display.widgets.curves import CurvesWidget
@@ -110,6 +111,14 @@ FORMS: dict[str, Callable[[], str]] = {
                 PerReplica(*[np.array([k % 3, np.nan, np.inf, 1.0]) for k in range(8)])
             )
         )["text/html"]
+    ),
+    "panels": lambda: replicas_html(
+        describe_replica_values(
+            PerReplica(*[np.linspace(-1, 1, 640).reshape(64, 10) * (k + 1) for k in range(8)])
+        )
+    ),
+    "curves": lambda: replicas_html(
+        describe_replica_values(PerReplica(*[np.arange(300.0) * k for k in range(8)]))
     ),
     "topology": lambda: topology_html(describe_accelerator(accelerator("v4-32"))),
     "model": lambda: str(mimebundle(tree())["text/html"]),

@@ -17,7 +17,9 @@ class TopologyView {
     this.title = element("h3", { class: "tpunb-title" });
     this.facts = element("div", { class: "tpunb-facts" });
     this.tools = element("div", { class: "tpunb-toolbar" });
-    this.mesh = element("div", { tabindex: "0", role: "application", class: "tpunb-mesh" });
+    // Else JupyterLab takes the keys for commands: Enter would edit the cell.
+    this.mesh = element("div", { tabindex: "0", role: "application", class: "tpunb-mesh",
+      "data-lm-suppress-shortcuts": "true" });
     this.tip = element("div", { class: "tpunb-tip", hidden: true });
     this.spoken = element("div", { class: "tpunb-unseen", "aria-live": "polite" });
     this.legend = element("div", { class: "tpunb-legend" });
