@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 from support import programs as made
@@ -179,6 +180,15 @@ def test_the_heaviest_rows_are_shown_and_the_rest_opens() -> None:
     assert rest.count("data-code") == 39
     assert rest.count("rows</summary>") == html.count("All 11 rows") == 0
     assert "All " not in html_of(made.FITS)
+
+
+def test_lines_that_take_nothing_are_not_among_the_heaviest() -> None:
+    code = tuple(
+        CodeLine(SourceLine(made.CELL, number), f"x = {number}") for number in range(2, 30)
+    )
+    html = html_of(dataclasses.replace(made.FITS, lines=code))
+    heaviest = html.partition("All 28 lines")[0]
+    assert re.findall(r'data-code="(\d+)"', heaviest) == ["4", "6", "8", "9"]
 
 
 def test_huge_programs_are_drawn_with_little_work() -> None:

@@ -196,6 +196,7 @@ def test_colours_of_a_program() -> None:
     over = colourings(replace(needs, needed_bytes=17 * 2**30))[-1]
     assert over.legend[1].text == "needs 17 GiB · 1.52 GiB too much"
     assert over.fills != colourings(needs)[-1].fills
+    assert over.fills[0] in topology_drawing(replace(needs, needed_bytes=17 * 2**30)).svg
 
 
 def luminance(colour: str) -> float:

@@ -113,7 +113,7 @@ def _program(program: Program) -> str:
     if tables["lines"].rows:
         lines = tables["lines"]
         draw = functools.partial(_code, timed=time is not None, held=memory is not None)
-        parts.append(_opening(lines, lines.heaviest(HEAVIEST), "lines", draw))
+        parts.append(_opening(lines, _heaviest_lines(lines), "lines", draw))
     for name, title, is_open in (
         ("layers", "Layers", True),
         ("operations", "Operations", False),
@@ -169,6 +169,13 @@ def _memory(memory: ProgramMemory) -> Markup:
 def _swatch(colour: str) -> str:
     style = "display:inline-block;width:9px;height:9px;border-radius:2px;margin:0 4px 0 0"
     return f'<span style="{style};background:{colour}"></span>'
+
+
+def _heaviest_lines(lines: shown.Table) -> shown.Table:
+    """Return the heaviest lines, without those that take nothing: the code is below."""
+    heaviest = lines.heaviest(HEAVIEST)
+    rows = [row for row in heaviest.rows if row.problem or row.share or row.size]
+    return replace(heaviest, rows=rows)
 
 
 def _opening(

@@ -65,7 +65,7 @@ def colourings(topology: TopologyDescription) -> list[Colouring]:
         (True, by_host),
         (topology.num_replicas > 0, _by_replica),
         (several_parts, _by_logical_device),
-        (topology.usable_bytes > 0, _by_program),
+        (topology.usable_bytes > 0, by_program),
     )
     return [make(topology) for applies, make in known if applies]
 
@@ -98,7 +98,7 @@ def _by_logical_device(topology: TopologyDescription) -> Colouring:
     return _colouring("logical", "logical device", topology, fills, legend)
 
 
-def _by_program(topology: TopologyDescription) -> Colouring:
+def by_program(topology: TopologyDescription) -> Colouring:
     """Colour cores by the share of their memory that the compiled program needs."""
     needed, usable = topology.needed_bytes, topology.usable_bytes
     over = f" · {byte_count(needed - usable)} too much" if needed > usable else ""

@@ -25,7 +25,7 @@ from tpunb.display.describe.topology_description import (
     planes_of,
 )
 from tpunb.display.draw.colours import HOST_COLOURS, INK
-from tpunb.display.draw.topology_colours import Colouring, by_host
+from tpunb.display.draw.topology_colours import Colouring, by_host, by_program
 from tpunb.display.draw.topology_text import core_label, topology_phrases
 
 MAX_DRAWN_CHIPS = 256
@@ -101,7 +101,7 @@ def topology_drawing(topology: TopologyDescription) -> TopologyDrawing:
     has_dots = _has_dots(topology)
     page = (_dots_page if has_dots else _chips_page)(topology)
     corners, core = _core_boxes(topology, page, has_dots)
-    colouring = by_host(topology)
+    colouring = by_program(topology) if topology.usable_bytes else by_host(topology)
     planes = planes_of(topology)
     parts: list[str] = [_plane_titles(page, planes, has_dots)]
     if has_dots:

@@ -23,8 +23,8 @@ class TopologyView {
     this.tip = element("div", { class: "tpunb-tip", hidden: true });
     this.spoken = element("div", { class: "tpunb-unseen", "aria-live": "polite" });
     this.legend = element("div", { class: "tpunb-legend" });
-    this.clear = button("", "Select no replica", () => this.shared.select([]));
-    this.clear.dataset.testid = "tpunb-clear";
+    this.clear = element("button", { type: "button", class: "tpunb-button", "data-testid": "tpunb-clear",
+      click: () => this.shared.select([]) });
     this.root.append(this.title, this.facts, this.tools, this.mesh, this.legend, this.tip, this.spoken);
     this.rebuild = oncePerFrame(() => this.build());
     this.shared = sharedSelection(model, () => this.mark());
