@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tpunb.display.describe.history_description import HistoryDescription
-from tpunb.display.draw.colours import FRAME, GRID, HOST_COLOURS, INK
+from tpunb.display.draw.colours import FRAME, HOST_COLOURS, INK
 from tpunb.display.draw.curves_text import curves_heading
 from tpunb.training.curves_figure import Panel, curves_figure
 
@@ -31,7 +31,8 @@ _STYLE: dict[Any, Any] = {
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
-    "grid.color": GRID,
+    "grid.color": INK,
+    "grid.alpha": 0.25,  # matplotlib 3.8 ignores that of the colour
 }
 
 
