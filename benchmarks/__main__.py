@@ -138,7 +138,7 @@ def _training(args: argparse.Namespace) -> Iterator[Result]:
 
 
 def _shared(args: argparse.Namespace) -> Iterator[Result]:
-    """Steps of replicas that all get one tensor, against one device that gets it."""
+    """Measure steps of replicas that all get one tensor, against one device that gets it."""
     for cores, wanted in ((8, 1.3), (32, 1.1), (128, 1.1)):
         times = _run("shared", "later", str(cores))
         ours, peer = (tuple(times[name]) for name in ("ours", "peer"))

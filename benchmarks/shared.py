@@ -40,7 +40,7 @@ def later(cores: int) -> dict[str, list[float]]:
 
 
 def _step(cores: int) -> Callable[[], Any]:
-    """A training step of an MLP by hand, which returns each replica's loss."""
+    """Return a training step of an MLP by hand, which returns each replica's loss."""
     import tensorflow as tf
 
     from tpunb.virtual import VirtualTPUStrategy

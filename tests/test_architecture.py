@@ -133,6 +133,14 @@ def test_rooms_import_downwards() -> None:
     assert not upwards
 
 
+def test_what_is_compiled_does_not_know_how_it_is_shown() -> None:
+    assert not [
+        module
+        for module, _, other in ARROWS
+        if room(module) == "compiler" and room(other) == "display"
+    ]
+
+
 def test_modules_import_in_no_circle() -> None:
     """Imports in functions and for types count too."""
     sources: dict[str, set[str]] = {}

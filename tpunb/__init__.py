@@ -17,6 +17,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tpunb.tpu.program_display import ProgramDisplay, register_program_display
 from tpunb.version import __version__
 
 if TYPE_CHECKING:
@@ -137,6 +138,15 @@ def __getattr__(name: str) -> Any:
         if name in _PUBLIC_MODULES:
             return importlib.import_module(f"{__name__}.{name}")
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def _program_display() -> ProgramDisplay:
+    from tpunb.display import compiled_programs
+
+    return compiled_programs
+
+
+register_program_display(_program_display)
 
 
 def __dir__() -> list[str]:

@@ -18,16 +18,20 @@ from test_replicas import GALLERY, distributed  # noqa: F401
 from tpunb.display import live_progress
 from tpunb.display.describe.model_description import LayerNode, ModelVariable
 from tpunb.display.describe.replicas import describe_replica_values
+from tpunb.display.describe.topology_description import describe_accelerator
 from tpunb.display.draw.connection_text import annotations_html, facts_html
 from tpunb.display.draw.doctor_html import doctor_html
 from tpunb.display.draw.programs_html import programs_html
+from tpunb.display.draw.replicas_html import replicas_html
 from tpunb.display.draw.static_forms import mimebundle
+from tpunb.display.draw.topology_svg import topology_html
 from tpunb.display.widgets.curves import CurvesWidget
 from tpunb.display.widgets.programs import ProgramsWidget
 from tpunb.display.widgets.replicas import ReplicasWidget
 from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.errors.explain import explain
 from tpunb.tpu.annotations import Annotations
+from tpunb.tpu.types import accelerator
 from tpunb.training.history import History
 from tpunb.training.profile import Operation, Profile, StepTimes
 
@@ -68,11 +72,11 @@ WIDGETS: dict[str, Callable[[], Any]] = {
     "broken": lambda: by_hand(CurvesWidget(broken())),
     "runs": lambda: by_hand(CurvesWidget(runs(), smoothing=60)),
     "planes": lambda: TopologyWidget("v4-128"),
-    "space": lambda: TopologyWidget("v4-128", mode="3d"),
     "pod": lambda: TopologyWidget("v5e-256", selected=[3]),
     "program": lambda: ProgramsWidget(made.FITS),
-    "too large": lambda: ProgramsWidget(several(), chosen=1),
-    "refused": lambda: ProgramsWidget(several(), chosen=2),
+    "programs": lambda: ProgramsWidget(several()),
+    "too large": lambda: ProgramsWidget(made.TOO_LARGE),
+    "refused": lambda: ProgramsWidget(made.REFUSED),
     **{
         name: lambda make=make, state=state: ReplicasWidget(make(), **state)
         for name, (make, state) in GALLERY.items()
@@ -108,6 +112,15 @@ FORMS: dict[str, Callable[[], str]] = {
             )
         )["text/html"]
     ),
+    "panels": lambda: replicas_html(
+        describe_replica_values(
+            PerReplica(*[np.linspace(-1, 1, 640).reshape(64, 10) * (k + 1) for k in range(8)])
+        )
+    ),
+    "curves": lambda: replicas_html(
+        describe_replica_values(PerReplica(*[np.arange(300.0) * k for k in range(8)]))
+    ),
+    "topology": lambda: topology_html(describe_accelerator(accelerator("v4-32"))),
     "model": lambda: str(mimebundle(tree())["text/html"]),
     "program": lambda: programs_html([made.TOO_LARGE]),
     "programs": lambda: programs_html(several()),

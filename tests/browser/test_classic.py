@@ -121,7 +121,7 @@ def select_a_core(page: Any) -> None:
     """What is selected in one display is selected in the other."""
     expect(widget(page, "topology")).to_have_attribute("data-replicas", "8")
     expect(widget(page, "replicas")).to_have_attribute("data-replicas", "8")
-    widget(page, "topology").locator("canvas").first.focus()
+    widget(page, "topology").locator(".tpunb-mesh").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     for name in ("topology", "replicas"):

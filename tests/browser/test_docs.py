@@ -48,19 +48,10 @@ def topology(host: Host, page: Any) -> Any:
     root = drawn(page)
     page.wait_for_function(FRAMES)
     x, y = places(page, root)[10]
-    root.locator("canvas").hover(position={"x": x, "y": y})
+    root.locator(".tpunb-mesh").hover(position={"x": x, "y": y})
     expect(root).to_have_attribute("data-hover", "10")
     expect(root).to_have_attribute("data-selected", "5")
     expect(root.locator(".tpunb-tip")).to_contain_text("replica 5, logical device 0")
-    return root
-
-
-def topology_3d(host: Host, page: Any) -> Any:
-    """The mesh in space."""
-    host(lambda: TopologyWidget("v4-128", mode="3d"))
-    root = drawn(page)
-    expect(root).to_have_attribute("data-mode", "3d")
-    expect(root).to_have_attribute("data-chips", "64")
     return root
 
 
@@ -130,14 +121,13 @@ def programs(host: Host, page: Any) -> Any:
     types = TpuPrograms([made.FITS, made.TOO_LARGE, made.REFUSED, made.UNKNOWN])
     host(lambda: ProgramsWidget(types))
     root = page.locator("[data-testid=tpunb-programs]")
-    expect(root).to_have_attribute("data-tpu", "v3-8")
-    expect(root.locator("[data-bar=time]")).to_have_count(4)
+    root.get_by_text("TPU v3-8 ·").click()
+    expect(root.get_by_text("110 ms to 174 ms a call (estimated)")).to_be_visible()
     return root
 
 
 SCENES: dict[str, Scene] = {
     "topology": topology,
-    "topology-3d": topology_3d,
     "replicas": replicas,
     "replicas-difference": replicas_difference,
     "curves": curves,

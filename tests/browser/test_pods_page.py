@@ -27,15 +27,7 @@ def test_a_pod(book: Callable[..., Book], page: Any, screenshot: Any) -> None:
     expect(page.get_by_text("starting 2 workers on this machine")).to_be_visible()
     expect(page.get_by_text("Its hosts are 2 workers on this machine")).to_be_visible()
     expect(page.get_by_text("Connected.", exact=True)).to_be_visible()
-    # JupyterLab may make a display before it puts it on the page, and takes it off to draw it anew.
-    page.wait_for_function(
-        """() => {
-            const canvas = document.querySelector('[data-testid="tpunb-topology"] canvas');
-            if (!canvas) return false;
-            const { width, height } = canvas;
-            return canvas.getContext('2d').getImageData(0, 0, width, height).data.some(Boolean);
-        }"""
-    )
+    expect(page.locator('[data-testid="tpunb-topology"] .tpunb-cores path').first).to_be_visible()
     expect(page.get_by_text("gone, or restarted")).to_be_visible()
     screenshot(name="lost")
     opened.run_cell(3)  # the error has ended "run all"

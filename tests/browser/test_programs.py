@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -23,88 +24,93 @@ def several() -> TpuPrograms:
 
 def shown(page: Any) -> Any:
     root = page.locator(ROOT)
-    root.and_(page.locator("[data-rows]")).wait_for()
+    root.and_(page.locator("[data-tables]")).wait_for()
     return root
 
 
-def bars(root: Any, kind: str) -> list[str]:
-    script = "(all) => all.map((bar) => bar.style.width)"
-    widths: list[str] = root.locator(f"[data-bar={kind}]").evaluate_all(script)
-    return widths
+def codes(root: Any) -> list[str]:
+    """The numbers of the lines of the first table, as they are shown."""
+    texts: list[str] = root.locator("table").first.locator("[data-code]").all_inner_texts()
+    return texts
 
 
-def test_lines_with_their_shares(host: Host, page: Any) -> None:
+def test_the_page_is_that_which_is_saved(host: Host, page: Any) -> None:
     host(lambda: ProgramsWidget(made.FITS))
     root = shown(page)
-    expect(root).to_have_attribute("data-verdict", "compiles")
-    expect(root).to_have_attribute("data-rows", "8")
-    assert bars(root, "time") == ["46%", "12%", "30%", "12%"]
-    expect(root.locator("tbody tr").nth(2)).to_contain_text("46%")
-    expect(root.locator("code").nth(2)).to_have_text(made.LINES[2].text)
+    expect(root).to_contain_text("Compiles and fits: 3.4 GiB of 15.48 GiB a core (22%).")
     expect(root).to_contain_text("110 ms to 174 ms a call")
+    assert codes(root) == ["2", "3", "4", "5", "6", "7", "8", "9"]
     expect(root.get_by_role("img").first).to_have_attribute(
-        "aria-label", "Memory: 3.4 GiB of 15.48 GiB a core (22%)"
+        "aria-label", re.compile(r"^3.4 GiB of 15.48 GiB a core \(22%\): variables 98 MiB")
     )
 
 
-def test_views_and_order_are_the_models(host: Host, page: Any) -> None:
-    widget = host(lambda: ProgramsWidget(made.FITS))
+def test_tables_are_sorted_by_a_press_on_a_head(host: Host, page: Any) -> None:
+    host(lambda: ProgramsWidget(made.FITS))
     root = shown(page)
-    root.get_by_label("sort by").select_option("time")
-    expect(root.locator("code").first).to_have_text(made.LINES[2].text)
-    root.get_by_role("button", name="The layers of the model").click()
-    expect(root).to_have_attribute("data-view", "layers")
-    expect(root.locator("tbody th").first).to_have_text("conv1")
-    widget.deliver()
-    assert (widget.widget.view, widget.widget.order) == ("layers", "time")
-    widget.widget.view = "padding"
+    in_order = codes(root)
+    by_time = root.get_by_role("button", name="Sort by time").first
+    by_time.focus()
+    page.keyboard.press("Enter")
+    assert codes(root)[:4] == ["4", "8", "6", "9"]
+    expect(root.locator("th[aria-sort]")).to_have_text("time")
+    root.get_by_role("button", name="Sort by memory").first.click()
+    assert codes(root)[:2] == ["4", "8"]
+    expect(root.locator("th[aria-sort]")).to_have_text("memory")
+    root.get_by_role("button", name="Sort by memory").first.click()
+    assert codes(root) == in_order
+    expect(root.locator("th[aria-sort]")).to_have_count(0)
+
+
+def test_a_tensors_line_leads_to_the_code(host: Host, page: Any) -> None:
+    host(lambda: ProgramsWidget(made.FITS))
+    root = shown(page)
+    root.get_by_text("Padding", exact=True).click()
     expect(root).to_contain_text("512 MiB for 40.5 MiB of numbers, 12.6 times")
     root.get_by_title("Show line 6").click()
     expect(root.locator("tr[data-picked]")).to_contain_text("logits")
 
 
-def test_types_by_keyboard(host: Host, page: Any) -> None:
+def test_types_open_by_keyboard(host: Host, page: Any) -> None:
     host(lambda: ProgramsWidget(several()))
     root = shown(page)
-    expect(root).to_have_attribute("data-tpu", "v3-8")
-    button = root.get_by_role("button", name="v2-8")
-    button.focus()
+    fits = root.get_by_text("TPU v2-8 ·")
+    expect(root.get_by_text("1.62 GiB too much", exact=True)).to_be_hidden()
+    fits.focus()
     page.keyboard.press("Enter")
-    expect(root).to_have_attribute("data-tpu", "v2-8")
-    expect(root.get_by_role("button", name="v2-8")).to_be_focused()
-    expect(root.locator(".tpunb-programs-over")).to_be_visible()
-    expect(root).to_contain_text("1.62 GiB too much")
-    expect(root.locator("tr[data-problem]")).to_contain_text("4 ✗")
-    root.get_by_role("button", name="v5e-8").click()
-    expect(root).to_have_attribute("data-verdict", "refused")
-    expect(root.locator("li").first).to_contain_text("StringJoin has no kernel.")
-    root.get_by_role("button", name="v6e-8").click()
-    expect(root).to_have_attribute("data-rows", "0")
+    expect(root.get_by_text("1.62 GiB too much", exact=True)).to_be_visible()
+    expect(root.locator("[data-code='4']:visible")).to_have_text("4 ✗")
+    root.get_by_text("TPU v5e-8 ·").click()
+    expect(root.get_by_text("StringJoin has no kernel.")).to_be_visible()
 
 
 def test_another_program_in_place(host: Host, page: Any) -> None:
-    hosted = host(lambda: ProgramsWidget(several(), chosen=3))
+    hosted = host(lambda: ProgramsWidget(made.FITS))
     root = shown(page)
-    expect(root).to_have_attribute("data-tpu", "v6e-8")
+    root.get_by_text("Operations", exact=True).click()
+    open_before = root.locator("details[open]").count()
+    assert hosted.widget.update(made.FITS)
+    expect(root.locator("details[open]")).to_have_count(open_before)
     assert hosted.widget.update(made.TOO_LARGE)
-    expect(root).to_have_attribute("data-tpu", "v2-8")
+    expect(root).to_contain_text("TPU v2-8")
 
 
 def test_text_is_no_markup(host: Host, page: Any) -> None:
     host(lambda: ProgramsWidget(TpuPrograms([made.hostile(), made.FITS])))
     root = shown(page)
-    expect(root.locator("code")).to_have_text(made.HOSTILE)
-    for name in ("layers", "operations", "collectives", "largest", "padding"):
-        root.locator(f"[data-key='view {name}']").click()
-        expect(root).to_have_attribute("data-view", name)
-        assert root.locator("img").count() == 0
+    expect(root).to_contain_text(made.HOSTILE)
+    assert root.locator("img, script").count() == 0
 
 
-def test_huge_programs(host: Host, page: Any) -> None:
+def test_huge_programs_show_the_heaviest_rows_and_open_for_more(host: Host, page: Any) -> None:
     host(lambda: ProgramsWidget(made.huge()))
     root = shown(page)
-    expect(root).to_have_attribute("data-rows", "200")
-    expect(root).to_contain_text("and 19,799 more")
+    assert len(codes(root)) == 10
+    before = root.bounding_box()["height"]
+    assert before < 1000
+    root.get_by_text("80 of 19,999 lines").click()
+    expect(root).to_contain_text("and 19,919 more")
+    assert root.bounding_box()["height"] > 2 * before
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -114,8 +120,9 @@ def test_nothing_sticks_out(theme: str, width: int, host: Host, page: Any) -> No
     page.set_viewport_size({"width": width, "height": 900})
     if theme == "dark":
         page.evaluate("document.body.classList.add('dark')")
-    host(lambda: ProgramsWidget(several(), chosen=1 if theme == "dark" else 0))
+    host(lambda: ProgramsWidget(several()))
     root = shown(page)
+    root.get_by_text("TPU v2-8 ·" if theme == "dark" else "TPU v3-8 ·").click()
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=str(SCREENSHOTS / f"programs-{theme}-{width}.png"), full_page=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -65,7 +65,7 @@ def test_topology(sandboxed: Any, screenshot: Any) -> None:
     hosted, frame = sandboxed(lambda: TopologyWidget(shown))
     root = frame.locator('[data-testid="tpunb-topology"]')
     expect(root).to_have_attribute("data-chips", "16")
-    root.locator("canvas").first.click()
+    root.locator(".tpunb-mesh").click()
     hosted.deliver()
     screenshot()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 from support import programs as made
@@ -145,7 +146,10 @@ def test_every_text_is_escaped() -> None:
         *("div", "span", "table", "thead", "tbody", "tr", "th", "td"),
         *("details", "summary", "b", "wbr"),
     }
-    assert tags.attributes <= {"style", "open", "role", "aria-label", "tabindex"}
+    assert tags.attributes <= {
+        *("style", "open", "role", "aria-label", "tabindex"),
+        *("data-program", "data-value", "data-code", "data-line"),
+    }
     assert html.count("&lt;img src=x onerror") > 10
     whole = TpuPrograms([made.hostile(), made.hostile()])
     assert "<img" not in whole._repr_html_()
@@ -157,13 +161,34 @@ def test_every_text_is_escaped() -> None:
 def test_huge_programs_are_cut_and_say_so() -> None:
     program = made.huge()
     found = lines(program)
-    assert len(found.rows) == 200
-    assert found.omitted == 19_999 - 200
+    assert len(found.rows) == 80
+    assert found.omitted == 19_999 - 80
     html, text = html_of(program), text_of(program)
-    assert len(html) < 200_000
+    assert len(html) < 225_000
     assert "and 19,919 more" in html
+    assert "80 of 19,999 lines" in html
+    assert "30 of 5000 rows" in html
     assert "and 19,939 more" in text
     assert "and 4992 more" in text
+
+
+def test_the_heaviest_rows_are_shown_and_the_rest_opens() -> None:
+    """A table of a few rows is shown whole."""
+    html = html_of(made.huge(40, 11))
+    shown, _, rest = html.partition("All 39 lines")
+    assert shown.count("data-code") == 10
+    assert rest.count("data-code") == 39
+    assert rest.count("rows</summary>") == html.count("All 11 rows") == 0
+    assert "All " not in html_of(made.FITS)
+
+
+def test_lines_that_take_nothing_are_not_among_the_heaviest() -> None:
+    code = tuple(
+        CodeLine(SourceLine(made.CELL, number), f"x = {number}") for number in range(2, 30)
+    )
+    html = html_of(dataclasses.replace(made.FITS, lines=code))
+    heaviest = html.partition("All 28 lines")[0]
+    assert re.findall(r'data-code="(\d+)"', heaviest) == ["4", "6", "8", "9"]
 
 
 def test_huge_programs_are_drawn_with_little_work() -> None:

@@ -1,15 +1,18 @@
-"""Replica values and connections as text, tables and pictures."""
+"""Replica values and connections as text and HTML."""
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 import re
 from dataclasses import replace
 from typing import Any
+from xml.etree import ElementTree
 
-import matplotlib as mpl
 import numpy as np
 import pytest
+from PIL import Image
 from support.markup import Tags
 
 from tpunb._util.units import number_text
@@ -21,8 +24,8 @@ from tpunb.display.describe.replicas import (
 )
 from tpunb.display.describe.topology_description import describe_accelerator
 from tpunb.display.describe.values import ReplicaValue
-from tpunb.display.draw.replicas_picture import replicas_png
-from tpunb.display.draw.replicas_text import replicas_html, replicas_text
+from tpunb.display.draw.replicas_html import replicas_html
+from tpunb.display.draw.replicas_text import replicas_text
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.tpu.types import accelerator
 
@@ -166,19 +169,60 @@ def test_tables_are_theme_neutral_and_deterministic() -> None:
         [np.zeros((20, 20), bool), np.ones((20, 20), bool)],
     ],
 )
-def test_pictures(arrays: list[Any]) -> None:
+def test_panels(arrays: list[Any]) -> None:
     description = on_replicas(*arrays)
-    bundle = mimebundle(description)
-    assert set(bundle) == {"text/plain", "image/png"}
-    picture = bundle["image/png"]
-    assert isinstance(picture, bytes)
-    assert picture == replicas_png(description)
-    assert len(picture) < 500_000
+    markup = html_of(description)
+    assert markup == replicas_html(description)
+    assert len(markup) < 700_000
+    tags = Tags(markup)
+    pictures = [attributes for tag, attributes in tags.found if tag == "img"]
+    assert all(picture["alt"] for picture in pictures)
+    assert bool(pictures) == (arrays[0].shape != (9, 9))  # of different kinds: a table
 
 
-def test_a_picture_with_text_from_data() -> None:
-    value = {"$x^$ \u4f60\n": np.zeros((20, 20)), "s": "$\\frac{"}
-    assert "image/png" in mimebundle(describe_replica_values(value))
+def pictures_of(description: ReplicaValuesDescription) -> list[np.ndarray[Any, Any]]:
+    """The pixels of the pictures in its HTML."""
+    found = re.findall(r'src="data:image/png;base64,([^"]+)"', html_of(description))
+    return [
+        np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")) for data in found
+    ]
+
+
+def test_heat_maps_share_a_scale() -> None:
+    low, high = pictures_of(on_replicas(np.zeros((20, 20)), np.ones((20, 20))))
+    assert low.shape == high.shape == (20, 20, 3)
+    assert low[0, 0].tolist() == [0x44, 0x01, 0x54]
+    assert high[0, 0].tolist() == [0xFD, 0xE7, 0x25]
+    signed = np.outer(np.linspace(-1, 1, 21), np.ones(20))
+    (about_zero,) = pictures_of(on_replicas(signed, signed))
+    assert about_zero[10, 0].tolist() == pytest.approx([0xF7, 0xF6, 0xF6], abs=3)
+    assert about_zero[0, 0, 2] > about_zero[0, 0, 0]  # blue below zero, red above
+    assert about_zero[20, 0, 0] > about_zero[20, 0, 2]
+
+
+def test_odd_numbers_have_colours_of_their_own() -> None:
+    value = np.ones((20, 20))
+    value[0, 0], value[1, 1] = math.nan, -math.inf
+    first, _ = pictures_of(on_replicas(value, np.zeros((20, 20))))
+    assert first[0, 0].tolist() == [0xFF, 0x2F, 0xA4]
+    assert first[1, 1].tolist() == [0xFF, 0xB0, 0x00]
+    markup = html_of(on_replicas(value, np.zeros((20, 20))))
+    assert "1 NaN, 1 Inf" in markup
+    assert "replica 1 ≠ replica 0" in markup
+
+
+def test_images_keep_their_pixels() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (2, 20, 30, 3), np.uint8)
+    picture, _ = pictures_of(on_replicas(images, images + np.uint8(1)))
+    assert (picture[:20, :30] == images[0]).all()
+    assert (picture[:20, 32:] == images[1]).all()
+
+
+def test_panels_with_text_from_data() -> None:
+    value = {f"$x^$ \u4f60\n{ATTACK}": np.zeros((20, 20)), "s": "$\\frac{"}
+    markup = html_of(describe_replica_values(value))
+    assert markup.count("<img") == 1
+    assert "onerror" not in Tags(markup).attributes
 
 
 CONNECTION = ConnectionDescription(
@@ -230,12 +274,13 @@ HOSTILE_CURVES = {
 
 
 @pytest.mark.parametrize("name", HOSTILE_CURVES)
-def test_curves_of_any_numbers_in_any_style(name: str) -> None:
+def test_curves_of_any_numbers(name: str) -> None:
     """Also without a warning: pytest makes errors of them."""
-    description = on_replicas(*HOSTILE_CURVES[name])
-    png = replicas_png(description)
-    with mpl.rc_context({"axes.grid": True, "axes.facecolor": "red", "xtick.labelsize": 40}):
-        assert replicas_png(description) == png
+    markup = html_of(on_replicas(*HOSTILE_CURVES[name]))
+    (data,) = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', markup)
+    svg = base64.b64decode(data).decode()
+    assert "nan" not in svg.partition("<text")[0]
+    assert ElementTree.fromstring(svg).tag.endswith("svg")
 
 
 def test_numbers_that_have_decimals_do_not_look_like_integers() -> None:

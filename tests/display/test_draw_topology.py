@@ -1,18 +1,22 @@
-"""Topologies as text and as pictures."""
+"""Topologies as text and as drawings."""
 
 from __future__ import annotations
 
-import io
+import base64
+import re
 from dataclasses import replace
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
-from PIL import Image
+from support.markup import Tags
 from support.patience import calls
 from support.topologies import assigned, described
 
 from tpunb.display.describe.topology_description import UNASSIGNED, TopologyDescription
 from tpunb.display.draw.static_forms import mimebundle
-from tpunb.display.draw.topology_picture import topology_png
+from tpunb.display.draw.topology_colours import Colouring, by_host, by_memory, colourings
+from tpunb.display.draw.topology_svg import TopologyDrawing, topology_drawing, topology_html
 from tpunb.display.draw.topology_text import links_phrase, topology_text
 
 pytestmark = pytest.mark.oldest
@@ -88,31 +92,126 @@ def test_cores_without_a_replica() -> None:
     half = replace(described("v5e-4"), replicas=(0, 1, -1, -1), logical_devices=(0, 0, -1, -1))
     assert "2 replicas, 2 cores unassigned" in topology_text(half)
     assert "[–]" in topology_text(half)
-    assert topology_png(half) != topology_png(described("v5e-4"))
+    assert by_host(half).legend[-1].text == "unassigned"
+    assert "–" in topology_drawing(half).svg
 
 
 def test_hosts_that_are_no_blocks_are_drawn_without_boxes() -> None:
     topology = replace(described("v5e-4"), hosts=(0, 1, 1, 0))
     assert "host 0" not in topology_text(topology)
     assert "[0] [1]\n[2] [3]" in topology_text(topology)
-    assert topology_png(topology)
+    assert "host 0" not in topology_drawing(topology).svg
+    assert "host 0" in topology_drawing(described("v5e-4")).svg
 
 
 @pytest.mark.parametrize(
     "name", ["v5e-1", "v3-8", "v5e-64", "v4-64", "v5e-256", "v5p-17920", "13", "251"]
 )
-def test_pictures_are_deterministic_and_of_a_decent_size(name: str) -> None:
+def test_drawings_are_deterministic_and_of_a_decent_size(name: str) -> None:
     topology = described(name)
     bundle = mimebundle(topology)
-    assert set(bundle) == {"text/plain", "image/png"}
-    picture = bundle["image/png"]
-    assert isinstance(picture, bytes)
-    assert picture == topology_png(described(name))
-    assert b"Software" not in picture
-    assert len(picture) < (250_000 if name == "v5e-256" else 100_000)
-    with Image.open(io.BytesIO(picture)) as image:
-        assert image.width <= 1000
-        assert image.height <= 1300
+    assert set(bundle) == {"text/plain", "text/html"}
+    assert bundle["text/html"] == topology_html(described(name))
+    assert len(bundle["text/html"]) < 100_000
+    width, height = topology_drawing(topology).page
+    assert width <= 700
+    assert height <= 1000
+
+
+NUMBER = r"-?[\d.]+"
+
+
+def core_boxes(drawing: TopologyDrawing) -> set[tuple[float, float]]:
+    """Where the SVG has a core: the left end and the middle of each short line."""
+    group = ElementTree.fromstring(drawing.svg).find("{*}g[@class='tpunb-cores']")
+    assert group is not None
+    found = set()
+    for path in group:
+        x = y = 0.0
+        for right, down, width in re.findall(
+            f"m({NUMBER}) ({NUMBER})h({NUMBER})", path.attrib["d"]
+        ):
+            x, y = x + float(right), y + float(down)
+            found.add((round(x, 1), round(y, 1)))
+            x += float(width)
+    return found
+
+
+@pytest.mark.parametrize("name", ["v5e-1", "v3-32", "v4-64", "v5e-256", "v3-2048", "v5p-17920"])
+def test_each_core_is_drawn_where_the_live_form_looks_for_it(name: str) -> None:
+    topology = described(name)
+    drawing = topology_drawing(topology)
+    middles = drawing.corners + np.float32([0, drawing.core[1] / 2])
+    told = {(round(x, 1), round(y, 1)) for x, y in middles.tolist()}
+    assert len(told) == topology.num_cores
+    drawn = np.array(sorted(core_boxes(drawing)))
+    assert np.abs(drawn - np.array(sorted(told))).max() < 0.11
+    assert len(drawing.planes) == topology.mesh[2]
+    for (_, _, z, _), (x, y) in zip(topology.coordinates, drawing.corners.tolist(), strict=True):
+        left, top, width, height = drawing.planes[z]
+        assert left < x < left + width
+        assert top < y < top + height
+
+
+def test_the_picture_has_words() -> None:
+    markup = topology_html(assigned("v3-8", 2))
+    tags = Tags(markup)
+    assert tags.names <= {"div", "img"}
+    assert 'alt="v3-8: 4 chips · 8 cores' in markup
+    data = markup.partition("base64,")[2].partition('"')[0]
+    assert base64.b64decode(data).decode() == topology_drawing(assigned("v3-8", 2)).svg
+
+
+def colours_of(colouring: Colouring) -> list[str]:
+    return [colouring.fills[place] for place in colouring.places]
+
+
+def test_what_cores_can_be_coloured_by() -> None:
+    plain, parts = described("v3-32"), assigned("v3-8", 2)
+    assert [one.name for one in colourings(plain)] == ["host"]
+    assert [one.name for one in colourings(parts)] == ["host", "replica", "logical"]
+    hosts = colours_of(by_host(plain))
+    assert len(set(hosts)) == 4
+    assert hosts[:8] == hosts[:1] * 8
+    assert [item.text for item in by_host(plain).legend] == [f"host {n}" for n in range(4)]
+    by_part = colours_of(colourings(parts)[2])
+    assert by_part == by_part[:2] * 4
+    assert "later logical devices fainter" in [item.text for item in by_host(parts).legend]
+
+
+def test_colours_of_memory() -> None:
+    topology = described("v5e-4")
+    heat = by_memory(topology, [0, 2**29, 2**30, 2**30])
+    assert len(set(colours_of(heat))) == 3
+    assert heat.legend[0].text == "0 B to 1 GiB · 6.25% of 16 GiB · least 0 B"
+    assert "the same on every core" in by_memory(topology, [7] * 4).legend[0].text
+    assert by_memory(topology, [0] * 4).fills
+
+
+def test_colours_of_a_program() -> None:
+    needs = replace(assigned("v3-8", 1), needed_bytes=4 * 2**30, usable_bytes=int(15.48 * 2**30))
+    scale, need = colourings(needs)[-1].legend
+    assert scale.text == "0 B to 15.48 GiB usable of 16 GiB"
+    assert need.text == "needs 4 GiB"
+    over = colourings(replace(needs, needed_bytes=17 * 2**30))[-1]
+    assert over.legend[1].text == "needs 17 GiB · 1.52 GiB too much"
+    assert over.fills != colourings(needs)[-1].fills
+    assert over.fills[0] in topology_drawing(replace(needs, needed_bytes=17 * 2**30)).svg
+
+
+def luminance(colour: str) -> float:
+    """The relative luminance of WCAG."""
+    parts = [part / 255 for part in bytes.fromhex(colour[1:])]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_labels_are_read_on_every_colour() -> None:
+    ramp = by_memory(described("v5e-64"), list(range(64)))
+    for colouring in (ramp, *colourings(assigned("v3-32", 2, idle=2))):
+        for fill, ink in zip(colouring.fills, colouring.inks, strict=True):
+            light, dark = sorted(map(luminance, (fill, ink)), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) > 3, (fill, ink)
 
 
 @pytest.mark.parametrize("name", ["v5e-8", "v3-32", "v4-64", "v5e-256", "v5p-17920"])
@@ -122,20 +221,12 @@ def test_text_fits_a_terminal(name: str) -> None:
 
 def test_the_largest_is_drawn_quickly() -> None:
     topology = described("v5p-17920")
-    topology_png(topology)
-    assert calls(lambda: topology_png(topology)) < 80_000  # for 8960 chips and 31 texts
-
-
-def test_the_users_style_does_not_matter() -> None:
-    mpl = pytest.importorskip("matplotlib")
-    plain = topology_png(assigned("v3-8", 2))
-    with mpl.rc_context({"font.family": ["serif"], "lines.linewidth": 9, "figure.dpi": 33}):
-        assert topology_png(assigned("v3-8", 2)) == plain
+    assert calls(lambda: topology_drawing(topology)) < 300_000  # for 8960 chips
 
 
 def test_a_name_with_odd_characters() -> None:
-    topology = replace(described("v5e-1"), name="$\\frac$ \u4f60\n")
-    assert topology_png(topology)
+    topology = replace(described("v5e-1"), name='$\\frac$ \u4f60\n"><script>alert(1)</script>')
+    assert "script" not in Tags(topology_html(topology)).names
 
 
 def test_hosts_of_v5e_are_two_workers_each_as_tpu_vms() -> None:

@@ -16,11 +16,13 @@ from support.tiers import thorough
 import tpunb
 from tpunb.display.describe.history_description import MAX_LINES, MAX_RUNS, describe_history
 from tpunb.display.describe.replicas import MAX_SECTIONS, MAX_VALUES, describe_replica_values
-from tpunb.display.draw.curves_picture import curves_png, shown_of, smoothed
+from tpunb.display.draw.curves_png import curves_png
+from tpunb.display.draw.curves_text import curves_heading, shown_of
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.notebook.reports import status_report
 from tpunb.notebook.session import Session
 from tpunb.tpu.annotations import Annotation, Annotations
+from tpunb.training.curves_figure import smoothed
 from tpunb.training.history import History
 from tpunb.training.metrics import MAX_PANELS
 
@@ -82,18 +84,11 @@ def test_many_metrics(plotted: list[int]) -> None:
     assert len(str(raised.value)) < 300
 
 
-def test_what_is_left_out_is_in_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[str] = []
-    text = Axes.text
-
-    def noting(self: Any, x: Any, y: Any, s: str, *args: Any, **kwargs: Any) -> Any:
-        written.append(s)
-        return text(self, x, y, s, *args, **kwargs)
-
-    monkeypatch.setattr(Axes, "text", noting)
-    curves_png(describe_history([many(13, name=f"r{number}") for number in range(30)]))
-    (facts,) = [line for line in written if " of " in line and "runs" in line]
-    assert facts == "2 steps · 12 of 30 runs · 4 of 13 metrics"
+def test_what_is_left_out_is_in_the_heading() -> None:
+    description = describe_history([many(13, name=f"r{number}") for number in range(30)])
+    assert curves_heading(description) == [
+        "Training curves · 2 steps · 12 of 30 runs · 4 of 13 metrics"
+    ]
 
 
 def test_many_runs(plotted: list[int]) -> None:
@@ -218,16 +213,14 @@ def test_what_is_left_out_of_a_structure_is_counted() -> None:
 
 def test_many_replicas_of_many_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     know_per_replica(monkeypatch)
-    images: list[Any] = []
-    monkeypatch.setattr("tpunb.display.draw.canvas.Canvas.image", lambda *args: images.append(args))
     parts = [np.eye(30, dtype=np.float32) * number for number in range(512)]
     value = PerReplica(*({f"k{number}": part for number in range(200)} for part in parts))
     description = describe_replica_values(value)
     assert len(description.sections) == MAX_VALUES // 512
     assert description.omitted == 200 - MAX_VALUES // 512
-    picture = mimebundle(description)["image/png"]
-    assert len(images) <= 100  # with the scales below
-    assert len(picture) < 1_000_000
+    page = str(mimebundle(description)["text/html"])
+    assert 64 <= page.count("<img") <= 96
+    assert len(page) < 1_000_000
     widget = tpunb.ReplicasWidget(value)
     assert len(json.dumps(widget.header)) + len(widget.data) < 2_000_000
     widget.close()

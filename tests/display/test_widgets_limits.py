@@ -81,7 +81,7 @@ def test_the_largest_topology_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     widget = tpunb.TopologyWidget(description)
     bundle = widget.static_bundle()
     assert description.num_chips == 8960
-    assert sent(widget) + len(bundle["image/png"]) + len(bundle["text/plain"]) < 100_000
+    assert sent(widget) + len(bundle["text/html"]) + len(bundle["text/plain"]) < 300_000
     assert max(map(len, bundle["text/plain"].splitlines())) < 120
 
 
@@ -100,7 +100,7 @@ def test_large_values_are_neither_copied_nor_sent(distributed: Any, tf: Any) -> 
     tracemalloc.stop()
     assert peak < whole / 4
     assert sent(widget) < 400_000
-    assert len(bundle["image/png"]) < 400_000
+    assert len(bundle["text/html"]) < 500_000
     assert all("error" not in answer for answer in answers(widget))
 
 
@@ -110,7 +110,7 @@ def test_a_live_display_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     static = widget.static_bundle()
     monkeypatch.setattr(widget, "static_bundle", lambda: drawn.append(1) or static)
     bundle, metadata = widget.live_bundle()
-    assert bundle.keys() == {VIEW, "text/plain", "image/png"}
+    assert bundle.keys() == {VIEW, "text/plain", "text/html"}
     assert bundle["text/plain"] == static["text/plain"]
     assert "tpunb" in metadata
     assert drawn == [1]
@@ -153,8 +153,23 @@ def test_text_in_values_is_never_markup(tf: Any, distributed: Any) -> None:
         # The widget's DOM is of words nodes: its header is data.
         json.dumps(widget.header)
         tags = Tags(bundle.get("text/html", ""))
-        known = {"table", "thead", "tbody", "tr", "th", "td", "div", "span", "pre", "wbr"}
+        known = {
+            "table",
+            "thead",
+            "tbody",
+            "tr",
+            "th",
+            "td",
+            "div",
+            "span",
+            "pre",
+            "wbr",
+            "b",
+            "img",
+        }
         assert tags.names <= known
+        pictures = [attributes["src"] for tag, attributes in tags.found if tag == "img"]
+        assert all(str(source).startswith("data:image/") for source in pictures)
         assert not {name for name in tags.attributes if name.startswith("on")}
         assert "text/html" not in bundle or tags.words
         assert bundle["text/plain"]
@@ -177,7 +192,8 @@ def test_names_of_topologies_are_text() -> None:
         widget = tpunb.TopologyWidget(description)
         assert widget.header["name"] == words
         bundle = widget.static_bundle()
-        assert bundle.keys() == {"text/plain", "image/png"}
+        assert bundle.keys() == {"text/plain", "text/html"}
+        assert Tags(bundle["text/html"]).names <= {"div", "img"}
         assert words in bundle["text/plain"]
 
 
@@ -262,7 +278,7 @@ def test_only_what_is_not_finite_or_extreme(distributed: Any, kind: Any) -> None
     widget = tpunb.ReplicasWidget(value)
     json.dumps(widget.header, allow_nan=False)
     assert all("error" not in answer for answer in answers(widget))
-    assert widget.static_bundle()["image/png"]
+    assert "<img" in widget.static_bundle()["text/html"]
 
 
 # -- Gone
@@ -280,14 +296,14 @@ def test_values_of_a_closed_connection() -> None:
         topology = tpunb.TopologyWidget(connection)
     for widget in widgets:
         answers(widget)
-        assert widget.live_bundle()[0]["image/png"]
+        assert "<img" in widget.live_bundle()[0]["text/html"]
     for value in (variable, step):
         assert tpunb.ReplicasWidget(value).static_bundle()["text/plain"]
     told: list[Any] = []
     topology.send = lambda content, buffers=(): told.append(content)  # type: ignore[method-assign]
     topology._handle_custom_msg({"request": "memory"}, [])
     assert len(told) == 1
-    assert topology.static_bundle()["image/png"]
+    assert topology.static_bundle()["text/html"]
 
 
 def test_deleted_variables(tf: Any) -> None:
@@ -295,7 +311,7 @@ def test_deleted_variables(tf: Any) -> None:
     widget = tpunb.ReplicasWidget(variable)
     tf.raw_ops.DestroyResourceOp(resource=variable.handle)
     answers(widget)
-    assert widget.static_bundle()["image/png"]
+    assert "<img" in widget.static_bundle()["text/html"]
     later = tpunb.ReplicasWidget([variable, 1])
     assert len(later.header["sections"]) == 2
     assert later.static_bundle()["text/plain"]
@@ -440,7 +456,11 @@ def test_programs_save_static_forms(saved: Path) -> None:
     assert not any(VIEW in bundle for bundle in bundles)
     # A saved state would be larger than all the rest, and wants a script from a CDN.
     assert "widgets" not in notebook["metadata"]
-    assert sum("image/png" in bundle for bundle in bundles) >= 4
+    pictures = [
+        "image/png" in bundle or "<img" in "".join(bundle.get("text/html", []))
+        for bundle in bundles
+    ]
+    assert sum(pictures) >= 4
     assert all("text/plain" in bundle for bundle in bundles)
     assert saved.stat().st_size < 1_000_000
 
@@ -450,7 +470,9 @@ def test_programs_save_static_forms(saved: Path) -> None:
 def test_a_page_of_static_forms(saved: Path) -> None:
     nbconvert = pytest.importorskip("nbconvert")
     page, _ = nbconvert.HTMLExporter().from_filename(str(saved))
-    assert page.count('src="data:image/png') == saved.read_text().count('"image/png"')
+    saved_text = saved.read_text()
+    kept = saved_text.count('"image/png"') + saved_text.count('src=\\"data:image/')
+    assert page.count('src="data:image/') == kept > 4
     assert "<table" in page
     assert not re.search(r"widget-view|widget-state|anywidget|html-manager", page)
     assert "Error displaying widget" not in page

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -16,26 +15,16 @@ from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.tpu.types import accelerator
 
 
-def test_the_front_end_gets_text_and_fractions() -> None:
-    content = ProgramsWidget(made.FITS).content
-    json.dumps(content)
-    (program,) = content["programs"]
-    line = program["tables"]["lines"]["rows"][2]
-    assert (line["line"], line["share"], line["fraction"]) == (4, "46%", 0.46)
-    assert content["types"] == []
-    assert len(ProgramsWidget(TpuPrograms(made.ALL)).content["types"]) == len(made.ALL)
+def test_the_live_form_is_the_page_that_is_saved() -> None:
+    several = TpuPrograms(made.ALL)
+    assert ProgramsWidget(several).html == several._repr_html_()
+    assert ProgramsWidget(made.FITS).html == made.FITS._repr_html_()
 
 
-def test_what_goes_to_the_front_end_is_bounded() -> None:
-    assert len(json.dumps(ProgramsWidget(made.huge()).content)) < 250_000
-
-
-def test_an_update_keeps_what_was_chosen() -> None:
-    widget = ProgramsWidget(TpuPrograms(made.ALL), chosen=2, view="padding", order="time")
-    assert widget.update(TpuPrograms(made.ALL[:3]))
-    assert (widget.chosen, widget.view, widget.order) == (2, "padding", "time")
+def test_an_update_shows_another_program() -> None:
+    widget = ProgramsWidget(TpuPrograms(made.ALL))
     assert widget.update(made.FITS)
-    assert widget.chosen == 0
+    assert widget.html == made.FITS._repr_html_()
 
 
 def test_the_static_form_is_the_programs() -> None:

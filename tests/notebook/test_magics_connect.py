@@ -107,7 +107,7 @@ def test_what_is_shown(book: Notebook, line: str) -> None:
     assert introduction["text/html"].index("virtual TPU v3-8") < introduction["text/html"].index(
         "8 replicas"
     )
-    assert topology.keys() == {"text/plain", "image/png"}
+    assert topology.keys() == {"text/plain", "text/html"}
     assert topology["text/plain"].startswith("v3-8 · 4 chips · 8 cores")
     assert ran.text == ""
     again = book.good("connection")
@@ -483,7 +483,7 @@ def test_topology(book: Notebook) -> None:
     refused(book, "%tpu_topology", NotConnectedError)
     ran = book.good("%tpu_topology v4-32")
     assert ran.plain.startswith("v4-32 · 16 chips")
-    assert ran.shown[0].keys() == {"text/plain", "image/png"}
+    assert ran.shown[0].keys() == {"text/plain", "text/html"}
     refused(book, "%tpu_topology v4-33", AcceleratorTypeError, "v4-32")
     refused(book, "%tpu_topology a b", UsageError)
     book.good("%tpu_connect --simulate v3-8 --computation-shape 1,1,1,2")

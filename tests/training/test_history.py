@@ -240,8 +240,13 @@ def test_plot_is_a_figure_of_its_own() -> None:
     history = filled()
     history.append(10, {"val_loss": [0.5, 0.7], "_$x$ <b>": 1})
     figure = history.plot()
-    assert [axes.get_title() for axes in figure.axes] == ["loss", "accuracy", r"\$x\$ <b>"]
-    assert len(figure.axes[0].lines) == 2
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "loss",
+        "accuracy",
+        r"\$x\$ <b>",
+    ]
+    assert len(figure.axes[0].get_legend().get_texts()) == 2
+    assert figure.axes[0].get_position().y0 > figure.axes[1].get_position().y1
     figure.canvas.draw()
     assert not hasattr(figure, "number")  # pyplot numbers the figures that it knows
 

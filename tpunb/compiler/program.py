@@ -11,6 +11,7 @@ from typing import Any, overload
 from tpunb._util.plain_text import plain
 from tpunb.errors import TpunbError
 from tpunb.tpu.compiled_program import Program, Share, StepTime, TpuRow
+from tpunb.tpu.program_display import program_display
 
 
 class CompileError(TpunbError, ValueError):
@@ -28,11 +29,9 @@ class _Shown:
         return str(self._repr_mimebundle_()["text/plain"])
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        from tpunb.display.draw.programs_html import programs_bundle
-
         del include, exclude
         programs: Any = [self] if isinstance(self, TpuProgram) else self
-        return programs_bundle(programs)
+        return program_display().forms(programs)
 
     def _repr_html_(self) -> str:
         return str(self._repr_mimebundle_()["text/html"])

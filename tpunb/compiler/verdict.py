@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import re
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 
 from tpunb._util.child_process import ChildLostError
@@ -21,12 +20,11 @@ from tpunb.compiler.partial_answers import CompilationStopped, is_watched, watch
 from tpunb.compiler.program import TpuProgram, merged
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
-from tpunb.display.live_progress import CompilationDisplay
-from tpunb.display.widgets import frontend
 from tpunb.errors.code_problems import Choose, Problem, SourceLine
 from tpunb.errors.explain import explain
 from tpunb.errors.refusals import LIBTPU, SMALLER, refusal_of
 from tpunb.tpu.compiled_program import CodeLine, ProgramMemory
+from tpunb.tpu.program_display import program_display
 
 _SECONDS = 300.0
 """The time limit of compiling for one type, by default."""
@@ -380,12 +378,10 @@ def reporting(progress: Callable[[str], None] | None) -> Iterator[Callable[[str]
     else:
         doing = [TRACING]
         try:
-            with CompilationDisplay(lambda: doing[-1]) as shown, watching(shown.known):
+            with program_display().compiling(lambda: doing[-1]) as shown, watching(shown.known):
                 yield doing.append
         except CompilationStopped as stopped:
-            if frontend.execution() is not None:
-                bundle = stopped.programs._repr_mimebundle_()
-                frontend.publish(bundle, {}, display_id=uuid.uuid4().hex, update=False)
+            program_display().publish(stopped.programs)
             raise
 
 

@@ -8,7 +8,7 @@ import io
 import itertools
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from tpunb._util.atomic_files import write_file
 from tpunb._util.plain_text import plain
 from tpunb._util.units import counted, grouped
 from tpunb.errors import HistoryError
+from tpunb.training.curves_figure import Panel, curves_figure, line_of
 from tpunb.training.metrics import (
     MAX_PANELS,
     Columns,
@@ -29,8 +30,10 @@ from tpunb.training.metrics import (
     panels_of,
     summary,
     whole,
-    within_reach,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MOST_NAMED = 20
 
@@ -351,32 +354,31 @@ class History:
                     filled[name + suffix] = (rows, column)
         return steps, filled
 
-    def plot(self) -> Any:
+    def plot(self) -> Figure:
         """Return a `matplotlib.figure.Figure` in matplotlib's current style.
 
         Pyplot does not manage the figure and does not show it: display it, change it or save it.
         """
-        from matplotlib.figure import Figure
-
         metrics = self._columns()
         every = panels_of(metrics)
-        panels = dict(itertools.islice(every.items(), MAX_PANELS))
-        figure = Figure(figsize=(5 * max(1, len(panels)), 3.5), layout="constrained")
-        for number, (title, lines) in enumerate(panels.items(), start=1):
-            axes = figure.add_subplot(1, len(panels), number)
-            for line in lines:
-                part, style = metrics[line.metric], "--" if line.validation else "-"
-                values = within_reach(part.values)
-                (drawn,) = axes.plot(part.steps, values, style, label=_plain(line.role))
-                if part.lows is not None and part.highs is not None:
-                    spread = within_reach(part.lows), within_reach(part.highs)
-                    axes.fill_between(part.steps, *spread, color=drawn.get_color(), alpha=0.2)
-            axes.set_title(_plain(title))
-            axes.set_xlabel("step")
-            axes.legend()
-        if len(panels) < len(every):
-            figure.suptitle(f"{len(panels)} of {grouped(len(every))} metrics")
-        return figure
+        panels = [
+            Panel(
+                title,
+                tuple(
+                    line_of(
+                        line.metric,
+                        metrics[line.metric],
+                        label=line.role,
+                        validation=line.validation,
+                    )
+                    for line in lines
+                ),
+            )
+            for title, lines in itertools.islice(every.items(), MAX_PANELS)
+        ]
+        left_out = len(panels) < len(every)
+        heading = f"{len(panels)} of {grouped(len(every))} metrics" if left_out else ""
+        return curves_figure(panels, heading)
 
     def _columns(self) -> dict[str, Columns]:
         return {name: self.columns(name) for name in self.metrics}
@@ -390,11 +392,6 @@ class History:
         """Remove a callback."""
         if callback in self._callbacks:
             self._callbacks.remove(callback)
-
-
-def _plain(text: str) -> str:
-    """Return text without mathematics or hidden labels in matplotlib's syntax."""
-    return text.replace("$", r"\$").lstrip("_") or text
 
 
 _latest: History | None = None

@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from tpunb.training.curves_figure import Line, Panel, line_of
 from tpunb.training.history import History
-from tpunb.training.metrics import (
-    MAX_PANELS,
-    Columns,
-    best_row,
-    goal_of,
-    panel_of,
-    panels_of,
-)
+from tpunb.training.metrics import MAX_PANELS, panel_of, panels_of
 
 MAX_LINES = 48
 """Lines that are drawn in all panels together, unless a single panel has more."""
@@ -37,40 +29,6 @@ class Run:
     name: str
     state: str
     num_steps: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Line:
-    """One metric of one run.
-
-    Attributes:
-        run: The number of the run.
-        label: Its name in the panel's legend.
-        validation: Whether it is a validation metric.
-        columns: Its steps and values, as read-only arrays.
-        best: The row of the best value; None where the metric's name does not say what is best.
-        first_nonfinite: The first row that is NaN or infinite, or None.
-    """
-
-    run: int
-    label: str
-    validation: bool
-    columns: Columns
-    best: int | None
-    first_nonfinite: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """The lines that are drawn over each other.
-
-    Attributes:
-        title: The metric's name without `val_` and its like.
-        lines: The lines, run by run.
-    """
-
-    title: str
-    lines: tuple[Line, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +79,12 @@ def describe_history(
     panels: dict[str, list[Line]] = {}
     for number, metric in chosen:
         title, place = places[metric]
-        part, goal = histories[number].columns(metric), goal_of(metric)
+        part = histories[number].columns(metric)
         for column in part[1:]:
             if column is not None:
                 column.setflags(write=False)
-        finite = np.isfinite(part.values)
-        line = Line(
-            run=number,
-            label=f"{names[number]} · {place.role}" if len(histories) > 1 else place.role,
-            validation=place.validation,
-            columns=part,
-            best=best_row(part.values, goal) if goal else None,
-            first_nonfinite=None if finite.all() else int(np.argmin(finite)),
-        )
+        label = f"{names[number]} · {place.role}" if len(histories) > 1 else place.role
+        line = line_of(metric, part, label=label, validation=place.validation, run=number)
         panels.setdefault(title, []).append(line)
     runs = []
     for name, each in zip(names, histories, strict=True):

@@ -1,4 +1,4 @@
-"""The words and rows in which text, HTML and the widget show compiled programs."""
+"""The words and rows in which text and HTML show compiled programs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tpunb._util.units import byte_count, counted, duration, grouped
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share, StepTime
 
-MAX_LINES = 200
+MAX_LINES = 80
 """Lines of code that are kept: of more, those that matter."""
 
-MAX_ROWS = 100
+MAX_ROWS = 30
 """Layers, operations, collectives and tensors that are kept, of each."""
 
 MAX_PROBLEMS = 30

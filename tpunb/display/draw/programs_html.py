@@ -1,12 +1,15 @@
 """Compiled programs as HTML: tables and bars that need no script and no style sheet.
 
 Every figure is there as text too: where a front end removes styles, the bars go and the
-figures stay.
+figures stay. The live form is the same page. Its script finds what it sorts by in
+`data-value`, a tensor's line in `data-line`, and a line of the code in `data-code`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tpunb._util.tables import (
@@ -23,13 +26,14 @@ from tpunb._util.tables import (
     scrolled,
     table,
 )
-from tpunb._util.units import and_more
+from tpunb._util.units import and_more, grouped
 from tpunb.display.draw import program_tables as shown
 from tpunb.display.draw.programs_text import programs_text
 from tpunb.tpu.compiled_program import Program, ProgramMemory
 
-MAX_LINES = 80
-MAX_ROWS = 16
+HEAVIEST = 10
+"""Rows of a table that are shown at once; of a few more all are."""
+
 MAX_PROGRAMS = 12
 
 RED = "rgba(204,51,51,.35)"
@@ -77,7 +81,7 @@ def types_table(programs: Sequence[Program]) -> Markup:
 def programs_html(programs: Sequence[Program]) -> str:
     """The table "which TPU do I need", and each program folded below it; or a single program."""
     if len(programs) == 1:
-        return _program(programs[0])
+        return f"<div>{block(shown.title(programs[0]), bold=True)}{_program(programs[0])}</div>"
     parts: list[str] = [types_table(programs)]
     parts += map(_small, filter(None, [shown.types_note(programs)]))
     parts += [folded(shown.title(one), _program(one)) for one in programs[:MAX_PROGRAMS]]
@@ -90,10 +94,7 @@ def _program(program: Program) -> str:
     """The verdict, memory, time, and the lines and layers with their shares."""
     memory, time = program.memory, program.time
     tables = shown.tables(program)
-    parts = [
-        block(shown.title(program), bold=True),
-        block(badge(shown.headline(program), _BADGES[shown.verdict(program)])),
-    ]
+    parts = [block(badge(shown.headline(program), _BADGES[shown.verdict(program)]))]
     if program.errors:
         rows = [
             ("" if one.line is None else f"line {one.line}", one.code, one.cause, one.fix)
@@ -110,7 +111,9 @@ def _program(program: Program) -> str:
         shares = (f"{name} {shown.percent(part)}" for name, part in time.parts.items())
         parts.append(_small(" · ".join(shares)))
     if tables["lines"].rows:
-        parts.append(_code(tables["lines"], timed=time is not None, held=memory is not None))
+        lines = tables["lines"]
+        draw = functools.partial(_code, timed=time is not None, held=memory is not None)
+        parts.append(_opening(lines, _heaviest_lines(lines), "lines", draw))
     for name, title, is_open in (
         ("layers", "Layers", True),
         ("operations", "Operations", False),
@@ -119,9 +122,12 @@ def _program(program: Program) -> str:
         ("padding", "Padding", False),
     ):
         if tables[name].rows:
-            parts.append(folded(title, _rows(tables[name], name), is_open=is_open))
+            every = tables[name]
+            draw = functools.partial(_rows, name=name)
+            content = _opening(every, every.first(HEAVIEST), "rows", draw)
+            parts.append(folded(title, content, is_open=is_open))
     parts += map(_small, shown.notes(program))
-    return f"<div>{''.join(parts)}</div>"
+    return f"<div data-program>{''.join(parts)}</div>"
 
 
 def _small(text: str) -> Markup:
@@ -165,8 +171,28 @@ def _swatch(colour: str) -> str:
     return f'<span style="{style};background:{colour}"></span>'
 
 
-def _code(every: shown.Table, *, timed: bool, held: bool) -> Markup:
-    lines = every.heaviest(MAX_LINES)
+def _heaviest_lines(lines: shown.Table) -> shown.Table:
+    """Return the heaviest lines, without those that take nothing: the code is below."""
+    heaviest = lines.heaviest(HEAVIEST)
+    rows = [row for row in heaviest.rows if row.problem or row.share or row.size]
+    return replace(heaviest, rows=rows)
+
+
+def _opening(
+    every: shown.Table, heaviest: shown.Table, what: str, draw: Callable[[shown.Table], str]
+) -> Markup:
+    """Return the heaviest rows, and all of them in a section that opens."""
+    count = len(every.rows)
+    if count <= HEAVIEST + 2:
+        return Markup(f"{draw(every)}{_below(every)}")
+    of = f"{count} of {grouped(count + every.omitted)}" if every.omitted else f"All {count}"
+    more = f"{draw(every)}{_below(replace(every, rest=''))}"
+    return Markup(
+        f"{draw(heaviest)}{_below(replace(heaviest, omitted=0))}{folded(f'{of} {what}', more)}"
+    )
+
+
+def _code(lines: shown.Table, *, timed: bool, held: bool) -> Markup:
     rows: list[Sequence[str] | str] = []
     file = ""
     for row in lines.rows:
@@ -176,16 +202,17 @@ def _code(every: shown.Table, *, timed: bool, held: bool) -> Markup:
         ground = f";background:{RED}" if row.problem else ""
         style = f"font-family:monospace;white-space:pre-wrap;min-width:18em{ground}"
         number = "" if row.line is None else str(row.line)
+        mark = " ✗" if row.problem else ""
         rows.append(
             [
-                f"{number} ✗" if row.problem else number,
+                Markup(f'<span data-code="{number}">{number}{mark}</span>'),
                 *([_bar(row.fraction, row.share, _BAR)] if timed else []),
                 *([_bar(row.part, row.size, _MEMORY)] if held else []),
                 Markup(f'<div style="{style}">{escaped(row.name)}</div>'),
             ]
         )
     head = ["line", *(["time"] if timed else []), *(["memory"] if held else []), "code"]
-    return Markup(scrolled(table(rows, head=head, named=True, style=_CODE)) + _below(lines))
+    return scrolled(table(rows, head=head, named=True, style=_CODE))
 
 
 def _bar(fraction: float, text: str, colour: str) -> Markup:
@@ -194,15 +221,15 @@ def _bar(fraction: float, text: str, colour: str) -> Markup:
         return Markup("")
     width = round(100 * min(max(fraction, 0.0), 1.0), 1)
     return Markup(
-        f'<div style="white-space:nowrap;min-width:72px">{escaped(text)}'
+        f'<div data-value="{fraction:.4g}" style="white-space:nowrap;min-width:72px">'
+        f"{escaped(text)}"
         f'<div style="{_TRACK};height:4px"><div style="width:{width}%;height:4px;'
         f'background:{colour}"></div></div></div>'
     )
 
 
-def _rows(every: shown.Table, name: str) -> Markup:
+def _rows(rows: shown.Table, name: str) -> Markup:
     """A row for each layer, operation, collective or tensor, without empty columns."""
-    first = every.first(MAX_ROWS)
     tensors = name in ("largest", "padding")
     columns: dict[str, Callable[[shown.Row], str]] = {
         "tensor" if tensors else "name": lambda row: row.name,
@@ -213,13 +240,17 @@ def _rows(every: shown.Table, name: str) -> Markup:
         ),
         "moved": lambda row: _whole(row.moved),
         "made by": lambda row: row.source,
-        "line": lambda row: "" if row.line is None else str(row.line),
+        "line": lambda row: _line(row.line),
     }
-    cells = {head: list(map(cell, first.rows)) for head, cell in columns.items()}
+    cells = {head: list(map(cell, rows.rows)) for head, cell in columns.items()}
     kept = {head: column for head, column in cells.items() if any(column)}
     body = list(zip(*kept.values(), strict=True))
     named = not tensors
-    return Markup(scrolled(table(body, head=list(kept), named=named, style=_CODE)) + _below(first))
+    return scrolled(table(body, head=list(kept), named=named, style=_CODE))
+
+
+def _line(number: int | None) -> Markup:
+    return Markup("" if number is None else f'<span data-line="{number}">{number}</span>')
 
 
 def _whole(text: str) -> Markup:

@@ -15,11 +15,12 @@ from tpunb.display.draw.connection_text import (
     connection_html,
     connection_text,
 )
-from tpunb.display.draw.curves_picture import curves_png, curves_text
+from tpunb.display.draw.curves_png import curves_png
+from tpunb.display.draw.curves_text import curves_text
 from tpunb.display.draw.model_tree import model_html, model_text
-from tpunb.display.draw.replicas_picture import replicas_png
-from tpunb.display.draw.replicas_text import replicas_html, replicas_text
-from tpunb.display.draw.topology_picture import topology_png
+from tpunb.display.draw.replicas_html import replicas_html
+from tpunb.display.draw.replicas_text import replicas_text
+from tpunb.display.draw.topology_svg import topology_html
 from tpunb.display.draw.topology_text import topology_text
 from tpunb.tpu.annotations import Annotations
 
@@ -32,18 +33,19 @@ Description = (
     | LayerNode
 )
 
-_TABLES: tuple[tuple[type, Callable[..., str], Callable[..., str]], ...] = (
+_IN_HTML: tuple[tuple[type, Callable[..., str], Callable[..., str]], ...] = (
     (Annotations, annotations_text, annotations_html),
     (ConnectionDescription, connection_text, connection_html),
     (LayerNode, model_text, model_html),
+    (ReplicaValuesDescription, replicas_text, replicas_html),
+    (TopologyDescription, topology_text, topology_html),
 )
 
 
 def mimebundle(description: Description) -> dict[str, str | bytes]:
-    """All static forms of a description.
+    """Return all static forms of a description.
 
-    Front ends prefer HTML to a picture: where there is a picture there is no
-    HTML, and only what is small enough to be read as a table gets one.
+    Front ends prefer HTML to a picture: where there is a picture there is no HTML.
 
     Args:
         description: A topology, replica values, a connection, histories, annotations or a model.
@@ -52,23 +54,34 @@ def mimebundle(description: Description) -> dict[str, str | bytes]:
         `text/plain` and either `image/png` (as bytes) or `text/html`. The same
         description gives the same bytes.
     """
-    if isinstance(description, TopologyDescription):
-        return {
-            "text/plain": topology_text(description),
-            "image/png": topology_png(description),
-        }
     if isinstance(description, HistoryDescription):
-        forms: dict[str, str | bytes] = {"text/plain": curves_text(description)}
-        if description.panels:  # nothing to draw before the first step
-            forms["image/png"] = curves_png(description)
-        return forms
-    for kind, as_text, as_html in _TABLES:
+        return curves_forms(description)
+    for kind, as_text, as_html in _IN_HTML:
         if isinstance(description, kind):
             return {"text/plain": as_text(description), "text/html": as_html(description)}
-    assert isinstance(description, ReplicaValuesDescription)
-    plain = replicas_text(description)
-    values = [value for section in description.sections for value in section.values]
-    # All of the values are shown whole, or have nothing to draw.
-    if all(value.preview is None or value.preview.kind == "values" for value in values):
-        return {"text/plain": plain, "text/html": replicas_html(description)}
-    return {"text/plain": plain, "image/png": replicas_png(description)}
+    raise TypeError(f"{type(description).__name__} is not a description")
+
+
+def curves_forms(
+    description: HistoryDescription,
+    *,
+    scale: str = "linear",
+    smoothing: int = 0,
+    spread: bool = True,
+) -> dict[str, str | bytes]:
+    """Return the text of training curves and, once there is something to draw, the picture.
+
+    Args:
+        description: The curves.
+        scale: See `curves_png`, as for the others.
+        smoothing: Weight of the moving average in percent.
+        spread: Whether to draw the spread over replicas.
+    """
+    text = curves_text(description)
+    if not description.panels:
+        return {"text/plain": text}
+    try:
+        picture = curves_png(description, scale=scale, smoothing=smoothing, spread=spread)
+    except ImportError as error:
+        return {"text/plain": f"{text}\nNo picture: {error}. Run: pip install matplotlib"}
+    return {"text/plain": text, "image/png": picture}

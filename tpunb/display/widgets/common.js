@@ -1,7 +1,7 @@
 // What the widgets have in common: elements, colours, sizes, numbers, selection.
 // Text reaches the page through textContent only, so that data is never markup.
 
-/** Okabe and Ito's palette, as in tpunb/display/draw/canvas.py. */
+/** Okabe and Ito's palette, as in tpunb/display/draw/colours.py. */
 export const PALETTE = [
   "#0072b2", "#d55e00", "#008f68", "#b3578c", "#7f6a00", "#3d8fc4", "#5b4b9a", "#8a4b2d",
 ];

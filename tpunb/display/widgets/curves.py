@@ -23,7 +23,8 @@ from tpunb.display.describe.history_description import (
     notes_of,
     run_names,
 )
-from tpunb.display.draw.curves_picture import curves_png, curves_text
+from tpunb.display.draw.curves_text import curves_text
+from tpunb.display.draw.static_forms import curves_forms
 from tpunb.display.widgets import frontend
 from tpunb.display.widgets.live_widget import Bundle, LiveWidget
 from tpunb.display.widgets.page_data import es_module, pack, styles
@@ -387,13 +388,10 @@ class CurvesWidget(LiveWidget):
 
     def static_bundle(self) -> Bundle:
         """The text, and the picture once there is something to draw."""
-        description = self.description
-        bundle: Bundle = {"text/plain": self._text or curves_text(description)}
-        if description.panels:
-            bundle["image/png"] = curves_png(
-                description, scale=self.scale, smoothing=self.smoothing, spread=self.spread
-            )
-        return bundle
+        forms = curves_forms(
+            self.description, scale=self.scale, smoothing=self.smoothing, spread=self.spread
+        )
+        return {**forms, "text/plain": self._text} if self._text else dict(forms)
 
     def _flush(self) -> bool:
         """Sends what is new; returns whether there was anything."""

@@ -3,7 +3,7 @@
 import { PALETTE, element, evenTicks, sized } from "./common.js";
 import { eachPixel, limitsOf, matrixOf, numberText, tiling } from "./replicas_data.js";
 
-// As in tpunb/display/draw/replicas_picture.py.
+// As in tpunb/display/draw/replicas_panels.py.
 const VIRIDIS = ["440154", "48186a", "472d7b", "424086", "3b528b", "33638d", "2c728e", "26828e",
   "21918c", "1fa088", "28ae80", "3fbc73", "5ec962", "84d44b", "addc30", "d8e219", "fde725"];
 const DIVERGING = ["053061", "2065ab", "4393c3", "90c4dd", "d1e5f0", "f7f6f6", "fddbc7", "f3a481",

@@ -1,20 +1,13 @@
-// The live topology: chips on their mesh, as planes side by side or in space, and the
-// cores in them. Where things are and how they are drawn is in topology_*.js; here is the view.
+// The live topology: the drawing of topology_svg.py, and on it what is pointed at and selected.
 
-import { PALETTE, element, groups, rootOf, button, choice, slider, unpack, themeOf, onTheme, onWidth, sized, oncePerFrame, memoryText, sharedSelection } from "./common.js";
+import { button, choice, element, memoryText, oncePerFrame, rootOf, sharedSelection, slider, unpack } from "./common.js";
 import { saveStatically } from "./saving.js";
-import { topologyOf, placeOf, coreOf, replicaOf, along, pageOf, chipCorner, zoomed, coreOnPage, spaceOf, coreInSpace } from "./topology_geometry.js";
-import { LIGHT_HEAT, DARK_HEAT, mixed, fillsOf } from "./topology_colours.js";
-import { drawPlanes, neighbours } from "./topology_planes.js";
-import { drawSpace } from "./topology_space.js";
 
+const SVG = "http://www.w3.org/2000/svg";
 const MOST_ZOOM = 40;
-
-const CAMERAS = { planes: { zoom: 1, x: 0, y: 0 }, "3d": { zoom: 1, x: 0, y: 0, yaw: -0.62, pitch: 0.46 } };
+const PLANE_HEIGHT = 480;
 const STEPS = { ArrowLeft: [-1, 0, 0], ArrowRight: [1, 0, 0], ArrowUp: [0, -1, 0], ArrowDown: [0, 1, 0],
   PageUp: [0, 0, -1], PageDown: [0, 0, 1] };
-const COLOURS = [["host", "host"], ["replica", "replica"], ["logical", "logical device"], ["memory", "memory"],
-  ["program", "compiled program"]];
 
 /** One view of the model; what the user has set is the model's. */
 class TopologyView {
@@ -25,91 +18,58 @@ class TopologyView {
     this.facts = element("div", { class: "tpunb-facts" });
     this.tools = element("div", { class: "tpunb-toolbar" });
     // Else JupyterLab takes the keys for commands: Enter would edit the cell.
-    this.canvas = element("canvas", { tabindex: "0", role: "application", class: "tpunb-mesh",
+    this.mesh = element("div", { tabindex: "0", role: "application", class: "tpunb-mesh",
       "data-lm-suppress-shortcuts": "true" });
     this.tip = element("div", { class: "tpunb-tip", hidden: true });
     this.spoken = element("div", { class: "tpunb-unseen", "aria-live": "polite" });
     this.legend = element("div", { class: "tpunb-legend" });
-    this.root.append(this.title, this.facts, this.tools, this.canvas, this.legend, this.tip, this.spoken);
-    this.width = 0;
-    this.hover = -1;
-    this.focus = -1;
-    this.memory = { state: "", bytes: null, error: "" };
-    this.draw = oncePerFrame(() => this.paint());
+    this.clear = element("button", { type: "button", class: "tpunb-button", "data-testid": "tpunb-clear",
+      click: () => this.shared.select([]) });
+    this.root.append(this.title, this.facts, this.tools, this.mesh, this.legend, this.tip, this.spoken);
     this.rebuild = oncePerFrame(() => this.build());
-    this.shared = sharedSelection(model, () => this.refresh());
-    this.cleanups = [
-      ...this.listen(),
-      onTheme(() => this.retheme()),
-      onWidth(this.root, (width) => {
-        this.width = width;
-        if (!this.theme.paper) this.retheme(); // it was made off the page, where there is no style
-        this.paint();
-      }),
-      this.shared.stop, this.draw.cancel, this.rebuild.cancel,
-    ];
+    this.shared = sharedSelection(model, () => this.mark());
+    this.stops = [...this.listen(), this.shared.stop, this.rebuild.cancel];
     this.build();
   }
 
-  /** Listens to the model and the canvas; returns a function that stops it. */
+  /** Listens to the model and the drawing; returns functions that stop it. */
   listen() {
-    const { model, canvas } = this;
+    const { model, mesh } = this;
     const heard = [
-      ...["header", "cores"].map((name) => [`change:${name}`, () => this.rebuild()]),
-      ...["mode", "colour", "plane"].map((name) => [`change:${name}`, () => this.settle()]),
-      ["change:camera", () => this.adopt()],
+      ...["header", "cores", "drawing"].map((name) => [`change:${name}`, () => this.rebuild()]),
+      ...["colour", "plane", "zoom"].map((name) => [`change:${name}`, () => this.settle()]),
       ["msg:custom", (content, buffers) => this.receive(content, buffers)],
     ];
     for (const [name, callback] of heard) model.on(name, callback);
     const events = {
-      pointerdown: (event) => this.press(event), pointermove: (event) => this.move(event),
-      pointerup: (event) => this.release(event), pointercancel: () => { this.drag = null; },
-      pointerleave: () => this.point(-1), keydown: (event) => this.key(event),
-      blur: () => { this.focus = -1; this.tell(); }, dblclick: () => this.reset(),
+      pointermove: (event) => this.move(event), pointerleave: () => this.point(-1), click: (event) => this.press(event),
+      keydown: (event) => this.key(event), blur: () => { this.focus = -1; this.tell(); }, dblclick: () => this.set("zoom", 1),
     };
-    for (const [name, callback] of Object.entries(events)) canvas.addEventListener(name, callback);
-    // Scrolling the page stays the page's: only with a key held it zooms.
-    canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    for (const [name, callback] of Object.entries(events)) mesh.addEventListener(name, callback);
+    // Scrolling stays the page's: only with a key held it zooms.
+    mesh.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     return heard.map(([name, callback]) => () => model.off(name, callback));
-  }
-
-  stop() {
-    for (const cleanup of this.cleanups) cleanup();
   }
 
   // -- What is shown
 
-  get mode() {
-    return this.topology.depth > 1 ? this.model.get("mode") : "planes";
-  }
-
-  get colours() {
-    const { replicas, logical_devices, memory, usable } = this.topology;
-    const there = { host: true, replica: replicas > 0, logical: logical_devices > 1, memory, program: usable > 0 };
-    return COLOURS.filter(([name]) => there[name]);
+  get plane() {
+    const plane = this.model.get("plane");
+    return this.header.planes.length > 1 && plane < this.header.planes.length ? plane : -1;
   }
 
   get colour() {
     const wanted = this.model.get("colour");
-    return this.colours.some(([name]) => name === wanted) ? wanted : "host";
-  }
-
-  get plane() {
-    const plane = this.model.get("plane");
-    return this.topology.depth > 1 && plane < this.topology.depth ? plane : -1;
-  }
-
-  get camera() {
-    return this.cameras[this.mode];
+    return this.colours.some(({ name }) => name === wanted) ? wanted : "host";
   }
 
   get active() {
     return this.hover >= 0 ? this.hover : this.focus;
   }
 
-  /** The core that the keyboard starts from. */
-  get first() {
-    return Math.max(0, coreOf(this.topology, 0, 0, Math.max(0, this.plane)));
+  /** The part of the drawing that is shown: left, top, width and height. */
+  get box() {
+    return this.plane < 0 ? [0, 0, ...this.header.page] : this.header.planes[this.plane];
   }
 
   set(name, value) {
@@ -119,242 +79,193 @@ class TopologyView {
 
   /** Takes a description from the model. */
   build() {
-    this.topology = topologyOf(this.model);
-    this.hover = -1;
-    this.focus = -1;
-    this.memory = { state: "", bytes: null, error: "" };
-    const { name, facts, chips, count, hosts, replicas, logical_devices } = this.topology;
-    this.title.textContent = name;
-    this.facts.replaceChildren(...facts.map((line) => element("div", {}, line)));
-    const numbers = { chips, cores: count, hosts, replicas, "logical-devices": logical_devices };
+    const header = this.header = this.model.get("header");
+    this.columns = unpack(header.columns, this.model.get("cores"));
+    this.count = this.columns.place.length;
+    this.at = new Map(Array.from(this.columns.place, (place, core) => [place, core]));
+    this.memory = { state: "", error: "" };
+    // A choice that is no colouring yet: the kernel tells it when it is chosen.
+    this.colours = [...header.colours, ...(header.memory ? [{ name: "memory", label: "memory" }] : [])];
+    this.hover = this.focus = -1;
+    this.title.textContent = header.name;
+    this.facts.replaceChildren(...header.facts.map((line) => element("div", {}, line)));
+    const chips = header.mesh.reduce((product, side) => product * side, 1);
+    const numbers = { chips, cores: this.count, hosts: header.hosts, replicas: header.replicas,
+      "logical-devices": header.logical_devices, level: header.level };
     for (const [key, value] of Object.entries(numbers)) this.root.setAttribute(`data-${key}`, value);
-    this.canvas.setAttribute("aria-label", `Cores of ${name}. Arrow keys move along x and y, `
-      + "Page Up and Page Down along z; Enter selects a core's replica, with Shift one more; "
-      + "Escape clears; plus and minus zoom, Shift and arrow keys move or turn the view.");
-    this.adopt();
+    this.mesh.setAttribute("aria-label", `Cores of ${header.name}. Arrow keys move along x and y, `
+      + "Page Up and Page Down along z; Enter selects a core's replica, with Shift one more; Escape clears; plus and minus zoom.");
+    this.svg = document.importNode(new DOMParser().parseFromString(this.model.get("drawing"), "image/svg+xml").documentElement, true);
+    this.svg.setAttribute("aria-hidden", "true");
+    // Else its height would follow these, and not the part that is shown.
+    for (const side of ["width", "height"]) this.svg.removeAttribute(side);
+    this.marks = document.createElementNS(SVG, "g");
+    this.svg.append(this.marks);
+    this.mesh.replaceChildren(this.svg);
     this.equip();
     this.settle();
   }
 
-  /** Takes the camera from the model, as far as it makes sense. */
-  adopt() {
-    const kept = this.model.get("camera") ?? {};
-    const sound = (name) => Object.fromEntries(Object.entries(CAMERAS[name]).map(([part, value]) =>
-      [part, Number.isFinite(kept[name]?.[part]) ? kept[name][part] : value]));
-    this.cameras = { planes: sound("planes"), "3d": sound("3d") };
-    for (const camera of Object.values(this.cameras)) camera.zoom = Math.max(1, Math.min(MOST_ZOOM, camera.zoom));
-    this.draw();
-  }
-
   /** Makes the controls that this topology needs. */
   equip() {
-    const { depth } = this.topology;
-    const setMode = (mode) => () => this.set("mode", mode);
-    this.modes = { planes: button("Planes", "Show the planes beside each other", setMode("planes")),
-      "3d": button("3D", "Show the mesh in space, to be turned", setMode("3d")) };
-    const modes = element("span", { class: "tpunb-group", role: "group", "aria-label": "Projection" },
-      this.modes.planes, this.modes["3d"]);
-    this.planes = slider("z", { min: -1, max: depth - 1, value: this.plane,
-      show: (z) => (z < 0 ? "all" : String(z)) }, (z) => this.set("plane", z));
-    this.choice = choice("Colour by", this.colours, this.colour, (value) => this.set("colour", value));
-    this.zooms = [
-      button("−", "Zoom out", () => this.zoomBy(1 / 1.5)),
-      button("+", "Zoom in", () => this.zoomBy(1.5)),
-      button("Reset", "Show the whole mesh again", () => this.reset()),
-    ];
-    const zooms = element("span", { class: "tpunb-group", role: "group", "aria-label": "Zoom" }, ...this.zooms);
-    this.tools.replaceChildren(...(depth > 1 ? [modes, this.planes] : []),
-      ...(this.colours.length > 1 ? [this.choice] : []), zooms);
+    const { length } = this.header.planes;
+    this.planes = slider("z", { min: -1, max: length - 1, value: this.plane, show: (z) => (z < 0 ? "all" : String(z)) },
+      (z) => this.set("plane", z));
+    this.choice = choice("Colour by", this.colours.map(({ name, label }) => [name, label]), this.colour, (value) => this.set("colour", value));
+    this.zooms = [button("−", "Zoom out", () => this.zoomBy(1 / 1.5)), button("+", "Zoom in", () => this.zoomBy(1.5)),
+      button("Reset", "Show the whole mesh again", () => this.set("zoom", 1))];
+    this.tools.replaceChildren(...(length > 1 ? [this.planes] : []), ...(this.colours.length > 1 ? [this.choice] : []),
+      element("span", { class: "tpunb-group", role: "group", "aria-label": "Zoom" }, ...this.zooms));
   }
 
   /** Follows the settings that the model has. */
   settle() {
-    for (const [mode, node] of Object.entries(this.modes)) node.setAttribute("aria-pressed", String(mode === this.mode));
-    if (Number(this.planes.input.value) !== this.plane) this.planes.set(this.plane);
+    const zoom = this.model.get("zoom");
+    this.planes.set(this.plane);
     this.choice.select.value = this.colour;
-    const { root } = this;
-    root.setAttribute("data-mode", this.mode);
-    root.setAttribute("data-colour", this.colour);
-    root.setAttribute("data-plane", this.plane < 0 ? "all" : this.plane);
+    this.zooms[0].disabled = zoom <= 1;
+    this.zooms[1].disabled = zoom >= MOST_ZOOM;
+    const attributes = { colour: this.colour, plane: this.plane < 0 ? "all" : this.plane, zoom: zoom.toFixed(2) };
+    for (const [name, value] of Object.entries(attributes)) this.root.setAttribute(`data-${name}`, value);
+    const [, , boxWidth, boxHeight] = this.box;
+    // A plane alone is larger.
+    const width = boxWidth * (this.plane < 0 ? 1 : Math.max(1, Math.min(this.header.page[0] / boxWidth, PLANE_HEIGHT / boxHeight)));
+    this.svg.setAttribute("viewBox", this.box.join(" "));
+    this.svg.style.width = zoom > 1 ? `calc(${zoom} * min(100%, ${width}px))` : `${width}px`;
+    this.svg.style.maxWidth = zoom > 1 ? "none" : "100%";
     if (this.colour === "memory" && this.memory.state === "") this.ask();
-    this.hover = -1;
-    this.tell();
-    this.retheme();
-  }
-
-  retheme() {
-    this.theme = themeOf(this.root);
-    this.pales = new Map();
     this.recolour();
+    this.tell();
   }
 
+  /** Draws the cores in the colours that are chosen, and says what these are. */
   recolour() {
-    this.fills = fillsOf(this.topology, this.colour, this.theme, this.memory.bytes);
-    this.explain();
-    this.refresh();
-  }
-
-  /** Follows the selection. */
-  refresh() {
-    const known = this.topology.replicas || this.topology.count;
-    this.selected = new Set(this.model.get("selected").filter((replica) => replica >= 0 && replica < known));
-    this.chosen = new Set();
-    for (let core = 0; this.selected.size && core < this.topology.count; core += 1) {
-      if (this.selected.has(replicaOf(this.topology, core))) this.chosen.add(core);
+    const { colour, columns, memory } = this;
+    const known = colour === "memory" ? memory.colouring : this.colours.find(({ name }) => name === colour);
+    if (known) {
+      const places = colour === "memory" ? memory.places : columns[`colour.${colour}`];
+      const [width, height] = this.header.core;
+      const paths = known.fills.map(() => []);
+      places.forEach((place, core) => {
+        paths[place].push(`M${columns.corner[2 * core]} ${columns.corner[2 * core + 1] + height / 2}h${width}`);
+      });
+      this.svg.querySelector(".tpunb-cores").replaceChildren(...paths.map((d, place) =>
+        drawn("path", { d: d.join(""), stroke: known.fills[place] })));
+      [...this.svg.querySelectorAll(".tpunb-labels > text")].forEach((text, core) => text.setAttribute("fill", known.inks[places[core]]));
     }
-    this.root.setAttribute("data-selected", [...this.selected].join(","));
-    this.clear.hidden = !this.selected.size;
-    const word = this.topology.replicas ? "replica" : "core";
-    this.clear.textContent = this.selected.size === 1 ? `Deselect ${word} ${[...this.selected][0]}`
-      : `Deselect ${this.selected.size} ${word}s`;
-    this.draw();
+    this.explain(known);
+    this.mark();
   }
 
-  paint() {
-    if (!this.width) return;
-    const { topology, theme, fills, chosen, active, plane, camera } = this;
-    const dimmed = (core) => chosen.size > 0 && !chosen.has(core);
-    const solid = (core) => !dimmed(core) && (plane < 0 || placeOf(topology, core)[2] === plane);
-    const pale = (colour, core) => (dimmed(core) ? this.paled(colour) : colour);
-    const fillOf = (core) => pale(fills[core], core);
-    this.look = { topology, theme, fills, fillOf, pale, chosen, active, dimmed, solid };
-    const inner = this.width - 2;
-    if (this.mode === "3d") this.look.space = spaceOf(topology, camera, inner);
-    else {
-      this.look.page = pageOf(topology, plane, inner);
-      this.look.view = zoomed(this.look.page, camera);
+  explain(known) {
+    const { memory, colour } = this;
+    const items = (known?.legend ?? []).map(({ text, colours }) => element("span", { class: "tpunb-swatch" },
+      colours.length ? element("i", { class: colours.length > 1 ? "tpunb-scale" : false,
+        style: `background: ${colours.length > 1 ? `linear-gradient(90deg, ${colours.join(", ")})` : colours[0]}` }) : null, text));
+    if (colour === "memory") {
+      const says = { waiting: "Waiting for the kernel …", failed: `No answer: ${memory.error}` }[memory.state];
+      if (says) items.push(element("span", { role: "status" }, says));
+      items.push(button("Refresh", "Ask again what variables hold", () => this.ask()));
     }
-    const { width, height } = this.look.space ?? this.look.page;
-    const context = this.sized(width, height);
-    context.fillStyle = theme.paper;
-    context.fillRect(0, 0, width, height);
-    const level = this.look.space ? drawSpace(context, this.look) : drawPlanes(context, this.look);
-    this.root.setAttribute("data-level", level);
-    this.root.setAttribute("data-zoom", camera.zoom.toFixed(2));
-    this.zooms[0].disabled = camera.zoom <= 1;
-    this.zooms[1].disabled = camera.zoom >= MOST_ZOOM;
-    this.canvas.style.touchAction = this.look.space || camera.zoom > 1 ? "none" : "pan-y";
-    this.canvas.style.cursor = this.active >= 0 ? "pointer" : this.look.space || camera.zoom > 1 ? "grab" : "default";
-  }
-
-  /** The faded colour of a core that is not selected. */
-  paled(colour) {
-    if (!this.pales.has(colour)) this.pales.set(colour, mixed(colour, this.theme.paper, 0.8));
-    return this.pales.get(colour);
-  }
-
-  /** The canvas's context; sizing a canvas anew costs more than clearing it. */
-  sized(width, height) {
-    const key = `${width} ${height} ${window.devicePixelRatio}`;
-    if (this.size !== key) this.context = sized(this.canvas, width, height);
-    this.size = key;
-    return this.context;
-  }
-
-  // -- The legend
-
-  /** Says what the colours stand for. */
-  explain() {
-    const ways = { memory: () => this.scale(), program: () => this.need() };
-    const parts = (ways[this.colour] ?? (() => this.swatches()))();
-    this.clear ??= element("button", { type: "button", class: "tpunb-button", hidden: true,
-      "data-testid": "tpunb-clear", click: () => this.shared.select([]) });
-    const hint = this.mode === "3d" ? "Drag turns · click selects · Ctrl and wheel zoom"
-      : "Click selects, with Shift more · Ctrl and wheel zoom";
-    this.legend.replaceChildren(...parts, element("span", { class: "tpunb-space" }), this.clear,
-      element("span", { class: "tpunb-hint" }, hint));
-    this.root.setAttribute("data-memory", this.memory.state);
-  }
-
-  swatches() {
-    const { topology, theme } = this;
-    const kind = this.colour;
-    const counts = { host: topology.hosts, replica: topology.replicas, logical: topology.logical_devices };
-    const shades = { host: topology.host_shade, replica: topology.replica_shade };
-    const word = { host: "host", replica: "replica", logical: "logical device" }[kind];
-    const swatch = (colour, text) => element("span", { class: "tpunb-swatch" },
-      element("i", { style: `background:${colour}` }), text);
-    const idle = topology.replica?.some((replica) => replica < 0);
-    const rest = idle ? [swatch(theme.dark ? "#4b5157" : theme.idle, "unassigned")] : [];
-    if (kind === "host" && topology.logical_devices > 1) {
-      rest.push(element("span", {}, "later logical devices fainter"));
-    }
-    if (counts[kind] > PALETTE.length) {
-      return [element("span", {}, `${groups(counts[kind])} ${word}s, neighbours in different colours`), ...rest];
-    }
-    const list = Array.from({ length: counts[kind] }, (_, number) =>
-      swatch(PALETTE[shades[kind]?.[number] ?? number % PALETTE.length], `${word} ${number}`));
-    return [...list, ...rest];
-  }
-
-  /** The heat's scale with its numbers, or why there are none. */
-  scale() {
-    const { state, bytes, error } = this.memory;
-    const refresh = button("Refresh", "Ask again what variables hold", () => this.ask());
-    const says = { waiting: "Waiting for the kernel …", failed: `No answer: ${error}` }[state];
-    const status = says ? [element("span", { class: "tpunb-status", role: "status" }, says)] : [];
-    if (!bytes) return [...status, refresh];
-    const stops = this.theme.dark ? DARK_HEAT : LIGHT_HEAT;
-    const [least, most] = bytes.reduce(([a, b], size) => [Math.min(a, size), Math.max(b, size)], [Infinity, 0]);
-    const even = least === most ? " · the same on every core" : ` · least ${memoryText(least)}`;
-    return [
-      element("span", {}, "0 B"),
-      element("span", { class: "tpunb-scale", style: `background:linear-gradient(90deg, ${stops.join(", ")})` }),
-      element("span", {}, `${memoryText(most)}${this.share(most)}${even}`), refresh, ...status,
-    ];
-  }
-
-  /** The heat's scale from nothing to all that a program can use, and what this one needs. */
-  need() {
-    const { needed, usable, hbm } = this.topology;
-    const stops = this.theme.dark ? DARK_HEAT : LIGHT_HEAT;
-    const over = needed > usable ? ` · ${memoryText(needed - usable)} too much` : "";
-    return [
-      element("span", {}, "0 B"),
-      element("span", { class: "tpunb-scale", style: `background:linear-gradient(90deg, ${stops.join(", ")})` }),
-      element("span", {}, `${memoryText(usable)} usable${hbm ? ` of ${memoryText(hbm)}` : ""}`),
-      element("b", {}, `needs ${memoryText(needed)}${over}`),
-    ];
-  }
-
-  /** Bytes as a share of a core's memory, where that is known. */
-  share(bytes) {
-    if (!this.topology.hbm) return "";
-    const share = 100 * bytes / this.topology.hbm;
-    const text = share > 0 && share < 0.01 ? "less than 0.01" : String(Number(share.toPrecision(3)));
-    return ` · ${text}% of ${memoryText(this.topology.hbm)}`;
+    this.legend.replaceChildren(...items, element("span", { class: "tpunb-space" }), this.clear,
+      element("span", { class: "tpunb-hint" }, "Click selects, with Shift more · Ctrl and wheel zoom"));
+    this.root.setAttribute("data-memory", memory.state);
   }
 
   /** Asks the kernel without waiting: it may be busy. */
   ask() {
     this.memory.state = "waiting";
-    this.explain();
+    this.recolour();
     this.model.send({ request: "memory" });
   }
 
   receive(content, buffers) {
     if (!content || !("memory" in content)) return;
     if (content.memory) {
-      const { bytes } = unpack(content.memory, buffers[0]);
-      // An answer may be older than the description.
-      if (bytes.length !== this.topology.count) return;
-      this.memory = { state: "ready", bytes, error: "" };
+      const { bytes, places } = unpack(content.memory.layout, buffers[0]);
+      if (bytes.length !== this.count) return; // an answer may be older than the description
+      this.memory = { state: "ready", error: "", colouring: content.memory, bytes, places };
     } else this.memory = { ...this.memory, state: "failed", error: String(content.error) };
     this.recolour();
     this.tell();
   }
 
-  // -- Pointing
+  // -- What is selected and pointed at
+
+  replicaOf(core) {
+    return this.columns.replica ? this.columns.replica[core] : core;
+  }
+
+  placeOf(core) {
+    const { mesh: [width, height], cores_per_chip: perChip } = this.header;
+    const place = this.columns.place[core];
+    const chip = Math.floor(place / perChip);
+    return [chip % width, Math.floor(chip / width) % height, Math.floor(chip / width / height), place % perChip];
+  }
+
+  coreAtPlace([x, y, z, slot]) {
+    const { mesh: [width, height, depth], cores_per_chip: perChip } = this.header;
+    const inside = x >= 0 && x < width && y >= 0 && y < height && z >= 0 && z < depth;
+    return inside ? this.at.get(((z * height + y) * width + x) * perChip + slot) ?? -1 : -1;
+  }
+
+  corner(core) {
+    return [this.columns.corner[2 * core], this.columns.corner[2 * core + 1]];
+  }
+
+  outline(core, more = 0) {
+    const [width, height] = this.header.core.map((side) => side + 2 * more);
+    const [x, y] = this.corner(core).map((side) => side - more);
+    return `M${x} ${y}h${width}v${height}h${-width}z`;
+  }
+
+  /** Fades what is not selected, and frames the core that is pointed at. */
+  mark() {
+    const known = this.header.replicas || this.count;
+    const selected = this.selected = new Set(this.model.get("selected").filter((replica) => replica >= 0 && replica < known));
+    const marks = [];
+    if (selected.size) {
+      const chosen = Array.from({ length: this.count }, (_, core) => core).filter((core) => selected.has(this.replicaOf(core)));
+      const [width, height] = this.header.page;
+      const all = `M0 0h${width}v${height}h${-width}z`;
+      marks.push(drawn("path", { class: "tpunb-veil", "fill-rule": "evenodd", d: all + chosen.map((core) => this.outline(core)).join("") }));
+    }
+    if (this.active >= 0) marks.push(drawn("path", { class: "tpunb-frame", d: this.outline(this.active, 1) }));
+    this.marks.replaceChildren(...marks);
+    this.root.setAttribute("data-selected", [...selected].join(","));
+    const word = this.header.replicas ? "replica" : "core";
+    this.clear.hidden = !selected.size;
+    this.clear.textContent = selected.size === 1 ? `Deselect ${word} ${[...selected][0]}` : `Deselect ${selected.size} ${word}s`;
+  }
+
+  /** The pixels of the page for one of the drawing. */
+  get scale() {
+    return this.svg.getBoundingClientRect().width / this.box[2];
+  }
 
   coreAt(event) {
-    if (!this.look) return -1;
-    const box = this.canvas.getBoundingClientRect();
-    const at = [event.clientX - box.left - this.canvas.clientLeft, event.clientY - box.top - this.canvas.clientTop];
-    const { topology, space, page, view } = this.look;
-    if (!space) return coreOnPage(topology, page, view.page(at));
-    const there = (core) => (space.large ? this.look.solid(core)
-      : this.plane < 0 || placeOf(topology, core)[2] === this.plane);
-    return coreInSpace(topology, space, at, there);
+    const { left, top } = this.svg.getBoundingClientRect();
+    const [boxLeft, boxTop, boxWidth, boxHeight] = this.box;
+    const [x, y] = [boxLeft + (event.clientX - left) / this.scale, boxTop + (event.clientY - top) / this.scale];
+    if (x < boxLeft || x > boxLeft + boxWidth || y < boxTop || y > boxTop + boxHeight) return -1;
+    const [width, height] = this.header.core;
+    const { corner } = this.columns;
+    for (let core = 0; core < this.count; core += 1) {
+      const [right, down] = [x - corner[2 * core], y - corner[2 * core + 1]];
+      if (right >= 0 && right < width && down >= 0 && down < height) return core;
+    }
+    return -1;
+  }
+
+  move(event) {
+    if (event.buttons && event.pointerType === "mouse" && this.model.get("zoom") > 1) {
+      this.dragged = true;
+      this.mesh.scrollBy(-event.movementX, -event.movementY);
+      this.point(-1);
+    } else {
+      this.dragged = false;
+      this.point(this.coreAt(event));
+    }
   }
 
   /** Points at a core; -1 at none. */
@@ -366,81 +277,57 @@ class TopologyView {
 
   /** Shows and announces the core that is pointed at or has the focus. */
   tell() {
-    const { active, tip, topology } = this;
+    const { active, tip } = this;
     this.root.setAttribute("data-hover", active < 0 ? "" : active);
-    tip.hidden = active < 0;
     const [head, ...lines] = active < 0 ? [""] : this.linesAbout(active);
+    tip.hidden = active < 0;
     tip.replaceChildren(element("strong", {}, head), ...lines.map((line) => element("div", {}, line)));
     this.spoken.textContent = [head, ...lines].join(", ");
-    if (active >= 0 && this.look) this.placeTip(placeOf(topology, active));
-    this.draw();
+    this.mark();
+    if (active >= 0) this.placeTip(active);
   }
 
   linesAbout(core) {
-    const { topology } = this;
-    const { replica, logical, logical_devices, host, ordinal, perChip, hbm, needed, usable } = topology;
-    const [x, y, z, slot] = placeOf(topology, core);
+    const { replica, logical, host, ordinal } = this.columns;
+    const { cores_per_chip: perChip, logical_devices: devices, hbm, needed, usable } = this.header;
+    const [x, y, z, slot] = this.placeOf(core);
     const lines = [`Core ${core}`, `chip (${x}, ${y}, ${z})${perChip > 1 ? `, core ${slot} of it` : ""}`,
-      `host ${host[core]}, TPU:${ordinal[core]}`,
-      `/job:worker/replica:0/task:${host[core]}/device:TPU:${ordinal[core]}`];
+      `host ${host[core]}, TPU:${ordinal[core]}`, `/job:worker/replica:0/task:${host[core]}/device:TPU:${ordinal[core]}`];
     if (replica && replica[core] < 0) lines.push("in no replica");
-    else if (replica) lines.push(`replica ${replica[core]}${logical_devices > 1 ? `, logical device ${logical[core]}` : ""}`);
+    else if (replica) lines.push(`replica ${replica[core]}${devices > 1 ? `, logical device ${logical[core]}` : ""}`);
     if (hbm) lines.push(`HBM ${memoryText(hbm)}${usable ? `, ${memoryText(usable)} usable` : ""}`);
     if (usable && !(replica?.[core] < 0)) lines.push(`program needs ${memoryText(needed)}`);
     const { bytes } = this.memory;
-    if (bytes && this.colour === "memory") lines.push(`variables ${memoryText(bytes[core])}${this.share(bytes[core])}`);
+    if (bytes && this.colour === "memory") {
+      const share = hbm ? ` · ${Number((100 * bytes[core] / hbm).toPrecision(3))}% of ${memoryText(hbm)}` : "";
+      lines.push(`variables ${memoryText(bytes[core])}${share}`);
+    }
     return lines;
   }
 
-  /** Puts the tip beside a chip, and the next one if there is one, inside of the widget. */
-  placeTip(place) {
-    const { canvas, tip, look, root } = this;
-    const size = look.space ? look.space.scale : look.page.pitch * look.view.zoom;
-    const corner = look.space ? look.space.project(...place.slice(0, 3)) : chipCorner(look.page, place);
-    if (!corner) return;
-    const at = look.space ? corner.map((part) => part - size / 2) : look.view.screen(corner);
-    const next = coreOf(look.topology, place[0] + 1, place[1], place[2]) >= 0;
-    const reach = (next ? Math.min(size, 90) : 0) + 10;
-    const [left, top] = [canvas.offsetLeft + at[0], canvas.offsetTop + at[1]];
-    const right = left + size + reach;
+  /** Puts the tip beside a core, inside of the widget. */
+  placeTip(core) {
+    const { tip, root, scale, mesh } = this;
+    const outer = root.getBoundingClientRect();
+    const inner = this.svg.getBoundingClientRect();
+    const [x, y] = this.corner(core);
+    const left = inner.left - outer.left + (x - this.box[0]) * scale;
+    const top = inner.top - outer.top + (y - this.box[1]) * scale;
+    const right = left + this.header.core[0] * scale + 14;
     const fits = right + tip.offsetWidth <= root.clientWidth;
-    tip.style.left = `${Math.max(0, fits ? right : left - reach - tip.offsetWidth)}px`;
-    tip.style.top = `${Math.max(0, Math.min(top, canvas.offsetTop + canvas.offsetHeight - tip.offsetHeight))}px`;
+    tip.style.left = `${Math.max(0, fits ? right : left - 14 - tip.offsetWidth)}px`;
+    tip.style.top = `${Math.max(0, Math.min(top, mesh.offsetTop + mesh.offsetHeight - tip.offsetHeight))}px`;
   }
 
   press(event) {
-    if (event.button !== 0) return;
-    this.drag = { x: event.clientX, y: event.clientY, camera: { ...this.camera }, far: false };
-    this.canvas.setPointerCapture?.(event.pointerId);
-  }
-
-  move(event) {
-    if (!this.drag) {
-      this.point(this.coreAt(event));
-      return;
-    }
-    const [across, down] = [event.clientX - this.drag.x, event.clientY - this.drag.y];
-    this.drag.far ||= Math.hypot(across, down) > 4;
-    if (!this.drag.far) return;
-    this.point(-1);
-    this.shift(this.drag.camera, across, down, this.mode === "3d" && !event.shiftKey);
-  }
-
-  release(event) {
-    const { drag } = this;
-    this.drag = null;
-    if (!drag) return;
-    if (drag.far) {
-      this.keep();
-      return;
-    }
+    if (this.dragged) return;
     this.focus = -1;
     this.choose(this.coreAt(event), event.shiftKey || event.ctrlKey || event.metaKey);
   }
 
   /** Selects a core's replica, alone or with others; again takes it back. */
   choose(core, more) {
-    const replica = core < 0 ? -1 : replicaOf(this.topology, core);
+    const replica = core < 0 ? -1 : this.replicaOf(core);
     if (replica < 0) {
       if (core < 0 && !more && this.selected.size) this.shared.select([]);
       return;
@@ -451,94 +338,48 @@ class TopologyView {
     this.shared.select(next.sort((a, b) => a - b));
   }
 
-  // -- The camera
+  // -- Zoom and keyboard
 
-  /** Turns or moves the view by so many pixels from where it was. */
-  shift(from, across, down, turns) {
-    const { camera } = this;
-    if (turns) {
-      camera.yaw = from.yaw + across * 0.008;
-      camera.pitch = Math.max(-1.4, Math.min(1.4, from.pitch + down * 0.008));
-    } else {
-      const unit = this.look.space ? this.look.space.scale : this.look.page.pitch * camera.zoom;
-      camera.x = from.x + across / unit;
-      camera.y = from.y + down / unit;
-    }
-    this.bound();
-    this.draw();
-  }
-
-  /** Keeps the mesh in sight: only what is larger than the view can be moved. */
-  bound() {
-    const { camera, look } = this;
-    const { width, height } = look.space ?? look.page;
-    const unit = look.space ? look.space.fit : look.page.pitch;
-    for (const [part, side] of [["x", width], ["y", height]]) {
-      const most = (side / 2) * (1 - 1 / camera.zoom) / unit;
-      camera[part] = Math.max(-most, Math.min(most, camera[part])) + 0;
-    }
-  }
-
-  /** Zooms around a point of the canvas, by default its middle. */
-  zoomBy(factor, at = null) {
-    if (!this.look) return;
-    const { camera, look } = this;
-    const { width, height } = look.space ?? look.page;
-    const before = camera.zoom;
-    camera.zoom = Math.max(1, Math.min(MOST_ZOOM, before * factor));
-    const unit = look.space ? look.space.fit : look.page.pitch;
-    const [x, y] = at ?? [width / 2, height / 2];
-    camera.x += ((x - width / 2) / unit) * (1 / camera.zoom - 1 / before);
-    camera.y += ((y - height / 2) / unit) * (1 / camera.zoom - 1 / before);
-    this.bound();
-    this.point(-1);
-    this.keep();
+  /** Zooms around a point of the drawing's window, by default its middle. */
+  zoomBy(factor, at = [this.mesh.clientWidth / 2, this.mesh.clientHeight / 2]) {
+    const { mesh } = this;
+    const before = this.svg.getBoundingClientRect().width;
+    const [x, y] = [mesh.scrollLeft + at[0], mesh.scrollTop + at[1]];
+    this.set("zoom", Math.max(1, Math.min(MOST_ZOOM, this.model.get("zoom") * factor)));
+    const grown = this.svg.getBoundingClientRect().width / before;
+    mesh.scrollTo(x * grown - at[0], y * grown - at[1]);
   }
 
   wheel(event) {
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
-    this.zoomBy(Math.exp(-event.deltaY * 0.0025), [event.offsetX, event.offsetY]);
+    const { left, top } = this.mesh.getBoundingClientRect();
+    this.zoomBy(Math.exp(-event.deltaY * 0.0025), [event.clientX - left, event.clientY - top]);
   }
-
-  reset() {
-    this.cameras[this.mode] = { ...CAMERAS[this.mode] };
-    this.keep();
-  }
-
-  /** Draws, and lets the model remember the camera. */
-  keep() {
-    const rounded4 = (camera) => Object.fromEntries(Object.entries(camera).map(([part, value]) =>
-      [part, Math.round(value * 1e4) / 1e4]));
-    this.set("camera", { planes: rounded4(this.cameras.planes), "3d": rounded4(this.cameras["3d"]) });
-    this.draw();
-  }
-
-  // -- The keyboard
 
   key(event) {
     const step = STEPS[event.key];
-    const actions = {
-      Enter: () => this.choose(this.active, event.shiftKey), " ": () => this.choose(this.active, event.shiftKey),
-      Escape: () => this.leave(), "+": () => this.zoomBy(1.5), "=": () => this.zoomBy(1.5),
-      "-": () => this.zoomBy(1 / 1.5), 0: () => this.reset(),
-      Home: () => this.focusOn(0), End: () => this.focusOn(this.topology.count - 1),
-    };
-    if (event.ctrlKey || event.metaKey || event.altKey || (!step && !actions[event.key])) return;
+    const actions = { Enter: () => this.choose(this.active, event.shiftKey), " ": () => this.choose(this.active, event.shiftKey),
+      Escape: () => this.leave(), "+": () => this.zoomBy(1.5), "=": () => this.zoomBy(1.5), "-": () => this.zoomBy(1 / 1.5),
+      0: () => this.set("zoom", 1), Home: () => this.focusOn(0), End: () => this.focusOn(this.count - 1) };
+    // With Shift, arrows scroll a drawing that is zoomed.
+    if (event.ctrlKey || event.metaKey || event.altKey || (step && event.shiftKey) || (!step && !actions[event.key])) return;
     event.preventDefault();
     event.stopPropagation();
     if (!step) actions[event.key]();
-    else if (event.shiftKey && !step[2] && this.look) {
-      this.shift({ ...this.camera }, step[0] * 30, step[1] * 30, this.mode === "3d");
-      this.keep();
-    } else this.focusOn(this.next(this.active < 0 ? this.first : this.active, step));
+    else this.focusOn(this.next(this.active < 0 ? this.first : this.active, step));
+  }
+
+  /** The core that the keyboard starts from. */
+  get first() {
+    return Math.max(0, this.coreAtPlace([0, 0, Math.max(0, this.plane), 0]));
   }
 
   /** The next core along an axis, over places where there is none; the same at the end. */
   next(core, [right, down, back]) {
-    let [x, y, z, slot] = placeOf(this.topology, core);
-    const { perChip, width, height, depth } = this.topology;
-    for (let tries = 0; tries < Math.max(width, height, depth) * perChip; tries += 1) {
+    const { mesh, cores_per_chip: perChip } = this.header;
+    let [x, y, z, slot] = this.placeOf(core);
+    for (let tries = 0; tries < Math.max(...mesh) * perChip; tries += 1) {
       slot += right;
       if (slot < 0 || slot >= perChip) {
         x += right;
@@ -546,39 +387,21 @@ class TopologyView {
       }
       y += down;
       z += back;
-      const found = coreOf(this.topology, x, y, z, slot);
+      const found = this.coreAtPlace([x, y, z, slot]);
       if (found >= 0) return found;
     }
     return core;
   }
 
-  /** Moves the focus to a core, and the view so that it can be seen. */
+  /** Moves the focus to a core, and scrolls the drawing so that it can be seen. */
   focusOn(core) {
     this.hover = -1;
     this.focus = core;
-    const z = placeOf(this.topology, core)[2];
-    if (this.plane >= 0 && this.plane !== z) {
-      this.set("plane", z);
-      this.paint();
-    }
-    this.reveal(core);
+    const [, , z] = this.placeOf(core);
+    if (this.plane >= 0 && this.plane !== z) this.set("plane", z);
     this.tell();
-  }
-
-  reveal(core) {
-    const { look, camera } = this;
-    if (!look?.page || camera.zoom <= 1) return;
-    const corner = chipCorner(look.page, placeOf(this.topology, core));
-    if (!corner) return;
-    const size = look.page.pitch * camera.zoom;
-    const at = look.view.screen(corner);
-    const sides = [look.page.width, look.page.height];
-    ["x", "y"].forEach((part, axis) => {
-      const hidden = at[axis] < 0 || at[axis] + size > sides[axis];
-      if (hidden) camera[part] += (sides[axis] / 2 - at[axis] - size / 2) / size;
-    });
-    this.bound();
-    this.paint();
+    this.marks.lastElementChild.scrollIntoView({ block: "nearest", inline: "nearest" });
+    this.placeTip(core);
   }
 
   /** Clears the selection first, then the focus. */
@@ -591,10 +414,17 @@ class TopologyView {
   }
 }
 
+/** An element of SVG. */
+function drawn(tag, attributes) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
+}
+
 export default {
   initialize({ model }) { saveStatically(model); },
   render({ model, el }) {
     const view = new TopologyView(model, el);
-    return () => view.stop();
+    return () => view.stops.forEach((stop) => stop());
   },
 };

@@ -1,9 +1,9 @@
-"""The live topology: cores on their mesh, to be looked at closely and selected."""
+"""The live topology: the drawing, whose cores can be pointed at and selected."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,10 @@ from tpunb.display.describe.topology_description import (
     describe_accelerator,
     describe_device_assignment,
     describe_topology,
-    group_shades,
 )
-from tpunb.display.draw.canvas import HOST_COLOURS
 from tpunb.display.draw.static_forms import mimebundle
-from tpunb.display.draw.topology_text import (
-    topology_phrases,
-)
+from tpunb.display.draw.topology_colours import Colouring, by_memory, colourings
+from tpunb.display.draw.topology_svg import TopologyDrawing, drawing_phrases, topology_drawing
 from tpunb.display.widgets.live_widget import LiveWidget
 from tpunb.display.widgets.page_data import es_module, pack
 from tpunb.tpu.types import Accelerator, accelerator
@@ -45,11 +42,10 @@ class TopologyWidget(LiveWidget):
         **state: First values of the attributes below.
 
     Attributes:
-        mode: `"planes"` beside each other, or `"3d"`.
         colour: What colours stand for: `"host"`, `"replica"`, `"logical"` devices,
             `"memory"` of variables, or what a compiled `"program"` needs.
         plane: The z of the plane to look at; -1 for all of them.
-        camera: How far the view is zoomed, moved and turned.
+        zoom: How many times larger the drawing is than fits, 1 to 40.
 
     Raises:
         TypeError: The value has no topology, or `memory` cannot be called.
@@ -61,12 +57,12 @@ class TopologyWidget(LiveWidget):
 
     header = traitlets.Dict().tag(sync=True)
     cores = traitlets.Bytes().tag(sync=True)
-    mode = traitlets.Enum(["planes", "3d"], "planes").tag(sync=True)
+    drawing = traitlets.Unicode().tag(sync=True)
     colour = traitlets.Enum(["host", "replica", "logical", "memory", "program"], "host").tag(
         sync=True
     )
     plane = traitlets.Int(-1, min=-1).tag(sync=True)
-    camera = traitlets.Dict().tag(sync=True)
+    zoom = traitlets.Float(1.0, min=1.0, max=40.0).tag(sync=True)
 
     def __init__(
         self, value: Any, *, memory: Memory | None = None, link: str = "", **state: Any
@@ -76,10 +72,10 @@ class TopologyWidget(LiveWidget):
         self._description = description = _described(value)
         self._strategy = getattr(value, "strategy", None)
         self._memory = memory if self._strategy is None else memory or self._variables
-        header, cores = _payload(description, connected=self._memory is not None)
+        header, cores, drawing = _payload(description, connected=self._memory is not None)
         if description.usable_bytes:
             state = {"colour": "program", **state}
-        super().__init__(header=header, cores=cores, link=link, **state)
+        super().__init__(header=header, cores=cores, drawing=drawing, link=link, **state)
         self.on_msg(self._on_request)
 
     @property
@@ -90,17 +86,17 @@ class TopologyWidget(LiveWidget):
     @description.setter
     def description(self, value: Any) -> None:
         description = _described(value)
-        header, cores = _payload(description, connected=self._memory is not None)
+        header, cores, drawing = _payload(description, connected=self._memory is not None)
         if description.usable_bytes and not self._description.usable_bytes:
             self.colour = "program"
         mesh_differs = description.mesh != self._description.mesh
         self._description = description
         with self.hold_sync():
-            self.header, self.cores = header, cores
+            self.header, self.cores, self.drawing = header, cores, drawing
             known = description.num_replicas or description.num_cores
             self.selected = [replica for replica in self.selected if replica < known]
             if mesh_differs:
-                self.plane, self.camera = -1, {}
+                self.plane, self.zoom = -1, 1.0
 
     def update(self, value: Any) -> bool:
         """Shows another topology in place; settings stay where they make sense."""
@@ -108,7 +104,7 @@ class TopologyWidget(LiveWidget):
         return True
 
     def static_bundle(self) -> dict[str, Any]:
-        """The topology as text and as a picture."""
+        """The topology as text and as a picture in HTML."""
         return dict(mimebundle(self._description))
 
     def _variables(self) -> Sequence[int]:
@@ -127,8 +123,9 @@ class TopologyWidget(LiveWidget):
         except Exception as error:  # a user's function may raise anything, and the view waits
             self.send({"memory": None, "error": f"{type(error).__name__}: {error}"})
             return
-        positions, buffer = pack({"bytes": sizes})
-        self.send({"memory": positions}, [buffer])
+        colouring = by_memory(self._description, sizes.astype(np.int64).tolist())
+        layout, buffer = pack({"bytes": sizes, "places": _small(colouring.places)})
+        self.send({"memory": {**_words(colouring), "layout": layout}}, [buffer])
 
 
 def _described(value: Any) -> TopologyDescription:
@@ -154,8 +151,10 @@ def _described(value: Any) -> TopologyDescription:
     )
 
 
-def _payload(description: TopologyDescription, *, connected: bool) -> tuple[dict[str, Any], bytes]:
-    """The front end's data: words and sizes as JSON, columns as one buffer.
+def _payload(
+    description: TopologyDescription, *, connected: bool
+) -> tuple[dict[str, Any], bytes, str]:
+    """Return words and sizes as JSON, the cores' properties as one buffer, and the drawing.
 
     Args:
         description: What to show.
@@ -163,17 +162,17 @@ def _payload(description: TopologyDescription, *, connected: bool) -> tuple[dict
             unless there is a device assignment.
     """
     _check(description)
-    facts = topology_phrases(description)  # a replica on every core is said above
-    if connected and not description.num_replicas:
+    facts, drawing = drawing_phrases(description), topology_drawing(description)
+    if connected and not description.num_replicas:  # the facts and labels do not repeat it
         cores = range(description.num_cores)
         description = replace(description, replicas=tuple(cores), logical_devices=(0,) * len(cores))
-    columns, buffer = pack(_columns(description))
+    colours = colourings(description)
+    layout, buffer = pack(_columns(description, drawing, colours))
     header = {
         "name": description.name or "TPU topology",
         "facts": facts,
         "mesh": list(description.mesh),
         "cores_per_chip": description.cores_per_chip,
-        "wraps": list(description.wraps),
         "hbm": description.hbm_bytes,
         "hosts": description.num_hosts,
         "replicas": description.num_replicas,
@@ -181,37 +180,47 @@ def _payload(description: TopologyDescription, *, connected: bool) -> tuple[dict
         "memory": connected,
         "needed": description.needed_bytes,
         "usable": description.usable_bytes,
-        "columns": columns,
+        "level": drawing.level,
+        "page": list(drawing.page),
+        "planes": [list(plane) for plane in drawing.planes],
+        "core": list(drawing.core),
+        "colours": [_words(colouring) for colouring in colours],
+        "columns": layout,
     }
-    return header, buffer
+    return header, buffer, drawing.svg
 
 
-def _columns(description: TopologyDescription) -> dict[str, npt.NDArray[Any]]:
+def _words(colouring: Colouring) -> dict[str, Any]:
+    """Return a colouring without the cores' own colours."""
+    return {name: value for name, value in asdict(colouring).items() if name != "places"}
+
+
+def _columns(
+    description: TopologyDescription, drawing: TopologyDrawing, colours: Sequence[Colouring]
+) -> dict[str, npt.NDArray[Any]]:
     """The cores' properties, in as few bytes as they take.
 
     A core's place is one number: `((z * height + y) * width + x) * cores + core`.
     """
     width, height, _ = description.mesh
     x, y, z, core = np.asarray(description.coordinates, np.int64).T
-    shades, hosts, replicas = len(HOST_COLOURS), description.hosts, description.replicas
     columns: dict[str, Any] = {
         "place": ((z * height + y) * width + x) * description.cores_per_chip + core,
-        "host": hosts,
+        "host": description.hosts,
         "ordinal": description.ordinals,
-        "host_shade": group_shades(description, hosts, shades),
     }
     if description.num_replicas:
-        columns |= {
-            "replica": replicas,
-            "logical": description.logical_devices,
-            "replica_shade": group_shades(description, replicas, shades),
-        }
-    small = {}
-    for name, column in columns.items():
-        numbers = np.asarray(column)
-        least, most = int(numbers.min()), int(numbers.max())
-        small[name] = numbers.astype(np.min_scalar_type(-most - 1 if least < 0 else most))
-    return small
+        columns |= {"replica": description.replicas, "logical": description.logical_devices}
+    columns |= {f"colour.{colouring.name}": colouring.places for colouring in colours}
+    small = {name: _small(column) for name, column in columns.items()}
+    return {"corner": drawing.corners.reshape(-1), **small}
+
+
+def _small(column: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return whole numbers in the smallest type that has them all."""
+    numbers = np.asarray(column)
+    least, most = int(numbers.min()), int(numbers.max())
+    return numbers.astype(np.min_scalar_type(-most - 1 if least < 0 else most))
 
 
 def _check(description: TopologyDescription) -> None:

@@ -1,0 +1,56 @@
+"""Training curves as a line of text, and the heading that their picture has."""
+
+from __future__ import annotations
+
+from tpunb._util.plain_text import shortened
+from tpunb._util.units import and_more, counted, grouped
+from tpunb.display.describe.history_description import HistoryDescription
+
+_MAX_NAMES = 8
+
+
+def curves_text(description: HistoryDescription) -> str:
+    """A title for the curves, without values: the same in every run.
+
+    For example `"Training curves · loss, accuracy · 500 steps"`.
+    """
+    parts = ["Training curves"]
+    if description.num_runs > 1:
+        parts.append(counted(description.num_runs, "run"))
+    titles = [_shown(panel.title) for panel in description.panels]
+    if titles:
+        more = description.num_panels - _MAX_NAMES
+        rest = f" {and_more(more)}" if more > 0 else ""
+        parts.append(", ".join(titles[:_MAX_NAMES]) + rest)
+    if description.num_steps:
+        parts.append(counted(description.num_steps, "step"))
+    return "\n".join([" · ".join(parts), *(f"Note: {note}" for note in description.notes)])
+
+
+def shown_of(description: HistoryDescription) -> list[str]:
+    """Phrases for what is left out, such as `"12 of 10,000 metrics"`; empty where all is shown."""
+    pairs = (
+        (len(description.runs), description.num_runs, "runs"),
+        (len(description.panels), description.num_panels, "metrics"),
+    )
+    return [f"{shown} of {grouped(every)} {what}" for shown, every, what in pairs if shown < every]
+
+
+def _shown(name: str) -> str:
+    """A name in one line."""
+    line = "".join(char if char.isprintable() else " " for char in name)
+    return shortened(line, 60)
+
+
+def curves_heading(description: HistoryDescription) -> list[str]:
+    """Return the lines above a picture: the run's name, how much is shown, and the notes."""
+    names = [_shown(run.name) for run in description.runs if run.name]
+    parts = names[:1] if len(description.runs) == 1 and names else ["Training curves"]
+    if 1 < len(description.runs) == description.num_runs:
+        parts.append(f"{len(description.runs)} runs")
+    if description.panels:
+        parts.append(counted(description.num_steps, "step"))
+    parts += shown_of(description)
+    if any(run.state == "stopped" for run in description.runs):
+        parts.append("stopped")
+    return [" · ".join(parts), *(f"Note: {note}" for note in description.notes)]

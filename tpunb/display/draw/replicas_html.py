@@ -1,0 +1,186 @@
+"""Replica values as HTML: what the live page shows first, without its script.
+
+Small values are tables. Matrices become heat maps, images images and long vectors curves, a
+panel for each replica.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tpunb._util.tables import ORANGE, Markup, block, escaped, scrolled, table
+from tpunb._util.units import and_more, number_text, sampled_phrase, shape_phrase
+from tpunb.display.describe.replicas import ReplicaValuesDescription, Section
+from tpunb.display.describe.values import ReplicaValue
+from tpunb.display.draw.replicas_panels import curves_html, drawn_values, panels_html
+from tpunb.display.draw.replicas_text import (
+    MAX_ROWS,
+    bracketed,
+    nested_values,
+    nonfinite_phrase,
+    replicas_title,
+    rows_of,
+    section_title,
+)
+
+_MAX_PANELS = 96
+"""Panels of all leaves together."""
+
+_MONO = "font-family:monospace;white-space:pre;margin:0"
+_DIFFERENT = f"background:{ORANGE}"
+_NONFINITE = "background:rgba(204,51,119,.35)"
+
+
+def replicas_html(description: ReplicaValuesDescription) -> str:
+    """Return a table or panels for each leaf, with a row or a panel for each replica.
+
+    Where all replicas are equal there is one, and the title says it; elsewhere, what
+    differs from replica 0's is marked.
+    """
+    parts: list[str] = [block(replicas_title(description), bold=True)]
+    sections = description.sections
+    panels = shown = 0
+    for section in sections:
+        if _kind(section):
+            panels += len(drawn_values(section))
+            if shown and panels > _MAX_PANELS:
+                break
+        parts.append(_section(section, alone=len(sections) == 1))
+        shown += 1
+    if more := description.omitted + len(sections) - shown:
+        parts.append(block(and_more(more)))
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _kind(section: Section) -> str:
+    """Return how the values are drawn: `"grid"`, `"images"` or `"curve"`; empty for a table."""
+    kinds = {value.preview.kind if value.preview else "" for value in drawn_values(section)}
+    kind = kinds.pop() if len(kinds) == 1 else ""
+    return "" if kind == "values" else kind
+
+
+def _section(section: Section, *, alone: bool) -> str:
+    title, kind = section_title(section, alone=alone and section.distributed), _kind(section)
+    if not kind:
+        return f"{block(title)}{_table(section)}"
+    values = drawn_values(section)
+    preview = values[0].preview
+    assert preview is not None
+    steps = preview.steps[-3:-1] if kind == "images" else preview.steps
+    sampled = sampled_phrase(*steps, of="points" if len(steps) == 1 else "") if steps else ""
+    drawn = (
+        curves_html(section) if kind == "curve" else panels_html(section, images=kind == "images")
+    )
+    more = 0 if section.all_equal else len(section.values) - len(values)
+    note = block(and_more(more)) if more else ""
+    return f"{block(' · '.join(filter(None, [title, sampled])))}{drawn}{note}"
+
+
+def _table(section: Section) -> str:
+    shown = section.values[:1] if section.all_equal else section.values[:MAX_ROWS]
+    labelled = section.distributed and not section.all_equal
+    statistics = any(value.statistics is not None and value.shape != () for value in shown)
+    flagged = any(nonfinite_phrase(value.statistics) for value in shown)
+    head = [
+        *([""] if labelled else []),
+        *("values", "shape", "dtype"),
+        *(("min", "mean", "max", "std") if statistics else ()),
+        *(["not finite"] if flagged else []),
+    ]
+    rows = []
+    for replica, value in enumerate(shown):
+        reference = section.values[0] if section.differs[replica] else None
+        cells = [f"replica {section.replica(replica)}"] if labelled else []
+        cells += [_values(value, reference), shape_phrase(value.shape), value.dtype]
+        one = value.statistics
+        if one is None:
+            numbers = [""] * 4
+        elif value.dtype == "bool":
+            numbers = ["", "" if one.mean is None else number_text(one.mean), "", ""]
+        else:
+            numbers = [number_text(n) for n in (one.minimum, one.mean, one.maximum, one.deviation)]
+        cells += numbers if statistics else []
+        if flagged:
+            text = escaped(nonfinite_phrase(one))
+            cells.append(Markup(f'<span style="{_NONFINITE}">{text}</span>' if text else ""))
+        rows.append(cells)
+    more = len(section.values) - len(shown)
+    note = block(and_more(more)) if more and not section.all_equal else ""
+    return f"{scrolled(table(rows, head=head, named=labelled))}{note}"
+
+
+def _values(value: ReplicaValue, reference: ReplicaValue | None) -> Markup:
+    """The elements, those that differ from the reference's marked."""
+    if value.rows:
+        other = rows_of(reference) if reference is not None and reference.rows else None
+        rows = rows_of(value)
+        if reference is None:
+            other = rows
+        return Markup(f'<pre style="{_MONO}">{_marked_rows(rows, other, " ")}</pre>')
+    if value.preview is None or value.preview.kind != "values":
+        text = escaped(nested_values(value))
+        style = f"{_MONO};white-space:pre-wrap;{_DIFFERENT if reference else ''}".rstrip(";")
+        return Markup(f'<div style="{style}">{text}</div>')
+    array = value.preview.array()
+    words = [number_text(item) for item in array.reshape(-1).tolist()]
+    width = max(map(len, words), default=0)
+    marks = _marks(value, reference)
+    cells = [
+        _marked(word.rjust(width) if array.ndim > 1 else word, different=different)
+        for word, different in zip(words, marks, strict=True)
+    ]
+    note = f"{escaped(value.texts[0])}: " if value.texts else ""
+    return Markup(f'<pre style="{_MONO}">{note}{_laid_out(cells, array.shape)}</pre>')
+
+
+def _marks(value: ReplicaValue, reference: ReplicaValue | None) -> list[bool]:
+    """For each element whether it differs from the reference's."""
+    assert value.preview is not None
+    mine = value.preview.array()
+    other = reference.preview if reference else None
+    if reference is None:
+        return [False] * mine.size
+    if other is None or other.kind != "values" or other.shape != mine.shape:
+        return [True] * mine.size
+    theirs = other.array()
+    different = np.asarray((mine != theirs) & ~(np.isnan(mine) & np.isnan(theirs)))
+    return [bool(item) for item in different.reshape(-1)]
+
+
+def _marked(text: str, *, different: bool) -> str:
+    nonfinite = text.strip() in ("nan", "inf", "-inf")
+    style = _NONFINITE if nonfinite else _DIFFERENT if different else ""
+    return f'<span style="{style}">{escaped(text)}</span>' if style else escaped(text)
+
+
+def _marked_rows(values: Any, other: Any, indent: str) -> str:
+    """Nested rows in brackets, a line each, with a mark on what the other has not.
+
+    Where the other's row goes on, the bracket that closes this one is marked.
+    """
+    if not isinstance(values, list):
+        text = bracketed(values)
+        return _marked(text, different=other is None or text != bracketed(other))
+    others = other if isinstance(other, list) else []
+    pairs = itertools.zip_longest(values, others[: len(values)])
+    inner = [_marked_rows(mine, theirs, f"{indent} ") for mine, theirs in pairs]
+    between = f",\n{indent}" if any(isinstance(item, list) for item in values) else ", "
+    begin = _marked("[", different=other is None)
+    end = _marked("]", different=other is None or len(others) > len(values))
+    return f"{begin}{between.join(inner)}{end}"
+
+
+def _laid_out(cells: Sequence[str], shape: tuple[int, ...]) -> str:
+    """Elements in rows; a blank line between matrices."""
+    if not cells:
+        return "(no elements)"
+    if len(shape) < 2:
+        return "  ".join(cells)
+    columns, rows = shape[-1], shape[-2]
+    lines = ["  ".join(cells[at : at + columns]) for at in range(0, len(cells), columns)]
+    blocks = ["\n".join(lines[at : at + rows]) for at in range(0, len(lines), rows)]
+    return "\n\n".join(blocks)

@@ -1,0 +1,407 @@
+"""A topology as one SVG: chips on their mesh, cores in chips, hosts by colour.
+
+A saved notebook has it as a picture, and the live form in its page, where a script adds what
+is pointed at and selected. Variables of CSS give its colours on a page; a picture has the
+colours behind them, which are read on light pages and on dark ones.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpunb._util.tables import Markup, block, escaped
+from tpunb.display.describe.topology_description import (
+    Plane,
+    TopologyDescription,
+    group_shades,
+    planes_of,
+)
+from tpunb.display.draw.colours import HOST_COLOURS, INK
+from tpunb.display.draw.topology_colours import Colouring, by_host, by_program
+from tpunb.display.draw.topology_text import core_label, topology_phrases
+
+MAX_DRAWN_CHIPS = 256
+"""Meshes of more chips are drawn as one dot a chip."""
+
+_MAX_DRAWN_SIDE = 32
+_WIDTH, _HEIGHT, _DOTS_HEIGHT = 640, 900, 560
+_MARGIN = 8
+_HOST_LABEL = 15
+_MUTED = f"var(--tpunb-muted,{INK})"
+_PAPER = "var(--tpunb-paper,#fff)"
+_LINK = "var(--tpunb-link,#9aa4ae)"
+
+Box = tuple[float, float, float, float]
+"""Left, top, width and height."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyDrawing:
+    """A drawing, and where its parts are.
+
+    Attributes:
+        svg: The drawing.
+        level: `"chips"`, or `"dots"` where a chip is a dot.
+        page: The size of all of it.
+        planes: The box of each plane.
+        corners: The left top corner of each core.
+        core: The width and height of a core.
+    """
+
+    svg: str
+    level: str
+    page: tuple[float, float]
+    planes: list[Box]
+    corners: npt.NDArray[np.float32]
+    core: tuple[float, float]
+
+
+def topology_html(topology: TopologyDescription) -> str:
+    """Return the topology's name, its facts, and the drawing as a picture."""
+    facts = drawing_phrases(topology)
+    svg = topology_drawing(topology).svg
+    data = base64.b64encode(svg.encode()).decode("ascii")
+    says = escaped(f"{topology.name or 'TPU topology'}: {' · '.join(facts)}")
+    # JupyterLab removes SVG from notebooks that it does not trust, and leaves pictures.
+    picture = f'<img alt="{says}" style="max-width:100%" src="data:image/svg+xml;base64,{data}"/>'
+    title = block(topology.name or "TPU topology", bold=True)
+    return f"<div>{title}{''.join(map(block, facts))}{picture}</div>"
+
+
+def drawing_phrases(topology: TopologyDescription) -> list[str]:
+    """Return the topology's facts, and how to read the drawing."""
+    lines = topology_phrases(topology)
+    if _has_dots(topology):
+        lines[1] += " · one dot a chip, hosts by colour"
+    elif topology.mesh[2] > 1:
+        lines[1] += " · diagonal links lead to the next planes"
+    return lines
+
+
+def _has_dots(topology: TopologyDescription) -> bool:
+    return topology.num_chips > MAX_DRAWN_CHIPS or max(topology.mesh[:2]) > _MAX_DRAWN_SIDE
+
+
+@functools.lru_cache(maxsize=8)  # the live form and the picture beside it are drawn once
+def topology_drawing(topology: TopologyDescription) -> TopologyDrawing:
+    """Draw a topology.
+
+    Args:
+        topology: What to draw. Up to 256 chips get links and labels; larger meshes are drawn as
+            one dot a chip, coloured by host.
+    """
+    has_dots = _has_dots(topology)
+    page = (_dots_page if has_dots else _chips_page)(topology)
+    corners, core = _core_boxes(topology, page, has_dots)
+    colouring = by_program(topology) if topology.usable_bytes else by_host(topology)
+    planes = planes_of(topology)
+    parts: list[str] = [_plane_titles(page, planes, has_dots)]
+    if has_dots:
+        parts += [_cores(corners, core, colouring)]
+    else:
+        shades = group_shades(topology, topology.hosts, len(HOST_COLOURS))
+        for plane in planes:
+            parts += [_hosts(plane, page, shades), _links(topology, plane, page)]
+        parts += [_chips(topology, planes, page, shades)]
+        parts += [
+            _cores(corners, core, colouring),
+            _labels(topology, corners, core, colouring),
+        ]
+    size = f"{_short(page.width)} {_short(page.height)}"
+    width, height = size.split()
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" width="{width}" '
+        f'height="{height}" font-family="system-ui, DejaVu Sans, sans-serif">{"".join(parts)}</svg>'
+    )
+    return TopologyDrawing(
+        svg,
+        "dots" if has_dots else "chips",
+        (page.width, page.height),
+        [page.box(z) for z in range(page.depth)],
+        corners,
+        core,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """The planes of a mesh beside each other, in rows, by z; all measures are in pixels.
+
+    Attributes:
+        depth: How many planes there are.
+        columns: How many are beside each other.
+        step: From one plane to the next, across and down.
+        gap: How much of that is between the planes.
+        inset: From a plane's corner to that of its first chip.
+        pitch: From one chip to the next.
+        block: Chips of one host along x and y; the whole plane's where hosts
+            are no blocks.
+        block_gap: Extra room between blocks along x and y.
+    """
+
+    depth: int
+    columns: int
+    step: tuple[float, float]
+    gap: tuple[float, float]
+    inset: tuple[float, float]
+    pitch: float
+    block: tuple[int, int]
+    block_gap: tuple[float, float] = (0, 0)
+
+    @property
+    def rows(self) -> int:
+        """The number of planes below each other."""
+        return math.ceil(self.depth / self.columns)
+
+    @property
+    def width(self) -> float:
+        return 2 * _MARGIN + self.columns * self.step[0] - self.gap[0]
+
+    @property
+    def height(self) -> float:
+        return 2 * _MARGIN + self.rows * self.step[1] - self.gap[1]
+
+    def box(self, z: int) -> Box:
+        """Return the box of a plane."""
+        down, across = divmod(z, self.columns)
+        left, top = across * self.step[0], down * self.step[1]
+        width, height = (step - gap for step, gap in zip(self.step, self.gap, strict=True))
+        return left, top, width + 2 * _MARGIN, height + 2 * _MARGIN
+
+    def corner(self, x: Any, y: Any, z: Any) -> tuple[Any, Any]:
+        """Return the top left corner of a chip's cell, or of many at once."""
+        down, across = divmod(z, self.columns)
+        left = _MARGIN + self.inset[0] + across * self.step[0]
+        top = _MARGIN + self.inset[1] + down * self.step[1]
+        return (
+            left + x * self.pitch + x // self.block[0] * self.block_gap[0],
+            top + y * self.pitch + y // self.block[1] * self.block_gap[1],
+        )
+
+    def centre(self, x: int, y: int, z: int) -> tuple[float, float]:
+        """Return the middle of a chip."""
+        left, top = self.corner(x, y, z)
+        return left + self.pitch / 2, top + self.pitch / 2
+
+
+def _dots_page(topology: TopologyDescription) -> _Page:
+    """Place dots: the largest that fit a screen."""
+    width, height, depth = topology.mesh
+    gap, title = (14, 12), (17 if depth > 1 else 0)
+    for pitch in range(16, 2, -1):
+        step = width * pitch + gap[0], height * pitch + gap[1] + title
+        columns = min(depth, max(1, (_WIDTH - 2 * _MARGIN + gap[0]) // step[0]))
+        page = _Page(depth, columns, step, gap, (0, title), pitch, (width, height))
+        if columns * step[0] <= _WIDTH and page.rows * step[1] <= _DOTS_HEIGHT:
+            break
+    return page
+
+
+def _chips_page(topology: TopologyDescription) -> _Page:
+    """Place chips that are drawn one by one."""
+    width, height, depth = topology.mesh
+    first = next(iter(planes_of(topology)[0].blocks.values()), None)
+    block = (first.width, first.height) if first else (width, height)
+    gaps = (14.0, 14.0 + _HOST_LABEL) if first else (0.0, 0.0)
+    columns = min(depth, 4)
+    fixed = columns * ((width // block[0]) * gaps[0] + 36) + 2 * _MARGIN
+    widest = 60.0 if topology.cores_per_chip == 1 else 84.0
+    across = (_WIDTH - fixed) / (columns * width)
+    down = (_HEIGHT - height // block[1] * gaps[1]) / height
+    pitch = max(20.0, math.floor(min(widest, across, down)))
+    rim = min(24.0, pitch / 2) if any(topology.wraps) else 6.0
+    above = (_HOST_LABEL if first else 0) + (22 if depth > 1 else 0)
+    plane_width = width * pitch + (width // block[0] - 1) * gaps[0] + 2 * rim
+    plane_height = above + height * pitch + (height // block[1] - 1) * gaps[1] + 2 * rim
+    return _Page(
+        depth,
+        columns,
+        step=(plane_width + 18, plane_height + 12),
+        gap=(18, 12),
+        inset=(rim, above + rim),
+        pitch=pitch,
+        block=block,
+        block_gap=gaps,
+    )
+
+
+def _chip_inset(page: _Page) -> float:
+    return max(2.0, page.pitch * 0.09)
+
+
+def _core_boxes(
+    topology: TopologyDescription, page: _Page, has_dots: bool
+) -> tuple[npt.NDArray[np.float32], tuple[float, float]]:
+    """Return the corner of each core, and the size of all."""
+    x, y, z, slot = np.asarray(topology.coordinates).T
+    left, top = page.corner(x, y, z)
+    per_chip = topology.cores_per_chip
+    if has_dots:
+        side = page.pitch - 1
+        width, height = side / per_chip, side
+        return np.stack([left + slot * width, top], axis=1).astype(np.float32), (width, height)
+    inset = _chip_inset(page)
+    side = page.pitch - 2 * inset
+    rim = max(1.5, side * 0.08)
+    width, height = (side - rim * (per_chip + 1)) / per_chip, side - 2 * rim
+    corners = np.stack([left + inset + rim + slot * (width + rim), top + inset + rim], axis=1)
+    return corners.astype(np.float32), (width, height)
+
+
+def _plane_titles(page: _Page, planes: Sequence[Plane], has_dots: bool) -> str:
+    if page.depth == 1:
+        return ""
+    texts = []
+    for plane in planes:
+        left, top = page.corner(0, 0, plane.z)
+        above = 4 if has_dots else 10 + (_HOST_LABEL if plane.blocks else 0)
+        texts.append(_text(left, top - above, f"z = {plane.z}"))
+    size = 10 if has_dots else 12
+    return f'<g font-size="{size}" font-weight="600" fill="{_MUTED}">{"".join(texts)}</g>'
+
+
+def _hosts(plane: Plane, page: _Page, shades: Sequence[int]) -> str:
+    """Return a tinted region for each host, with its name above."""
+    regions, names = [], []
+    for host, of_host in plane.blocks.items():
+        colour = HOST_COLOURS[shades[host]]
+        left, top = page.corner(of_host.left, of_host.top, plane.z)
+        width, height = of_host.width * page.pitch + 8, of_host.height * page.pitch + 8
+        regions.append(
+            f'<rect x="{_short(left - 4)}" y="{_short(top - 4)}" width="{_short(width)}" '
+            f'height="{_short(height)}" rx="8" fill="{colour}" stroke="{colour}"/>'
+        )
+        # Between two chips, so that a link along y does not cross it.
+        even = of_host.width % 2 == 0
+        roomy = len(plane.blocks) == 1 or (even and page.pitch > 42)
+        middle = left + (of_host.width * page.pitch / 2 if even else 0)
+        name = _text(middle, top - 8, f"host {host}" if roomy else str(host))
+        names.append(name.replace("<text", '<text text-anchor="middle"') if even else name)
+    return (
+        f'<g fill-opacity=".13" stroke-opacity=".45">{"".join(regions)}</g>'
+        f'<g font-size="10.5" font-weight="600" fill="{_MUTED}">{"".join(names)}</g>'
+    )
+
+
+def _links(topology: TopologyDescription, plane: Plane, page: _Page) -> str:
+    """Return links between neighbours, and dotted stubs where an axis closes to a ring.
+
+    Links to the next plane and to the one before leave a chip at its upper right and
+    lower left corner.
+    """
+    width, height, depth = topology.mesh
+    links, stubs = [], []
+    corner = 0.48 * page.pitch
+    chips = {(x, y, z) for x, y, z, _ in topology.coordinates}
+    reach = page.pitch / 2 + min(20.0, page.pitch / 2 - 2)
+    for x, y in plane.chips:
+        here = page.centre(x, y, plane.z)
+        if (x + 1, y) in plane.chips:
+            links.append((here, page.centre(x + 1, y, plane.z)))
+        if (x, y + 1) in plane.chips:
+            links.append((here, page.centre(x, y + 1, plane.z)))
+        for side, last, (across, down), wraps in (
+            (x, width - 1, (reach, 0.0), topology.wraps[0]),
+            (y, height - 1, (0.0, reach), topology.wraps[1]),
+        ):
+            if wraps and side == 0:
+                stubs.append((here, (here[0] - across, here[1] - down)))
+            if wraps and side == last:
+                stubs.append((here, (here[0] + across, here[1] + down)))
+        for step, last in ((1, depth - 1), (-1, 0)):
+            end = (here, (here[0] + step * corner, here[1] - step * corner))
+            if (x, y, plane.z + step) in chips:
+                links.append(end)
+            elif topology.wraps[2] and plane.z == last:
+                stubs.append(end)
+    thick = 3 if page.pitch > 40 else 2
+    dotted = f'<path d="{_lines(stubs)}" stroke-dasharray="{1.5 * thick} {1.2 * thick}"/>'
+    return (
+        f'<g stroke="{_LINK}" stroke-width="{thick}"><path d="{_lines(links)}"/>'
+        f"{dotted if stubs else ''}</g>"
+    )
+
+
+def _chips(
+    topology: TopologyDescription, planes: Iterable[Plane], page: _Page, shades: Sequence[int]
+) -> str:
+    """Return the outlines of chips, one path for each colour."""
+    inset = _chip_inset(page)
+    side = page.pitch - 2 * inset
+    outlines: dict[str, list[str]] = {}
+    for plane in planes:
+        for (x, y), cores in plane.chips.items():
+            left, top = page.corner(x, y, plane.z)
+            colour = HOST_COLOURS[shades[topology.hosts[cores[0]]]]
+            place = f"M{_short(left + inset)} {_short(top + inset)}"
+            outlines.setdefault(colour, []).append(
+                f"{place}h{_short(side)}v{_short(side)}h-{_short(side)}z"
+            )
+    paths = (f'<path d="{"".join(d)}" stroke="{colour}"/>' for colour, d in outlines.items())
+    return f'<g fill="{_PAPER}" stroke-width="1.5" stroke-linejoin="round">{"".join(paths)}</g>'
+
+
+def _cores(
+    corners: npt.NDArray[np.float32], size: tuple[float, float], colouring: Colouring
+) -> str:
+    """Return a path for each colour, in a group that the live form draws anew.
+
+    A core is a short line, as thick as the core is high: a few bytes for each of thousands.
+    """
+    width, height = (round(side, 1) for side in size)
+    begins = np.round(corners.astype(np.float64) + np.array([0, height / 2]), 1)
+    ends = begins + np.array([width, 0])
+    places = np.asarray(colouring.places)
+    paths = []
+    for place, fill in enumerate(colouring.fills):
+        cores = np.flatnonzero(places == place)
+        moves = begins[cores] - np.vstack([[(0.0, 0.0)], ends[cores[:-1]]])
+        d = "".join(f"m{x:g} {y:g}h{width:g}" for x, y in np.round(moves, 1).tolist())
+        paths.append(f'<path d="{d}" stroke="{fill}"/>')
+    return f'<g class="tpunb-cores" stroke-width="{_short(height)}">{"".join(paths)}</g>'
+
+
+def _labels(
+    topology: TopologyDescription,
+    corners: npt.NDArray[np.float32],
+    size: tuple[float, float],
+    colouring: Colouring,
+) -> str:
+    """Return the cores' labels, in the order of the cores; empty where they are unreadable."""
+    width, height = size
+    labels = [core_label(topology, core) for core in range(topology.num_cores)]
+    letters = min(14.0, 0.92 * width / (0.64 * max(map(len, labels))))
+    if letters < 5.5:
+        return ""
+    texts = []
+    for label, (left, top), place in zip(labels, corners.tolist(), colouring.places, strict=True):
+        text = _text(left + width / 2, top + height / 2 + 0.36 * letters, label)
+        texts.append(text.replace("<text", f'<text fill="{colouring.inks[place]}"'))
+    return (
+        f'<g class="tpunb-labels" font-size="{_short(letters)}" font-weight="600" '
+        f'text-anchor="middle">{"".join(texts)}</g>'
+    )
+
+
+def _lines(ends: Iterable[tuple[tuple[float, float], tuple[float, float]]]) -> str:
+    """Return straight lines as a path."""
+    return "".join(
+        f"M{_short(x)} {_short(y)}L{_short(to_x)} {_short(to_y)}" for (x, y), (to_x, to_y) in ends
+    )
+
+
+def _text(x: float, y: float, text: str) -> Markup:
+    return Markup(f'<text x="{_short(x)}" y="{_short(y)}">{escaped(text)}</text>')
+
+
+def _short(number: float) -> str:
+    """Return a number with one digit after the point, if it needs it."""
+    return f"{round(number, 1):g}"
