@@ -35,11 +35,6 @@ class Deadline:
         """The seconds left, but at least a twentieth, so that a last step can read its answer."""
         return max(_LEAST, self.end - time.monotonic())
 
-    @property
-    def has_passed(self) -> bool:
-        """True if the time is over."""
-        return time.monotonic() >= self.end
-
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Exclude the time of a block from the limit."""

@@ -82,6 +82,21 @@ def test_local_workers_that_are_late_or_do_not_start(monkeypatch: pytest.MonkeyP
     assert "tpunb worker --port 0" in raised.value.fix
 
 
+def test_a_release_that_is_not_tested_is_called_the_plain_way(
+    tf: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tpunb.connection.cluster import time_limit
+    from tpunb.virtual._tensorflow import pywrap_tfe
+
+    original = pywrap_tfe.TFE_ContextClearCaches
+    monkeypatch.setattr(time_limit, "_library", time_limit._library.__wrapped__)
+    with time_limit.unlocked():
+        assert pywrap_tfe.TFE_ContextClearCaches is not original
+    monkeypatch.setattr(tf, "__version__", "2.99.0")
+    with time_limit.unlocked():
+        assert pywrap_tfe.TFE_ContextClearCaches is original
+
+
 def test_calls_with_a_time_limit() -> None:
     assert Running(lambda: 3).result(time.monotonic() + PATIENCE) == 3
     with pytest.raises(ZeroDivisionError):

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from tpunb._util.deadline import Running
+from tpunb.machine.software import is_newer
 from tpunb.virtual._tensorflow import pywrap_tfe
 from tpunb.virtual.patch.patch_tools import attribute
 
@@ -190,7 +191,13 @@ def unlocked() -> Iterator[None]:
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    """Return TensorFlow's C library, or None if it cannot be loaded."""
+    """Return TensorFlow's C library; None if it cannot be loaded, or if its release is not tested.
+
+    The signatures below are written by hand after TensorFlow's c_api.h: a release that changed
+    one of them would crash. Without the library, connecting keeps the GIL.
+    """
+    if is_newer(tf.__version__):
+        return None
     folder = Path(tf.__file__).parent
     for name in ("libtensorflow_cc.so.2", "libtensorflow_cc.2.dylib"):
         with contextlib.suppress(OSError, AttributeError):
