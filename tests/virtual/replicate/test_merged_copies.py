@@ -32,8 +32,8 @@ MEAN = tf.VariableAggregation.MEAN
 CORES = 3
 
 
-def are_merged(variable: Any) -> bool:
-    return copies_of(variable.values[0]).are_merged  # type: ignore[union-attr]
+def are_together(variable: Any) -> bool:
+    return copies_of(variable.values[0]).are_together  # type: ignore[union-attr]
 
 
 # What keeps them merged.
@@ -52,14 +52,14 @@ def test_a_change_from_outside_is_made_once(
     assert copies(v) == [expected] * CORES
     assert [float(part) for part in three.experimental_local_results(result)] == [expected] * CORES
     assert getattr(v, how)(given, read_value=False) is None
-    assert are_merged(v)
+    assert are_together(v)
 
 
 def test_rows_that_are_added_from_outside(three: Any) -> None:
     v = make(three, [1.0, 1.0, 1.0])
     v.scatter_add(tf.IndexedSlices(tf.constant([2.0, 3.0]), tf.constant([0, 2])))
     assert [value.tolist() for value in copies(v)] == [[3.0, 1.0, 4.0]] * CORES
-    assert are_merged(v)
+    assert are_together(v)
 
 
 def test_updates_that_are_the_same_everywhere(three: Any) -> None:
@@ -75,7 +75,7 @@ def test_updates_that_are_the_same_everywhere(three: Any) -> None:
     expected = (1.0 + (CORES + 1) / 2) * 2.0 - 1.0
     assert run(three, step) == [(1.0, expected)] * CORES
     assert copies(v) == [expected] * CORES
-    assert are_merged(v)
+    assert are_together(v)
 
 
 def test_rows_of_each_replica_are_read_before_a_change(three: Any) -> None:
@@ -88,7 +88,7 @@ def test_rows_of_each_replica_are_read_before_a_change(three: Any) -> None:
 
     summed = float(sum(range(CORES)))
     assert run(three, step) == [(float(k), k + summed) for k in range(CORES)]
-    assert are_merged(table)
+    assert are_together(table)
 
 
 def test_optimizers_that_change_several_variables_in_one_operation(three: Any) -> None:
@@ -114,7 +114,7 @@ def test_optimizers_that_change_several_variables_in_one_operation(three: Any) -
     found = run(three, step)
     assert all(np.array_equal(found[0], value) for value in found + copies(v))
     assert found[0][0] < 1.0
-    assert all(map(are_merged, (v, m, s)))
+    assert all(map(are_together, (v, m, s)))
 
 
 def test_a_common_loop_changes_them(three: Any) -> None:
@@ -130,7 +130,7 @@ def test_a_common_loop_changes_them(three: Any) -> None:
 
     assert run(three, step) == [5.0] * CORES
     assert copies(v) == [5.0] * CORES
-    assert are_merged(v)
+    assert are_together(v)
 
 
 def test_checkpoints(three: Any, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_checkpoints(three: Any, tmp_path: Path) -> None:
     v.assign(1.0)
     tf.train.Checkpoint(v=v).restore(path).assert_consumed()
     assert copies(v) == [7.0] * CORES
-    assert are_merged(v)
+    assert are_together(v)
 
 
 def test_a_copy_outlives_its_variable(three: Any) -> None:
@@ -243,7 +243,7 @@ def test_the_order_of_what_a_graph_does(three: Any) -> None:
     v = make(three, 1.0)
     double = function(lambda: three.run(lambda: v.assign(v * 2.0)))
     double()
-    assert are_merged(v)
+    assert are_together(v)
 
     @function
     def step() -> Any:
@@ -321,7 +321,7 @@ def test_saved_models(three: Any, tmp_path: Path) -> None:
     for name, split in (("merged", False), ("split", True)):
         if split:
             assert float(function(lambda: v.values[-1] + 0.0)()) == 2.0
-            assert not are_merged(v)
+            assert not are_together(v)
         tf.saved_model.save(module, tmp_path / name)
         assert float(tf.saved_model.load(tmp_path / name).serve()) == 2.0 * CORES
 
@@ -443,7 +443,7 @@ def test_each_has_a_key_of_its_own(three: Any) -> None:
 def test_what_is_read_once_has_resources_of_its_own(three: Any) -> None:
     with three.scope():
         v = tf.Variable(1.0, **SUMMED_ON_READ)
-    assert len({id(copy._handle) for copy in v.values}) == CORES
+    assert len({id(copy.handle) for copy in v.values}) == CORES
     v.values[1].assign(5.0)
     assert copies(v) == [1.0, 5.0, 1.0]
 

@@ -44,6 +44,7 @@ class Divergence:
         # A replication lives as long as the functions that were registered for it.
         self._replications = weakref.WeakSet[Replication]()
         self._has_changed = False
+        self._is_renewing = False  # also when an interrupt has cut it off
         running_functions.count_for(self)
 
     def add(self, copies: Copies) -> None:
@@ -105,7 +106,7 @@ class Divergence:
             changing = {key for key in variables if self._are_together(key)}
             if diverged:
                 changing.update(set(variables) - self.variables)
-            if not changing:
+            if not (changing or self._is_renewing):
                 return
             with running_functions.none_begins():
                 self._refuse_while_used(changing)
@@ -155,6 +156,7 @@ class Divergence:
 
     def _renew(self, variables: Collection[str], *, diverged: bool) -> None:
         """Separate copies, and redefine what is stale; called again it goes on."""
+        self._is_renewing = True
         if diverged:
             self.variables.update(variables)
         self._separate_all(variables)
@@ -170,6 +172,7 @@ class Divergence:
             # are dropped that made resources, each for one name and 30 KiB.
             context.context().clear_kernel_cache()
             self._has_changed = False
+        self._is_renewing = False
 
     def _separate_all(self, variables: Collection[str]) -> None:
         for key in variables:
