@@ -398,7 +398,7 @@ def of_copies(kind: Any) -> type:
 
 
 def _restoring(variable: Any, factory: Callable[..., Any]) -> Callable[..., Any]:
-    """Return TensorFlow's factory of a variable's saveable, which here restores all copies alike."""
+    """Return a factory of a variable's saveable, TensorFlow's, that restores all copies alike."""
     copies = copies_of(variable._primary)
     if copies is None:
         return factory

@@ -386,7 +386,7 @@ def _any(answers: Iterable[bool | None]) -> bool | None:
 
 
 def cut_for(dataset: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
-    """Return a dataset of each batch's parts for the replicas, as hosts that share batches cut it."""
+    """Return a dataset of each batch's parts, cut for replicas as hosts that share batches do."""
     return LegacyRebatchDataset(dataset, replicas).prefetch(replicas)
 
 

@@ -186,7 +186,7 @@ def _sentence(size: int, replicas: int, own: Sequence[int], sizes: BatchSizes, w
 
 
 def _shares(size: int, replicas: int, own: Sequence[int]) -> list[int]:
-    """Return each replica's number of examples; `own` has the sizes of a full batch's parts, if fixed."""
+    """Return each replica's number of examples, given a full batch's parts if these are fixed."""
     most = list(own) if any(own) else [-(-size // replicas)] * replicas
     starts = itertools.accumulate(most, initial=0)
     return [max(0, min(one, size - start)) for one, start in zip(most, starts, strict=False)]

@@ -56,14 +56,14 @@ class Made:
     """A tensor that a replica function makes.
 
     Attributes:
-        node: Its node's name, with those of the calls around it.
-        outermost: The name of the node in the replica function that it belongs to, all
-            calls written out.
-        op: Its operation's type.
-        dtype: Its type.
-        sizes: Its shape.
-        certain: Whether it is made in every step, and not in a branch that may not be taken.
-        hosts: Whether the host makes it, which was asked to, and no core.
+        node: The node's name, prefixed with the names of the calls around it.
+        outermost: The name of the node's outermost ancestor in the replica function, with all calls
+            written out.
+        op: The operation's type.
+        dtype: The tensor's type.
+        sizes: The tensor's shape.
+        certain: Whether every step makes it: it is not in a branch that may not be taken.
+        hosts: Whether the host makes it on request, and not a core.
     """
 
     node: str
@@ -153,7 +153,7 @@ class TracedFunction:
 
     @functools.cached_property
     def made(self) -> list[Made]:
-        """The tensors of known size that are really made, including in loops, branches and calls."""
+        """The tensors of known size that are really made, also in loops, branches and calls."""
         used = needed(self.definition, without=_ASK_SHAPES)
         return list(_made(self.graph, "", used, self.library))
 
@@ -196,7 +196,7 @@ def open_axes(tensors: Sequence[Any], parts: Sequence[bool]) -> dict[int, tuple[
 
 
 def _parts_in(signature: Any) -> list[bool]:
-    """Return for each tensor of a concrete function's signature whether it is part of a composite."""
+    """Return whether each tensor of a concrete function's signature is part of a composite."""
     specs = [one for one in tf.nest.flatten(signature) if isinstance(one, tf.TypeSpec)]
     return [
         not isinstance(spec, tf.TensorSpec)
