@@ -95,7 +95,7 @@ def build_for_inputs(model: Any, inputs: Any) -> None:
 
 
 def learning_rate_of(optimizer: Any) -> Any:
-    """Return an optimizer's learning rate or its schedule; the public attribute calls the latter."""
+    """Return an optimizer's learning rate or schedule; the public attribute calls a schedule."""
     return optimizer._learning_rate
 
 

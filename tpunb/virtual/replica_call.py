@@ -127,15 +127,15 @@ class ReplicateOptions:
         cores: The devices of each replica, its logical devices in order.
         assigned: Whether a device assignment says which cores form a replica.
         divergence: The variables whose copies may differ, and the functions that use them.
-        strictness: What is refused because a TPU refuses it.
-        memory: Of a replica's cores, in bytes.
-        called: What these are called in a sentence.
-        at_once: How many replicas of a process run at a time; None for all.
-        joined: How many bytes the values of all replicas that are one tensor may take
-            together; 0 to leave each replica its own.
-        arithmetic: How they multiply.
-        pads: Whether arguments of sizes that are not fixed are padded to a bound, as
-            `tf.distribute.RunOptions` have it by default.
+        strictness: The rules of a TPU that are enforced.
+        memory: The memory of a replica's cores, in bytes.
+        called: The name of these cores in a sentence.
+        at_once: The number of replicas of a process that run at a time; None for all.
+        joined: The total bytes that values of all replicas in single tensors may take; 0 keeps the
+            replicas' values separate.
+        arithmetic: The arithmetic in which the replicas multiply.
+        pads: Whether arguments of open sizes are padded to a bound, which is the default of
+            `tf.distribute.RunOptions`.
     """
 
     cores: Sequence[Sequence[str]]
@@ -333,9 +333,9 @@ class Written:
     """A function for all replicas.
 
     Attributes:
-        values: What is passed for each of the replica function's arguments, by its name.
+        values: The values passed for each of the replica function's arguments, by its name.
         expansion: The function.
-        functions: The same as it is registered, after those that it calls.
+        functions: The function as it is registered, after the functions that it calls.
     """
 
     values: Mapping[str, Sequence[Any]]
@@ -363,7 +363,7 @@ def _written(
 def _batches(
     function: ReplicaFunction, columns: Sequence[Sequence[Any]], options: ReplicateOptions
 ) -> dict[int, BatchParts]:
-    """The arguments that are parts of batches of unknown size, where they could be joined."""
+    """Return the arguments that are parts of batches of unknown size, if they could be joined."""
     building = ops.get_default_graph().building_function
     if function.shapes is None or not options.joined or not building or not options.in_one_place:
         return {}

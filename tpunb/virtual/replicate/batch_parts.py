@@ -58,8 +58,7 @@ class BatchParts(distribute_values.PerReplica):  # type: ignore[misc]
         return [parts[place] for place in self.order]
 
     def stacked(self) -> tf.Tensor:
-        """Return the parts along a new axis 0, one for each replica; they must have the usual size.
-        """
+        """Return the replicas' parts along a new axis 0; they must have the usual size."""
         shape = [len(self.order), self.usual, *self.whole.shape[1:]]
         parts = tf.reshape(self.whole, shape)
         in_order = self.order == tuple(range(len(self.order)))

@@ -224,7 +224,7 @@ class JoinedTensors:
     def _integers(
         self, values: int | Sequence[int] | np.ndarray | None, kind: dtypes.DType = dtypes.int32
     ) -> str:
-        """Writes integers once for all that take them."""
+        """Write integers once for all nodes that take them."""
         array = np.asarray(values, kind.as_numpy_dtype)
         key = kind.name, array.shape, array.tobytes()
         if key not in self._constants:
@@ -405,8 +405,7 @@ class Builder:
         return varies and name not in self.analysis.plans
 
     def owners(self, name: str) -> Sequence[int]:
-        """Return the replicas that have an instance of a node: all, or the first of each process.
-        """
+        """Return the replicas that have an instance of a node: all, or each process's first."""
         return self.replicas if self.is_repeated(name) else list(self._sharing)
 
     def _owner(self, name: str, replica: int) -> int:
@@ -492,8 +491,7 @@ class Builder:
         return instance(name, self._owner(name, replica))
 
     def own(self, source: Reference, variance: Variance) -> Sequence[int]:
-        """Return the replicas that have a tensor, or handle, of their own; the first if all share it.
-        """
+        """Return the replicas with a tensor or handle of their own; the first if all share it."""
         argument = self.analysis.arguments.get(source.source)
         many = variance is Variance.VARYING or (argument is not None and argument.is_component)
         return self.handles.holders(source) if many else (0,)

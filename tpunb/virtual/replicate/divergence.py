@@ -50,8 +50,7 @@ class Divergence:
         self._copies[copies.key] = copies
 
     def is_called_in(self, graph: Any) -> bool:
-        """Return whether a graph calls, directly or indirectly, a function that may be rewritten.
-        """
+        """Return whether a graph calls, even indirectly, a function that may be rewritten."""
         return any(graph in replication.graphs for replication in list(self._replications))
 
     def write(
@@ -60,13 +59,13 @@ class Divergence:
         """Write a replica function for all replicas, and keep it right from then on.
 
         Returns:
-            What was written, and the functions as they are registered; the last is the
-            function for all replicas. None if copies of variables had to become separate for
-            it: then it has other arguments.
+            The expansion, and the functions as they are registered; the last is the function for
+            all replicas. None if copies of variables had to become separate for it, because it then
+            has other arguments.
 
         Raises:
-            FailedPreconditionError: It gives copies different values that a function which runs
-                now takes for one.
+            FailedPreconditionError: The function gives copies different values, but a running
+                function relies on one value.
         """
         # A TensorFlow 1 session has its own copy of its graph, which later changes do not reach.
         assume_equal = ops.executing_eagerly_outside_functions()

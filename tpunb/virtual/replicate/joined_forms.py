@@ -175,12 +175,12 @@ REAL = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Holding:
-    """A rule, and for which nodes of an operation it holds.
+    """A rule, and the nodes of an operation for which it holds.
 
     Attributes:
         rule: The rule.
-        attributes: The attributes that may have any value, as far as the rule itself does not
-            look at them; others have the operation's default.
+        attributes: The attributes that may have any value, unless the rule itself checks them. All
+            others must have the operation's default.
         varying: The places of the inputs that may vary; None for any.
     """
 
