@@ -70,11 +70,11 @@ _LIVING = 4
 def join(
     flat: FunctionDef, analysis: Analysis, function: ReplicaFunction
 ) -> tuple[Analysis, int | None]:
-    """Finds which nodes of a replica function one node does for all replicas.
+    """Find the nodes of a replica function that one node can compute for all replicas.
 
     Returns:
-        The analysis with these nodes, and how many replicas of a process run at a time: fewer
-        where the values of all would take too much memory, and those of some as well.
+        The analysis with these nodes, and the number of replicas of a process that run at a time.
+        It is smaller if the values of all replicas, or of several, would take too much memory.
     """
     cores, at_once = function.cores, function.at_once
     processes = {process_of(core) for logical in cores for core in logical}
@@ -476,8 +476,7 @@ def _argument(form: Form, outer: Argument | None) -> Argument:
 
 
 def _gain_of(bodies: Iterable[Body]) -> float:
-    """Return the nodes per replica that joining saves in each turn; negative if it joins too few.
-    """
+    """Return the nodes per replica that joining saves in each turn, if it joins most of them."""
     gain = 0.0
     for body in bodies:
         gain += sum(plan.gain for plan in body.analysis.plans.values())

@@ -119,8 +119,7 @@ class MatrixUnit:
         return result
 
     def body(self, name: str, library: Library) -> FunctionDef:
-        """Return a function that a rounded function calls, with its calls inlined, and rounded too.
-        """
+        """Return a function that a rounded function calls: inlined, and rounded too."""
         body = inlined(library(name.removesuffix(_ON_HOST)), library)
         if name.endswith(_ON_HOST):
             for node in body.node_def:
