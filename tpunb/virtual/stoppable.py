@@ -24,8 +24,7 @@ TRACING, COMPILING, RUNNING = "tracing", "compiling and running", "running"
 WAITING = "waiting for the call that was stopped to end"
 
 _LOOK = 0.2
-"""The seconds of one wait: if another thread gets the signal, an interrupt is seen between two waits.
-"""
+"""The seconds of a wait: if another thread gets the signal, an interrupt is seen between waits."""
 
 _GRACE = 0.5
 """The seconds that a function has to end after it is cancelled, and again after the last resort."""

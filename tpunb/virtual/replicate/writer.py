@@ -247,8 +247,7 @@ _SUMS = 8
 
 
 def _is_held_in_turns(builder: Builder, node: NodeDef, group: Sequence[int]) -> bool:
-    """Return whether replicas that take turns would hold much memory until the last has its value.
-    """
+    """Return whether replicas that take turns would hold much memory until the last has a value."""
     if builder.at_once is None or len(group) < 3 or len(set(builder.processes)) > 1:
         return False
     return builder.analysis.statics.bytes_of(node) * len(group) > _LITTLE
@@ -257,7 +256,7 @@ def _is_held_in_turns(builder: Builder, node: NodeDef, group: Sequence[int]) -> 
 def _added_as_they_come(
     builder: Builder, name: str, values: Sequence[str], kind: AttrValue
 ) -> list[str]:
-    """Adds all values but the last ones, an eighth at a time, in the replicas' order."""
+    """Add all values but the last, an eighth at a time, in the replicas' order."""
     some = -(-len(values) // _SUMS)
     inputs = list(values[: some + 1])
     for start in range(some + 1, len(values), some):
