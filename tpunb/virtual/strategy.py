@@ -125,8 +125,7 @@ class VirtualTPU:
         kwargs: Mapping[str, Any] | None = None,
         options: tf.distribute.RunOptions | None = None,
     ) -> Any:
-        """Call `run` by the name that it had until TensorFlow 2.2; TensorFlow 2.4 dropped this name.
-        """
+        """Call `run` by the name that it had until TensorFlow 2.2; TensorFlow 2.4 dropped it."""
         return self.run(fn, args=args, kwargs=kwargs, options=options)
 
 
@@ -316,8 +315,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         return self._update_once(var, copies, fn, args, kwargs)
 
     def _update_once(self, var: Any, copies: Copies, fn: Any, args: Any, kwargs: Any) -> Any:
-        """Change the copies that share a resource once; otherwise act as TPUExtended's `_update`.
-        """
+        """Change the copies that share a resource once; otherwise act as TPUExtended does."""
         updates: list[Any] = []
         for replica, copy in enumerate(var.values):
             if copies.first(replica) != replica:
@@ -400,8 +398,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
     def _tpu_function_creator(
         self, fn: Callable[..., Any], options: tf.distribute.RunOptions | None
     ) -> Any:
-        """Return the function that calls `fn` on every replica, in place of TPUExtended's function.
-        """
+        """Return the function that calls `fn` on every replica, replacing TPUExtended's function."""
         options = options or tf.distribute.RunOptions()
         if tf.executing_eagerly() and fn in self._tpu_function_cache:
             return self._tpu_function_cache[fn]

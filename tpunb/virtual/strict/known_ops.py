@@ -222,8 +222,7 @@ class _List:
 
 
 def compiles_for_certain(traced: TracedFunction) -> bool:
-    """Return whether a replica function certainly compiles, so that the compiler need not be asked.
-    """
+    """Return whether a replica function certainly compiles, so that XLA need not be asked."""
     library = functools.cache(lambda name: inlined(traced.library(name), traced.library))
     inputs = zip(traced.definition.signature.input_arg, traced.graph.inputs, strict=True)
     arguments = {

@@ -195,8 +195,7 @@ def _computes_in(node: NodeDef, kind: dtypes.DType) -> bool:
 
 
 def _never_rewritten(node: NodeDef) -> str:
-    """Return the 64-bit type in which a TPU cannot compute an operation at all, or an empty string.
-    """
+    """Return the 64-bit type in which a TPU cannot compute an operation at all, or `""`."""
     if node.op in PRODUCTS:
         return next((k.name for k in (dtypes.int64, dtypes.uint64) if _computes_in(node, k)), "")
     return "float64" if node.op in _NOT_IN_FLOAT64 and _computes_in(node, dtypes.float64) else ""
