@@ -29,7 +29,7 @@ from tpunb.virtual.strict.traced_anew import traced_anew
 from tpunb.virtual.strictness import REFUSED
 from tpunb.virtual.untouched import remembered, untouched
 
-_CODE = "48"  # The code in the catalogue.
+_CODE = "48"  # the code in the catalogue
 
 
 def no_embedding_tables(error: Exception, place: tuple[str, int] | None) -> Problem:
@@ -277,7 +277,7 @@ def trace_for(fn: Callable[..., Any], args: Sequence[Any], strategy: Any) -> lis
                 return found
         except Exception as error:
             failures.append(error)
-            restore()  # A tf.function makes variables only in its first trace.
+            restore()  # a tf.function makes variables only in its first trace
     # An error that the catalogue knows does not come from trying the function in the wrong way.
     raise next((failure for failure in failures if explain(failure)), failures[0])
 

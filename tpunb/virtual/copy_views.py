@@ -102,14 +102,14 @@ def create_copy(
     # this object freely, because programs see another object, which shares the resource.
     same = mirrored and beside is not None and value is not None and value is first_value(beside)
     copy = _sharing(beside if same else variable, options)
-    setattr(copy, _CREATED, variable)  # The function must not lose the variable.
+    setattr(copy, _CREATED, variable)  # the function must not lose the variable
     setattr(copy, _FIRST_VALUE, value)
     return copy
 
 
 def _can_share(variable: Any, creator: Any, options: Mapping[str, Any]) -> bool:
     if not is_tensorflows(creator) or options.get("caching_device"):
-        return False  # A user's creator must be called for each copy.
+        return False  # a user's creator must be called for each copy
     return tf.executing_eagerly() and type(variable) is ResourceVariable
 
 
@@ -345,7 +345,7 @@ def _row(kind: Any) -> type:
             eager = tf.executing_eagerly() and not args
             if eager and method == "assign" and are_given_one_value(copies) and copies.are_together:
                 update = tf.convert_to_tensor(value, self.dtype)
-                if update.shape == self.shape:  # Assigning the first copy assigns all.
+                if update.shape == self.shape:  # assigning the first copy assigns all
                     return None if index else copies.assign(update)
             elif eager and copies.change(index, operation, value):
                 return self if kwargs.get("read_value", True) else None

@@ -204,7 +204,7 @@ def _mapped(graph: FuncGraph, inputs: Sequence[Any]) -> list[Any]:
             outputs = tf.graph_util.import_graph_def(
                 graph.as_graph_def(), input_map=arguments, return_elements=names, name=""
             )
-        except ValueError:  # The function does not take this size.
+        except ValueError:  # the function does not take this size
             return []
     return [tf.TensorSpec(output.shape, output.dtype) for output in outputs]
 

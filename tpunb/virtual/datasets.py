@@ -44,7 +44,7 @@ _BY_BATCHES = {tf.data.experimental.AutoShardPolicy.AUTO, tf.data.experimental.A
 _READER = re.compile("Record|TextLine|SSTable")
 """The operations by which TensorFlow finds out that a dataset is made of files."""
 _WRAPPERS = (dataset_ops._OptionsDataset, dataset_ops.PrefetchDataset, AutoShardDataset)
-"""Datasets that neither change nor drop elements if there is one input pipeline."""
+"""Datasets that neither change nor drop elements if there is a single input pipeline."""
 _SAME_ELEMENTS = {"_CacheDataset", "CacheDataset", "_ShuffleDataset", "ShuffleDataset"}
 _SAME_ELEMENTS |= {"_RepeatDataset", "RepeatDataset"}
 

@@ -98,7 +98,7 @@ def is_elsewhere(device: str) -> bool:
 
 
 def prepare() -> None:
-    """Make the logical devices of later virtual TPUs, if TensorFlow has not started yet.
+    """Make the logical devices of later virtual TPUs, unless TensorFlow has started already.
 
     Call this before TensorFlow starts for another purpose. No device can be added afterwards, and a
     virtual TPU must remain possible as a last resort.

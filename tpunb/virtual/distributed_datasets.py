@@ -64,7 +64,7 @@ def iterator_of_whole_batches(distributed: Any) -> Any | None:
         element_spec=distributed._element_spec,
         strategy=distributed._strategy,
         cardinality=distributed._cardinality,
-        enable_get_next_as_optional=False,  # Every replica has a part.
+        enable_get_next_as_optional=False,  # every replica has a part
         options=distributed._options,
         replica_order=distributed._replica_order,
     )
@@ -155,7 +155,7 @@ class WholeBatchIterator(SettledIterator):
             )
 
     def _get_next_no_partial_batch_handling(self, name: str | None = None) -> Any:
-        del name  # TensorFlow does not use it either.
+        del name  # TensorFlow does not use it either
         with self._on_host():
             return self._parts(self._iterators[0].get_next())
 
@@ -253,7 +253,7 @@ def with_settled_types(dataset: Any) -> Any:
 class _Dataset(input_lib.DistributedDataset):  # type: ignore[misc]
     def __iter__(self) -> Any:
         if not _can_be_read(self):
-            return super().__iter__()  # The error that this raises gives the reason.
+            return super().__iter__()  # the error that this raises gives the reason
         whole = iterator_of_whole_batches(self)
         return SettledIterator.over(self, self._cloned_datasets) if whole is None else whole
 
@@ -276,7 +276,7 @@ class _DatasetSpec(input_lib.DistributedDatasetSpec):  # type: ignore[misc]
 class _DatasetsFromFunction(input_lib.DistributedDatasetsFromFunction):  # type: ignore[misc]
     def __iter__(self) -> Any:
         if not _can_be_read(self):
-            return super().__iter__()  # The error that this raises gives the reason.
+            return super().__iter__()  # the error that this raises gives the reason
         return SettledIterator.over(self, self._datasets)
 
     @property

@@ -220,7 +220,7 @@ def _asked(adapter: Any, names: Sequence[str]) -> int | None:
         try:
             value = getattr(adapter, name, None)
             value = value() if callable(value) else value
-        except NotImplementedError:  # The adapter's batches are not Keras's.
+        except NotImplementedError:  # the adapter's batches are not Keras's
             value = None
         if isinstance(value, int):
             return value

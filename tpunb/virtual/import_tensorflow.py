@@ -111,7 +111,7 @@ class WatchedImport(MetaPathFinder):
     ) -> ModuleSpec | None:
         """Return TensorFlow's spec from the other finders; None for other modules."""
         del path, target
-        if fullname != _MODULE or self._asking:  # Another finder called this finder in turn.
+        if fullname != _MODULE or self._asking:  # another finder called this finder in turn
             return None
         self._asking = True
         try:
@@ -125,7 +125,7 @@ class WatchedImport(MetaPathFinder):
 
             def exec_module(module: types.ModuleType) -> None:
                 with contextlib.suppress(AttributeError):
-                    del loader.exec_module  # Another caller may have removed it already.
+                    del loader.exec_module  # another caller may have removed it already
                 self.load(module, load)
 
             loader.exec_module = exec_module
@@ -183,7 +183,7 @@ def needing_tensorflow(door: str = "") -> Iterator[None]:
     except ImportError as error:
         if (error.name or _MODULE).partition(".")[0] in _FRAMEWORKS:
             require_tensorflow(door)
-        raise  # Another package is missing.
+        raise  # another package is missing
 
 
 def _can_import(package: str) -> bool:
@@ -191,7 +191,7 @@ def _can_import(package: str) -> bool:
         return True
     try:
         return importlib.util.find_spec(package) is not None
-    except ImportError:  # A finder in sys.meta_path refuses the import.
+    except ImportError:  # a finder in sys.meta_path refuses the import
         return False
 
 
@@ -216,7 +216,7 @@ def _is_set_by_user() -> bool:
         return level is not None
     try:
         inherited = _INHERITED.read_bytes().split(b"\0")
-    except OSError:  # This is another operating system.
+    except OSError:  # this is another operating system
         return True
     return any(entry.startswith(f"{_VARIABLE}=".encode()) for entry in inherited)
 
@@ -260,7 +260,7 @@ def quiet_start() -> Iterator[None]:
     Use it for a block that imports TensorFlow, which logs before it reads the level. All other
     output is written when the block ends.
     """
-    if sys.stderr is None or not _is_hidden():  # Without a console, nobody reads the stream.
+    if sys.stderr is None or not _is_hidden():  # without a console, nobody reads the stream
         yield
         return
     sys.stderr.flush()

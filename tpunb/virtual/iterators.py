@@ -323,7 +323,7 @@ class SettledIterator(input_lib.DistributedIterator):  # type: ignore[misc]
         )
         made._element_spec = distributed._element_spec
         if tf.executing_eagerly():
-            context.async_wait()  # A function may take it before it is initialized.
+            context.async_wait()  # a function may take it before it is initialized
         return made
 
     @functools.cached_property

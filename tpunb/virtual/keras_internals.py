@@ -41,7 +41,7 @@ def layers_of(value: Any, *, recursive: bool = True) -> list[Any]:
         return []
     try:
         return list(value._flatten_layers(recursive=recursive, include_self=False))
-    except AttributeError:  # The `__init__` of the user's layer has not called Keras's.
+    except AttributeError:  # the user's `__init__` did not call Keras's
         return []
 
 
@@ -181,6 +181,6 @@ def _is_filled(cell: Any) -> bool:
 def chooser(fn: Any) -> Choose:
     """Return a chooser of a function's innermost line, or else of the line of its definition."""
     if model_of(fn) is not None:
-        return innermost  # A library's model has no lines of the user's.
+        return innermost  # a library's model has no lines of the user's
     defined = definition(fn)
     return lambda places: innermost(places) or defined

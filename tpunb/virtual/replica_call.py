@@ -73,7 +73,7 @@ from tpunb.virtual.strict.examination import (
 from tpunb.virtual.strictness import Strictness
 from tpunb.virtual.variable_copies import Copies, replica_of
 
-_USUAL_MEMORY = 2**33  # Assumed if a machine does not report its memory.
+_USUAL_MEMORY = 2**33  # assumed if a machine does not report its memory
 _JOINED_PART = 8
 
 
@@ -174,7 +174,7 @@ class ReplicateOptions:
         no device.
         """
         if len(self.cores[0]) > 1:
-            return device  # The user wants to see which logical device has what.
+            return device  # the user wants to see which logical device has what
         return f"{process_of(device)}/device:CPU:0"
 
 

@@ -36,8 +36,8 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
             none, or a mapping from a rule's name to whether it holds.
         arithmetic: The arithmetic in which such a strategy multiplies matrices, as for
             `VirtualTPUStrategy`.
-        workers: The addresses of worker processes, one for each host of the TPU, to which
-            TensorFlow is connected already; empty for cores in this process.
+        workers: The addresses of worker processes, one for each host of the TPU. TensorFlow must be
+            connected to them already. Empty for cores in this process.
 
     Attributes:
         accelerator: The TPU type.

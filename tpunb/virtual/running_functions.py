@@ -107,7 +107,7 @@ def any_runs(functions: Collection[str]) -> bool:
 def _reaches(name: str, functions: Collection[str], known: dict[str, bool]) -> bool:
     """Return whether a function is in a set of functions or calls one of them."""
     if name not in known:
-        known[name] = name in functions  # The entry ends the recursion if a function calls itself.
+        known[name] = name in functions  # the entry ends the recursion if a function calls itself
         known[name] = known[name] or any(
             _reaches(called, functions, known) for called in _called_by(name)
         )
@@ -117,6 +117,6 @@ def _reaches(name: str, functions: Collection[str], known: dict[str, bool]) -> b
 def _called_by(name: str) -> set[str]:
     runtime = context.context()
     if not runtime.has_function(name):
-        return set()  # Its strategy or its model is gone, and nothing can call it again.
+        return set()  # its strategy or its model is gone, and nothing can call it again
     definition = runtime.get_function_def(name)
     return {called for node in definition.node_def for called in called_functions(node)}

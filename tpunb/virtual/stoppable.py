@@ -84,7 +84,7 @@ class _Worker:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job.run()
-            del job  # Otherwise its tensors would live until the next job comes.
+            del job  # otherwise its tensors would live until the next job comes
 
 
 class StoppableCalls:
@@ -115,7 +115,7 @@ class StoppableCalls:
         self._known: set[str] = set()
         self._worker: _Worker | None = None
         self._left: Job | None = None
-        self._impl: Any = None  # TensorFlow asks a cancellation manager for this attribute.
+        self._impl: Any = None  # TensorFlow asks a cancellation manager for this attribute
         self._call: Any = None
 
     @property
@@ -177,7 +177,7 @@ class StoppableCalls:
             while not job.wait(_LOOK):
                 pass
         except KeyboardInterrupt:
-            self.close()  # The next call gets another thread.
+            self.close()  # the next call gets another thread
             raise
         if job.error is not None:
             raise job.error
@@ -213,7 +213,7 @@ class StoppableCalls:
         if job.error is not None:
             raise job.error
         if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()  # The names belong to functions that are long gone.
+            self._known.clear()  # the names belong to functions that are long gone
         self._known.add(name)
         return job.result
 
@@ -232,14 +232,14 @@ class StoppableCalls:
         self.was_cut = True
         pywrap_tfe.TFE_CancellationManagerStartCancel(manager)
         self._left = job
-        self._start(job)  # The interrupt may have come before the job was started.
+        self._start(job)  # the interrupt may have come before the job was started
         if job.wait(_GRACE):
             return
         if self._last_resort is not None:
             self._last_resort()
             if job.wait(_GRACE):
                 return
-        self.close()  # The next call gets another thread.
+        self.close()  # the next call gets another thread
 
     def _await_left_behind(self) -> None:
         """Wait for a call that could not be cancelled, because it may still write variables."""

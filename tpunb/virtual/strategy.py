@@ -398,7 +398,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
     def _tpu_function_creator(
         self, fn: Callable[..., Any], options: tf.distribute.RunOptions | None
     ) -> Any:
-        """Return the function that calls `fn` on every replica, replacing TPUExtended's function."""
+        """Return the function that calls `fn` on every replica, replacing TPUExtended's."""
         options = options or tf.distribute.RunOptions()
         if tf.executing_eagerly() and fn in self._tpu_function_cache:
             return self._tpu_function_cache[fn]

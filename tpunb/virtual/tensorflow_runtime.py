@@ -40,7 +40,7 @@ class ServerRuntime(NamedTuple):
 
 
 def server_runtime() -> ServerRuntime:
-    """Import the parts that a server needs, without the Python API unless it is imported already."""
+    """Import a server's parts, without the Python API unless that is imported already."""
     leave_out_python_api()
     from tensorflow.core.protobuf.config_pb2 import ConfigProto
     from tensorflow.python.framework.errors_impl import OpError

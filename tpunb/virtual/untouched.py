@@ -165,7 +165,7 @@ class _State:
     def _used(self, function: types.FunctionType) -> Iterator[tuple[Any, bool]]:
         """Yield a function's closure, and the globals that it and its inner functions name."""
         for cell in function.__closure__ or ():
-            with contextlib.suppress(ValueError):  # The cell is empty.
+            with contextlib.suppress(ValueError):  # the cell is empty
                 yield cell.cell_contents, False
                 self._keep_binding(
                     functools.partial(getattr, cell, "cell_contents"),

@@ -25,7 +25,7 @@ def run_steps(
     This is the counterpart of `TPUExtended._experimental_run_steps_on_iterator`.
 
     Args:
-        fn: A step, which takes the context, in which it may set outputs, and the batch.
+        fn: A step. It takes the context and the batch, and may set outputs in the context.
         iterator: Gives a batch for each replica.
         iterations: The number of steps to run.
         initial: The nest of the outputs' values before the first step.

@@ -7,8 +7,8 @@ together there in one resource, as long as that makes no difference:
   takes a single handle instead of one for each core, and assigns once.
 - *Rows*: a variable whose replicas have values of their own (`ON_READ`: a metric's counts) is one
   resource with a row for each replica. A step reads or assigns all rows at once.
-- *Separate*: each copy has a resource of its own. That is the general form, in which everything
-  works as on a TPU, and each step takes longer.
+- *Separate*: each copy has a resource of its own. In this general form everything works as on a
+  TPU, and each step takes longer.
 
 Copies begin together and may become separate, once. `Divergence.separate`
 (`replicate/divergence.py`) does that, for one of three reasons:
@@ -86,7 +86,7 @@ class Resource:
         dtype: The type of the value.
         shape: The shape of the value.
         handle: Its handle.
-        deleter: Destroys the resource when neither a copy nor a function needs it any more.
+        deleter: Destroys the resource when no copy and no function needs it any more.
     """
 
     name: str
@@ -109,7 +109,7 @@ class _Deleter:
 
 
 class Watcher(Protocol):
-    """A strategy's record of which copies may differ, and of the functions that use them."""
+    """A strategy's record of copies that may differ, and of the functions that use them."""
 
     variables: set[str]
     lock: threading.RLock
@@ -159,7 +159,7 @@ class Copies:
         self._resources: tuple[Resource | None, ...] = ()
         self.dtype, self.shape = copies[0].dtype, copies[0].shape
         self._names = [copy._handle_name for copy in copies]
-        self._copies = [weakref.ref(copy) for copy in copies]  # The copies refer to this object.
+        self._copies = [weakref.ref(copy) for copy in copies]  # the copies refer to this object
 
     @property
     def name(self) -> str:
@@ -243,7 +243,7 @@ class Copies:
         return tf.raw_ops.ReadVariableOp(resource=self._common[index], dtype=self.dtype)
 
     def _own(self, index: int) -> Resource | None:
-        """Make a resource with a copy's value; return None for a copy that keeps the common resource."""
+        """Make a resource with a copy's value; None for a copy that keeps the common resource."""
         if self.keeps(index):
             return None
         common, name = self._common[index], f"{_PROCESS}_{next(numbers)}"

@@ -121,7 +121,7 @@ def broadcast_from_first(tensor: Any, num_replicas: int) -> Any:
     the first replica may send to all.
     """
     pairs = [[0, replica] for replica in range(num_replicas)]
-    if tensor.dtype == tf.bool:  # A permutation does not take this type.
+    if tensor.dtype == tf.bool:  # a permutation does not take this type
         return tf.cast(tpu_ops.collective_permute(tf.cast(tensor, tf.uint8), pairs), tf.bool)
     return tpu_ops.collective_permute(tensor, pairs)
 

@@ -241,7 +241,7 @@ def has_effects(function: FunctionDef, library: Library) -> bool:
 
 
 def only_updates(node: NodeDef) -> bool:
-    """Return whether a node gives nothing but new values of variables, of a type that it names."""
+    """Return whether a node only gives new values of variables, of a type that it names."""
     definition = op_def_registry.get(node.op)
     has_outputs = definition is None or len(definition.output_arg) > 0
     return not has_outputs and ("dtype" in node.attr or "T" in node.attr)
@@ -341,7 +341,7 @@ def set_types(node: NodeDef, inputs: Sequence[int], outputs: Sequence[int]) -> N
 
 
 def make_identity(node: NodeDef) -> None:
-    """Turn an annotation, for which a CPU has no kernel, into an identity."""
+    """Turn an annotation into an identity, because a CPU has no kernel for annotations."""
     node.op = "Identity"
     for key in [key for key in node.attr if key != "T"]:
         del node.attr[key]

@@ -52,8 +52,8 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
 def compiles(node: NodeDef) -> bool:
     """Return whether XLA has a kernel for a node and its types."""
     if op_def_registry.get(node.op) is None:
-        return True  # The name of a function: the compiler opens it.
-    if node.op in RESIZES or not _kernels("AddV2"):  # This TensorFlow lacks XLA's kernels.
+        return True  # the name of a function: the compiler opens it
+    if node.op in RESIZES or not _kernels("AddV2"):  # this TensorFlow lacks XLA's kernels
         return True
     kernels = _kernels(node.op)
     if not kernels:

@@ -140,7 +140,7 @@ def _one_level(function: FunctionDef, library: Library) -> FunctionDef:
     """Write out the calls of a function, but not the calls within their bodies."""
     rewrite = Rewrite(function)
     for argument in function.signature.input_arg:
-        rewrite.drop(argument.name)  # An argument exists from the beginning: nothing waits for it.
+        rewrite.drop(argument.name)  # an argument exists from the beginning: nothing waits for it
     for node in function.node_def:
         if not _opens(node, library):
             rewrite.keep(node)

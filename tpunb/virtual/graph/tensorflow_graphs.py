@@ -82,7 +82,7 @@ def debug_info(function: atomic_function.AtomicFunction) -> GraphDebugInfo:
 
 
 def without_attribute(concrete: Any, name: str) -> None:
-    """Remove an attribute from a concrete function that has not run yet."""
+    """Remove an attribute from a concrete function before its first run."""
     attributes = {key: value for key, value in concrete._attrs.items() if key != name}
     concrete._attrs.pop(name, None)
     atomic_function.from_func_graph(

@@ -102,8 +102,8 @@ class TracedFunction:
         open_axes: The axes of its arguments whose sizes are not fixed, by the arguments' places.
         in_loop: Whether its arguments come from a loop over a distributed dataset within a
             `tf.function`. The loop fixes no batch size, as it passes empty batches after the end.
-        fixed: The same function traced at the largest sizes of these axes; None if the sizes are
-            not known, or if there are no such axes.
+        fixed: The same function traced at the largest sizes of these axes; None without such axes,
+            or if the sizes are not known.
     """
 
     graph: Any
@@ -266,7 +266,7 @@ def _origins(
 ) -> Iterator[tuple[str, int]]:
     """Yield the traces of a function's nodes and of its callees' nodes, by inlined name."""
     if not isinstance(function, atomic_function.AtomicFunction):
-        return  # A function of TensorFlow 1's kind keeps no traces.
+        return  # a function of TensorFlow 1's kind keeps no traces
     offset = _append(debug_info(function), gathered)
     yield from ((prefix + node, trace) for node, trace in offset.items())
     # The body of a loop or branch does not list its children. The functions around it know them.

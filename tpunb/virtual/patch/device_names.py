@@ -57,7 +57,7 @@ class TPUNames:
         try:
             spec = tf.DeviceSpec.from_string(name)
         except ValueError:
-            return name  # TensorFlow explains the mistake better.
+            return name  # TensorFlow explains the mistake better
         remote = spec.job in {"worker", WORKER_OF_A_SESSION}
         hosts, cores = self._devices.hosts, self._devices.cores
         task, index = spec.task or 0, spec.device_index or 0

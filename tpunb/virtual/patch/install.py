@@ -75,7 +75,7 @@ def _put(wanted: Installation) -> None:
     with _lock:
         wanted._names = TPUNames(wanted.accelerator, virtual_devices(wanted.accelerator))
         uninstall()
-        with contextlib.ExitStack() as undo:  # Undo all changes if one of them fails.
+        with contextlib.ExitStack() as undo:  # undo all changes if one of them fails
             make_changes(wanted, STAND_INS, undo)
             wanted.undo = undo.pop_all()
         set_current(wanted)
@@ -199,7 +199,7 @@ def install_when_imported(
         except Exception as error:
             set_failure(error)
             if not required:
-                _disarm()  # The environment must not name a TPU that does not exist.
+                _disarm()  # the environment must not name a TPU that does not exist
             raise
 
     with _lock, contextlib.ExitStack() as undo:

@@ -189,7 +189,7 @@ def _options(
 
 
 def _tensors(result: Any) -> Any:
-    """Return a computation's tensors as a list or a nest; a number if there are no tensors."""
+    """Return a computation's tensors as a list or a nest; a number if it has none."""
     parts = tf.nest.flatten(result)
     effects = [part for part in parts if isinstance(part, tf.Operation)]
     with tf.control_dependencies(effects):
@@ -341,7 +341,7 @@ class Replacements:
                 "tpu_cluster_resolver_cls is not tf.distribute.cluster_resolver.TPUClusterResolver."
             )
         resolver = resolver_class("") if cluster_resolver is None else cluster_resolver
-        assert isinstance(resolver, resolver_class)  # TensorFlow asserts this, too.
+        assert isinstance(resolver, resolver_class)  # TensorFlow asserts this, too
         return resolver  # type: ignore[no-any-return]
 
     def list_logical_devices(self, original: _Original, device_type: Any = None) -> list[Any]:

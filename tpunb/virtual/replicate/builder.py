@@ -467,9 +467,9 @@ class Builder:
         """Return the control inputs of a node that is written once for all replicas of a process.
 
         If the node has no effect, it waits only on their first core. A node on another core that
-        takes its result, or waits for it, waits for the nodes that it would have waited for.
-        Hearing of each core's end takes longer than most nodes. If these nodes are the same for all
-        replicas, the other nodes wait for this node.
+        takes its result, or waits for it, waits for the nodes that this node would have waited for
+        there. Hearing of each core's end takes longer than most nodes. If these nodes are the same
+        for all replicas, the other nodes wait for this node.
         """
         sharing = self._sharing[first]
         if is_stateful(node) and node.op not in READS:

@@ -1,6 +1,6 @@
 """The variables of a strategy whose copies may differ, and the functions that rely on one value.
 
-`variable_copies.py` explains where copies are kept, and what makes them separate.
+`variable_copies.py` explains where copies are kept, and why they become separate.
 """
 
 from __future__ import annotations
@@ -167,8 +167,7 @@ class Divergence:
                 self._separate_all(spread | split)
         if self._has_changed:
             # Functions that have inlined a redefined function are prepared again at their next
-            # call. The kernels that made resources are dropped, each of which is for one name and
-            # takes 30 KiB.
+            # call. Kernels that made resources are dropped: each is for one name and takes 30 KiB.
             context.context().clear_kernel_cache()
             self._has_changed = False
 

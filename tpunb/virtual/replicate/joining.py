@@ -275,7 +275,7 @@ class _Candidates:
         plan = plans[node.name]
         if self._holds(node, plan, plans):
             if Form.LISTED in {*plan.gives, *(take.form for take in plan.takes)}:
-                return False  # Lists are not converted: all lists that meet are joined, or none is.
+                return False  # lists are not converted: all lists that meet are joined, or none is
             joined, apart = self._costs(node, plan, plans)
             if joined <= apart:
                 return False
@@ -410,7 +410,7 @@ class _Bodies:
                     if (known := outer.statics.sizes(source)) is not None
                 }
                 if is_loop and not is_condition and not _same(arguments, sizes, around):
-                    return None  # The shape changes from turn to turn.
+                    return None  # the shape changes from turn to turn
                 body = self._body(name, arguments, {**around, **sizes}, forms)
                 if body is None:
                     return None

@@ -34,7 +34,7 @@ from tpunb.virtual.replicate.joined_forms import (
 
 
 def _reshape(seen: Seen) -> Plan | None:
-    """Join a change of shape, of which only the result matters."""
+    """Join a change of shape; only the resulting shape matters."""
     before, (after,) = seen.inputs[0].sizes, seen.outputs
     attributes = {"T": seen.node.attr["T"], "Tshape": type_of(dtypes.int32)}
     if before and after and before[0] == after[0]:
@@ -97,7 +97,7 @@ def _strided_slice(seen: Seen) -> Plan | None:
     takes = [*map(constant, moved, bounds)]
     masks = {
         key: integer(2 * seen.node.attr[key].i + (key in {"begin_mask", "end_mask"}))
-        for key in SLICE_MASKS  # The whole of the new first axis is taken.
+        for key in SLICE_MASKS  # the whole of the new first axis is taken
     }
     if is_slice:
         takes = [STACKED, *takes]

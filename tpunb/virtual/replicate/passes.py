@@ -53,7 +53,7 @@ FACTORS: dict[str, tuple[str, ...]] = {
     "DepthwiseConv2dNativeBackpropFilter": ("input", "out_backprop"),
     "DepthwiseConv2dNativeBackpropInput": ("filter", "out_backprop"),
     "Einsum": ("inputs",),
-    "ExtractImagePatches": ("images",),  # A convolution with ones and zeros.
+    "ExtractImagePatches": ("images",),  # a convolution with ones and zeros
     "MatMul": ("a", "b"),
     "SparseMatMul": ("a", "b"),
     "XlaConv": ("lhs", "rhs"),
@@ -99,7 +99,7 @@ class MatrixUnit:
     def rounded(self, function: FunctionDef) -> FunctionDef:
         """Return a function whose float32 matrix products and convolutions take bfloat16 numbers.
 
-        The functions that it calls on the host get other names, by which `body` recognizes them.
+        The functions that it calls on the host get other names, which `body` recognizes.
         """
         if not any(self._multiplies(node) or OUTSIDE in node.attr for node in function.node_def):
             return function
@@ -293,7 +293,7 @@ class _Constants:
         if values is None or masks["ellipsis_mask"] or masks["new_axis_mask"]:
             return None
         if any(source.source in self._found for source in data_inputs(node)[1:]):
-            return None  # The choice of sizes may depend on sizes.
+            return None  # the choice of sizes may depend on sizes
         sizes, *bounds = values
         if sizes.dtype.kind != "i" or sizes.ndim != 1 or any(one.size != 1 for one in bounds):
             return None
@@ -362,7 +362,7 @@ def handed_on(function: FunctionDef, library: Library) -> FunctionDef:
     result.CopyFrom(function)
     for node in result.node_def:
         if is_stateful(node) and node.op not in READS:
-            continue  # The loop must have ended before anything is written.
+            continue  # the loop must have ended before anything is written
         for place, text in enumerate(node.input):
             node.input[place] = _before(text, instead)
     for name, text in function.ret.items():

@@ -118,8 +118,8 @@ def expand(
         if function.body_sizes is None:
             raise
         failure = error
-    # If joined loops cannot be written, write a loop for each replica. That raises the same error
-    # if the program is wrong.
+    # If joined loops cannot be written, write a loop for each replica. If the program is wrong,
+    # these loops raise the same error.
     apart = dataclasses.replace(function, body_sizes=None)
     expansion = _expanded(apart, arguments, name, prefix, assume_equal=assume_equal)
     report_internal_error(failure, logger("replicate"), "Loops and branches are not joined.")

@@ -45,7 +45,7 @@ from tpunb.virtual.variable_copies import Resource
 
 
 class Variance(enum.IntEnum):
-    """Whether a value differs between replicas; a value made of several has their maximum.
+    """The difference of a value between replicas; a value made of several has their maximum.
 
     Attributes:
         INVARIANT: The value is the same on every replica.
@@ -87,7 +87,7 @@ class Argument:
             the handles of all replicas, for each replica in the order of its logical devices.
         diverged: Whether the copies of a mirrored variable may differ between replicas.
         merged: Whether its copies in one process share a resource, or did when the function was
-            traced. Then there is one handle for each process. The copies are equal, or rows of the
+            traced. Then each process has a single handle. The copies are equal, or rows of the
             resource.
         resources: The resources of the copies since they were split; None for copies whose handle
             is passed.
@@ -110,7 +110,7 @@ class Argument:
 
     @property
     def is_stacked(self) -> bool:
-        """True if it is one tensor of all replicas' values."""
+        """True if it joins all replicas' values in one tensor."""
         return self.passing is Passing.STACKED
 
     @property
@@ -135,7 +135,7 @@ class Argument:
 
     @property
     def variance(self) -> Variance:
-        """Whether its value, or its variable's value, differs between replicas."""
+        """The variance of its value, or of its variable's value."""
         is_same = self.passing is Passing.SHARED or (self.is_mirrored and not self.diverged)
         return Variance.INVARIANT if is_same else Variance.VARYING
 
@@ -238,7 +238,7 @@ class Analysis:
         return self.arguments[name].variance
 
     def is_stacked(self, source: Reference) -> bool:
-        """Return whether a tensor is an argument that is one tensor of all replicas' values."""
+        """Return whether a tensor is an argument that joins all replicas' values."""
         argument = self.arguments.get(source.source)
         return argument is not None and argument.is_stacked
 
@@ -392,7 +392,7 @@ class _Pass:
         sources = data_inputs(node)
         variances = [self.analysis.variance(source) for source in sources]
         if Variance.VARYING not in variances:
-            return False  # The whole loop or branch is computed once.
+            return False  # the whole loop or branch is computed once
         if node.op in BRANCHES:
             return variances[0] is not Variance.VARYING
         variances = self._after_each_turn(node, sources, variances)

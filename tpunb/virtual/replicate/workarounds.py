@@ -4,7 +4,7 @@ The last batch of a data set may leave replicas without examples, and some of Te
 are wrong for a batch of size zero. With oneDNN, a convolution returns the shape of its input, its
 gradient leaves out the bias, and the gradient of a max-pooling crashes the process. Without oneDNN,
 the gradient of a depthwise convolution's filter is uninitialized memory. Nodes whose sizes are
-known only at run time are rewritten around these faults. That costs next to nothing and keeps
+known only at run time are rewritten around these faults. The changes cost next to nothing and keep
 oneDNN's speed. Control flow and some tensors are hidden from constant folding, which handles them
 wrongly. Arithmetic is hidden from TensorFlow's optimizer where the optimizer changes more than the
 last digits.
@@ -167,7 +167,7 @@ def guard(add: Add, node: NodeDef, shape: Sequence[int] | None = None) -> str | 
         if shape is not None:
             return _give_shape(add, node, shape)
         return _with_one_row(add, node, ("T",), rank=5 if node.op == "Conv3D" else 4)
-    if node.op == "MaxPool3DGrad":  # MaxPool3DGrad has no second version.
+    if node.op == "MaxPool3DGrad":  # MaxPool3DGrad has no second version
         return _with_one_row(add, node, ("TInput", "TInput", "T"), rank=5)
     if node.op == "DepthwiseConv2dNativeBackpropFilter":
         return _or_zeros(add, node)
@@ -250,7 +250,7 @@ def _or_zeros(add: Add, node: NodeDef) -> str:
 
 
 def _without_onednn(add: Add, node: NodeDef) -> None:
-    """Turn a max-pooling's gradient into its second version, for which oneDNN has no kernel."""
+    """Turn a max-pooling's gradient into its second version, which oneDNN lacks a kernel for."""
     windows = [
         add_constant(add, f"{node.name}/{key}", node.device, list(node.attr[key].list.i))
         for key in ("ksize", "strides")

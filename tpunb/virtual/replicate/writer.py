@@ -215,7 +215,7 @@ def _write_sum(builder: Builder, node: NodeDef) -> None:
     value = data_inputs(node)[0]
     joined = groups(node, builder.nodes)
     if value.source in builder.analysis.plans and len(joined) == 1:
-        # The value is one tensor, or a sum already.
+        # The replicas' values are joined in one tensor, or summed already.
         taken = builder.joined.taken(value, Form.SUMMED)
         inputs = [taken, *builder.all_waits(node, builder.replicas)]
         name, device = instance(node.name, 0), builder.cores[0][0]
@@ -283,7 +283,7 @@ def _write_exchange(builder: Builder, node: NodeDef) -> None:
             axis = add_constant(builder.add, f"{name}/concat_dim", device, concat)
             parts = [f"{instance(node.name, k)}/split:output:{place}" for k in group]
             builder.tensors[node.name, ":output:0", replica] = f"{name}:output:0"
-            if len(parts) == 1:  # TensorFlow does not concatenate a single part.
+            if len(parts) == 1:  # TensorFlow does not concatenate a single part
                 builder.add("Identity", name, device, parts, T=kind)
                 continue
             builder.add(
@@ -523,7 +523,7 @@ def _widened(
 
 
 def _write_condition(builder: Builder) -> None:
-    """Write the result of a loop's condition, on which all replicas must agree."""
+    """Write the result of a loop's condition; all replicas must agree on it."""
     output = builder.function.signature.output_arg[0]
     source = reference(builder.function.ret[output.name])
     builder.result.signature.output_arg.add().CopyFrom(output)

@@ -371,7 +371,7 @@ class KnownLoops:
                 return None
             return np.array(values.length if node.op == "TensorListLength" else values.sizes)
         value = self._value(first)
-        if node.op == "Max":  # Keras asks for the maximum of some lengths.
+        if node.op == "Max":  # Keras asks for the maximum of some lengths
             return None if value is None or not value.size else np.max(value)
         begin, size = map(self._value, others)
         if value is None or begin is None or size is None or value.ndim != 1:
@@ -429,14 +429,14 @@ def as_tried(function: FunctionDef, known: KnownSizes, arguments: KnownSizes) ->
     if all((one.name, 0) in known for one in signature if one.type not in _HANDLES):
         return known
     rewrite = Rewrite(function)
-    rewrite.result.arg_attr.clear()  # These attributes have shapes, too.
+    rewrite.result.arg_attr.clear()  # these attributes have shapes, too
     nodes = {node.name: node for node in function.node_def}
     for original in function.node_def:
         node = rewrite.keep(original)
         # These attributes are shapes and colocations.
         for name in [name for name in node.attr if name.startswith("_")]:
             del node.attr[name]
-        if node.op in LOOPS:  # A loop's results have the shapes of its inputs.
+        if node.op in LOOPS:  # a loop's results have the shapes of its inputs
             node.op = "IdentityN"
             for name in [name for name in node.attr if name != "T"]:
                 del node.attr[name]
@@ -460,7 +460,7 @@ def as_tried(function: FunctionDef, known: KnownSizes, arguments: KnownSizes) ->
                 input_shapes=[None if shape is None else tf.TensorShape(shape) for shape in shapes],
             )
             tf.graph_util.import_graph_def(graph_def, name="")
-        except ValueError:  # These sizes do not match: the compiler is asked.
+        except ValueError:  # these sizes do not match: the compiler is asked
             return known
         for operation in graph.get_operations():
             for index, tensor in enumerate(operation.outputs):

@@ -113,7 +113,7 @@ def _lint(
     examined = needed(function) - _serve_assertions(function)
     for node in function.node_def:
         if OUTSIDE in node.attr:
-            continue  # Together with everything that it calls.
+            continue  # together with everything that it calls
         if node.name in examined:
             yield from _lint_node(node, nodes, name, path)
         for callee in called_functions(node):
@@ -183,7 +183,7 @@ def _is_unbounded(node: NodeDef, nodes: dict[str, NodeDef]) -> bool:
         return False
     origin = nodes.get(data_inputs(node)[1].source)
     if origin is None or origin.op != "Const":
-        return False  # The number is passed in or computed, which lowering can tell.
+        return False  # the number is passed in or computed, which lowering can tell
     return int(tensor_util.MakeNdarray(origin.attr["value"].tensor)) < 0
 
 
@@ -300,7 +300,7 @@ def _touching(function: FunctionDef, name: str, library: Library) -> NodeDef | N
 def _touches(node: NodeDef, place: int, library: Library) -> bool:
     """Return whether a node does more than read the variable that it takes at a place."""
     bodies = list(map(library, called_functions(node)))
-    inner = place - (node.op in BRANCHES)  # A branch does not see its condition.
+    inner = place - (node.op in BRANCHES)  # a branch does not see its condition
     return not bodies or any(
         _touching(body, body.signature.input_arg[inner].name, library) is not None
         for body in bodies
@@ -314,7 +314,7 @@ def _out_of_scope(node: NodeDef, variable: Any, device: str) -> Problem:
         f"Trying to access resource {variable.name} located in device {variable.device} from "
         f"device {device}"
     )
-    if in_save_context():  # Here a variable of the scope appears without its copies.
+    if in_save_context():  # here a variable of the scope appears without its copies
         reason = (
             "A function that returns no tensor is traced again when it is saved, where a variable "
             "has no copies for the replicas to set."

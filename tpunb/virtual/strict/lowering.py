@@ -189,7 +189,7 @@ def _names_in(function: FunctionDef) -> Iterator[str]:
     for node in function.node_def:
         yield from called_functions(node)
         if op_def_registry.get(node.op) is None:
-            yield node.op  # A call may have the function's name instead of an operation's name.
+            yield node.op  # a call may have the function's name instead of an operation's name
 
 
 def _sizes(shape: tf.TensorShape) -> tuple[int, ...]:

@@ -174,13 +174,13 @@ def mark_resizing(node: NodeDef, like: Sequence[NodeDef]) -> list[NodeDef]:
         like: The nodes that give the shape and the type of its result; the last has its name.
 
     Returns:
-        The nodes, the last of which has the operation's name.
+        The nodes; the last has the operation's name.
     """
     flags = "".join(str(int(node.attr[key].b)) for key in ("align_corners", "half_pixel_centers"))
     like[-1].name = f"{node.name}/like"
     output = op_def_registry.get(like[-1].op).output_arg[0].name
     kinds = [node.attr["T"].type, node.attr["T"].type]
-    if node.op.startswith("ResizeBilinear"):  # It calculates in float32.
+    if node.op.startswith("ResizeBilinear"):  # ResizeBilinear calculates in float32
         kinds[0 if node.op.endswith("Grad") else 1] = dtypes.float32.as_datatype_enum
     values = [node.input[0], f"{like[-1].name}:{output}:0"]
     return [*like, *_barrier(node, f"{RESIZINGS[node.op]}/{flags}", values, kinds)]
@@ -195,12 +195,12 @@ def names_generator(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
     """
     definition = op_def_registry.get(node.op)
     inputs = [argument.name for argument in definition.input_arg] if definition else []
-    if "algorithm" in inputs:  # The operation belongs to a tf.random.Generator.
+    if "algorithm" in inputs:  # the operation belongs to a tf.random.Generator
         return True
     if "alg" not in inputs:
         return False
     source = nodes.get(node.input[inputs.index("alg")].partition(":")[0])
-    if source is None or source.op != "Const":  # TensorFlow chooses it, by StatelessRandomGetAlg.
+    if source is None or source.op != "Const":  # TensorFlow chooses it, by StatelessRandomGetAlg
         return False
     return int(tensor_util.MakeNdarray(source.attr["value"].tensor)) != _AUTO_SELECT
 
@@ -208,7 +208,7 @@ def names_generator(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
 def _barrier(
     node: NodeDef, meaning: str, values: Sequence[str], kinds: Sequence[int]
 ) -> list[NodeDef]:
-    """Return a barrier after values of these types, the last of which is a node's result."""
+    """Return a barrier after values of these types; the last value is a node's result."""
     barrier = NodeDef(name=f"{node.name}/{meaning}", op="XlaOptimizationBarrier", input=values)
     barrier.attr["T"].list.type.extend(kinds)
     last = f"{barrier.name}:output:{len(values) - 1}"
@@ -226,7 +226,7 @@ def marked_collective(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[NodeD
         nodes: The nodes of its function, by name.
 
     Returns:
-        The nodes, the last of which has the operation's name. The list is empty if the
+        The nodes; the last has the operation's name. The list is empty if the
         communicating replicas depend on data, which a TPU refuses.
     """
     is_permutation = node.op == "CollectivePermute"
@@ -314,7 +314,7 @@ def write_unknown(function: FunctionDef, name: str, spec: tf.TensorSpec) -> str:
 def hide_what_the_host_takes(
     node: NodeDef, bodies: Sequence[FunctionDef], used: Collection[str]
 ) -> list[NodeDef]:
-    """Put numbers for the inputs that only the host's part of a loop or a branch takes.
+    """Replace the inputs that only the host's part of a loop or a branch takes by numbers.
 
     Such inputs include a summary's writer and variables of the host, which no compiler takes.
 
@@ -469,8 +469,8 @@ class CompilerFunctions:
         Args:
             function: The function.
             host: The part that runs on the host.
-            given: The arguments that replace the host's tensors; None for a body, in which unknown
-                numbers replace them.
+            given: The arguments that replace the host's tensors; None for a body, which gets
+                unknown numbers instead.
         """
         rewrite = Rewrite(function)
         result = rewrite.result
@@ -484,7 +484,7 @@ class CompilerFunctions:
             elif node.name in kept:
                 for stand_in in self._stand_in(node, nodes, host):
                     rewrite.keep(stand_in)
-                if self._for_tpu and node.op in RESIZINGS:  # The node is an Identity now.
+                if self._for_tpu and node.op in RESIZINGS:  # the node is an Identity now
                     rewrite.replace({f"{node.name}:resized_images:0": f"{node.name}:output:0"})
         rewrite.finish()
         if host:
@@ -638,7 +638,7 @@ def _like_resized(node: NodeDef) -> list[NodeDef]:
     if not node.op.endswith("Grad"):
         return [node]
     if node.op == "ResizeBilinearGrad":
-        del node.input[0]  # Only the image remains.
+        del node.input[0]  # only the image remains
         pass_on(node)
         return [node]
     back = NodeDef()

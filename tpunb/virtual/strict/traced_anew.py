@@ -50,7 +50,7 @@ def traced_anew() -> Iterator[None]:
 def _find_or_take(find: Any) -> Any:
     try:
         return find()
-    except ValueError:  # There is no replica.
+    except ValueError:  # no replica is around
         if not _looked_at.get():
             raise
         return _CLUSTERS, ops.get_default_graph()

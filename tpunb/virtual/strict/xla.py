@@ -1,7 +1,7 @@
 """XLA in a process of its own, which compiles functions as far as HLO.
 
 XLA's front end checks less than it assumes: some functions make it write outside its memory or fail
-a `CHECK`. That ends the process that asks it, and not the notebook's process. Starting the process
+a `CHECK`. Only this process ends then, and not the notebook's. Starting the process
 takes half a second.
 """
 
@@ -87,7 +87,7 @@ ask, start = _compiler.ask, _compiler.start
 def serve() -> None:
     """Answer requests on the standard streams until there are no more."""
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # TensorFlow's own output is not an answer.
+    os.dup2(2, 1)  # TensorFlow's own output is not an answer
     _yield_to_others()
     runtime = _Runtime()
     while (request := _read(requests)) is not None:
