@@ -228,7 +228,7 @@ def _asked(adapter: Any, names: Sequence[str]) -> int | None:
 
 
 def opened(strategy: Any) -> None:
-    """Watch, until `closed`, the data of models that were made outside any scope."""
+    """Watch, until `closed`, the data of models that were made outside a strategy's scope."""
     _open.add(strategy)
     _default()._experimental_distribute_dataset = _left_as_it_is
     # A virtual TPU's strategy looks at the data itself.

@@ -34,7 +34,7 @@ _VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
 _FATAL = 3
 _INFO = 0
 _STDERR = 2
-# Messages that are written before the level is read. The same level hides them.
+# Messages that are written before the level is read, of severities that the level would hide.
 _NOISE = re.compile(
     r"WARNING: (All log messages before absl::InitializeLog|Logging before InitGoogle)"
     r"|[IWE]\d{4} \d\d:\d\d:\d+\.\d+ +\d+ \S+:\d+\] "

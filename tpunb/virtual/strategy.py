@@ -200,7 +200,8 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
             bfloat16, and products are summed in float32. `"cpu"` multiplies in float32. The default
             is the value of `TPUNB_ARITHMETIC`, or `"cpu"`.
         at_once: The number of replicas of a process that run at a time. It changes the memory that
-            a step takes, and not its numbers. By default it is the number of processors.
+            a step takes, and not its numbers. By default it is the number of the process's
+            processors.
         joined: Whether one operation does the work of all replicas, on their values joined in one
             tensor. This takes the memory of all replicas at once. By default, values are joined if
             they take a small part of the machine's memory, unless `at_once` is given.

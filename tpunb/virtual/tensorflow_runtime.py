@@ -31,7 +31,14 @@ def leave_out_python_api() -> None:
 
 
 class ServerRuntime(NamedTuple):
-    """The parts of TensorFlow's runtime that let a process serve its devices to others."""
+    """The parts of TensorFlow's runtime that let a process serve its devices to others.
+
+    Attributes:
+        Server: `tf.distribute.Server`.
+        ConfigProto: `tf.compat.v1.ConfigProto`.
+        OpError: `tf.errors.OpError`.
+        version: `tf.__version__`.
+    """
 
     Server: Any
     ConfigProto: Any

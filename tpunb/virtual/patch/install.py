@@ -46,7 +46,7 @@ def install(
     Args:
         tpu: A TPU type such as `"v3-8"`, or a number of cores. The default is the value of
             `TPUNB_TPU`, or a v5e-8.
-        strict: The rules that strategies enforce: all that a TPU does (True), none (False), or a
+        strict: The rules that strategies enforce: all of a TPU's (True), none (False), or a
             mapping from a rule's name to whether it holds.
         environment: Whether to set the environment variables that notebooks look at too:
             `COLAB_TPU_ADDR`, `TPU_NAME`, `XRT_TPU_CONFIG`, `TPU_ACCELERATOR_TYPE`.
@@ -103,7 +103,7 @@ def installed(
     environment: bool = False,
     arithmetic: str | None = None,
 ) -> Iterator[Accelerator]:
-    """Install for the length of a `with` block, and restore the earlier installation afterwards.
+    """Apply `install` for the length of a `with` block, then restore the earlier installation.
 
     Yields:
         The TPU's type.
@@ -135,7 +135,7 @@ def restore(before: Installation | None) -> None:
 def lend(
     tpu: Accelerator, strictness: Strictness, arithmetic: Arithmetic = "cpu"
 ) -> Installation | None:
-    """Install for the length of a connection.
+    """Install, as `install` does, for the length of a connection.
 
     Returns:
         The argument for `give_back`. None if the same TPU is installed already, which must not be

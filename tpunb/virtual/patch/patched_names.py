@@ -330,7 +330,7 @@ class Replacements:
         return tf.constant(virtual_topology(self._installation.accelerator).serialized())
 
     def shutdown_system(self, original: _Original, job: str | None = None) -> Any:
-        """Return an operation that does nothing, because there is nothing to shut down."""
+        """Return an operation that does nothing: for TensorFlow 1, nothing must be shut down."""
         del original, job
         return tf.no_op()
 

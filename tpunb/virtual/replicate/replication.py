@@ -194,7 +194,7 @@ class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
         self._graph: FuncGraph | None = None
 
     def add_to(self, graph: Any) -> None:
-        """Add the function to a graph that calls it, and note the graphs around that graph."""
+        """Add the function to a graph that contains calls of it, and note all graphs around it."""
         holder = graph
         while holder is not None and self._family is not None:
             # Noted first, because another thread may redefine the function at any time.

@@ -422,7 +422,7 @@ def as_tried(function: FunctionDef, known: KnownSizes, arguments: KnownSizes) ->
 
     Args:
         function: The function, calls written out.
-        known: The shapes that are known for all arguments.
+        known: The shapes that are known regardless of the arguments.
         arguments: The shapes of the arguments.
     """
     signature = function.signature.input_arg
