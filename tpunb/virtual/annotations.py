@@ -1,4 +1,4 @@
-"""Records what a user asks of logical devices, with the line that asks for it.
+"""Records of what a user asks of logical devices, with the lines that ask for it.
 
 Annotations belong to a traced replica function and are forgotten with it. Programs without
 annotations pay nothing for this.

@@ -16,7 +16,7 @@ ARITHMETICS: tuple[Arithmetic, ...] = ("cpu", "tpu")
 
 
 class ArithmeticNameError(TpunbError, ValueError):
-    """An unknown name of an arithmetic."""
+    """An arithmetic that does not exist."""
 
 
 def arithmetic_of(name: str | None) -> Arithmetic:

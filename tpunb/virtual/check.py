@@ -1,4 +1,4 @@
-"""Checks whether a function would compile and run well on a TPU, without running it."""
+"""A check whether a function would compile and run well on a TPU, without running it."""
 
 from __future__ import annotations
 

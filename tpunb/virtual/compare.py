@@ -1,4 +1,4 @@
-"""Compares a step's results in a TPU's arithmetic with its results in float32."""
+"""A comparison of a step's results in a TPU's arithmetic and in float32."""
 
 from __future__ import annotations
 

@@ -398,7 +398,7 @@ def of_copies(kind: Any) -> type:
 
 
 def _restoring(variable: Any, factory: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a factory of a variable's saveable, TensorFlow's, that restores all copies alike."""
+    """Return TensorFlow's factory of a saveable, changed to restore all copies alike."""
     copies = copies_of(variable._primary)
     if copies is None:
         return factory

@@ -105,7 +105,7 @@ def _with_sizes_spec(element: Any, count: int) -> tuple[Any, tf.TensorSpec]:
 
 @functools.lru_cache(maxsize=64)
 def _sizes_of_parts(tensors: Sequence[tf.TensorSpec], count: int, *, reports: bool) -> Any:
-    """Return the function that adds the sizes of the parts of their rows to tensors."""
+    """Return a function that returns its tensors and the sizes of their rows' parts."""
 
     def sizes_of_parts(*arguments: Any) -> Any:
         *tensors, full, key = arguments

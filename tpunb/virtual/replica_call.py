@@ -184,7 +184,7 @@ _with_replicas: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def settle_compilation_around() -> None:
-    """Treat a function that XLA must compile as a whole as TensorFlow does on a TPU.
+    """Handle a function that XLA must compile as a whole, as TensorFlow does on a TPU.
 
     A function that is called directly is not compiled: only its part for the TPU is, and the rest
     runs without XLA. TensorFlow's runtime looks for replicas in the called function, and not in the

@@ -133,7 +133,7 @@ _NAMES = tuple(rule.name for rule in RULES)
 
 
 class RuleError(TpunbError, ValueError):
-    """An unknown name of a rule."""
+    """A rule that does not exist."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def forget_cluster() -> None:
 
 @contextlib.contextmanager
 def soft_placement() -> Iterator[None]:
-    """Turn on soft device placement, and restore it, even to unset: a TPU distinguishes unset."""
+    """Turn on soft device placement, then restore it: a TPU distinguishes off from unset."""
     before = context.context()._soft_device_placement
     tf.config.set_soft_device_placement(True)
     try:

@@ -1,4 +1,4 @@
-"""Restores objects: undoes everything that tracing has built, cached or counted in them.
+"""Restoration of objects: everything that tracing built, cached or counted in them is undone.
 
 Libraries build lazily: the first trace of a Keras step makes the variables of an optimizer and of
 metrics, and functions that call them. If the trace is only examined, all of these belong to a graph

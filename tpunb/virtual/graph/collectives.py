@@ -80,7 +80,7 @@ def check(node: NodeDef, nodes: Mapping[str, NodeDef], num_replicas: int) -> Non
 
 
 def check_all(function: FunctionDef, library: Library, num_replicas: int) -> None:
-    """Refuse unmatched cross-replica operations in a function and in its callees; see `check`.
+    """Refuse mismatched cross-replica operations in a function and in its callees; see `check`.
 
     Raises:
         ValueError: Partners do not match.

@@ -40,7 +40,7 @@ class Rewrite:
         return copy
 
     def replace(self, tensors: Mapping[str, str]) -> None:
-        """Replace tensors by others, which may be replaced in turn."""
+        """Replace tensors with others, which may be replaced in turn."""
         self._tensors.update((old, new) for old, new in tensors.items() if old != new)
 
     def drop(self, name: str, waits: Iterable[str] = ()) -> None:
@@ -152,7 +152,7 @@ def _one_level(function: FunctionDef, library: Library) -> FunctionDef:
 
 
 def _bypass(identity: NodeDef, rewrite: Rewrite) -> None:
-    """Replace each output of an identity by its input."""
+    """Replace each output of an identity with its input."""
     sources = data_inputs(identity)
     for index, source in enumerate(sources):
         rewrite.replace({f"{identity.name}:output:{index}": f"{source.source}{source.suffix}"})

@@ -159,7 +159,7 @@ class TracedFunction:
 
 
 def traced_function_of(concrete: Any) -> TracedFunction:
-    """Return a concrete function that runs on no TPU yet as a core's traced function."""
+    """Return a concrete function, made for no TPU, as a function that a core would run."""
     graph = concrete.graph
     atomic = atomic_function.from_func_graph(f"{graph.name}_examined_{ops.uid()}", graph, {})
     held = {id(handle_of(variable)) for variable in graph.variables}

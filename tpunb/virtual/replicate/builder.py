@@ -394,7 +394,7 @@ class Builder:
     # The places of the replica function's nodes in the result.
 
     def repeated(self) -> frozenset[str]:
-        """Return the nodes whose results for each replica the function has, even in one tensor."""
+        """Return the nodes that compute a value for each replica, separately or in one tensor."""
         roles = self.analysis.roles.items()
         copied = {n for n, role in roles if role is Role.COMPUTE and self.is_repeated(n)}
         return frozenset(copied.union(self.analysis.plans))

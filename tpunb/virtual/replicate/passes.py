@@ -237,7 +237,7 @@ _BROADCAST = "BroadcastGradientArgs"
 
 
 def with_constant_shapes(function: FunctionDef, known: KnownSizes | None) -> FunctionDef:
-    """Replace the known shapes that a function asks for by constants.
+    """Replace the known shapes that a function asks for with constants.
 
     A value that depends on a varying value counts as varying, unless it can be proved constant.
     Known shapes also tell the axes over which a gradient is summed.

@@ -369,7 +369,7 @@ def as_known(
 
 @uninterrupted()
 def _redefine(definition: FunctionDef, graphs: Iterable[Any]) -> None:
-    """Replace a function in the runtime and in graphs by another with the same signature."""
+    """Replace a function in the runtime and in graphs with another of the same signature."""
     runtime, name = context.context(), definition.signature.name
     references = 0
     while runtime.has_function(name):

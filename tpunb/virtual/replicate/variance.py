@@ -45,7 +45,7 @@ from tpunb.virtual.variable_copies import Resource
 
 
 class Variance(enum.IntEnum):
-    """The difference of a value between replicas; a value made of several has their maximum.
+    """The variance of a value; a value that depends on several values has their maximum.
 
     Attributes:
         INVARIANT: The value is the same on every replica.

@@ -250,7 +250,7 @@ def _or_zeros(add: Add, node: NodeDef) -> str:
 
 
 def _without_onednn(add: Add, node: NodeDef) -> None:
-    """Turn a max-pooling's gradient into its second version, which oneDNN lacks a kernel for."""
+    """Turn a max-pooling's gradient into its second version: oneDNN has no kernel for it."""
     windows = [
         add_constant(add, f"{node.name}/{key}", node.device, list(node.attr[key].list.i))
         for key in ("ksize", "strides")

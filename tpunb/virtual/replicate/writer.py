@@ -1,4 +1,4 @@
-"""Writes the nodes of a replica function for all replicas.
+"""The writer of a replica function's nodes for all replicas.
 
 A node is written once or for each replica. An update of a variable is written once for all copies,
 a collective as wiring, and control flow with its bodies. As many replicas run at a time as there

@@ -182,8 +182,8 @@ def examine(
         *beyond_a_core(fixed.made, fixed.variables, fixed.memory, fixed.cores),
     ]
     problems = [problem for problem in found if wanted(problem)]
-    # The compiler is not asked about types that it cannot compile, or too large tensors that it
-    # might make.
+    # The compiler is not asked about types that it cannot compile, or about tensors that are too
+    # large and that it might make.
     hopeless = any(problem.code in {"unsupported-type", "memory"} for problem in found)
     refused = None
     if not hopeless and not (trusting and compiles_for_certain(fixed)):

@@ -1,4 +1,4 @@
-"""Compiles a replica function as far as XLA's intermediate form, without running it.
+"""Compilation of a replica function as far as XLA's intermediate form, without running it.
 
 XLA on a CPU knows nothing of a core's links, or of code that runs on the host beside a core.
 Stand-ins replace both, and the rest is the code that a TPU would compile.

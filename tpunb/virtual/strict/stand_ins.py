@@ -314,7 +314,7 @@ def write_unknown(function: FunctionDef, name: str, spec: tf.TensorSpec) -> str:
 def hide_what_the_host_takes(
     node: NodeDef, bodies: Sequence[FunctionDef], used: Collection[str]
 ) -> list[NodeDef]:
-    """Replace the inputs that only the host's part of a loop or a branch takes by numbers.
+    """Replace with numbers the inputs that only the host's part of a loop or a branch takes.
 
     Such inputs include a summary's writer and variables of the host, which no compiler takes.
 

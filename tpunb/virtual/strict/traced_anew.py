@@ -19,7 +19,7 @@ _CLUSTERS = types.SimpleNamespace(_outside_compilation_counter=0)
 
 
 class _CompilerContext(XLAControlFlowContext):  # type: ignore[misc]
-    """A context in which everything is traced as for XLA, and traced again if necessary."""
+    """A context in which all functions are traced as for XLA, even functions traced before."""
 
     def RequiresUniqueFunctionRetracing(self) -> bool:
         return True
