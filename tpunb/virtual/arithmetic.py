@@ -10,7 +10,7 @@ from tpunb.errors import TpunbError, nearest
 _VARIABLE = "TPUNB_ARITHMETIC"
 
 Arithmetic = Literal["cpu", "tpu"]
-"""The type in which float32 matrix products and convolutions multiply: float32 or bfloat16."""
+"""The way float32 matrix products and convolutions multiply: in float32, or in bfloat16."""
 
 ARITHMETICS: tuple[Arithmetic, ...] = ("cpu", "tpu")
 

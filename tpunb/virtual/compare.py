@@ -192,8 +192,8 @@ def compare(
             over all replicas, and its share of the largest value.
 
     Raises:
-        CompareError: The strategy is not a virtual TPU's, or an argument is an iterator, from which
-            each run would take another batch.
+        CompareError: The strategy is missing or not a virtual TPU's, or an argument is an iterator,
+            from which each run would take another batch.
         Exception: The function raised this error.
     """
     strategy = strategy or current()

@@ -31,7 +31,7 @@ class Divergence:
     """A strategy's record of copies, and of the functions that must change with them.
 
     Attributes:
-        variables: The keys of the variables whose copies may differ. It grows with each trace.
+        variables: The keys of the variables whose copies may differ. Traces add keys.
         lock: Held while copies become separate, and while copies that are together get one value.
     """
 
