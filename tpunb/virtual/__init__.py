@@ -31,7 +31,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Late, because most of these modules import TensorFlow.
+    # Imported late, because most of these modules import TensorFlow.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tpunb.virtual.import_tensorflow import needing_tensorflow

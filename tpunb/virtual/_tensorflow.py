@@ -1,14 +1,14 @@
-"""TensorFlow's private parts: the one room where they are kept.
+"""The only module that imports TensorFlow's private parts.
 
-Every import from ``tensorflow.python`` in the package stands here, each with
-what it is for, so that a new TensorFlow release is checked in one place. The
-tests run on the oldest and on the newest supported release.
+Every import from ``tensorflow.python`` in the package is here, with a comment that says what it is
+for, so that a new TensorFlow release is checked in one place. The tests run on the oldest and on
+the newest supported release.
 """
 
 from __future__ import annotations
 
-# The TPU strategy's own implementation, whose variables, input pipelines,
-# reductions and refusals the virtual TPU keeps.
+# The TPU strategy's own implementation. The virtual TPU keeps its variables, input pipelines,
+# reductions and refusals.
 from tensorflow.python.distribute.tpu_strategy import (
     TPUExtended,
     TPUStrategy,
@@ -18,21 +18,21 @@ from tensorflow.python.distribute.tpu_strategy import (
     _set_last_step_outputs,
 )
 
-# The TPU system's description as TPUExtended asks it of a resolver.
+# The description of the TPU system that TPUExtended asks a resolver for.
 from tensorflow.python.tpu.tpu_system_metadata import TPUSystemMetadata
 
-# "Am I inside a TPU computation?" is answered by this control flow context;
-# TPU variables ask it for their handle.
+# This control flow context answers "Am I inside a TPU computation?". TPU variables ask it for their
+# handle.
 from tensorflow.python.tpu.tpu_replication import TPUReplicateContext
 
 # cross_replica_sum and similar operations read the number of replicas from here.
 from tensorflow.python.tpu.tpu_function import tpu_shard_context
 
-# The cross-replica operations themselves, and whether a replica function is being traced.
+# The cross-replica operations themselves, and the test for a replica function that is being traced.
 from tensorflow.python.tpu.ops import tpu_ops
 from tensorflow.python.distribute.tpu_util import TPUUninitializedVariable, enclosing_tpu_context
 
-# Grouping one value per replica into PerReplica or Mirrored, and back.
+# Groups one value per replica into PerReplica or Mirrored, and ungroups it.
 from tensorflow.python.distribute import distribute_utils
 from tensorflow.python.distribute import values as distribute_values
 from tensorflow.python.distribute import distribute_lib
@@ -41,7 +41,7 @@ from tensorflow.python.distribute import input_lib
 from tensorflow.python.distribute import input_util
 from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
 
-# Tracing the replica function into a graph of its own.
+# Traces the replica function into a graph of its own.
 from tensorflow.python.framework.func_graph import FuncGraph, func_graph_from_py_func
 from tensorflow.python.framework import auto_control_deps
 from tensorflow.python.framework import auto_control_deps_utils
@@ -50,57 +50,57 @@ from tensorflow.python.framework.function_def_to_graph import function_def_to_gr
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import handle_data_util
 
-# A traced graph as FunctionDef, and a FunctionDef as something to call.
+# Convert a traced graph into a FunctionDef, and a FunctionDef into something to call.
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import atomic_function
 
-# AutoGraph takes what this marks for TensorFlow's own: it leaves it as it is, and converts what
-# the user passes to it.
+# AutoGraph treats what this marks as TensorFlow's own: it leaves the marked function as it is, and
+# converts the functions that the user passes to it.
 from tensorflow.python.autograph.impl.api import autograph_artifact
 
-# What keeps state that tracing may change.
+# The objects with state that tracing may change.
 from tensorflow.python.trackable.base import Trackable
 
-# What is called with each function that has been traced.
+# Callbacks that receive each function after it has been traced.
 from tensorflow.python.eager.polymorphic_function import transform as function_transform
 
-# Whether a function that is being traced will be compiled by XLA.
+# Tells whether XLA will compile the function that is being traced.
 from tensorflow.python.ops import control_flow_util
 
-# Whether a model is being saved, and a FunctionDef as what a graph copies.
+# Tells whether a model is being saved; and turns a FunctionDef into a function that a graph copies.
 from tensorflow.python.saved_model.save_context import in_save_context
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.framework import c_api_util
 
-# "Am I compiled by XLA?" is answered by this context, and functions traced in it are its own.
+# This context answers "Am I compiled by XLA?". Functions traced in it have traces of their own.
 from tensorflow.python.ops.control_flow_ops import XLAControlFlowContext
 
-# How checkpoints reach variables of several tasks.
+# Lets checkpoints reach variables of several tasks.
 from tensorflow.python.checkpoint.functional_saver import MultiDeviceSaver
 
-# Which operations XLA has kernels for.
+# Lists the operations that XLA has kernels for.
 from tensorflow.python.framework.kernels import get_registered_kernels_for_op
 
-# Annotations of a tensor with a logical device or a partition, the precision of XLA's own
-# products, and variables that every logical device of a replica holds.
+# Annotations of a tensor with a logical device or a partition, the precision of XLA's own products,
+# and variables that every logical device of a replica holds.
 from tensorflow.python.compiler.xla.experimental.xla_sharding import xla_data_pb2
 from tensorflow.python.distribute.tpu_replicated_variable import TPUReplicatedVariable
 
-# What a TPU asks of arguments and results: padding, and what "flat" means.
+# A TPU's requirements on arguments and results: padding, and the meaning of "flat".
 from tensorflow.python.compiler.xla.xla import is_flat
 from tensorflow.python.tpu import tpu
 
-# Whether `outside_compilation` finds a replica around it.
+# Lets `outside_compilation` find the replica around it.
 from tensorflow.python.tpu import tpu_replication
 
-# The names of old releases warn in TensorFlow's own way.
+# Warns of names of old releases in TensorFlow's own way.
 from tensorflow.python.platform import tf_logging as logging
 from tensorflow.python.util import deprecation
 
-# Inputs that are variables are read before they reach the replicas.
+# Reads inputs that are variables before they reach the replicas.
 from tensorflow.python.util import variable_utils
 
-# The iterators that hand batches to single devices, and what cuts batches for them.
+# The iterators that pass batches to single devices, and the datasets that cut batches for them.
 from tensorflow.python.data.experimental.ops import distribute as dataset_distribution
 from tensorflow.python.data.experimental.ops.distribute import _AutoShardDataset as AutoShardDataset
 from tensorflow.python.data.experimental.ops.distribute import (
@@ -116,8 +116,8 @@ from tensorflow.python.data.ops.random_op import _RandomDataset
 from tensorflow.python.data.ops.range_op import _RangeDataset
 from tensorflow.python.data.ops.rebatch_op import _RebatchDataset as RebatchDataset
 
-# What install changes: TensorFlow's ways to a TPU and to its devices, and the classes that
-# report device names.
+# The parts that install changes: TensorFlow's ways to a TPU and to its devices, and the classes
+# that report device names.
 from tensorflow.python.client.session import BaseSession
 from tensorflow.python.client.session import _DeviceAttributes as DeviceAttributes
 from tensorflow.python.distribute import tpu_values
@@ -133,11 +133,11 @@ from tensorflow.python.ops.resource_variable_ops import (
 )
 from tensorflow.python.tpu import tpu_strategy_util
 
-# The calls that wait for workers, to make them without Python's lock; and the call of a
-# function, to make it in another thread.
+# The calls that wait for workers, so that they can be made without Python's lock; and the call of a
+# function, so that it can be made in another thread.
 from tensorflow.python import pywrap_tfe
 
-# What ends a function that runs.
+# Ends a running function.
 from tensorflow.python.eager import cancellation
 
 # Protocol buffers of functions and their nodes.
@@ -147,10 +147,10 @@ from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_debug_info_pb2 import GraphDebugInfo
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-# What tf.data counts of the stages of an iterator.
+# The counters that tf.data keeps of the stages of an iterator.
 from tensorflow.core.framework.model_pb2 import ModelProto
 
-# The operations that there are, and the values of constants.
+# All registered operations, and the values of constants.
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import tensor_util
 

@@ -1,7 +1,7 @@
-"""Keeps what a user asks of logical devices, with the line that asks for it.
+"""Records of what a user asks of logical devices, with the lines that ask for it.
 
-Annotations belong to a traced replica function and are forgotten with it. They
-cost something only where they are made.
+Annotations belong to a traced replica function and are forgotten with it. Programs without
+annotations pay nothing for this.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tpunb.virtual.replicate.trace import TracingGraph
 
 _GENERATED = "__autograph_generated_file"
 
-# Not worth a line: they compute nothing.
+# Operations that are not worth a line, because they compute nothing.
 _SILENT = frozenset({"Const", "Placeholder", "NoOp", "Identity", "ReadVariableOp", "XlaSharding"})
 
 
 class Recorder:
-    """Collects the annotations of one strategy.
+    """The annotations of one strategy.
 
     Args:
-        logical_devices: How many logical devices a replica has.
+        logical_devices: The number of logical devices of a replica.
     """
 
     def __init__(self, logical_devices: int) -> None:
@@ -41,7 +41,7 @@ class Recorder:
         self._variables: list[tuple[weakref.ref[Any], Annotation]] = []
 
     def all(self) -> Annotations:
-        """The annotations of every function and variable that is still there."""
+        """Return the annotations of every function and variable that still exists."""
         self._variables = [(ref, note) for ref, note in self._variables if ref() is not None]
         found = dict.fromkeys(note for _, note in self._variables)
         for notes in self._tensors.values():
@@ -56,14 +56,14 @@ class Recorder:
         device: int | None = None,
         tiling: Iterable[int] | None = None,
     ) -> None:
-        """Keeps where a tensor lives; one outside a replica function is passed over.
+        """Record where a tensor is placed; ignore tensors outside a replica function.
 
         Args:
-            tensor: What the user annotates.
-            annotated: What TensorFlow makes of it, on the user's line.
-            device: The logical device that it is assigned to.
-            tiling: Into how many parts each axis is split; without either, the
-                tensor is replicated.
+            tensor: The tensor that the user annotates.
+            annotated: The tensor that TensorFlow makes of it, on the user's line.
+            device: The logical device that the tensor is assigned to.
+            tiling: The number of parts along each axis. Without `device` and `tiling`, the tensor
+                is replicated.
         """
         notes = self._of_traced_function()
         if notes is None:
@@ -82,7 +82,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def operations(self, device: int) -> Iterator[None]:
-        """Keeps the operations that a replica function makes for a logical device."""
+        """Record the operations that a replica function makes for a logical device."""
         graph = ops.get_default_graph()
         notes = self._of_traced_function()
         if notes is None:
@@ -97,9 +97,9 @@ class Recorder:
                 self.tensor(tensor, tensor, device=device)
 
     def variable(self, variable: Any, device: int | None) -> None:
-        """Keeps where a variable lives: on one logical device, or on each (None)."""
+        """Record where a variable is placed: on one logical device, or on each (None)."""
         note = Annotation(
-            # Under SPMD a name ends in "/r:" and the number of a replica.
+            # Under SPMD, a name ends in "/r:" and the number of a replica.
             name=str(variable.name).partition(":")[0].removesuffix("/r"),
             shape=_shape(variable.shape),
             dtype=variable.dtype.name,
@@ -118,7 +118,7 @@ class Recorder:
 
 
 def _name(tensor: Any) -> str:
-    """A tensor's name; the replica function's own arguments are counted from 1."""
+    """Return a tensor's name; the replica function's own arguments are counted from 1."""
     graph = getattr(tensor, "graph", None)
     if isinstance(graph, TracingGraph):
         # The first of the graph's inputs is the replica's id.
@@ -133,7 +133,7 @@ def _shape(shape: tf.TensorShape) -> tuple[int | None, ...] | None:
 
 
 def _calling() -> Iterator[tuple[str, str, int]]:
-    """The file, function and line of each caller, the outermost last."""
+    """Return the file, function and line of each caller, from the outermost to the innermost."""
     frame = sys._getframe(1)
     found = []
     while frame is not None:
@@ -143,7 +143,7 @@ def _calling() -> Iterator[tuple[str, str, int]]:
 
 
 def _where(frames: Iterable[tuple[str, str, int]]) -> str:
-    """The innermost line that is the user's own, as `"line 12 of step"`."""
+    """Return the innermost line of the user's own code, as `"line 12 of step"`."""
     libraries = _libraries()
     for file, function, line in reversed(list(frames)):
         if not file.startswith(libraries) and _GENERATED not in file:
@@ -152,7 +152,7 @@ def _where(frames: Iterable[tuple[str, str, int]]) -> str:
 
 
 def _libraries() -> tuple[str, ...]:
-    """The folders of the packages between the user and this module."""
+    """Return the folders of the packages between the user and this module."""
     modules = (sys.modules.get(name) for name in ("tensorflow", "keras", "tf_keras", "tpunb"))
     files = (getattr(module, "__file__", None) for module in modules)
     return tuple(f"{Path(file).parent}{os.sep}" for file in files if file)

@@ -1,4 +1,4 @@
-"""The arithmetics of a virtual TPU: that of this machine's CPU, or that of a TPU's matrix unit."""
+"""The two arithmetics of a virtual TPU: this machine's CPU's, or a TPU matrix unit's."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from tpunb.errors import TpunbError, nearest
 _VARIABLE = "TPUNB_ARITHMETIC"
 
 Arithmetic = Literal["cpu", "tpu"]
-"""How float32 matrix products and convolutions multiply: in float32, or in bfloat16."""
+"""The way float32 matrix products and convolutions multiply: in float32, or in bfloat16."""
 
 ARITHMETICS: tuple[Arithmetic, ...] = ("cpu", "tpu")
 
 
 class ArithmeticNameError(TpunbError, ValueError):
-    """There is no arithmetic of this name."""
+    """An arithmetic that does not exist."""
 
 
 def arithmetic_of(name: str | None) -> Arithmetic:
-    """Reads what a user gives as `arithmetic`.
+    """Return the arithmetic that a user passes as `arithmetic`.
 
     Args:
-        name: `"cpu"` or `"tpu"`; None for what `TPUNB_ARITHMETIC` says, else `"cpu"`.
+        name: `"cpu"` or `"tpu"`. None means the value of `TPUNB_ARITHMETIC`, or `"cpu"` if that is
+            not set.
 
     Raises:
-        ArithmeticNameError: There is no such arithmetic.
+        ArithmeticNameError: The name is unknown.
     """
     if name is None:
         name = os.environ.get(_VARIABLE) or "cpu"

@@ -1,4 +1,4 @@
-"""Would this compile and run well on a TPU? Says so without running anything."""
+"""A check whether a function would compile and run well on a TPU, without running it."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from tpunb.virtual.strict.traced_anew import traced_anew
 from tpunb.virtual.strictness import REFUSED
 from tpunb.virtual.untouched import remembered, untouched
 
-_CODE = "48"  # in the catalogue
+_CODE = "48"  # the code in the catalogue
 
 
 def no_embedding_tables(error: Exception, place: tuple[str, int] | None) -> Problem:
-    """The finding that a function needs embedding tables of a TPU.
+    """Return the finding that a function needs embedding tables of a TPU.
 
     TensorFlow asks for their kernels already while it traces.
 
     Args:
-        error: What tracing raised.
+        error: The error that tracing raised.
         place: The file and the line of the function.
 
     Raises:
-        Exception: The error, if it is another one.
+        Exception: `error` itself, if it has another cause.
     """
     known = explain(error)
     if known is None or known.code != _CODE:
@@ -58,7 +58,7 @@ _MAX_CAUSE = 2000
 
 
 class CheckError(TpunbError, ValueError):
-    """Something that cannot be checked."""
+    """A function or an argument that cannot be checked."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +66,10 @@ class CheckReport:
     """The findings of a check, displayed in notebooks and terminals.
 
     Attributes:
-        errors: What a TPU refuses, in the order of the lines.
-        warnings: What it is slow at, or does otherwise.
-        compiler: What the TPU's own compiler said, in a sentence, or why it was not asked;
-            empty where it was not to be asked.
+        errors: The code that a TPU refuses, in the order of the lines.
+        warnings: The code that is slow on a TPU, or behaves differently there.
+        compiler: A sentence with the verdict of the TPU's own compiler, or the reason that the
+            compiler was not asked. Empty if it was not meant to be asked.
     """
 
     errors: tuple[Problem, ...] = ()
@@ -82,12 +82,12 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether it compiles for a TPU."""
+        """True if the function compiles for a TPU."""
         return not self.errors
 
     @property
     def headline(self) -> str:
-        """The outcome in a line."""
+        """The outcome in one line."""
         found = [
             f"{len(problems)} {name}{'s' if len(problems) > 1 else ''}"
             for problems, name in ((self.errors, "error"), (self.warnings, "warning"))
@@ -97,10 +97,10 @@ class CheckReport:
         return f"{outcome}: {', '.join(found)}." if found else f"{outcome}."
 
     def raise_if_refused(self) -> None:
-        """For scripts and tests: fails where it does not compile.
+        """Raise an error if the function does not compile; for scripts and tests.
 
         Raises:
-            CheckError: It does not.
+            CheckError: The function does not compile.
         """
         if not self.ok:
             first = self.errors[0]
@@ -126,29 +126,27 @@ class CheckReport:
 def check(
     fn: Callable[..., Any], *args: Any, strategy: tf.distribute.Strategy | None = None
 ) -> CheckReport:
-    """Checks whether a function would compile for a TPU, and run well on it.
+    """Check whether a function would compile for a TPU, and run well on it.
 
-    The function is traced, as for its first call: Python code in it runs. No step is
-    computed, and what tracing makes is not kept: models, optimizers, variables and
-    functions are as before.
+    The function is traced, as for its first call: Python code in it runs. No step is computed, and
+    nothing that tracing makes is kept. Models, optimizers, variables and functions are as before.
 
     Args:
-        fn: A replica function, such as one would give to `strategy.run`, or a
-            function that calls `strategy.run` itself, a `tf.function` or not; a compiled
-            Keras model, for its train step, or its method `evaluate` or `predict`.
-        *args: Its arguments: tensors, arrays, per-replica values, `tf.TensorSpec`s,
-            nests of these, and Python values. A `tf.data.Dataset` stands for
-            a batch of it.
-        strategy: A virtual TPU's strategy; by default the one whose scope is
-            entered, or that of the open connection. A function that needs none
-            can do without.
+        fn: A replica function, as for `strategy.run`, or a function that calls `strategy.run`
+            itself; a `tf.function` or not. Also a compiled Keras model, for its train step, or its
+            method `evaluate` or `predict`.
+        *args: The function's arguments: tensors, arrays, per-replica values, `tf.TensorSpec`s,
+            nests of these, and Python values. For a `tf.data.Dataset`, the function receives a
+            batch of it.
+        strategy: A virtual TPU's strategy. The default is the strategy whose scope is entered, or
+            else the open connection's. Not required if the function needs no strategy.
 
     Returns:
         The report.
 
     Raises:
         CheckError: The strategy is not a virtual TPU's.
-        Exception: What the function raises when it is traced.
+        Exception: The function raised this error when it was traced.
     """
     with untouched(fn, args):
         return examined(fn, args, strategy or current())[0]
@@ -157,13 +155,14 @@ def check(
 def examined(
     fn: Callable[..., Any], args: Sequence[Any], strategy: Any
 ) -> tuple[CheckReport, list[Examination]]:
-    """The report of `check`, and the examinations that it was made of."""
+    """Return the report of `check`, and the examinations that it is made of."""
     choose, given = chooser(fn), args
     args = with_batches(args)
     largest: Sequence[Any] = at_largest(args)
     if strategy is None and (model := model_of(fn)) is not None:
         strategy = strategy_of(model)
-    # Without a strategy the cores of the type that its compiler is asked for share a batch.
+    # Without a strategy, a batch is shared by the cores of the TPU type that the compiler compiles
+    # for.
     replicas = None if strategy is not None else accelerator(DEFAULT_TPU).num_devices
     if step := model_step(fn, args, strategy, CheckError, "tpunb.check", replicas):
         fn, strategy = step.replica_function, step.strategy
@@ -180,7 +179,7 @@ def examined(
 
 
 def _empty_shares(args: Sequence[Any], strategy: Any) -> list[Problem]:
-    """Return whether batches of a dataset leave replicas without examples."""
+    """Return a problem for each dataset whose batches leave replicas without examples."""
     replicas = getattr(strategy, "num_replicas_in_sync", 1)
     found = [empty_share(one, replicas) for one in args if isinstance(one, tf.data.Dataset)]
     parts = [text.partition(" Use ") for text in found if text]
@@ -188,7 +187,7 @@ def _empty_shares(args: Sequence[Any], strategy: Any) -> list[Problem]:
 
 
 def refuse_other_strategies(strategy: Any) -> None:
-    """Says no to strategies whose replica functions cannot be looked at.
+    """Refuse strategies whose replica functions cannot be examined.
 
     Raises:
         CheckError: The strategy is not a virtual TPU's.
@@ -205,13 +204,13 @@ def report(
     more: Sequence[Problem] = (),
     line_of: Callable[[Sequence[SourceLine]], tuple[str, int] | None] | None = None,
 ) -> CheckReport:
-    """Makes a report of what was found in traced functions.
+    """Return a report of the findings in traced functions.
 
     Args:
-        examinations: What was found.
-        more: Warnings of another kind.
-        line_of: Which of the places that led to a diagnostic is shown: by default
-            the innermost in the user's code.
+        examinations: The examinations of the functions.
+        more: Warnings of other kinds.
+        line_of: Chooses which of the places that led to a finding is shown; by default the
+            innermost in the user's code.
     """
     choose = line_of or innermost
     errors: dict[Problem, None] = {}
@@ -230,18 +229,18 @@ def _order(problem: Problem) -> tuple[str, float]:
 
 
 def trace_for(fn: Callable[..., Any], args: Sequence[Any], strategy: Any) -> list[TracedFunction]:
-    """Traces a function, as a replica's or as one that runs them; runs nothing.
+    """Trace a function, as a replica function or as a caller of `run`, without running it.
 
     Args:
         fn: The function.
         args: Its arguments, as `check` takes them.
-        strategy: A virtual TPU's; None for a function that needs none.
+        strategy: A virtual TPU's strategy; None for a function that needs none.
 
     Returns:
         The replica functions.
 
     Raises:
-        Exception: What the function raises when it is traced.
+        Exception: The function raised this error when it was traced.
     """
 
     def as_replica() -> list[TracedFunction]:
@@ -255,7 +254,7 @@ def trace_for(fn: Callable[..., Any], args: Sequence[Any], strategy: Any) -> lis
         for _ in range(2):
             with observing(written=False) as found:
                 concrete = _traced(fn, inputs)
-            # If a function called in it made variables, only the next trace has none to make.
+            # If a function that is called inside makes variables, only the next trace makes none.
             if not any(traced.makes_variables for traced in found):
                 break
         return found or ([] if strategy or takes_batch else [traced_function_of(concrete)])
@@ -266,7 +265,7 @@ def trace_for(fn: Callable[..., Any], args: Sequence[Any], strategy: Any) -> lis
     takes_batch = any(isinstance(argument, DatasetBatch) for argument in args)
     if strategy is None and not takes_batch:
         return as_caller()
-    # To unpack a dataset within a function has no end: without a strategy nobody distributes it.
+    # Unpacking a dataset within a function never ends. Without a strategy, nothing distributes it.
     ways = [as_replica, as_caller] if strategy is not None else [as_function]
     if any(hasattr(argument, "__next__") for argument in args):
         ways.reverse()  # only a caller takes an iterator
@@ -278,27 +277,27 @@ def trace_for(fn: Callable[..., Any], args: Sequence[Any], strategy: Any) -> lis
                 return found
         except Exception as error:
             failures.append(error)
-            restore()  # a tf.function makes variables in its first trace alone
-    # What the catalogue knows is no mistake in how the function was tried.
+            restore()  # a tf.function makes variables only in its first trace
+    # An error that the catalogue knows does not come from trying the function in the wrong way.
     raise next((failure for failure in failures if explain(failure)), failures[0])
 
 
 def traced_functions(
     fn: Callable[..., Any], args: Sequence[Any], largest: Sequence[Any], strategy: Any
 ) -> list[TracedFunction]:
-    """Traces a function; a second time with the largest sizes, where its own are not fixed.
+    """Trace a function, and again with the largest sizes if its own are not fixed.
 
     Args:
         fn: The function.
         args: Its arguments, as `check` takes them, with a `DatasetBatch` for each dataset.
-        largest: The same at their largest sizes.
-        strategy: A virtual TPU's; None for a function that needs none.
+        largest: The same arguments at their largest sizes.
+        strategy: A virtual TPU's strategy; None for a function that needs none.
 
     Returns:
-        Its replica functions; each one knows the one that was traced with the largest sizes.
+        Its replica functions. Each knows its counterpart that was traced with the largest sizes.
 
     Raises:
-        Exception: What the function raises when it is traced.
+        Exception: The function raised this error when it was traced.
     """
     traced = trace_for(fn, args, strategy)
     same = _types_of(map(_element, largest)) == _types_of(map(_element, args))
@@ -310,7 +309,7 @@ def traced_functions(
 def with_fixed(
     traced: list[TracedFunction], fixed: Sequence[TracedFunction]
 ) -> list[TracedFunction]:
-    """Return functions that know the same ones traced with fixed sizes."""
+    """Return functions that know their counterparts traced with fixed sizes."""
     if len(fixed) != len(traced):
         return traced
     return [dataclasses.replace(one, fixed=other) for one, other in zip(traced, fixed, strict=True)]
@@ -327,7 +326,7 @@ def _types_of(args: Iterable[Any]) -> list[Any]:
 
 
 def parts_of_batch(data: Any) -> tuple[Any, ...]:
-    """Return what a model's step takes as arguments of a function."""
+    """Return the data of a model's step as arguments of a function."""
     return data if isinstance(data, tuple) else (data,)
 
 
@@ -336,14 +335,14 @@ def _itself_or_dataset(argument: Any) -> Any:
 
 
 def _element(argument: Any) -> Any:
-    """Return a replica's part of an argument; of a dataset, its part of a batch."""
+    """Return a replica's part of an argument; for a dataset, the part of a batch."""
     if isinstance(argument, (DatasetBatch, tf.distribute.DistributedDataset)):
         return argument.element_spec
     return argument
 
 
 def _traced(fn: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """A concrete function of what is traced as for XLA, which makes loops other than a CPU does."""
+    """Return a function traced as for XLA, which builds loops differently from a CPU."""
 
     def call(*values: Any) -> Any:
         with traced_anew():
@@ -354,7 +353,7 @@ def _traced(fn: Callable[..., Any], args: Sequence[Any]) -> Any:
 
 
 def _traces_of(fn: Any, args: Sequence[Any]) -> list[Problem]:
-    """Return whether a function is traced more often than it need be."""
+    """Return a problem for each sign that a function is traced more often than necessary."""
     numbers = [repr(value) for value in tf.nest.flatten(list(args)) if _is_number(value)]
     made = getattr(fn, "experimental_get_tracing_count", int)()
     found = []

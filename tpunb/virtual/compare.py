@@ -1,4 +1,4 @@
-"""Compare a step's results in a TPU's arithmetic with those in float32."""
+"""A comparison of a step's results in a TPU's arithmetic and in float32."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tpunb.virtual.arithmetic import ARITHMETICS, Arithmetic
 from tpunb.virtual.graph.tensorflow_graphs import value_of_handle
 from tpunb.virtual.strategy import VirtualTPU, current
 
-# TensorFlow's names of a distributed variable's copies.
+# The suffix that TensorFlow gives the names of a distributed variable's copies.
 _COPY = re.compile(r"(/replica_\d+)?(:0)?$")
 
 
@@ -30,7 +30,7 @@ class VariableValues:
     """The values of variables at one time.
 
     Args:
-        handles: The variables' handles: one for each copy.
+        handles: The variables' handles, one for each copy.
     """
 
     def __init__(self, handles: list[Any]) -> None:
@@ -38,11 +38,11 @@ class VariableValues:
 
     @classmethod
     def used_by(cls, concrete: Any) -> VariableValues:
-        """The values that a concrete function finds, of the variables that it reads or changes."""
+        """Return the present values of the variables that a concrete function reads or changes."""
         return cls([handle for handle in concrete.captured_inputs if _is_variable(handle)])
 
     def changed(self) -> dict[str, list[np.ndarray]]:
-        """Return the values, copy by copy, of the variables that have changed since, by name."""
+        """Return the values of the variables that have changed since, copy by copy, by name."""
         found: dict[str, list[np.ndarray]] = {}
         changed = set()
         for handle, before in self._kept:
@@ -54,14 +54,14 @@ class VariableValues:
         return {name: values for name, values in found.items() if name in changed}
 
     def restore(self) -> None:
-        """Gives the variables the values again that they had."""
+        """Restore the values that the variables had."""
         for handle, value in self._kept:
             with tf.device(handle.device):
                 tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
 def values_of(tensor: Any) -> np.ndarray:
-    """A tensor's numbers, of a dtype that NumPy knows."""
+    """Return a tensor's numbers, in a dtype that NumPy knows."""
     values = np.asarray(tensor)
     return values.astype(np.float32) if values.dtype.kind == "V" else values
 
@@ -97,9 +97,9 @@ class Difference:
     """The difference that the arithmetic makes to one part of a result.
 
     Attributes:
-        name: Of the part: a key or place in what the function returns, or a variable.
-        dtype: Such as `"float32"`.
-        shape: On one replica.
+        name: The part's name: a key or place in the function's result, or a variable.
+        dtype: The part's type, such as `"float32"`.
+        shape: The shape on one replica.
         largest: The largest absolute value in float32, over all replicas.
         absolute: The largest absolute difference, over all replicas.
     """
@@ -123,8 +123,8 @@ class Comparison:
     """A function's results in float32 and with a TPU's arithmetic.
 
     Attributes:
-        results: What it returns.
-        variables: The variables that it changes.
+        results: The parts of the function's result.
+        variables: The variables that the function changes.
     """
 
     results: tuple[Difference, ...]
@@ -132,12 +132,12 @@ class Comparison:
 
     @property
     def relative(self) -> float:
-        """The largest relative difference; not a number if anything became that."""
+        """The largest relative difference; NaN if any difference is NaN."""
         return max((one.relative for one in self._all), default=0.0, key=_order)
 
     @property
     def headline(self) -> str:
-        """The outcome in a line."""
+        """The outcome in one line."""
         if not any(one.absolute for one in self._all):
             return "A TPU's arithmetic changes nothing here."
         most = max(self._all, key=lambda one: _order(one.relative))
@@ -174,27 +174,27 @@ class Comparison:
 def compare(
     fn: Callable[..., Any], *args: Any, strategy: tf.distribute.Strategy | None = None
 ) -> Comparison:
-    """Runs a step in float32 and with a TPU's arithmetic, and says how far its results move.
+    """Run a step in float32 and in a TPU's arithmetic, and measure how far its results move.
 
-    Both runs start from the same variables, which have their values again afterwards, and
-    draw the same random numbers. What a step does to tables and files it does twice.
+    Both runs start from the same variables and draw the same random numbers. The variables get
+    their values back afterwards. A step that changes tables or files changes them twice.
 
     Args:
-        fn: A replica function, such as one would give to `strategy.run`, or a function
-            that calls `strategy.run` itself; a `tf.function` or not.
-        *args: Its arguments: tensors, arrays, per-replica values, nests of these, and Python
-            values. A dataset stands for its first global batch.
-        strategy: A virtual TPU's strategy; by default the one whose scope is entered, or
-            that of the open connection.
+        fn: A replica function, as for `strategy.run`, or a function that calls `strategy.run`
+            itself; a `tf.function` or not.
+        *args: The function's arguments: tensors, arrays, per-replica values, nests of these, and
+            Python values. For a dataset, the function receives its first global batch.
+        strategy: A virtual TPU's strategy. The default is the strategy whose scope is entered, or
+            else the open connection's.
 
     Returns:
-        For each part of the result and each variable that changes: the largest absolute
-        difference over all replicas, and its share of the largest value.
+        For each part of the result and each variable that changes: the largest absolute difference
+            over all replicas, and its share of the largest value.
 
     Raises:
-        CompareError: There is no strategy of a virtual TPU, or an argument is an iterator,
-            of which each run would take another batch.
-        Exception: What the function raises.
+        CompareError: The strategy is missing or not a virtual TPU's, or an argument is an iterator,
+            from which each run would take another batch.
+        Exception: The function raised this error.
     """
     strategy = strategy or current()
     if not isinstance(strategy, VirtualTPU):
@@ -208,7 +208,7 @@ def compare(
 
 
 def _as_input(argument: Any, strategy: Any) -> Any:
-    """Return what a run receives for an argument."""
+    """Return the value that a run receives for an argument."""
     if isinstance(argument, tf.data.Dataset):
         argument = strategy.experimental_distribute_dataset(argument)
     if isinstance(argument, tf.distribute.DistributedDataset):
@@ -218,7 +218,7 @@ def _as_input(argument: Any, strategy: Any) -> Any:
             "Each of the two runs would take another batch from an iterator.",
             fix="Pass a batch, next(iterator), or the dataset.",
         )
-    # An array within a graph would be a constant there, however large.
+    # TensorFlow makes an array within a graph a constant, even a very large array.
     return tf.nest.map_structure(
         lambda one: tf.constant(one) if isinstance(one, np.ndarray) else one, argument
     )
@@ -239,7 +239,7 @@ def _run(
 
 
 def _traced(fn: Callable[..., Any], inputs: Sequence[Any], strategy: Any) -> Any:
-    """The function without arguments and traced: as a replica's, or as one that runs them."""
+    """Return the traced function without arguments: a replica's, or a caller of `run`."""
 
     def as_replica() -> Any:
         return strategy.run(fn, args=tuple(inputs))
@@ -267,7 +267,7 @@ def _traced(fn: Callable[..., Any], inputs: Sequence[Any], strategy: Any) -> Any
 
 
 class _Apart(XLAControlFlowContext):  # type: ignore[misc]
-    """Inside, functions have traces of their own, which are no different otherwise."""
+    """A context in which functions get traces of their own, without any other effect."""
 
     def RequiresUniqueFunctionRetracing(self) -> bool:
         return True
@@ -284,7 +284,7 @@ def _apart(arithmetic: Arithmetic, rounds: bool) -> _Apart:
 
 @contextlib.contextmanager
 def _traced_apart(arithmetic: Arithmetic) -> Iterator[None]:
-    """Uses no trace that was made with the other arithmetic."""
+    """Use no trace that was made with the other arithmetic."""
     # TensorFlow knows a context by its address: each must live as long as its traces.
     around = _apart(arithmetic, tf.config.experimental.tensor_float_32_execution_enabled())
     around.Enter()
@@ -295,7 +295,7 @@ def _traced_apart(arithmetic: Arithmetic) -> Iterator[None]:
 
 
 def _parts(result: Any, strategy: Any, name: str = "") -> Iterator[tuple[str, list[np.ndarray]]]:
-    """The tensors of a result, by the way that leads to each."""
+    """Yield the tensors of a result, each with the path that leads to it."""
     if isinstance(result, Mapping):
         for key, value in result.items():
             yield from _parts(value, strategy, f"{name}[{key!r}]" if name else str(key))
@@ -332,7 +332,7 @@ def _wide(values: np.ndarray) -> np.ndarray:
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> float:
-    """The largest absolute difference; values that are no numbers are equal to their like."""
+    """Return the largest absolute difference; two NaNs, or two equal infinities, do not differ."""
     same = (one == other) | (np.isnan(one) & np.isnan(other))
     with np.errstate(invalid="ignore"):
         return _largest(np.where(same, 0.0, np.abs(one - other)))

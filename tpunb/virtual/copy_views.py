@@ -3,10 +3,10 @@
 `variable_copies.py` explains where copies are kept. A copy is an object of TensorFlow's class of
 variables, with methods that this module overrides:
 
-- Its methods that only read are listed in `_READS`. They may use the handle without any effect.
-- Everything else that takes the handle may write by it: see `Copies.handle_for`.
+- `_READS` lists its methods that only read. They may use the handle without any effect.
+- All other code that takes the handle may write with it: see `Copies.handle_for`.
 - TensorFlow's kernels for eager operations read a variable by its `_handle` if that is a tensor.
-  Here it is none, so that they ask for the value.
+  Here `_handle` is not a tensor, so that the kernels ask for the value.
 """
 
 from __future__ import annotations
@@ -62,29 +62,29 @@ _READS = (
     "is_initialized",
     "sparse_read",
 )
-"""TensorFlow's methods of a variable or a copy that read it and keep its handle to themselves."""
+"""TensorFlow's methods of a variable or a copy that only read it and do not pass its handle on."""
 
 _MOST_BYTES = 2**26
-"""Reading or writing one row of more bytes would copy too much."""
+"""Reading or writing one row costs too much if all rows have more bytes than this."""
 
 ROW_TYPES = REAL | {tf.complex64}
 """The types of values that are kept as rows."""
 
 
-# Creating them.
+# Creation.
 
 
 def create_copy(
     creator: Any, options: Mapping[str, Any], place: str, beside: Any | None, *, can_be_rows: bool
 ) -> Any:
-    """Create a copy of a variable, which shares the resource of another one where it can.
+    """Create a copy of a variable that shares another copy's resource if possible.
 
-    To share takes a fifth of the time of making a resource, which would go when the copies are
-    put together.
+    Sharing takes a fifth of the time of making a resource, which would be dropped when the copies
+    are put together.
 
     Args:
-        creator: What would create a copy.
-        options: What the creator is given.
+        creator: The function that creates a copy.
+        options: The creator's arguments.
         place: The device that keeps the copy.
         beside: The copy that was created before on the same device, if any.
         can_be_rows: Whether copies with values of their own may be rows of one resource.
@@ -99,22 +99,22 @@ def create_copy(
     if not isinstance(variable, BaseResourceVariable):
         return variable
     # TensorFlow gives the variable its first value when the function is first called. It may write
-    # this object without a question, as programs see another one, which shares the resource.
+    # this object freely, because programs see another object, which shares the resource.
     same = mirrored and beside is not None and value is not None and value is first_value(beside)
     copy = _sharing(beside if same else variable, options)
-    setattr(copy, _CREATED, variable)  # the function must not lose it
+    setattr(copy, _CREATED, variable)  # the function must not lose the variable
     setattr(copy, _FIRST_VALUE, value)
     return copy
 
 
 def _can_share(variable: Any, creator: Any, options: Mapping[str, Any]) -> bool:
     if not is_tensorflows(creator) or options.get("caching_device"):
-        return False  # a user's creator is to be called for each copy
+        return False  # a user's creator must be called for each copy
     return tf.executing_eagerly() and type(variable) is ResourceVariable
 
 
 def is_tensorflows(creator: Any) -> bool:
-    """Return whether a variable creator is TensorFlow's last, with no user's behind it."""
+    """Return whether a variable creator is TensorFlow's last, with no user's creator behind it."""
     return getattr(creator, "__name__", "") == _LAST_CREATOR
 
 
@@ -122,8 +122,9 @@ def _created_in_function(creator: Any, options: Mapping[str, Any]) -> tuple[Any,
     """Create a variable while a function is traced.
 
     Returns:
-        The variable, and the tensor of its first value in the function's graph; None if it is not
-        known. TensorFlow 2.18 to 2.21 write an `If` that assigns it where nothing else does.
+        The variable, and the tensor of its first value in the function's graph. The tensor is None
+        if it is not known. TensorFlow 2.18 to 2.21 write an `If` that assigns the first value if
+        nothing else assigns it.
     """
     graph: Any = ops.get_default_graph()
     before = len(graph.get_operations())
@@ -167,11 +168,11 @@ def _sharing(variable: Any, options: Mapping[str, Any]) -> Any:
 
 
 def can_be_rows(variable: Any, replicas: int) -> bool:
-    """Return whether a variable is each replica's own, and its copies may be rows.
+    """Return whether each replica has its own value of a variable, and the copies may be rows.
 
     Args:
         variable: The first replica's copy.
-        replicas: How many there are to be.
+        replicas: The number of replicas to come.
     """
     if variable.synchronization != tf.VariableSynchronization.ON_READ:
         return False
@@ -182,13 +183,13 @@ def can_be_rows(variable: Any, replicas: int) -> bool:
 
 
 def watch_copies(variable: Any, cores: Sequence[str], watcher: Watcher, creator: Any) -> None:
-    """Keep the copies of a new variable together if they can be, and see who uses one alone.
+    """Keep the copies of a new variable together if possible, and notice the use of a single copy.
 
     Args:
         variable: A variable with a copy for each replica.
-        cores: Where each copy says that it is; it may be kept elsewhere.
+        cores: The device that each copy reports; the copy may be kept elsewhere.
         watcher: The strategy's record of copies.
-        creator: What created each copy.
+        creator: The function that created each copy.
     """
     copies = [
         part
@@ -216,7 +217,7 @@ def watch_copies(variable: Any, cores: Sequence[str], watcher: Watcher, creator:
 
 
 def _see(copy: Any, copies: Copies | None, index: int, core: str) -> None:
-    """Have a copy say that it is on its core, and give its handle only by its copies."""
+    """Make a copy report its core, and give its handle only through its copies."""
     kind: Any = type(copy)
     setattr(copy, CORE, core)
     if copies is None or (not isinstance(copies, RowCopies) and copies.keeps(index)):
@@ -227,7 +228,8 @@ def _see(copy: Any, copies: Copies | None, index: int, core: str) -> None:
     setattr(copy, COPIES, copies)
     setattr(copy, INDEX, index)
     handle, own = vars(copy).pop("_handle"), vars(copy)
-    if "_distributed_container" in own:  # of variables that a function creates
+    # Only variables that a function creates have this container.
+    if "_distributed_container" in own:
         handle._distributed_container = own.pop("_distributed_container")
     copy.__class__ = _row(kind) if isinstance(copies, RowCopies) else guarded(kind)
 
@@ -235,10 +237,10 @@ def _see(copy: Any, copies: Copies | None, index: int, core: str) -> None:
 def _mirrored(
     variable: Any, copies: Sequence[Any], watcher: Watcher, *, is_trusted: bool
 ) -> Copies:
-    # TensorFlow gives these their first values later, by methods that are seen.
+    # TensorFlow gives these variables their first values later, by methods that the copies notice.
     lazy = any(isinstance(copy, TPUUninitializedVariable) for copy in copies)
     several = len({copy._handle.device for copy in copies}) < len(copies)
-    # A user's creator may have given each its own value.
+    # A user's creator may have given each copy its own value.
     equal = is_trusted or lazy or _begin_with_one_value(copies)
     together = several and equal and not lazy
     state = Copies(_unique_key(variable), copies, watcher, together=together)
@@ -249,7 +251,7 @@ def _mirrored(
 
 
 def _unique_key(variable: Any) -> str:
-    """Give a variable a key of its own: TensorFlow's begins again where one is gone."""
+    """Give a variable a unique key: TensorFlow reuses the key of a variable that is gone."""
     variable._handle_id += f"_{next(numbers)}"
     return str(variable._handle_id)
 
@@ -265,7 +267,7 @@ def _begin_with_one_value(copies: Sequence[Any]) -> bool:
 
 
 class _UnseenHandle:
-    """A copy's `_handle`: no tensor, and the handle for whatever makes a tensor of it."""
+    """A copy's `_handle`: not a tensor, but converted to a tensor it is the handle."""
 
     def __init__(self, copy: Any) -> None:
         self._copy = copy
@@ -275,19 +277,19 @@ class _UnseenHandle:
 
     @property
     def _id(self) -> int:
-        """By which a function tells its arguments apart that are variables."""
+        """The number by which a function distinguishes arguments that are variables."""
         return int(self._copy.handle._id)
 
 
 def classes_on_cores() -> list[type]:
-    """Return the classes of variables and copies that say which core they are on."""
+    """Return the classes of variables and copies that report their core."""
     kinds = ResourceVariable, TPUUninitializedVariable
     return [*map(on_core, kinds), *map(guarded, kinds), *map(of_copies, TPU_VARIABLES)]
 
 
 @functools.cache
 def on_core(kind: Any) -> type:
-    """Return a class of copies that say that they are on their core, and are kept elsewhere."""
+    """Return a class of copies that report their core as their device, but are kept elsewhere."""
 
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
         value, core = kind._read_variable_op(self, *args, **kwargs), getattr(self, CORE)
@@ -303,7 +305,7 @@ def on_core(kind: Any) -> type:
 
 @functools.cache
 def guarded(kind: Any) -> type:
-    """Return a class of copies whose handle is given by `Copies.handle_for` alone."""
+    """Return a class of copies that give their handle only through `Copies.handle_for`."""
     located: Any = on_core(kind)
 
     def handle(self: Any) -> Any:
@@ -324,7 +326,7 @@ def guarded(kind: Any) -> type:
 
 @functools.cache
 def _row(kind: Any) -> type:
-    """Return a class of copies that are read and assigned by their rows."""
+    """Return a class of copies that read and assign their rows."""
     guarded_kind: Any = guarded(kind)
 
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -336,14 +338,14 @@ def _row(kind: Any) -> type:
             return tf.identity(row)
 
     def changing(method: str, operation: Any) -> Any:
-        """Return a method that changes a copy: its row, where nothing keeps how it is done."""
+        """Return a method that changes a copy, and only its row if that is possible."""
 
         def change(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
             copies, index = getattr(self, COPIES), getattr(self, INDEX)
             eager = tf.executing_eagerly() and not args
             if eager and method == "assign" and are_given_one_value(copies) and copies.are_together:
                 update = tf.convert_to_tensor(value, self.dtype)
-                if update.shape == self.shape:  # with the first all are assigned
+                if update.shape == self.shape:  # assigning the first copy assigns all
                     return None if index else copies.assign(update)
             elif eager and copies.change(index, operation, value):
                 return self if kwargs.get("read_value", True) else None
@@ -366,7 +368,7 @@ def _row(kind: Any) -> type:
 
 @functools.cache
 def of_copies(kind: Any) -> type:
-    """Return a class of variables that are, outside of a replica function, on the first core."""
+    """Return a class of variables that, outside a replica function, are on the first core."""
 
     def device(self: Any) -> str:
         if enclosing_tpu_context() is not None:
@@ -396,7 +398,7 @@ def of_copies(kind: Any) -> type:
 
 
 def _restoring(variable: Any, factory: Callable[..., Any]) -> Callable[..., Any]:
-    """Make TensorFlow's object that saves and restores a variable, all copies alike."""
+    """Return TensorFlow's factory of a saveable, changed to restore all copies alike."""
     copies = copies_of(variable._primary)
     if copies is None:
         return factory
@@ -459,7 +461,7 @@ def _of_rows(kind: Any) -> type:
 
 
 def _reading(read: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of TensorFlow's that is listed as one that reads."""
+    """Return a method that calls a reading method of TensorFlow without any effect on copies."""
 
     @functools.wraps(read)
     def method(*args: Any, **kwargs: Any) -> Any:
@@ -470,7 +472,7 @@ def _reading(read: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _subclass(kind: Any, methods: Mapping[str, Any]) -> type:
-    """Return a class of TensorFlow's with some methods replaced, and its name."""
+    """Return a subclass of a TensorFlow class with its name and with some methods replaced."""
     names = {"__doc__": kind.__doc__, "__module__": kind.__module__, **methods}
     metaclass: Callable[..., type] = type(kind)
     return metaclass(kind.__name__, (kind,), names)

@@ -1,4 +1,4 @@
-"""The strategy of the open connection, with which a check is made if no other is named."""
+"""The strategy of the open connection: the default for checks."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ _held: list[weakref.ref[Any]] = []
 
 
 def remember(strategy: Any) -> None:
-    """Makes a strategy the current one, for as long as it lives."""
+    """Make a strategy the current strategy for as long as it lives."""
     _held[:] = [weakref.ref(strategy)]
 
 
 def forget(strategy: Any) -> None:
-    """Leaves no current strategy if it is this one."""
+    """Forget the current strategy if it is this strategy."""
     if get() is strategy:
         _held.clear()
 
 
 def get() -> Any:
-    """The strategy that was remembered last, or None."""
+    """Return the strategy that was remembered last, or None."""
     return _held[0]() if _held else None

@@ -1,8 +1,9 @@
-"""How large the elements of a dataset get where their type leaves a size open.
+"""The largest sizes of a dataset's elements if their type leaves a size open.
 
-`batch(n)` names n in the dataset, though not in the type of its elements: the last batch may be
-smaller. What no transformation names is read from the first element, if nothing happens when it is
-read but reading: no Python function is called, no file is written, no state is changed.
+`batch(n)` stores n in the dataset, but the type of the elements has None, because the last batch
+may be smaller. Sizes that no transformation names are read from the first element. This happens
+only if reading it has no side effects: no Python function is called, no file is written, no state
+is changed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _READS_ONLY = frozenset(
     {"Assert", "LookupTableFindV2", "LookupTableSizeV2", "Multinomial", "ReadVariableOp"}
     | {"HashTableV2", "VarHandleOp", "_Arg", "_Retval"}
 )
-"""Stateful operations whose run leaves no trace, beside datasets and random numbers."""
+"""Stateful operations that leave no trace when they run, besides datasets and random numbers."""
 
 _LEAVE_TRACES = ("Generator", "Snapshot", "Save", "DataService", "Iterator", "Dummy", "RemoteCall")
 """Datasets that do more than read: they call Python, write files or ask a server."""
@@ -40,13 +41,13 @@ _LEAVE_TRACES = ("Generator", "Snapshot", "Save", "DataService", "Iterator", "Du
 
 @dataclasses.dataclass(frozen=True)
 class DatasetBatch:
-    """A batch of a dataset that is not read: its type, and how large it gets.
+    """A batch of a dataset that is not read: its type and its largest sizes.
 
     Attributes:
-        element_spec: Its type; a size that is not fixed is None.
-        largest: The same with the sizes that are known; others are None.
+        element_spec: The batch's type; a size that is not fixed is None.
+        largest: The same type with the largest sizes that are known; others are None.
         dataset: The dataset.
-        was_read: Whether the first batch had to be read for that.
+        was_read: Whether the first batch had to be read for the sizes.
         is_full: Whether it is known that no batch is smaller.
     """
 
@@ -57,7 +58,7 @@ class DatasetBatch:
     is_full: bool = False
 
     def fixed(self) -> DatasetBatch:
-        """A batch that has its largest sizes, and a dataset of such batches, which is not read."""
+        """Return this batch with its largest sizes, and with an unread dataset of such batches."""
 
         def of_largest(*element: Any) -> Any:
             value = element if isinstance(self.largest, tuple) else element[0]
@@ -68,11 +69,11 @@ class DatasetBatch:
 
     @property
     def rows(self) -> int | None:
-        """The largest batch; None if it is not known."""
+        """The number of rows of the largest batch; None if it is not known."""
         return next((one.shape[0] for one in tf.nest.flatten(self.largest) if _has_rows(one)), None)
 
     def with_batch(self, rows: int) -> DatasetBatch:
-        """The same with another batch: of any size up to it where this one is not fixed."""
+        """Return this batch with other numbers of rows; an open number stays open, up to `rows`."""
 
         def resized(spec: Any, largest: Any) -> Any:
             if not _has_rows(spec) or largest.shape[0] != self.rows:
@@ -99,7 +100,7 @@ def _ensured(value: Any, spec: Any) -> Any:
 
 
 def batch_of(dataset: tf.data.Dataset) -> DatasetBatch:
-    """Describe a batch of a dataset."""
+    """Return a description of a dataset's batch."""
     element = dataset.element_spec
     is_full = batch_sizes(dataset).last == 0
     largest = tf.nest.pack_sequence_as(element, _named(dataset))
@@ -113,7 +114,7 @@ def batch_of(dataset: tf.data.Dataset) -> DatasetBatch:
 
 
 def with_batches(args: Sequence[Any]) -> tuple[Any, ...]:
-    """Return arguments with a `DatasetBatch` in place of each dataset."""
+    """Return arguments with a `DatasetBatch` for each dataset."""
     return tuple(batch_of(one) if isinstance(one, tf.data.Dataset) else one for one in args)
 
 
@@ -123,7 +124,7 @@ def _is_known(specs: Any) -> bool:
 
 
 def _merged(spec: Any, other: Any) -> Any:
-    """A type with the sizes of another one where its own are not known."""
+    """Return a type that takes its unknown sizes from another type."""
     if not isinstance(spec, tf.TensorSpec) or not isinstance(other, tf.TensorSpec):
         return spec
     if spec.shape.rank is None:
@@ -140,7 +141,7 @@ def _merged(spec: Any, other: Any) -> Any:
 
 
 def _named(dataset: Any) -> list[Any]:
-    """The types of an element's components, with the sizes that the dataset names."""
+    """Return the types of an element's components, with the sizes that the dataset names."""
     own: list[Any] = tf.nest.flatten(dataset.element_spec)
     if _is_known(own):
         return own
@@ -163,7 +164,7 @@ def _named(dataset: Any) -> list[Any]:
 
 
 def _in_batches(own: list[Any], rows: int, inputs: list[Any], *, stacked: bool) -> list[Any]:
-    """The types of batches with so many rows, made of elements or of other batches."""
+    """Return the types of batches with this number of rows, made of elements or other batches."""
     found = []
     for spec, single in zip(own, inputs, strict=True):
         if not _has_rows(spec):
@@ -178,7 +179,7 @@ def _in_batches(own: list[Any], rows: int, inputs: list[Any], *, stacked: bool) 
 
 
 def _larger(one: Any, other: Any) -> Any:
-    """A type for elements of two types: each size is the larger one."""
+    """Return a type for elements of two types: each size is the larger of the two."""
     if not isinstance(one, tf.TensorSpec) or one.shape.rank is None:
         return one
     if not isinstance(other, tf.TensorSpec) or other.shape.rank != one.shape.rank:
@@ -188,7 +189,7 @@ def _larger(one: Any, other: Any) -> Any:
 
 
 def _mapped(graph: FuncGraph, inputs: Sequence[Any]) -> list[Any]:
-    """The types of a function's results for elements of the inputs, as TensorFlow infers them."""
+    """Return the types that TensorFlow infers for a function's results on the inputs' elements."""
     given = [spec for one in inputs for spec in _named(one)]
     inferred = FuncGraph("element")
     with inferred.as_default():
@@ -203,7 +204,7 @@ def _mapped(graph: FuncGraph, inputs: Sequence[Any]) -> list[Any]:
             outputs = tf.graph_util.import_graph_def(
                 graph.as_graph_def(), input_map=arguments, return_elements=names, name=""
             )
-        except ValueError:  # not a function of that size
+        except ValueError:  # the function does not take this size
             return []
     return [tf.TensorSpec(output.shape, output.dtype) for output in outputs]
 
@@ -212,7 +213,7 @@ def _mapped(graph: FuncGraph, inputs: Sequence[Any]) -> list[Any]:
 
 
 def _first_shapes(dataset: tf.data.Dataset) -> Any:
-    """The types of the first element; None where it is not read."""
+    """Return the types of the first element; None if it is not read."""
     try:
         definition = serialized(dataset)
         if not _only_reads(definition):
@@ -253,7 +254,7 @@ def _leaves_no_trace(node: Any, constants: Any) -> bool:
 
 
 def _unshuffle(definition: Any) -> None:
-    """Has a dataset read its elements in their order: to fill a buffer first may take minutes."""
+    """Make a dataset read its elements in order: filling a shuffle buffer may take minutes."""
     sources = {
         node.name: node.input[0] for node in definition.node if node.op.startswith("ShuffleDataset")
     }

@@ -1,13 +1,13 @@
-"""Datasets on their way to the replicas: who reads them, how their batches are cut.
+"""Datasets on their way to the replicas: which host reads them, and how batches are cut.
 
 TensorFlow cuts each batch of a distributed dataset into as many parts as there are replicas, and
 copies the dataset for each worker. Workers that are processes shuffle their copies alike, by the
-seed, and divide among them what comes out. In one process the copies share a generator of seeds:
-each host would shuffle in its own way, and read some of the data that another reads too, and some
-not at all. So hosts in one process get copies that share nothing, or the data is read once for all.
+seed, and divide the elements among them. In one process the copies share a generator of seeds: each
+host would shuffle in its own way. Some data would be read by several hosts, and some by none. So
+hosts in one process get copies that share nothing, or the data is read once for all.
 
-Only this module uses `tf.data`'s private attributes; `tests/virtual/test_tensorflow_adapters.py`
-lists them and tells when a release of TensorFlow no longer has one.
+Only this module uses `tf.data`'s private attributes. `tests/virtual/test_tensorflow_adapters.py`
+lists them and reports if a release of TensorFlow no longer has them.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ from tpunb.virtual.patch.patch_tools import Replaced
 
 _STATE = ("SeedGenerator", "MemoryCache")
 _BY_BATCHES = {tf.data.experimental.AutoShardPolicy.AUTO, tf.data.experimental.AutoShardPolicy.DATA}
-"""How hosts divide a dataset that has no files."""
+"""The policies by which hosts divide a dataset that has no files."""
 _READER = re.compile("Record|TextLine|SSTable")
 """The operations by which TensorFlow finds out that a dataset is made of files."""
 _WRAPPERS = (dataset_ops._OptionsDataset, dataset_ops.PrefetchDataset, AutoShardDataset)
-"""Datasets that change no element and drop none, if there is one input pipeline."""
+"""Datasets that neither change nor drop elements if there is a single input pipeline."""
 _SAME_ELEMENTS = {"_CacheDataset", "CacheDataset", "_ShuffleDataset", "ShuffleDataset"}
 _SAME_ELEMENTS |= {"_RepeatDataset", "RepeatDataset"}
 
 
 def without_tuning(dataset: Any) -> Any:
-    """A dataset that does not tune itself, unless its options say so.
+    """Return a dataset that does not tune itself, unless its options ask for it.
 
-    tf.data tunes each iterator in a thread of its own that wakes up after growing pauses, of a
-    minute in the end. Whoever ends an iterator waits for that thread, which can miss the call. A
-    TPU's input ends once in a long run; in a notebook it ends with every short epoch: 12 epochs of
-    `fit` on 8 virtual cores waited for 3 minutes. There is nothing to gain from tuning either, as
-    host and cores share one processor.
+    tf.data tunes each iterator in a thread of its own, which sleeps for growing times, at last for
+    a minute. Ending an iterator waits for that thread, which can miss the call to end. A TPU's
+    input ends once in a long run. In a notebook it ends with every short epoch: 12 epochs of `fit`
+    on 8 virtual cores waited for 3 minutes. Tuning gains nothing here either, as host and cores
+    share one processor.
 
     Args:
-        dataset: A `tf.data.Dataset`; anything else is given back as it is.
+        dataset: A `tf.data.Dataset`; any other value is returned as it is.
     """
     if not isinstance(dataset, tf.data.Dataset):
         return dataset
     with warnings.catch_warnings():
-        # In a graph, options that came out of a file are not known, of which it warns.
+        # In a graph, TensorFlow warns that options that were read from a file are not known.
         warnings.simplefilter("ignore", UserWarning)
         if dataset.options().autotune.enabled is not None:
             return dataset
@@ -74,11 +74,11 @@ def without_tuning(dataset: Any) -> Any:
 
 
 def copied(element: Any) -> Any:
-    """An element in memory of its own.
+    """Return an element in memory of its own.
 
-    Batches from Python functions are NumPy arrays' memory. TensorFlow forgets that
-    when it slices them for the replicas, and a replica that uses its slice last
-    writes its results there: training changed the arrays that it was fed.
+    Batches from Python functions use the memory of NumPy arrays. TensorFlow forgets that when it
+    slices the batches for the replicas. A replica that uses its slice last writes its results
+    there, so training changed the arrays that it was fed.
     """
     return tf.nest.map_structure(_copy, element, expand_composites=True)
 
@@ -94,12 +94,13 @@ def _copy(value: Any) -> Any:
 def mapped(dataset: tf.data.Dataset, function: Any, element_spec: Any, *others: Any) -> Any:
     """Return a dataset mapped by a concrete function.
 
-    Unlike `Dataset.map`, which traces a function for each iterator: Keras makes two an epoch.
+    In contrast, `Dataset.map` traces a function for each iterator, and Keras makes two iterators an
+    epoch.
 
     Args:
         dataset: The dataset.
-        function: Takes the tensors of an element, and the others; returns a flat list.
-        element_spec: The type of what it returns.
+        function: Takes the tensors of an element, and `others`; returns a flat list.
+        element_spec: The type of the function's result.
         others: Further arguments, which are tensors.
     """
     specs = tf.nest.flatten(element_spec)
@@ -113,7 +114,8 @@ def mapped(dataset: tf.data.Dataset, function: Any, element_spec: Any, *others: 
         preserve_cardinality=True,
     )
     result = tf.data.experimental.from_variant(variant, element_spec)
-    result._source = dataset  # what it calls, a Python generator for one, lives as long
+    # The result must keep alive everything that the dataset calls, such as a Python generator.
+    result._source = dataset
     return result
 
 
@@ -125,9 +127,10 @@ class Cut(NamedTuple):
 
     Attributes:
         batches: The batches.
-        sizes: The sizes of a full batch's parts; zeros for as many parts of one size as there
-            can be, and the rest, which each component has by its own rows.
-        usual: The size of every part of most batches; None if they differ or nothing tells it.
+        sizes: The sizes of a full batch's parts. Zeros mean as many parts of one size as possible,
+            and a remainder, by each component's own rows.
+        usual: The size of every part of most batches; None if the parts differ or the size is not
+            known.
     """
 
     batches: tf.data.Dataset
@@ -167,11 +170,11 @@ def _cut(dataset: Any, count: int) -> Cut | None:
 
 
 def _sizes_of_full(dataset: Any, count: int) -> Sequence[int]:
-    """The sizes of a full batch's parts, as far as a dataset that cuts batches tells them."""
+    """Return the sizes of a full batch's parts; an empty list if the cutting dataset has none."""
     if type(dataset) is RebatchDataset:
         sizes = tensor_util.constant_value(dataset._batch_sizes)
         return [int(size) for size in sizes] if sizes is not None and len(sizes) == count else []
-    # The older kind cuts into as many parts as there are replicas, of any number.
+    # The older dataset cuts a batch of any size into as many parts as there are replicas.
     size = tf.nest.flatten(dataset.element_spec)[0].shape[0]
     if size is not None:
         return [int(size)] * count
@@ -180,7 +183,7 @@ def _sizes_of_full(dataset: Any, count: int) -> Sequence[int]:
 
 
 def _rows_of_slices(dataset: Any) -> int | None:
-    """The rows of what a function in a dataset slices first, as Keras's slices batches."""
+    """Return the rows that a dataset's function slices first, as Keras slices batches."""
     for function in dataset._functions():
         for operation in function.function.graph.get_operations():
             if operation.type == "TensorSliceDataset":
@@ -196,9 +199,9 @@ def are_rows(spec: Any) -> bool:
 
 
 def come_in_rounds(element_spec: Any, devices: Sequence[str]) -> bool:
-    """Return whether elements have one shape, so that those of all devices are taken as one tensor.
+    """Return whether elements have one shape, so that all devices' elements fit in one tensor.
 
-    To fetch and hand out an element for each takes longer than small layers to compute.
+    Fetching and passing on an element for each device takes longer than small layers compute.
     """
     specs = tf.nest.flatten(element_spec)
     return (
@@ -210,21 +213,21 @@ def come_in_rounds(element_spec: Any, devices: Sequence[str]) -> bool:
 
 
 def round_of(element_spec: Any) -> Any:
-    """The type of several elements in one tensor."""
+    """Return the type of several elements in one tensor."""
     return tf.nest.map_structure(
         lambda one: tf.TensorSpec([None, *one.shape], one.dtype), element_spec
     )
 
 
 def in_rounds(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
-    """The elements of a dataset, so many of them in one tensor.
+    """Return the elements of a dataset in rounds: several elements in one tensor.
 
-    Where they are cut from batches, each batch has them one after the other already: it takes
-    another shape, and is not cut.
+    Elements that are cut from batches already follow each other in each batch. Such a batch is
+    reshaped instead of cut.
 
     Args:
-        dataset: Its elements have one shape, which is known.
-        count: How many elements are in a round.
+        dataset: A dataset whose elements have one known shape.
+        count: The number of elements in a round.
     """
     cut, element = _cut(dataset, count), dataset.element_spec
     whole = [] if cut is None else tf.nest.flatten(cut.batches.element_spec)
@@ -238,7 +241,7 @@ def in_rounds(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
 
 @functools.lru_cache(maxsize=64)
 def _reshape(before: Sequence[tuple[Any, tf.DType]], after: Sequence[Sequence[int]]) -> Any:
-    """The function that gives tensors of some shapes others."""
+    """Return the function that reshapes tensors of some shapes."""
 
     def reshape(*tensors: Any) -> Any:
         return [tf.reshape(*pair) for pair in zip(tensors, after, strict=True)]
@@ -250,7 +253,7 @@ def _reshape(before: Sequence[tuple[Any, tf.DType]], after: Sequence[Sequence[in
 
 
 class BatchSizes(NamedTuple):
-    """A full batch's size, that of a smaller last one, and all examples; None if not known."""
+    """The sizes of a full batch and of a smaller last batch, and all examples; None if unknown."""
 
     full: int | None = None
     last: int | None = None
@@ -270,11 +273,11 @@ def batch_sizes(dataset: Any) -> BatchSizes:
     return BatchSizes(int(full), examples % int(full), examples)
 
 
-# What a dataset is made of.
+# The parts of a dataset.
 
 
 def keeps_elements(dataset: Any) -> bool:
-    """Return whether a dataset has elements of its only input, if not all or in their order."""
+    """Return whether a dataset's elements are its only input's, not necessarily all or in order."""
     return isinstance(dataset, (*_WRAPPERS, dataset_ops.UnaryUnchangedStructureDataset))
 
 
@@ -284,7 +287,7 @@ def inputs_of(dataset: Any) -> Sequence[Any]:
 
 
 def rows_of_batches(dataset: Any) -> int | None:
-    """Return the size of full batches that a dataset makes; None if it makes none of its own."""
+    """Return the size of the full batches that a dataset makes; None if it makes no batches."""
     made = getattr(dataset, "_batch_size", None)
     rows = tensor_util.constant_value(dataset._batch_sizes if is_recut(dataset) else made)
     return None if rows is None or not rows.size else int(rows.max())
@@ -296,7 +299,7 @@ def is_recut(dataset: Any) -> bool:
 
 
 def mapped_by(dataset: Any) -> FuncGraph | None:
-    """Return the graph of the function that maps each element; None if none does."""
+    """Return the graph of the function that maps each element; None if there is none."""
     if not type(dataset).__name__.endswith("MapDataset") or len(dataset._functions()) != 1:
         return None
     return dataset._functions()[0].function.graph
@@ -324,10 +327,10 @@ def deserialized(definition: Any, element_spec: Any) -> tf.data.Dataset:
 
 
 def can_be_read_once(dataset: Any) -> bool:
-    """Return whether hosts divide a dataset among them by its batches, and not by its files.
+    """Return whether hosts divide a dataset by its batches, and not by its files.
 
     Args:
-        dataset: What a strategy is to distribute.
+        dataset: The dataset that a strategy will distribute.
     """
     if not tf.executing_eagerly() or not isinstance(dataset, tf.data.Dataset):
         return False
@@ -341,10 +344,10 @@ def can_be_read_once(dataset: Any) -> bool:
 
 
 def _divides_batches(dataset: tf.data.Dataset) -> bool | None:
-    """Return whether hosts divide each batch of a dataset among them, not its files.
+    """Return whether hosts divide each batch of a dataset, not its files.
 
-    TensorFlow then cuts every batch into as many parts of one size as there can be; else it
-    counts batches of full size from the first example on, across those that are not full.
+    TensorFlow then cuts every batch into as many parts of one size as possible. Otherwise it counts
+    batches of full size from the first example on, across batches that are not full.
 
     Returns:
         Whether they do; None if that is not known.
@@ -377,22 +380,22 @@ def _has_readers(graph: FuncGraph) -> bool | None:
 
 
 def _any(answers: Iterable[bool | None]) -> bool | None:
-    """Return whether one of some answers is yes; None if one that is not known decides it."""
+    """Return whether any answer is True; None if that depends on an unknown answer."""
     given = set(answers)
     return True if True in given else None if None in given else False
 
 
 def cut_for(dataset: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
-    """A dataset of each batch's parts for the replicas, as hosts cut it who share by batches."""
+    """Return a dataset of each batch's parts, cut for replicas as hosts that share batches do."""
     return LegacyRebatchDataset(dataset, replicas).prefetch(replicas)
 
 
 def replicas_of_parts(hosts: int, each: int) -> list[int]:
-    """The replica to which each part of a batch goes: of W hosts each takes every W-th part.
+    """Return the replica that gets each part of a batch: each of W hosts takes every W-th part.
 
     Args:
-        hosts: How many hosts there are.
-        each: How many replicas each of them has.
+        hosts: The number of hosts.
+        each: The number of replicas of each host.
     """
     return [host * each + place for place in range(each) for host in range(hosts)]
 
@@ -405,9 +408,9 @@ def _replicated(replicate: Any, dataset: Any, devices: Sequence[str]) -> Mapping
 
 
 CLONED_FOR_EACH_HOST = Replaced(dataset_distribution, "replicate", _replicated)
-"""Inside, each of several hosts in this process gets a dataset that depends on no other's.
+"""Inside this context, each of several hosts in this process gets an independent dataset.
 
-For one worker, and for workers that are processes, TensorFlow does what it did.
+For one worker, and for workers that are processes, TensorFlow behaves as before.
 """
 
 
@@ -416,7 +419,8 @@ class _Clones(Mapping[str, Any]):
 
     def __init__(self, dataset: tf.data.Dataset, devices: Sequence[str]) -> None:
         with ops.colocate_with(dataset._variant_tensor):
-            # For workers elsewhere TensorFlow strips devices, and spoils that of a py_function.
+            # For workers elsewhere TensorFlow strips devices, and spoils the device of a
+            # py_function.
             graph = dataset._apply_debug_options()._as_serialized_graph(
                 external_state_policy=tf.data.experimental.ExternalStatePolicy.WARN,
             )
@@ -443,10 +447,10 @@ class _Clones(Mapping[str, Any]):
 
 
 def _handles_of_state(definition: Any) -> list[Any]:
-    """The handles of what a dataset keeps from one iterator to the next.
+    """Return the handles of the state that a dataset keeps from one iterator to the next.
 
-    A dataset that does not find it by its name makes its own, a generator of seeds from its
-    seeds: so do remote workers'.
+    A dataset that does not find its state by name makes its own. A generator of seeds is made from
+    the dataset's seeds, as on remote workers.
     """
     return [
         handle

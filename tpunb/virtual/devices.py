@@ -1,4 +1,4 @@
-"""Logical CPU devices that stand for a TPU's hosts and cores."""
+"""Logical CPU devices that act as a TPU's hosts and cores."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tpunb.tpu.types import accelerator as any_accelerator
 from tpunb.virtual._tensorflow import context
 from tpunb.virtual.tensorflow_state import has_started
 
-# TensorFlow's own default is one thread per processor. Input pipelines of many
-# logical devices can then wait for each other: with 2 threads they hung.
+# TensorFlow's default is a thread for each processor. Input pipelines of many logical devices can
+# then wait for each other: with 2 threads they hung.
 _LEAST_THREADS = 16
 
-# Logical devices cost next to nothing, and none can be added later: with these
-# a notebook can go on to a larger TPU without a restart of its kernel.
+# Logical devices cost next to nothing, and none can be added later. With this number, a notebook
+# can move on to a larger TPU without a restart of its kernel.
 _LEAST_DEVICES = 160
 
 
 WORKER_JOB = "worker"
-"""TensorFlow's job of a Pod's workers, as TPUClusterResolver calls it."""
+"""The job name of a Pod's workers, as in TPUClusterResolver."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class VirtualDevices:
 
 
 def virtual_devices(accelerator: Accelerator) -> VirtualDevices:
-    """Takes logical CPU devices for a TPU, making them if TensorFlow allows it still.
+    """Return logical CPU devices for a TPU, and make them if TensorFlow still allows it.
 
     Args:
         accelerator: The TPU.
@@ -49,7 +49,7 @@ def virtual_devices(accelerator: Accelerator) -> VirtualDevices:
         Devices that any number of virtual TPUs in the process may share.
 
     Raises:
-        VirtualDevicesError: TensorFlow has started with fewer.
+        VirtualDevicesError: TensorFlow has started with fewer devices.
     """
     hosts, cores = accelerator.num_hosts, accelerator.num_devices
     needed = hosts + cores
@@ -76,7 +76,7 @@ def virtual_devices(accelerator: Accelerator) -> VirtualDevices:
 
 
 def worker_devices(accelerator: Accelerator) -> VirtualDevices:
-    """The CPU devices of a virtual Pod's workers: of each the first is the host's.
+    """Return the CPU devices of a virtual Pod's workers; each worker's first is the host's.
 
     Args:
         accelerator: The TPU; TensorFlow is connected to a worker for each of its hosts.
@@ -98,10 +98,10 @@ def is_elsewhere(device: str) -> bool:
 
 
 def prepare() -> None:
-    """Makes the logical devices of later virtual TPUs, if TensorFlow has not started yet.
+    """Make the logical devices of later virtual TPUs, unless TensorFlow has started already.
 
-    Whoever starts TensorFlow for another purpose calls this first: no device can be
-    added afterwards, and a virtual TPU has to be within reach when all else fails.
+    Call this before TensorFlow starts for another purpose. No device can be added afterwards, and a
+    virtual TPU must remain possible as a last resort.
     """
     if not has_started():
         _configure(_LEAST_DEVICES)
@@ -114,7 +114,7 @@ def _called(accelerator: Accelerator) -> str:
 def _available(needed: int) -> int:
     """Return the number of logical CPU devices, now or once TensorFlow starts."""
     if has_started():
-        # Not tf.config's list, which a virtual TPU that is installed has a say in.
+        # tf.config's list is not used, because an installed virtual TPU changes it.
         devices = context.context().list_logical_devices("CPU")
         return sum("/job:worker" not in device.name for device in devices)
     _configure(max(needed, _LEAST_DEVICES))
@@ -123,7 +123,7 @@ def _available(needed: int) -> int:
 
 
 def _configure(needed: int) -> None:
-    """Makes logical CPU devices, unless the process has chosen its own number."""
+    """Make logical CPU devices, unless the process has chosen its own number."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     if tf.config.get_logical_device_configuration(cpu) is None:
         tf.config.set_logical_device_configuration(
@@ -134,21 +134,21 @@ def _configure(needed: int) -> None:
 
 
 def full_name(name: str) -> str:
-    """A device's name in the form that TensorFlow's runtime uses."""
+    """Return a device's name in the form that TensorFlow's runtime uses."""
     return str(
         tf.DeviceSpec.from_string(name).replace(job="localhost", replica=0, task=0).to_string()
     )
 
 
 def process_of(device: str) -> str:
-    """The process that a device belongs to, as its name begins."""
+    """Return the process that a device belongs to, which is the beginning of its name."""
     return device.partition("/device:")[0]
 
 
 def replica_devices(
     devices: VirtualDevices, assignment: tf.tpu.experimental.DeviceAssignment | None
 ) -> np.ndarray:
-    """The device of each logical core of each replica, shaped `[replicas, logical]`."""
+    """Return the device of each logical core of each replica, shaped `[replicas, logical]`."""
     if assignment is None:
         return np.array([[core] for cores in devices.cores for core in cores], dtype=object)
     return np.array(

@@ -1,9 +1,9 @@
 """Distributed datasets for virtual cores, and iterators over batches of unknown size.
 
-TensorFlow cuts such batches in the input pipeline and asks for each replica's part whether there is
-one: on many cores that takes longer than a small step. Here one iterator gives batches whole, with
-the sizes of the replicas' parts, and one operation cuts each component of a batch, by its own rows,
-into the same parts, behind which it is still seen to be one.
+TensorFlow cuts such batches in the input pipeline, and asks for each replica's part whether it
+exists. On many cores that takes longer than a small step. Here one iterator gives whole batches,
+with the sizes of the replicas' parts. One operation then cuts each component of a batch, by its own
+rows, into these parts. Its result still shows that the parts are one batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tpunb.virtual.iterators import UNTUNED, SettledIterator, SettledIteratorSpe
 from tpunb.virtual.replicate.batch_parts import BatchParts, chosen
 
 _reports: weakref.WeakValueDictionary[int, Callable[[int], None]] = weakref.WeakValueDictionary()
-"""Who is told how many examples a batch has, if some replica gets none of them."""
+"""Receive the number of examples of a batch if some replica gets none of them."""
 
 
 def _report(key: tf.Tensor, examples: tf.Tensor) -> None:
@@ -33,14 +33,14 @@ def _report(key: tf.Tensor, examples: tf.Tensor) -> None:
 
 
 def iterator_of_whole_batches(distributed: Any) -> Any | None:
-    """An iterator over a distributed dataset that is cut into parts of unknown size.
+    """Return an iterator over a distributed dataset that is cut into parts of unknown size.
 
     Args:
         distributed: A `DistributedDataset`.
 
     Returns:
-        The iterator; None if TensorFlow's own is to be taken: what is distributed is not one
-        batch after the other for the replicas of one process, or its sizes are known.
+        The iterator. None if TensorFlow's own iterator must be used: the elements are not
+        successive batches for the replicas of one process, or their sizes are known.
     """
     pairs = distributed._input_workers._worker_device_pairs
     if len(pairs) != 1 or len(pairs[0][1]) < 2 or distributed._options is not None:
@@ -64,7 +64,7 @@ def iterator_of_whole_batches(distributed: Any) -> Any | None:
         element_spec=distributed._element_spec,
         strategy=distributed._strategy,
         cardinality=distributed._cardinality,
-        enable_get_next_as_optional=False,  # there is a part for every replica
+        enable_get_next_as_optional=False,  # every replica has a part
         options=distributed._options,
         replica_order=distributed._replica_order,
     )
@@ -73,12 +73,12 @@ def iterator_of_whole_batches(distributed: Any) -> Any | None:
 
 
 def _whole_batches(cut: Cut, options: tf.data.Options, key: int) -> tf.data.Dataset:
-    """Batches, each with the sizes of its components' parts, of shape [components, parts].
+    """Return batches, each with its components' part sizes, shaped `[components, parts]`.
 
     Args:
-        cut: How they are cut.
-        options: Of the dataset that cuts them.
-        key: Of the report on batches of which some part is empty; 0 for none.
+        cut: How the batches are cut.
+        options: The options of the dataset that cuts them.
+        key: The key of the report on batches that have empty parts; 0 for no report.
     """
     sizes = cut.sizes
     batches = cut.batches.rebatch(sum(sizes)) if any(sizes) else cut.batches
@@ -95,7 +95,7 @@ def _whole_batches(cut: Cut, options: tf.data.Options, key: int) -> tf.data.Data
 
 
 def _relaxed(spec: tf.TensorSpec) -> tf.TensorSpec:
-    """The type of rows of any number."""
+    """Return the type with any number of rows."""
     return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
 
 
@@ -105,12 +105,12 @@ def _with_sizes_spec(element: Any, count: int) -> tuple[Any, tf.TensorSpec]:
 
 @functools.lru_cache(maxsize=64)
 def _sizes_of_parts(tensors: Sequence[tf.TensorSpec], count: int, *, reports: bool) -> Any:
-    """The function that gives tensors and the sizes of the parts of their rows."""
+    """Return a function that returns its tensors and the sizes of their rows' parts."""
 
     def sizes_of_parts(*arguments: Any) -> Any:
         *tensors, full, key = arguments
         rows = tf.stack([tf.shape(tensor)[:1] for tensor in tensors])
-        # As TensorFlow cuts a batch of which it does not know how large one is.
+        # TensorFlow cuts a batch of unknown size in the same way.
         most = tf.where(tf.reduce_any(full > 0), full, (rows + count - 1) // count)
         before = tf.cumsum(most + tf.zeros_like(rows), axis=1, exclusive=True)
         sizes = tf.clip_by_value(rows - before, 0, most)
@@ -129,7 +129,7 @@ class WholeBatchIterator(SettledIterator):
     """A distributed iterator whose only component gives batches and the sizes of their parts.
 
     Attributes:
-        usual: The size of every part of most batches; None if they differ or nothing tells it.
+        usual: The size of every part of most batches; None if the parts differ or it is not known.
     """
 
     usual: int | None = None
@@ -145,7 +145,7 @@ class WholeBatchIterator(SettledIterator):
         return WholeBatchIteratorSpec
 
     def get_next_as_optional(self) -> Any:
-        """The next batch as a `tf.experimental.Optional`, empty after the end."""
+        """Return the next batch as a `tf.experimental.Optional`, empty after the end."""
         with self._on_host():
             optional = self._iterators[0].get_next_as_optional()
             return tf.cond(
@@ -160,7 +160,7 @@ class WholeBatchIterator(SettledIterator):
             return self._parts(self._iterators[0].get_next())
 
     def _parts(self, batch: tuple[Any, tf.Tensor]) -> Any:
-        """Each replica's part of a batch."""
+        """Return each replica's part of a batch."""
         whole, sizes = batch
         cores = self._input_workers.compute_devices_for_worker(0)
         order = self._replica_order or range(len(cores))
@@ -174,19 +174,19 @@ class WholeBatchIterator(SettledIterator):
 
     @contextlib.contextmanager
     def _on_host(self) -> Iterator[None]:
-        """Place operations on the iterator's host, whatever device is in force."""
+        """Place operations on the iterator's host, even if another device is in force."""
         with tf.device(None), tf.device(self._input_workers.worker_devices[0]):
             yield
 
 
 def _present(batch: Any) -> Any:
-    """An optional of parts as values of their own, which a dataset's elements are."""
+    """Return an optional of parts as separate values, as in a dataset's elements."""
     parts = tf.nest.map_structure(lambda one: distribute_values.PerReplica(one.values), batch)
     return tf.experimental.Optional.from_value(parts)
 
 
 def _cut(rows: tf.Tensor, sizes: tf.Tensor, cores: Sequence[str]) -> list[tf.Tensor]:
-    """The parts of a tensor along axis 0, each on a core."""
+    """Return the parts of a tensor along axis 0, each on a core."""
     parts = tf.raw_ops.SplitV(value=rows, size_splits=sizes, axis=0, num_split=len(cores))
     return [_on_core(*pair) for pair in zip(parts, cores, strict=True)]
 
@@ -197,19 +197,19 @@ def _on_core(part: tf.Tensor, core: str) -> tf.Tensor:
 
 
 class WholeBatchIteratorSpec(SettledIteratorSpec):
-    """The type of a `WholeBatchIterator`, of whatever size its batches are.
+    """The type of a `WholeBatchIterator` with batches of any size.
 
-    What is traced for batches of one usual size is right for others.
+    A function that is traced for batches of one usual size is right for other sizes too.
 
     Attributes:
-        usual: That of the iterator for which it was made.
+        usual: The usual size of the iterator that the type describes.
     """
 
     usual: int | None = None
 
     @property
     def value_type(self) -> type:
-        """The class that this is the type of."""
+        """The class of the values of this type."""
         return WholeBatchIterator
 
     @functools.cached_property
@@ -224,7 +224,7 @@ class WholeBatchIteratorSpec(SettledIteratorSpec):
         return iterator
 
     def most_specific_common_supertype(self, others: Sequence[Any]) -> Any:
-        """A type for which can be traced what all these types take; None if there is none."""
+        """Return a type that a trace for all these types can use; None if none exists."""
         common = super().most_specific_common_supertype(others)
         if common is not None:
             common.usual = self.usual
@@ -239,10 +239,10 @@ class WholeBatchIteratorSpec(SettledIteratorSpec):
 
 
 def with_settled_types(dataset: Any) -> Any:
-    """A distributed dataset with iterators for virtual cores.
+    """Return a distributed dataset with iterators for virtual cores.
 
     Args:
-        dataset: What a strategy has distributed, which is changed.
+        dataset: The dataset that a strategy has distributed. It is changed.
     """
     settled = _SETTLED.get(type(dataset))
     if settled is not None:
@@ -253,7 +253,7 @@ def with_settled_types(dataset: Any) -> Any:
 class _Dataset(input_lib.DistributedDataset):  # type: ignore[misc]
     def __iter__(self) -> Any:
         if not _can_be_read(self):
-            return super().__iter__()  # which says why
+            return super().__iter__()  # the error that this raises gives the reason
         whole = iterator_of_whole_batches(self)
         return SettledIterator.over(self, self._cloned_datasets) if whole is None else whole
 
@@ -276,7 +276,7 @@ class _DatasetSpec(input_lib.DistributedDatasetSpec):  # type: ignore[misc]
 class _DatasetsFromFunction(input_lib.DistributedDatasetsFromFunction):  # type: ignore[misc]
     def __iter__(self) -> Any:
         if not _can_be_read(self):
-            return super().__iter__()  # which says why
+            return super().__iter__()  # the error that this raises gives the reason
         return SettledIterator.over(self, self._datasets)
 
     @property

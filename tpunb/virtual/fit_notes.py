@@ -1,8 +1,8 @@
 """Warnings before a `fit` trains: replicas without examples, variables or models outside the scope.
 
-Keras, of either version, passes the data of each `fit`, `evaluate` and `predict` to its strategy's
-`experimental_distribute_dataset`. So nothing of Keras is patched: what the strategy is passed is
-looked at there, and the frames above tell which model asked.
+Keras 2 and Keras 3 pass the data of each `fit`, `evaluate` and `predict` to their strategy's
+`experimental_distribute_dataset`. This module looks at the data there, so nothing of Keras is
+patched. The frames above show which model asked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EMPTY, LOST, OUTSIDE = "empty-share", "lost-variables", "outside-scope"
 _METHODS = ("fit", "evaluate", "predict")
 _LIBRARIES = {"keras", "tf_keras"}
 _TRAINING_DATA = frozenset({"data_handler", "epoch_iterator"})
-"""What `fit` of tf_keras, and of Keras 3, calls its training data."""
+"""The names of the training data in `fit` of tf_keras and of Keras 3."""
 
 _notes: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
 _told: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -37,7 +37,7 @@ _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def notes_of(model: Any) -> dict[str, str]:
-    """The notes of a model's last `fit`, by their kinds; more may come while it trains."""
+    """Return the notes of a model's last `fit`, by kind; training may add more."""
     return _notes.setdefault(model, {})
 
 
@@ -51,13 +51,13 @@ class _Call(NamedTuple):
     line: int
 
     def say(self, kind: str, text: str) -> None:
-        """Notes and warns, at the user's line."""
+        """Record a note and warn, at the user's line."""
         notes_of(self.model)[kind] = text
         warnings.warn_explicit(text, TpuWarning, self.file, self.line)
 
 
 def _call() -> _Call | None:
-    """The innermost call of a Keras model's method; None if something else passes the data."""
+    """Return the innermost call of a Keras model's method; None if other code passes the data."""
     model, method, adapter = None, "", None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -65,7 +65,7 @@ def _call() -> _Call | None:
         if model is None:
             adapter = adapter or getattr(owner, "data_adapter", getattr(owner, "_adapter", None))
             if frame.f_code.co_name in _METHODS and is_model(owner):
-                # `fit` passes on what it validates with once it has the training data.
+                # `fit` passes on its validation data once it has the training data.
                 validates = not _TRAINING_DATA.isdisjoint(frame.f_locals)
                 model, method = owner, "evaluate" if validates else frame.f_code.co_name
         elif str(frame.f_globals.get("__name__")).partition(".")[0] not in _LIBRARIES:
@@ -75,12 +75,12 @@ def _call() -> _Call | None:
 
 
 def data_arrives(replicas: int, dataset: Any, distributed: Any) -> None:
-    """Warns, if it is a `fit` that has its data distributed, of what will ruin it.
+    """Warn of data and variables that will ruin a `fit`, if a `fit` distributes the data.
 
     Args:
-        replicas: How many replicas share each batch.
+        replicas: The number of replicas that share each batch.
         dataset: The data.
-        distributed: The same as the strategy has distributed it.
+        distributed: The same data as the strategy has distributed it.
     """
     call = _call()
     if call is None or call.method != "fit":
@@ -94,7 +94,7 @@ def data_arrives(replicas: int, dataset: Any, distributed: Any) -> None:
 
 
 def lost_variables(model: Any) -> str:
-    """Says that variables of a model are NaN already; empty if none is."""
+    """Return a sentence that variables of a model are NaN already; empty if none is NaN."""
     if not getattr(model, "built", False):
         return ""
     with tf.init_scope():
@@ -115,7 +115,8 @@ def _tensor(variable: Any) -> tf.Tensor:
     held = variable if callable(value) else value
     copies = getattr(held, "values", ())
     if copies and held.synchronization != tf.VariableSynchronization.ON_READ:
-        held = copies[0]  # which is the value of all, and read in a tenth of the time
+        # The first copy has the value of all copies, and is read in a tenth of the time.
+        held = copies[0]
     return tf.convert_to_tensor(held)
 
 
@@ -126,14 +127,14 @@ def watch_shares(
     say: Callable[[str], None],
     sizes: BatchSizes | None = None,
 ) -> None:
-    """Says, once, that a replica has no examples: now if it is known, else when the batch comes.
+    """Report once that a replica has no examples: now if that is known, or when the batch comes.
 
     Args:
-        replicas: How many replicas share each batch.
+        replicas: The number of replicas that share each batch.
         dataset: The data.
-        distributed: The same as the strategy has distributed it.
+        distributed: The same data as the strategy has distributed it.
         say: Receives the sentence.
-        sizes: Those of the batches, where they are known.
+        sizes: The sizes of the batches, if they are known.
     """
     cut = None
     if replicas < 2:
@@ -157,7 +158,7 @@ def watch_shares(
 
 
 def empty_share(dataset: Any, replicas: int) -> str:
-    """Says of a dataset of global batches that replicas will have no examples; else empty."""
+    """Return a sentence if global batches leave replicas without examples; empty otherwise."""
     return _said_of(batch_sizes(dataset), replicas, ()) if replicas > 1 else ""
 
 
@@ -185,14 +186,14 @@ def _sentence(size: int, replicas: int, own: Sequence[int], sizes: BatchSizes, w
 
 
 def _shares(size: int, replicas: int, own: Sequence[int]) -> list[int]:
-    """The examples of each replica, if a full batch's parts have certain sizes, or any."""
+    """Return each replica's number of examples, given a full batch's parts if these are fixed."""
     most = list(own) if any(own) else [-(-size // replicas)] * replicas
     starts = itertools.accumulate(most, initial=0)
     return [max(0, min(one, size - start)) for one, start in zip(most, starts, strict=False)]
 
 
 def _fitting(sizes: BatchSizes, replicas: int, own: Sequence[int]) -> int | None:
-    """The batch size next to the present one that leaves no replica without examples."""
+    """Return the batch size closest to the present size that gives every replica examples."""
     full = sizes.full
     if full is None:
         return None
@@ -219,7 +220,7 @@ def _asked(adapter: Any, names: Sequence[str]) -> int | None:
         try:
             value = getattr(adapter, name, None)
             value = value() if callable(value) else value
-        except NotImplementedError:  # an adapter of batches that are not Keras's
+        except NotImplementedError:  # the adapter's batches are not Keras's
             value = None
         if isinstance(value, int):
             return value
@@ -227,10 +228,11 @@ def _asked(adapter: Any, names: Sequence[str]) -> int | None:
 
 
 def opened(strategy: Any) -> None:
-    """Looks, until `closed`, at what models made outside of any scope do beside a strategy."""
+    """Watch, until `closed`, the data of models that were made outside a strategy's scope."""
     _open.add(strategy)
     _default()._experimental_distribute_dataset = _left_as_it_is
-    if not hasattr(strategy.extended, "strictness"):  # a virtual TPU's looks by itself
+    # A virtual TPU's strategy looks at the data itself.
+    if not hasattr(strategy.extended, "strictness"):
         distribute = strategy.extended._experimental_distribute_dataset
 
         def distributed(dataset: Any, options: Any) -> Any:
@@ -242,7 +244,7 @@ def opened(strategy: Any) -> None:
 
 
 def closed(strategy: Any) -> None:
-    """Undoes `opened`."""
+    """Undo `opened`."""
     _open.discard(strategy)
     vars(strategy.extended).pop("_experimental_distribute_dataset", None)
     if not _open:
@@ -256,7 +258,7 @@ def _default() -> Any:
 
 
 def _left_as_it_is(dataset: Any, options: Any) -> Any:
-    """Distributes as the default strategy does: it gives the dataset back."""
+    """Distribute as the default strategy does: return the dataset unchanged."""
     del options
     strategy = next(iter(_open), None)
     call = _call() if strategy is not None else None

@@ -1,8 +1,9 @@
-"""Import TensorFlow, for tpunb and for the notebook's own cells: prepared, and quietly.
+"""Imports of TensorFlow, by tpunb and by the notebook's own cells: prepared, and quiet.
 
-Its C++ parts write a log to the standard error stream: that there is no GPU, which compiler has
-started, with the time and a process id. It is noise for the reader, and a difference in every run
-for anyone who compares saved outputs. So it is hidden unless the user asks for it.
+TensorFlow's C++ parts write a log to the standard error stream, with the time and a process id. It
+says, for example, that the machine has no GPU, or which compiler has started. This is noise for the
+reader, and it differs in every run for anyone who compares saved outputs. So it is hidden unless
+the user asks for it.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ _VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
 _FATAL = 3
 _INFO = 0
 _STDERR = 2
-# What is written before the level is read, with the level that hides it.
+# Messages that are written before the level is read, of severities that the level would hide.
 _NOISE = re.compile(
     r"WARNING: (All log messages before absl::InitializeLog|Logging before InitGoogle)"
     r"|[IWE]\d{4} \d\d:\d\d:\d+\.\d+ +\d+ \S+:\d+\] "
     r"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] \S+:\d+\] "
     r"|To enable the following instructions:"
 )
-# What importing JAX sets, which Keras imports where it is installed.
+# The level that importing JAX sets. Keras imports JAX if it is installed.
 _JAX_LEVEL = "1"
 _INHERITED = Path("/proc/self/environ")
 _silenced = False
@@ -48,11 +49,11 @@ _former: str | None = None
 
 
 def skip_tpu_search() -> None:
-    """Lets TensorFlow, which has been imported, look for a TPU once rather than five times.
+    """Make an imported TensorFlow look for a TPU once instead of five times.
 
-    Without libtpu it has none. It keeps the answer, and would otherwise ask when it lists its
-    devices, a second apart each time. No Python function does this; where a release does not
-    have the C++ one, nothing happens.
+    Without libtpu it finds no TPU. It keeps the answer; otherwise it would ask again, a second
+    apart each time, when it lists its devices. No Python function does this. In a release without
+    the C++ function, nothing happens.
     """
     file = getattr(sys.modules.get("tensorflow"), "__file__", None)
     if os.environ.get("TPU_LOAD_LIBRARY", "").strip() != "0" or file is None:
@@ -64,10 +65,10 @@ def skip_tpu_search() -> None:
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow, if that has not been done, without the noise.
+    """Import TensorFlow without the noise, if it is not imported yet.
 
     Raises:
-        ConnectError: It is not installed.
+        ConnectError: TensorFlow is not installed.
     """
     silence_log()
     if sys.modules.get(_MODULE) is not None:
@@ -80,7 +81,7 @@ def import_tensorflow() -> None:
 
 @contextlib.contextmanager
 def prepared_import() -> Iterator[None]:
-    """A block that imports TensorFlow.
+    """Prepare for a block that imports TensorFlow, and keep the import quiet.
 
     Raises:
         ConnectError: TensorFlow would load a libtpu that ends the process.
@@ -93,10 +94,10 @@ def prepared_import() -> Iterator[None]:
 
 
 class WatchedImport(MetaPathFinder):
-    """Stands before all that find modules, and takes part in the import of TensorFlow.
+    """A finder before all other module finders, which takes part in the import of TensorFlow.
 
-    It finds TensorFlow as Python would and has its own loader load it: a failure of the import
-    itself, or that there is no TensorFlow, is as without it.
+    It finds TensorFlow as Python would, and makes TensorFlow's own loader load it. If the import
+    fails, or TensorFlow is not installed, the error is the same as without this finder.
     """
 
     def __init__(self) -> None:
@@ -108,9 +109,9 @@ class WatchedImport(MetaPathFinder):
         path: Sequence[str] | None,
         target: types.ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """TensorFlow's spec as the other finders give it; None for other modules."""
+        """Return TensorFlow's spec from the other finders; None for other modules."""
         del path, target
-        if fullname != _MODULE or self._asking:  # by another finder, which asks in its turn
+        if fullname != _MODULE or self._asking:  # another finder called this finder in turn
             return None
         self._asking = True
         try:
@@ -119,27 +120,27 @@ class WatchedImport(MetaPathFinder):
             self._asking = False
         loader: Any = getattr(spec, "loader", None)
         if hasattr(loader, "exec_module"):
-            # On the loader itself: a wrapper would have to offer all that loaders offer.
+            # Set on the loader itself: a wrapper would have to offer everything that loaders offer.
             load = loader.exec_module
 
             def exec_module(module: types.ModuleType) -> None:
                 with contextlib.suppress(AttributeError):
-                    del loader.exec_module  # it may have been taken back by then
+                    del loader.exec_module  # another caller may have removed it already
                 self.load(module, load)
 
             loader.exec_module = exec_module
         return spec
 
     def load(self, module: types.ModuleType, load: Callable[[types.ModuleType], None]) -> None:
-        """Loads TensorFlow by its loader's own function."""
+        """Load TensorFlow by its loader's own function."""
         load(module)
 
 
 class QuietImport(WatchedImport):
-    """Prepares every import of TensorFlow."""
+    """A finder that prepares every import of TensorFlow."""
 
     def load(self, module: types.ModuleType, load: Callable[[types.ModuleType], None]) -> None:
-        """Loads TensorFlow without the noise."""
+        """Load TensorFlow without the noise."""
         with prepared_import():
             load(module)
 
@@ -150,13 +151,13 @@ def has_tensorflow() -> bool:
 
 
 def require_tensorflow(door: str = "") -> None:
-    """Raises if TensorFlow cannot be imported, without importing it.
+    """Raise an error if TensorFlow cannot be imported, without importing it.
 
     Args:
         door: The magic that needs it, for the message.
 
     Raises:
-        ConnectError: It is not installed.
+        ConnectError: TensorFlow is not installed.
     """
     if has_tensorflow():
         return
@@ -169,20 +170,20 @@ def require_tensorflow(door: str = "") -> None:
 
 @contextlib.contextmanager
 def needing_tensorflow(door: str = "") -> Iterator[None]:
-    """A block that imports TensorFlow, which may be missing.
+    """Explain a missing TensorFlow in a block that imports it.
 
     Args:
         door: The magic that needs it, for the message.
 
     Raises:
-        ConnectError: It is not installed.
+        ConnectError: TensorFlow is not installed.
     """
     try:
         yield
     except ImportError as error:
         if (error.name or _MODULE).partition(".")[0] in _FRAMEWORKS:
             require_tensorflow(door)
-        raise  # something else is missing
+        raise  # another package is missing
 
 
 def _can_import(package: str) -> bool:
@@ -190,15 +191,15 @@ def _can_import(package: str) -> bool:
         return True
     try:
         return importlib.util.find_spec(package) is not None
-    except ImportError:  # something in sys.meta_path refuses it
+    except ImportError:  # a finder in sys.meta_path refuses the import
         return False
 
 
-# Its log.
+# TensorFlow's log.
 
 
 def silence_log() -> None:
-    """Hides all but fatal messages from now on, unless the user has set the level."""
+    """Hide all but fatal messages from now on, unless the user has set the level."""
     global _silenced, _former
     if _is_set_by_user():
         return
@@ -209,19 +210,19 @@ def silence_log() -> None:
 
 
 def _is_set_by_user() -> bool:
-    """Return whether there is a level, and not because JAX has been imported."""
+    """Return whether the user set a level; a level that importing JAX set does not count."""
     level = os.environ.get(_VARIABLE)
     if level != _JAX_LEVEL or "jax" not in sys.modules:
         return level is not None
     try:
         inherited = _INHERITED.read_bytes().split(b"\0")
-    except OSError:  # another system
+    except OSError:  # this is another operating system
         return True
     return any(entry.startswith(f"{_VARIABLE}=".encode()) for entry in inherited)
 
 
 def restore_log() -> None:
-    """Undoes `silence_log`; a level that the user has set since stays."""
+    """Undo `silence_log`; a level that the user has set since then stays."""
     global _silenced
     if _silenced and os.environ.get(_VARIABLE) == str(_FATAL):
         if _former is None:
@@ -233,11 +234,12 @@ def restore_log() -> None:
 
 
 def _set_level(level: int) -> None:
-    """Sets the level of a TensorFlow that has been imported, which has read the variable.
+    """Set the level of an imported TensorFlow, which has read the variable already.
 
-    It offers no Python function for that, but exports Abseil's, whose name has the version of
-    Abseil in it. TensorFlow 2.18 has a log of its own beside Abseil's: it keeps the level that it
-    found at its first message, and without its only sink it would lose fatal messages too.
+    TensorFlow offers no Python function for that, but exports Abseil's function, whose name
+    contains the version of Abseil. TensorFlow 2.18 has a log of its own besides Abseil's. It keeps
+    the level that it found at its first message, and without its only sink it would lose fatal
+    messages too.
     """
     tensorflow = sys.modules.get("tensorflow")
     if not getattr(tensorflow, "__file__", None):
@@ -253,12 +255,12 @@ def _set_level(level: int) -> None:
 
 @contextlib.contextmanager
 def quiet_start() -> Iterator[None]:
-    """Holds back what is written to the standard error stream, and drops the noise.
+    """Hold back the output to the standard error stream, and drop the noise.
 
-    For a block that imports TensorFlow, which logs before it reads the level. Everything else
-    is written when the block ends.
+    Use it for a block that imports TensorFlow, which logs before it reads the level. All other
+    output is written when the block ends.
     """
-    if sys.stderr is None or not _is_hidden():  # without a console nobody reads it
+    if sys.stderr is None or not _is_hidden():  # without a console, nobody reads the stream
         yield
         return
     sys.stderr.flush()

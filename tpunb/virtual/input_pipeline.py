@@ -1,7 +1,7 @@
 """A `tf.data` pipeline as its graph: stages with their statistics, and changed copies of it.
 
 tf.data keeps a model of each iterator that tunes itself: the time and the elements of each stage.
-A changed copy is made from the serialized graph: the Python objects of a dataset cannot change.
+The Python objects of a dataset cannot change, so a changed copy is made from the serialized graph.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _METHODS = {
 """The users' names for stages whose operations have other names."""
 
 _BETWEEN_LOOKS = 0.02
-"""Seconds, so that looking takes little of the time that is looked at."""
+"""The seconds between looks, so that looking takes little of the measured time."""
 
 _IGNORE_STATE = 1
-"""`ExternalStatePolicy.IGNORE`: what a function counts goes on counting."""
+"""`ExternalStatePolicy.IGNORE`: a function's counters go on counting."""
 
 _CALLS_PYTHON = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 _OF_GENERATORS = "flat_map_fn"
@@ -65,9 +65,9 @@ class StageStatistics:
     """A stage in tf.data's model of an iterator.
 
     Attributes:
-        name: Its transformation, with the user's function if it has one.
-        seconds: The time that it worked.
-        elements: How many elements it gave.
+        name: The transformation, with the user's function if it has one.
+        seconds: The time that the stage worked.
+        elements: The number of elements that it gave.
         workers: Its parallelism.
     """
 
@@ -106,12 +106,12 @@ class Pipeline:
 
     @property
     def operations(self) -> frozenset[str]:
-        """The operations of its stages, such as `"MapDataset"`."""
+        """The operations of the stages, such as `"MapDataset"`."""
         return frozenset(node.op for node in self._graph.node)
 
     @property
     def last(self) -> str:
-        """The operation of its last stage, options left out."""
+        """The operation of the last stage, leaving out options."""
         nodes = {node.name: node for node in self._graph.node}
         node = next(node for node in self._graph.node if node.op == "_Retval")
         while node.op in {"_Retval", "OptionsDataset", "ModelDataset"}:
@@ -119,7 +119,7 @@ class Pipeline:
         return str(node.op)
 
     def in_parallel(self) -> tf.data.Dataset | None:
-        """The dataset with its serial maps on several threads; None if it has none."""
+        """Return the dataset with its serial maps on several threads; None if it has none."""
         graph = tf.compat.v1.GraphDef()
         graph.CopyFrom(self._graph)
         serial = [node for node in graph.node if node.op == "MapDataset"]
@@ -139,13 +139,13 @@ class Pipeline:
         return changed.with_options(self._dataset.options())
 
     def serial_maps(self) -> Iterator[str]:
-        """The names of functions that are mapped on one thread."""
+        """Yield the names of functions that are mapped on one thread."""
         for node in self._graph.node:
             if node.op == "MapDataset":
                 yield self._function(node)
 
     def maps_before_batches(self) -> Iterator[str]:
-        """The names of functions that are mapped over examples which are batched later."""
+        """Yield the names of functions that are mapped over examples which are batched later."""
         batched = False
         for node in reversed(self._graph.node):
             batched |= bool(_BATCHING.search(node.op))
@@ -153,7 +153,7 @@ class Pipeline:
                 yield self._function(node)
 
     def functions_with(self, *kinds: frozenset[str]) -> Iterator[str]:
-        """The names of functions with an operation of each kind."""
+        """Yield the names of functions with an operation of each kind."""
         for node in self._graph.node:
             reached = self._reached(node)
             if reached and all(kind & reached for kind in kinds):
@@ -176,7 +176,7 @@ class Pipeline:
         return [name for name in self.functions_with(_DECODES, _RESIZES) if name]
 
     def names(self) -> Mapping[str, list[str]]:
-        """The users' functions, by the transformation that has them, from the last stage on."""
+        """Return the users' functions by their transformations, from the last stage on."""
         found: dict[str, list[str]] = collections.defaultdict(list)
         for node in reversed(self._graph.node):
             if name := self._function(node):
@@ -184,13 +184,13 @@ class Pipeline:
         return found
 
     def _function(self, node: Any) -> str:
-        """The name of a node's function, without what TensorFlow puts around it."""
+        """Return the name of a node's function, without TensorFlow's prefix and suffix."""
         names = [one.func.name for one in node.attr.values() if one.HasField("func")]
         name = _FUNCTION.sub("", re.sub(r"_\d+$", "", names[0])) if names else ""
         return "" if _NO_NAME.match(name) else name
 
     def _reached(self, node: Any) -> frozenset[str]:
-        """The operations of the functions that a node calls, and of those that they call."""
+        """Return the operations of the functions that a node calls, directly or indirectly."""
         pending = [one.func.name for one in node.attr.values() if one.HasField("func")]
         operations: set[str] = set()
         seen: set[str] = set()
@@ -206,14 +206,14 @@ class Pipeline:
 
 
 def transformation(name: str) -> str:
-    """The transformation of a stage, such as `"map"` of `"ParallelMapV2"` or `"MapDataset"`."""
+    """Return the transformation of a stage: `"map"` for `"ParallelMapV2"` or `"MapDataset"`."""
     found = _TRANSFORMATION.match(name)
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", found[1] if found else name).lower()
     return _METHODS.get(words, words)
 
 
 def with_statistics(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset with a stage for each that it was written with, and a model of them."""
+    """Return the dataset with a stage for each transformation in the code, and a model of them."""
     options = tf.data.Options()
     options.autotune.enabled = True
     options.experimental_optimization.apply_default_optimizations = False
@@ -221,13 +221,13 @@ def with_statistics(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 class Statistics:
-    """A pipeline whose stages are counted while it is read; it begins again when it ends.
+    """A pipeline whose stages are counted while it is read. It begins again when it ends.
 
-    Composite tensors, such as ragged ones, have no statistics here.
+    Composite tensors, such as ragged tensors, have no statistics here.
 
     Args:
         dataset: The pipeline.
-        names: Of `Pipeline.names`.
+        names: The result of `Pipeline.names`.
 
     Raises:
         NotImplementedError: This TensorFlow, or this dataset, has no statistics.
@@ -254,7 +254,7 @@ class Statistics:
                 yield None
 
     def stages(self) -> list[StageStatistics]:
-        """The stages' work after the first element of each pass, the last stage first.
+        """Return the stages' work after the first element of each pass, the last stage first.
 
         A pass with only one look counts as a whole.
         """
@@ -267,7 +267,7 @@ class Statistics:
         return [stage.name for stage in self._passes[-1][1]] if self._passes else []
 
     def _elements(self) -> Iterator[Any]:
-        """The iterator of a pass, after each of its elements."""
+        """Yield the iterator of a pass after each of its elements."""
         iterator = tf.raw_ops.AnonymousIteratorV3(
             output_types=self._types, output_shapes=self._shapes
         )
@@ -282,7 +282,7 @@ class Statistics:
                 yield iterator
 
     def _look(self, iterator: Any) -> None:
-        """Notes what the stages have worked; at the end of a pass tf.data forgets it."""
+        """Record the work of the stages; tf.data forgets it at the end of a pass."""
         is_first = not self._looked
         if not is_first and time.monotonic() - self._looked < _BETWEEN_LOOKS:
             return
@@ -296,7 +296,7 @@ class Statistics:
 
 
 def stages_of(model: Any, names: Mapping[str, Sequence[str]]) -> list[StageStatistics]:
-    """The stages in tf.data's model of an iterator, the last first.
+    """Return the stages in tf.data's model of an iterator, the last first.
 
     Args:
         model: The model.
@@ -327,7 +327,7 @@ def stages_of(model: Any, names: Mapping[str, Sequence[str]]) -> list[StageStati
 def differences(
     before: Sequence[StageStatistics], after: Sequence[StageStatistics]
 ) -> list[StageStatistics]:
-    """The stages' work between two looks; since the start if there was only one look."""
+    """Return the stages' work between two looks; since the start if there was only one look."""
     if before is after or [one.name for one in before] != [one.name for one in after]:
         return list(after)
     return [

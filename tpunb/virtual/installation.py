@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tpunb.virtual.patch.device_names import TPUNames
 
 ADDRESS = f"10.0.0.2:{WORKER_PORT}"
-"""The virtual TPU's worker, at the address that Colab's and Kaggle's TPU had."""
+"""The virtual TPU's worker, at the address of Colab's and Kaggle's former TPU."""
 
 
 @dataclasses.dataclass
@@ -25,13 +25,13 @@ class Installation:
 
     Attributes:
         accelerator: The TPU type.
-        strictness: What strategies refuse.
+        strictness: The rules that strategies enforce.
         environment: Whether environment variables announce the TPU.
-        arithmetic: How strategies multiply matrices.
+        arithmetic: The arithmetic in which strategies multiply matrices.
         addresses: The addresses that resolvers have given as the TPU's.
-        undo: Puts everything back.
-        lent: Whether it is for the length of a connection.
-        before: For one that is lent, what holds again after it.
+        undo: Restores everything that was changed.
+        lent: Whether the installation lasts only as long as a connection.
+        before: The installation to restore after a lent installation.
     """
 
     accelerator: Accelerator
@@ -44,7 +44,7 @@ class Installation:
     before: Installation | None = None
 
     def options(self) -> dict[str, Any]:
-        """Return the arguments of `install` that make the same once more."""
+        """Return the arguments with which `install` makes an equal installation."""
         return {
             "strict": self.strictness,
             "environment": self.environment,
@@ -65,21 +65,21 @@ _failure: Exception | None = None
 
 
 def current() -> Installation | None:
-    """The installation that holds, or None."""
+    """Return the installation in force, or None."""
     return _current
 
 
 def set_current(installation: Installation | None) -> None:
-    """Makes an installation the current one, or none."""
+    """Make an installation the current installation, or clear it with None."""
     global _current
     _current = installation
 
 
 def failure() -> Exception | None:
-    """Return why TensorFlow's names do not find the virtual TPU, or last did not.
+    """Return the reason why TensorFlow's names do not find the virtual TPU, or last did not.
 
     A notebook may swallow the error and go on without a TPU: `except: strategy =
-    tf.distribute.get_strategy()`. Who runs notebooks to test them can ask here.
+    tf.distribute.get_strategy()`. A program that runs notebooks to test them can ask here.
 
     Returns:
         The last such error; None if there was none since the last `install`.
@@ -88,13 +88,13 @@ def failure() -> Exception | None:
 
 
 def set_failure(error: Exception | None) -> None:
-    """Keeps an error for `failure`."""
+    """Keep an error for `failure`."""
     global _failure
     _failure = error
 
 
 def set_tpu_variables(accelerator: Accelerator, undo: contextlib.ExitStack) -> None:
-    """Sets those that are not set: Colab's of old, and that of a TPU VM for its type."""
+    """Set the variables that are not set yet: old Colab's, and a TPU VM's for the TPU type."""
     values = {
         "COLAB_TPU_ADDR": ADDRESS,
         "TPU_NAME": f"grpc://{ADDRESS}",

@@ -1,17 +1,18 @@
 """Iterators of distributed datasets for virtual cores, and their types.
 
-TensorFlow hands batches to devices by an iterator for each device, which fetches
-them from the host by calls of functions of its own. Making those costs 35 ms for
-each core, and Keras makes them twice an epoch. Virtual cores share their host's
-memory: one iterator on the host serves them all, each core in its turn.
+TensorFlow passes batches to devices by an iterator for each device, which fetches them from the
+host by calls of its own functions. Making these functions costs 35 ms for each core, and Keras
+makes them twice an epoch. Virtual cores share their host's memory: one iterator on the host serves
+all cores in turn.
 
-TensorFlow makes an iterator's type, and that of each of its parts, in every call of a function
-that takes it, for each core: on 128 cores that takes longer than a small step. And it takes a
-function that was traced for batches of any size for those of one size too, which come to virtual
-cores in another form: as one tensor for all. Types are made once here, and tell these apart.
+TensorFlow makes an iterator's type, and the types of its parts, in every call of a function that
+takes it, for each core. On 128 cores that takes longer than a small step. TensorFlow also uses a
+function that was traced for batches of any size for batches of one size, which reach virtual cores
+in another form: as one tensor for all cores. Here types are made once, and distinguish the two
+forms.
 
 Only this module and `distributed_datasets` use the private attributes of TensorFlow's distributed
-input; `tests/virtual/test_tensorflow_adapters.py` lists them.
+input. `tests/virtual/test_tensorflow_adapters.py` lists them.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ def _untuned_device_dataset(create: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 UNTUNED = Replaced(multi_device_iterator_ops, "_create_device_dataset", _untuned_device_dataset)
-"""Inside, TensorFlow 1's iterators go over datasets that do not tune themselves.
+"""Inside this context, TensorFlow 1's iterators use datasets that do not tune themselves.
 
-TensorFlow has no place to hand in such a dataset.
+TensorFlow has no parameter for such a dataset.
 """
 
 
@@ -64,7 +65,7 @@ class _CopiedOptional:
         return self._optional.has_value()
 
     def get_value(self) -> Any:
-        """The element; asking for one that is not there fails when it runs."""
+        """Return the element; if it does not exist, this fails when it runs."""
         return copied(self._optional.get_value())
 
 
@@ -81,22 +82,22 @@ class _Part(_CopiedOptional):
         return self._place < self._size
 
     def get_value(self) -> Any:
-        """The core's element; asking for one that is not there fails when it runs."""
+        """Return the core's element; if it does not exist, this fails when it runs."""
         whole = self._optional.get_value()
         return copied(tf.nest.map_structure(lambda one: one[self._place], whole))
 
 
 class HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore[misc]
-    """A host's iterator, which gives each of its cores an element in its turn.
+    """A host's iterator, which gives its cores elements in turn.
 
-    Where the options of the input leave data on the host, it is TensorFlow's.
+    If the options of the input leave data on the host, it behaves as TensorFlow's iterator.
     """
 
     _host: str
 
     @property
     def _in_rounds(self) -> bool:
-        """Whether elements for all cores come in one tensor."""
+        """True if elements for all cores come in one tensor."""
         return come_in_rounds(self._element_spec, self._devices)
 
     def _create_owned_multi_device_iterator(self) -> None:
@@ -111,12 +112,12 @@ class HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore
             self._iterator = iter(_prefetched(dataset, ahead, count))
 
     def get_next_as_list(self, name: str | None = None) -> list[Any]:
-        """The next element for each core."""
+        """Return the next element for each core."""
         if not input_lib._should_use_multi_device_iterator(self._options):
             return super().get_next_as_list(name)  # type: ignore[no-any-return]
         count = len(self._devices)
         if not self._in_rounds:
-            # TensorFlow takes many calls for a loop gone wrong: these count as one.
+            # TensorFlow takes many calls for a loop that went wrong, so these calls count as one.
             before, self._iterator._get_next_call_count = (
                 self._iterator._get_next_call_count,
                 -count,
@@ -127,18 +128,19 @@ class HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore
                 self._iterator._get_next_call_count = before + 1
         with self._on_host():
             whole = self._whole_round(self._next())
-            if not tf.executing_eagerly():  # Parted only where they are not taken as one.
+            # The elements are separate only where they are not taken as one tensor.
+            if not tf.executing_eagerly():
                 return _elements_of(copied(whole), count)
             parts = _elements_of(whole, count)
         return [self._on_its_core(*pair) for pair in zip(parts, self._devices, strict=True)]
 
     def _whole_round(self, found: Any) -> Any:
-        """A round that has an element for each core; the end of the data otherwise."""
+        """Return a round that has an element for each core, or reach the end of the data."""
         count = len(self._devices)
         size = tf.shape(tf.nest.flatten(found)[0])[0]
         if tf.executing_eagerly():
             return found if size == count else self._next()
-        # Behind a round that is not full is the end, of which the iterator tells.
+        # After a round that is not full comes the end, which the iterator reports.
         whole = tf.cond(size < count, self._next, lambda: found)
         for tensor in tf.nest.flatten(whole):
             tensor.set_shape([count, *tensor.shape[1:]])
@@ -152,15 +154,15 @@ class HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore
         with self._on_host():
             if not (tf.executing_eagerly() and is_elsewhere(self._host)):
                 return self._iterator.get_next()
-            # The end, raised by another process, would be printed once more by TensorFlow when
-            # it deletes the executor in which it came.
+            # If another process raised the end, TensorFlow would print it once more when it deletes
+            # the executor in which it came.
             optional = self._iterator.get_next_as_optional()
             if not optional.has_value():
                 raise tf.errors.OutOfRangeError(None, None, "End of sequence")
             return optional.get_value()
 
     def get_next_as_optional_list(self) -> list[Any]:
-        """A `tf.experimental.Optional` for each core, empty after the end."""
+        """Return a `tf.experimental.Optional` for each core, empty after the end."""
         if not input_lib._should_use_multi_device_iterator(self._options):
             return super().get_next_as_optional_list()  # type: ignore[no-any-return]
         if not self._in_rounds:
@@ -182,12 +184,12 @@ class HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore
 
     def _handed(self, optional: Any, device: str) -> Any:
         with tf.device(device if tf.executing_eagerly() else self._host):
-            # What it holds is asked for there; it itself belongs to the host.
+            # The value is requested on the device; the optional itself belongs to the host.
             return tf.nest.map_structure(tf.identity, optional, expand_composites=True)
 
     @contextlib.contextmanager
     def _on_host(self) -> Iterator[None]:
-        """Place operations on the iterator's host, whatever device is in force."""
+        """Place operations on the iterator's host, even if another device is in force."""
         with tf.device(None), tf.device(self._host):
             yield
 
@@ -203,7 +205,7 @@ class HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore
 
 
 class HostIteratorSpec(input_lib._SingleWorkerDatasetIteratorSpec):  # type: ignore[misc]
-    """The type of a `HostIterator`, by which it passes into a `tf.function`."""
+    """The type with which a `HostIterator` passes into a `tf.function`."""
 
     def __init__(
         self,
@@ -213,23 +215,23 @@ class HostIteratorSpec(input_lib._SingleWorkerDatasetIteratorSpec):  # type: ign
         options: Any,
         canonicalize_devices: bool = True,
     ) -> None:
-        # TensorFlow writes the name of each device anew here; ours are full names.
+        # TensorFlow would rewrite the name of each device here, but these are full names already.
         super().__init__(worker, (), element_spec, options, canonicalize_devices)
         self._devices = tuple(devices)
 
     @property
     def value_type(self) -> type:
-        """The class that this is the type of."""
+        """The class of the values of this type."""
         return HostIterator
 
     @functools.cached_property
     def _component_specs(self) -> Any:
-        # Asked for at each call of a function with the iterator.
+        # Cached, because each call of a function with the iterator asks for it.
         return super()._component_specs
 
     @property
     def is_in_rounds(self) -> bool:
-        """Whether elements for all cores come in one tensor."""
+        """True if elements for all cores come in one tensor."""
         shared = input_lib._should_use_multi_device_iterator(self._options)
         return shared and come_in_rounds(self._element_spec, self._devices)
 
@@ -254,13 +256,13 @@ def _count_in(optional: Any) -> tf.Tensor:
 
 
 def _elements_of(whole: Any, count: int) -> list[Any]:
-    """The elements that are in a round."""
+    """Return the elements that are in a round."""
     parts = [tf.unstack(one, count) for one in tf.nest.flatten(whole)]
     return [tf.nest.pack_sequence_as(whole, one) for one in zip(*parts, strict=True)]
 
 
 def _prefetched(dataset: tf.data.Dataset, ahead: int, devices: int) -> tf.data.Dataset:
-    """A dataset that stays ahead of its devices, as TensorFlow's iterators do."""
+    """Return a dataset that stays ahead of its devices, as TensorFlow's iterators do."""
     options = tf.data.Options()
     options.experimental_distribute.num_devices = devices
     if not ahead:
@@ -284,17 +286,16 @@ def _canonical(worker: str) -> str:
 class SettledIterator(input_lib.DistributedIterator):  # type: ignore[misc]
     """A distributed iterator that keeps its type for as long as it lives.
 
-    Nothing is kept from one iterator to the next: types that are equal may still end their
-    data differently.
+    Nothing is kept from one iterator to the next: two iterators of equal types may end differently.
     """
 
     @classmethod
     def over(cls, distributed: Any, datasets: Sequence[Any]) -> SettledIterator:
-        """A new iterator.
+        """Return a new iterator.
 
         Args:
-            distributed: The distributed dataset that it goes over.
-            datasets: What each host has of it.
+            distributed: The distributed dataset that it iterates over.
+            datasets: Each host's part of the dataset.
         """
         workers, strategy = distributed._input_workers, distributed._strategy
         iterators = []
@@ -345,13 +346,13 @@ class SettledIterator(input_lib.DistributedIterator):  # type: ignore[misc]
 class SettledIteratorSpec(input_lib.DistributedIteratorSpec):  # type: ignore[misc]
     """The type of a `SettledIterator`.
 
-    A function is traced anew for an iterator that hands out rounds, unless it was for its like.
-    Rounds are of elements whose sizes are all known: none has a type that is more general.
+    A function is traced again for an iterator that gives rounds, unless it was traced for such an
+    iterator. All sizes of a round's elements are known, so rounds have no more general type.
     """
 
     @property
     def value_type(self) -> type:
-        """The class that this is the type of."""
+        """The class of the values of this type."""
         return SettledIterator
 
     def __hash__(self) -> int:
@@ -373,7 +374,7 @@ class SettledIteratorSpec(input_lib.DistributedIteratorSpec):  # type: ignore[mi
         return specs
 
     def _spec_of_part(self, number: int) -> Any:
-        """The type of one part of an element."""
+        """Return the type of one part of an element."""
         return tf.nest.map_structure(
             functools.partial(input_lib._replace_per_replica_spec, i=number), self._element_spec
         )
@@ -384,13 +385,13 @@ class SettledIteratorSpec(input_lib.DistributedIteratorSpec):  # type: ignore[mi
         return made
 
     def is_subtype_of(self, other: Any) -> bool:
-        """Return whether what was traced for another type is right for this one."""
+        """Return whether a function traced for another type is right for this type."""
         if not super().is_subtype_of(other):
             return False
         return not self._is_in_rounds or self._element_spec == other._element_spec
 
     def most_specific_common_supertype(self, others: Sequence[Any]) -> Any:
-        """A type for which can be traced what all these types take; None if there is none."""
+        """Return a type that a trace for all these types can use; None if none exists."""
         if all(one == self for one in others):
             return self
         common = super().most_specific_common_supertype(others)
@@ -400,5 +401,5 @@ class SettledIteratorSpec(input_lib.DistributedIteratorSpec):  # type: ignore[mi
 
     @property
     def _is_in_rounds(self) -> bool:
-        """Whether the iterator hands out a tensor for all cores."""
+        """True if the iterator gives one tensor for all cores."""
         return any(host.is_in_rounds for host in self._component_specs)

@@ -1,7 +1,7 @@
-"""Keras models of any backend: which values are models, and what Keras has no public way to.
+"""Keras models of any backend: which values are models, and the parts without a public API.
 
-Only this module uses Keras's private attributes; `tests/virtual/test_tensorflow_adapters.py`
-lists them and tells when a release of Keras no longer has one. It does not import TensorFlow.
+Only this module uses Keras's private attributes. `tests/virtual/test_tensorflow_adapters.py` lists
+them and reports if a release of Keras no longer has them. This module does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from tpunb.errors.code_problems import Choose, definition, innermost, plain_func
 
 
 def is_model(value: object) -> bool:
-    """Return whether this is a Keras model, of Keras 3 or tf_keras."""
+    """Return whether a value is a Keras model, of Keras 3 or tf_keras."""
     return all(hasattr(value, name) for name in ("train_step", "predict_step", "layers"))
 
 
 def is_looking_for_shapes() -> bool:
-    """Return whether Keras 3 builds a graph for the shapes in it, and never runs it."""
+    """Return whether Keras 3 is building a graph only for its shapes, and will not run it."""
     scopes = sys.modules.get("keras.src.backend.common.symbolic_scope")
     return scopes is not None and bool(scopes.in_symbolic_scope())
 
 
 def model_of(fn: Any) -> Any:
-    """Return the Keras model that this is, or is a method of, such as `evaluate`; else None."""
+    """Return a Keras model, given the model or its method, such as `evaluate`; None otherwise."""
     return next(filter(is_model, (fn, getattr(fn, "__self__", None))), None)
 
 
 def layers_of(value: Any, *, recursive: bool = True) -> list[Any]:
-    """The layers inside of a Keras layer or model.
+    """Return the layers inside a Keras layer or model.
 
     Args:
-        value: The layer or model; anything else has none.
-        recursive: Whether layers inside of these are among them.
+        value: The layer or model; other values have no layers.
+        recursive: Whether to include layers inside these layers.
     """
     if not hasattr(type(value), "_flatten_layers"):
         return []
     try:
         return list(value._flatten_layers(recursive=recursive, include_self=False))
-    except AttributeError:  # one whose `__init__` has not called Keras's
+    except AttributeError:  # the user's `__init__` did not call Keras's
         return []
 
 
 def blocks_of(model: Any) -> list[Any]:
-    """The blocks of a model, such as those of a transformer: layers that contain layers.
+    """Return the blocks of a model, such as a transformer's: layers that contain layers.
 
-    They are the outermost of which there are several, as computing a whole model again saves
-    nothing.
+    If a single block contains all others, the search goes on inside it, because recomputing a whole
+    model saves nothing.
     """
     layers = [model]
     while len(layers) == 1:
@@ -65,14 +65,14 @@ def _all_layers(model: Any) -> Sequence[Any]:
 
 
 def build_for(model: Any, batch: Any) -> bool:
-    """Builds a compiled model of Keras 3, its optimizer and metrics, for batches of a type.
+    """Build a compiled Keras 3 model, its optimizer and metrics, for batches of a type.
 
     Args:
         model: The model.
         batch: A nest of specs, as a step takes it.
 
     Returns:
-        Whether it is a model of Keras 3.
+        Whether the model is a Keras 3 model.
     """
     if not hasattr(model, "_symbolic_build"):
         return False
@@ -82,7 +82,7 @@ def build_for(model: Any, batch: Any) -> bool:
 
 
 def build_for_inputs(model: Any, inputs: Any) -> None:
-    """Builds the layers of a model of Keras 3 for inputs of a type, as `predict` does it.
+    """Build the layers of a Keras 3 model for inputs of a type, as `predict` does.
 
     Args:
         model: The model.
@@ -95,23 +95,23 @@ def build_for_inputs(model: Any, inputs: Any) -> None:
 
 
 def learning_rate_of(optimizer: Any) -> Any:
-    """An optimizer's learning rate, or its schedule, which the public name calls."""
+    """Return an optimizer's learning rate or schedule; the public attribute calls a schedule."""
     return optimizer._learning_rate
 
 
 def ignored_by_keras(hook: Callable[..., None]) -> Callable[..., None]:
-    """A callback's hook that Keras does not call, as it does nothing."""
+    """Mark a callback's hook as doing nothing, so that Keras does not call it."""
     hook._is_default = True  # type: ignore[attr-defined]
     return hook
 
 
 def is_of_jax(model: Any) -> bool:
-    """Return whether a model is Keras's with the JAX backend."""
+    """Return whether a model is a Keras model with the JAX backend."""
     return hasattr(model, "_get_jax_state")
 
 
 def backend_of(fn: Any) -> str:
-    """Return the backend of the Keras 3 model that this is, or is a method of; else `""`."""
+    """Return the backend of a Keras 3 model, given the model or its method; `""` otherwise."""
     keras = sys.modules.get("keras")
     for value in (fn, getattr(fn, "__self__", None)):
         kinds = {kind.__module__.partition(".")[0] for kind in type(value).__mro__}
@@ -121,20 +121,20 @@ def backend_of(fn: Any) -> str:
 
 
 def jax_state(model: Any, kinds: Sequence[str]) -> Any:
-    """The arrays of a model's variables, as its step takes them.
+    """Return the arrays of a model's variables, as its step takes them.
 
     Args:
         model: A model with the JAX backend.
-        kinds: Such as `"trainable_variables"`.
+        kinds: The kinds of variables, such as `"trainable_variables"`.
     """
     return model._get_jax_state(**dict.fromkeys(kinds, True))
 
 
 def jax_value_of(variable: Any, model: Any) -> Any:
-    """The array that a variable of a model's optimizer or metrics stands for.
+    """Return the present array of a variable of a model's optimizer or metrics.
 
     Within an epoch the variable itself holds nothing, and the model has the arrays of its last
-    step. The next step takes them: what is to be kept has to be copied.
+    step. The next step consumes them, so copy an array to keep it.
     """
     if model._jax_state_synced:
         return variable.value
@@ -146,12 +146,12 @@ def jax_value_of(variable: Any, model: Any) -> Any:
 
 
 def layer_names(fn: Any) -> frozenset[str]:
-    """The names of the layers of the models that a function is, is a method of, or uses."""
+    """Return the names of the layers in the models that `models_in` finds."""
     return frozenset(layer.name for model in models_in(fn) for layer in _all_layers(model))
 
 
 def models_in(fn: Any) -> list[Any]:
-    """The models that a function is, is a method of, or uses; each once."""
+    """Return the models that a function is, is a method of, or uses, without repetition."""
     return list({id(model): model for model in _models(fn)}.values())
 
 
@@ -179,8 +179,8 @@ def _is_filled(cell: Any) -> bool:
 
 
 def chooser(fn: Any) -> Choose:
-    """Chooses the innermost line of a function, or else the line where it is defined."""
+    """Return a chooser of a function's innermost line, or else of the line of its definition."""
     if model_of(fn) is not None:
-        return innermost  # no line of a library's model is the user's
+        return innermost  # a library's model has no lines of the user's
     defined = definition(fn)
     return lambda places: innermost(places) or defined

@@ -22,12 +22,12 @@ class ModelStep:
     """A step of a model.
 
     Attributes:
-        replica_function: What each replica runs.
-        data: Its batch on a replica: a nest of `tf.TensorSpec`s. A size is None if it is not
+        replica_function: The function that each replica runs.
+        data: The step's batch on a replica: a nest of `tf.TensorSpec`s. A size is None if it is not
             fixed, or not the same on all replicas.
-        largest: The same with the largest sizes, as far as they are known.
-        examples: The global batch, or the largest; None where its size is not known.
-        strategy: The model's.
+        largest: The same batch with the largest sizes, as far as they are known.
+        examples: The size of the global batch, or of the largest; None if it is not known.
+        strategy: The model's strategy.
     """
 
     replica_function: Callable[..., Any]
@@ -45,16 +45,15 @@ def model_step(
     caller: str,
     replicas: int | None = None,
 ) -> ModelStep | None:
-    """Return the function to trace for a model or its method; None for anything else.
+    """Return the step to trace for a model or its method; None for other functions.
 
     Args:
         fn: A compiled model, for its train step; or its `fit`, `evaluate` or `predict`.
-        args: A `DatasetBatch`, or the parts of a global batch: tensors, arrays or
-            `tf.TensorSpec`s.
-        strategy: Whose replicas share the batch; by default the model's.
-        refusal: The error of a model that is not compiled, or without a batch.
-        caller: What the user has called, for its message: `tpunb.compile`.
-        replicas: How many share the batch; by default the strategy's.
+        args: A `DatasetBatch`, or the parts of a global batch: tensors, arrays or `tf.TensorSpec`s.
+        strategy: The strategy whose replicas share the batch; by default the model's.
+        refusal: The error to raise if the model is not compiled or has no batch.
+        caller: The function that the user called, for its message, such as `tpunb.compile`.
+        replicas: The number of replicas that share the batch; by default the strategy's.
     """
     model, name = fn, "fit"
     if not is_model(fn):
@@ -88,7 +87,7 @@ def model_step(
         _build(model, share, strategy)
     step = getattr(model, _STEPS[name])
     return ModelStep(
-        # A nest alone is the inputs of several, and neither inputs with targets.
+        # A nest by itself is a model's several inputs, not inputs with targets.
         lambda *batch: step(
             batch if len(batch) > 1 or isinstance(batch[0], (list, tuple)) else batch[0]
         ),
@@ -100,7 +99,7 @@ def model_step(
 
 
 def _wants_targets(model: Any, step: str) -> bool:
-    """Return whether a step compares with targets: Keras's own does, where there is a loss."""
+    """Return whether a step compares with targets, as Keras's own step does if there is a loss."""
     module = getattr(type(model), step).__module__ or ""
     is_kerass = module.partition(".")[0] in {"keras", "tf_keras"}
     return is_kerass and getattr(model, "loss", None) is not None
@@ -109,19 +108,20 @@ def _wants_targets(model: Any, step: str) -> bool:
 def _reads_before(model: Any) -> bool:
     """Return whether `predict` reads each batch before its step, which then knows the sizes.
 
-    So does that of Keras 3; `fit` and `evaluate` read within their function, as tf_keras does.
+    Keras 3's `predict` does. Keras 3's `fit` and `evaluate` read within their function, and so do
+    all three in tf_keras.
     """
     return any(base.__module__.partition(".")[0] == "keras" for base in type(model).__mro__)
 
 
 def strategy_of(model: Any) -> Any:
-    """Return the strategy in whose scope a model was made; None outside of any."""
+    """Return the strategy in whose scope a model was made; None outside any scope."""
     own = getattr(model, "distribute_strategy", None)
     return None if own is default_strategy() else own
 
 
 def _batch(args: Sequence[Any], refusal: type[TpunbError]) -> tuple[Any, Any]:
-    """The specs of a global batch, as a step takes it, and of the largest one."""
+    """Return the specs of a global batch, as a step takes it, and of the largest batch."""
     first = args[0]
     if isinstance(first, tf.distribute.DistributedDataset):
         raise refusal(
@@ -158,7 +158,7 @@ def _spec(value: Any) -> tf.TensorSpec:
 
 
 def _part(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
-    """A replica's part of a batch; its size is not fixed where the replicas' sizes differ."""
+    """Return a replica's part of a batch; its size is open if the replicas' sizes differ."""
     rows = spec.shape[0] if spec.shape.rank else None
     if rows is None:
         return spec
@@ -168,7 +168,7 @@ def _part(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
 
 
 def _largest_part(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
-    """The largest part of a batch that a replica gets."""
+    """Return the largest part of a batch that a replica gets."""
     rows = spec.shape[0] if spec.shape.rank else None
     return (
         spec if rows is None else tf.TensorSpec([-(-rows // replicas), *spec.shape[1:]], spec.dtype)
@@ -176,7 +176,7 @@ def _largest_part(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
 
 
 def _build(model: Any, data: Any, strategy: Any) -> None:
-    """Makes the variables, which a step would make when it first runs."""
+    """Make the variables that a step would make when it first runs."""
     scope = strategy.scope() if strategy is not None else tf.init_scope()
     with scope:
         if build_for(model, data):

@@ -1,9 +1,9 @@
 """The order in which a graph uses the copies of a variable that were kept together.
 
-Functions that were traced while the copies shared a resource take the common handle alone. Once
-the copies are separate these functions find the others by name, and TensorFlow's automatic control
-dependencies do not see that they use them. So whatever uses a separate copy in a graph is ordered
-as though it used the common handle, too.
+Functions that were traced while the copies shared a resource take only the common handle. Once the
+copies are separate, these functions find the other copies by name. TensorFlow's automatic control
+dependencies do not see that use. So each use of a separate copy in a graph is ordered as though it
+used the common handle, too.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _CAPTURED = "_tpunb_captured"
 
 
 def order_after(handle: Any, common: Any) -> None:
-    """Order what uses a separate copy with what uses the handle that the copies had in common."""
+    """Order uses of a separate copy together with uses of the copies' former common handle."""
     setattr(handle, _COMMON, common)
     _register()
 
 
 @functools.cache
 def _register() -> None:
-    """Have TensorFlow ask for the common handles, from now on: it forgets no such function."""
+    """Make TensorFlow ask for the common handles from now on; this cannot be undone."""
     auto_control_deps.register_acd_resource_resolver(_uses_common_handles)
 
 
 def _uses_common_handles(op: Any, reads: Any, writes: Any) -> bool:
-    """Add the common handles to those that an operation reads or writes.
+    """Add the common handles to the handles that an operation reads or writes.
 
     Returns:
-        Whether more is used than was known.
+        Whether the operation uses more handles than were known.
     """
     has_more = False
     for touched, known in ((reads, (reads, writes)), (writes, (writes,))):
         common = [getattr(outermost(handle), _COMMON, None) for handle in touched]
-        # Where the common handle is not used there is nothing to wait for.
+        # If the common handle is not used, there is nothing to wait for.
         held = _captured(op.graph).by_outermost if any(map(tf.is_tensor, common)) else {}
         inner = [held[id(handle)] for handle in common if id(handle) in held]
         more = [handle for handle in inner if not any(handle in seen for seen in known)]
@@ -51,7 +51,7 @@ def _uses_common_handles(op: Any, reads: Any, writes: Any) -> bool:
 
 
 class _Captured:
-    """What a graph captures: tensors around it, each with the tensor in it that stands for it."""
+    """The tensors that a graph captures, each with its placeholder in the graph."""
 
     def __init__(self, pairs: Sequence[tuple[Any, Any]]) -> None:
         self.count = len(pairs)
@@ -60,7 +60,7 @@ class _Captured:
 
     @functools.cached_property
     def by_outermost(self) -> Mapping[int, Any]:
-        """The tensors in the graph, by the ids of those that they stand for."""
+        """The placeholders in the graph, by the ids of the tensors that they represent."""
         return {id(outermost(outer)): inner for outer, inner in self._pairs}
 
 

@@ -1,4 +1,4 @@
-"""A replica function called for all replicas, also from a function that asks for XLA."""
+"""The call of a replica function for all replicas, also from a function that asks for XLA."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ from tpunb.virtual.strict.examination import (
 from tpunb.virtual.strictness import Strictness
 from tpunb.virtual.variable_copies import Copies, replica_of
 
-_USUAL_MEMORY = 2**33  # of a machine that does not say what it has
+_USUAL_MEMORY = 2**33  # assumed if a machine does not report its memory
 _JOINED_PART = 8
 
 
@@ -82,10 +82,10 @@ class AtOnceError(TpunbError, ValueError):
 
 
 def checked(at_once: int | None) -> int | None:
-    """Return the given number of replicas that run at a time, checked.
+    """Return the number of replicas that run at a time, after checking it.
 
     Raises:
-        AtOnceError: It is no positive whole number, nor None.
+        AtOnceError: It is neither a positive whole number nor None.
     """
     if at_once is None or (is_whole(at_once) and at_once >= 1):
         return at_once
@@ -102,15 +102,15 @@ def processors_for_each(devices: VirtualDevices) -> int:
 
 
 def most_joined(joined: bool | None, at_once: int | None) -> float:
-    """Return the bytes that the joined values of a step may take together.
+    """Return the bytes that the joined values of a step may take in total.
 
-    Fewer live at once: each ends with the last that reads it.
+    Fewer bytes are live at once: each value ends with the last node that reads it.
 
     Args:
-        joined: Whether values are joined; None for where they take a small part of the
+        joined: Whether values are joined; None to join them if they take a small part of the
             machine's memory.
-        at_once: How many replicas run at a time, as it was given: whoever gives a number
-            wants no operation of all.
+        at_once: The number of replicas to run at a time, as the user passed it. A number rules out
+            operations for all replicas.
     """
     if joined is not None:
         return math.inf if joined else 0
@@ -127,15 +127,15 @@ class ReplicateOptions:
         cores: The devices of each replica, its logical devices in order.
         assigned: Whether a device assignment says which cores form a replica.
         divergence: The variables whose copies may differ, and the functions that use them.
-        strictness: What is refused because a TPU refuses it.
-        memory: Of a replica's cores, in bytes.
-        called: What these are called in a sentence.
-        at_once: How many replicas of a process run at a time; None for all.
-        joined: How many bytes the values of all replicas that are one tensor may take
-            together; 0 to leave each replica its own.
-        arithmetic: How they multiply.
-        pads: Whether arguments of sizes that are not fixed are padded to a bound, as
-            `tf.distribute.RunOptions` have it by default.
+        strictness: The rules of a TPU that are enforced.
+        memory: The memory of a replica's cores, in bytes.
+        called: The name of these cores in a sentence.
+        at_once: The number of replicas of a process that run at a time; None for all.
+        joined: The total bytes that values of all replicas in single tensors may take; 0 keeps the
+            replicas' values separate.
+        arithmetic: The arithmetic in which the replicas multiply.
+        pads: Whether arguments of open sizes are padded to a bound, which is the default of
+            `tf.distribute.RunOptions`.
     """
 
     cores: Sequence[Sequence[str]]
@@ -162,18 +162,19 @@ class ReplicateOptions:
 
     @functools.cached_property
     def in_one_place(self) -> bool:
-        """Whether one device computes for all replicas, and holds all copies of variables."""
+        """True if one device computes for all replicas, and holds all copies of variables."""
         return len({place for logical in self.places for place in logical}) == 1
 
     def place_of(self, device: str) -> str:
-        """Return the device that computes and keeps a core's or host's values: its process's first.
+        """Return the device that computes and keeps a device's values: the first of its process.
 
-        TensorFlow runs each device's part of a function by an executor of its own and hands
-        tensors from one to the next by a rendezvous, which for small layers takes longer than
-        what they compute. On the first are datasets too, and all that asks for no device.
+        TensorFlow runs each device's part of a function with an executor of its own, and passes
+        tensors between executors through a rendezvous. For small layers that takes longer than
+        their computation. Datasets are on the first device too, and so are operations that ask for
+        no device.
         """
         if len(self.cores[0]) > 1:
-            return device  # what is on which logical device is of interest
+            return device  # the user wants to see which logical device has what
         return f"{process_of(device)}/device:CPU:0"
 
 
@@ -183,15 +184,15 @@ _with_replicas: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def settle_compilation_around() -> None:
-    """Does what TensorFlow does on a TPU with a function that is to be compiled as a whole.
+    """Handle a function that XLA must compile as a whole, as TensorFlow does on a TPU.
 
-    One that is called by itself is not compiled: its part for the TPU is, and the rest runs as
-    without. TensorFlow's runtime looks for replicas in the function that is called, and not in
-    those that it calls.
+    A function that is called directly is not compiled: only its part for the TPU is, and the rest
+    runs without XLA. TensorFlow's runtime looks for replicas in the called function, and not in the
+    functions that it calls.
 
     Raises:
-        NotFoundError: Another function calls it, as a TPU VM fails there: its XLA has a
-            compiler for its cores and none for its host.
+        NotFoundError: Another function calls it. A TPU VM fails there too: its XLA has a compiler
+            for its cores but not for its host.
     """
     graph = ops.get_default_graph()
     if not control_flow_util.GraphOrParentsInXlaContext(graph):
@@ -206,7 +207,7 @@ def settle_compilation_around() -> None:
 
 
 def _leave_uncompiled(concrete: Any) -> None:
-    """Takes the request for XLA from a function with replicas, once it is traced."""
+    """Remove the request for XLA from a function with replicas, once it is traced."""
     if concrete.graph not in _with_replicas:
         return
     without_attribute(concrete, _COMPILES)
@@ -216,15 +217,15 @@ def _leave_uncompiled(concrete: Any) -> None:
 def replicate(
     function: Callable[..., Any], inputs: Sequence[Sequence[Any]], options: ReplicateOptions
 ) -> list[Any]:
-    """Calls a function on every replica, tracing it once.
+    """Call a function on every replica, tracing it once.
 
-    The counterpart of `tpu.replicate`; has to be called while a graph is built.
+    This is the counterpart of `tpu.replicate`. Call it while a graph is built.
 
     Args:
         function: Takes the arguments of one replica.
-        inputs: The arguments of each replica: nests of tensors, composite
-            tensors, variables (which are read) and None, of one structure.
-        options: The strategy's side of it.
+        inputs: The arguments of each replica: nests of tensors, composite tensors, variables (which
+            are read) and None, of one structure.
+        options: The properties of the strategy.
 
     Returns:
         The result of each replica.
@@ -232,7 +233,7 @@ def replicate(
     Raises:
         ValueError: The replicas' inputs differ in structure or type.
         TypeError: The function returns something that is not a tensor.
-        NotFoundError: A function around the call asks for XLA, and another calls it.
+        NotFoundError: A function around the call asks for XLA, and another function calls it.
     """
     if not is_observed():
         settle_compilation_around()
@@ -263,7 +264,7 @@ def _call(
     options: ReplicateOptions,
     open_sizes: Mapping[int, tuple[int, ...]],
 ) -> list[Any]:
-    """Writes the traced function out for all replicas and calls it."""
+    """Write the traced function out for all replicas and call it."""
     atomic = atomic_function.from_func_graph(graph.name, graph, {})
     variables = graph.tracing.variables
     traced = TracedFunction(
@@ -318,12 +319,12 @@ def _call(
 
 
 def _is_of_loop(value: Any) -> bool:
-    """Return whether a loop over a dataset gives a value."""
+    """Return whether a value comes from a loop over a dataset."""
     return not isinstance(value, ops.EagerTensor) and value.op.type == "OptionalGetValue"
 
 
 def _runs_here(options: ReplicateOptions) -> bool:
-    """Return whether this process makes the tensors, and is to look after its memory."""
+    """Return whether this process makes the tensors, and must protect its memory."""
     return not is_elsewhere(options.cores[0][0]) and options.strictness.holds("memory")
 
 
@@ -332,9 +333,9 @@ class Written:
     """A function for all replicas.
 
     Attributes:
-        values: What is passed for each of the replica function's arguments, by its name.
+        values: The values passed for each of the replica function's arguments, by its name.
         expansion: The function.
-        functions: The same as it is registered, after those that it calls.
+        functions: The function as it is registered, after the functions that it calls.
     """
 
     values: Mapping[str, Sequence[Any]]
@@ -349,7 +350,7 @@ def _written(
     options: ReplicateOptions,
     batches: Collection[int] = (),
 ) -> Written:
-    """Writes a function for all replicas; the arguments of some places are passed stacked."""
+    """Write a function for all replicas; the arguments at the places in `batches` are stacked."""
     while True:
         arguments, values = passed_to(traced, columns, options.places)
         names = list(arguments)
@@ -362,7 +363,7 @@ def _written(
 def _batches(
     function: ReplicaFunction, columns: Sequence[Sequence[Any]], options: ReplicateOptions
 ) -> dict[int, BatchParts]:
-    """The arguments that are parts of batches of unknown size, where they could be joined."""
+    """Return the arguments that are parts of batches of unknown size, if they could be joined."""
     building = ops.get_default_graph().building_function
     if function.shapes is None or not options.joined or not building or not options.in_one_place:
         return {}
@@ -376,7 +377,7 @@ def _of_usual_size(
     batches: Mapping[int, BatchParts],
     options: ReplicateOptions,
 ) -> Written | None:
-    """Writes a function for parts of the usual size; None if nothing tells that size."""
+    """Write a function for parts of the usual size; None if that size is not known."""
     graph = of_usual_size(traced.graph, traced.definition, batches) if batches else None
     if graph is None:
         return None
@@ -386,7 +387,7 @@ def _of_usual_size(
 
 
 def _stand_ins(graph: FuncGraph, options: ReplicateOptions) -> list[Any]:
-    """Outputs of a function that nobody runs, as far as they are known statically."""
+    """Return outputs of a function that never runs, with their known static shapes."""
     return [
         tf.raw_ops.Placeholder(dtype=output.dtype, shape=output.shape)
         for output in graph.outputs
@@ -395,12 +396,12 @@ def _stand_ins(graph: FuncGraph, options: ReplicateOptions) -> list[Any]:
 
 
 def _refuse_single_copies(traced: TracedFunction) -> None:
-    """Refuses a function that was traced outside of the replicas and reads a variable's copies.
+    """Refuse a function that was traced outside the replicas and reads a variable's copies.
 
-    There a variable that is summed when it is read stands for all its copies. Of those the
-    replica function would take the first for the replica's own, and the others as they are.
+    In such a function, a variable that is summed when it is read represents all its copies. The
+    replica function would take the first copy for the replica's own, and the others as they are.
     """
-    # What stands for a variable that is kept in sync is its first copy, which may be read.
+    # A variable that is kept in sync is represented by its first copy, which may be read.
     graph, definition = traced.graph, traced.definition
     outside = {id(inner): outer for outer, inner in graph.captures}
     further = [
@@ -410,7 +411,7 @@ def _refuse_single_copies(traced: TracedFunction) -> None:
         and id(inner) in outside
         and replica_of(outermost(outside[id(inner)]))
     ]
-    # What is only assigned is a variable that the function makes: its first values.
+    # A variable that is only assigned was made by the function, which assigns its first values.
     if arguments_read(definition, further, traced.library):
         raise tf.errors.InvalidArgumentError(
             None,
@@ -428,11 +429,11 @@ def _call_either(
     batches: Mapping[int, BatchParts],
     replicas: int,
 ) -> tuple[Sequence[Any], Sequence[int]]:
-    """Calls one of two functions: what is joined, if the replicas' parts are of the usual size.
+    """Call the joined function if the replicas' parts have the usual size, or else the plain one.
 
     Returns:
-        The outputs, each once per replica, and which of them each output of the replica
-        function is.
+        The outputs, each once per replica, and the index among them of each output of the replica
+        function.
     """
     pairs = list(zip(apart.expansion.places, joined.expansion.places, strict=True))
     order = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}
@@ -453,14 +454,15 @@ def _call_either(
 
 
 def read_rows(copies: Copies, options: ReplicateOptions) -> Sequence[Any] | None:
-    """Reads what each replica has of a variable, in the graph that is being built.
+    """Read each replica's value of a variable in the graph that is being built.
 
-    It is a replica function of one node: so it goes on to read what they have when the copies,
+    The read is a replica function of one node. So it still reads the right values when the copies,
     which are the rows of one resource, are split.
 
     Returns:
-        Their values; None where the graph calls no replica function. It may be one that cannot
-        be written anew, such as a dataset's, or that is rewritten by who knows no such functions.
+        The values; None if the graph calls no replica function. The graph may belong to a function
+        that cannot be rewritten, such as a dataset's, or that other code rewrites without knowing
+        such functions.
     """
     graph = ops.get_default_graph()
     in_xla = control_flow_util.GraphOrParentsInXlaContext(graph)
@@ -472,7 +474,7 @@ def read_rows(copies: Copies, options: ReplicateOptions) -> Sequence[Any] | None
     definition.signature.output_arg.add(name="row", type=kind)
     add_node(definition, "ReadVariableOp", "read", "", ["handle"], dtype=AttrValue(type=kind))
     definition.ret["row"] = "read:value:0"
-    # What assigns rows later in the graph waits for the call, and so for the read.
+    # Assignments of rows later in the graph wait for the call, and so for the read.
     definition.control_ret["read"] = "read"
     definition.signature.control_output.append("read")
     called: dict[str, FunctionDef] = {}
@@ -495,16 +497,16 @@ def _emit(
     replicas: int,
     instead: Mapping[str, Sequence[Any]] | None = None,
 ) -> Sequence[Any]:
-    """Adds the function for all replicas to the graph being built, and its call.
+    """Add the function for all replicas to the graph being built, with a call of it.
 
-    One replica's function stands in a graph of TensorFlow 1's as it is, where on a TPU it does
-    too: for those who look at the graph's operations.
+    In a TensorFlow 1 graph, the nodes of a single replica's function are written into the graph
+    itself, as on a TPU. Programs may look at the graph's operations.
 
     Args:
-        graph: The replica function as it was traced, if it was.
+        graph: The traced graph of the replica function, if it was traced.
         written: The function for all replicas.
-        replicas: How many there are.
-        instead: What is passed in place of some of its values, by their names.
+        replicas: The number of replicas.
+        instead: Values that replace some of its values, by their names.
     """
     expansion = written.expansion
     outer = ops.get_default_graph()
@@ -539,7 +541,7 @@ def _emit(
 def _name_captures(outer: Any, graph: Any, columns: Iterable[Sequence[Any]]) -> None:
     """Capture the variables of a replica function under their own names, as on a TPU.
 
-    By default TensorFlow names a captured tensor after a number, which differs between processes.
+    By default TensorFlow names a captured tensor with a number, which differs between processes.
     """
     for column, placeholder in zip(columns, graph.inputs, strict=True):
         variable = graph.tracing.variables.get(id(placeholder))
@@ -554,7 +556,7 @@ def _packed(
     places: Sequence[int],
     cores: Sequence[Sequence[str]],
 ) -> list[Any]:
-    """The flat outputs as one result for each replica, on its core."""
+    """Return the flat outputs as one result for each replica, on its core."""
     templates = tf.nest.flatten(graph.structured_outputs, expand_composites=True)
     columns: dict[int, list[Any]] = {}
     for traced, place in zip(graph.outputs, places, strict=True):
@@ -572,7 +574,7 @@ def _packed(
 
 
 def _on_cores(traced: Any, column: Sequence[Any], cores: Sequence[Sequence[str]]) -> list[Any]:
-    """One output of each replica, with what is known of it statically."""
+    """Return one output of each replica, with its known static shape."""
     placed = []
     for tensor, core in zip(column, cores, strict=True):
         # A loaded function may claim the shape that it was traced with, and be wrong here.
@@ -585,7 +587,7 @@ def _on_cores(traced: Any, column: Sequence[Any], cores: Sequence[Sequence[str]]
 
 
 def _write_into_graph(function: FunctionDef, values: Sequence[Any]) -> list[Any]:
-    """Writes a function's nodes into the graph that is being built; gives its results."""
+    """Write a function's nodes into the graph that is being built; return its results."""
     graph, names = function_def_to_graph_def(function)
     given = dict(zip((one.name for one in function.signature.input_arg), values, strict=True))
     for node in [node for node in graph.node if node.name in given]:

@@ -21,35 +21,36 @@ from tpunb.virtual.strictness import Strictness
 
 
 def virtual_topology(tpu: Accelerator) -> tf.tpu.experimental.Topology:
-    """The topology that `initialize_tpu_system` would return for a TPU type."""
+    """Return the topology that `initialize_tpu_system` would return for a TPU type."""
     return tf.tpu.experimental.Topology(
         mesh_shape=tpu.topology_mesh_shape, device_coordinates=tpu.device_coordinates()
     )
 
 
 class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
-    """Finds a virtual TPU, as `TPUClusterResolver` finds a real one.
+    """A resolver that finds a virtual TPU, as `TPUClusterResolver` finds a real TPU.
 
     Args:
         tpu: A TPU type such as `"v5e-8"`, a number of cores, or an `Accelerator`.
-        strict: What a strategy made under TensorFlow's names refuses: all rules (True),
+        strict: The rules that a strategy made under TensorFlow's names enforces: all rules (True),
             none, or a mapping from a rule's name to whether it holds.
-        arithmetic: How such a strategy multiplies matrices, as `VirtualTPUStrategy` takes it.
-        workers: The addresses of worker processes, one for each host of the TPU, to which
-            TensorFlow is connected already; none for cores in this process.
+        arithmetic: The arithmetic in which such a strategy multiplies matrices, as for
+            `VirtualTPUStrategy`.
+        workers: The addresses of worker processes, one for each host of the TPU. TensorFlow must be
+            connected to them already. Empty for cores in this process.
 
     Attributes:
         accelerator: The TPU type.
         workers: The addresses of the worker processes.
-        strictness: What a strategy made under TensorFlow's names refuses.
-        arithmetic: How such a strategy multiplies matrices.
-        devices: The logical CPU devices that stand for its hosts and cores.
+        strictness: The rules that a strategy made under TensorFlow's names enforces.
+        arithmetic: The arithmetic in which such a strategy multiplies matrices.
+        devices: The logical CPU devices that act as its hosts and cores.
         task_type: `"worker"`, as on a TPU VM.
         task_id: 0.
 
     Raises:
-        AcceleratorTypeError: There is no such TPU type.
-        ArithmeticNameError: There is no such arithmetic.
+        AcceleratorTypeError: The TPU type does not exist.
+        ArithmeticNameError: The arithmetic does not exist.
         VirtualDevicesError: TensorFlow has started with too few devices.
     """
 
@@ -85,32 +86,32 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
         zone: str | None = None,
         project: str | None = None,
     ) -> VirtualTPUClusterResolver:
-        """Makes the resolver; there is nothing to connect to."""
+        """Return the resolver of a virtual TPU, without connecting to anything."""
         del zone, project
         return VirtualTPUClusterResolver(DEFAULT_TPU if tpu is None else tpu)
 
     @property
     def environment(self) -> str:
-        """Empty: not in Google's environment."""
+        """An empty string, because this is not Google's environment."""
         return ""
 
     def master(
         self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """The address of a worker, the first by default; an empty string for this process."""
+        """Return a worker's address, by default the first's; an empty string for this process."""
         del task_type, rpc_layer
         return f"grpc://{self.workers[task_id or 0]}" if self.workers else ""
 
     def get_master(self) -> str:
-        """The address of the first worker; an empty string for this process."""
+        """Return the address of the first worker; an empty string for this process."""
         return self.master()
 
     def get_job_name(self) -> str:
-        """The job that the devices belong to."""
+        """Return the job that the devices belong to."""
         return WORKER_JOB if self.workers else "localhost"
 
     def cluster_spec(self) -> tf.train.ClusterSpec:
-        """The workers; an empty cluster where there is nothing to connect to."""
+        """Return the workers; an empty cluster if there is nothing to connect to."""
         return tf.train.ClusterSpec({WORKER_JOB: list(self.workers)} if self.workers else {})
 
     def num_accelerators(
@@ -119,12 +120,12 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
         task_id: int | None = None,
         config_proto: Any = None,
     ) -> dict[str, int]:
-        """The number of cores of each host."""
+        """Return the number of cores of each host."""
         del task_type, task_id, config_proto
         return {"TPU": self.accelerator.devices_per_host}
 
     def get_tpu_system_metadata(self) -> Any:
-        """The TPU system as `TPUStrategy` reads it."""
+        """Return the TPU system as `TPUStrategy` reads it."""
         tpu = self.accelerator
         return TPUSystemMetadata(
             num_cores=tpu.num_devices,
@@ -138,11 +139,11 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Nothing to release."""
+        """Do nothing, because there is nothing to release."""
 
 
 class _TPUDevice:
-    """A TPU core as a session's list of devices names it."""
+    """A TPU core with its name in a session's list of devices."""
 
     def __init__(self, name: str) -> None:
         self.name = name

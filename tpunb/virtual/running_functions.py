@@ -1,9 +1,10 @@
-"""The TensorFlow functions that run now, in any thread.
+"""The TensorFlow functions that are running now, in any thread.
 
-Storage that a function uses may change only while that function does not run. TensorFlow does
-not say what runs, so calls are counted where all of them pass: `Context.call_function` of the
-eager context, which calls every traced function in TensorFlow 2.18 to 2.21. Single operations
-do not pass there. The eager context counts from the first strategy to the end of the last.
+Storage that a function uses may change only while that function does not run. TensorFlow does not
+report which functions run, so calls are counted in a method that all of them pass:
+`Context.call_function` of the eager context, which calls every traced function in TensorFlow 2.18
+to 2.21. Single operations do not pass it. The eager context counts from the first strategy to the
+end of the last.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ class _Call:
 _calls: dict[int, weakref.ref[_Call]] = {}
 """The calls that have begun and not ended, by their ids.
 
-The references are weak: an interrupt may cut off the end of a call, but not the end of its frame.
+The references are weak, because an interrupt may cut off the end of a call, but not the end of its
+frame.
 """
 
 _strategies: set[int] = set()
-"""The ids of those for which calls are counted."""
+"""The ids of the objects for which calls are counted."""
 
 _lock = threading.RLock()
 """Held while a call begins, and while no call may begin."""
@@ -74,7 +76,7 @@ def _counting(call_function: Any, runtime: Any) -> Any:
 
 @contextlib.contextmanager
 def running(name: str) -> Iterator[None]:
-    """Count a function as running. It waits while `none_begins` is entered in another thread."""
+    """Count a function as running; wait while another thread is inside `none_begins`."""
     call = _Call(name)
     try:
         with _lock:
@@ -86,16 +88,16 @@ def running(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def none_begins() -> Iterator[None]:
-    """Have the calls of other threads wait until the block has ended."""
+    """Make the calls of other threads wait until the block has ended."""
     with _lock:
         yield
 
 
 def any_runs(functions: Collection[str]) -> bool:
-    """Return whether one of some functions runs, by itself or called by another function.
+    """Return whether any of some functions runs, directly or called by another function.
 
     Args:
-        functions: Their names in TensorFlow's runtime.
+        functions: The functions' names in TensorFlow's runtime.
     """
     known: dict[str, bool] = {}
     calls = [call for reference in list(_calls.values()) if (call := reference()) is not None]
@@ -103,9 +105,9 @@ def any_runs(functions: Collection[str]) -> bool:
 
 
 def _reaches(name: str, functions: Collection[str], known: dict[str, bool]) -> bool:
-    """Return whether a function is one of some functions or calls one."""
+    """Return whether a function is in a set of functions or calls one of them."""
     if name not in known:
-        known[name] = name in functions  # also where a function calls itself
+        known[name] = name in functions  # the entry ends the recursion if a function calls itself
         known[name] = known[name] or any(
             _reaches(called, functions, known) for called in _called_by(name)
         )

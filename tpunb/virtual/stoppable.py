@@ -1,9 +1,9 @@
 """Calls of traced functions that an interrupt ends.
 
-While TensorFlow runs a function, the thread that has called it is in C, where no interrupt
-gets through. So the main thread has another one make that call, and waits for it in Python:
-an interrupt ends the waiting, and the function is cancelled. Tracing, and all else that
-Python does, stays on the main thread. The detour takes some 15 microseconds.
+While TensorFlow runs a function, the calling thread is in C, where interrupts do not get through.
+So the main thread lets another thread make that call, and waits for it in Python. An interrupt ends
+the wait, and the function is cancelled. Tracing, and everything else in Python, stays on the main
+thread. The detour takes some 15 microseconds.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ TRACING, COMPILING, RUNNING = "tracing", "compiling and running", "running"
 WAITING = "waiting for the call that was stopped to end"
 
 _LOOK = 0.2
-"""Seconds: where another thread gets the signal, an interrupt is seen between two waits."""
+"""The seconds of a wait: if another thread gets the signal, an interrupt is seen between waits."""
 
 _GRACE = 0.5
-"""Seconds for a function to end once it is cancelled, and again after the last resort."""
+"""The seconds that a function has to end after it is cancelled, and again after the last resort."""
 
 _PATIENCE = 60.0
-"""Seconds that a call waits for one that was stopped and could not be cancelled."""
+"""The seconds that a call waits for a stopped call that could not be cancelled."""
 
 
 _MOST_KNOWN = 1024
-"""Names of functions that are known to be compiled."""
+"""The most names of compiled functions that are remembered."""
 
 _manager = pywrap_tfe.TFE_NewCancellationManager
 
@@ -45,7 +45,7 @@ def is_entered() -> bool:
 
 
 class Job:
-    """One call, which is made once."""
+    """A call that is made once."""
 
     def __init__(self, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self.error: BaseException | None = None
@@ -56,7 +56,7 @@ class Job:
         self._done.acquire()
 
     def run(self) -> None:
-        """Makes the call; the second time it does nothing."""
+        """Make the call; a second run does nothing."""
         if self.is_done:
             return
         try:
@@ -68,13 +68,13 @@ class Job:
         self._done.release()
 
     def wait(self, seconds: float) -> bool:
-        """Waits for the end of the call; says whether it has ended."""
-        # An interrupt may come after the lock was had: what counts is what the job says.
+        """Wait for the end of the call; return whether it has ended."""
+        # An interrupt may come after the lock was acquired, so the job's own state decides.
         return self.is_done or self._done.acquire(timeout=seconds) or self.is_done
 
 
 class _Worker:
-    """A thread that makes calls for the main one."""
+    """A thread that makes calls for the main thread."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -84,28 +84,28 @@ class _Worker:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job.run()
-            del job  # its tensors would live until the next one comes
+            del job  # otherwise its tensors would live until the next job comes
 
 
 class StoppableCalls:
-    """Lets interrupts end the functions that are called within it.
+    """A context in which interrupts end the functions that are called.
 
         with calls:
             function(x)
 
-    An interrupt cancels the function and is raised when it has ended. What cannot be
-    cancelled, such as a single large product of matrices, is left behind to end by itself;
-    then the next call waits for it. It can be entered on the main thread alone: on others,
-    and within itself, it does nothing.
+    An interrupt cancels the function and is raised when the function has ended. Some work cannot be
+    cancelled, such as a single large product of matrices. It is left behind to end by itself, and
+    the next call waits for it. The context can be entered only on the main thread: on other
+    threads, and within itself, it does nothing.
 
     Args:
-        last_resort: Called where cancelling was not enough.
+        last_resort: Called if cancelling was not enough.
 
     Attributes:
-        phase: What goes on: one of this module's constants.
+        phase: The present activity: one of this module's constants.
         has_run: Whether a function was started since `begin`.
-        was_cut: Whether one was ended by an interrupt since `begin`.
-        left_behind: Whether a call that was stopped still goes on.
+        was_cut: Whether an interrupt ended a function since `begin`.
+        left_behind: Whether a stopped call is still running.
     """
 
     def __init__(self, last_resort: Callable[[], object] | None = None) -> None:
@@ -115,16 +115,16 @@ class StoppableCalls:
         self._known: set[str] = set()
         self._worker: _Worker | None = None
         self._left: Job | None = None
-        self._impl: Any = None  # what TensorFlow asks a cancellation manager for
+        self._impl: Any = None  # TensorFlow asks a cancellation manager for this attribute
         self._call: Any = None
 
     @property
     def left_behind(self) -> bool:
-        """Whether a call that was stopped still goes on."""
+        """True if a stopped call is still running."""
         return self._left is not None and not self._left.is_done
 
     def begin(self) -> None:
-        """Something new begins."""
+        """Reset the state at the start of something new."""
         self.phase = TRACING
         self.has_run = self.was_cut = False
 
@@ -154,10 +154,10 @@ class StoppableCalls:
         pywrap_tfe.TFE_Py_ExecuteCancelable = self._call
 
     def start(self, call: Callable[[], Any]) -> Job:
-        """Starts something that blocks in C, in the other thread; see `result_of`.
+        """Start a call that blocks in C, in the other thread; see `result_of`.
 
         Args:
-            call: What to call.
+            call: The function to call.
         """
         job = Job(call, ())
         if threading.current_thread() is threading.main_thread():
@@ -170,8 +170,8 @@ class StoppableCalls:
         """Return the result of a call that was started.
 
         Raises:
-            BaseException: What it raises; or an interrupt, and then the call goes on by
-                itself and can be asked for again.
+            BaseException: The call raised this error. After an interrupt, the call goes on by
+                itself, and its result can be requested again.
         """
         try:
             while not job.wait(_LOOK):
@@ -184,7 +184,7 @@ class StoppableCalls:
         return job.result
 
     def close(self) -> None:
-        """Ends the thread, once its call has ended."""
+        """End the thread, once its call has ended."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.put(None)
@@ -192,8 +192,8 @@ class StoppableCalls:
     def _execute(
         self, handle: Any, device: str, name: str, inputs: Any, attrs: Any, impl: Any, count: int
     ) -> Any:
-        """Stands for TensorFlow's own function, which calls a traced one."""
-        # One for each call: a function that fails cancels its own.
+        """Replace TensorFlow's own function, which calls a traced function."""
+        # Each call needs its own manager, because a failing function cancels its manager.
         manager = _manager()
         if threading.current_thread() is not threading.main_thread():
             return self._call(handle, device, name, inputs, attrs, manager, count)
@@ -207,18 +207,18 @@ class StoppableCalls:
                 pass
         except KeyboardInterrupt as interrupt:
             self._stop(job, manager)
-            # At the end of its time the function may have ended well all the same.
+            # When its time is over, the function may nevertheless have ended well.
             if not (isinstance(interrupt, Overdue) and job.is_done and job.error is None):
                 raise
         if job.error is not None:
             raise job.error
         if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()  # names of functions that are long gone
+            self._known.clear()  # the names belong to functions that are long gone
         self._known.add(name)
         return job.result
 
     def _counted(self, handle: Any, device: str, name: str, *arguments: Any) -> Any:
-        """Call a function, which counts as running when the call was left behind, too."""
+        """Call a function, and count it as running even after the call is left behind."""
         with running(name):
             return self._call(handle, device, name, *arguments)
 
@@ -228,11 +228,11 @@ class StoppableCalls:
         self._worker.put(job)
 
     def _stop(self, job: Job, manager: Any) -> None:
-        """Cancels a call, and leaves it behind if it does not end."""
+        """Cancel a call, and leave it behind if it does not end."""
         self.was_cut = True
         pywrap_tfe.TFE_CancellationManagerStartCancel(manager)
         self._left = job
-        self._start(job)  # it may have been interrupted before that
+        self._start(job)  # the interrupt may have come before the job was started
         if job.wait(_GRACE):
             return
         if self._last_resort is not None:
@@ -242,7 +242,7 @@ class StoppableCalls:
         self.close()  # the next call gets another thread
 
     def _await_left_behind(self) -> None:
-        """Waits for a call that could not be cancelled: it may write variables still."""
+        """Wait for a call that could not be cancelled, because it may still write variables."""
         job = self._left
         if job is None:
             return

@@ -63,19 +63,19 @@ from tpunb.virtual.variable_copies import Copies, are_given_one_value, copies_of
 
 
 def current() -> Any:
-    """Return the strategy whose scope is entered, or that of the open connection, or None."""
+    """Return the strategy whose scope is entered, or else the open connection's, or None."""
     return tf.distribute.get_strategy() if tf.distribute.has_strategy() else current_strategy.get()
 
 
 class VirtualTPU:
-    """Shared by the strategies of all three generations."""
+    """The common parts of the strategies of all three generations."""
 
     extended: Any
     num_replicas_in_sync: int
 
     @property
     def _enable_packed_variable_in_eager_mode(self) -> bool:
-        """Return False: TensorFlow packs no handles of a variable's copies into one.
+        """False: TensorFlow must not pack the handles of a variable's copies into one.
 
         Here the copies share a resource, or the replica function takes a handle for each core.
         """
@@ -97,7 +97,7 @@ class VirtualTPU:
         kwargs: Mapping[str, Any] | None = None,
         options: tf.distribute.RunOptions | None = None,
     ) -> Any:
-        """Runs `fn` on each replica; TensorFlow's own, which refuses pure eager execution."""
+        """Run `fn` on each replica, by TensorFlow's method, which refuses pure eager execution."""
         if tf.executing_eagerly() and not self.extended.strictness.holds("eager-run"):
             fn = self.extended.in_graph(fn)
         return super().run(fn, args, kwargs, options)  # type: ignore[misc]
@@ -111,8 +111,8 @@ class VirtualTPU:
     def annotations(self) -> Annotations:
         """The tensors and variables on each logical device.
 
-        Tensors are those that the replica functions traced so far annotate;
-        variables are listed where a replica has several logical devices.
+        The tensors are those that the replica functions traced so far annotate. Variables are
+        listed if a replica has several logical devices.
         """
         return self.extended.recorder.all()  # type: ignore[no-any-return]
 
@@ -125,12 +125,12 @@ class VirtualTPU:
         kwargs: Mapping[str, Any] | None = None,
         options: tf.distribute.RunOptions | None = None,
     ) -> Any:
-        """The name that `run` had until TensorFlow 2.2; TensorFlow 2.4 dropped it."""
+        """Call `run` by the name that it had until TensorFlow 2.2; TensorFlow 2.4 dropped it."""
         return self.run(fn, args=args, kwargs=kwargs, options=options)
 
 
 class NumpyDatasets:
-    """A method that TensorFlow 2.4 took from the strategies of TensorFlow 2."""
+    """A method that TensorFlow 2.4 removed from the strategies of TensorFlow 2."""
 
     extended: Any
 
@@ -138,18 +138,18 @@ class NumpyDatasets:
         "2020-09-30", "Please use tf.data.Dataset.from_tensor_slices instead"
     )
     def experimental_make_numpy_dataset(self, numpy_input: Any, session: Any = None) -> Any:
-        """Makes a `tf.data.Dataset` of NumPy arrays, kept in variables on the host.
+        """Return a `tf.data.Dataset` of NumPy arrays, kept in variables on the host.
 
         Args:
-            numpy_input: A nest of arrays of one length; each is cut along its
-                first axis, a list of arrays is stacked.
-            session: For TensorFlow 1's graphs, which initialise variables in one.
+            numpy_input: A nest of arrays of one length. Each array is cut along its first axis; a
+                list of arrays is stacked.
+            session: A session of TensorFlow 1, whose graphs initialise variables in it.
         """
         return self.extended.experimental_make_numpy_dataset(numpy_input, session=session)
 
 
 class ModelParallelism:
-    """Keeps the annotations that TensorFlow's methods make."""
+    """The methods for model parallelism, which also record TensorFlow's annotations."""
 
     extended: Any
 
@@ -184,33 +184,32 @@ class ModelParallelism:
 class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrategyV2):  # type: ignore[misc]
     """A `tf.distribute.TPUStrategy` whose TPU is made of virtual CPU cores.
 
-    Everything that does not need a chip is TensorFlow's own: variables, input
-    pipelines, `reduce`, `gather`, `scope`, and the refusal of what a TPU
-    refuses. A replica function is traced once and called for all replicas.
+    Everything that does not need a chip is TensorFlow's own: variables, input pipelines, `reduce`,
+    `gather`, `scope`, and the refusal of code that a TPU refuses. A replica function is traced once
+    and called for all replicas.
 
     Args:
         tpu: A TPU type such as `"v3-8"` or `"v5e-8"`, a number of cores, or a
             `VirtualTPUClusterResolver`.
-        device_assignment: Which cores form a replica, from
-            `tf.tpu.experimental.DeviceAssignment.build`; by default every core
-            is a replica.
-        spmd: Whether tensors are partitioned over a replica's logical devices
-            by XLA's SPMD partitioner.
-        strict: Whether what a TPU refuses is refused: all rules (True), none, or
-            a mapping from a rule's name to whether it holds.
-        arithmetic: `"tpu"` to multiply matrices as a TPU does: float32 numbers are rounded
-            to bfloat16, and products are summed in float32. `"cpu"` for float32. By default
-            what `TPUNB_ARITHMETIC` says, else `"cpu"`.
-        at_once: How many replicas of a process run at a time, which changes the memory
-            that a step takes and not its numbers; by default as many as it has processors.
-        joined: Whether one operation does for all replicas what each would do, on their
-            values joined in one tensor, which takes the memory of all at once. By default
-            where that is a small part of the machine's, unless `at_once` is given.
+        device_assignment: The cores that form each replica, from
+            `tf.tpu.experimental.DeviceAssignment.build`; by default every core is a replica.
+        spmd: Whether XLA's SPMD partitioner partitions tensors over a replica's logical devices.
+        strict: The rules of a TPU that are enforced: all rules (True), none, or a mapping from a
+            rule's name to whether it holds.
+        arithmetic: `"tpu"` multiplies matrices as a TPU does: float32 numbers are rounded to
+            bfloat16, and products are summed in float32. `"cpu"` multiplies in float32. The default
+            is the value of `TPUNB_ARITHMETIC`, or `"cpu"`.
+        at_once: The number of replicas of a process that run at a time. It changes the memory that
+            a step takes, and not its numbers. By default it is the number of the process's
+            processors.
+        joined: Whether one operation does the work of all replicas, on their values joined in one
+            tensor. This takes the memory of all replicas at once. By default, values are joined if
+            they take a small part of the machine's memory, unless `at_once` is given.
 
     Raises:
-        AcceleratorTypeError: There is no such TPU type.
-        ArithmeticNameError: There is no such arithmetic.
-        AtOnceError: Less than one replica is to run at a time.
+        AcceleratorTypeError: The TPU type does not exist.
+        ArithmeticNameError: The arithmetic does not exist.
+        AtOnceError: `at_once` is less than one replica.
         VirtualDevicesError: TensorFlow has started with too few devices.
     """
 
@@ -226,7 +225,7 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
         joined: bool | None = None,
     ) -> None:
         warn_if_newer(tf.__version__)
-        # TPUStrategyV2's own __init__ makes a TPUExtended, hence its parent's.
+        # TPUStrategyV2's own __init__ makes a TPUExtended, so its parent's __init__ is called.
         resolver = tpu if isinstance(tpu, VirtualTPUClusterResolver) else None
         resolver = resolver or VirtualTPUClusterResolver(tpu)
         super(TPUStrategyV2, self).__init__(
@@ -245,7 +244,7 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
 
 
 class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
-    """`TPUExtended` with virtual cores in place of the chip's."""
+    """`TPUExtended` with virtual cores instead of a chip's cores."""
 
     def __init__(
         self,
@@ -273,7 +272,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         self._assign_input_workers(devices)
         self.accelerator = resolver.accelerator
         self.strictness = strictness
-        # The same function for all eager runs of one, so that it is traced once.
+        # All eager runs of a function share one graph function, so that it is traced once.
         self.in_graph = functools.lru_cache(maxsize=64)(tf.function)
         self.recorder = Recorder(self._tpu_devices.shape[1])
         memory, called = _memory(resolver.accelerator, self._tpu_devices.shape[1])
@@ -295,7 +294,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def computing(self, arithmetic: Arithmetic) -> Iterator[None]:
-        """Replica functions that are traced inside multiply so."""
+        """Use an arithmetic for replica functions that are traced inside."""
         before = self._options
         self._options = dataclasses.replace(before, arithmetic=arithmetic)
         try:
@@ -317,7 +316,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         return self._update_once(var, copies, fn, args, kwargs)
 
     def _update_once(self, var: Any, copies: Copies, fn: Any, args: Any, kwargs: Any) -> Any:
-        """Changes the copies that share a resource once; as TPUExtended's `_update` otherwise."""
+        """Change the copies that share a resource once; otherwise act as TPUExtended does."""
         updates: list[Any] = []
         for replica, copy in enumerate(var.values):
             if copies.first(replica) != replica:
@@ -344,7 +343,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def experimental_logical_device(self, logical_device_id: int) -> Iterator[None]:
-        """Places variables and operations on a logical device, and keeps which."""
+        """Place variables and operations on a logical device, and record it."""
         with (
             super().experimental_logical_device(logical_device_id),
             self.recorder.operations(logical_device_id),
@@ -378,17 +377,17 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         return variable
 
     def read_rows(self, copies: Copies) -> Sequence[Any] | None:
-        """Reads what each replica has of a variable, in the graph that is built, if it may be."""
+        """Read each replica's value of a variable in the graph that is built, if possible."""
         return read_rows(copies, self._options)
 
     def _experimental_run_steps_on_iterator(
         self, fn: Any, multi_worker_iterator: Any, iterations: int, initial_loop_values: Any = None
     ) -> Any:
-        # As TPUExtended, which asks no iterations of a strategy that runs one step.
+        # TPUExtended also ignores `iterations` if the strategy runs one step at a time.
         steps = 1 if self.steps_per_run == 1 else iterations
         on_replicas = functools.partial(replicate, options=self._options)
         replicas = len(self._options.cores)
-        # TensorFlow 1's metrics make their values there, outside of the steps.
+        # TensorFlow 1's metrics make their values there, outside the steps.
         self._outer_control_flow_context = OuterGraph()
         try:
             return run_steps(
@@ -400,7 +399,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
     def _tpu_function_creator(
         self, fn: Callable[..., Any], options: tf.distribute.RunOptions | None
     ) -> Any:
-        """The function that calls `fn` on every replica; the counterpart of TPUExtended's."""
+        """Return the function that calls `fn` on every replica, replacing TPUExtended's."""
         options = options or tf.distribute.RunOptions()
         if tf.executing_eagerly() and fn in self._tpu_function_cache:
             return self._tpu_function_cache[fn]
@@ -436,7 +435,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
     # Input.
 
     def _assign_input_workers(self, devices: VirtualDevices) -> None:
-        """One input pipeline for each host, feeding the first core of its replicas."""
+        """Assign an input pipeline to each host, which feeds the first core of its replicas."""
         host_of = {
             core: host
             for host, cores in zip(devices.hosts, devices.cores, strict=True)
@@ -467,14 +466,14 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         return with_settled_types(distributed)
 
     def _hosts_are_in_one_place(self) -> bool:
-        """Return whether there are several hosts, alike, which are one device of this process."""
+        """Return whether several hosts of equal size are one device of this process."""
         fed = self._device_input_worker_devices
         places = {self._options.place_of(host) for host in fed}
         alike = len(set(map(len, fed.values()))) == 1
         return len(fed) > 1 and alike and len(places) == 1 and not any(map(is_elsewhere, places))
 
     def _distribute_once(self, dataset: tf.data.Dataset) -> Any:
-        """Distributes a dataset as the hosts would, by one input pipeline for all."""
+        """Distribute a dataset as the hosts would, with one input pipeline for all."""
         fed = self._device_input_worker_devices
         cores = list(itertools.chain.from_iterable(fed.values()))
         order = replicas_of_parts(len(fed), len(cores) // len(fed))
@@ -513,7 +512,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
 def _prepared(
     inputs: list[Any], options: tf.distribute.RunOptions, strictness: Strictness
 ) -> list[Any]:
-    """The replicas' arguments, checked and padded as the options of the run say."""
+    """Return the replicas' arguments, checked and padded according to the options of the run."""
     if not options.experimental_enable_dynamic_batch_size:
         return inputs
     if strictness.holds("unknown-rank"):
@@ -524,16 +523,16 @@ def _prepared(
 
 
 def _pads_dynamically(options: tf.distribute.RunOptions) -> bool:
-    """Return whether XLA pads arguments of sizes that are not fixed, unseen by the function."""
-    # Some pass the class of the options in place of an instance, which TensorFlow lets pass.
+    """Return whether XLA pads arguments of open sizes, unnoticed by the function."""
+    # Some programs pass the class of the options instead of an instance, which TensorFlow allows.
     padder = getattr(options.experimental_xla_options, "enable_xla_dynamic_padder", True)
     return bool(options.experimental_enable_dynamic_batch_size and padder)
 
 
 def _memory(accelerator: Accelerator, cores: int) -> tuple[int, str]:
-    """A replica's memory in bytes, and what has it.
+    """Return a replica's memory in bytes, and the name of the cores that have it.
 
-    A plain number of cores has that of the type with the most: no TPU has more.
+    A plain number of cores has the memory of the TPU type with the most: no TPU has more.
     """
     size = (accelerator.hbm_bytes or largest_memory()) * cores
     name = accelerator.name if accelerator.hbm_bytes else "the largest TPU"

@@ -10,12 +10,12 @@ from tpunb.errors import TpunbError, nearest
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """Something that a TPU does otherwise than a CPU.
+    """A difference between a TPU and a CPU.
 
     Attributes:
-        name: By which it is switched off.
+        name: The name by which the rule is switched off.
         refuses: Whether it raises; otherwise it warns.
-        on_tpu: What a TPU does.
+        on_tpu: The behavior of a TPU.
     """
 
     name: str
@@ -124,16 +124,16 @@ RULES: tuple[Rule, ...] = (
 """All rules; the catalogue of errors has the causes and the fixes."""
 
 REFUSED = frozenset(rule.name for rule in RULES if rule.refuses)
-"""The names of those that raise."""
+"""The names of the rules that raise."""
 
 UNCHECKED = "It runs here; whether a TPU compiles it is not known."
-"""The advice where nothing is known of a function."""
+"""The advice if nothing is known of a function."""
 
 _NAMES = tuple(rule.name for rule in RULES)
 
 
 class RuleError(TpunbError, ValueError):
-    """There is no rule of this name."""
+    """A rule that does not exist."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,21 +141,21 @@ class Strictness:
     """The rules that hold.
 
     Attributes:
-        off: The names of those that do not.
+        off: The names of the rules that do not hold.
     """
 
     off: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, strict: bool | Mapping[str, bool] | Strictness) -> Strictness:
-        """Reads what a user gives as `strict`.
+        """Return the rules that a user passes as `strict`.
 
         Args:
-            strict: True for all rules, False for none, or a mapping that says
-                of single rules whether they hold; the others do.
+            strict: True for all rules, False for none, or a mapping from names of rules to whether
+                they hold; the other rules hold.
 
         Raises:
-            RuleError: There is no such rule.
+            RuleError: The rule does not exist.
         """
         if isinstance(strict, Strictness):
             return strict
@@ -166,7 +166,7 @@ class Strictness:
         return cls() if strict else cls(frozenset(_NAMES))
 
     def holds(self, name: str) -> bool:
-        """Returns whether a rule holds."""
+        """Return whether a rule holds."""
         return name not in self.off
 
     @property

@@ -1,7 +1,7 @@
-"""TensorFlow's runtime without its Python API, for processes that run what others have traced.
+"""TensorFlow's runtime without its Python API, for processes that run functions traced elsewhere.
 
-Importing only the modules that are needed takes half a second in place of three or four,
-and half the memory.
+Importing only the necessary modules takes half a second instead of three or four, and half the
+memory.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _PACKAGE = "tensorflow"
 
 
 def leave_out_python_api() -> None:
-    """Makes TensorFlow's modules importable without running its `__init__`, which imports them all.
+    """Make TensorFlow's modules importable without running its `__init__`, which imports them all.
 
-    For a process of its own: `import tensorflow` gives an empty module afterwards. Where
+    Use it in a process of its own: `import tensorflow` gives an empty module afterwards. If
     TensorFlow has been imported already, nothing changes.
     """
     spec = importlib.util.find_spec(_PACKAGE)
@@ -47,7 +47,7 @@ class ServerRuntime(NamedTuple):
 
 
 def server_runtime() -> ServerRuntime:
-    """Imports what a server needs, without the Python API where it has not been imported."""
+    """Import a server's parts, without the Python API unless that is imported already."""
     leave_out_python_api()
     from tensorflow.core.protobuf.config_pb2 import ConfigProto
     from tensorflow.python.framework.errors_impl import OpError

@@ -1,7 +1,7 @@
-"""TensorFlow's state of the process, as far as it has no public way to it.
+"""TensorFlow's state of the process that has no public API.
 
-Only this module uses these private attributes; `tests/virtual/test_tensorflow_adapters.py` lists
-them and tells when a release of TensorFlow no longer has one.
+Only this module uses these private attributes. `tests/virtual/test_tensorflow_adapters.py` lists
+them and reports if a release of TensorFlow no longer has them.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tpunb.virtual._tensorflow import (
 
 
 def has_started() -> bool:
-    """Return whether TensorFlow's context runs, after which devices cannot be added."""
+    """Return whether TensorFlow's context is running, after which devices cannot be added."""
     return context.context()._context_handle is not None
 
 
 def forget_cluster() -> None:
-    """Has TensorFlow forget the cluster that it could not connect to."""
+    """Make TensorFlow forget the cluster that it could not connect to."""
     context.context()._server_def = None
 
 
 @contextlib.contextmanager
 def soft_placement() -> Iterator[None]:
-    """Soft device placement, which is unset afterwards if it was: a TPU tells that from unset."""
+    """Turn on soft device placement, then restore it: a TPU distinguishes off from unset."""
     before = context.context()._soft_device_placement
     tf.config.set_soft_device_placement(True)
     try:
@@ -45,33 +45,34 @@ def soft_placement() -> Iterator[None]:
 
 
 def default_strategy() -> Any:
-    """The strategy outside of any scope."""
+    """Return the strategy outside any scope."""
     return distribute_lib._get_default_strategy()
 
 
 def initialized_tpu_systems() -> dict[str, Any]:
-    """The topologies of the TPU systems that are initialized, by their names."""
+    """Return the topologies of the TPU systems that are initialized, by their names."""
     return tpu_strategy_util._INITIALIZED_TPU_SYSTEMS  # type: ignore[no-any-return]
 
 
 def cancelling() -> Any:
-    """Provide the cancellation manager for the function that TensorFlow calls, or None."""
+    """Return the cancellation manager for the function that TensorFlow calls, or None."""
     return cancellation._active_context
 
 
 def set_cancelling(manager: Any) -> None:
-    """Sets what `cancelling` returns."""
+    """Set the manager that `cancelling` returns."""
     cancellation._active_context = manager
 
 
 def padded_for_replicas(
     tensors: list[list[Any]], shapes: list[tf.TensorShape | None], *, to_power_of_two: bool
 ) -> list[list[Any]]:
-    """Each replica's tensors, padded to one shape; behind them are their sizes before.
+    """Return each replica's tensors, padded to one shape and followed by their former sizes.
 
     Args:
         tensors: The tensors of each replica.
-        shapes: A shape for each tensor, with None where it is padded; None for one that is not.
+        shapes: A shape for each tensor, with None for each padded axis; None for a tensor without
+            padding.
         to_power_of_two: Whether they are padded to a power of two, not to the longest.
     """
     spec = tpu.PaddingSpec.POWER_OF_TWO if to_power_of_two else None
@@ -81,7 +82,7 @@ def padded_for_replicas(
 
 @contextlib.contextmanager
 def restoring_as_one_task(saver: MultiDeviceSaver) -> Iterator[None]:
-    """Has a saver restore as if all of its variables belonged to one task."""
+    """Make a saver restore as if all of its variables belonged to one task."""
     tasks, saver._num_unique_tasks = saver._num_unique_tasks, 1
     try:
         yield

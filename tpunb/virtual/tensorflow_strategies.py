@@ -1,7 +1,7 @@
 """TensorFlow's three TPU strategies under their own names, on the virtual TPU.
 
-They take the arguments of the classes that they stand in for, and are subclasses
-of these: what asks `isinstance` gets the answer of a TPU.
+They take the arguments of the classes that they replace, and are subclasses of these: `isinstance`
+gives the same answer as on a TPU.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class TPUStrategyV2(VirtualTPUStrategy):
 
     Args:
         tpu_cluster_resolver: A `VirtualTPUClusterResolver`; a v5e-8 by default.
-        experimental_device_assignment: Which cores form a replica; by default
-            every core is one.
-        experimental_spmd_xla_partitioning: Whether tensors are partitioned over
-            a replica's logical devices by XLA's SPMD partitioner.
+        experimental_device_assignment: The cores that form each replica; by default every core is a
+            replica.
+        experimental_spmd_xla_partitioning: Whether XLA's SPMD partitioner partitions tensors over a
+            replica's logical devices.
 
     Raises:
-        TypeError: The resolver is not one of a virtual TPU.
+        TypeError: The resolver is not a virtual TPU's.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class TPUStrategy(VirtualTPU, NumpyDatasets, private.TPUStrategy):  # type: igno
 
     Args:
         tpu_cluster_resolver: A `VirtualTPUClusterResolver`; a v5e-8 by default.
-        device_assignment: Which cores form a replica; by default every core is one.
+        device_assignment: The cores that form each replica; by default every core is a replica.
 
     Raises:
-        TypeError: The resolver is not one of a virtual TPU.
+        TypeError: The resolver is not a virtual TPU's.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class TPUStrategyV1(VirtualTPU, private.TPUStrategyV1):  # type: ignore[misc]
     Args:
         tpu_cluster_resolver: A `VirtualTPUClusterResolver`; a v5e-8 by default.
         steps_per_run: Steps between two returns to the host; 1 by default.
-        device_assignment: Which cores form a replica; by default every core is one.
+        device_assignment: The cores that form each replica; by default every core is a replica.
 
     Raises:
-        TypeError: The resolver is not one of a virtual TPU.
+        TypeError: The resolver is not a virtual TPU's.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ STAND_INS: dict[type, type] = {
     private.TPUStrategy: TPUStrategy,
     private.TPUStrategyV1: TPUStrategyV1,
 }
-"""TensorFlow's strategies, each with the one that stands in for it."""
+"""TensorFlow's strategies, each with its replacement."""
 
 
 def _extended(
@@ -123,7 +123,7 @@ def _extended(
 
 
 def _resolver(resolver: Any) -> VirtualTPUClusterResolver:
-    """The resolver of a virtual TPU, where None means the one that stands in."""
+    """Return the resolver of a virtual TPU; None means the default TPU."""
     if resolver is None:
         return VirtualTPUClusterResolver(DEFAULT_TPU)
     if not isinstance(resolver, VirtualTPUClusterResolver):

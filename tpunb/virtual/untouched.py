@@ -1,8 +1,8 @@
-"""Objects as they were: what tracing has built, cached or counted in them is undone.
+"""Restoration of objects: everything that tracing built, cached or counted in them is undone.
 
-Libraries build lazily: the first trace of a Keras step makes an optimizer's variables, a metric's,
-and functions that call them. Where the trace is only looked at, all of these are of a graph that
-nobody will run.
+Libraries build lazily: the first trace of a Keras step makes the variables of an optimizer and of
+metrics, and functions that call them. If the trace is only examined, all of these belong to a graph
+that will never run.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _GLOBALS = {
     "keras.src.backend.common.global_state": ("GLOBAL_STATE_TRACKER",),
     "tf_keras.src.backend": ("PER_GRAPH_OBJECT_NAME_UIDS", "_SEED_GENERATOR"),
 }
-"""Where the versions of Keras count names and seeds."""
+"""The global state in which the versions of Keras count names and seeds."""
 
 
 @contextlib.contextmanager
 def untouched(*roots: Any) -> Iterator[None]:
-    """Gives objects, and all that they hold or use, back the state that they had before.
+    """Restore the state of objects, and of all objects that they hold or use, after the block.
 
-    What functions' own code notes in lists and names of theirs stays, unless it is variables,
-    models or the like.
+    Changes that functions' own code makes to its lists and names stay, unless these changes contain
+    variables, models or the like.
 
     Args:
         roots: Functions, models, and their arguments.
@@ -64,14 +64,15 @@ def untouched(*roots: Any) -> Iterator[None]:
 
 
 def remembered(*roots: Any) -> Callable[[], None]:
-    """Return a function that gives objects back the state that they have now; see `untouched`."""
+    """Return a function that restores objects to their present state; see `untouched`."""
     state = _State()
     for root in roots:
         state.keep(root, own=False)
     for name, variables in _GLOBALS.items():
         for variable in variables:
             state.keep(getattr(sys.modules.get(name), variable, None), own=True)
-    seeds = getattr(context.context(), "_rng", None)  # of TensorFlow, once it has a seed
+    # TensorFlow's generator, which exists once it has a seed.
+    seeds = getattr(context.context(), "_rng", None)
     state.keep((random._inst, seeds), own=True)
     generator = np.random.get_state()
 
@@ -87,7 +88,7 @@ class _State:
     """The values that objects held.
 
     Attributes:
-        restorers: Each gives an object back what it held.
+        restorers: Functions that each restore the values of one object.
     """
 
     def __init__(self) -> None:
@@ -95,7 +96,7 @@ class _State:
         self._seen: dict[int, Any] = {}
 
     def keep(self, root: Any, *, own: bool) -> None:
-        """Keeps an object's state, and that of all that it reaches.
+        """Keep the state of an object, and of all objects that it reaches.
 
         Args:
             root: The object.
@@ -136,7 +137,7 @@ class _State:
         before = kind(value)
 
         def restore() -> None:
-            # By the methods of the kind: a library's own may note each change.
+            # Called on the base class, because a library's own methods may record each change.
             now = kind(value)
             added = now.values() if isinstance(now, dict) else now
             if not own and not any(map(_is_state, added)):
@@ -162,9 +163,9 @@ class _State:
         self.restorers.append(restore)
 
     def _used(self, function: types.FunctionType) -> Iterator[tuple[Any, bool]]:
-        """Return a function's closure, and the globals that it and its inner functions name."""
+        """Yield a function's closure, and the globals that it and its inner functions name."""
         for cell in function.__closure__ or ():
-            with contextlib.suppress(ValueError):  # it is empty
+            with contextlib.suppress(ValueError):  # the cell is empty
                 yield cell.cell_contents, False
                 self._keep_binding(
                     functools.partial(getattr, cell, "cell_contents"),
@@ -195,7 +196,7 @@ class _State:
 
 
 def _is_state(value: Any) -> bool:
-    """Return whether it is a variable, a model or the like."""
+    """Return whether a value is a variable, a model or the like."""
     return isinstance(value, (Trackable, distribute_values.DistributedValues)) or _is_of_keras(
         value
     )
@@ -209,7 +210,7 @@ def _are_same(one: Any, other: Any) -> bool:
 
 
 def _is_looked_into(value: Any) -> bool:
-    """Return whether an object may hold what a trace has made."""
+    """Return whether an object may hold results of a trace."""
     if isinstance(value, _NEVER) or tf.is_tensor(value):
         return False
     if isinstance(value, _HELD) or _is_of_functions(value):
@@ -225,5 +226,5 @@ def _is_of_keras(value: Any) -> bool:
 
 
 def _is_of_functions(value: Any) -> bool:
-    """Return whether it is a `tf.function` or a part of one, such as its cache."""
+    """Return whether a value is a `tf.function` or a part of it, such as its cache."""
     return type(value).__module__.startswith(_OF_FUNCTIONS)

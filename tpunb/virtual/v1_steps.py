@@ -20,20 +20,20 @@ def run_steps(
     replicate: Callable[[Callable[..., Any], Sequence[Sequence[Any]]], list[Any]],
     replicas: int,
 ) -> Any:
-    """Runs steps on the replicas, each on the next batch.
+    """Run steps on the replicas, each on the next batch.
 
-    The counterpart of `TPUExtended._experimental_run_steps_on_iterator`.
+    This is the counterpart of `TPUExtended._experimental_run_steps_on_iterator`.
 
     Args:
-        fn: A step; takes the context, in which it may set outputs, and the batch.
+        fn: A step. It takes the context and the batch, and may set outputs in the context.
         iterator: Gives a batch for each replica.
-        iterations: How many steps to run.
+        iterations: The number of steps to run.
         initial: The nest of the outputs' values before the first step.
-        replicate: Calls a function on every replica, with the arguments of each.
-        replicas: How many there are.
+        replicate: Calls a function on every replica, with each replica's arguments.
+        replicas: The number of replicas.
 
     Returns:
-        The context: `run_op` runs the steps, `last_step_outputs` are the last's.
+        The context: `run_op` runs the steps, and `last_step_outputs` are the last step's outputs.
     """
     context = input_lib.MultiStepContext()
 
@@ -41,7 +41,7 @@ def run_steps(
         result = fn(context, batch)
         outputs = tf.nest.flatten(context.last_step_outputs)
         with tf.control_dependencies([] if result is None else tf.nest.flatten(result)):
-            # A step without outputs gives a number: what waits for it has run the step.
+            # A step without outputs returns a number, so that waiting for the number runs the step.
             return [tf.identity(output) for output in outputs or [tf.constant(0)]]
 
     def steps(*_: Any) -> list[Any]:
@@ -60,8 +60,8 @@ def run_steps(
 class OuterGraph:
     """The graph around the steps, as the control flow context that TensorFlow's metrics enter.
 
-    They make the operation that gives their value there: it is for after the steps, on the
-    host. On a TPU all is in one graph, and leaving a context is enough.
+    There, metrics make the operation that gives their value, which is read after the steps, on the
+    host. On a TPU everything is in one graph, and leaving a context is enough.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class OuterGraph:
 
 
 def _repeated(steps: Callable[..., list[Any]], iterations: int, start: Sequence[Any]) -> list[Any]:
-    """The outputs of the last of several steps."""
+    """Return the outputs of the last of several steps."""
     last: list[Any]
     _, *last = tf.while_loop(
         lambda done, *_: done < iterations,

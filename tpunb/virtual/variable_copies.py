@@ -1,37 +1,38 @@
-"""Where the copies of a strategy's variables are kept.
+"""The places where the copies of a strategy's variables are kept.
 
-A variable has a copy on each replica. The cores of a process have one memory, so that copies are
-kept together there in one resource, as long as that makes no difference:
+A variable has a copy on each replica. The cores of a process share one memory, so copies are kept
+together there in one resource, as long as that makes no difference:
 
-- *One value*: a mirrored variable has the same value on all replicas. One resource holds it, a
-  step takes one handle in place of one for each core, and assigns once.
+- *One value*: a mirrored variable has the same value on all replicas. One resource holds it. A step
+  takes a single handle instead of one for each core, and assigns once.
 - *Rows*: a variable whose replicas have values of their own (`ON_READ`: a metric's counts) is one
   resource with a row for each replica. A step reads or assigns all rows at once.
-- *Separate*: each copy has a resource of its own. That is the general form, in which everything
-  works as on a TPU, and each step takes longer.
+- *Separate*: each copy has a resource of its own. In this general form everything works as on a
+  TPU, and each step takes longer.
 
-Copies begin together and may become separate, once. `Divergence.separate` (`replicate/
-divergence.py`) does that, for one of three reasons:
+Copies begin together and may become separate, once. `Divergence.separate`
+(`replicate/divergence.py`) does that, for one of three reasons:
 
 - A replica function is traced that gives copies of a mirrored variable different values, or that
   changes rows in a way that has no form for all rows.
-- Code takes the handle of one copy, `v.values[2].handle`. What it does with the handle is not
-  known. TensorFlow's methods that assign to a copy take its handle, too.
+- Code takes the handle of one copy, `v.values[2].handle`, and it is not known what the code does
+  with the handle. TensorFlow's methods that assign to a copy take its handle, too.
 - A graph or a tape keeps a handle of one copy to read it.
 
-TensorFlow's methods that only read a copy are known (`copy_views.py`), and change nothing. Nor
-does TensorFlow's code that gives all copies of a variable one value: `v.assign(5.0)`.
+TensorFlow's methods that only read a copy are known (`copy_views.py`), and change nothing.
+TensorFlow's code that gives all copies of a variable one value, such as `v.assign(5.0)`, changes
+nothing either.
 
 So `v.values[2].assign(5.0)` on a mirrored variable does this:
 
-- *Before a step*: the copies become separate, and the third one gets the value. Functions that
-  are traced later take a handle for each copy.
-- *After a step*: the same, and the functions that took the copies for one are written anew.
+- *Before a step*: the copies become separate, and the third copy gets the value. Functions that are
+  traced later take a handle for each copy.
+- *After a step*: the same, and the functions that relied on one value are rewritten.
 - *During a step*, in another thread or in a callback of the step: TensorFlow's runtime holds the
-  old function. It would go on to update the shared resource alone, so that the assignment is
-  refused (`FailedPreconditionError`) and nothing changes.
+  old function. It would continue to update only the shared resource. So the assignment is refused
+  (`FailedPreconditionError`) and nothing changes.
 
-A row is assigned alone without any of this: the copies stay together.
+Assigning a single row has none of these effects: the copies stay together.
 """
 
 from __future__ import annotations
@@ -67,10 +68,10 @@ numbers = itertools.count()
 
 
 def leads(devices: Sequence[str]) -> list[int]:
-    """Return for each replica the first one on the same device.
+    """Return for each replica the first replica on the same device.
 
     Args:
-        devices: Where each replica's copies of variables are kept.
+        devices: The devices on which the replicas' copies of variables are kept.
     """
     firsts: dict[str, int] = {}
     return [firsts.setdefault(device, k) for k, device in enumerate(devices)]
@@ -83,9 +84,9 @@ class Resource:
     Attributes:
         name: Its name in TensorFlow's runtime.
         dtype: The type of the value.
-        shape: Its shape.
+        shape: The shape of the value.
         handle: Its handle.
-        deleter: Destroys the resource, when neither a copy nor a function needs it any more.
+        deleter: Destroys the resource when no copy and no function needs it any more.
     """
 
     name: str
@@ -96,25 +97,25 @@ class Resource:
 
 
 class _Deleter:
-    """Destroys a resource with the last object that refers to it."""
+    """An owner of a resource, which destroys the resource when nothing refers to the owner."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
     def __del__(self) -> None:
-        # A Pod's workers may have ended before, and TensorFlow itself at the process's end.
+        # A Pod's workers may have ended before, and so may TensorFlow itself at the process's end.
         with contextlib.suppress(Exception), context.eager_mode(), tf.device(self._handle.device):
             tf.raw_ops.DestroyResourceOp(resource=self._handle, ignore_lookup_error=True)
 
 
 class Watcher(Protocol):
-    """A strategy's record of which copies may differ, and of the functions that use them."""
+    """A strategy's record of copies that may differ, and of the functions that use them."""
 
     variables: set[str]
     lock: threading.RLock
 
     def add(self, copies: Copies) -> None:
-        """Keep the copies of a variable in mind."""
+        """Record the copies of a variable."""
 
     def diverge(self, variables: Collection[str]) -> None:
         """Note that copies of variables may differ from now on, and separate them."""
@@ -127,19 +128,19 @@ class Copies:
     """The copies of a mirrored variable.
 
     Args:
-        key: What identifies the variable.
+        key: The key of the variable.
         copies: Its copies: one for each replica, or with model parallelism one for each logical
             device of each replica.
         watcher: The record of the strategy that created the variable.
-        together: Whether the copies on one device share the first one's resource at first.
+        together: Whether the copies on one device share the first copy's resource at first.
 
     Attributes:
-        key: As given.
-        watcher: As given.
-        began_together: As given for `together`.
-        used: Whether there is a function that takes them for one.
-        dtype: The type of their values.
-        shape: The shape of each.
+        key: The key of the variable.
+        watcher: The record of the strategy that created the variable.
+        began_together: Whether the copies on one device shared a resource at first.
+        used: Whether a function exists that relies on the shared resource.
+        dtype: The type of the copies' values.
+        shape: The shape of each copy.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class Copies:
         self._resources: tuple[Resource | None, ...] = ()
         self.dtype, self.shape = copies[0].dtype, copies[0].shape
         self._names = [copy._handle_name for copy in copies]
-        self._copies = [weakref.ref(copy) for copy in copies]  # which refer to this
+        self._copies = [weakref.ref(copy) for copy in copies]  # the copies refer to this object
 
     @property
     def name(self) -> str:
@@ -167,12 +168,12 @@ class Copies:
 
     @property
     def are_together(self) -> bool:
-        """Whether the copies of a process share a resource."""
+        """True if the copies of a process share a resource."""
         return self.began_together and not self._resources
 
     @property
     def are_equal(self) -> bool:
-        """Whether nothing but the engine can have written one copy alone."""
+        """True if only the engine can have written a single copy."""
         return self.key not in self.watcher.variables
 
     @property
@@ -182,7 +183,7 @@ class Copies:
 
     @property
     def resources(self) -> Sequence[Resource | None]:
-        """Each separate copy's own; None for a copy that kept the common one."""
+        """The resource of each separate copy; None for a copy that kept the common resource."""
         return self._resources
 
     def handles(self) -> list[Any]:
@@ -204,7 +205,7 @@ class Copies:
         return self.first(index) == index
 
     def handle_for(self, index: int) -> Any:
-        """Return a copy's handle, for any other code."""
+        """Return a copy's handle for all other code."""
         if not (_now.reads or are_given_one_value(self)):
             self.watcher.diverge({self.key})
         elif self.are_together and not self.keeps(index) and _is_kept():
@@ -215,7 +216,7 @@ class Copies:
     def given_one_value(self) -> Iterator[None]:
         """Allow TensorFlow's code to write the copies, which get the same value."""
         before, _now.given_one_value = _now.given_one_value, self
-        # Another thread may be about to separate them.
+        # Another thread may be about to separate the copies.
         alone = self.watcher.lock if tf.executing_eagerly() else contextlib.nullcontext()
         try:
             with alone:
@@ -224,10 +225,10 @@ class Copies:
             _now.given_one_value = before
 
     def separate(self) -> None:
-        """Give each copy a resource of its own, with the value that it has.
+        """Give each copy a resource of its own, with its present value.
 
-        Only `Divergence` calls it, while no function runs that uses them. Called again, it ends
-        what an interrupt has cut off.
+        Only `Divergence` calls it, while no function that uses the copies runs. A second call
+        completes the work after an interrupt.
         """
         if not self.are_together:
             return
@@ -238,11 +239,11 @@ class Copies:
         self._resources = resources
 
     def _value(self, index: int) -> tf.Tensor:
-        """The value of a copy, while they are together."""
+        """Return the value of a copy, while the copies are together."""
         return tf.raw_ops.ReadVariableOp(resource=self._common[index], dtype=self.dtype)
 
     def _own(self, index: int) -> Resource | None:
-        """Make a resource with a copy's value; None for a copy that keeps the common one."""
+        """Make a resource with a copy's value; None for a copy that keeps the common resource."""
         if self.keeps(index):
             return None
         common, name = self._common[index], f"{_PROCESS}_{next(numbers)}"
@@ -251,7 +252,7 @@ class Copies:
             tf.raw_ops.AssignVariableOp(resource=handle, value=self._value(index))
         handle._handle_data = self.stand_in._handle_data
         handle._name, handle._unique_id = self._names[index], name
-        # What saves a model finds the variable by these.
+        # Code that saves a model finds the variable by these attributes.
         handle._parent_trackable = self._copies[index]
         handle._distributed_container = common._distributed_container
         if self.used:
@@ -260,11 +261,11 @@ class Copies:
 
 
 class RowCopies(Copies):
-    """The copies of a variable of which each replica has its own value.
+    """The copies of a variable that has a separate value on each replica.
 
     Args:
-        key: What identifies the variable.
-        copies: Its copies, one for each replica, which share the first one's resource.
+        key: The key of the variable.
+        copies: Its copies, one for each replica, which share the first copy's resource.
         watcher: The record of the strategy that created the variable.
     """
 
@@ -274,10 +275,11 @@ class RowCopies(Copies):
         with eagerly(), tf.device(self._stand_in.device):
             rows = self._repeated(copies[0].value())
             rows = ResourceVariable(rows, trainable=False, name=self.name)._handle
-        setattr(rows, INDEX, len(copies) - 1)  # a replica function may not read others' values
+        # A replica function may not read other replicas' values.
+        setattr(rows, INDEX, len(copies) - 1)
         rows._distributed_container = self._stand_in._distributed_container
         rows._parent_trackable = self._copies[0]
-        # In a saved model a variable of the shape that a replica sees takes its place.
+        # In a saved model, a variable with the shape that a replica sees replaces it.
         known = copy.deepcopy(rows._handle_data)
         known.shape_and_type[0].shape.CopyFrom(tf.TensorShape(None).as_proto())
         rows._handle_data = known
@@ -286,20 +288,20 @@ class RowCopies(Copies):
 
     @property
     def are_equal(self) -> bool:
-        """Return False: each replica has its own value."""
+        """False: row copies may always differ."""
         return False
 
     @property
     def stand_in(self) -> Any:
-        """A handle of the shape that a replica sees."""
+        """A handle with the shape that a replica sees."""
         return self._stand_in
 
     def keeps(self, index: int) -> bool:
-        """Return False: no copy keeps the rows of all."""
+        """Return False: no copy keeps the resource of all rows."""
         return False
 
     def handle_for(self, index: int) -> Any:
-        """Return a copy's handle, for any code but the engine's."""
+        """Return a copy's handle, for all code but the engine's."""
         if self.are_together and _now.exported is not self:
             self.watcher.separate({self.key})
         return self._handles[index]
@@ -311,12 +313,12 @@ class RowCopies(Copies):
         return own
 
     def row(self, index: int) -> tf.Tensor | None:
-        """Return the value of a copy; None once they are separate."""
+        """Return the value of a copy; None once the copies are separate."""
         with self.watcher.lock:
             return self._value(index) if self.are_together else None
 
     def rows(self, strategy: Any) -> Any | None:
-        """Return the values of all copies of a strategy's variable; None if each is to be read."""
+        """Return the values of all copies of a strategy's variable; None if each must be read."""
         with self.watcher.lock:
             if not self.are_together:
                 return None
@@ -328,12 +330,12 @@ class RowCopies(Copies):
         """Change a copy's row.
 
         Args:
-            index: Which copy.
-            operation: TensorFlow's, that changes rows.
-            value: What the operation is given for this row.
+            index: The copy's index.
+            operation: TensorFlow's operation that changes rows.
+            value: The operation's argument for this row.
 
         Returns:
-            Whether the row was changed: they are together, and the value has their shape.
+            Whether the row was changed: the copies are together, and the value has their shape.
         """
         update = tf.convert_to_tensor(value, self.dtype)
         with self.watcher.lock:
@@ -360,7 +362,7 @@ class RowCopies(Copies):
 
     @contextlib.contextmanager
     def exported(self) -> Iterator[Any]:
-        """Have one variable of a saved model stand for all copies; give the handle of the rows."""
+        """Let one variable of a saved model represent all copies; yield the handle of the rows."""
         before, _now.exported = _now.exported, self
         try:
             yield self._common[0]
@@ -369,12 +371,12 @@ class RowCopies(Copies):
 
 
 class _Now(threading.local):
-    """What TensorFlow does with copies in this thread.
+    """TensorFlow's present use of copies in this thread.
 
     Attributes:
-        reads: How many methods it is in that only read a copy.
-        given_one_value: The copies to which it gives one value.
-        exported: The copies that it puts into a saved model.
+        reads: The number of methods in progress that only read a copy.
+        given_one_value: The copies that are getting one value.
+        exported: The copies that are being put into a saved model.
     """
 
     reads = 0
@@ -402,38 +404,38 @@ def are_given_one_value(copies: Copies) -> bool:
 
 @contextlib.contextmanager
 def eagerly() -> Iterator[None]:
-    """Leave whatever graph is being built, a model's that is saved too."""
+    """Leave the graph that is being built, including the graph of a model that is being saved."""
     with tf.init_scope(), context.eager_mode():
         yield
 
 
 def _is_kept() -> bool:
-    """Return whether what reads a copy now keeps its handle: a graph, or a tape."""
+    """Return whether the reader of a copy keeps its handle, as a graph or a tape does."""
     if not tf.executing_eagerly():
         return not in_save_context()
     return not pywrap_tfe.TFE_Py_TapeSetIsEmpty()
 
 
 def copies_of(variable: Any) -> Copies | None:
-    """Return the copies of a variable, of which one is given; None if no strategy watches them."""
+    """Return all copies of a variable, given one copy; None if no strategy watches them."""
     if isinstance(variable, TPUReplicatedVariable):
         variable = variable._vars[0]
     return getattr(variable, COPIES, None)
 
 
 def handle_of(copy: Any) -> Any:
-    """Return a copy's handle, for the engine, or that of any other variable."""
+    """Return a copy's handle for the engine, or the handle of any other variable."""
     copies = copies_of(copy)
     return copy.handle if copies is None else copies.handle(getattr(copy, INDEX))
 
 
 def replica_of(handle: Any) -> int:
-    """Return the replica whose copy of a variable a handle is; 0 for any other tensor."""
+    """Return the replica whose copy has a handle; 0 for other tensors."""
     return getattr(handle, INDEX, 0)
 
 
 def is_one_value(values: Any) -> bool:
-    """Return whether the copies of a variable are given one value for all, now and later.
+    """Return whether all copies of a variable get one value, now and later.
 
     Args:
         values: Tensors, variables and values of the replicas, in a nest.
@@ -447,5 +449,5 @@ def _is_one(value: Any) -> bool:
     if not isinstance(value, tf.Variable):
         return all(part is parts[0] for part in parts)
     copies = copies_of(parts[0])
-    # A graph would go on to take its copies when they differ.
+    # A graph would continue to take the value's copies after they differ.
     return tf.executing_eagerly() and copies is not None and copies.are_equal

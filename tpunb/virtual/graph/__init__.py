@@ -1,1 +1,1 @@
-"""TensorFlow's functions as graphs to read and to rewrite: what `strict` and `replicate` share."""
+"""TensorFlow's functions as graphs to read and to rewrite, shared by `strict` and `replicate`."""

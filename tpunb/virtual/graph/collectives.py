@@ -1,8 +1,8 @@
 """Cross-replica operations, written out over the replicas of one graph.
 
-A TPU's cores communicate over their links; here all replicas stand in one graph, so
-that a sum over them is one ``AddN`` and an exchange is wiring. Nothing waits for
-a partner at run time, and nothing can hang.
+A TPU's cores communicate over their links. Here all replicas are in one graph, so a sum over them
+is a single ``AddN`` and an exchange is wiring. Nothing waits for a partner at run time, and nothing
+can hang.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tpunb.virtual.graph.function_def import (
 
 
 def groups(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[list[int]]:
-    """The replicas that each group of a cross-replica operation joins.
+    """Return the replicas in each group of a cross-replica operation.
 
     Raises:
         ValueError: The groups depend on data, which a TPU refuses.
@@ -39,7 +39,7 @@ def groups(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[list[int]]:
 
 
 def source_target_pairs(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[tuple[int, int]]:
-    """From which replica to which a ``CollectivePermute`` sends.
+    """Return the source and target replicas of a ``CollectivePermute``.
 
     Raises:
         ValueError: The pairs depend on data, which a TPU refuses.
@@ -48,19 +48,19 @@ def source_target_pairs(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[tup
 
 
 def is_broadcast(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
-    """Return whether a cross-replica operation gives every replica the first one's value."""
+    """Return whether a cross-replica operation gives every replica the first replica's value."""
     if node.op != "CollectivePermute":
         return False
     pairs = source_target_pairs(node, nodes)
-    # One pair is an ordinary permutation that leaves the other replicas without.
+    # One pair is an ordinary permutation that leaves the other replicas without a value.
     return len(pairs) > 1 and not any(source for source, _ in pairs)
 
 
 def check(node: NodeDef, nodes: Mapping[str, NodeDef], num_replicas: int) -> None:
-    """Refuses a cross-replica operation whose partners do not match, as XLA does.
+    """Refuse a cross-replica operation whose partners do not match, as XLA does.
 
     Raises:
-        ValueError: The groups are no partition of the replicas, or the pairs no
+        ValueError: The groups are not a partition of the replicas, or the pairs are not a
             permutation.
     """
     if node.op == "CollectivePermute":
@@ -80,7 +80,7 @@ def check(node: NodeDef, nodes: Mapping[str, NodeDef], num_replicas: int) -> Non
 
 
 def check_all(function: FunctionDef, library: Library, num_replicas: int) -> None:
-    """Refuses cross-replica operations of a function, and of those that it calls, as `check` does.
+    """Refuse mismatched cross-replica operations in a function and in its callees; see `check`.
 
     Raises:
         ValueError: Partners do not match.
@@ -115,21 +115,21 @@ def gives_one_value(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
 
 
 def broadcast_from_first(tensor: Any, num_replicas: int) -> Any:
-    """The first replica's tensor on every replica; for use inside a replica function.
+    """Return the first replica's tensor on every replica; for use inside a replica function.
 
-    A TPU wants each source of a permutation to send to one target only. Nothing
-    is sent here, so that the first may send to all.
+    A TPU requires each source of a permutation to send to one target only. Nothing is sent here, so
+    the first replica may send to all.
     """
     pairs = [[0, replica] for replica in range(num_replicas)]
-    if tensor.dtype == tf.bool:  # which no permutation takes
+    if tensor.dtype == tf.bool:  # a permutation does not take this type
         return tf.cast(tpu_ops.collective_permute(tf.cast(tensor, tf.uint8), pairs), tf.bool)
     return tpu_ops.collective_permute(tensor, pairs)
 
 
 def _constant(node: NodeDef, index: int, nodes: Mapping[str, NodeDef]) -> np.ndarray:
-    """The value of an input that is constant, or computed from constants alone.
+    """Return the value of an input that is constant, or computed from constants alone.
 
-    The gradient of a permutation turns its pairs around, for example.
+    For example, the gradient of a permutation reverses its pairs.
     """
     text = data_inputs(node)[index]
     while text.source in nodes and nodes[text.source].op == "Identity":
@@ -154,7 +154,7 @@ def _constant(node: NodeDef, index: int, nodes: Mapping[str, NodeDef]) -> np.nda
 
 
 def _made_of(name: str, nodes: Mapping[str, NodeDef]) -> list[NodeDef] | None:
-    """A node and all that it is computed from; None if it takes more than constants."""
+    """Return a node and all nodes that it is computed from; None unless all come from constants."""
     pending, made = [name], dict[str, NodeDef]()
     while pending:
         name = pending.pop()

@@ -1,8 +1,8 @@
-"""FunctionDefs: nodes, references, order, effects; types, shapes and constants; nodes written.
+"""FunctionDefs: nodes, references, order, effects; types, shapes and constants; new nodes.
 
-TensorFlow's functions are protocol buffers. A node of a function names its
-inputs in three ways: ``arg`` is an argument of the function, ``node:output:k``
-the k-th tensor of a node's output, and ``^node`` a control dependency.
+TensorFlow's functions are protocol buffers. A node of a function names its inputs in three ways:
+``arg`` is an argument of the function, ``node:output:k`` is the k-th tensor of a node's output, and
+``^node`` is a control dependency.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tpunb.virtual._tensorflow import (
 )
 
 Library = Callable[[str], FunctionDef]
-"""Finds a function by its name."""
+"""A lookup of a function by its name."""
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 COLLECTIVES = frozenset({"CrossReplicaSum", "AllToAll", "CollectivePermute"})
@@ -37,7 +37,7 @@ CONTROL_FLOW = LOOPS | BRANCHES
 SLICE_MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 
 OUTSIDE = "_xla_outside_compilation"
-"""What `tf.compat.v1.tpu.outside_compilation` marks runs on the host, as it was asked to."""
+"""The attribute by which `tf.compat.v1.tpu.outside_compilation` marks nodes to run on the host."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,18 +60,18 @@ class Reference:
 
 @functools.lru_cache(maxsize=2**14)
 def reference(text: str) -> Reference:
-    """Reads ``arg`` or ``node:output:k``."""
+    """Return the reference in a text, ``arg`` or ``node:output:k``."""
     source, colon, rest = text.partition(":")
     return Reference(source, colon + rest)
 
 
 def data_inputs(node: NodeDef) -> list[Reference]:
-    """The tensors that a node takes, in order."""
+    """Return the tensors that a node takes, in order."""
     return [reference(text) for text in node.input if not text.startswith("^")]
 
 
 def control_inputs(node: NodeDef) -> list[str]:
-    """The nodes that must have run before a node."""
+    """Return the nodes that must have run before a node."""
     return [text[1:] for text in node.input if text.startswith("^")]
 
 
@@ -81,7 +81,7 @@ class Returned:
 
     Attributes:
         source: The tensor.
-        type: Its type, as protocol buffers number it.
+        type: The tensor's type, as a number of the protocol buffers.
     """
 
     source: Reference
@@ -95,7 +95,7 @@ def returned(function: FunctionDef) -> list[Returned]:
 
 
 def function_attributes(node: NodeDef) -> Iterator[Any]:
-    """The functions in a node's attributes, whose names may be changed."""
+    """Yield the functions in a node's attributes; their names may be changed."""
     found: dict[str, Sequence[Any]] = {}
     for key, value in node.attr.items():
         kind = value.WhichOneof("value")
@@ -108,7 +108,7 @@ def function_attributes(node: NodeDef) -> Iterator[Any]:
 
 
 def called_functions(node: NodeDef) -> list[str]:
-    """The names of the functions in a node's attributes."""
+    """Return the names of the functions in a node's attributes."""
     return [function.name for function in function_attributes(node)]
 
 
@@ -119,7 +119,7 @@ def is_stateful(node: NodeDef) -> bool:
 
 
 def has_collectives(function: FunctionDef, library: Library) -> bool:
-    """Return whether a function, or one that it calls, contains collectives."""
+    """Return whether a function, or a function that it calls, contains collectives."""
     return any(
         node.op in COLLECTIVES
         or any(has_collectives(library(name), library) for name in called_functions(node))
@@ -128,7 +128,7 @@ def has_collectives(function: FunctionDef, library: Library) -> bool:
 
 
 def has_outside(function: FunctionDef, library: Library) -> bool:
-    """Return whether a function, or one that it calls, is to run on the host in part."""
+    """Return whether a function, or a function that it calls, must run on the host in part."""
     return any(
         OUTSIDE in node.attr
         or any(has_outside(library(name), library) for name in called_functions(node))
@@ -137,11 +137,11 @@ def has_outside(function: FunctionDef, library: Library) -> bool:
 
 
 def needed(function: FunctionDef, *, without: Collection[str] = ()) -> set[str]:
-    """The nodes that a function's results and effects come from; others do not run.
+    """Return the nodes that a function's results and effects come from; other nodes do not run.
 
     Args:
         function: The function.
-        without: Operations that do not count as using what they take.
+        without: Operations that do not count as using their inputs.
     """
     nodes = {node.name: node for node in function.node_def}
     pending = [text.partition(":")[0] for text in function.ret.values()]
@@ -158,7 +158,7 @@ def needed(function: FunctionDef, *, without: Collection[str] = ()) -> set[str]:
 
 
 def in_topological_order(nodes: Iterable[NodeDef]) -> list[NodeDef]:
-    """Nodes so ordered that each comes after all of its inputs."""
+    """Return nodes in an order in which each comes after all of its inputs."""
     by_name = {node.name: node for node in nodes}
     waiting = {
         name: {
@@ -190,8 +190,8 @@ def in_topological_order(nodes: Iterable[NodeDef]) -> list[NodeDef]:
 READS = frozenset({"ReadVariableOp", "VariableShape", "ResourceGather", "ResourceGatherNd"})
 ASSIGNMENTS = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"})
 
-# How the names of operations begin that change a variable; the last two advance
-# a random generator's state.
+# The beginnings of the names of operations that change a variable. The last two advance a random
+# generator's state.
 _WRITERS = ("Assign", "Resource", "Rng", "Stateful")
 
 
@@ -205,7 +205,7 @@ def writes_variables(function: FunctionDef, library: Library) -> bool:
 
 
 def arguments_read(function: FunctionDef, arguments: Collection[str], library: Library) -> set[str]:
-    """Return the arguments whose variables a function reads, or a function that it calls.
+    """Return the arguments whose variables a function, or a function that it calls, reads.
 
     Args:
         function: The function.
@@ -241,14 +241,14 @@ def has_effects(function: FunctionDef, library: Library) -> bool:
 
 
 def only_updates(node: NodeDef) -> bool:
-    """Return whether all that a node gives are new values of variables, of a type it names."""
+    """Return whether a node only gives new values of variables, of a type that it names."""
     definition = op_def_registry.get(node.op)
     has_outputs = definition is None or len(definition.output_arg) > 0
     return not has_outputs and ("dtype" in node.attr or "T" in node.attr)
 
 
 Add = Callable[..., str]
-"""Writes a node: its operation, name, device and inputs, then attributes; gives its name."""
+"""Writes a node, from its operation, name, device, inputs and attributes; returns its name."""
 
 _names = itertools.count()
 
@@ -256,7 +256,7 @@ _names = itertools.count()
 def new_node(
     op: str, name: str, inputs: Sequence[str] = (), device: str = "", **attributes: AttrValue
 ) -> NodeDef:
-    """Makes a node."""
+    """Return a new node."""
     return NodeDef(op=op, name=name, device=device, input=inputs, attr=attributes)
 
 
@@ -268,7 +268,7 @@ def add_node(
     inputs: Sequence[str],
     **attributes: AttrValue,
 ) -> str:
-    """Writes a node into a function and gives its name."""
+    """Write a node into a function and return its name."""
     function.node_def.append(new_node(op, name, inputs, device, **attributes))
     return name
 
@@ -276,14 +276,14 @@ def add_node(
 def new_constant(
     name: str, value: object, kind: dtypes.DType = dtypes.int32, device: str = ""
 ) -> NodeDef:
-    """Makes a constant; its tensor is `name:output:0`."""
+    """Return a new constant; its tensor is `name:output:0`."""
     return new_node("Const", name, (), device, **_of_constant(value, kind))
 
 
 def add_constant(
     add: Add, name: str, device: str, value: object, kind: dtypes.DType = dtypes.int32
 ) -> str:
-    """Writes a constant and gives its tensor."""
+    """Write a constant and return its tensor."""
     return f"{add('Const', name, device, [], **_of_constant(value, kind))}:output:0"
 
 
@@ -293,40 +293,40 @@ def _of_constant(value: object, kind: dtypes.DType) -> dict[str, AttrValue]:
 
 
 def new_name(function: FunctionDef, cores: Sequence[Sequence[str]]) -> str:
-    """A name that no function has, for one that is written for all replicas."""
+    """Return an unused function name, for a function that is written for all replicas."""
     return f"{function.signature.name}_on_{len(cores)}_replicas_{next(_names)}"
 
 
 def argument_name(name: str, replica: int | None = None, core: int = 0) -> str:
-    """The argument for a replica, or for all; `core` is the logical device of a copy."""
+    """Return the argument for a replica, or for all; `core` is the logical device of a copy."""
     text = f"arg_{name}" if replica is None else f"arg_{name}_replica_{replica}"
     return f"{text}_core_{core}" if core else text
 
 
 def instance(name: str, replica: int) -> str:
-    """A node's name on a replica."""
+    """Return a node's name on a replica."""
     return f"{name}/replica_{replica}" if replica else name
 
 
 def integer(value: int) -> AttrValue:
-    """An attribute that is a whole number."""
+    """Return an attribute that is a whole number."""
     return AttrValue(i=value)
 
 
 def type_of(kind: dtypes.DType) -> AttrValue:
-    """An attribute that is a type."""
+    """Return an attribute that is a type."""
     return AttrValue(type=kind.as_datatype_enum)
 
 
 def types_of(kinds: Sequence[dtypes.DType]) -> AttrValue:
-    """An attribute that is a list of types."""
+    """Return an attribute that is a list of types."""
     value = AttrValue()
     value.list.type.extend(kind.as_datatype_enum for kind in kinds)
     return value
 
 
 def set_types(node: NodeDef, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-    """Sets the types of widened control flow; its shapes are left to inference."""
+    """Set the types of widened control flow; its shapes are left to inference."""
     for key, types in (("T", inputs), ("Tin", inputs), ("Tout", outputs)):
         if key in node.attr:
             del node.attr[key].list.type[:]
@@ -341,23 +341,23 @@ def set_types(node: NodeDef, inputs: Sequence[int], outputs: Sequence[int]) -> N
 
 
 def make_identity(node: NodeDef) -> None:
-    """Makes an identity of an annotation, for which a CPU has no kernel."""
+    """Turn an annotation into an identity, because a CPU has no kernel for annotations."""
     node.op = "Identity"
     for key in [key for key in node.attr if key != "T"]:
         del node.attr[key]
 
 
 Sizes = tuple[int, ...]
-"""A shape that is fully known."""
+"""A fully known shape."""
 
 KnownSizes = Mapping[tuple[str, int], Sizes]
-"""The shapes of tensors, by their nodes' names and which of the nodes' tensors they are."""
+"""The shapes of tensors, by their nodes' names and their positions among the nodes' outputs."""
 
 _PASS_ON = frozenset({"Cast", "Identity"})
 
 
 class StaticTensors:
-    """The shapes, types and constants known of a replica function's tensors."""
+    """The known shapes, types and constants of a replica function's tensors."""
 
     def __init__(
         self, function: FunctionDef, nodes: Mapping[str, NodeDef], sizes: KnownSizes
@@ -367,11 +367,11 @@ class StaticTensors:
         self._sizes = sizes
 
     def sizes(self, source: Reference) -> Sizes | None:
-        """The shape of a tensor; None if it is not fully known."""
+        """Return the shape of a tensor; None if it is not fully known."""
         return self.output_sizes(source.source, self.place(source))
 
     def output_sizes(self, name: str, index: int) -> Sizes | None:
-        """The shape of a tensor that a node gives, or of an argument."""
+        """Return the shape of a node's output, or of an argument."""
         known = self._sizes.get((name, index))
         node = self._nodes.get(name)
         if node is not None and node.op == "Const":
@@ -381,7 +381,7 @@ class StaticTensors:
         return known
 
     def node(self, source: Reference) -> NodeDef | None:
-        """The node that gives a tensor; None for an argument."""
+        """Return the node that gives a tensor; None for an argument."""
         return self._nodes.get(source.source)
 
     def bytes_of(self, node: NodeDef) -> float:
@@ -400,14 +400,14 @@ class StaticTensors:
         return 0 if node is None else output_place(node, source)
 
     def dtype(self, source: Reference) -> dtypes.DType:
-        """The type of a tensor."""
+        """Return the type of a tensor."""
         node = self._nodes.get(source.source)
         if node is None:
             return dtypes.as_dtype(self._arguments[source.source])
         return output_types(node)[self.place(source)]
 
     def value(self, source: Reference) -> np.ndarray | None:
-        """The value of a tensor of constants; None if it is not known."""
+        """Return the value of a tensor of constants; None if it is not known."""
         node = self._nodes.get(source.source)
         if node is None:
             return None
@@ -434,7 +434,7 @@ def output_place(node: NodeDef, source: Reference) -> int:
 
 
 def output_types(node: NodeDef) -> list[dtypes.DType]:
-    """The types of all tensors that a node gives."""
+    """Return the types of all tensors that a node gives."""
     types: list[int] = []
     for argument in op_def_registry.get(node.op).output_arg:
         if argument.type_list_attr:

@@ -19,15 +19,15 @@ from tpunb.virtual._tensorflow import (
 from tpunb.virtual.import_tensorflow import quiet_start
 
 RESIZES = frozenset({"ResizeBilinearGrad", "ResizeNearestNeighborGrad"})
-"""Gradients of resizing images, for which TPUs have kernels of their own and XLA has none.
+"""Gradients of resizing images: TPUs have kernels of their own for them, and XLA has none.
 
 Source: tensorflow/core/tpu/kernels/image_resize_ops.cc, in TensorFlow since 2020.
 """
 
-# TensorFlow keeps kernels for each of XLA's devices. Those of TPUs are registered in
-# TPU builds alone; they come from the same source as the CPU's.
+# TensorFlow keeps kernels for each of XLA's devices. Kernels for TPUs are registered only in TPU
+# builds; they come from the same source as the CPU's.
 _DEVICE = "XLA_CPU_JIT"
-# What has no kernel because a pass before the compiler replaces it.
+# Operations without a kernel, because a pass before the compiler replaces them.
 _REPLACED = frozenset(
     {"AllToAll", "CollectivePermute", "CrossReplicaSum", "Placeholder"}
     | {"Enter", "Exit", "LoopCond", "Merge", "NextIteration", "Switch"}
@@ -53,7 +53,7 @@ def compiles(node: NodeDef) -> bool:
     """Return whether XLA has a kernel for a node and its types."""
     if op_def_registry.get(node.op) is None:
         return True  # the name of a function: the compiler opens it
-    if node.op in RESIZES or not _kernels("AddV2"):  # a TensorFlow without XLA's kernels
+    if node.op in RESIZES or not _kernels("AddV2"):  # this TensorFlow lacks XLA's kernels
         return True
     kernels = _kernels(node.op)
     if not kernels:
@@ -82,9 +82,9 @@ def _kernels(op: str) -> Sequence[Any]:
 
 @functools.cache
 def _register() -> None:
-    """Makes TensorFlow register XLA's kernels, which it does when it first compiles.
+    """Make TensorFlow register XLA's kernels, which it does when it first compiles.
 
-    An older XLA logs then, by a copy of Abseil whose level cannot be set.
+    An older XLA then logs through a copy of Abseil whose level cannot be set.
     """
     with quiet_start(), tf.init_scope():
         runtime = context.context()
@@ -99,18 +99,19 @@ def _register() -> None:
                 captured_inputs=[],
                 stage="hlo",
             )
-        except (ValueError, tf.errors.OpError):  # tensorflow-tpu's, which has none for the CPU
+        # The package tensorflow-tpu has no compiler for the CPU.
+        except (ValueError, tf.errors.OpError):
             _register_by_running()
 
 
 def _register_by_running() -> None:
-    """Starts to compile a function that runs, which fails after the kernels are registered."""
+    """Compile a function by running it, which fails after the kernels are registered."""
     with contextlib.suppress(ValueError, tf.errors.OpError), tf.device("CPU:0"):
         tf.function(tf.square, jit_compile=True)(tf.constant(2.0))
 
 
 def _fits(node: NodeDef, limit: Any) -> bool:
-    """Return whether a node's type is among those that a kernel takes."""
+    """Return whether a kernel takes a node's type."""
     if limit.name not in node.attr:
         return True
     value = node.attr[limit.name]

@@ -1,4 +1,4 @@
-"""A function written anew from another one: nodes replaced or left out, calls written out."""
+"""A function rewritten from another function: nodes replaced or left out, calls written out."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tpunb.virtual.graph.kernels import RESIZES, compiles
 
 
 class Rewrite:
-    """Writes a function from another one, which is not changed.
+    """A new function written from another function, which is not changed.
 
-    Nodes are written to `result` in any order, and refer to each other by the names that they
-    have in the old function. `finish` then points every reference at what replaced it.
+    Nodes are written to `result` in any order, and refer to each other by their names in the old
+    function. `finish` then points every reference at the replacement of its target.
     """
 
     def __init__(self, function: FunctionDef) -> None:
@@ -34,21 +34,21 @@ class Rewrite:
         self._waits: dict[str, Sequence[str]] = {}
 
     def keep(self, node: NodeDef) -> NodeDef:
-        """Writes a copy of a node and returns it, to be changed."""
+        """Write a copy of a node and return it for changes."""
         copy = self.result.node_def.add()
         copy.CopyFrom(node)
         return copy
 
     def replace(self, tensors: Mapping[str, str]) -> None:
-        """Has tensors read in place of others, which may be replaced in their turn."""
+        """Replace tensors with others, which may be replaced in turn."""
         self._tensors.update((old, new) for old, new in tensors.items() if old != new)
 
     def drop(self, name: str, waits: Iterable[str] = ()) -> None:
-        """Leaves out a node or an argument."""
+        """Leave out a node or an argument."""
         self._waits[name] = list(waits)
 
     def finish(self) -> FunctionDef:
-        """Points all references at what replaced their targets and returns the new function."""
+        """Point all references at the replacements of their targets and return the new function."""
         for node in self.result.node_def:
             data = [self._tensor(text) for text in node.input if not text.startswith("^")]
             waits = [f"^{name}" for name in self._remaining(control_inputs(node))]
@@ -71,7 +71,7 @@ class Rewrite:
         return text
 
     def _remaining(self, names: Iterable[str]) -> list[str]:
-        """The nodes to wait for, once those that are left out are replaced."""
+        """Return the nodes to wait for, with the replacements of those that are left out."""
         pending, seen = list(names), set[str]()
         remaining: dict[str, None] = {}
         while pending:
@@ -90,12 +90,12 @@ _MUST_COMPILE = "_XlaMustCompile"
 
 
 def inlined(function: FunctionDef, library: Library) -> FunctionDef:
-    """A function in which the bodies of the functions that it calls stand in place.
+    """Return a function in which the calls are replaced by the bodies of the called functions.
 
-    A call that must be compiled by XLA stays a call, unless its body contains
-    collectives or runs on the host in part, as it was asked to or because XLA cannot
-    compile it: then it has to be opened, and a TPU would compile the rest anyway. What a
-    call to the host calls is the host's too.
+    A call that XLA must compile stays a call, with two exceptions: its body contains collectives,
+    or part of the body runs on the host, because the user asked for it or because XLA cannot
+    compile it. Such a call has to be opened, and a TPU would compile the rest anyway. If a call
+    runs on the host, the calls inside it run there too.
     """
     flat = _one_level(function, library)
     while any(_opens(node, library) for node in flat.node_def):
@@ -106,8 +106,8 @@ def inlined(function: FunctionDef, library: Library) -> FunctionDef:
 def _opens(node: NodeDef, library: Library) -> bool:
     """Return whether a node is replaced by the body it calls, or by its inputs."""
     if node.op in _IDENTITIES:
-        # IdentityN is left behind by custom gradients, all-reduce's among them: values
-        # that differ between replicas and values that do not pass it side by side.
+        # Custom gradients, such as all-reduce's, leave IdentityN behind: values that differ between
+        # replicas and values that do not differ pass it side by side.
         return not control_inputs(node) and not node.device
     if node.op not in CALLS:
         return False
@@ -127,7 +127,7 @@ def _opens(node: NodeDef, library: Library) -> bool:
 
 
 def _beyond_the_compiler(function: FunctionDef, library: Library) -> bool:
-    """Return whether XLA has no kernel on a CPU for something in a function."""
+    """Return whether XLA lacks a CPU kernel for something in a function."""
     return any(
         node.op in RESIZES
         or not compiles(node)
@@ -137,10 +137,10 @@ def _beyond_the_compiler(function: FunctionDef, library: Library) -> bool:
 
 
 def _one_level(function: FunctionDef, library: Library) -> FunctionDef:
-    """Writes out the calls of a function, but not those within their bodies."""
+    """Write out the calls of a function, but not the calls within their bodies."""
     rewrite = Rewrite(function)
     for argument in function.signature.input_arg:
-        rewrite.drop(argument.name)  # it is there from the beginning: nothing waits for it
+        rewrite.drop(argument.name)  # an argument exists from the beginning: nothing waits for it
     for node in function.node_def:
         if not _opens(node, library):
             rewrite.keep(node)
@@ -152,7 +152,7 @@ def _one_level(function: FunctionDef, library: Library) -> FunctionDef:
 
 
 def _bypass(identity: NodeDef, rewrite: Rewrite) -> None:
-    """Replaces each output of an identity by its input."""
+    """Replace each output of an identity with its input."""
     sources = data_inputs(identity)
     for index, source in enumerate(sources):
         rewrite.replace({f"{identity.name}:output:{index}": f"{source.source}{source.suffix}"})
@@ -160,12 +160,12 @@ def _bypass(identity: NodeDef, rewrite: Rewrite) -> None:
 
 
 def _write_body(call: NodeDef, body: FunctionDef, rewrite: Rewrite) -> None:
-    """Writes a called function's nodes in place of the call."""
+    """Write a called function's nodes instead of the call."""
     sources = data_inputs(call)
     arguments = {}
     for argument, source in zip(body.signature.input_arg, sources, strict=True):
         arguments[argument.name] = f"{source.source}{source.suffix}"
-        # What waits for an argument waits for what gives it.
+        # A node that waits for an argument waits for the argument's source.
         rewrite.drop(f"{call.name}/{argument.name}", [source.source] if source.suffix else [])
     before = [f"^{name}" for name in control_inputs(call)]
     names = {node.name for node in body.node_def}
@@ -189,8 +189,8 @@ def _write_body(call: NodeDef, body: FunctionDef, rewrite: Rewrite) -> None:
         copy.input.extend(before)
     results = [renamed(body.ret[output.name]) for output in body.signature.output_arg]
     rewrite.replace({f"{call.name}:output:{k}": text for k, text in enumerate(results)})
-    # What waits for the call waits for the body's effects; a body without any
-    # still makes them wait for what the call itself was waiting for.
+    # A node that waits for the call waits for the body's effects. If the body has none, the node
+    # still waits for the nodes that the call was waiting for.
     effects = [f"{call.name}/{name}" for name in body.control_ret.values()]
     effects += [item.source for item in map(reference, results) if item.suffix]
     rewrite.drop(call.name, dict.fromkeys(effects) or control_inputs(call))

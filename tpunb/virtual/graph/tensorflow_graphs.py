@@ -1,7 +1,7 @@
-"""TensorFlow's graphs and functions, as far as it has no public way to them, and their shapes.
+"""Parts of TensorFlow's graphs and functions without a public API, and their shapes.
 
-Only this module uses their private attributes; `tests/virtual/test_tensorflow_adapters.py` lists
-them and tells when a release of TensorFlow no longer has one.
+Only this module uses their private attributes. `tests/virtual/test_tensorflow_adapters.py` lists
+them and reports if a release of TensorFlow no longer has them.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from tpunb.virtual.graph.function_def import CALLS, KnownSizes, Library, Sizes
 
 
 def set_attr(operation: Any, name: str, value: AttrValue) -> None:
-    """Sets an attribute of an operation that is in a graph already."""
+    """Set an attribute of an operation that is in a graph already."""
     operation._set_attr(name, value)
 
 
 def attributes_of_new(
     graph: Any, attributes: Mapping[str, AttrValue]
 ) -> AbstractContextManager[None]:
-    """Gives every operation that a graph gets inside of the block these attributes."""
+    """Give these attributes to every operation that the block adds to a graph."""
     return graph._attr_scope(attributes)  # type: ignore[no-any-return]
 
 
 def run_after(operation: Any, before: Any) -> None:
-    """Makes an operation of a graph wait for another one."""
+    """Make an operation of a graph wait for another operation."""
     operation._add_control_input(before)
 
 
@@ -45,24 +45,24 @@ def is_stateful(operation: Any) -> bool:
 
 
 def functions_of(graph: Any) -> Mapping[str, Any]:
-    """The functions that a graph can call, by name."""
+    """Return the functions that a graph can call, by name."""
     return graph._functions  # type: ignore[no-any-return]
 
 
 def body_of(graph: Any, name: str) -> FuncGraph | None:
-    """The graph of a function that a graph can call, as it was traced, if it is known."""
+    """Return the traced graph of a function that a graph can call; None if it is not known."""
     return getattr(functions_of(graph).get(name), "_cached_graph", None)
 
 
 def add_function(graph: Any, function: Any) -> None:
-    """Lets a graph call a function."""
+    """Make a function callable from a graph."""
     graph._add_function(function)
 
 
 def renew_function(graph: Any, name: str) -> None:
-    """Has a graph take the present definition of a function that it can call, if it can.
+    """Update a graph to the present definition of a function that it can call, if any.
 
-    `wrap_function` registers what its graph holds: it must be the same.
+    `wrap_function` registers the function that its graph holds: it must be the same.
     """
     function = functions_of(graph).get(name)
     if function is not None:
@@ -71,18 +71,18 @@ def renew_function(graph: Any, name: str) -> None:
 
 
 def add_functions_of(graph: Any, other: Any) -> None:
-    """Lets a graph call what another one can call, and what that calls."""
+    """Make all functions that another graph can call, and their callees, callable from a graph."""
     for function in functions_of(other).values():
         graph._add_function_recursive(function)
 
 
 def debug_info(function: atomic_function.AtomicFunction) -> GraphDebugInfo:
-    """The stack traces of the operations of a function."""
+    """Return the stack traces of the operations of a function."""
     return function._bound_context.get_graph_debug_info(function.name)
 
 
 def without_attribute(concrete: Any, name: str) -> None:
-    """Takes an attribute from a concrete function that has not run yet."""
+    """Remove an attribute from a concrete function before its first run."""
     attributes = {key: value for key, value in concrete._attrs.items() if key != name}
     concrete._attrs.pop(name, None)
     atomic_function.from_func_graph(
@@ -95,7 +95,7 @@ def without_attribute(concrete: Any, name: str) -> None:
 
 
 def outermost_graph() -> Any:
-    """The graph of the function that is being traced and that no other one calls."""
+    """Return the graph of the function that is being traced and that no other function calls."""
     graph = ops.get_default_graph()
     while isinstance(outer := getattr(graph, "outer_graph", None), FuncGraph):
         graph = outer
@@ -103,39 +103,39 @@ def outermost_graph() -> Any:
 
 
 def control_flow_context(graph: Any) -> Any:
-    """The control flow context of what a graph gets now; None outside of any."""
+    """Return the control flow context of a graph's next operations; None outside any context."""
     return graph._get_control_flow_context()
 
 
 def set_control_flow_context(graph: Any, context: Any) -> None:
-    """Puts what a graph gets from now on into a control flow context."""
+    """Put a graph's next operations into a control flow context."""
     graph._set_control_flow_context(context)
 
 
 def device_functions(graph: Any) -> Any:
-    """A copy of the stack of devices that a graph's next operation is placed by."""
+    """Return a copy of the stack of devices that a graph's next operation is placed by."""
     return graph._device_function_stack.copy()
 
 
 def registered_gradients() -> frozenset[str]:
-    """The names of the gradients that are registered, custom ones among them."""
+    """Return the names of the registered gradients, including custom gradients."""
     return frozenset(ops.gradient_registry.list())
 
 
 def forget_gradients(names: frozenset[str]) -> None:
-    """Removes registered gradients, which TensorFlow keeps for as long as the process lives."""
+    """Remove registered gradients, which TensorFlow keeps for as long as the process lives."""
     for name in names:
         ops.gradient_registry._registry.pop(name, None)
 
 
 def value_of_handle(handle: Any) -> Any:
-    """The shape and the type of the variable behind a handle; None for anything else."""
+    """Return the shape and type of the variable behind a handle; None for other tensors."""
     data = getattr(handle, "_handle_data", None)
     return data.shape_and_type[0] if data and data.is_set and data.shape_and_type else None
 
 
 def known_sizes(graph: FuncGraph, definition: FunctionDef) -> dict[tuple[str, int], Sizes]:
-    """The shapes that are fully known of what a replica function computes."""
+    """Return the fully known shapes of a replica function's tensors."""
     arguments = zip(definition.signature.input_arg, graph.inputs, strict=True)
     tensors = [((one.name, 0), placeholder) for one, placeholder in arguments]
     for name, operation in named_operations(graph):
@@ -149,7 +149,7 @@ def known_sizes(graph: FuncGraph, definition: FunctionDef) -> dict[tuple[str, in
 
 
 def named_operations(graph: FuncGraph, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The operations of a graph, with the names that they get when all calls are inlined."""
+    """Yield the operations of a graph, with the names that they get when all calls are inlined."""
     for operation in graph.get_operations():
         name = path + operation.name
         yield name, operation
@@ -160,7 +160,7 @@ def named_operations(graph: FuncGraph, path: str = "") -> Iterator[tuple[str, An
 
 
 def body_sizes(graph: FuncGraph, library: Library) -> Callable[[str], KnownSizes]:
-    """Finds the shapes that are known in a function of control flow, by its name."""
+    """Return a lookup of the known shapes in a control flow function, by its name."""
     bodies: dict[str, FuncGraph] = {}
 
     def visit(graph: FuncGraph) -> None:
@@ -175,7 +175,7 @@ def body_sizes(graph: FuncGraph, library: Library) -> Callable[[str], KnownSizes
     @functools.cache
     def sizes(name: str) -> KnownSizes:
         body, definition = bodies.get(name), library(name)
-        # A gradient of a gradient adds to a graph of which there is a definition.
+        # A gradient of a gradient extends a graph after its definition was made.
         if body is None or len(body.inputs) != len(definition.signature.input_arg):
             return {}
         return known_sizes(body, definition)

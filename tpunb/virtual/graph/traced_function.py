@@ -1,8 +1,7 @@
 """A traced replica function, the tensors that it makes, and the lines that its nodes come from.
 
-TensorFlow explains an error at run time by the node that raised it, and finds
-the node's stack trace in its function. Nodes that were copied have to lead back
-to the node that was traced.
+TensorFlow explains an error at run time by the node that raised it, and finds the node's stack
+trace in its function. Copied nodes must lead back to the node that was traced.
 """
 
 from __future__ import annotations
@@ -41,13 +40,14 @@ from tpunb.virtual.graph.tensorflow_graphs import body_of, debug_info
 from tpunb.virtual.variable_copies import handle_of
 
 ANY_SIZE = 8
-"""The size tried in place of one that is known only when the step runs."""
+"""The size that is tried for a size that is known only when the step runs."""
 
 _HANDLES = frozenset({dtypes.resource, dtypes.variant})
 _NO_TENSORS = frozenset({dtypes.resource, dtypes.variant, dtypes.string})
-# They ask for a shape, which is known: TensorFlow's optimizer does not make the tensor for them.
+# These operations ask for a shape that is known, so TensorFlow's optimizer does not make the tensor
+# for them.
 _ASK_SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
-# They stand for a tensor that something else has made.
+# These operations represent a tensor that another operation has made.
 _PASSED_ON = frozenset({"Placeholder", "Identity", "IdentityN", "Reshape"}) | CALLS
 
 
@@ -56,14 +56,14 @@ class Made:
     """A tensor that a replica function makes.
 
     Attributes:
-        node: Its node's name, with those of the calls around it.
-        outermost: The name of the node in the replica function that it belongs to, all
-            calls written out.
-        op: Its operation's type.
-        dtype: Its type.
-        sizes: Its shape.
-        certain: Whether it is made in every step, and not in a branch that may not be taken.
-        hosts: Whether the host makes it, which was asked to, and no core.
+        node: The node's name, prefixed with the names of the calls around it.
+        outermost: The name of the node's outermost ancestor in the replica function, with all calls
+            written out.
+        op: The operation's type.
+        dtype: The tensor's type.
+        sizes: The tensor's shape.
+        certain: Whether every step makes it: it is not in a branch that may not be taken.
+        hosts: Whether the host makes it on request, and not a core.
     """
 
     node: str
@@ -76,12 +76,12 @@ class Made:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The size in bytes."""
         return math.prod(self.sizes) * int(self.dtype.size)
 
     @property
     def text(self) -> str:
-        """Its type and shape for a reader."""
+        """The tensor's type and shape for a reader."""
         return f"{self.dtype.name}{list(self.sizes)}"
 
 
@@ -92,18 +92,18 @@ class TracedFunction:
     Attributes:
         graph: The graph.
         atomic: The same as a function.
-        variables: The variables' handles on the first core, by `id` of the
-            graph's input.
+        variables: The variables' handles on the first core, by `id` of the graph's input.
         device: The first core.
         variables_anywhere: Whether other variables may be used as well.
-        memory: Of a replica's cores, in bytes.
-        cores: What these are called, as in "a core of v5e-8".
-        replicas: How many run it; None for a function that is traced without a strategy.
+        memory: The memory of a replica's cores, in bytes.
+        cores: A description of these cores, such as "a core of v5e-8".
+        replicas: The number of replicas that run it; None for a function that is traced without a
+            strategy.
         open_axes: The axes of its arguments whose sizes are not fixed, by the arguments' places.
-        in_loop: Whether a loop over a distributed dataset gives them, within a `tf.function`: it
-            fixes no batch, as it passes empty batches after the end.
-        fixed: The same function traced at the largest sizes of these axes; None if they are not
-            known, or if there is no such axis.
+        in_loop: Whether its arguments come from a loop over a distributed dataset within a
+            `tf.function`. The loop fixes no batch size, as it passes empty batches after the end.
+        fixed: The same function traced at the largest sizes of these axes; None without such axes,
+            or if the sizes are not known.
     """
 
     graph: Any
@@ -120,46 +120,46 @@ class TracedFunction:
 
     @property
     def is_padded(self) -> bool:
-        """True if a TPU pads arguments to a bound: one replica's are compiled as they come."""
+        """True if a TPU pads arguments to a bound; a single replica's are compiled as they come."""
         return bool(self.open_axes) and self.replicas != 1
 
     @property
     def shapes(self) -> list[tf.TensorShape]:
-        """The shapes of its arguments, at their largest sizes where these are known."""
+        """The shapes of the arguments, at their largest sizes if these are known."""
         own = [tensor.shape for tensor in self.graph.inputs]
         fixed = [] if self.fixed is None else [one.shape for one in self.fixed.graph.inputs]
         return fixed if len(fixed) == len(own) else own
 
     @property
     def is_sized(self) -> bool:
-        """True if the largest sizes of all its arguments are known."""
+        """True if the largest sizes of all arguments are known."""
         pairs = zip(self.graph.inputs, self.shapes, strict=True)
         return all(shape.is_fully_defined() for one, shape in pairs if one.dtype not in _HANDLES)
 
     @functools.cached_property
     def library(self) -> Library:
-        """Finds the functions that it calls."""
+        """The lookup of the functions that it calls."""
         return functools.cache(context.context().get_function_def)
 
     @functools.cached_property
     def definition(self) -> FunctionDef:
-        """The function, its calls written out."""
+        """The function with its calls written out."""
         return inlined(self.atomic.cached_definition, self.library)
 
     @functools.cached_property
     def makes_variables(self) -> bool:
-        """Whether it makes variables: TensorFlow traces it again, without their first values."""
+        """True if it makes variables: TensorFlow traces it again, without their first values."""
         return any(node.op == "VarIsInitializedOp" for node in self.definition.node_def)
 
     @functools.cached_property
     def made(self) -> list[Made]:
-        """The tensors of known size, of loops, branches and calls too, that are really made."""
+        """The tensors of known size that are really made, also in loops, branches and calls."""
         used = needed(self.definition, without=_ASK_SHAPES)
         return list(_made(self.graph, "", used, self.library))
 
 
 def traced_function_of(concrete: Any) -> TracedFunction:
-    """A concrete function that runs on no TPU yet, as one that a core would run."""
+    """Return a concrete function, made for no TPU, as a function that a core would run."""
     graph = concrete.graph
     atomic = atomic_function.from_func_graph(f"{graph.name}_examined_{ops.uid()}", graph, {})
     held = {id(handle_of(variable)) for variable in graph.variables}
@@ -183,8 +183,8 @@ def open_axes(tensors: Sequence[Any], parts: Sequence[bool]) -> dict[int, tuple[
 
     Args:
         tensors: The arguments.
-        parts: For each of them whether it is a part of a composite tensor: TensorFlow pads none
-            of these.
+        parts: For each argument, whether it is a part of a composite tensor. TensorFlow does not
+            pad such parts.
     """
     found: dict[int, tuple[int, ...]] = {}
     for place, (tensor, is_part) in enumerate(zip(tensors, parts, strict=True)):
@@ -196,7 +196,7 @@ def open_axes(tensors: Sequence[Any], parts: Sequence[bool]) -> dict[int, tuple[
 
 
 def _parts_in(signature: Any) -> list[bool]:
-    """For each tensor of a concrete function's signature whether it is a composite tensor's."""
+    """Return whether each tensor of a concrete function's signature is part of a composite."""
     specs = [one for one in tf.nest.flatten(signature) if isinstance(one, tf.TypeSpec)]
     return [
         not isinstance(spec, tf.TensorSpec)
@@ -208,7 +208,7 @@ def _parts_in(signature: Any) -> list[bool]:
 def _made(
     graph: FuncGraph, path: str, used: set[str], library: Library, *, hosts: bool = False
 ) -> Iterator[Made]:
-    """Goes through a graph."""
+    """Yield the tensors that a graph makes."""
     for operation in graph.get_operations():
         name, op = path + operation.name, operation.type
         node = operation.node_def
@@ -232,7 +232,7 @@ def _made(
 
 
 def _made_in_a_body(body: FuncGraph | None, name: str, library: Library) -> Iterator[Made]:
-    """The tensors of a loop's or a branch's body."""
+    """Yield the tensors of a loop's or a branch's body."""
     if body is not None:
         yield from _made(
             body, "", needed(inlined(library(name), library), without=_ASK_SHAPES), library
@@ -249,7 +249,7 @@ def _outputs(operation: Any, node: str, *, hosts: bool) -> Iterator[Made]:
 def gathered_origins(
     traced: atomic_function.AtomicFunction,
 ) -> tuple[GraphDebugInfo, dict[str, int]]:
-    """The stack traces of a traced function's nodes and of those in what it calls.
+    """Return the stack traces of a traced function's nodes, including the functions that it calls.
 
     Returns:
         The traces, and the id of each node's trace by the node's inlined name.
@@ -264,12 +264,12 @@ def _origins(
     gathered: GraphDebugInfo,
     outer: Mapping[str, atomic_function.AtomicFunction],
 ) -> Iterator[tuple[str, int]]:
-    """The traces of a function's nodes and of those it calls, by their inlined names."""
+    """Yield the traces of a function's nodes and of its callees' nodes, by inlined name."""
     if not isinstance(function, atomic_function.AtomicFunction):
-        return  # a function of TensorFlow 1's kind, which keeps no traces
+        return  # a function of TensorFlow 1's kind keeps no traces
     offset = _append(debug_info(function), gathered)
     yield from ((prefix + node, trace) for node, trace in offset.items())
-    # The body of a loop or branch names no children: those around it know them.
+    # The body of a loop or branch does not list its children. The functions around it know them.
     children = {**outer, **{tf.compat.as_str(child.name): child for child in function.children}}
     for node in function.definition.node_def:
         for callee in called_functions(node):
@@ -278,7 +278,7 @@ def _origins(
 
 
 def _append(added: GraphDebugInfo, gathered: GraphDebugInfo) -> dict[str, int]:
-    """Adds the traces of one function; gives their new ids by the nodes' names."""
+    """Add the traces of one function; return their new ids by the nodes' names."""
     files, frames = len(gathered.files), _next(gathered.frames_by_id)
     traces = _next(gathered.traces_by_id)
     gathered.files.extend(added.files)
@@ -298,7 +298,7 @@ def _next(table: dict[int, object]) -> int:
 
 
 def nearest_trace(name: str, known: dict[str, int]) -> int | None:
-    """The trace of a node, or of the node that it was made for."""
+    """Return the trace of a node, or of the node that it was made for."""
     while name:
         if name in known:
             return known[name]
@@ -307,9 +307,9 @@ def nearest_trace(name: str, known: dict[str, int]) -> int | None:
 
 
 class SourceLines:
-    """The places from which the nodes of a traced function came.
+    """The source lines of a traced function's nodes.
 
-    They are gathered when the first is asked for.
+    They are gathered on the first request.
 
     Args:
         traced: The function.
@@ -319,10 +319,10 @@ class SourceLines:
         self._traced = traced
 
     def frames(self, path: str) -> list[SourceLine]:
-        """The calls that led to a node, innermost first.
+        """Return the calls that led to a node, innermost first.
 
         Args:
-            path: The node's name, with those of the calls around it.
+            path: The node's name, prefixed with the names of the calls around it.
         """
         info, known = self._known
         name = path if path in known else self._inner.get(path, path)
@@ -332,11 +332,11 @@ class SourceLines:
         return [_place(info, number) for number in reversed(info.traces_by_id[trace].frame_id)]
 
     def knows(self, path: str) -> bool:
-        """Returns whether a node of exactly this name was traced, even in a loop or branch."""
+        """Return whether a node of exactly this name was traced, even in a loop or branch."""
         return path in self._known[1] or path in self._inner
 
     def own(self, path: str) -> list[SourceLine]:
-        """The calls within the replica function that lie in the user's code, innermost first."""
+        """Return the calls in the user's code within the replica function, innermost first."""
         inside = itertools.takewhile(
             lambda place: not is_of_this_package(place.file), self.frames(path)
         )
@@ -348,7 +348,7 @@ class SourceLines:
 
     @functools.cached_property
     def _inner(self) -> dict[str, str]:
-        """Nodes of bodies by their own names, by which the compiler knows them."""
+        """The full names of nodes in bodies, by the short names that the compiler uses."""
         known = self._known[1]
         found: dict[str, str] = {}
         for name in known:

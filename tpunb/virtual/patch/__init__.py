@@ -1,1 +1,1 @@
-"""TensorFlow's own names answer for a virtual TPU, so that notebooks run unmodified."""
+"""Replacements that let TensorFlow's own names find a virtual TPU, for unmodified notebooks."""

@@ -1,4 +1,4 @@
-"""Names of TPU devices for the logical CPU devices that stand for them, and back."""
+"""Names of TPU devices for the logical CPU devices that act as them, and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpunb.virtual._tensorflow import DeviceAttributes
 from tpunb.virtual.devices import VirtualDevices
 
 WORKER_OF_A_SESSION = "tpu_worker"
-"""The job of a TPU's worker, as itself calls it: with a session by its address."""
+"""The job name that a TPU's worker uses for itself, in a session that is opened by its address."""
 
 _XLA_BYTES = 16 * 2**30
 
@@ -26,11 +26,11 @@ class TPUNames:
 
     Args:
         accelerator: The TPU.
-        devices: The logical CPU devices that stand for it.
+        devices: The logical CPU devices that act as the TPU.
 
     Attributes:
-        job: The job that the TPU's devices belong to: `"localhost"` for a TPU of this
-            machine, `"worker"` for one that was connected to.
+        job: The job that the TPU's devices belong to: `"localhost"` for a TPU of this machine,
+            `"worker"` for a TPU that was connected to.
     """
 
     def __init__(self, accelerator: Accelerator, devices: VirtualDevices) -> None:
@@ -42,22 +42,22 @@ class TPUNames:
             for host, cores in enumerate(devices.cores)
             for ordinal, core in enumerate(cores)
         }
-        # tf.device is asked all the time, with few names.
+        # TensorFlow calls tf.device all the time, with few names.
         self.cpu = functools.lru_cache(maxsize=4096)(self._cpu)
 
     def tpu(self, name: Any) -> Any:
-        """A device's name as a TPU's user knows it: that of a core where it stands for one."""
+        """Return a device's name as a TPU's user knows it: a core's name if it acts as a core."""
         place = self._place.get(name)
         return name if place is None else self._full("TPU", *place)
 
     def _cpu(self, name: Any) -> Any:
-        """The device that stands for a TPU's; another name, or what is none, as it is."""
+        """Return the CPU device that acts as a TPU device; return other values unchanged."""
         if not isinstance(name, str):
             return name
         try:
             spec = tf.DeviceSpec.from_string(name)
         except ValueError:
-            return name  # TensorFlow explains better what is wrong with it
+            return name  # TensorFlow explains the mistake better
         remote = spec.job in {"worker", WORKER_OF_A_SESSION}
         hosts, cores = self._devices.hosts, self._devices.cores
         task, index = spec.task or 0, spec.device_index or 0
@@ -72,11 +72,11 @@ class TPUNames:
         return name
 
     def logical(self) -> list[tf.config.LogicalDevice]:
-        """The TPU devices as `tf.config.list_logical_devices` lists them."""
+        """Return the TPU devices as `tf.config.list_logical_devices` lists them."""
         return [tf.config.LogicalDevice(name, kind) for kind, name in self._listed()]
 
     def physical(self) -> list[tf.config.PhysicalDevice]:
-        """The TPU devices as `tf.config.list_physical_devices` lists them."""
+        """Return the TPU devices as `tf.config.list_physical_devices` lists them."""
         cores = range(self.accelerator.num_devices)
         return [
             tf.config.PhysicalDevice("/physical_device:TPU_SYSTEM:0", "TPU_SYSTEM"),
@@ -84,7 +84,7 @@ class TPUNames:
         ]
 
     def attributes(self) -> list[tuple[str, str]]:
-        """The full name and the type of each device, as the TPU's metadata has them."""
+        """Return the full name and the type of each device, as in the TPU's metadata."""
         found = [("/job:localhost/replica:0/task:0/device:CPU:0", "CPU")]
         for host in range(len(self._devices.hosts)):
             if self.job != "localhost":
@@ -95,14 +95,14 @@ class TPUNames:
         return found
 
     def of_session(self, found: Sequence[Any], *, remote: bool) -> list[Any]:
-        """The devices that a session of TensorFlow 1's lists.
+        """Return the devices that a TensorFlow 1 session lists.
 
-        As notebooks recorded them on TPUs: a worker that is connected to by its address calls
-        its job `tpu_worker`, and every device of XLA claims 16 GiB.
+        The list matches recordings of notebooks on TPUs: a worker that is connected to by its
+        address calls its job `tpu_worker`, and every XLA device claims 16 GiB.
 
         Args:
-            found: The devices that there are, of which the CPUs but one stand for the TPU's.
-            remote: Whether the session is one with the TPU's worker.
+            found: The existing devices. All CPUs but one act as the TPU.
+            remote: Whether the session is with the TPU's worker.
         """
         cpus = [device for device in found if device.device_type == "CPU"]
         mine = [*cpus[:1], *(device for device in found if device.device_type != "CPU")]
@@ -128,7 +128,7 @@ class TPUNames:
         return [
             (kind, "/device:" + name.rpartition("/device:")[2] if short else name)
             for name, kind in self.attributes()
-            # The host's CPU is this process's, and MirroredStrategy takes all CPUs listed.
+            # The host's CPU is this process's CPU, and MirroredStrategy takes all listed CPUs.
             if kind != "CPU"
         ]
 
@@ -137,19 +137,19 @@ class TPUNames:
 
 
 def full(job: str, task: int, kind: str, index: int) -> str:
-    """A device's full name."""
+    """Return a device's full name."""
     return f"/job:{job}/replica:0/task:{task}/device:{kind}:{index}"
 
 
 def translated_property(original: Any, translate: Callable[[Any], Any]) -> property:
-    """A property that gives a notebook the names of TPU devices.
+    """Return a property that gives a notebook the names of TPU devices.
 
-    TensorFlow and Keras themselves compare the names and place operations by them: they
-    get the names of the devices that there are.
+    TensorFlow and Keras themselves compare the names and place operations by them, so they get the
+    names of the existing devices.
 
     Args:
-        original: The property, or C descriptor, in its place.
-        translate: From a device's name to the one that a notebook gets.
+        original: The property, or C descriptor, that it replaces.
+        translate: Converts a device's name to the name that a notebook gets.
     """
 
     def get(self: Any) -> Any:

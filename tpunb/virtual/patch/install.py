@@ -1,8 +1,7 @@
-"""TensorFlow's own names answer for a virtual TPU: `install` and `uninstall`.
+"""The functions `install` and `uninstall`, which let TensorFlow's own names find a virtual TPU.
 
-For notebooks that know nothing of this package. What is replaced, and how, is in
-`patched_names`. This module does not import TensorFlow until it must, and can wait until
-somebody else does.
+They are for notebooks that know nothing of this package. `patched_names` contains the replacements.
+This module imports TensorFlow only when it must, and can wait until other code imports it.
 """
 
 from __future__ import annotations
@@ -38,28 +37,28 @@ def install(
     environment: bool = False,
     arithmetic: str | None = None,
 ) -> None:
-    """Makes TensorFlow's own names answer for a virtual TPU.
+    """Make TensorFlow's own names find a virtual TPU.
 
     `TPUClusterResolver`, `TPUStrategy`, `initialize_tpu_system`, `list_logical_devices`,
-    `tf.device("/TPU:0")` and similar calls find it, under whatever name they were imported
-    and whether before or after this call. Installed again, it replaces the one before.
+    `tf.device("/TPU:0")` and similar calls find it. It does not matter under which name they were
+    imported, or whether before or after this call. A second call replaces the first installation.
 
     Args:
-        tpu: A TPU type such as `"v3-8"`, or a number of cores; by default what
-            `TPUNB_TPU` says, else a v5e-8.
-        strict: What strategies refuse: all that a TPU refuses (True), nothing, or a
+        tpu: A TPU type such as `"v3-8"`, or a number of cores. The default is the value of
+            `TPUNB_TPU`, or a v5e-8.
+        strict: The rules that strategies enforce: all of a TPU's (True), none (False), or a
             mapping from a rule's name to whether it holds.
-        environment: Whether the environment variables that notebooks look at are set
-            too: `COLAB_TPU_ADDR`, `TPU_NAME`, `XRT_TPU_CONFIG`, `TPU_ACCELERATOR_TYPE`.
-        arithmetic: `"tpu"` if strategies are to multiply matrices as a TPU does; by default
-            what `TPUNB_ARITHMETIC` says, else `"cpu"`.
+        environment: Whether to set the environment variables that notebooks look at too:
+            `COLAB_TPU_ADDR`, `TPU_NAME`, `XRT_TPU_CONFIG`, `TPU_ACCELERATOR_TYPE`.
+        arithmetic: `"tpu"` makes strategies multiply matrices as a TPU does. The default is the
+            value of `TPUNB_ARITHMETIC`, or `"cpu"`.
 
     Raises:
-        AcceleratorTypeError: There is no such TPU type.
-        ArithmeticNameError: There is no such arithmetic.
-        ConnectError: `TPUNB_REQUIRE_TPU` wants a real TPU, or TensorFlow is not installed.
-        VirtualDevicesError: TensorFlow has started with too few devices. What was
-            installed before stays.
+        AcceleratorTypeError: The TPU type does not exist.
+        ArithmeticNameError: The arithmetic does not exist.
+        ConnectError: `TPUNB_REQUIRE_TPU` requires a real TPU, or TensorFlow is not installed.
+        VirtualDevicesError: TensorFlow has started with too few devices. An earlier installation
+            stays.
     """
     wanted = _wanted(tpu, strict, environment, arithmetic)
     require_tensorflow()
@@ -67,7 +66,7 @@ def install(
 
 
 def _put(wanted: Installation) -> None:
-    """Puts an installation in the place of the one that holds."""
+    """Replace the installation in force."""
     from tpunb.virtual.devices import virtual_devices
     from tpunb.virtual.patch.device_names import TPUNames
     from tpunb.virtual.patch.patched_names import make_changes
@@ -76,7 +75,7 @@ def _put(wanted: Installation) -> None:
     with _lock:
         wanted._names = TPUNames(wanted.accelerator, virtual_devices(wanted.accelerator))
         uninstall()
-        with contextlib.ExitStack() as undo:  # half-way is no way
+        with contextlib.ExitStack() as undo:  # undo all changes if one of them fails
             make_changes(wanted, STAND_INS, undo)
             wanted.undo = undo.pop_all()
         set_current(wanted)
@@ -84,9 +83,9 @@ def _put(wanted: Installation) -> None:
 
 
 def uninstall() -> None:
-    """Puts back everything that `install` has changed; nothing if nothing is installed.
+    """Undo everything that `install` has changed, if anything is installed.
 
-    Strategies that exist keep working.
+    Existing strategies keep working.
     """
     with _lock:
         _disarm()
@@ -104,14 +103,14 @@ def installed(
     environment: bool = False,
     arithmetic: str | None = None,
 ) -> Iterator[Accelerator]:
-    """`install` for the length of a `with` block; afterwards holds what held before.
+    """Apply `install` for the length of a `with` block, then restore the earlier installation.
 
     Yields:
         The TPU's type.
 
     Raises:
-        AcceleratorTypeError: There is no such TPU type.
-        ConnectError: `TPUNB_REQUIRE_TPU` wants a real TPU, or TensorFlow is not installed.
+        AcceleratorTypeError: The TPU type does not exist.
+        ConnectError: `TPUNB_REQUIRE_TPU` requires a real TPU, or TensorFlow is not installed.
         VirtualDevicesError: TensorFlow has started with too few devices.
     """
     before = current()
@@ -126,7 +125,7 @@ def installed(
 
 
 def restore(before: Installation | None) -> None:
-    """Restores the installation that `current` returned earlier."""
+    """Restore the installation that `current` returned earlier."""
     if before is None:
         uninstall()
     else:
@@ -136,10 +135,11 @@ def restore(before: Installation | None) -> None:
 def lend(
     tpu: Accelerator, strictness: Strictness, arithmetic: Arithmetic = "cpu"
 ) -> Installation | None:
-    """`install` for the length of a connection.
+    """Install, as `install` does, for the length of a connection.
 
     Returns:
-        What `give_back` takes; None if it is installed already, and not to be undone.
+        The argument for `give_back`. None if the same TPU is installed already, which must not be
+        undone.
     """
     found = current()
     if (
@@ -157,7 +157,7 @@ def lend(
 
 
 def give_back(lent: Installation | None) -> None:
-    """Undoes `lend`, unless something else has been installed since."""
+    """Undo `lend`, unless another TPU has been installed since."""
     if lent is not None and current() is lent:
         restore(lent.before)
 
@@ -170,22 +170,22 @@ def install_when_imported(
     arithmetic: str | None = None,
     required: bool = False,
 ) -> None:
-    """Installs as soon as TensorFlow is imported, and costs nothing until then.
+    """Install as soon as TensorFlow is imported, at no cost until then.
 
-    If TensorFlow is imported already, this is `install`. Environment variables are set
-    at once. `uninstall` undoes this too.
+    If TensorFlow is imported already, this is `install`. Environment variables are set at once.
+    `uninstall` undoes this too.
 
     Args:
-        tpu: As `install` takes it.
-        strict: As `install` takes it.
-        environment: As `install` takes it.
-        arithmetic: As `install` takes it.
-        required: Whether the import of TensorFlow fails if installing fails. If not,
-            a `TpuWarning` says why, and TensorFlow is as it would be without.
+        tpu: As for `install`.
+        strict: As for `install`.
+        environment: As for `install`.
+        arithmetic: As for `install`.
+        required: Whether the import of TensorFlow fails if the installation fails. Otherwise a
+            `TpuWarning` gives the reason, and TensorFlow is unchanged.
 
     Raises:
-        AcceleratorTypeError: There is no such TPU type.
-        ConnectError: `TPUNB_REQUIRE_TPU` wants a real TPU.
+        AcceleratorTypeError: The TPU type does not exist.
+        ConnectError: `TPUNB_REQUIRE_TPU` requires a real TPU.
         VirtualDevicesError: TensorFlow has started already with too few devices.
     """
     wanted = _wanted(tpu, strict, environment, arithmetic)
@@ -199,7 +199,7 @@ def install_when_imported(
         except Exception as error:
             set_failure(error)
             if not required:
-                _disarm()  # the environment must not name a TPU that is not there
+                _disarm()  # the environment must not name a TPU that does not exist
             raise
 
     with _lock, contextlib.ExitStack() as undo:
@@ -234,12 +234,12 @@ def _wanted(
 
 
 class Hook(WatchedImport, contextlib.AbstractContextManager[None]):
-    """Waits for TensorFlow's import.
+    """A finder that waits for TensorFlow's import.
 
     Args:
         arrived: Called when TensorFlow has been imported.
-        required: Whether an error of it fails the import, and every further one; if
-            not, it is a warning.
+        required: Whether an error in `arrived` fails this import and every further import.
+            Otherwise the error becomes a warning.
     """
 
     def __init__(self, arrived: Callable[[], None], *, required: bool) -> None:
@@ -255,7 +255,7 @@ class Hook(WatchedImport, contextlib.AbstractContextManager[None]):
             sys.meta_path.remove(self)
 
     def load(self, module: types.ModuleType, load: Callable[[types.ModuleType], None]) -> None:
-        """Loads TensorFlow, reports that, and is gone."""
+        """Load TensorFlow, report that, and remove this finder."""
         load(module)
         try:
             self._arrived()

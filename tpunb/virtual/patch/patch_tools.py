@@ -1,9 +1,9 @@
-"""Replacing something of TensorFlow's where it is, and putting it back.
+"""Tools to replace parts of TensorFlow in place, and to restore them.
 
-A name lives in many namespaces: `tf.*`, `tf.compat.*`, `tensorflow.python.*`, a notebook's
-`from ... import`. So functions and classes are not replaced in namespaces: they
-stay the objects that they are, and what they do changes. Whoever holds one, from
-before or from after, gets the virtual TPU; `isinstance` and `is` work as before.
+A name lives in many namespaces: `tf.*`, `tf.compat.*`, `tensorflow.python.*`, a notebook's `from
+... import`. So functions and classes are not replaced in namespaces. They stay the same objects,
+and their behavior changes. All code that holds such an object, from before or after the change,
+gets the virtual TPU; `isinstance` and `is` work as before.
 
 Each change is a context manager that undoes it, for an `ExitStack`.
 """
@@ -24,7 +24,7 @@ _ABSENT = object()
 
 @contextlib.contextmanager
 def attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Sets an attribute of a class or a module, as its own and not an inherited one."""
+    """Set an attribute of a class or a module, as its own and not an inherited attribute."""
     before = vars(owner).get(name, _ABSENT)
     setattr(owner, name, value)
     try:
@@ -33,7 +33,7 @@ def attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
         if before is _ABSENT:
             delattr(owner, name)
         else:
-            # From the dictionary, so that a property or a C descriptor comes back as it was.
+            # Taken from the dictionary, so that a property or a C descriptor comes back unchanged.
             setattr(owner, name, before)
 
 
@@ -43,7 +43,7 @@ class Replaced(contextlib.AbstractContextManager[None]):
     Args:
         owner: The module or class.
         name: The function's name.
-        replacement: Called with the original, then with the function's arguments.
+        replacement: Called with the original function, then with the function's arguments.
     """
 
     def __init__(self, owner: Any, name: str, replacement: Callable[..., Any]) -> None:
@@ -71,11 +71,11 @@ class Replaced(contextlib.AbstractContextManager[None]):
 
 @contextlib.contextmanager
 def redirected(function: types.FunctionType, replacement: Callable[..., Any]) -> Iterator[None]:
-    """Makes a function do something else, for everyone who holds it.
+    """Change the behavior of a function for all code that holds it.
 
     Args:
         function: A plain function without free variables.
-        replacement: Called with the original, then with the function's arguments.
+        replacement: Called with the original function, then with the function's arguments.
     """
     before = (function.__code__, function.__kwdefaults__)
     original = types.FunctionType(
@@ -83,7 +83,7 @@ def redirected(function: types.FunctionType, replacement: Callable[..., Any]) ->
     )
     original.__kwdefaults__ = function.__kwdefaults__
     signature = inspect.signature(function)
-    # In this order another thread finds the old function or the new one, never half of one.
+    # In this order another thread finds the old function or the new function, never a mixture.
     function.__kwdefaults__ = {
         **(function.__kwdefaults__ or {}),
         "tpunb_replacement": functools.partial(replacement, original),
@@ -103,11 +103,11 @@ def _forward(*args: Any, tpunb_replacement: Any, **kwargs: Any) -> Any:
 
 @contextlib.contextmanager
 def construct_as_subclass(owner: type, stand_in: type, make: Callable[..., None]) -> Iterator[None]:
-    """Makes new instances of a class instances of a subclass of it.
+    """Turn new instances of a class into instances of a subclass.
 
     Args:
-        owner: The class. It stays the class that it is.
-        stand_in: A subclass, which does not call the class's own `__init__`.
+        owner: The class, which remains the same object.
+        stand_in: A subclass that does not call the class's own `__init__`.
         make: Called with the instance and the arguments to initialise it.
     """
     original = vars(owner)["__init__"]
@@ -116,7 +116,7 @@ def construct_as_subclass(owner: type, stand_in: type, make: Callable[..., None]
     def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
         if not isinstance(self, stand_in):
             mine = type(self)
-            # A notebook's own subclass keeps its methods, before the stand-in's.
+            # A notebook's own subclass keeps its methods, which come before the stand-in's.
             self.__class__ = (
                 stand_in
                 if mine is owner
@@ -130,7 +130,7 @@ def construct_as_subclass(owner: type, stand_in: type, make: Callable[..., None]
 
 @contextlib.contextmanager
 def variable(name: str, value: str) -> Iterator[None]:
-    """Sets an environment variable that is not set."""
+    """Set an environment variable that is not set yet."""
     if name in os.environ:
         yield
         return
@@ -144,7 +144,7 @@ def variable(name: str, value: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def contents(mapping: dict[Any, Any]) -> Iterator[None]:
-    """Gives a dictionary its contents back."""
+    """Restore a dictionary's contents after the block."""
     before = dict(mapping)
     try:
         yield

@@ -32,12 +32,12 @@ _RAW_ALL_TO_ALL = inspect.getclosurevars(tf.raw_ops.AllToAll).nonlocals["f"]
 def make_changes(
     installation: Installation, strategies: Mapping[type, type], undo: contextlib.ExitStack
 ) -> None:
-    """Makes all changes; `undo` undoes those that were made.
+    """Make all changes; `undo` undoes them, even if only some were made.
 
     Args:
         installation: The virtual TPU.
-        strategies: The strategy that is made in place of each of TensorFlow's.
-        undo: Receives what undoes each change.
+        strategies: The strategy that replaces each of TensorFlow's strategies.
+        undo: Receives a context manager that undoes each change.
     """
     replacements = Replacements(installation)
     undo.enter_context(contents(initialized_tpu_systems()))
@@ -83,7 +83,7 @@ def _change_functions(replacements: Replacements, undo: contextlib.ExitStack) ->
     for function, answer in (
         (remote.connect_to_cluster, replacements.connect_to_cluster),
         (remote.connect_to_remote_host, replacements.connect_to_remote_host),
-        # What initialize_tpu_system, shutdown_tpu_system and TPUClusterResolver.connect call.
+        # Called by initialize_tpu_system, shutdown_tpu_system and TPUClusterResolver.connect.
         (util.initialize_tpu_system_impl, replacements.initialize_tpu_system),
         (util.shutdown_tpu_system_impl, replacements.shutdown_tpu_system),
         (private.tpu.split_compile_and_replicate, replacements.run_on_replicas),
@@ -95,7 +95,7 @@ def _change_functions(replacements: Replacements, undo: contextlib.ExitStack) ->
         (config.list_physical_devices, replacements.list_physical_devices),
         (config.get_visible_devices, replacements.list_physical_devices),
         (config.get_device_details, replacements.get_device_details),
-        # tf.device calls it, and so does TensorFlow everywhere.
+        # Called by tf.device, and throughout TensorFlow.
         (private.ops.device, replacements.place),
         # OneDeviceStrategy("/TPU:0") and similar strategies ask it for the full name.
         (private.device_util.canonicalize, replacements.place),
@@ -122,15 +122,15 @@ def _change_device_names(installation: Installation, undo: contextlib.ExitStack)
 
 
 def _inherited(owner: type, name: str) -> Any:
-    """A descriptor itself, from the class that has it."""
+    """Return a descriptor itself, from the class that has it."""
     return next(vars(base)[name] for base in owner.__mro__ if name in vars(base))
 
 
-# What they do while a virtual TPU is installed, those of TensorFlow 1 too.
+# Behavior of the names while a virtual TPU is installed, including names of TensorFlow 1.
 
 
 class ComputationError(TpunbError, ValueError):
-    """A call of TensorFlow 1's for a TPU that the virtual TPU cannot answer."""
+    """A TensorFlow 1 call for a TPU that the virtual TPU cannot answer."""
 
 
 def run_on_replicas(
@@ -140,18 +140,18 @@ def run_on_replicas(
     infeed_queue: Any = None,
     device_assignment: tf.tpu.experimental.DeviceAssignment | None = None,
 ) -> tuple[Any, list[Any]]:
-    """The counterpart of `split_compile_and_replicate`.
+    """Run a computation on replicas, as `split_compile_and_replicate` does.
 
     Args:
         installation: The virtual TPU.
         computation: Takes the inputs of one replica.
-        inputs: Those of each replica; None for one replica without any.
+        inputs: The inputs of each replica; None for one replica without inputs.
         infeed_queue: Must be None.
-        device_assignment: Which cores form a replica; by default each is one.
+        device_assignment: The cores that form each replica; by default each core is a replica.
 
     Returns:
-        What stands for the compilation, and the results of each replica: a list of
-        tensors, the nest that the computation returns, or an operation if it returns none.
+        A placeholder for the compilation, and the results of each replica: a list of tensors, the
+            nest that the computation returns, or an operation if it returns no tensors.
 
     Raises:
         ComputationError: There are more replicas than cores, or there is an infeed queue.
@@ -164,7 +164,7 @@ def run_on_replicas(
     rows = [[tf.nest.map_structure(tf.convert_to_tensor, row)] for row in inputs or [[]]]
     options = _options(installation, device_assignment, len(rows))
     results = replicate(lambda row: _tensors(computation(*row)), rows, options)
-    # A tensor by itself stands for operations alone.
+    # A single tensor means that the computation returned only operations.
     return tf.no_op(), [tf.group(one) if tf.is_tensor(one) else one for one in results]
 
 
@@ -182,14 +182,14 @@ def _options(
     return ReplicateOptions(
         cores=[list(one) for one in cores[:replicas]],
         assigned=assignment is not None,
-        # Variables of TensorFlow 1 have no scope of a strategy.
+        # TensorFlow 1's variables are outside any strategy's scope.
         strictness=Strictness(installation.strictness.off | {"scope"}),
         arithmetic=installation.arithmetic,
     )
 
 
 def _tensors(result: Any) -> Any:
-    """The tensors of what a computation returns: a list or a nest; a number if there are none."""
+    """Return a computation's tensors as a list or a nest; a number if it has none."""
     parts = tf.nest.flatten(result)
     effects = [part for part in parts if isinstance(part, tf.Operation)]
     with tf.control_dependencies(effects):
@@ -220,7 +220,7 @@ class Replacements:
     def connect_to_cluster(
         self, original: _Original, cluster_spec_or_resolver: Any, *args: Any, **kwargs: Any
     ) -> None:
-        """Connects to nothing where the virtual TPU is meant; it is here already."""
+        """Skip the connection if the virtual TPU is meant, because it is here already."""
         if not self._is_meant(cluster_spec_or_resolver):
             original(cluster_spec_or_resolver, *args, **kwargs)
             return
@@ -242,7 +242,7 @@ class Replacements:
     def connect_to_remote_host(
         self, original: _Original, remote_host: Any = None, job_name: str = "worker"
     ) -> None:
-        """As above; a resolver's address may be empty, as on a TPU VM."""
+        """Connect to a host, unless it is the empty address that a resolver gives on a TPU VM."""
         if remote_host == "":
             return
         original(remote_host, job_name)
@@ -253,7 +253,7 @@ class Replacements:
         cluster_resolver: Any = None,
         tpu_cluster_resolver_cls: Any = None,
     ) -> Any:
-        """The topology, with the log lines and the bookkeeping of TensorFlow's own.
+        """Return the topology, with TensorFlow's own log lines and bookkeeping.
 
         Inside a tf.function it is the serialized topology, as a tensor.
         """
@@ -283,7 +283,7 @@ class Replacements:
         cluster_resolver: Any = None,
         tpu_cluster_resolver_cls: Any = None,
     ) -> None:
-        """Forgets that the system was initialised; its log lines are TensorFlow's own."""
+        """Forget that the system was initialised, with TensorFlow's own log lines."""
         del original
         resolver = self._resolver(cluster_resolver, tpu_cluster_resolver_cls)
         systems = initialized_tpu_systems()
@@ -304,7 +304,7 @@ class Replacements:
     def run_on_replicas(
         self, original: _Original, computation: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """TensorFlow 1's `tpu.rewrite`, `replicate`, `shard` and `batch_parallel`."""
+        """Answer TensorFlow 1's `tpu.rewrite`, `replicate`, `shard` and `batch_parallel`."""
         if not kwargs.get("use_tpu", True):
             return original(computation, *args, **kwargs)
         places = ("inputs", "infeed_queue", "device_assignment")
@@ -315,9 +315,9 @@ class Replacements:
 
     @staticmethod
     def all_to_all(original: _Original, *args: Any, **kwargs: Any) -> Any:
-        """Outside of a function too, arguments that do not fit are refused with a ValueError.
+        """Raise a ValueError for arguments that do not fit, even outside a function.
 
-        TensorFlow would only say that a single core has no kernel for it.
+        TensorFlow would only report that a single core has no kernel for the operation.
         """
         if tf.executing_eagerly():
             with tf.Graph().as_default():
@@ -325,12 +325,12 @@ class Replacements:
         return original(*args, **kwargs)
 
     def initialize_system(self, original: _Original, *args: Any, **kwargs: Any) -> Any:
-        """TensorFlow 1's: the serialized topology, as a tensor."""
+        """Return the serialized topology as a tensor, as in TensorFlow 1."""
         del original, args, kwargs
         return tf.constant(virtual_topology(self._installation.accelerator).serialized())
 
     def shutdown_system(self, original: _Original, job: str | None = None) -> Any:
-        """TensorFlow 1's: there is nothing to shut down."""
+        """Return an operation that does nothing: for TensorFlow 1, nothing must be shut down."""
         del original, job
         return tf.no_op()
 
@@ -341,23 +341,23 @@ class Replacements:
                 "tpu_cluster_resolver_cls is not tf.distribute.cluster_resolver.TPUClusterResolver."
             )
         resolver = resolver_class("") if cluster_resolver is None else cluster_resolver
-        assert isinstance(resolver, resolver_class)  # as TensorFlow's own
+        assert isinstance(resolver, resolver_class)  # TensorFlow asserts this, too
         return resolver  # type: ignore[no-any-return]
 
     def list_logical_devices(self, original: _Original, device_type: Any = None) -> list[Any]:
-        """One CPU, the TPU's devices, and what else there is, such as GPUs."""
+        """Return one CPU, the TPU's devices, and other devices such as GPUs."""
         return _listed(original, self._names.logical, device_type)
 
     def list_physical_devices(self, original: _Original, device_type: Any = None) -> list[Any]:
-        """The CPU, the TPU's devices, and what else there is, such as GPUs."""
+        """Return the CPU, the TPU's devices, and other devices such as GPUs."""
         return _listed(original, self._names.physical, device_type)
 
     def get_device_details(self, original: _Original, device: Any) -> dict[str, Any]:
-        """TensorFlow knows no details of TPUs."""
+        """Return no details for a TPU, because TensorFlow knows none."""
         return {} if getattr(device, "device_type", "").startswith("TPU") else original(device)
 
     def place(self, original: _Original, device: Any, *args: Any, **kwargs: Any) -> Any:
-        """A function of a device's name, with that of the CPU that stands for a TPU's."""
+        """Call a function of a device's name, with a CPU's name for a TPU device."""
         if isinstance(device, tf.config.LogicalDevice) and device.device_type.startswith("TPU"):
             device = tf.config.LogicalDevice(self._names.cpu(device.name), "CPU")
         elif isinstance(device, str):
@@ -365,7 +365,7 @@ class Replacements:
         return original(device, *args, **kwargs)
 
     def session_target(self, session: Any, target: Any) -> Any:
-        """A session with the TPU's worker is one with this process."""
+        """Return the target of a session; the TPU worker's address becomes this process."""
         if isinstance(target, bytes):
             target = target.decode()
         if isinstance(target, str) and target.rpartition("://")[2] in self._installation.addresses:
@@ -374,16 +374,16 @@ class Replacements:
         return target
 
     def session_devices(self, session: Any, found: list[Any]) -> list[Any]:
-        """List a session's devices: the worker's, or those of this machine.
+        """Return a session's devices: the worker's, or this machine's.
 
         Args:
             session: The session.
-            found: The devices that there are.
+            found: The existing devices.
         """
         return self._names.of_session(found, remote=session in self._remote)
 
     def make_strategy(self, stand_in: type) -> Callable[..., None]:
-        """Initialises a strategy, with the virtual TPU where no resolver is given."""
+        """Return an initializer of a strategy, with the virtual TPU as the default resolver."""
 
         def make(self: Any, tpu_cluster_resolver: Any = None, *args: Any, **kwargs: Any) -> None:
             resolver = tpu_cluster_resolver or InstalledTPUClusterResolver("")

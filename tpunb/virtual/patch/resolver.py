@@ -17,10 +17,10 @@ _LOCAL = "local"
 
 
 class InstalledTPUClusterResolver(VirtualTPUClusterResolver):
-    """Finds the virtual TPU under whatever name a notebook gives it.
+    """A resolver that finds the virtual TPU under any name that a notebook gives it.
 
-    `tpu="local"` is a TPU of this machine, as on a TPU VM: it has no address. Any
-    other is a TPU at an address, as in Colab and Kaggle of old.
+    `tpu="local"` is a TPU of this machine, as on a TPU VM: it has no address. Any other name is a
+    TPU at an address, as formerly in Colab and Kaggle.
     """
 
     def __init__(
@@ -60,16 +60,16 @@ class InstalledTPUClusterResolver(VirtualTPUClusterResolver):
     def master(
         self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """The address of a worker, the first by default; empty for a TPU of this machine."""
+        """Return a worker's address, by default the first's; empty for a TPU of this machine."""
         del task_type, rpc_layer
         return "" if self._local else f"grpc://{self._addresses[task_id or 0]}"
 
     def get_job_name(self) -> str:
-        """The job that the devices belong to."""
+        """Return the job that the devices belong to."""
         return self.task_type
 
     def cluster_spec(self) -> tf.train.ClusterSpec:
-        """The workers' addresses; none for a TPU of this machine."""
+        """Return the workers' addresses; none for a TPU of this machine."""
         if self._local:
             return tf.train.ClusterSpec({})
         cluster = {self.task_type: list(self._addresses)}
@@ -79,7 +79,7 @@ class InstalledTPUClusterResolver(VirtualTPUClusterResolver):
         return tf.train.ClusterSpec(cluster)
 
     def get_tpu_system_metadata(self) -> Any:
-        """The TPU system; TensorFlow's own lines about it are logged."""
+        """Return the TPU system, and log TensorFlow's own lines about it."""
         tpu = self.accelerator
         devices = tuple(
             private.DeviceAttributes(name, kind, 0, 0)
@@ -100,7 +100,7 @@ class InstalledTPUClusterResolver(VirtualTPUClusterResolver):
         )
 
     def connected(self) -> None:
-        """Names the TPU's devices as they are named once the TPU is connected to."""
+        """Name the TPU's devices as they are named after connecting to the TPU."""
         self.names.job = "localhost" if self._local else "worker"
 
     def _names(self) -> TPUNames:
@@ -108,14 +108,14 @@ class InstalledTPUClusterResolver(VirtualTPUClusterResolver):
 
 
 def _order(device: tuple[str, str]) -> tuple[Any, ...]:
-    """The order of a TPU's metadata, in which TensorFlow logs it: the cores before their system."""
+    """Return a sort key for TensorFlow's order of logged devices: cores before their system."""
     name, kind = device
     spec = tf.DeviceSpec.from_string(name)
     return spec.job, spec.replica, spec.task, kind, spec.device_index
 
 
 def _called(tpu: Any) -> str:
-    """The TPU's name or address, which the environment gives where the notebook does not."""
+    """Return the TPU's name or address from the notebook, or else from the environment."""
     if isinstance(tpu, (list, tuple)) and tpu:
         tpu = tpu[0]
     if isinstance(tpu, bytes):
@@ -127,7 +127,7 @@ def _called(tpu: Any) -> str:
 
 
 def _addresses(tpu: str, hosts: int) -> list[str]:
-    """An address for each host; the first is the notebook's own where it gives one."""
+    """Return an address for each host; the first is the notebook's own if it names an address."""
     if tpu == _LOCAL:
         return []
     given = tpu.rpartition("://")[2].split(",")

@@ -1,1 +1,1 @@
-"""The engine: a replica function is traced once and expanded for all replicas."""
+"""The engine, which traces a replica function once and expands it for all replicas."""

@@ -1,4 +1,4 @@
-"""Arguments and results of a replica function: what a TPU asks of them, how they are passed."""
+"""Arguments and results of a replica function: a TPU's requirements, and ways to pass them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _UNEQUAL = re.compile(
 
 
 def of_one_shape(values: Sequence[Any]) -> list[Any]:
-    """Refuses values whose shapes differ between replicas.
+    """Refuse values whose shapes differ between replicas.
 
-    `tf.distribute.Strategy.gather`: "for `tf.distribute.TPUStrategy.gather`, all
-    tensors must have exactly the same rank and same shape". Values of different
-    rank are left to TensorFlow, which refuses them everywhere.
+    `tf.distribute.Strategy.gather`: "for `tf.distribute.TPUStrategy.gather`, all tensors must have
+    exactly the same rank and same shape". Values of different rank are left to TensorFlow, which
+    refuses them everywhere.
 
     Raises:
         tf.errors.InvalidArgumentError: The shapes differ.
@@ -58,10 +58,10 @@ def of_one_shape(values: Sequence[Any]) -> list[Any]:
 
 
 def refuse_unequal_shapes(error: ValueError) -> None:
-    """Refuses a collective of values whose shapes differ, as TensorFlow's error about it says.
+    """Refuse a collective of values whose shapes differ, if TensorFlow's error reports that.
 
     Raises:
-        tf.errors.InvalidArgumentError: It is such an error.
+        tf.errors.InvalidArgumentError: The error reports it.
     """
     if found := _UNEQUAL.search(str(error)):
         raise tf.errors.InvalidArgumentError(
@@ -73,15 +73,15 @@ def refuse_unequal_shapes(error: ValueError) -> None:
         ) from error
 
 
-# `tpu.replicate` passes this in place of an argument that is None.
+# `tpu.replicate` passes this type for an argument that is None.
 _NOTHING = tf.int32
 
 
 def check_ranks(inputs: Sequence[Any]) -> None:
-    """Refuses an argument whose rank is unknown when batches may be of any size.
+    """Refuse an argument whose rank is unknown when batches may be of any size.
 
     Raises:
-        ValueError: With TensorFlow's message.
+        ValueError: The rank is unknown. The message is TensorFlow's.
     """
     for value in tf.nest.flatten(inputs):
         rank = value.shape.rank if tensor_util.is_tf_type(value) else np.ndim(value)
@@ -92,18 +92,18 @@ def check_ranks(inputs: Sequence[Any]) -> None:
 
 
 def padded(inputs: Sequence[Any], *, to_power_of_two: bool) -> list[Any]:
-    """Pads arguments whose shapes differ between replicas, or are not known, with zeros.
+    """Pad arguments with zeros if their shapes are unknown or differ between replicas.
 
-    XLA's dynamic padder hides this from the replica function; without it the
-    function sees the padding.
+    XLA's dynamic padder hides this from the replica function; without it the function sees the
+    padding.
 
     Args:
         inputs: The arguments of each replica.
-        to_power_of_two: Whether lengths are rounded up to a power of two, of
-            which 2 is the least; else to the longest of the replicas'.
+        to_power_of_two: Whether lengths are rounded up to a power of two, at least 2; otherwise
+            they are padded to the longest replica's.
 
     Returns:
-        The same with shapes that are the same on each replica.
+        The same arguments with shapes that are the same on each replica.
     """
     inputs = variable_utils.convert_variables_to_tensors(list(inputs))
     flat = [_flat(one) for one in inputs]
@@ -124,7 +124,7 @@ def padded(inputs: Sequence[Any], *, to_power_of_two: bool) -> list[Any]:
 
 
 def parts_of_composites(inputs: Any) -> list[bool]:
-    """For each tensor of a nest whether it is a part of a composite tensor."""
+    """Return whether each tensor of a nest is a part of a composite tensor."""
     parts: list[bool] = []
     for value in tf.nest.flatten(inputs):
         inner = tf.nest.flatten(value, expand_composites=True)
@@ -134,7 +134,7 @@ def parts_of_composites(inputs: Any) -> list[bool]:
 
 
 def columns_of(inputs: Sequence[Any]) -> list[list[Any]]:
-    """Each tensor of the arguments with its value on every replica; None stays.
+    """Return each tensor of the arguments with its value on every replica; None stays None.
 
     Raises:
         ValueError: The replicas' arguments differ in structure or in types.
@@ -164,7 +164,7 @@ def _flat(nest: Any) -> list[Any]:
 def _as_tensors(column: Sequence[Any]) -> list[Any]:
     if all(value is column[0] for value in column):
         return [None if column[0] is None else tf.convert_to_tensor(column[0])] * len(column)
-    # A tensor that is converted becomes an input of the graph, although another may take its place.
+    # Converting a tensor makes it an input of the graph, even if another tensor replaces it.
     return [
         value if value is None or isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
         for value in column
@@ -176,15 +176,14 @@ def _type(value: Any) -> tf.DType:
 
 
 def checked_result(result: Any) -> Any:
-    """A replica's result as tensors, without the operations that only run.
+    """Return a replica's result as tensors, without the operations that only run.
 
     Returns:
-        The same structure of tensors, composite tensors and None; None for an
-        operation.
+        The same structure of tensors, composite tensors and None; None for an operation.
 
     Raises:
-        ValueError: With TensorFlow's message: something is not a tensor, or an
-            operation stands where none may.
+        ValueError: With TensorFlow's message, something is not a tensor, or an operation is not
+            allowed at its place.
     """
     if result is None or isinstance(result, tf.Operation):
         return None
@@ -231,14 +230,14 @@ def _tensor(value: Any, quote: str = "") -> Any:
 
 
 _MOST_BYTES = 2**26
-"""Of values that exist already, and are kept once more."""
+"""The limit for stacking values that exist already, because a stack is a second copy."""
 
 
 def _stacked(column: Sequence[Any], places: Sequence[Sequence[str]]) -> Any | None:
-    """The values of all replicas along a new axis 0, where that costs no step anything.
+    """Return the values of all replicas along a new axis 0, if that costs a step nothing.
 
-    So it is with values that never change: what a function closes over, numbers such as
-    the replica's own. And with parts of one tensor, as an input pipeline gives them.
+    It costs nothing for values that never change: captured values, and numbers such as the
+    replica's own. It costs nothing either for parts of one tensor from an input pipeline.
     """
     if len({place for logical in places for place in logical}) > 1 or len(column) < 2:
         return None
@@ -273,7 +272,7 @@ def _of_constants(column: Sequence[Any]) -> Any | None:
 
 
 def _unstacked(column: Sequence[Any]) -> Any | None:
-    """The tensor of which these are all parts along axis 0, in their order."""
+    """Return the tensor that consists of exactly these parts along axis 0, in their order."""
     unpack = column[0].op
     whole = unpack.get_attr("axis") == 0 and len(unpack.outputs) == len(column)
     places = {id(part): place for place, part in enumerate(unpack.outputs)}
@@ -288,7 +287,7 @@ def _unstacked(column: Sequence[Any]) -> Any | None:
 def passed_to(
     traced: TracedFunction, columns: Sequence[Sequence[Any]], places: Sequence[Sequence[str]]
 ) -> tuple[dict[str, Argument], dict[str, Sequence[Any]]]:
-    """The arguments of a traced function: those of the call, then what it captures.
+    """Return the arguments of a traced function: the call's arguments, then the captures.
 
     Args:
         traced: The function.
@@ -296,8 +295,9 @@ def passed_to(
         places: The devices that compute for each replica.
 
     Returns:
-        How each reaches the replicas, by its name, and what is passed for it: one value for all
-        replicas, or one for each; of a variable its handles.
+        For each argument, by its name: how it reaches the replicas, and the values that are passed
+            for it. These are one value for all replicas, or one for each; for a variable, its
+            handles.
     """
     graph = traced.graph
     external = {id(inner): outer for outer, inner in graph.captures}

@@ -1,8 +1,9 @@
-"""Batches of unknown size, cut into a part for each replica, and what their size probably is.
+"""Batches of unknown size, cut into a part for each replica, and their probable size.
 
-To join what the replicas do, the size of their parts has to be known. A dataset tells it before:
-`batch(128)` gives each of 8 replicas 16 examples, except of the last batch. That is a guess, which
-a function for all replicas compares with the sizes that it gets; a wrong one makes it slow only.
+To join the replicas' work, the size of their parts must be known. A dataset predicts it:
+`batch(128)` gives each of 8 replicas 16 examples, except in the last batch. This is a guess. A
+function for all replicas compares it with the actual sizes, so a wrong guess only makes the
+function slow.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from tpunb.virtual.replicate.workarounds import CONVOLUTIONS
 class BatchParts(distribute_values.PerReplica):  # type: ignore[misc]
     """A `PerReplica` of parts of a batch.
 
-    Into a function that is called with it, as Keras does in its training step, TensorFlow would
-    pass each part by itself: there they could not be seen to be parts any more.
+    If a function is called with a plain `PerReplica`, as in Keras's training step, TensorFlow
+    passes each part by itself. Inside the function they would no longer be recognizable as parts.
 
     Args:
         whole: The batch.
         sizes: The sizes of its parts along axis 0, of shape [replicas].
-        order: Which of the parts each replica has.
-        usual: The size of every part of most batches; None if nothing tells it.
+        order: The index of each replica's part.
+        usual: The size of every part of most batches; None if it is not known.
     """
 
     def __init__(
@@ -50,14 +51,14 @@ class BatchParts(distribute_values.PerReplica):  # type: ignore[misc]
                 part._tpunb_batch = self
 
     def parts(self) -> list[tf.Tensor]:
-        """Each replica's part, cut in the graph that is being built."""
+        """Return each replica's part, cut in the graph that is being built."""
         parts = tf.raw_ops.SplitV(
             value=self.whole, size_splits=self.sizes, axis=0, num_split=len(self.order)
         )
         return [parts[place] for place in self.order]
 
     def stacked(self) -> tf.Tensor:
-        """The parts along a new axis 0, one for each replica; they have to be of the usual size."""
+        """Return the replicas' parts along a new axis 0; they must have the usual size."""
         shape = [len(self.order), self.usual, *self.whole.shape[1:]]
         parts = tf.reshape(self.whole, shape)
         in_order = self.order == tuple(range(len(self.order)))
@@ -84,7 +85,7 @@ class BatchPartsSpec(distribute_values.PerReplicaSpec):  # type: ignore[misc]
 
     @property
     def value_type(self) -> type:
-        """The class that this is the type of."""
+        """The class of the values of this type."""
         return BatchParts
 
     def _serialize(self) -> tuple[Any, ...]:
@@ -102,20 +103,20 @@ class BatchPartsSpec(distribute_values.PerReplicaSpec):  # type: ignore[misc]
         return BatchParts(whole, sizes, self._order, self._usual)
 
     def is_subtype_of(self, other: Any) -> bool:
-        """Return whether what was traced for another type is right for this one."""
+        """Return whether a function traced for another type is right for this type."""
         if type(other) is distribute_values.PerReplicaSpec:
             return bool(self._of_any_parts().is_subtype_of(other))
         return bool(super().is_subtype_of(other))
 
     def most_specific_common_supertype(self, others: Sequence[Any]) -> Any:
-        """A type for which can be traced what all these types take; None if there is none."""
+        """Return a type that a trace for all these types can use; None if none exists."""
         if all(type(other) is BatchPartsSpec for other in others):
             return super().most_specific_common_supertype(others)
         plain = [one._of_any_parts() if type(one) is BatchPartsSpec else one for one in others]
         return self._of_any_parts().most_specific_common_supertype(plain)
 
     def _of_any_parts(self) -> Any:
-        """The type of values that need not be parts of one batch."""
+        """Return the type of values that need not be parts of one batch."""
         return distribute_values.PerReplicaSpec(*[self._part] * len(self._order))
 
 
@@ -123,7 +124,7 @@ def cut_batches(columns: Sequence[Sequence[Any]]) -> dict[int, BatchParts]:
     """Return the arguments that are parts of batches whose usual size is known.
 
     Returns:
-        The batches, by the places of the arguments; nothing unless all arguments of unknown
+        The batches, by the places of the arguments. It is empty unless all arguments of unknown
         size are such parts, and only the first axis is unknown.
     """
     found: dict[int, BatchParts] = {}
@@ -143,9 +144,9 @@ def cut_batches(columns: Sequence[Sequence[Any]]) -> dict[int, BatchParts]:
 def of_usual_size(
     graph: FuncGraph, definition: FunctionDef, batches: Mapping[int, BatchParts]
 ) -> FuncGraph | None:
-    """A replica function with the shapes that TensorFlow infers for parts of the usual size.
+    """Return a replica function with shapes that TensorFlow infers for parts of the usual size.
 
-    It is not traced again: what is called in Python while it is traced is called once.
+    It is not traced again: Python code that runs while it is traced runs once.
 
     Returns:
         The graph of the definition; None if the function is not for parts of that size.
@@ -178,24 +179,24 @@ def are_as_usual(batches: Iterable[BatchParts]) -> tf.Tensor:
 
 def chosen(condition: tf.Tensor, this: Callable[[], Any], other: Callable[[], Any]) -> list[Any]:
     """Return the result of one of two functions; the other is not run."""
-    # A condition of TensorFlow's has outputs: at least the one that is left out here.
+    # TensorFlow's conditional needs an output: the constant, which is dropped below.
     both = [lambda function=function: [tf.constant(0), *function()] for function in (this, other)]
     outputs = tf.cond(condition, *both)
     operation = outputs[0].op
     while operation.type not in {"If", "StatelessIf"}:
         operation = operation.inputs[0].op
-    # Not as part of the graph around it, in which the nodes of both would be visited.
+    # Not lowered into the graph around it, which would visit the nodes of both branches.
     set_attr(operation, "_lower_using_switch_merge", AttrValue(b=False))
     return list(outputs[1:])
 
 
 def unknown_sizes(graph: FuncGraph) -> dict[str, tuple[int, ...]] | None:
-    """The convolutions of a replica function whose batch is of unknown size.
+    """Return the convolutions of a replica function whose batch is of unknown size.
 
     Returns:
-        The shapes of their results, -1 for the batch, by the names that the nodes have when
-        all calls are inlined; a shape of which more is unknown is not among them. None
-        if the function takes no tensor of unknown size.
+        The shapes of their results, with -1 for the batch, by the names that the nodes have when
+        all calls are inlined. Shapes with other unknown sizes are left out. None if the function
+        takes no tensor of unknown size.
     """
     known = all(
         tensor.dtype == tf.resource

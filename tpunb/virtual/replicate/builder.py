@@ -36,7 +36,7 @@ _INT32 = type_of(dtypes.int32)
 
 
 class JoinedTensors:
-    """Writes tensors in one form from another; each form of a tensor once."""
+    """The tensors of a function, converted from one form to another, each at most once per form."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class JoinedTensors:
         self._parts: dict[Reference, str] = {}
 
     def of_replica(self, source: Reference, replica: int) -> str:
-        """A replica's part of what a joined node gives."""
+        """Return a replica's part of a joined node's output."""
         given = self._analysis.given(source, self._analysis.plans)
         if given is None or given is Form.SHARED:
             return self.taken(source, Form.SHARED)
@@ -67,15 +67,15 @@ class JoinedTensors:
         return f"{self._parts[source]}:output:{replica}"
 
     def constant(self, take: Take) -> str:
-        """The integers that a joined node takes."""
+        """Return the integers that a joined node takes."""
         return self._integers(take.constant, take.kind)
 
     def input(self, source: Reference, take: Take) -> str:
-        """A tensor as a joined node takes it."""
+        """Return a tensor in the form that a joined node takes."""
         text = self.taken(source, take.form)
         if take.sizes is None or take.sizes == self._sizes(source):
             return text
-        # Only axes of size 1 are added in front: their number says which shape it is.
+        # Only axes of size 1 are added in front, so their number identifies the shape.
         name = f"{self._name(source, take.form)}_of_{len(take.sizes)}_axes"
         if name not in self._widened:
             sizes = (self._replicas, *take.sizes)
@@ -83,7 +83,7 @@ class JoinedTensors:
         return self._widened[name]
 
     def taken(self, source: Reference, form: Form) -> str:
-        """A tensor in a form; it is written unless it has it."""
+        """Return a tensor in a form, converting it if necessary."""
         key = source, form
         if key not in self._known:
             self._known[key] = self._written(source, form)
@@ -111,7 +111,7 @@ class JoinedTensors:
         return self._reshaped(name, source, text, self._whole(source, form))
 
     def _output(self, source: Reference) -> str:
-        """The name of what a joined node gives."""
+        """Return the name of a joined node's output."""
         if self._analysis.is_stacked(source):
             return argument_name(source.source)
         plan = self._analysis.plans.get(source.source)
@@ -126,7 +126,7 @@ class JoinedTensors:
         return sizes
 
     def _whole(self, source: Reference, form: Form) -> Sizes:
-        """The shape of all replicas' values in a form."""
+        """Return the shape of all replicas' values in a form."""
         sizes = self._sizes(source)
         if form is Form.ROWS:
             return (self._replicas * sizes[0], *sizes[1:])
@@ -150,12 +150,12 @@ class JoinedTensors:
     def _node(
         self, op: str, name: str, source: Reference, inputs: Sequence[str], **attributes: AttrValue
     ) -> str:
-        """Writes a node of a tensor's type and gives its only tensor."""
+        """Write a node of a tensor's type and return its only tensor."""
         self._add(op, name, self._device, inputs, T=self._kind(source), **attributes)
         return f"{name}:{op_def_registry.get(op).output_arg[0].name}:0"
 
     def _joined(self, source: Reference, form: Form) -> str:
-        """Joins the values that replicas have of their own."""
+        """Join the values that replicas have of their own."""
         values = [self._tensor(source, replica) for replica in range(self._replicas)]
         name, count = self._name(source, form), integer(self._replicas)
         if form is Form.SUMMED:
@@ -165,13 +165,13 @@ class JoinedTensors:
             inputs = [*values, self._integers(axis)]
             return self._node("ConcatV2", name, source, inputs, N=count, Tidx=_INT32)
         if form is Form.STACKED and self._statics.sizes(source):
-            # Joined as rows it can be both, and is copied once.
+            # Joined as rows, it can have both forms, and is copied once.
             rows = self.taken(source, Form.ROWS)
             return self._reshaped(name, source, rows, self._whole(source, form))
         return self._node("Pack", name, source, values, N=count, axis=integer(axis))
 
     def _turned(self, source: Reference, form: Form) -> str:
-        """Moves the replicas from the first axis to the second, or back."""
+        """Move the replicas from the first axis to the second, or back."""
         name, sizes = self._name(source, form), self._sizes(source)
         back = form is Form.STACKED
         text = self.taken(source, Form.INNER if back else Form.STACKED)
@@ -183,7 +183,7 @@ class JoinedTensors:
         return text if back else self._reshaped(name, source, text, self._whole(source, form))
 
     def _list(self, source: Reference) -> str:
-        """Makes a list without elements for all replicas, where each would make its own."""
+        """Make one list without elements for all replicas, where each would make its own."""
         node = self._statics.node(source)
         if node is None or node.op not in FRESH:
             raise AssertionError(f"{source} is not a new list.")
@@ -196,7 +196,7 @@ class JoinedTensors:
         return f"{name}:handle:0"
 
     def _repeated(self, source: Reference, form: Form) -> str:
-        """Repeats the one value of all replicas for each."""
+        """Repeat a value that all replicas share, once for each."""
         name = self._name(source, form)
         text = self.taken(source, Form.SHARED)
         if self._statics.sizes(source) is None:
@@ -209,7 +209,7 @@ class JoinedTensors:
         return self._reshaped(name, source, text, self._whole(source, form))
 
     def _part(self, source: Reference, given: Form) -> str:
-        """Parts a tensor into those of the replicas; gives the node that does."""
+        """Split a tensor into the replicas' parts; return the node that does it."""
         name, count = self._name(source), integer(self._replicas)
         text, axis = self.taken(source, given), int(given is Form.INNER)
         if given is Form.ROWS or (axis and len(self._sizes(source)) > 1):
@@ -224,7 +224,7 @@ class JoinedTensors:
     def _integers(
         self, values: int | Sequence[int] | np.ndarray | None, kind: dtypes.DType = dtypes.int32
     ) -> str:
-        """Writes integers once for all that take them."""
+        """Write integers once for all nodes that take them."""
         array = np.asarray(values, kind.as_numpy_dtype)
         key = kind.name, array.shape, array.tobytes()
         if key not in self._constants:
@@ -249,25 +249,25 @@ class Handles:
         return argument is not None and argument.is_merged
 
     def holder(self, source: Reference, replica: int) -> int:
-        """The replica whose copy a replica uses: the first that shares it, or itself."""
+        """Return the replica whose copy a replica uses: the first that shares it, or itself."""
         return self._leads[replica] if self.is_merged(source) else replica
 
     def holders(self, source: Reference) -> Sequence[int]:
-        """The replicas whose copies there are."""
+        """Return the replicas whose copies exist."""
         return self._firsts if self.is_merged(source) else range(len(self._leads))
 
     def sharing(self, source: Reference, replica: int) -> Sequence[int]:
-        """The replicas that use a replica's copy."""
+        """Return the replicas that use a replica's copy."""
         if not self.is_merged(source):
             return [replica]
         return [other for other, lead in enumerate(self._leads) if lead == replica]
 
     def passed(self, argument: Argument) -> Sequence[int]:
-        """The replicas whose handle of a variable is an argument of the function."""
+        """Return the replicas whose handle of a variable is an argument of the function."""
         return self._firsts if argument.merged else range(len(self._leads))
 
     def tensor(self, name: str, replica: int) -> str:
-        """A replica's handle of a variable, whose copies are merged or have been so."""
+        """Return a replica's handle of a variable whose copies are or were merged."""
         resources = self._arguments[name].resources
         resource = resources[replica] if resources else None
         if resource is None:
@@ -277,7 +277,7 @@ class Handles:
         return self._written[name, replica]
 
     def _find(self, name: str, resource: Resource) -> str:
-        """Writes a node that finds a resource of the runtime, which no argument is."""
+        """Write a node that finds a resource of the runtime, because it is not an argument."""
         self._add(
             "VarHandleOp",
             name,
@@ -298,24 +298,24 @@ class Builder:
 
     Args:
         function: The function of one replica, its calls inlined.
-        analysis: What of it varies between the replicas.
+        analysis: The parts of the function that vary between the replicas.
         cores: The devices of each replica, its logical devices in order.
         copies: Makes the per-replica copies of called functions.
         name: The name of the function for all replicas.
-        at_once: How many replicas of a process run at a time; None for all.
+        at_once: The number of replicas of a process that run at a time; None for all.
         path: The names of the nodes around a body, as a prefix.
         shapes: The shapes of convolutions of unknown batches; None if all sizes are known.
 
     Attributes:
-        result: The function for all replicas, as far as it is written.
+        result: The part of the function for all replicas that is written so far.
         lifted: The bodies that were lifted out of its control flow.
-        tensors: What a replica reads in place of a tensor, where that is not
-            its own copy of the node.
-        controls: Likewise, the nodes that stand for a node in control inputs of a replica.
-        once: The nodes without effects that are written once a process, for which its other
+        tensors: The tensor that a replica reads instead of a tensor, unless it is its own copy of
+            the node.
+        controls: Likewise, the nodes that replace a node in control inputs of a replica.
+        once: The nodes without effects that are written once a process, and for which its other
             replicas do not wait.
         processes: The process of each replica.
-        handles: Of the replicas' copies of variables.
+        handles: The handles of the replicas' copies of variables.
     """
 
     def __init__(
@@ -357,9 +357,9 @@ class Builder:
         self._write_signature(name)
 
     def for_body(self, body: FunctionDef, analysis: Analysis, path: str) -> Builder:
-        """A builder for a body that is lifted out of this function's control flow."""
+        """Return a builder for a body that is lifted out of this function's control flow."""
         name = self.copies.new_name()
-        # The shapes within a body are not known; it is guarded all the same.
+        # The shapes within a body are not known, but it is guarded nevertheless.
         shapes: dict[str, Sequence[int]] | None = None if self.shapes is None else {}
         return Builder(
             body, analysis, self.cores, self.copies, name, self.at_once, path=path, shapes=shapes
@@ -372,7 +372,7 @@ class Builder:
         return JoinedTensors(self.analysis, self.add, device, len(self.cores), self.tensor)
 
     def _write_signature(self, name: str) -> None:
-        """Writes the arguments, once or once for each replica."""
+        """Write the arguments, once or once for each replica."""
         self.result.signature.name = name
         self.result.signature.is_stateful = True
         for traced in self.function.signature.input_arg:
@@ -391,10 +391,10 @@ class Builder:
         """Return whether anything needs a node; TensorFlow prunes it otherwise."""
         return node.name in self._needed
 
-    # Where a node of the replica function is in the result.
+    # The places of the replica function's nodes in the result.
 
     def repeated(self) -> frozenset[str]:
-        """The nodes of which the result has what each replica computes, also in one tensor."""
+        """Return the nodes that compute a value for each replica, separately or in one tensor."""
         roles = self.analysis.roles.items()
         copied = {n for n, role in roles if role is Role.COMPUTE and self.is_repeated(n)}
         return frozenset(copied.union(self.analysis.plans))
@@ -405,15 +405,15 @@ class Builder:
         return varies and name not in self.analysis.plans
 
     def owners(self, name: str) -> Sequence[int]:
-        """The replicas that have an instance of a node: all, or the first of each process."""
+        """Return the replicas that have an instance of a node: all, or each process's first."""
         return self.replicas if self.is_repeated(name) else list(self._sharing)
 
     def _owner(self, name: str, replica: int) -> int:
-        """The replica whose instance of a node a replica uses."""
+        """Return the replica whose instance of a node a replica uses."""
         return replica if self.is_repeated(name) else self._firsts[replica]
 
     def tensor(self, source: Reference, replica: int) -> str:
-        """Return the tensor that a replica reads for one of the replica function."""
+        """Return the tensor that a replica reads for a tensor of the replica function."""
         name = source.source
         argument = self.analysis.arguments.get(name)
         if self.analysis.is_stacked(source) or name in self.analysis.plans:
@@ -428,7 +428,7 @@ class Builder:
         return self._instance(name, replica) + source.suffix
 
     def ends(self, name: str, replica: int) -> list[str]:
-        """The nodes after which a replica is done with a node."""
+        """Return the nodes after which a replica is done with a node."""
         if name in self.controls and replica in self.controls[name]:
             return self.controls[name][replica]
         if name in self.once and self._is_further(replica):
@@ -436,24 +436,24 @@ class Builder:
         return [self._instance(name, replica)]
 
     def waits(self, node: NodeDef, replica: int) -> list[str]:
-        """The control inputs of a node's instance."""
+        """Return the control inputs of a node's instance."""
         return self.all_waits(node, [replica])
 
     def all_waits(self, node: NodeDef, replicas: Sequence[int]) -> list[str]:
-        """The control inputs of a node that stands for several replicas."""
+        """Return the control inputs of a node that represents several replicas."""
         waits: dict[str, None] = {}
         for name in control_inputs(node):
             for replica in replicas[:1] if self._is_one_end(name) else replicas:
                 waits.update(dict.fromkeys(self.ends(name, replica)))
         for name in self._once_before(node):
             for replica in replicas if name in self.controls else ():
-                # The first waits for what it takes.
+                # The first replica waits through its data inputs.
                 further = self._is_further(replica)
                 waits.update(dict.fromkeys(self.ends(name, replica) if further else ()))
         return [f"^{name}" for name in waits]
 
     def _once_before(self, node: NodeDef) -> list[str]:
-        """The nodes for which only the first replica waits, of those that a node takes."""
+        """Return those inputs of a node for which only the first replica waits."""
         return [one.source for one in data_inputs(node) if one.source in self.once]
 
     def _is_one_end(self, name: str) -> bool:
@@ -464,11 +464,12 @@ class Builder:
         return self._one_end[name]
 
     def waits_of_one(self, node: NodeDef, first: int = 0) -> list[str]:
-        """The control inputs of a node that is written once for all replicas of a process.
+        """Return the control inputs of a node that is written once for all replicas of a process.
 
-        If it has no effect it waits on their first core alone. What takes its result on another,
-        or waits for it there, waits for what it would have waited for: to hear of each core's
-        end takes longer than most nodes. Where that is the same for all, they wait for the node.
+        If the node has no effect, it waits only on their first core. A node on another core that
+        takes its result, or waits for it, waits for the nodes that this node would have waited for
+        there. Hearing of each core's end takes longer than most nodes. If these nodes are the same
+        for all replicas, the other nodes wait for this node.
         """
         sharing = self._sharing[first]
         if is_stateful(node) and node.op not in READS:
@@ -490,7 +491,7 @@ class Builder:
         return instance(name, self._owner(name, replica))
 
     def own(self, source: Reference, variance: Variance) -> Sequence[int]:
-        """The replicas that have a tensor, or a handle, of their own; the first if all share it."""
+        """Return the replicas with a tensor or handle of their own; the first if all share it."""
         argument = self.analysis.arguments.get(source.source)
         many = variance is Variance.VARYING or (argument is not None and argument.is_component)
         return self.handles.holders(source) if many else (0,)
@@ -498,16 +499,16 @@ class Builder:
     # Devices.
 
     def further_cores(self) -> range:
-        """The logical devices of a replica after the first."""
+        """Return the logical devices of a replica after the first."""
         return range(1, len(self.cores[0]))
 
     def home(self, source: Reference) -> int:
-        """The logical device that holds the variable of a handle; 0 for anything else."""
+        """Return the logical device that holds a handle's variable; 0 for other tensors."""
         argument = self.analysis.arguments.get(source.source)
         return argument.home if argument is not None else 0
 
     def device_of(self, handle: Reference, replica: int) -> str:
-        """The device of a variable's component."""
+        """Return the device of a variable's component."""
         return self.cores[replica][self.home(handle)]
 
     def is_resource(self, source: Reference) -> bool:
@@ -525,7 +526,8 @@ class Builder:
         sources = data_inputs(node)
         home = next(filter(None, map(self.home, sources)), 0)
         if home:
-            # A variable's operations run where it is, whatever the user asks for.
+            # A variable's operations run on the variable's device, even if the user asks for
+            # another.
             return logical[home]
         core = logical_core(node.device)
         if core is None:
@@ -535,7 +537,7 @@ class Builder:
         if node.device:
             return str(node.device)
         if any(map(self.is_shared_resource, sources)):
-            # A table or an iterator: TensorFlow runs its operations where it is.
+            # TensorFlow runs the operations of a table or an iterator on its device.
             return ""
         return logical[0]
 
@@ -544,22 +546,22 @@ class Builder:
     def add(
         self, op: str, name: str, device: str, inputs: Sequence[str], **attributes: AttrValue
     ) -> str:
-        """Writes a new node and gives its name."""
+        """Write a new node and return its name."""
         return add_node(self.result, op, name, device, inputs, **attributes)
 
     def copy_of(self, node: NodeDef, replica: int) -> NodeDef:
-        """Writes a replica's instance of a node, without its inputs, and gives it."""
+        """Write a replica's instance of a node, without its inputs, and return it."""
         copy = self.result.node_def.add()
         copy.CopyFrom(node)
         copy.name = instance(node.name, replica)
         copy.device = self.device(node, replica)
-        # It asks to be on a device with nodes that may have other names here.
+        # The attribute colocates the node with nodes that may have other names here.
         copy.attr.pop("_class", None)
         del copy.input[:]
         return copy
 
     def broadcast(self, tensor: str, kind: AttrValue, replica: int, source: int = 0) -> str:
-        """One core's value as another replica reads it.
+        """Return a core's value as another replica reads it.
 
         It is sent to each process once, to the first core there that reads it.
         """

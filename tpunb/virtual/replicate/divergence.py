@@ -1,6 +1,6 @@
-"""The variables of a strategy whose copies may differ, and the functions that take them for one.
+"""The variables of a strategy whose copies may differ, and the functions that rely on one value.
 
-`variable_copies.py` explains where copies are kept, and what makes them separate.
+`variable_copies.py` explains where copies are kept, and why they become separate.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from tpunb.virtual.variable_copies import Copies
 
 
 class Divergence:
-    """A strategy's record of copies, and of the functions that have to change with them.
+    """A strategy's record of copies, and of the functions that must change with them.
 
     Attributes:
-        variables: The keys of the variables whose copies may differ; grows with what is traced.
-        lock: Held while copies become separate, and while copies that are together are given
-            one value.
+        variables: The keys of the variables whose copies may differ. Traces add keys.
+        lock: Held while copies become separate, and while copies that are together get one value.
     """
 
     def __init__(self) -> None:
@@ -48,11 +47,11 @@ class Divergence:
         running_functions.count_for(self)
 
     def add(self, copies: Copies) -> None:
-        """Keep the copies of a variable in mind."""
+        """Record the copies of a variable."""
         self._copies[copies.key] = copies
 
     def is_called_in(self, graph: Any) -> bool:
-        """Return whether a graph calls, by itself or in it, a function that is written anew."""
+        """Return whether a graph calls, even indirectly, a function that may be rewritten."""
         return any(graph in replication.graphs for replication in list(self._replications))
 
     def write(
@@ -61,15 +60,15 @@ class Divergence:
         """Write a replica function for all replicas, and keep it right from then on.
 
         Returns:
-            What was written, and the functions as they are registered; the last is the
-            function for all replicas. None if copies of variables had to become separate for
-            it: then it has other arguments.
+            The expansion, and the functions as they are registered; the last is the function for
+            all replicas. None if copies of variables had to become separate for it, because it then
+            has other arguments.
 
         Raises:
-            FailedPreconditionError: It gives copies different values that a function which runs
-                now takes for one.
+            FailedPreconditionError: The function gives copies different values, but a running
+                function relies on one value.
         """
-        # Nothing reaches what a session of TensorFlow 1 has taken out of its graph.
+        # A TensorFlow 1 session has its own copy of its graph, which later changes do not reach.
         assume_equal = ops.executing_eagerly_outside_functions()
         with self.lock:
             known = as_known(arguments, self.variables, self._separate)
@@ -89,7 +88,7 @@ class Divergence:
         """Note that copies of variables may differ from now on, and separate them.
 
         Raises:
-            FailedPreconditionError: A function that takes them for one runs now.
+            FailedPreconditionError: A running function relies on one value.
         """
         self._change(variables, diverged=True)
 
@@ -97,7 +96,7 @@ class Divergence:
         """Give each copy of variables a resource of its own.
 
         Raises:
-            FailedPreconditionError: A function that takes them for one runs now.
+            FailedPreconditionError: A running function relies on one value.
         """
         self._change(variables, diverged=False)
 
@@ -113,7 +112,7 @@ class Divergence:
                 try:
                     self._renew(changing, diverged=diverged)
                 except KeyboardInterrupt:
-                    # Half done, functions that nobody has called yet would give stale numbers.
+                    # Otherwise functions that have not been called since would give stale numbers.
                     self._renew(changing, diverged=diverged)
                     raise
 
@@ -122,7 +121,7 @@ class Divergence:
         return copies is not None and copies.are_together
 
     def _refuse_while_used(self, variables: Collection[str]) -> None:
-        """Refuse to change copies that a running function goes on to take for one."""
+        """Refuse to change copies while a running function relies on their single value."""
         names = [replication.name for replication in self._affected(variables)]
         if not names or not running_functions.any_runs(names):
             return
@@ -138,9 +137,10 @@ class Divergence:
         )
 
     def _affected(self, variables: Collection[str]) -> set[Replication]:
-        """The functions that have to be written anew when copies of variables change.
+        """Return the functions that must be rewritten when copies of variables change.
 
-        Those that update another variable with these may set the copies of that apart, too.
+        A function that updates another variable with these variables may make the other variable's
+        copies differ, too.
         """
         keys = set(variables)
         while True:
@@ -155,7 +155,7 @@ class Divergence:
             keys = more
 
     def _renew(self, variables: Collection[str], *, diverged: bool) -> None:
-        """Separate copies, and redefine what is stale; called again it goes on."""
+        """Separate copies, and redefine stale functions; a second call continues the work."""
         self._is_renewing = True
         if diverged:
             self.variables.update(variables)
@@ -163,13 +163,13 @@ class Divergence:
         while stale := [one for one in self._replications if self._is_stale(one)]:
             self._has_changed = True
             for replication in stale:
-                # What updates a variable from another one that diverged spreads it.
+                # An update of one variable from another spreads the divergence.
                 spread, split = replication.renew(self.variables, self._separate)
                 self.variables.update(spread)
                 self._separate_all(spread | split)
         if self._has_changed:
-            # Whatever has inlined one of them is prepared again when next called, and the kernels
-            # are dropped that made resources, each for one name and 30 KiB.
+            # Functions that have inlined a redefined function are prepared again at their next
+            # call. Kernels that made resources are dropped: each is for one name and takes 30 KiB.
             context.context().clear_kernel_cache()
             self._has_changed = False
         self._is_renewing = False

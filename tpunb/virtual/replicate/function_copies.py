@@ -1,9 +1,9 @@
 """Per-replica copies of called functions: of loops, branches and compiled calls.
 
-They run as they were traced, except for four things. Each replica draws random
-numbers of its own, as each core of a TPU does. Operations are guarded where a replica
-may have no examples. Control flow is kept from constant folding. And each node names
-the function it comes from, so that an error in it leads back to a line of Python.
+They run as they were traced, except for four things. Each replica draws random numbers of its own,
+as each core of a TPU does. Operations are guarded if a replica may have no examples. Control flow
+is kept from constant folding. And each node names the function that it comes from, so that an error
+in it leads back to a line of Python.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tpunb.virtual.graph.function_def import (
 from tpunb.virtual.replicate.workarounds import guard_all, keep_arithmetic, keep_from_folding
 
 LOGICAL_CORE = "TPU_REPLICATED_CORE:"
-"""How `tf.tpu.core` writes a logical device into a device's name."""
+"""The text by which `tf.tpu.core` writes a logical device into a device's name."""
 
 
 def logical_core(device: str) -> int | None:
-    """The logical device that a device's name asks for; None if it asks for none."""
+    """Return the logical device that a device's name asks for, or None."""
     if LOGICAL_CORE not in device:
         return None
     return int(device.rpartition(LOGICAL_CORE)[2])
 
 
 def assigned_device(node: NodeDef) -> int | None:
-    """The logical device to which an annotation assigns its tensor."""
+    """Return the logical device to which an annotation assigns its tensor."""
     if node.op != "XlaSharding" or not node.attr["sharding"].s:
         return None
     sharding = OpSharding.FromString(node.attr["sharding"].s)
@@ -45,13 +45,13 @@ def assigned_device(node: NodeDef) -> int | None:
 
 
 class FunctionCopies:
-    """Makes the per-replica copies of the functions that one replica function calls.
+    """The per-replica copies of the functions that one replica function calls.
 
     Args:
         library: Finds the functions of the traced function, their calls inlined.
         owner: The function for all replicas, which knows the stack traces.
-        prefix: How the functions' names begin. They are counted, so that writing the
-            same function again under the same prefix gives the same names.
+        prefix: The beginning of the functions' names. A counter follows, so that writing the same
+            function again under the same prefix gives the same names.
         guarded: Whether a replica may have no examples.
 
     Attributes:
@@ -67,12 +67,12 @@ class FunctionCopies:
         self._known: dict[tuple[str, int, str, int], str] = {}
 
     def specialize(self, node: NodeDef, replica: int, path: str, *, compiled: bool = False) -> None:
-        """Gives a replica's copy of a node the functions and the seed that it needs.
+        """Give a replica's copy of a node the functions and the seed that it needs.
 
         Args:
-            node: The copy; it is changed.
+            node: The copy, which is changed.
             replica: The replica that it is for.
-            path: The name of the node that was traced, with those around it.
+            path: The name of the traced node, prefixed with the names of the calls around it.
             compiled: Whether XLA compiles the function that it is in.
         """
         if node.op == "XlaSharding":
@@ -91,13 +91,13 @@ class FunctionCopies:
             function.name = self._known[key]
 
     def sign(self, node: NodeDef, origin: str) -> None:
-        """Records which function a node in a body comes from, and its name there."""
+        """Record the function that a body's node comes from, and the node's name there."""
         node.experimental_debug_info.Clear()
         node.experimental_debug_info.original_node_names.append(origin)
         node.experimental_debug_info.original_func_names.append(self._owner)
 
     def new_name(self) -> str:
-        """A name for the next function that is made for the owner."""
+        """Return a name for the next function that is made for the owner."""
         return next(self._names)
 
     def _make(self, body: FunctionDef, replica: int, path: str, *, compiled: bool) -> str:
@@ -109,7 +109,7 @@ class FunctionCopies:
         for node in list(made.node_def):
             origin = f"{path}/{node.name}"
             if logical_core(node.device) is not None:
-                # The body runs where the replica's first core is.
+                # The body runs on the device of the replica's first core.
                 node.device = ""
             self.sign(node, origin)
             self.specialize(node, replica, origin, compiled=compiled)
@@ -123,7 +123,7 @@ class FunctionCopies:
 
 
 def _is_seeded(node: NodeDef) -> bool:
-    """Return whether a node draws from a seed; without one it draws from entropy."""
+    """Return whether a node draws from a seed; without a seed it draws from entropy."""
     return "seed2" in node.attr and bool(node.attr["seed"].i or node.attr["seed2"].i)
 
 

@@ -1,4 +1,4 @@
-"""The forms in which values of all replicas are one tensor, and how a node takes and gives them."""
+"""The forms in which one tensor holds all replicas' values, and how a node takes and gives them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ class Form(enum.Enum):
     """A form of the values that replicas have for one tensor.
 
     Attributes:
-        SHARED: The one value that all have.
-        ROWS: The values one after the other along axis 0: of R times [B, ...], [R*B, ...].
-        STACKED: The values along a new axis 0: of R times [...], [R, ...].
-        INNER: The values along axis 1: of R times [T, B, ...], [T, R*B, ...], and of [T], [T, R].
-        SUMMED: Their sum.
-        LISTED: One list of tensors, each of which is those of the replicas' lists as rows, or
-            stacked if they have no axes.
+        SHARED: The single value that all replicas share.
+        ROWS: The values one after the other along axis 0: R tensors [B, ...] become [R*B, ...].
+        STACKED: The values along a new axis 0: R tensors [...] become [R, ...].
+        INNER: The values along axis 1: R tensors [T, B, ...] become [T, R*B, ...], and R tensors
+            [T] become [T, R].
+        SUMMED: The sum of the values.
+        LISTED: One list of tensors. Each element holds the elements of the replicas' lists as rows,
+            or stacked if they have no axes.
     """
 
     SHARED = enum.auto()
@@ -39,10 +40,10 @@ class Take:
     """The form in which a joined node takes an input.
 
     Attributes:
-        form: In which form.
-        sizes: The shape that each replica's value is given before; None for its own.
-        constant: Integers that are taken in place of the input.
-        kind: Their type.
+        form: The form.
+        sizes: The shape that each replica's value is reshaped to first; None for its own.
+        constant: Integers that replace the input.
+        kind: The type of these integers.
     """
 
     form: Form
@@ -59,11 +60,11 @@ SUMMED = Take(Form.SUMMED)
 LISTED = Take(Form.LISTED)
 
 FRESH = frozenset({"EmptyTensorList", "TensorListReserve"})
-"""What makes lists without elements."""
+"""Operations that make lists without elements."""
 
 
 def listed_shape(shape: np.ndarray | None, replicas: int) -> np.ndarray:
-    """The shape of the elements of one list for all replicas."""
+    """Return the shape of the elements of one list for all replicas."""
     if shape is None or shape.ndim != 1 or np.any(shape < 0):
         return np.asarray(-1)
     return np.asarray([replicas * shape[0], *shape[1:]] if shape.size else [replicas])
@@ -71,15 +72,15 @@ def listed_shape(shape: np.ndarray | None, replicas: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The way one joined node replaces a node of every replica.
+    """The way in which one joined node replaces a node of every replica.
 
     Attributes:
-        takes: How it takes each of its inputs.
+        takes: The form in which it takes each of its inputs.
         gives: The form of each of its outputs.
-        op: Its operation, if that is another than the replicas'.
-        attributes: Attributes that differ from the replicas'.
-        gain: What it saves against a node for each replica, in nodes for each replica.
-        bodies: How the functions of a loop or a branch do it: for each name a `Body`.
+        op: Its operation, if it differs from the replicas' operation.
+        attributes: Attributes that differ from the replicas' attributes.
+        gain: Its saving compared with a node for each replica, in nodes for each replica.
+        bodies: The joined functions of a loop or a branch: a `Body` for each name.
     """
 
     takes: Sequence[Take]
@@ -100,10 +101,10 @@ class Input:
     """An input of a node, as the rules see it.
 
     Attributes:
-        sizes: Its shape.
-        dtype: Its type.
+        sizes: The input's shape.
+        dtype: The input's type.
         varies: Whether replicas have values of their own.
-        value: Gives its value, if it is a constant; else None.
+        value: Returns the input's value if it is a constant, or else None.
     """
 
     sizes: Sizes
@@ -112,13 +113,13 @@ class Input:
     value: Callable[[], np.ndarray | None]
 
     def integers(self) -> list[int] | None:
-        """Its value as a list of integers; None if it is not known."""
+        """Return the value as a list of integers; None if it is not known."""
         value = self.value()
         return None if value is None else [int(one) for one in np.ravel(value)]
 
 
 def constant(values: int | Sequence[int] | np.ndarray, like: Input | None = None) -> Take:
-    """Integers, or one alone, in place of an input."""
+    """Return integers, or a single integer, that replace an input."""
     kind = dtypes.int32 if like is None else like.dtype
     return Take(Form.SHARED, constant=np.asarray(values, kind.as_numpy_dtype), kind=kind)
 
@@ -130,9 +131,9 @@ class Seen:
     Attributes:
         node: The node.
         inputs: Its inputs.
-        outputs: The shapes of what it gives.
-        replicas: How many replicas there are.
-        summed: Whether only the sum of what the replicas give is used.
+        outputs: The shapes of its outputs.
+        replicas: The number of replicas.
+        summed: Whether only the sum of the replicas' results is used.
     """
 
     node: NodeDef
@@ -142,11 +143,11 @@ class Seen:
     summed: bool = False
 
     def rows(self, sizes: Sizes) -> Sizes:
-        """The shape of all replicas' values of a shape one after the other."""
+        """Return the shape of all replicas' values of a shape one after the other."""
         return (self.replicas * sizes[0], *sizes[1:])
 
     def stacked(self, sizes: Sizes) -> Sizes:
-        """The shape of all replicas' values of a shape along a new axis."""
+        """Return the shape of all replicas' values of a shape along a new axis."""
         return (self.replicas, *sizes)
 
     def plan(
@@ -157,12 +158,12 @@ class Seen:
         attributes: Mapping[str, AttrValue] | None = None,
         gain: float = 1.0,
     ) -> Plan:
-        """A plan by which all outputs have one form."""
+        """Return a plan by which all outputs have one form."""
         return Plan(takes, [gives] * len(self.outputs), op, attributes or {}, gain)
 
 
 Rule = Callable[[Seen], Plan | None]
-"""Finds how a node does what it does for all replicas; None if it cannot."""
+"""Returns a plan for a node that does the work of all replicas' nodes; None if it cannot."""
 
 REAL = frozenset(
     {dtypes.bool, dtypes.bfloat16, dtypes.float16, dtypes.float32, dtypes.float64}
@@ -174,12 +175,12 @@ REAL = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Holding:
-    """A rule, and for which nodes of an operation it holds.
+    """A rule, and the nodes of an operation for which it holds.
 
     Attributes:
         rule: The rule.
-        attributes: The attributes that may have any value, as far as the rule itself does not
-            look at them; others have the operation's default.
+        attributes: The attributes that may have any value, unless the rule itself checks them. All
+            others must have the operation's default.
         varying: The places of the inputs that may vary; None for any.
     """
 
@@ -201,7 +202,7 @@ class Holding:
         )
 
     def plan(self, seen: Seen) -> Plan | None:
-        """The plan for a node for which it holds; None if there is none."""
+        """Return the plan for a node for which the rule holds, or None."""
         if self.varying is not None:
             varying = {place for place, one in enumerate(seen.inputs) if one.varies}
             if not varying.issubset(self.varying):
@@ -210,18 +211,18 @@ class Holding:
 
 
 _UNIMPORTANT = frozenset({"_class", "_has_manual_control_dependencies", "_output_shapes"})
-"""Attributes that say nothing of what a node computes."""
+"""Attributes that do not affect what a node computes."""
 
 
 def holding(
     rule: Rule, operations: str, attributes: str = "", varying: Collection[int] | None = None
 ) -> dict[str, Holding]:
-    """A rule for some operations.
+    """Return a rule for some operations.
 
     Args:
         rule: The rule.
-        operations: Their names, in one text.
-        attributes: Those of their attributes whose every value it is for, in one text.
+        operations: The operations' names, separated by spaces.
+        attributes: The attributes that may have any value, separated by spaces.
         varying: The places of the inputs that may vary; None for any.
     """
     one = Holding(rule, frozenset(attributes.split()), varying)

@@ -1,8 +1,8 @@
-"""Join replicas: choose the nodes that compute all replicas' values as one batch.
+"""Joining of replicas: the choice of nodes that compute all replicas' values as one batch.
 
-Eight products of [16, 64] with shared weights are one of [128, 64]. On a processor that is
-shared, one operation on the values of all replicas, joined in one tensor, is faster than one
-for each. What has no rule stays as it was, node by node.
+Eight products of [16, 64] with shared weights are one product of [128, 64]. On a shared processor,
+one operation on the values of all replicas, joined in one tensor, is faster than one operation for
+each replica. Nodes without a rule stay separate.
 """
 
 from __future__ import annotations
@@ -55,33 +55,33 @@ from tpunb.virtual.replicate.variance import (
     analyze,
 )
 
-# In nodes for each replica: what it costs to join the replicas' values or to part them again,
-# between devices, and for how many bytes of each the copying takes as long as a node.
+# In nodes for each replica: the cost of joining the replicas' values, or separating them again,
+# between devices; and the number of bytes of each value whose copying takes as long as a node.
 _CONVERSION = 2.5
 _BYTES = 20_000
 
 _TURNS = 16
-"""As many turns a loop counts as having."""
+"""The assumed number of turns of a loop."""
 
 _LIVING = 4
-"""In a training step a quarter of what all its nodes give lives at a time, or less."""
+"""At most a quarter of all nodes' outputs in a training step is alive at a time."""
 
 
 def join(
     flat: FunctionDef, analysis: Analysis, function: ReplicaFunction
 ) -> tuple[Analysis, int | None]:
-    """Finds which nodes of a replica function one node does for all replicas.
+    """Find the nodes of a replica function that one node can compute for all replicas.
 
     Returns:
-        The analysis with these nodes, and how many replicas of a process run at a time: fewer
-        where the values of all would take too much memory, and those of some as well.
+        The analysis with these nodes, and the number of replicas of a process that run at a time.
+        It is smaller if the values of all replicas, or of several, would take too much memory.
     """
     cores, at_once = function.cores, function.at_once
     processes = {process_of(core) for logical in cores for core in logical}
     if function.sizes is None or len(cores) < 2 or len(cores[0]) > 1 or len(processes) > 1:
         return analysis, at_once
     needed = 0.0
-    # Loops may take more memory than there is; what is around them need not.
+    # Loops may take more memory than there is, while the nodes around them do not.
     for sizes in dict.fromkeys([function.body_sizes, None]):
         bodies = None if sizes is None else _Bodies(function.inlined_library, sizes, len(cores))
         candidates = _Candidates(flat, analysis, function.sizes, len(cores), bodies)
@@ -96,11 +96,11 @@ def join(
 
 
 class _Candidates:
-    """The nodes that one node could do for all replicas.
+    """The nodes that one node could compute for all replicas.
 
     Attributes:
-        statics: What is known of the function's tensors.
-        plans: How each can be done, by its name.
+        statics: The known shapes, types and constants of the function's tensors.
+        plans: The plan for each node, by its name.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class _Candidates:
                 self.plans[node.name] = plan
 
     def _plan(self, node: NodeDef) -> Plan | None:
-        """Return how a node can be computed; this is known already for its readers."""
+        """Return the plan for a node, after the plans for its readers."""
         if not self._may_join(node):
             return None
         if node.op in CONTROL_FLOW:
@@ -161,7 +161,7 @@ class _Candidates:
         if plan is None:
             return None
         pairs = zip(plan.takes, seen.inputs, strict=False)
-        # What is taken by rows has an axis.
+        # A tensor that is taken as rows must have an axis.
         return None if any(take is ROWS and not one.sizes for take, one in pairs) else plan
 
     def _may_join(self, node: NodeDef) -> bool:
@@ -176,7 +176,7 @@ class _Candidates:
         )
 
     def _seen(self, node: NodeDef) -> Seen | None:
-        """A node with what is known of it; None if that is too little."""
+        """Return a node with its known properties; None if too little is known."""
         kinds = output_types(node)
         outputs = [self.statics.output_sizes(node.name, k) for k in range(len(kinds))]
         inputs = [self._input(source) for source in data_inputs(node)]
@@ -188,7 +188,8 @@ class _Candidates:
             return None
         if not any(one.varies for one in known_inputs):
             return None
-        # The sum of all overflows in float16 where those of each, scaled down or not, do not.
+        # In float16, the sum over all replicas may overflow where each replica's value, scaled down
+        # or not, does not.
         outputs_used = self._outputs[node.name]
         summed = dtypes.float16 not in kinds and all(map(self.is_summed, outputs_used))
         summed = summed and bool(outputs_used)
@@ -210,7 +211,7 @@ class _Candidates:
         return Input(sizes, kind, varies, lambda: self.statics.value(source))
 
     def is_summed(self, source: Reference) -> bool:
-        """Return whether nothing reads a tensor but the sums of it over all replicas."""
+        """Return whether a tensor is only read by sums over all replicas."""
         users, results = self._uses.get(source, []), self._returned.get(source, set())
         sums = all(self._sums(user) for user in users)
         return bool(users or results) and results <= {Form.SUMMED} and sums
@@ -221,12 +222,12 @@ class _Candidates:
         plan = self.plans.get(user.name)
         return plan is not None and all(one.form in _SUM_TAKES for one in plan.takes)
 
-    # What is around loops and branches, and in them.
+    # Tensors around and inside loops and branches.
 
     def forms(
         self, sources: Sequence[Reference], variances: Sequence[Variance]
     ) -> list[Form] | None:
-        """The forms in which tensors go into control flow or come out; None if one has none."""
+        """Return the forms of tensors at the edges of control flow; None if any has no form."""
         found = []
         for source, variance in zip(sources, variances, strict=True):
             kind, sizes = self.statics.dtype(source), self.statics.sizes(source)
@@ -251,15 +252,15 @@ class _Candidates:
         )
 
     def joined(self, plans: Mapping[str, Plan]) -> Analysis:
-        """The analysis with the plans of nodes that are joined."""
+        """Return the analysis with the plans of joined nodes."""
         joined = dict.fromkeys(plans.keys() - self._analysis.plans.keys(), Role.JOINED)
         roles = {**self._analysis.roles, **joined}
         return dataclasses.replace(self._analysis, roles=roles, plans=plans)
 
-    # What is worth its conversions.
+    # The plans that save more than their conversions cost.
 
     def worthwhile(self) -> dict[str, Plan]:
-        """The plans without those that would convert more than they save."""
+        """Return the plans without those that would convert more than they save."""
         plans = dict(self.plans)
         free = plans.keys() - self._analysis.plans.keys()
         order = [node for node in self._analysis.order if node.name in free]
@@ -270,11 +271,11 @@ class _Candidates:
             order = [node for node in order if node.name in plans]
 
     def _drops(self, node: NodeDef, plans: dict[str, Plan]) -> bool:
-        """Drops a node's plan if it is not worthwhile, or if it has lost what it counts on."""
+        """Drop a node's plan if it is not worthwhile, or if other nodes no longer fit it."""
         plan = plans[node.name]
         if self._holds(node, plan, plans):
             if Form.LISTED in {*plan.gives, *(take.form for take in plan.takes)}:
-                return False  # lists are not converted: all of them are joined that meet, or none
+                return False  # lists are not converted: all lists that meet are joined, or none is
             joined, apart = self._costs(node, plan, plans)
             if joined <= apart:
                 return False
@@ -282,10 +283,10 @@ class _Candidates:
         return True
 
     def _holds(self, node: NodeDef, plan: Plan, plans: Mapping[str, Plan]) -> bool:
-        """Return whether what a plan counts on of other nodes is still so.
+        """Return whether other nodes still meet a plan's assumptions.
 
-        What varies is not taken from the first replica, and what is given as a sum or a list for
-        all replicas is taken as such.
+        A varying value must not be taken from the first replica. A sum or list for all replicas
+        must be taken as a sum or list.
         """
         for source, take in zip(data_inputs(node), plan.takes, strict=False):
             given = self._analysis.given(source, plans)
@@ -296,14 +297,14 @@ class _Candidates:
         return all(self.is_taken(source, plans) for source in self._outputs[node.name])
 
     def _is_list(self, source: Reference, given: Form | None) -> bool:
-        """Return whether one list can stand for those of all replicas."""
+        """Return whether one list can represent the lists of all replicas."""
         if given is Form.LISTED:
             return True
         node = self._nodes.get(source.source)
         return given is Form.SHARED and node is not None and node.op in FRESH
 
     def is_taken(self, source: Reference, plans: Mapping[str, Plan]) -> bool:
-        """Return whether what is a sum or a list for all replicas is taken as nothing else."""
+        """Return whether all readers of a sum or list for all replicas take it as such."""
         given, results = self._analysis.given(source, plans), self._returned.get(source, set())
         if Form.LISTED in results and not self._is_list(source, given):
             return False
@@ -353,12 +354,12 @@ class _Candidates:
 
 _SUM = "CrossReplicaSum"
 _ELEMENTS = "TensorListElementShape"
-"""What gives no rows of numbers, but the shape of a list's elements."""
+"""An operation that returns the shape of a list's elements, and not rows of numbers."""
 _SUM_TAKES = frozenset({Form.SUMMED, Form.SHARED})
 
 
 def _takes_as(node: NodeDef, plan: Plan, source: Reference, form: Form) -> bool:
-    """Return whether a node takes a tensor in one form, wherever it takes it."""
+    """Return whether a node takes a tensor in one form, at all of its inputs."""
     pairs = zip(data_inputs(node), plan.takes, strict=False)
     return all(
         take.form is form or take.constant is not None for one, take in pairs if one == source
@@ -366,7 +367,7 @@ def _takes_as(node: NodeDef, plan: Plan, source: Reference, form: Form) -> bool:
 
 
 class _Bodies:
-    """Joins what is in loops and branches that go the same way on every replica."""
+    """Joined loops and branches, which go the same way on every replica."""
 
     def __init__(self, library: Library, sizes: Callable[[str], KnownSizes], replicas: int) -> None:
         self._library = library
@@ -409,7 +410,7 @@ class _Bodies:
                     if (known := outer.statics.sizes(source)) is not None
                 }
                 if is_loop and not is_condition and not _same(arguments, sizes, around):
-                    return None  # of another shape in another turn
+                    return None  # the shape changes from turn to turn
                 body = self._body(name, arguments, {**around, **sizes}, forms)
                 if body is None:
                     return None
@@ -459,7 +460,7 @@ class _Bodies:
 
 
 def _same(arguments: Arguments, sizes: KnownSizes, around: KnownSizes) -> bool:
-    """Return whether what varies has one shape in a function and around it."""
+    """Return whether varying values have the same shape in a function and around it."""
     keys = [(one, 0) for one, argument in arguments.items() if argument.is_stacked]
     return all(key in sizes and sizes[key] == around.get(key) for key in keys)
 
@@ -469,7 +470,7 @@ def _argument(form: Form, outer: Argument | None) -> Argument:
     if form is not Form.SHARED:
         return Argument(Passing.STACKED, form=form)
     if outer is not None and outer.is_mirrored:
-        # Of a variable that is the same on every replica it takes the first one's handle.
+        # If a variable is the same on every replica, the function takes the first replica's handle.
         return Argument(Passing.MIRRORED, outer.key, merged=True)
     return Argument(Passing.SHARED)
 

@@ -1,7 +1,7 @@
 """Rules by which one node computes an operation for all replicas.
 
-A rule sees a node of which some inputs vary between the replicas. Axis 0 of what varies
-need not be a batch: a value that has none is stacked along a new axis.
+A rule sees a node with inputs that vary between the replicas. Axis 0 of a varying value need not be
+a batch: a value without a batch is stacked along a new axis.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tpunb.virtual.replicate.joined_forms import (
 
 
 def _reshape(seen: Seen) -> Plan | None:
-    """A change of shape, of which only the result matters."""
+    """Join a change of shape; only the resulting shape matters."""
     before, (after,) = seen.inputs[0].sizes, seen.outputs
     attributes = {"T": seen.node.attr["T"], "Tshape": type_of(dtypes.int32)}
     if before and after and before[0] == after[0]:
@@ -72,7 +72,7 @@ def _pack(seen: Seen) -> Plan | None:
 
 
 def _from_front(axis: int, rank: int) -> int:
-    """An axis that may be counted from the end, counted from the front."""
+    """Return an axis counted from the front, given an axis that may be counted from the end."""
     return axis + rank if axis < 0 else axis
 
 
@@ -87,7 +87,7 @@ def _split(seen: Seen) -> Plan | None:
 
 
 def _strided_slice(seen: Seen) -> Plan | None:
-    """A slice, or its gradient: that takes the shape first, and last what it puts there."""
+    """Join a slice, or its gradient, which takes the shape first and the values last."""
     is_slice = seen.node.op == "StridedSlice"
     bounds = seen.inputs[1:4]
     known = [one.integers() for one in bounds]
@@ -97,7 +97,7 @@ def _strided_slice(seen: Seen) -> Plan | None:
     takes = [*map(constant, moved, bounds)]
     masks = {
         key: integer(2 * seen.node.attr[key].i + (key in {"begin_mask", "end_mask"}))
-        for key in SLICE_MASKS  # of the axis in front all is taken
+        for key in SLICE_MASKS  # the whole of the new first axis is taken
     }
     if is_slice:
         takes = [STACKED, *takes]
@@ -128,7 +128,7 @@ def _broadcast(seen: Seen) -> Plan | None:
 
 
 def _stacked(one: Input, rank: int) -> Take:
-    """Takes what varies stacked, with axes of size 1 in front up to a rank."""
+    """Take a varying input stacked, with axes of size 1 in front up to a rank."""
     if not one.varies:
         return SHARED
     return Take(Form.STACKED, (1,) * (rank - len(one.sizes)) + one.sizes)
@@ -146,11 +146,11 @@ _MOVES: dict[str, Holding] = {
     **holding(_tile, "Tile", varying=[0]),
     **holding(_transpose, "Transpose", varying=[0]),
 }
-"""The rules for what moves elements."""
+"""The rules for operations that move elements."""
 
 
 _GAIN = 4.0
-"""A product of many rows takes less than as many products of few."""
+"""A product of many rows takes less time than the same rows in many small products."""
 
 
 def _matrices(seen: Seen) -> Plan | None:
@@ -190,7 +190,8 @@ def _einsum(seen: Seen) -> Plan | None:
         replica + one if taken.varies else one
         for one, taken in zip(labels, seen.inputs, strict=True)
     ]
-    # Of a factor that all share it would multiply the sum: of infinities another number.
+    # A factor that all replicas share would multiply the sum. With infinities that gives another
+    # number.
     summed = seen.summed and all(one.varies for one in seen.inputs)
     whole = result if summed else replica + result
     attributes = {"equation": AttrValue(s=f"{','.join(labels)}->{whole}".encode())}
@@ -239,7 +240,7 @@ _PRODUCTS: dict[str, Holding] = {
     ),
     **holding(_mean_pooling_gradient, "AvgPoolGrad AvgPool3DGrad", _POOLING),
 }
-"""The rules for what multiplies, and for the gradients of pooling, which are alike."""
+"""The rules for products, and for the gradients of pooling, which are similar."""
 
 
 def _element(sizes: Sizes) -> Take:
@@ -248,7 +249,7 @@ def _element(sizes: Sizes) -> Take:
 
 
 def _whole(seen: Seen, sizes: Sizes, like: Input) -> Take:
-    """The shape of all replicas' elements of a shape, in place of the shape of one."""
+    """Return the shape of all replicas' elements, to replace the shape of one replica's element."""
     return constant(seen.rows(sizes) if sizes else seen.stacked(sizes), like)
 
 
@@ -283,7 +284,7 @@ def _from_tensor(seen: Seen) -> Plan | None:
 
 
 def _new(seen: Seen) -> Plan | None:
-    """A list whose shape, or length, is that of one that varies."""
+    """Join a new list whose shape or length comes from a varying list."""
     if dtypes.as_dtype(seen.node.attr["element_dtype"].type) not in REAL:
         return None
     shape = LISTED if seen.inputs[0].varies else _of_elements(seen, seen.inputs[0])
@@ -291,7 +292,7 @@ def _new(seen: Seen) -> Plan | None:
 
 
 def _of_elements(seen: Seen, shape: Input) -> Take:
-    """The shape that the elements of a new list have, in place of that of a replica's."""
+    """Return the shape of a new joined list's elements, to replace a replica's shape."""
     value = None if shape.varies else shape.value()
     return constant(listed_shape(value, seen.replicas), shape)
 
@@ -318,7 +319,7 @@ _LISTS: dict[str, Holding] = {
 }
 """The rules for lists of tensors.
 
-Of lists that vary, the shape of an element is a list's too: it goes into new lists alone.
+The shape of a varying list's elements is itself kept as a list; only new lists may take it.
 """
 
 
@@ -339,21 +340,21 @@ _LINEAR = frozenset(
     {"AddN", "AddV2", "ExpandDims", "Identity", "Mul", "Neg", "RealDiv", "Reshape", "Squeeze"}
     | {"StopGradient", "Sub", "Transpose"}
 )
-"""Of the sum of the replicas' values they make the sum of what they make of each."""
+"""Operations that give the sum of the replicas' results for the sum of the replicas' values."""
 
 
 def rule_of(op: str, *, lists: bool = False) -> Holding | None:
-    """The rule for an operation, or for what it does with lists; None if there is none."""
+    """Return the rule for an operation, or for its use with lists; None if there is none."""
     return (_LISTS if lists else _RULES).get(op)
 
 
 def operations() -> frozenset[str]:
-    """The operations that have a rule."""
+    """Return the operations that have a rule."""
     return frozenset({**_RULES, **_LISTS})
 
 
 def _elementwise(seen: Seen) -> Plan | None:
-    """An operation on elements, whose inputs broadcast."""
+    """Join an operation on elements whose inputs broadcast."""
     (result,) = seen.outputs
     if result and all(_is_row_wise(one, len(result), result[0]) for one in seen.inputs):
         return seen.plan([ROWS if one.varies else SHARED for one in seen.inputs], Form.ROWS)
@@ -361,14 +362,14 @@ def _elementwise(seen: Seen) -> Plan | None:
 
 
 def _is_row_wise(one: Input, rank: int, size: int) -> bool:
-    """Return whether each row of a result comes from one row of an input, or from one for all."""
+    """Return whether each row of a result comes from one row of an input, or from a shared row."""
     if one.varies:
         return len(one.sizes) == rank and one.sizes[0] == size
     return len(one.sizes) < rank or one.sizes[0] == 1
 
 
 def _uniform(seen: Seen) -> Plan | None:
-    """An operation on the elements of inputs of one shape."""
+    """Join an operation on the elements of inputs of one shape."""
     if len({one.sizes for one in seen.inputs}) != 1:
         return None
     take = ROWS if seen.outputs[0] else STACKED
@@ -376,14 +377,14 @@ def _uniform(seen: Seen) -> Plan | None:
 
 
 def linear(seen: Seen) -> Plan | None:
-    """An operation that can as well be done with the sum of what varies."""
+    """Join an operation that can equally be applied to the sum of the varying inputs."""
     if seen.node.op not in _LINEAR or not _is_linear(seen):
         return None
     return seen.plan([SUMMED if one.varies else SHARED for one in seen.inputs], Form.SUMMED)
 
 
 def _is_linear(seen: Seen) -> bool:
-    """Return whether a node of a `_LINEAR` operation is linear in what varies."""
+    """Return whether a node of a `_LINEAR` operation is linear in its varying inputs."""
     if seen.node.op in {"Mul", "RealDiv"}:
         first, second = seen.inputs
         varying, factor = (first, second) if first.varies else (second, first)
@@ -400,9 +401,9 @@ def _is_linear(seen: Seen) -> bool:
 
 
 def _is_usual(factor: np.ndarray | None) -> bool:
-    """Return whether a factor or divisor is known and finite.
+    """Return whether a factor or divisor is known, finite and not zero.
 
-    A sum times infinity is infinite where the products are of both signs, and have no sum.
+    A sum times infinity is infinite, but products of both signs have no sum.
     """
     known = None if factor is None else np.asarray(factor, np.float64)
     return known is not None and bool(np.all(np.isfinite(known) & (known != 0)))
@@ -414,7 +415,7 @@ def _softmax(seen: Seen) -> Plan | None:
 
 
 def _reduction(seen: Seen) -> Plan | None:
-    """A reduction over axes, which are the second input."""
+    """Join a reduction over axes, which are the second input."""
     value, over = seen.inputs
     axes = over.integers()
     if axes is None:
@@ -429,12 +430,12 @@ def _reduction(seen: Seen) -> Plan | None:
 
 
 def _like(one: Input, values: list[int]) -> Take:
-    """Integers in place of an input: one alone where that is a scalar."""
+    """Return integers that replace an input: a single integer if the input is a scalar."""
     return constant(values if one.sizes else values[0], one)
 
 
 def _rows_of(*places: int) -> Rule:
-    """The rule for what works on each row of some inputs, and takes others as they are."""
+    """Return a rule for operations on each row of some inputs, with other inputs shared."""
 
     def rule(seen: Seen) -> Plan | None:
         if any(one.varies and k not in places for k, one in enumerate(seen.inputs)):
@@ -454,7 +455,7 @@ def _one_hot(seen: Seen) -> Plan | None:
 
 
 def _gather(seen: Seen) -> Plan | None:
-    """Rows of a table that all share, or of each replica's own."""
+    """Join a gathering of rows, from a shared table or from each replica's own."""
     table, indices, axis = seen.inputs
     along, inner = axis.integers(), seen.node.attr["batch_dims"].i
     if along is None or inner < 0:
@@ -478,7 +479,7 @@ def _gather_from_variable(seen: Seen) -> Plan | None:
 
 
 def _segment_sum(seen: Seen) -> Plan | None:
-    """Rows summed by ids: the gradient of a gathering."""
+    """Join a sum of rows by ids, which is the gradient of a gathering."""
     data, ids, _ = seen.inputs
     if not seen.summed or len(ids.sizes) != 1 or not data.sizes:
         return None
@@ -486,10 +487,10 @@ def _segment_sum(seen: Seen) -> Plan | None:
 
 
 def _cast(seen: Seen) -> Plan | None:
-    """A change of type.
+    """Join a change of type.
 
-    What a processor makes of numbers that a small or unsigned integer does not hold depends on
-    their place in a tensor.
+    If a number does not fit into a small or unsigned integer, the processor's result depends on the
+    number's place in a tensor.
     """
     result = dtypes.as_dtype(seen.node.attr["DstT"].type)
     whole = result.is_integer and result not in {dtypes.int32, dtypes.int64}

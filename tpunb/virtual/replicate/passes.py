@@ -1,4 +1,4 @@
-"""The passes over a replica function before it is written for all replicas, in their order.
+"""The passes over a replica function before it is written for all replicas, in order.
 
 `PASSES` is the list, with the reason for each pass and for its place.
 """
@@ -73,32 +73,33 @@ _FLOAT32, _BFLOAT16 = type_of(dtypes.float32), type_of(dtypes.bfloat16)
 class MatrixUnit:
     """The arithmetic of a TPU's matrix unit: products of bfloat16, sums in float32.
 
-    By default a TPU rounds the factors of float32 matrix products and convolutions to
-    bfloat16. The product of two bfloat16 numbers fits a float32, so that rounding the factors
-    and computing as before gives what the chip gives, up to the order in which it adds.
+    By default a TPU rounds the factors of float32 matrix products and convolutions to bfloat16. The
+    product of two bfloat16 numbers fits a float32. So rounding the factors and computing as before
+    gives the chip's result, up to the order in which it adds.
 
-    XLA calls it the default precision. TensorFlow's compiler asks for it in the operations
-    of `FACTORS`, and for the highest in decompositions and solvers; the tests compare.
+    XLA calls this the default precision. TensorFlow's compiler asks for it in the operations of
+    `FACTORS`, and for the highest precision in decompositions and solvers; the tests compare both.
 
     Attributes:
-        by_default: Whether products whose precision the user does not give are rounded.
+        by_default: Whether products are rounded if the user does not specify their precision.
     """
 
     by_default: bool
 
     @classmethod
     def as_set(cls) -> MatrixUnit:
-        """As the user has set it for all products.
+        """Return the matrix unit as the user has set it for all products.
 
-        TensorFlow documents that `tf.config.experimental.enable_tensor_float_32_execution(False)`
-        has TPUs compute in float32. A TPU reads this switch when it compiles.
+        TensorFlow documents that TPUs compute in float32 after
+        `tf.config.experimental.enable_tensor_float_32_execution(False)`. A TPU reads this switch
+        when it compiles.
         """
         return cls(bool(tf.config.experimental.tensor_float_32_execution_enabled()))
 
     def rounded(self, function: FunctionDef) -> FunctionDef:
-        """Has a function's float32 matrix products and convolutions take bfloat16 numbers.
+        """Return a function whose float32 matrix products and convolutions take bfloat16 numbers.
 
-        The functions that it calls on the host get other names, by which `body` knows them.
+        The functions that it calls on the host get other names, which `body` recognizes.
         """
         if not any(self._multiplies(node) or OUTSIDE in node.attr for node in function.node_def):
             return function
@@ -118,7 +119,7 @@ class MatrixUnit:
         return result
 
     def body(self, name: str, library: Library) -> FunctionDef:
-        """A function that a rounded one calls, its calls inlined, rounded too."""
+        """Return a function that a rounded function calls: inlined, and rounded too."""
         body = inlined(library(name.removesuffix(_ON_HOST)), library)
         if name.endswith(_ON_HOST):
             for node in body.node_def:
@@ -145,7 +146,7 @@ def _contracts(equation: str) -> bool:
 
 
 def _factors(node: NodeDef) -> Iterator[tuple[int, Reference]]:
-    """The inputs of a product that are rounded: their places and sources."""
+    """Yield the inputs of a product that are rounded: their places and sources."""
     sources = data_inputs(node)
     place = 0
     for argument in op_def_registry.get(node.op).input_arg:
@@ -157,7 +158,7 @@ def _factors(node: NodeDef) -> Iterator[tuple[int, Reference]]:
 
 
 def _write_rounding(function: FunctionDef, name: str, source: Reference, device: str) -> str:
-    """Writes the nodes that round a tensor to the nearest bfloat16; ties go to the even one."""
+    """Write the nodes that round a tensor to the nearest bfloat16; ties go to even."""
     there, back = f"{name}/bfloat16", name
     text = f"{source.source}{source.suffix}"
     add_node(function, "Cast", there, device, [text], SrcT=_FLOAT32, DstT=_BFLOAT16)
@@ -174,14 +175,14 @@ class ReplicaFunction:
         definition: The function, its calls inlined; it is not changed.
         library: Finds the functions that it calls.
         cores: The devices of each replica, its logical devices in order.
-        shapes: The convolutions of batches of unknown size, as `unknown_sizes` finds
-            them; None if all sizes are known.
-        unit: Rounds what a TPU's matrix unit would; None for nothing.
-        at_once: How many replicas of a process run at a time; None for all.
-        sizes: The shapes of the function's tensors; None to leave each replica its own values.
-        body_sizes: Finds the shapes of the tensors of a function of control flow; None to
-            leave control flow to each replica.
-        most_joined: How many bytes all joined values may take together.
+        shapes: The convolutions of batches of unknown size, as `unknown_sizes` finds them; None if
+            all sizes are known.
+        unit: Rounds as a TPU's matrix unit does; None for no rounding.
+        at_once: The number of replicas of a process that run at a time; None for all.
+        sizes: The shapes of the function's tensors; None to keep the replicas' values separate.
+        body_sizes: Finds the shapes of the tensors of a function of control flow; None to keep the
+            replicas' control flow separate.
+        most_joined: The total bytes that all joined values may take.
     """
 
     definition: FunctionDef
@@ -196,7 +197,7 @@ class ReplicaFunction:
 
     @functools.cached_property
     def computed(self) -> FunctionDef:
-        """The function as the replicas compute it: after all passes."""
+        """The function as the replicas compute it, after all passes."""
         function = self.definition
         for one in PASSES:
             function = one.rewrite(function, self)
@@ -204,7 +205,7 @@ class ReplicaFunction:
 
     @functools.cached_property
     def inlined_library(self) -> Library:
-        """Finds the functions that it calls as replicas compute them, the calls in them inlined."""
+        """The functions that it calls as replicas compute them, with their own calls inlined."""
 
         def found(name: str) -> FunctionDef:
             if self.unit:
@@ -216,13 +217,13 @@ class ReplicaFunction:
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
-    """A function from one replica function to another that computes the same.
+    """A rewrite of a replica function into another that computes the same.
 
     Attributes:
-        name: What it does.
-        reason: Why, and why at its place.
-        rewrite: Gives the new function, or the same if there is nothing to do. The function that
-            it is given has its calls inlined, and is not changed.
+        name: The pass's action.
+        reason: The reason for the pass, and for its place.
+        rewrite: Returns the new function, or the same if there is nothing to do. The function that
+            it takes has its calls inlined, and is not changed.
     """
 
     name: str
@@ -236,10 +237,10 @@ _BROADCAST = "BroadcastGradientArgs"
 
 
 def with_constant_shapes(function: FunctionDef, known: KnownSizes | None) -> FunctionDef:
-    """Makes the shapes that a function asks for constants, where they are known.
+    """Replace the known shapes that a function asks for with constants.
 
-    What depends on a value that varies between replicas counts as varying, unless it
-    is seen that it does not. With the shapes it is known over which axes a gradient is summed.
+    A value that depends on a varying value counts as varying, unless it can be proved constant.
+    Known shapes also tell the axes over which a gradient is summed.
     """
     constants = {} if known is None else _Constants(function, known).found()
     if not constants:
@@ -256,7 +257,7 @@ def with_constant_shapes(function: FunctionDef, known: KnownSizes | None) -> Fun
 
 
 class _Constants:
-    """The values of nodes that ask for shapes, where these are known."""
+    """The known values of nodes that ask for shapes."""
 
     def __init__(self, function: FunctionDef, known: KnownSizes) -> None:
         nodes = {node.name: node for node in function.node_def}
@@ -265,7 +266,7 @@ class _Constants:
         self._found: dict[str, list[Any]] = {}
 
     def found(self) -> Mapping[str, Sequence[Any]]:
-        """For each such node the value of each of its outputs."""
+        """Return the value of each output, for each such node."""
         rules = {
             **dict.fromkeys(_ASK, self._asked),
             _SLICE: self._sliced,
@@ -278,7 +279,7 @@ class _Constants:
         return self._found
 
     def _asked(self, node: NodeDef) -> list[Any] | None:
-        """The shapes of a node's inputs, or what it asks of them; None if one is not known."""
+        """Return the shapes of a node's inputs, or their ranks or sizes; None if any is unknown."""
         shapes = [self._statics.sizes(source) for source in data_inputs(node)]
         if None in shapes:
             return None
@@ -286,13 +287,13 @@ class _Constants:
         return [{"Rank": len(one), "Size": int(np.prod(one))}.get(node.op, one) for one in known]
 
     def _sliced(self, node: NodeDef) -> list[Any] | None:
-        """Some sizes of a shape, or one."""
+        """Return some sizes of a shape, or a single size."""
         values = self._values(node)
         masks = {key: node.attr[key].i for key in SLICE_MASKS}
         if values is None or masks["ellipsis_mask"] or masks["new_axis_mask"]:
             return None
         if any(source.source in self._found for source in data_inputs(node)[1:]):
-            return None  # which sizes it takes may depend on sizes
+            return None  # the choice of sizes may depend on sizes
         sizes, *bounds = values
         if sizes.dtype.kind != "i" or sizes.ndim != 1 or any(one.size != 1 for one in bounds):
             return None
@@ -303,7 +304,7 @@ class _Constants:
         return [sizes[first:last:stride]]
 
     def _summed(self, node: NodeDef) -> list[Any] | None:
-        """The axes over which the gradients of two broadcast tensors are summed."""
+        """Return the axes over which the gradients of two broadcast tensors are summed."""
         known = self._values(node)
         if known is None:
             return None
@@ -312,7 +313,7 @@ class _Constants:
         return [np.flatnonzero(one == 1) for one in padded]
 
     def _values(self, node: NodeDef) -> list[np.ndarray] | None:
-        """The values of a node's inputs; None if one is not known."""
+        """Return the values of a node's inputs; None if any is unknown."""
         values = [self._value(source) for source in data_inputs(node)]
         known = [np.asarray(one) for one in values if one is not None]
         return known if len(known) == len(values) else None
@@ -324,24 +325,24 @@ class _Constants:
 
 
 def _constants(node: NodeDef, values: Sequence[Any]) -> Iterator[tuple[NodeDef, str]]:
-    """Constants for what a node gives, each with the reference that it replaces."""
+    """Yield constants for a node's outputs, each with the reference that it replaces."""
     outputs = op_def_registry.get(node.op).output_arg
     asked = "T" if node.op in {_SLICE, _BROADCAST} else "out_type"
     kind = dtypes.as_dtype(node.attr[asked].type) if asked in node.attr else dtypes.int32
     for index, one in enumerate(values):
-        # What waits for the node waits for its first constant.
+        # Nodes that wait for the node wait for its first constant.
         name = f"{node.name}/known_{index}" if index else node.name
         constant = new_constant(name, np.asarray(one, kind.as_numpy_dtype), kind, node.device)
         constant.input.extend(f"^{name}" for name in control_inputs(node))
-        # Of several outputs each has a name of its own, or all are a list with one.
+        # Several outputs have a name each, or are a list with one name.
         output = f"{outputs[index].name}:0" if len(outputs) > 1 else f"{outputs[0].name}:{index}"
         yield constant, f"{node.name}:{output}"
 
 
 def handed_on(function: FunctionDef, library: Library) -> FunctionDef:
-    """Reads what goes through a function's loops unchanged from before them.
+    """Read tensors that pass through a function's loops unchanged from before the loops.
 
-    A gradient asks for the shape of a variable whose handle the loop gave back.
+    A gradient asks for the shape of a variable whose handle the loop returned.
     """
     instead: dict[str, str] = {}
     for node in function.node_def:
@@ -361,7 +362,7 @@ def handed_on(function: FunctionDef, library: Library) -> FunctionDef:
     result.CopyFrom(function)
     for node in result.node_def:
         if is_stateful(node) and node.op not in READS:
-            continue  # the loop has to be through before anything is written
+            continue  # the loop must have ended before anything is written
         for place, text in enumerate(node.input):
             node.input[place] = _before(text, instead)
     for name, text in function.ret.items():
@@ -377,10 +378,10 @@ def _before(text: str, instead: dict[str, str]) -> str:
 
 
 def _without_dead_reads(function: FunctionDef) -> FunctionDef:
-    """Drops a function's reads of variables whose values nothing takes.
+    """Drop a function's reads of variables whose values nothing takes.
 
-    What assigns a variable gives its new value too, by a read that few use. What waits
-    for such a read waits for what it was waiting for.
+    An assignment of a variable also returns the new value, by a read that is rarely used. Nodes
+    that wait for such a read wait for the nodes that the read was waiting for.
     """
     used = {source.source for node in function.node_def for source in data_inputs(node)}
     used.update(reference(text).source for text in function.ret.values())
@@ -424,4 +425,4 @@ PASSES = (
         lambda function, known: known.unit.rounded(function) if known.unit else function,
     ),
 )
-"""All passes, in their order. Inlining comes before them: the strict check needs it as well."""
+"""All passes, in order. Inlining comes before them, because the strict check needs it as well."""

@@ -1,13 +1,12 @@
-"""A replica function written out for all replicas, and written anew when copies diverge.
+"""A replica function written out for all replicas, and rewritten when copies diverge.
 
-The result is one flat multi-device function: every node carries its core's device. It
-is made of protocol buffers alone, because making 10,000 nodes in Python's graph
-would take seconds.
+The result is one flat multi-device function: every node carries its core's device. It is made only
+of protocol buffers, because making 10,000 nodes in Python's graph would take seconds.
 
-It reads a mirrored variable once for all replicas, until some traced function assigns a value
-of its own to a copy. From then on it would give wrong results, and so would everything that
-calls it: loops, nested functions, concrete functions that a user holds. All of them call it by
-its name, so that it is enough to redefine it under that name in TensorFlow's runtime.
+It reads a mirrored variable once for all replicas, until some traced function assigns a copy its
+own value. From then on the function would give wrong results, and so would all its callers: loops,
+nested functions, concrete functions that a user holds. All of them call it by its name, so it is
+enough to redefine it under that name in TensorFlow's runtime.
 """
 
 from __future__ import annotations
@@ -66,17 +65,16 @@ class Expansion:
     Attributes:
         definition: The function.
         bodies: Functions that it calls, which have been made for it.
-        reads: Arguments of the replica function that are variables' handles
-            and that it only reads.
-        diverged: Mirrored arguments whose copies a replica may set on its own, or whose
-            copies differed already.
-        split: Mirrored arguments whose copies share a resource and must not: what was
-            written is wrong.
-        places: For each output of the replica function, which of the outputs of
-            `definition` it is: what is returned twice is an output once.
-        repeated: The nodes of the replica function that stand in it once a replica.
-        joined: Those that stand in it once for all, on their values in one tensor.
-        at_once: How many replicas of a process run at a time; None for all.
+        reads: Arguments of the replica function that are variables' handles and that it only reads.
+        diverged: Mirrored arguments whose copies a replica may set on its own, or whose copies
+            differed already.
+        split: Mirrored arguments whose copies share a resource and must not. The written function
+            is then wrong.
+        places: The index in `definition`'s outputs of each output of the replica function. A tensor
+            that is returned twice is a single output.
+        repeated: The nodes of the replica function that it contains once for each replica.
+        joined: The nodes that it contains once for all replicas, on their values in one tensor.
+        at_once: The number of replicas of a process that run at a time; None for all.
     """
 
     definition: FunctionDef
@@ -99,20 +97,20 @@ def expand(
     prefix: str | None = None,
     assume_equal: bool = True,
 ) -> Expansion:
-    """Writes a replica function out for all replicas.
+    """Write a replica function out for all replicas.
 
     Args:
         function: The replica function.
         arguments: Its arguments.
-        name: The name of the result; a new one by default.
-        prefix: How the names of the functions made for it begin; by default with its own.
-        assume_equal: Whether the copies of a mirrored variable count as equal until they
-            are known to differ; if not, the result is right whatever they hold.
+        name: The name of the result; a new name by default.
+        prefix: The beginning of the names of the functions made for it; its own name by default.
+        assume_equal: Whether the copies of a mirrored variable count as equal until they are known
+            to differ. Otherwise the result is right for all values of the copies.
 
     Returns:
-        The function for all replicas. Its arguments are those of the replica
-        function in their order, once or once per replica as `arguments` says;
-        its outputs are those of the replica function, each once per replica.
+        The function for all replicas. Its arguments are the replica function's arguments in order,
+        once or once per replica as `arguments` says. Its outputs are the replica function's
+        outputs, each once per replica.
     """
     try:
         return _expanded(function, arguments, name, prefix, assume_equal=assume_equal)
@@ -120,8 +118,8 @@ def expand(
         if function.body_sizes is None:
             raise
         failure = error
-    # If joined loops cannot be written, each replica gets its own. That raises, too, if the
-    # program is wrong.
+    # If joined loops cannot be written, write a loop for each replica. If the program is wrong,
+    # these loops raise the same error.
     apart = dataclasses.replace(function, body_sizes=None)
     expansion = _expanded(apart, arguments, name, prefix, assume_equal=assume_equal)
     report_internal_error(failure, logger("replicate"), "Loops and branches are not joined.")
@@ -178,7 +176,7 @@ def _only_read(function: FunctionDef, arguments: Arguments) -> frozenset[str]:
 
 
 class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
-    """A function for all replicas, or one that it calls."""
+    """A function for all replicas, or a function that it calls."""
 
     __slots__ = ["_family", "_graph", "_traced"]
 
@@ -196,10 +194,10 @@ class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
         self._graph: FuncGraph | None = None
 
     def add_to(self, graph: Any) -> None:
-        """Adds the function to a graph that calls it, or that holds what does."""
+        """Add the function to a graph that contains calls of it, and note all graphs around it."""
         holder = graph
         while holder is not None and self._family is not None:
-            # Noted before: another thread may redefine the function at any time.
+            # Noted first, because another thread may redefine the function at any time.
             self._family.graphs.add(holder)
             holder = getattr(holder, "outer_graph", None)
         add_function(graph, self)
@@ -211,12 +209,12 @@ class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
 
     @property
     def cached_definition(self) -> FunctionDef:
-        """The definition, which is never kept: it changes when variables diverge."""
+        """The definition, which is never cached: it changes when variables diverge."""
         return self.definition
 
     @property
     def _c_func(self) -> Any:
-        """The function as graphs copy it, that of a model being saved among them."""
+        """The function as graphs copy it, including the graph of a model that is being saved."""
         saved = self._saved()
         if saved is None:
             return super()._c_func
@@ -230,10 +228,10 @@ class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
 
     @property
     def graph(self) -> FuncGraph:
-        """An empty graph in place of one that would take seconds to build in Python.
+        """An empty graph, because a real graph would take seconds to build in Python.
 
-        Saving a model looks for custom gradients here. Gradients are taken inside a
-        replica function, never through a function for all replicas.
+        Saving a model looks for custom gradients here. Gradients are taken inside a replica
+        function, never through a function for all replicas.
         """
         if self._graph is None:
             self._graph = FuncGraph(self.definition.signature.name)
@@ -241,13 +239,13 @@ class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
 
     @property
     def graph_debug_info(self) -> GraphDebugInfo:
-        """The stack traces of the nodes; gathered only when an error needs them."""
+        """The stack traces of the nodes, which are gathered only when an error needs them."""
         if self._traced is None:
             return GraphDebugInfo()
         gathered, known = gathered_origins(self._traced)
         for definition in (self.definition, *(self._family.bodies if self._family else ())):
             for node in definition.node_def:
-                # A node of a body has signed with its name in the whole.
+                # A node of a body is signed with its name in the whole function.
                 name = next(iter(node.experimental_debug_info.original_node_names), node.name)
                 trace = nearest_trace(name, known)
                 if trace is not None:
@@ -262,15 +260,15 @@ Separate = Mapping[str, Copies]
 
 
 class Replication:
-    """A replica function that is written for all replicas, as often as needed.
+    """A replica function that is written for all replicas, and rewritten as often as needed.
 
     Attributes:
         name: The name of the function for all replicas, in TensorFlow's runtime.
-        equal: The keys of variables whose copies it takes for equal.
-        merged: The keys of those whose copies it takes for one.
-        bodies: The functions that were made for it, at first and since.
-        graphs: Those that the function for all replicas stands in, some of which another thread
-            may still be building.
+        equal: The keys of variables whose copies it assumes to be equal.
+        merged: The keys of variables whose copies it assumes to share one resource.
+        bodies: The functions that were made for it, at first and later.
+        graphs: The graphs that contain the function for all replicas. Another thread may still be
+            building some of them.
     """
 
     def __init__(self, function: ReplicaFunction, arguments: Arguments, made: Expansion) -> None:
@@ -296,16 +294,16 @@ class Replication:
 
     @functools.cached_property
     def saved(self) -> Mapping[str, FunctionDef]:
-        """The functions that go into a saved model, by name; empty if they are those registered.
+        """The functions for a saved model, by name; empty if they equal the registered functions.
 
-        In a saved model one variable stands for all copies, so that updates which are the
-        same on every replica must not be made by each of them. And it is computed with the
-        arithmetic of the machine that loads it.
+        In a saved model a single variable represents all copies, so an update that is the same on
+        every replica must not be made by each replica. And the model computes with the arithmetic
+        of the machine that loads it.
 
         Raises:
             ValueError: Replicas give copies values of their own.
         """
-        # Of what replicas keep as rows it has one for all, which each of them changes.
+        # Row variables have one resource, which every replica updates.
         one = (None,) * len(self._function.cores)
         arguments = {
             name: dataclasses.replace(argument, resources=one) if argument.has_rows else argument
@@ -327,14 +325,14 @@ class Replication:
         return {one.signature.name: one for one in (*made.bodies, made.definition)}
 
     def renew(self, diverged: Collection[str], separate: Separate) -> tuple[set[str], set[str]]:
-        """Redefines the function, now that more copies may differ or are split.
+        """Redefine the function after more copies diverged or were split.
 
         Returns:
-            The keys of variables whose copies it may set apart, now that it is redefined, and
-            of those whose copies have to be split before it can be.
+            The keys of variables whose copies the redefined function may set apart, and the keys of
+            variables whose copies must be split before it can be redefined.
         """
         equal, merged = self.equal.difference(diverged), self.merged.difference(separate)
-        # A copy that nobody else uses any more is kept for as long as the function.
+        # The function keeps copies alive that nothing else uses any more.
         self._used += [separate[key] for key in self.merged.intersection(separate)]
         self.__dict__.pop("saved", None)
         known = as_known(self._arguments, diverged, separate)
@@ -342,7 +340,7 @@ class Replication:
         made = expand(self._function, known, name=self.name, prefix=prefix)
         if made.split:
             return set(), keys_of(self._arguments, made.split)
-        # The old bodies stay: what runs or is prepared at this moment may need them.
+        # The old bodies stay: a function that is running or being prepared may need them.
         self.bodies = (*self.bodies, *made.bodies)
         self._renewed += [ReplicatedFunction(body) for body in made.bodies]
         _redefine(made.definition, list(self.graphs))
@@ -351,14 +349,14 @@ class Replication:
 
 
 def keys_of(arguments: Arguments, names: Collection[str]) -> set[str]:
-    """The keys of the variables that some arguments are."""
+    """Return the keys of the variables that some arguments are."""
     return {arguments[name].key for name in names}
 
 
 def as_known(
     arguments: Arguments, diverged: Collection[str], separate: Separate
 ) -> Mapping[str, Argument]:
-    """Arguments with what has become known of their variables."""
+    """Return arguments updated with the present knowledge of their variables."""
     known = dict(arguments)
     for name, argument in arguments.items():
         if argument.merged and argument.key in separate:
@@ -371,7 +369,7 @@ def as_known(
 
 @uninterrupted()
 def _redefine(definition: FunctionDef, graphs: Iterable[Any]) -> None:
-    """Replaces a function of the runtime, and of graphs, by another one of the same signature."""
+    """Replace a function in the runtime and in graphs with another of the same signature."""
     runtime, name = context.context(), definition.signature.name
     references = 0
     while runtime.has_function(name):

@@ -1,4 +1,4 @@
-"""The replica function, traced once, and where the components of its variables are."""
+"""The replica function, traced once, and the places of its variables' components."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class TracedVariable:
     """A variable with a component on each replica.
 
     Attributes:
-        handles: The handle on each replica, or one for all of copies that share a resource.
+        handles: The handle on each replica, or a single handle if the copies share a resource.
         mirrored: Whether the components are kept in sync.
-        key: What stays the same for as long as the variable lives.
-        name: Its name.
-        merged: Its components, if those of a process share a resource or have done so.
+        key: A value that stays the same for as long as the variable lives.
+        name: The variable's name.
+        merged: Its components, if the components of a process share or shared a resource.
         home: The logical device that holds the variable.
-        copies: Where every logical device holds the variable: the handles on
-            those after the first, replica by replica. Else empty.
-        dtype: The type of these, as protocol buffers number it.
+        copies: If every logical device holds the variable: the handles on the devices after the
+            first, replica by replica. Otherwise empty.
+        dtype: The type of these copies, as a number of the protocol buffers.
     """
 
     handles: Sequence[Any]
@@ -65,7 +65,7 @@ def _handle(variable: Any) -> Any:
 
 
 def _home(variables: Sequence[Any], cores: Sequence[Sequence[str]]) -> int | None:
-    """The logical device that holds a part on every replica; None if there is none."""
+    """Return the logical device that holds a part on every replica, or None."""
     if len(variables) != len(cores):
         return None
     devices = [variable.device for variable in variables]
@@ -78,7 +78,7 @@ def _home(variables: Sequence[Any], cores: Sequence[Sequence[str]]) -> int | Non
 
 
 def _on_cores(variables: Sequence[Any], cores: Sequence[Sequence[str]]) -> list[Any]:
-    """For each replica the part that is on one of its cores."""
+    """Return for each replica the part that is on one of its cores."""
     by_device = {device_util.canonicalize(variable.device): variable for variable in variables}
     found = []
     for replica, logical in enumerate(cores):
@@ -93,7 +93,7 @@ def _on_cores(variables: Sequence[Any], cores: Sequence[Sequence[str]]) -> list[
 
 
 def _unpacked(packed: Any, cores: Sequence[str]) -> list[Any]:
-    """Return the handle of the copy on each core, where TensorFlow packs all handles into one.
+    """Return the handle of the copy on each core, if TensorFlow packs all handles into one.
 
     TensorFlow unpacks the handle only for operations of a function, on the core of a copy.
     """
@@ -113,10 +113,10 @@ _names = itertools.count()
 
 
 class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
-    """Answers "inside a TPU computation" while the replica function is traced.
+    """A context that answers "inside a TPU computation" while the replica function is traced.
 
-    TPU variables ask it for their handle, which is where each variable becomes
-    one input of the replica function.
+    TPU variables ask it for their handle. There, each variable becomes one input of the replica
+    function.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
         self._cores = cores
         self._assigned = assigned
         self._watcher = watcher
-        # What TensorFlow keeps when it enters the context, and takes in `outside_compilation`.
+        # TensorFlow stores it when it enters the context, and uses it in `outside_compilation`.
         self._outer_device_function_stack = device_functions(graph)
         self.variables: dict[int, TracedVariable] = {}
 
@@ -139,7 +139,7 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
         is_mirrored: bool = False,
         is_packed: bool = False,
     ) -> Any:
-        """The handle by which the traced function knows a variable."""
+        """Return the handle by which the traced function knows a variable."""
         known = self._replicated_vars.get(handle_id)
         if known is not None:
             return known
@@ -152,13 +152,14 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
             )
         copies = copies_of(vars_[0])
         if is_mirrored and (copies is None or copies.watcher is not self._watcher):
-            # Nobody sees here who writes its copies: another strategy's, or one of a deep copy.
+            # Writes to these copies go unnoticed here: they are another strategy's, or a deep
+            # copy's.
             self._watcher.diverge({handle_id})
             if copies is not None:
                 copies.watcher.diverge({copies.key})
                 copies = None
         elif copies is not None and (copies.watcher is not self._watcher or in_save_context()):
-            # While a model is saved its first copy stands for the variable, too.
+            # While a model is saved, its first copy represents the variable, too.
             copies.watcher.separate({copies.key})
             copies = None
         label = str(name).partition(":")[0]
@@ -175,10 +176,10 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
     def _of_components(
         self, variables: Sequence[Any], mirrored: bool, key: str, name: str
     ) -> TracedVariable:
-        """A variable whose parts, or their handles, are given: one for each replica.
+        """Return a variable made of its parts, or their handles: one for each replica.
 
-        Where a device assignment says which cores form a replica, each replica takes the part
-        that is on one of its cores.
+        If a device assignment says which cores form a replica, each replica takes the part that is
+        on one of its cores.
         """
         home = _home(variables, self._cores)
         if home is None and self._assigned:
@@ -190,7 +191,7 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
             if isinstance(variable, TPUReplicatedVariable)
             for part in variable.variables[1:]
         ]
-        # Only copies are written by the engine itself, which has to know the type.
+        # The engine itself writes only copies, and needs their type.
         dtype = variables[0].dtype.as_datatype_enum if copies else None
         handles = [*map(_handle, variables)]
         return TracedVariable(
@@ -198,16 +199,16 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
         )
 
     def AddOp(self, op: Any) -> None:
-        """Marks what belongs to the host: gradients of what runs there; nothing else."""
+        """Mark operations that belong to the host, which are gradients of operations there."""
         if self._outside_compilation_cluster:
             set_attr(op, OUTSIDE, AttrValue(s=self._outside_compilation_cluster.encode()))
 
     def AddValue(self, val: Any) -> Any:
-        """Leaves a tensor as it is."""
+        """Return a tensor unchanged."""
         return val
 
     def AddInnerOp(self, op: Any) -> None:
-        """Does likewise with an operation of an inner context."""
+        """Mark an operation of an inner context like `AddOp`."""
         self.AddOp(op)
 
 
@@ -230,15 +231,15 @@ def trace(
     assigned: bool,
     watcher: Watcher,
 ) -> TracingGraph:
-    """Traces a replica function with a placeholder for each argument.
+    """Trace a replica function with a placeholder for each argument.
 
     Args:
         function: Takes the arguments of one replica.
-        structure: The nest of these.
+        structure: The nest of these arguments.
         columns: Each tensor of the arguments with its value on every replica.
         cores: The devices of each replica, its logical devices in order.
         assigned: Whether a device assignment says which cores form a replica.
-        watcher: The strategy's, which is told of copies that may differ.
+        watcher: The strategy's watcher, which is notified of copies that may differ.
     """
     specs = []
     for column in (one for one in columns if one[0] is not None):
@@ -255,7 +256,7 @@ def trace(
             return variable_utils.convert_variables_to_tensors(function(*arguments))
 
     graph = TracingGraph(cores, assigned, watcher)
-    # The replica function's nodes belong to a core, whatever stands around the call.
+    # The replica function's nodes belong to a core, regardless of the devices around the call.
     with ops.device(None):
         func_graph_from_py_func(graph.name, call, args=tuple(specs), kwargs={}, func_graph=graph)
     return graph

@@ -1,11 +1,10 @@
-"""Find the values of a replica function that differ between the replicas.
+"""The values of a replica function that differ between the replicas.
 
-A replica function is traced once and then stands for all replicas. Most of its
-nodes have to run once per replica, but not all: what follows from an all-reduce
-is the same everywhere, and so is the update of a mirrored variable with it. A
-TPU computes that on every core because it costs nothing there. Cores that share
-one processor would pay for it again and again, so the virtual TPU computes it
-once in each process.
+A replica function is traced once and then represents all replicas. Most of its nodes must run once
+per replica, but not all. The results of an all-reduce are the same everywhere, and so is the update
+of a mirrored variable with them. A TPU computes them on every core, because that costs nothing
+there. Cores that share one processor would pay for each computation, so the virtual TPU computes
+such values once in each process.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ from tpunb.virtual.variable_copies import Resource
 
 
 class Variance(enum.IntEnum):
-    """Whether a value differs between replicas. What depends on several has their maximum.
+    """The variance of a value; a value that depends on several values has their maximum.
 
     Attributes:
-        INVARIANT: It is the same on every replica.
-        VARYING: Every replica has its own.
+        INVARIANT: The value is the same on every replica.
+        VARYING: Every replica has its own value.
     """
 
     INVARIANT = 0
@@ -63,7 +62,7 @@ class Passing(enum.Enum):
     Attributes:
         SHARED: One value for all.
         VARYING: A value for each replica.
-        STACKED: One tensor of a value for each replica, by default along a new axis 0.
+        STACKED: One tensor with a value for each replica, by default along a new axis 0.
         MIRRORED: A handle for each replica of a variable that is kept in sync.
         LOCAL: A handle for each replica of a variable that is its own.
     """
@@ -80,19 +79,19 @@ class Argument:
     """An argument of a replica function.
 
     Attributes:
-        passing: How it reaches the replicas.
-        key: What identifies a variable whose copies may share a resource; else empty.
+        passing: The way it reaches the replicas.
+        key: The key of a variable whose copies may share a resource; otherwise empty.
         home: The logical device that holds a variable.
-        copy_type: The type of a variable's value where every logical device has a copy
-            of it, as protocol buffers number it; else None. After the handles of all
-            replicas come those of the copies, for each replica in the order of its
-            logical devices.
+        copy_type: If every logical device has a copy of a variable, the type of its value, as a
+            number of the protocol buffers; otherwise None. The handles of these copies come after
+            the handles of all replicas, for each replica in the order of its logical devices.
         diverged: Whether the copies of a mirrored variable may differ between replicas.
-        merged: Whether its copies in one process share a resource, or did when the function
-            was traced: then there is a handle for each process. They are equal, or rows of it.
-        resources: What the copies are kept in since they were split; None for those whose
-            handle is passed.
-        form: Of one tensor of all replicas' values.
+        merged: Whether its copies in one process share a resource, or did when the function was
+            traced. Then each process has a single handle. The copies are equal, or rows of the
+            resource.
+        resources: The resources of the copies since they were split; None for copies whose handle
+            is passed.
+        form: The form of one tensor of all replicas' values.
     """
 
     passing: Passing
@@ -106,37 +105,37 @@ class Argument:
 
     @property
     def is_mirrored(self) -> bool:
-        """Whether it is a variable that is kept in sync."""
+        """True if it is a variable that is kept in sync."""
         return self.passing is Passing.MIRRORED
 
     @property
     def is_stacked(self) -> bool:
-        """Whether it is one tensor of all replicas' values."""
+        """True if it joins all replicas' values in one tensor."""
         return self.passing is Passing.STACKED
 
     @property
     def is_component(self) -> bool:
-        """Whether it is a handle for each replica of its component of a variable."""
+        """True if it is a handle for each replica of its component of a variable."""
         return self.passing in {Passing.MIRRORED, Passing.LOCAL}
 
     @property
     def per_replica(self) -> bool:
-        """Whether there are as many values as replicas."""
+        """True if there are as many values as replicas."""
         return self.passing is Passing.VARYING or self.is_component
 
     @property
     def is_merged(self) -> bool:
-        """Whether its copies in one process share a resource."""
+        """True if its copies in one process share a resource."""
         return self.merged and not self.resources
 
     @property
     def has_rows(self) -> bool:
-        """Whether it is a variable of which the replicas' own values are rows of one resource."""
+        """True if it is a variable whose values on the replicas are rows of one resource."""
         return self.passing is Passing.LOCAL and self.is_merged
 
     @property
     def variance(self) -> Variance:
-        """Whether its value, or its variable's, differs between replicas."""
+        """The variance of its value, or of its variable's value."""
         is_same = self.passing is Passing.SHARED or (self.is_mirrored and not self.diverged)
         return Variance.INVARIANT if is_same else Variance.VARYING
 
@@ -146,7 +145,7 @@ Arguments = Mapping[str, Argument]
 
 
 def mark_diverged(argument: Argument) -> Argument:
-    """A mirrored variable whose copies may differ."""
+    """Return a mirrored variable whose copies may differ."""
     return dataclasses.replace(argument, diverged=True)
 
 
@@ -161,8 +160,8 @@ def body_arguments(
     for name, source, variance in zip(names, sources, variances, strict=True):
         outer = arguments.get(source.source)
         if outer is not None and outer.is_component:
-            # The function around the body updates the copies on other logical devices, and
-            # hands over a handle for each resource.
+            # The function around the body updates the copies on other logical devices, and passes a
+            # handle for each resource.
             inner[name] = dataclasses.replace(
                 outer, copy_type=None, merged=outer.is_merged, resources=()
             )
@@ -180,8 +179,8 @@ class Role(enum.Enum):
         UPDATE: It updates every copy of a variable with one value, computed once.
         COLLECTIVE: It is wired between the replicas.
         LIFTED: It is control flow containing collectives, and runs once for all replicas.
-        JOINED: One node does it on the values of all replicas, joined in one tensor.
-        KEPT: It reads or assigns what replicas keep as rows of one resource, all at once.
+        JOINED: One node computes it on the values of all replicas, joined in one tensor.
+        KEPT: It reads or assigns the replicas' rows of one resource, all at once.
     """
 
     COMPUTE = enum.auto()
@@ -194,18 +193,19 @@ class Role(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Analysis:
-    """The facts known of each node of a replica function.
+    """The known facts about each node of a replica function.
 
     Attributes:
         order: The nodes, each after its inputs.
         variances: Whether a node's outputs differ, by its name.
-        output_variances: The same for each output of a lifted node, and of a loop or a branch
-            that goes the same way on every replica.
-        roles: What becomes of a node, by its name.
-        arguments: The function's arguments; those whose copies a replica may set on
-            its own have diverged.
-        plans: How joined and kept nodes do it, by their names.
-        statics: What is known of the function's tensors; their shapes if nodes are joined.
+        output_variances: The same for each output of a lifted node, and of a loop or a branch that
+            goes the same way on every replica.
+        roles: The role of each node, by its name.
+        arguments: The function's arguments. An argument has diverged if a replica may set its copy
+            on its own.
+        plans: The plans of joined and kept nodes, by their names.
+        statics: The known constants and types of the function's tensors, and their shapes if nodes
+            are joined.
         apart: The names of merged arguments that each replica changes for itself.
     """
 
@@ -238,12 +238,12 @@ class Analysis:
         return self.arguments[name].variance
 
     def is_stacked(self, source: Reference) -> bool:
-        """Return whether a tensor is an argument that is one tensor of all replicas' values."""
+        """Return whether a tensor is an argument that joins all replicas' values."""
         argument = self.arguments.get(source.source)
         return argument is not None and argument.is_stacked
 
     def given(self, source: Reference, plans: Mapping[str, Plan]) -> Form | None:
-        """The form in which a tensor is there; None for one of each replica."""
+        """Return the form of a tensor; None if each replica has a tensor of its own."""
         if source.source in plans:
             return plans[source.source].gives[self.statics.place(source)]
         if self.is_stacked(source):
@@ -257,7 +257,7 @@ class Body:
 
     Attributes:
         function: The function of one replica.
-        analysis: What of it varies, with the plans of its nodes.
+        analysis: The analysis of the function, with the plans of its nodes.
         gives: The form of each of its results.
     """
 
@@ -270,11 +270,11 @@ _OF_ALL_ROWS = {
     "ReadVariableOp": Plan([SHARED], [Form.STACKED]),
     **dict.fromkeys(ASSIGNMENTS, Plan([SHARED, STACKED], [])),
 }
-"""How one node does for all replicas what each does with the row that it keeps."""
+"""The plan by which one node does for all replicas what each replica does with its own row."""
 
 
 def analyze(function: FunctionDef, arguments: Arguments, library: Library) -> Analysis:
-    """Finds what of a replica function varies between replicas."""
+    """Find the values of a replica function that vary between replicas."""
     order = in_topological_order(function.node_def)
     while True:
         diverged = {name for name, argument in arguments.items() if argument.diverged}
@@ -321,7 +321,7 @@ class _Pass:
         return self.analysis
 
     def _visit(self, node: NodeDef) -> None:
-        """Settles a node whose inputs are settled."""
+        """Analyze a node whose inputs are analyzed already."""
         self.roles[node.name] = Role.COMPUTE
         rows = [one.source for one in data_inputs(node) if self._has_rows(one)]
         if rows and node.op in _OF_ALL_ROWS:
@@ -356,7 +356,7 @@ class _Pass:
         return argument is not None and argument.has_rows
 
     def _hands_on(self, node: NodeDef) -> bool:
-        """Return whether a node gives a handle on: what is done with it then is not seen here."""
+        """Return whether a node passes a handle on: later uses of the handle are not seen here."""
         if node.op in READS or not self._mirrored(node):
             return False
         if op_def_registry.get(node.op) is None:
@@ -378,7 +378,7 @@ class _Pass:
         return used
 
     def _visit_caller(self, node: NodeDef, bodies: Sequence[FunctionDef]) -> None:
-        """A loop, a branch or a compiled call of which each replica has its own."""
+        """Analyze a loop, a branch or a compiled call that each replica has for itself."""
         if any(writes_variables(body, self.library) for body in bodies):
             self._diverge(self._set_apart(node, bodies))
             self._split(self._mirrored(node))
@@ -392,7 +392,7 @@ class _Pass:
         sources = data_inputs(node)
         variances = [self.analysis.variance(source) for source in sources]
         if Variance.VARYING not in variances:
-            return False  # all of it is done once
+            return False  # the whole loop or branch is computed once
         if node.op in BRANCHES:
             return variances[0] is not Variance.VARYING
         variances = self._after_each_turn(node, sources, variances)
@@ -400,10 +400,10 @@ class _Pass:
         return Variance.VARYING not in self._body_variances(condition, sources, variances)
 
     def _set_apart(self, node: NodeDef, bodies: Sequence[FunctionDef]) -> set[str]:
-        """The variables whose copies a loop, a branch or a call may set apart.
+        """Return the variables whose copies a loop, a branch or a call may set apart.
 
-        None if all replicas take the same way, and write the same: what initializes variables
-        that the first step makes, or is done in each tenth step.
+        The set is empty if all replicas go the same way and write the same values. Examples are the
+        initialization of variables that the first step makes, and an update in each tenth step.
         """
         mirrored, sources = set(self._mirrored(node)), data_inputs(node)
         variances = [self.analysis.variance(source) for source in sources]
@@ -437,7 +437,7 @@ class _Pass:
         self.arguments.update((name, mark_diverged(self.arguments[name])) for name in names)
 
     def _split(self, names: Iterable[str]) -> None:
-        """Notes that each replica changes a copy of its own, if only to what others do."""
+        """Note that each replica changes its own copy, even if only to the others' value."""
         self.apart.update(name for name in names if self.arguments[name].is_merged)
 
     def _input_variance(self, node: NodeDef) -> Variance:
@@ -478,7 +478,7 @@ class _Pass:
     def _body(
         self, body: FunctionDef, sources: Sequence[Reference], variances: Sequence[Variance]
     ) -> tuple[set[str], list[Variance]]:
-        """The outer variables that a body may set apart, and which of its results differ."""
+        """Return the outer variables that a body may set apart, and which of its results differ."""
         names = [argument.name for argument in body.signature.input_arg]
         arguments = body_arguments(names, sources, variances, self.arguments)
         inner = analyze(body, arguments, self.library)
@@ -489,7 +489,7 @@ class _Pass:
 
 
 def _keeps_handles(body: FunctionDef) -> bool:
-    """Return whether the body of a loop gives each handle on in the place where it takes it."""
+    """Return whether a loop's body returns each handle at the place where it takes the handle."""
     pairs = zip(body.signature.input_arg, body.signature.output_arg, strict=True)
     return all(
         body.ret[output.name] == taken.name

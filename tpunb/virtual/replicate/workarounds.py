@@ -1,13 +1,13 @@
 """Nodes rewritten around faults of TensorFlow's kernels and of its optimizer.
 
-The last batch of a data set may leave replicas without examples, and some of TensorFlow's
-kernels are wrong for a batch of size zero. With oneDNN, a convolution returns the shape of
-its input, its gradient leaves out the bias, and the gradient of a max-pooling crashes the
-process. Without oneDNN, the gradient of a depthwise convolution's filter is uninitialized
-memory. Nodes whose sizes are known only at run time are rewritten around these faults,
-which costs next to nothing and keeps oneDNN's speed. Control flow and some tensors are
-hidden from constant folding, which is wrong about them. Arithmetic is hidden from TensorFlow's
-optimizer where that changes more than the last digits.
+The last batch of a data set may leave replicas without examples, and some of TensorFlow's kernels
+are wrong for a batch of size zero. With oneDNN, a convolution returns the shape of its input, its
+gradient leaves out the bias, and the gradient of a max-pooling crashes the process. Without oneDNN,
+the gradient of a depthwise convolution's filter is uninitialized memory. Nodes whose sizes are
+known only at run time are rewritten around these faults. The changes cost next to nothing and keep
+oneDNN's speed. Control flow and some tensors are hidden from constant folding, which handles them
+wrongly. Arithmetic is hidden from TensorFlow's optimizer where the optimizer changes more than the
+last digits.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from tpunb.virtual.graph.function_def import (
     type_of,
 )
 
-# Their stateful twins differ in one thing: constant folding leaves them alone.
+# The stateful versions differ only in that constant folding leaves them alone.
 _STATEFUL = {
     "StatelessWhile": "While",
     "StatelessIf": "If",
     "StatelessCase": "Case",
-    "PartitionedCall": "StatefulPartitionedCall",  # one that XLA compiles: it may hold a loop
+    # XLA compiles this call, which may contain a loop.
+    "PartitionedCall": "StatefulPartitionedCall",
 }
 _INT32 = type_of(dtypes.int32)
 
 
 def hide(add: Add, name: str, device: str, tensor: str, kind: AttrValue) -> str:
-    """Hides from TensorFlow's optimizer where a tensor comes from."""
-    # A placeholder's default may be overridden, so that the optimizer does not fold it.
+    """Hide the source of a tensor from TensorFlow's optimizer."""
+    # A placeholder's default may be overridden, so the optimizer does not fold it.
     unknown = AttrValue()
     unknown.shape.unknown_rank = True
     name = f"{name}/hidden"
@@ -49,22 +50,22 @@ def hide(add: Add, name: str, device: str, tensor: str, kind: AttrValue) -> str:
 
 
 def keep_from_folding(add: Add, node: NodeDef, *, in_body: bool = False) -> None:
-    """Keeps from TensorFlow's optimizer what it does wrong here.
+    """Keep TensorFlow's optimizer from changes that are wrong here.
 
-    Control flow and compiled calls of constants are folded by running them in one thread,
-    where a loop that is not lowered recurses once a round: 30,000 rounds overflow the stack.
-    And a tensor that is stacked with itself becomes a tile, whose constants then wait for
-    the first branch of the condition around it, whichever branch it is in.
+    It folds control flow and compiled calls of constants by running them in one thread. There, a
+    loop that is not lowered recurses once a round, and 30,000 rounds overflow the stack. It also
+    turns a tensor that is stacked with itself into a tile. The tile's constants then wait for the
+    first branch of the condition around it, even if it is in another branch.
 
-    What control flow waits for is lost too: a wait for a node from which data comes as well is
-    removed, and then the data, if no branch needs it in the end. So one node waits for all, which
-    nothing comes from.
+    It also loses control inputs of control flow. It removes a wait for a node that gives data as
+    well, and then the data, if no branch needs the data in the end. So one node without outputs
+    waits for all of them.
 
     Args:
         add: Writes further nodes.
-        node: A node of any kind, which may be changed. Something must need it: what is
-            stateful runs in any case.
-        in_body: Whether it is in a body of control flow. Its inputs may be one tensor there
+        node: A node of any kind, which may be changed. Other nodes must need it, because a stateful
+            node runs in any case.
+        in_body: Whether it is in a body of control flow. There its inputs may be one tensor
             although they have two names.
     """
     node.op = _STATEFUL.get(node.op, node.op)
@@ -73,13 +74,13 @@ def keep_from_folding(add: Add, node: NodeDef, *, in_body: bool = False) -> None
     if in_body and node.op == "Pack":
         node.input[0] = hide(add, node.name, node.device, node.input[0], node.attr["T"])
     if node.op == "Case":
-        # Of a constant index TensorFlow's optimizer makes a call without side effects, and
-        # removes the call with all its updates of variables if nobody reads its result.
+        # TensorFlow's optimizer turns a constant index into a call without side effects. It then
+        # removes the call with all its updates of variables if nothing reads its result.
         node.input[0] = hide(add, node.name, node.device, node.input[0], _INT32)
 
 
 def _keep_waits(add: Add, node: NodeDef) -> None:
-    """Makes a node wait for its control inputs by one that the optimizer leaves as it is."""
+    """Make a node wait for its control inputs through a node that the optimizer keeps."""
     waits = [f"^{name}" for name in control_inputs(node)]
     if not waits:
         return
@@ -99,17 +100,17 @@ _CHANGED = {
     # The maximum of square roots becomes the square root of the maximum: NaN gets lost.
     **dict.fromkeys(("ArgMax", "ArgMin", "Max", "Min"), _PARTIAL),
     **dict.fromkeys(("MaxPool", "MaxPool3D", "MaxPoolV2"), _PARTIAL),
-    # log(1 + x) becomes log1p(x), and log(softmax(x)) log_softmax(x): both are finite where
+    # log(1 + x) becomes log1p(x), and log(softmax(x)) becomes log_softmax(x). Both are finite where
     # the sum or the softmax is rounded to 1 or to 0. exp(x) - 1 becomes expm1(x).
     "Log": frozenset({"Add", "AddV2", "Softmax"}),
     "Sub": frozenset({"Exp"}),
-    # oneDNN's product with a bias, or a batch norm, and a Relu gives 0 for NaN.
+    # oneDNN's fused product or batch norm, with a bias and a Relu, gives 0 for NaN.
     **dict.fromkeys(("Relu", "Relu6"), _FUSED),
 }
-"""Operations that TensorFlow's optimizer changes together with those that give their first input.
+"""Operations that TensorFlow's optimizer changes together with the producers of their first input.
 
-Grappler's arithmetic_optimizer.cc and remapper.cc, up to TensorFlow 2.21. `python -m differential
---optimizer` compares functions with it and without.
+See Grappler's arithmetic_optimizer.cc and remapper.cc, up to TensorFlow 2.21. `python -m
+differential --optimizer` compares functions with the optimizer and without.
 """
 _TRANSPARENT = frozenset({"Cast", "Identity", "Reshape", "StopGradient"})
 
@@ -120,7 +121,7 @@ def keep_arithmetic(add: Add, node: NodeDef, copy: NodeDef, nodes: Mapping[str, 
     Args:
         add: Writes further nodes.
         node: A node as it was traced.
-        copy: The same as it is written; its first input may be replaced.
+        copy: The node as it is written; its first input may be replaced.
         nodes: The traced nodes, by their names.
     """
     if copy.op != node.op or not _is_changed(node, nodes):
@@ -131,8 +132,8 @@ def keep_arithmetic(add: Add, node: NodeDef, copy: NodeDef, nodes: Mapping[str, 
 
 def _is_changed(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
     if node.op == "Maximum":
-        # `maximum(x, c * x)` becomes a LeakyRelu even if c is above 1: the minimum. What the
-        # product is made of can look otherwise here.
+        # `maximum(x, c * x)` becomes a LeakyRelu even if c is above 1, where it is the minimum. The
+        # product's inputs can look different here.
         producers = [_producer(source.source, nodes) for source in data_inputs(node)]
         return "Const" not in producers and dtypes.as_dtype(node.attr["T"].type).is_floating
     return node.op in _CHANGED and (
@@ -141,7 +142,7 @@ def _is_changed(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
 
 
 def _producer(name: str, nodes: Mapping[str, NodeDef]) -> str:
-    """Return the operation that gives a tensor, before nodes that the optimizer may remove."""
+    """Return the operation that gives a tensor, ignoring nodes that the optimizer may remove."""
     while name in nodes and nodes[name].op in _TRANSPARENT:
         name = data_inputs(nodes[name])[0].source
     return nodes[name].op if name in nodes else ""
@@ -152,35 +153,35 @@ _NO_MASKS = dict.fromkeys(SLICE_MASKS, integer(0))
 
 
 def guard(add: Add, node: NodeDef, shape: Sequence[int] | None = None) -> str | None:
-    """Makes a node safe for a replica without examples.
+    """Make a node safe for a replica without examples.
 
     Args:
         add: Writes further nodes.
         node: The node; it may be changed.
-        shape: The shape of its result, -1 for the batch; None where more is unknown.
+        shape: The shape of its result, with -1 for the batch; None if other sizes are unknown.
 
     Returns:
-        What is to be read in place of its result; None if that stays.
+        The tensor to read instead of its result; None if the result stays.
     """
     if node.op in CONVOLUTIONS:
         if shape is not None:
             return _give_shape(add, node, shape)
         return _with_one_row(add, node, ("T",), rank=5 if node.op == "Conv3D" else 4)
-    if node.op == "MaxPool3DGrad":  # it has no second version
+    if node.op == "MaxPool3DGrad":  # MaxPool3DGrad has no second version
         return _with_one_row(add, node, ("TInput", "TInput", "T"), rank=5)
     if node.op == "DepthwiseConv2dNativeBackpropFilter":
         return _or_zeros(add, node)
     if node.op == "MaxPoolGrad" and node.attr["padding"].s != b"EXPLICIT":
         _without_onednn(add, node)
     elif node.op == "BiasAddGrad":
-        # oneDNN would compute it together with the convolution's gradient, and of
-        # nothing would give only that.
+        # oneDNN would compute it together with the convolution's gradient, and would give only that
+        # gradient for an empty batch.
         node.input[0] = hide(add, node.name, node.device, node.input[0], node.attr["T"])
     return None
 
 
 def guard_all(function: FunctionDef) -> None:
-    """Makes the nodes of a function that is called by replicas safe."""
+    """Make the nodes of a function that replicas call safe."""
     add = functools.partial(add_node, function)
     instead: dict[str, str] = {}
     for node in list(function.node_def):
@@ -196,10 +197,9 @@ def guard_all(function: FunctionDef) -> None:
 
 
 def _give_shape(add: Add, node: NodeDef, shape: Sequence[int]) -> str:
-    """Gives a convolution's result its shape."""
+    """Give a convolution's result its shape."""
     constant = add_constant(add, f"{node.name}/shape", node.device, shape)
-    # TensorFlow's optimizer believes the shape that it infers, and would remove a
-    # reshape to it.
+    # TensorFlow's optimizer trusts the shape that it infers, and would remove a reshape to it.
     hidden = hide(add, node.name, node.device, constant, _INT32)
     inputs = [f"{node.name}:output:0", hidden]
     made = add(
@@ -209,7 +209,7 @@ def _give_shape(add: Add, node: NodeDef, shape: Sequence[int]) -> str:
 
 
 def _with_one_row(add: Add, node: NodeDef, types: Sequence[str], rank: int) -> str:
-    """Gives a node an example of zeros in addition, and leaves that out of its result."""
+    """Give a node an additional example of zeros, and leave it out of the result."""
     rows = [[0, 1], *[[0, 0]] * (rank - 1)]
     margins = add_constant(add, f"{node.name}/margins", node.device, rows)
     for place, key in enumerate(types):
@@ -217,7 +217,7 @@ def _with_one_row(add: Add, node: NodeDef, types: Sequence[str], rank: int) -> s
         name = f"{node.name}/padded_{place}"
         kind = node.attr[key]
         padded = add("Pad", name, node.device, inputs, T=kind, Tpaddings=_INT32)
-        # oneDNN would take the padding into the convolution, as one of its image.
+        # oneDNN would merge the padding into the convolution, as padding of its image.
         node.input[place] = hide(add, name, node.device, f"{padded}:output:0", kind)
     limits = [
         add_constant(add, f"{node.name}/{name}", node.device, [value])
@@ -237,7 +237,7 @@ def _with_one_row(add: Add, node: NodeDef, types: Sequence[str], rank: int) -> s
 
 
 def _or_zeros(add: Add, node: NodeDef) -> str:
-    """Takes zeros for a sum over no examples."""
+    """Use zeros as the sum over no examples."""
     kind, device = node.attr["T"], node.device
     size = add("Size", f"{node.name}/size", device, [node.input[0]], T=kind, out_type=_INT32)
     none = add_constant(add, f"{node.name}/none", device, 0)
@@ -250,7 +250,7 @@ def _or_zeros(add: Add, node: NodeDef) -> str:
 
 
 def _without_onednn(add: Add, node: NodeDef) -> None:
-    """Makes a max-pooling's gradient its second version, for which oneDNN has no kernel."""
+    """Turn a max-pooling's gradient into its second version: oneDNN has no kernel for it."""
     windows = [
         add_constant(add, f"{node.name}/{key}", node.device, list(node.attr[key].list.i))
         for key in ("ksize", "strides")

@@ -1,7 +1,8 @@
-"""Writes what becomes of the nodes of a replica function, for all replicas.
+"""The writer of a replica function's nodes for all replicas.
 
-A node is written once or for each replica; updates of variables once for all copies, collectives
-as wiring, control flow with its bodies. As many replicas run at a time as there are processors.
+A node is written once or for each replica. An update of a variable is written once for all copies,
+a collective as wiring, and control flow with its bodies. As many replicas run at a time as there
+are processors.
 """
 
 from __future__ import annotations
@@ -56,21 +57,21 @@ _FIRST_DEVICE = full_name("/device:CPU:0")
 
 
 def write_copies(builder: Builder, node: NodeDef) -> None:
-    """Writes a node for each replica, or for the first of each process if all share its value."""
+    """Write a node for each replica, or for each process if its replicas share the value."""
     for replica in builder.owners(node.name):
         write_copy(builder, node, replica)
 
 
 def write_copy(builder: Builder, node: NodeDef, replica: int) -> NodeDef:
-    """Writes a node as it was traced, for one replica, and gives it."""
+    """Write a node as it was traced, for one replica, and return it."""
     copy = builder.copy_of(node, replica)
     copy.input.extend(builder.tensor(source, replica) for source in data_inputs(node))
     repeated = builder.is_repeated(node.name)
     waits = builder.waits if repeated else builder.waits_of_one
     copy.input.extend(waits(node, replica))
     if node.op in CONTROL_FLOW:
-        # Run as a kernel its body stays on the replica's core; lowered, it would not. That
-        # is wanted where it uses what is on several devices.
+        # Run as a kernel, its body stays on the replica's core. Lowered, the body does not, which
+        # is right if it uses resources on several devices.
         lowered = _is_on_two_devices(builder, node) or _is_assertion(builder, node, copy.device)
         copy.attr["_lower_using_switch_merge"].b = lowered
     if builder.runs(node):
@@ -96,8 +97,8 @@ def _is_on_two_devices(builder: Builder, node: NodeDef) -> bool:
 def _is_assertion(builder: Builder, node: NodeDef, device: str) -> bool:
     """Return whether a node is a branch around an assertion, on the default device.
 
-    A kernel that fails within a kernel cancels those of other replicas first, of which one may
-    report that it was cancelled before the failure is reported.
+    A kernel that fails within a kernel first cancels the kernels of other replicas. One of these
+    may report the cancellation before the failure is reported.
     """
     if node.op not in BRANCHES or device != _FIRST_DEVICE:
         return False
@@ -106,11 +107,11 @@ def _is_assertion(builder: Builder, node: NodeDef, device: str) -> bool:
 
 
 def write_update(builder: Builder, node: NodeDef) -> None:
-    """Writes an update that is the same on every core: computed once and broadcast."""
+    """Write an update that is the same on every core: computed once and broadcast."""
     name, kind = node.name, node.attr["dtype"] if "dtype" in node.attr else node.attr["T"]
     handles = [source for source in data_inputs(node) if builder.is_resource(source)]
     many = any(len(builder.handles.holders(handle)) > 1 for handle in handles)
-    # What changed the copy of a handle, by its place and by the replica.
+    # The node that changed the copy of a handle, by the handle's place and by the replica.
     written: dict[tuple[int, int], str] = {}
     values: list[str] = []
     if many and node.op in ASSIGNMENTS:
@@ -147,7 +148,7 @@ def write_update(builder: Builder, node: NodeDef) -> None:
 
 
 def _assigned_value(builder: Builder, node: NodeDef, kind: AttrValue) -> str:
-    """The new value of a variable, computed on the first core."""
+    """Return the new value of a variable, computed on the first core."""
     handle, value = data_inputs(node)
     if node.op == "AssignVariableOp":
         return builder.tensor(value, 0)
@@ -160,21 +161,21 @@ def _assigned_value(builder: Builder, node: NodeDef, kind: AttrValue) -> str:
 def _waits_of_copy(
     builder: Builder, node: NodeDef, handle: Reference, replica: int
 ) -> Sequence[str]:
-    """The control inputs of what changes a copy: those of all replicas that have it."""
+    """Return the control inputs of a copy's change: those for all replicas that share the copy."""
     return builder.all_waits(node, builder.handles.sharing(handle, replica))
 
 
 def _read_first(
     builder: Builder, name: str, handle: Reference, waits: Sequence[str], kind: AttrValue
 ) -> str:
-    """Reads the first replica's copy of a variable."""
+    """Read the first replica's copy of a variable."""
     inputs = [builder.tensor(handle, 0), *waits]
     builder.add("ReadVariableOp", name, builder.device_of(handle, 0), inputs, dtype=kind)
     return f"{name}:value:0"
 
 
 def write_last_values(builder: Builder, argument: str, dtype: int) -> list[str]:
-    """Copies a variable's last value to the other logical devices that hold it.
+    """Copy a variable's last value to the other logical devices that hold it.
 
     Only a TPU needs the copies: every read here is from the first device.
     """
@@ -200,7 +201,7 @@ def write_last_values(builder: Builder, argument: str, dtype: int) -> list[str]:
 
 
 def write_collective(builder: Builder, node: NodeDef) -> None:
-    """Writes what a cross-replica operation does as wiring between the replicas."""
+    """Write a cross-replica operation as wiring between the replicas."""
     check(node, builder.nodes, len(builder.cores))
     write = {
         "CrossReplicaSum": _write_sum,
@@ -214,7 +215,7 @@ def _write_sum(builder: Builder, node: NodeDef) -> None:
     value = data_inputs(node)[0]
     joined = groups(node, builder.nodes)
     if value.source in builder.analysis.plans and len(joined) == 1:
-        # It is one tensor, or a sum already.
+        # The replicas' values are joined in one tensor, or summed already.
         taken = builder.joined.taken(value, Form.SUMMED)
         inputs = [taken, *builder.all_waits(node, builder.replicas)]
         name, device = instance(node.name, 0), builder.cores[0][0]
@@ -233,7 +234,7 @@ def _write_sum(builder: Builder, node: NodeDef) -> None:
 
 
 def _hand_out(builder: Builder, node: NodeDef, tensor: str, group: Sequence[int]) -> None:
-    """Gives the replicas of a group the result that the first of them computes."""
+    """Give the replicas of a group the result that its first replica computes."""
     name = reference(tensor).source
     for replica in group:
         value = builder.broadcast(tensor, node.attr["T"], replica, group[0])
@@ -242,11 +243,11 @@ def _hand_out(builder: Builder, node: NodeDef, tensor: str, group: Sequence[int]
 
 
 _SUMS = 8
-"""As many sums are made one after the other where values come in turns."""
+"""The number of partial sums, made one after the other, if replicas take turns."""
 
 
 def _is_held_in_turns(builder: Builder, node: NodeDef, group: Sequence[int]) -> bool:
-    """Return whether replicas that take turns would hold much until the last has its value."""
+    """Return whether replicas that take turns would hold much memory until the last has a value."""
     if builder.at_once is None or len(group) < 3 or len(set(builder.processes)) > 1:
         return False
     return builder.analysis.statics.bytes_of(node) * len(group) > _LITTLE
@@ -255,7 +256,7 @@ def _is_held_in_turns(builder: Builder, node: NodeDef, group: Sequence[int]) -> 
 def _added_as_they_come(
     builder: Builder, name: str, values: Sequence[str], kind: AttrValue
 ) -> list[str]:
-    """Adds all values but the last ones, an eighth at a time, in the replicas' order."""
+    """Add all values but the last, an eighth at a time, in the replicas' order."""
     some = -(-len(values) // _SUMS)
     inputs = list(values[: some + 1])
     for start in range(some + 1, len(values), some):
@@ -282,7 +283,7 @@ def _write_exchange(builder: Builder, node: NodeDef) -> None:
             axis = add_constant(builder.add, f"{name}/concat_dim", device, concat)
             parts = [f"{instance(node.name, k)}/split:output:{place}" for k in group]
             builder.tensors[node.name, ":output:0", replica] = f"{name}:output:0"
-            if len(parts) == 1:  # of which TensorFlow makes no concatenation
+            if len(parts) == 1:  # TensorFlow does not concatenate a single part
                 builder.add("Identity", name, device, parts, T=kind)
                 continue
             builder.add(
@@ -316,14 +317,14 @@ def _write_permutation(builder: Builder, node: NodeDef) -> None:
 
 
 _ANYTIME = -1
-"""The part of what waits for no replica: constants and reads, which need no memory."""
+"""The part of nodes that wait for no replica: constants and reads, which need no memory."""
 
 _LITTLE = 2**24
-"""A part for which all replicas together need no more bytes takes no turns."""
+"""The most bytes of all replicas together for which a part takes no turns."""
 
 
 def take_turns(builder: Builder) -> None:
-    """Makes the replicas' nodes, which are written, wait for those of earlier replicas."""
+    """Make the replicas' nodes, which are written already, wait for earlier replicas' nodes."""
     pairs = list(_followers(builder.processes, builder.at_once))
     if not pairs:
         return
@@ -343,7 +344,7 @@ def take_turns(builder: Builder) -> None:
 
 
 def _followers(processes: Sequence[str], at_once: int | None) -> Iterator[tuple[int, int]]:
-    """Pairs of replicas, of which the second waits for the first."""
+    """Yield pairs of replicas in which the second waits for the first."""
     if at_once is None:
         return
     inside: dict[str, list[int]] = defaultdict(list)
@@ -356,13 +357,13 @@ def _followers(processes: Sequence[str], at_once: int | None) -> Iterator[tuple[
 class _Parts:
     """A replica function in parts that end where the replicas meet.
 
-    A part may depend on earlier ones of any replica, and on the same of its own replica
-    only: whatever the order of the replicas, none waits for itself.
+    A part may depend on earlier parts of any replica, and on the same part only of its own replica.
+    So no part waits for itself, in any order of the replicas.
 
     Attributes:
-        starts: For each part the nodes that wait for nothing else in it.
-        ends: For each part the nodes that nothing else in it waits for.
-        bytes: For each part how much memory a replica's own nodes take at the most.
+        starts: For each part, the nodes that wait for nothing else in it.
+        ends: For each part, the nodes that nothing else in it waits for.
+        bytes: For each part, the most memory that a replica's own nodes take.
     """
 
     def __init__(self, builder: Builder) -> None:
@@ -399,18 +400,18 @@ class _Parts:
         self.ends[part][node.name] = None
 
     def _bytes(self, node: NodeDef) -> float:
-        """Return the memory that a node takes at most, as far as it is known."""
+        """Return the most memory that a node takes; infinity if it is not known."""
         if is_stateful(node) and node.op not in READS | ASSIGNMENTS:
             return math.inf
         return self._builder.analysis.statics.bytes_of(node)
 
     def _is_own(self, name: str) -> bool:
-        """Return whether every replica has a node of its own, which is no meeting of them."""
+        """Return whether every replica has its own node, so that the replicas do not meet there."""
         builder = self._builder
         return builder.analysis.roles[name] is Role.COMPUTE and builder.is_repeated(name)
 
     def _after(self, name: str) -> int:
-        """The first part that what follows a node can be in."""
+        """Return the first part in which the nodes after a node can be."""
         part = self._parts[name]
         return part if part == _ANYTIME or self._is_own(name) else part + 1
 
@@ -418,7 +419,7 @@ class _Parts:
 def write_results(
     builder: Builder, results: Sequence[Returned], variances: Sequence[Variance]
 ) -> None:
-    """Writes what the function returns: once per replica what is `VARYING`."""
+    """Write what the function returns: `VARYING` results once per replica."""
     for index, (result, variance) in enumerate(zip(results, variances, strict=True)):
         for replica in builder.own(result.source, variance):
             name = f"output_{index}_{replica}"
@@ -427,21 +428,22 @@ def write_results(
 
 
 def write_effects(builder: Builder) -> None:
-    """Names what must run although its result is not read.
+    """Name the nodes that must run although their results are not read.
 
-    Reads are among it, even those that only the first core makes: once the call
-    is inlined, an update after the call waits for nothing else.
+    They include reads, even reads that only the first core makes. Once the call is inlined, an
+    update after the call waits for nothing else.
     """
     targets = dict.fromkeys(builder.function.control_ret.values())
     effects = dict.fromkeys(name for target in targets for name in builder.ends(target, 0))
-    # What is returned from the first core alone may have waited for the others as well.
+    # A result that is returned only from the first core may have waited for the others as well.
     returned = {reference(text).source for text in builder.function.ret.values()}
     targets.update(dict.fromkeys(sorted(returned & builder.once)))
     for replica in builder.replicas[1:]:
         ends = {name for target in targets for name in builder.ends(target, replica)}
         waits = [f"^{name}" for name in sorted(ends - effects.keys())]
         if len(waits) > 1:
-            # One waits for all on a replica: what follows the call waits for each of these.
+            # One node waits for all nodes on a replica, because everything after the call waits for
+            # each effect.
             name, device = f"tpunb_end/replica_{replica}", builder.cores[replica][0]
             waits = [builder.add("NoOp", name, device, waits)]
         effects.update(dict.fromkeys(name.lstrip("^") for name in waits))
@@ -455,7 +457,7 @@ def write_effects(builder: Builder) -> None:
 
 
 def write_lifted(builder: Builder, node: NodeDef) -> None:
-    """Writes control flow containing collectives, widened to all replicas."""
+    """Write control flow containing collectives, widened to all replicas."""
     analysis, is_loop = builder.analysis, node.op in LOOPS
     sources = data_inputs(node) if is_loop else data_inputs(node)[1:]
     outputs = analysis.output_variances[node.name]
@@ -472,7 +474,7 @@ def write_lifted(builder: Builder, node: NodeDef) -> None:
         replicas = builder.own(source, variance)
         copy.input.extend(builder.tensor(source, replica) for replica in replicas)
     copy.input.extend(builder.all_waits(node, builder.replicas))
-    # A loop gives what it takes, handles of variables too.
+    # A loop returns what it takes, including handles of variables.
     results = (
         sources if is_loop else [Reference(node.name, f":output:{k}") for k in range(len(outputs))]
     )
@@ -512,7 +514,7 @@ def _widened(
     sources: Sequence[Reference],
     variances: Sequence[Variance],
 ) -> list[int]:
-    """The types of what control flow takes or gives, once for each replica that has its own."""
+    """Return the types of control flow's inputs or outputs, once for each replica with its own."""
     return [
         kind
         for kind, source, variance in zip(types.list.type, sources, variances, strict=True)
@@ -521,7 +523,7 @@ def _widened(
 
 
 def _write_condition(builder: Builder) -> None:
-    """Writes the result of a loop's condition, on which all replicas must agree."""
+    """Write the result of a loop's condition; all replicas must agree on it."""
     output = builder.function.signature.output_arg[0]
     source = reference(builder.function.ret[output.name])
     builder.result.signature.output_arg.add().CopyFrom(output)
@@ -529,7 +531,7 @@ def _write_condition(builder: Builder) -> None:
 
 
 def _agreed(builder: Builder, name: str, source: Reference, kind: dtypes.DType) -> str:
-    """A scalar, which at run time fails unless it is the same on every replica."""
+    """Return a scalar that fails at run time unless it is the same on every replica."""
     if builder.analysis.variance(source) is not Variance.VARYING:
         return builder.tensor(source, 0)
     values = [builder.tensor(source, replica) for replica in builder.replicas]
@@ -555,7 +557,7 @@ def _agreed(builder: Builder, name: str, source: Reference, kind: dtypes.DType) 
 
 
 def write_joined(builder: Builder, node: NodeDef) -> None:
-    """Writes a node that stands for those of all replicas, as its plan says."""
+    """Write the node that replaces the nodes of all replicas, following its plan."""
     plan = builder.analysis.plans[node.name]
     joined = builder.copy_of(node, 0)
     if plan.op:
@@ -569,7 +571,7 @@ def write_joined(builder: Builder, node: NodeDef) -> None:
             function.name = names[function.name]
         keys = ("T", "T") if node.op in LOOPS else ("Tin", "Tout")
         set_types(joined, *(list(node.attr[key].list.type) for key in keys))
-        # As a kernel it runs its functions as they are.
+        # As a kernel it runs its functions unchanged.
         joined.attr["_lower_using_switch_merge"].b = False
     sources = data_inputs(node)
     joined.input.extend(
@@ -587,7 +589,7 @@ def write_joined(builder: Builder, node: NodeDef) -> None:
 
 
 def _write_body(builder: Builder, node: NodeDef, body: Body) -> str:
-    """Writes a function of joined control flow for all replicas and gives its name."""
+    """Write a function of joined control flow for all replicas and return its name."""
     inside = builder.for_body(body.function, body.analysis, f"{builder.path}{node.name}/")
     write_nodes(inside)
     for index, (result, form) in enumerate(zip(returned(body.function), body.gives, strict=True)):
@@ -602,11 +604,11 @@ def _write_body(builder: Builder, node: NodeDef, body: Body) -> str:
 
 
 _WIRED = frozenset({Role.COLLECTIVE, Role.LIFTED})
-"""What is checked although nothing needs it, and so needs what it takes."""
+"""The roles of nodes that are checked even if nothing needs them, so they need their inputs."""
 
 
 def write_nodes(builder: Builder) -> None:
-    """Writes what becomes of the nodes of a function."""
+    """Write the nodes of a function in their roles."""
     write = {
         Role.COLLECTIVE: write_collective,
         Role.UPDATE: write_update,
@@ -618,7 +620,7 @@ def write_nodes(builder: Builder) -> None:
     nodes, roles = builder.analysis.order, builder.analysis.roles
     unused = {node.name for node in nodes if not builder.runs(node)}
     if not any(roles[name] in _WIRED for name in unused):
-        # TensorFlow would prune them, from a graph that is larger by all replicas' copies.
+        # TensorFlow would prune them, but from a graph that is larger by all replicas' copies.
         nodes = [node for node in nodes if node.name not in unused]
     for node in nodes:
         write[roles[node.name]](builder, node)

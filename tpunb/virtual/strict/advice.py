@@ -1,7 +1,7 @@
-"""Finds what makes a function slow on a TPU, with figures.
+"""Advice on code that makes a function slow on a TPU, with figures.
 
-A TPU multiplies tiles: the batch is padded to a multiple of 8 and the features to one of 128, or
-the other way round. The padding is computed for nothing. Source: Cloud TPU performance guide.
+A TPU multiplies tiles. The batch is padded to a multiple of 8 and the features to a multiple of
+128, or vice versa. The padding is computed for nothing. Source: Cloud TPU performance guide.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Product:
     """A matrix product or a convolution, as the matrix unit sees it.
 
     Attributes:
-        node: Its operation's name.
-        op: Its operation's type.
-        times: How often it multiplies matrices of the following sizes.
-        batch: Rows: examples, or whatever stands in the place of the batch.
-        inner: Features that are summed over.
-        outer: Features of the result.
+        node: The operation's name.
+        op: The operation's type.
+        times: The number of multiplications of matrices of the following sizes.
+        batch: The rows: examples, or another axis at the batch's place.
+        inner: The features that are summed over.
+        outer: The features of the result.
         dtype: The type of the factors.
     """
 
@@ -48,12 +48,12 @@ class Product:
 
     @property
     def work(self) -> int:
-        """Multiply-adds that are wanted."""
+        """The multiply-adds that are needed."""
         return self.times * self.batch * self.inner * self.outer
 
     @property
     def padded(self) -> int:
-        """Multiply-adds that are made, in the better of the two layouts."""
+        """The multiply-adds that are computed, in the better of the two layouts."""
         return self.times * min(
             _up(self.batch, rows) * _up(self.inner, lanes) * _up(self.outer, lanes)
             for rows, lanes in ((ROWS, LANES), (LANES, ROWS))
@@ -66,14 +66,14 @@ class Product:
 
 
 def wasted(found: Iterable[Product]) -> float:
-    """The share of the multiply-adds that padding adds, between 0 and 1."""
+    """Return the share of the multiply-adds that padding adds, between 0 and 1."""
     listed = list(found)
     padded = sum(product.padded for product in listed)
     return 1 - sum(product.work for product in listed) / padded if padded else 0.0
 
 
 def products(graph: Any) -> Iterator[Product]:
-    """The products of a traced function, without those of its gradients.
+    """Yield the products of a traced function, without its gradients' products.
 
     Args:
         graph: The function's graph. Products of unknown sizes are left out.
@@ -126,16 +126,16 @@ def _up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-# Below this many multiply-adds there is nothing to gain: a core makes them in no time.
+# Below this many multiply-adds there is nothing to gain: a core computes them in no time.
 _WORTH_WHILE = 1 << 18
 _MUCH_WASTE = 0.3
 
 
 def advice(examination: Examination) -> Iterator[Problem]:
-    """Looks for what the compiler accepts and a TPU is slow at.
+    """Yield findings about code that the compiler accepts and a TPU runs slowly.
 
     Args:
-        examination: Of a replica function.
+        examination: The examination of a replica function.
 
     Yields:
         Findings of the rules padding, small-batch, float32 and last-batch.

@@ -1,4 +1,4 @@
-"""A traced replica function, looked at as a TPU's compiler would."""
+"""The examination of a traced replica function, from the view of a TPU's compiler."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Examination:
     """The findings in a replica function before it runs.
 
     Attributes:
-        graph: The traced graph, at the largest sizes of the arguments where these are known.
-        places: Where its nodes came from.
-        problems: What a TPU refuses or does otherwise, in the order of the code.
+        graph: The traced graph, at the largest sizes of the arguments if these are known.
+        places: The source lines of its nodes.
+        problems: The code that a TPU refuses or runs differently, in the order of the code.
         traced: The function.
     """
 
@@ -47,7 +47,7 @@ class Examination:
     traced: TracedFunction
 
     def located(self, problem: Problem) -> Problem:
-        """A problem with the lines that led to it."""
+        """Return a problem with the lines that led to it."""
         return _located(problem, self.places)
 
 
@@ -60,10 +60,12 @@ def observing(*, written: bool = True) -> Iterator[list[TracedFunction]]:
     """Collect the replica functions that are traced inside; none runs, and nothing is refused.
 
     TensorFlow traces a function again if it made variables: its first trace also writes their
-    initial values, on all replicas. It never runs on a TPU, so only the last trace is kept.
+    initial values, on all replicas. The first trace never runs on a TPU, so only the last trace is
+    kept.
 
     Args:
-        written: Whether they are written out for all replicas, as what may run later has to be.
+        written: Whether the functions are written out for all replicas, which is necessary if they
+            may run later.
     """
     found: list[TracedFunction] = []
     last: Any = None
@@ -85,24 +87,24 @@ def observing(*, written: bool = True) -> Iterator[list[TracedFunction]]:
 
 
 def is_observed() -> bool:
-    """True while what is traced is only examined and will not run."""
+    """Return True while traced functions are only examined and will not run."""
     return _observer.get() is not None
 
 
 def is_written() -> bool:
-    """True while what is traced has to be written out for all replicas."""
+    """Return True while traced functions must be written out for all replicas."""
     return _written.get()
 
 
 def enforce(traced: TracedFunction, strictness: Strictness) -> None:
-    """Examines a replica function that is about to run.
+    """Examine a replica function that is about to run.
 
     Args:
         traced: The function.
         strictness: The rules that hold.
 
     Raises:
-        tf.errors.InvalidArgumentError: A TPU refuses it.
+        tf.errors.InvalidArgumentError: A TPU refuses the function.
     """
     observer = _observer.get()
     if observer is not None:
@@ -118,14 +120,14 @@ def enforce(traced: TracedFunction, strictness: Strictness) -> None:
 
 
 def enforce_open_sizes(traced: TracedFunction, strictness: Strictness) -> None:
-    """Refuses a replica function that will run with sizes that are not fixed.
+    """Refuse a replica function that a TPU refuses because it will run with open sizes.
 
     Args:
-        traced: The function, traced with these sizes and examined with fixed ones.
+        traced: The function, traced with these sizes and examined with fixed sizes.
         strictness: The rules that hold.
 
     Raises:
-        tf.errors.InvalidArgumentError: A TPU refuses it.
+        tf.errors.InvalidArgumentError: A TPU refuses the function.
     """
     if traced.is_padded and strictness.holds(RULE):
         for problem in _with_open_sizes(traced):
@@ -134,12 +136,12 @@ def enforce_open_sizes(traced: TracedFunction, strictness: Strictness) -> None:
 
 
 def spare_the_machine(traced: TracedFunction, replicas: int, repeated: frozenset[str]) -> None:
-    """Refuses what this machine's memory cannot hold.
+    """Refuse tensors that this machine's memory cannot hold.
 
     Args:
         traced: The function, which is about to run here.
-        replicas: How many replicas run it.
-        repeated: The nodes of which each has its own.
+        replicas: The number of replicas that run it.
+        repeated: The nodes that each replica has for itself.
 
     Raises:
         MemoryLimitError: A tensor does not fit.
@@ -155,7 +157,7 @@ def spare_the_machine(traced: TracedFunction, replicas: int, repeated: frozenset
 
 
 def _rule(problem: Problem) -> str:
-    """The rule that a problem falls under when the function is about to run."""
+    """Return the rule that a problem falls under when the function is about to run."""
     if problem.code == "unsupported-op" and tf.config.get_soft_device_placement():
         return "host-op"
     return problem.code
@@ -167,12 +169,12 @@ def examine(
     *,
     trusting: bool = False,
 ) -> Examination:
-    """Looks a replica function over.
+    """Examine a replica function.
 
     Args:
         traced: The function.
-        wanted: Which problems to keep.
-        trusting: Whether to leave the compiler out where it cannot refuse.
+        wanted: Selects the problems to keep.
+        trusting: Whether to skip the compiler if it cannot refuse.
     """
     fixed = traced.fixed or traced
     found = [
@@ -180,7 +182,8 @@ def examine(
         *beyond_a_core(fixed.made, fixed.variables, fixed.memory, fixed.cores),
     ]
     problems = [problem for problem in found if wanted(problem)]
-    # Neither a type that cannot be compiled nor a tensor that the compiler might make.
+    # The compiler is not asked about types that it cannot compile, or about tensors that are too
+    # large and that it might make.
     hopeless = any(problem.code in {"unsupported-type", "memory"} for problem in found)
     refused = None
     if not hopeless and not (trusting and compiles_for_certain(fixed)):
@@ -201,14 +204,14 @@ _OPEN_SIZES = Problem(RULE, "", "")
 
 
 def _with_open_sizes(traced: TracedFunction) -> Iterator[Problem]:
-    """What a TPU refuses of a function because sizes of its arguments are not fixed."""
+    """Yield a TPU's refusals of a function because sizes of its arguments are not fixed."""
     with contextlib.suppress(Unknown):
         host = on_host(traced, statically_found(traced))
         refused = refused_for_open_sizes(traced, host)
         if refused is None or refused.code == "unchecked":
             yield from [refused] if refused is not None else []
             return
-        # Else it is the sizes that are tried, and not that they are open.
+        # Otherwise the refusal comes from the sizes that are tried, and not from their being open.
         fixed = traced.fixed or traced
         with_fixed = lower(fixed, on_host(fixed, statically_found(fixed)))
         if with_fixed is None or with_fixed.code not in {*REFUSED, "unchecked"}:
@@ -216,7 +219,7 @@ def _with_open_sizes(traced: TracedFunction) -> Iterator[Problem]:
 
 
 def _says_again(refused: Problem, found: list[Problem]) -> bool:
-    """Returns whether the compiler repeats a finding."""
+    """Return whether the compiler repeats a finding."""
     reported = {problem.code for problem in found}
     return refused.code in reported or (
         refused.code == "bounded-shape" and "dynamic-shape" in reported
@@ -224,7 +227,7 @@ def _says_again(refused: Problem, found: list[Problem]) -> bool:
 
 
 def once_a_line(located: list[Problem]) -> Iterator[Problem]:
-    """One problem of a kind for a line of code: the one that says most."""
+    """Yield one problem of each kind for a line of code: the most informative."""
     kept: dict[object, Problem] = {}
     for item in located:
         key = (item.code, item.places[:1] or item.node)
@@ -239,7 +242,7 @@ def _says_little(problem: Problem) -> bool:
 
 
 def _error(problem: Problem) -> tf.errors.OpError:
-    """The error that a TPU's compiler raises, with the place, the cause and the fix."""
+    """Return the error that a TPU's compiler raises, with the place, the cause and the fix."""
     at = "".join(f"\n{_shown(place)}" for place in reversed(problem.places))
     text = refusal(problem.message, at, problem.shown(innermost))
     if problem.code == "memory":
@@ -258,12 +261,12 @@ _said: set[tuple[str, tuple[SourceLine, ...]]] = set()
 
 
 def said(problems: Iterable[Problem]) -> None:
-    """Keeps from warnings what has been said of a cell before it runs."""
+    """Leave out of warnings the problems that were reported before a cell runs."""
     _said.update((problem.reason, problem.places) for problem in problems)
 
 
 def _warn(problem: Problem) -> None:
-    """Warns once of each line."""
+    """Warn once for each line."""
     if (problem.reason, problem.places) in _said:
         return
     place = problem.places[0] if problem.places else SourceLine("<unknown>", 0)

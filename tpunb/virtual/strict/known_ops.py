@@ -1,10 +1,10 @@
 """Operations, loops and lists that a TPU is known to compile, so that XLA need not be asked.
 
 Compiling a function as far as XLA's intermediate form takes a fifth of its first step. A function
-of these operations alone, without branches, compiles for certain if constants and shapes give the
-sizes that XLA wants as constants. Loops compile for certain that carry on what they were given, and
-so do lists of a known length with elements of one shape: a recurrent network and its gradient are
-made of these.
+of only these operations, without branches, compiles for certain if constants and shapes give the
+sizes that XLA needs as constants. A loop compiles for certain if it returns values like its inputs.
+So does a list of a known length with elements of one shape. A recurrent network and its gradient
+are made of such loops and lists.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _OTHERS = """
 """
 _ANY_INPUTS = frozenset(f"{_ELEMENTWISE} {_OTHERS}".split())
 
-# Which of the inputs have to be constants; negative numbers count from the end.
+# The inputs that must be constants; negative numbers count from the end.
 _CONSTANT_INPUTS = {
     "All": (1,),
     "Any": (1,),
@@ -112,7 +112,7 @@ _CONSTANT_INPUTS = {
     "UnsortedSegmentSum": (2,),
 }
 _ALL_CONSTANT = frozenset({"ConcatOffset"})
-# They say how large something is, which is known when a TPU compiles.
+# These operations return a size, which is known when a TPU compiles.
 _SIZES = frozenset(
     ["BroadcastGradientArgs", "Const", "Rank", "Shape", "ShapeN", "Size", "VariableShape"]
 )
@@ -123,18 +123,18 @@ TYPES = frozenset(
     kind.as_datatype_enum
     for kind in (dtypes.float32, dtypes.bfloat16, dtypes.int32, dtypes.int64, dtypes.bool)
 )
-"""The types of what these operations compute with."""
+"""The types that these operations compute with."""
 
 _INT64 = dtypes.int64.as_datatype_enum
 
 PRODUCTS = frozenset(
     {"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul", "Einsum", "XlaDotV2"}
 )
-"""Matrix products, which a TPU cannot make of 64-bit integers."""
+"""Matrix products, which a TPU cannot compute on 64-bit integers."""
 
 
 def is_known(node: NodeDef) -> bool:
-    """Returns whether a TPU is known to have a kernel for a node."""
+    """Return whether a TPU is known to have a kernel for a node."""
     if node.op not in _KNOWN:
         return False
     types = {value.type for value in node.attr.values() if value.WhichOneof("value") == "type"}
@@ -146,12 +146,12 @@ def compiles_surely(
     nodes: Iterable[NodeDef],
     knows: Callable[[NodeDef], bool] = lambda _: False,
 ) -> bool:
-    """Returns whether a function certainly compiles.
+    """Return whether a function certainly compiles.
 
     Args:
         function: The function, calls written out.
-        nodes: Those of its nodes that run.
-        knows: Whether a node compiles that is none of these operations.
+        nodes: The nodes of the function that run.
+        knows: Returns whether a node of another operation compiles.
     """
     by_name = {node.name: node for node in function.node_def}
     constant: dict[str, bool] = {}
@@ -191,7 +191,7 @@ _CHANGING = frozenset({"TensorListPopBack", "TensorListPushBack", "TensorListSet
 _GIVE_LISTS = _FRESH | _ALIKE | _CHANGING | {"TensorListFromTensor"}
 _RESIZES = "resize_if_index_out_of_bounds"
 _HANDLES = frozenset({dtypes.resource.as_datatype_enum, dtypes.variant.as_datatype_enum})
-# Which of their inputs is the shape of a list's elements.
+# The input that is the shape of a list's elements.
 _ELEMENT_SHAPES = {
     "EmptyTensorList": 0,
     "TensorListFromTensor": 1,
@@ -208,11 +208,11 @@ class _List:
     """A list of tensors.
 
     Attributes:
-        sizes: The shape of each.
-        dtype: Their type.
-        length: How many there are; None for a list that grows and shrinks up to a known length.
-        written: False where the shape is what an element has whose size is not known, and none
-            was written yet: XLA takes the shape from the first.
+        sizes: The shape of each tensor.
+        dtype: The tensors' type.
+        length: The number of tensors; None for a list that grows and shrinks up to a known length.
+        written: False if an element's size is not known, and no element was written yet. Then
+            `sizes` has assumed sizes, and XLA takes the shape from the first element.
     """
 
     sizes: Sizes
@@ -222,7 +222,7 @@ class _List:
 
 
 def compiles_for_certain(traced: TracedFunction) -> bool:
-    """Returns whether a replica function certainly compiles: the compiler need not be asked."""
+    """Return whether a replica function certainly compiles, so that XLA need not be asked."""
     library = functools.cache(lambda name: inlined(traced.library(name), traced.library))
     inputs = zip(traced.definition.signature.input_arg, traced.graph.inputs, strict=True)
     arguments = {
@@ -244,7 +244,7 @@ class KnownLoops:
         function: The function, calls written out.
         library: Finds the functions of control flow.
         sizes: The shapes that are known.
-        body_sizes: Finds those of a function of control flow.
+        body_sizes: Finds the known shapes of a function of control flow.
         lists: The arguments that are lists.
     """
 
@@ -265,8 +265,8 @@ class KnownLoops:
         self._carried: dict[tuple[str, int], _List] = {}
 
     def compiles(self) -> bool:
-        """Returns whether the function certainly compiles."""
-        # What an assertion says is no tensor on a TPU, which has no assertions.
+        """Return whether the function certainly compiles."""
+        # An assertion's message is not a tensor on a TPU, which has no assertions.
         kept, said = needed(self._function), needed(self._function, without={"Assert"})
         nodes = [
             node
@@ -276,7 +276,7 @@ class KnownLoops:
         return compiles_surely(self._function, nodes, self._knows)
 
     def _knows(self, node: NodeDef) -> bool:
-        """Returns whether a loop, or an operation on a list, certainly compiles."""
+        """Return whether a loop, or an operation on a list, certainly compiles."""
         if node.op in LOOPS:
             if node.name not in self._loops:
                 self._loops[node.name] = self._turns(node)
@@ -296,7 +296,7 @@ class KnownLoops:
         return self._statics.output_sizes(node.name, 0) == (*ahead, *values.sizes)
 
     def list_of(self, source: Reference) -> _List | None:
-        """Describes a list; None if too little is known of it."""
+        """Return a description of a list; None if too little is known of it."""
         node = self._statics.node(source)
         if node is None:
             return self._lists.get(source.source)
@@ -305,14 +305,14 @@ class KnownLoops:
         return self._made(node)
 
     def _made(self, node: NodeDef) -> _List | None:
-        """The list that a node gives."""
+        """Return the list that a node gives."""
         if node.name not in self._lists:
             self._lists[node.name] = None
             self._lists[node.name] = self._new(node) or self._changed(node)
         return self._lists[node.name]
 
     def _new(self, node: NodeDef) -> _List | None:
-        """A list that a node makes."""
+        """Return a list that a node makes."""
         if node.op not in _FRESH | {"TensorListFromTensor"}:
             return None
         kind = dtypes.as_dtype(node.attr["element_dtype"].type)
@@ -334,7 +334,7 @@ class KnownLoops:
         )
 
     def _changed(self, node: NodeDef) -> _List | None:
-        """A list that a node makes of others."""
+        """Return a list that a node makes of other lists."""
         sources = data_inputs(node)
         if node.op in _ALIKE:
             found = {self.list_of(source) for source in sources}
@@ -357,7 +357,7 @@ class KnownLoops:
         return dataclasses.replace(values, written=True)
 
     def _value(self, source: Reference) -> np.ndarray | None:
-        """The value of a tensor that says how large something is; None if it is not known."""
+        """Return the value of a tensor that is a size; None if it is not known."""
         node = self._statics.node(source)
         if node is None or node.op not in _TELL_SIZES:
             return self._statics.value(source)
@@ -371,7 +371,7 @@ class KnownLoops:
                 return None
             return np.array(values.length if node.op == "TensorListLength" else values.sizes)
         value = self._value(first)
-        if node.op == "Max":  # of some lengths, as Keras asks for
+        if node.op == "Max":  # Keras asks for the maximum of some lengths
             return None if value is None or not value.size else np.max(value)
         begin, size = map(self._value, others)
         if value is None or begin is None or size is None or value.ndim != 1:
@@ -380,7 +380,7 @@ class KnownLoops:
         return value[begin[0] : end]
 
     def _turns(self, node: NodeDef) -> bool:
-        """Returns whether a loop compiles, and carries on what it is given."""
+        """Return whether a loop compiles, and returns values like its inputs."""
         condition, body = (self._library(node.attr[key].func.name) for key in ("cond", "body"))
         library, sources = self._library, data_inputs(node)
         if any(
@@ -418,24 +418,25 @@ class KnownLoops:
 
 
 def as_tried(function: FunctionDef, known: KnownSizes, arguments: KnownSizes) -> KnownSizes:
-    """The shapes in a function whose arguments have the sizes with which XLA would be asked.
+    """Return the shapes in a function whose arguments have the sizes that XLA would be asked with.
 
     Args:
         function: The function, calls written out.
-        known: The shapes that are known whatever its arguments are.
+        known: The shapes that are known regardless of the arguments.
         arguments: The shapes of the arguments.
     """
     signature = function.signature.input_arg
     if all((one.name, 0) in known for one in signature if one.type not in _HANDLES):
         return known
     rewrite = Rewrite(function)
-    rewrite.result.arg_attr.clear()  # which has shapes, too
+    rewrite.result.arg_attr.clear()  # these attributes have shapes, too
     nodes = {node.name: node for node in function.node_def}
     for original in function.node_def:
         node = rewrite.keep(original)
-        for name in [name for name in node.attr if name.startswith("_")]:  # shapes, colocations
+        # These attributes are shapes and colocations.
+        for name in [name for name in node.attr if name.startswith("_")]:
             del node.attr[name]
-        if node.op in LOOPS:  # the shapes of what it gives are those of what it is given
+        if node.op in LOOPS:  # a loop's results have the shapes of its inputs
             node.op = "IdentityN"
             for name in [name for name in node.attr if name != "T"]:
                 del node.attr[name]
@@ -459,7 +460,7 @@ def as_tried(function: FunctionDef, known: KnownSizes, arguments: KnownSizes) ->
                 input_shapes=[None if shape is None else tf.TensorShape(shape) for shape in shapes],
             )
             tf.graph_util.import_graph_def(graph_def, name="")
-        except ValueError:  # These sizes do not go together: the compiler is asked.
+        except ValueError:  # these sizes do not match: the compiler is asked
             return known
         for operation in graph.get_operations():
             for index, tensor in enumerate(operation.outputs):

@@ -1,4 +1,4 @@
-"""Finds in a replica function's graph what XLA on a CPU lets through and a TPU does not."""
+"""Findings in a replica function's graph that XLA on a CPU accepts and a TPU does not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _UNIQUE = (
 _PARTITION = "Work on all rows at a fixed shape and select with a mask."
 _SUPPRESSION = "Use `tf.image.non_max_suppression_padded(..., pad_to_max_output_size=True)`."
 
-# The size of what they give depends on the data.
+# Operations whose result has a size that depends on the data.
 _DYNAMIC = {
     "Where": ("`tf.where` with one argument or `tf.boolean_mask`", _WHERE),
     "Unique": ("`tf.unique`", _UNIQUE),
@@ -53,14 +53,14 @@ _LIST_MESSAGE = (
     "maximum_iteration set, you can fix this by setting maximum_iteration to a proper value."
 )
 
-# What the TPU's compiler does not rewrite for cores of 32 bits, measured with libtpu 0.0.52.
+# Operations that the TPU's compiler does not rewrite for 32-bit cores, measured with libtpu 0.0.52.
 _NOT_IN_FLOAT64 = frozenset(
     {"MaxPoolGrad", "MaxPoolGradV2", "MaxPool3DGrad"}
     | {"RandomStandardNormal", "RandomUniform", "TruncatedNormal"}
 )
-# No TPU's memory holds these.
+# Types that no TPU's memory holds.
 _NO_TPU_TYPES = frozenset({dtypes.string, dtypes.complex128})
-# They say or move what is float64, and compute nothing.
+# Operations that describe or move float64 values, and compute nothing.
 _LIGHT = frozenset(
     {"Cast", "Const", "Identity", "IdentityN", "Reshape", "Shape", "XlaSharding", "ZerosLike"}
     | {"AllToAll", "CollectivePermute", "CrossReplicaSum", "If", "StatelessIf", "Case"}
@@ -83,7 +83,7 @@ _HOST_FIX = (
 
 
 def statically_found(traced: TracedFunction) -> list[Problem]:
-    """Finds what can be found without a compiler and without counting memory."""
+    """Return the findings that need no compiler and no counting of memory."""
     return [
         *foreign_types(traced, traced.definition),
         *out_of_scope_variables(traced, traced.definition),
@@ -92,16 +92,16 @@ def statically_found(traced: TracedFunction) -> list[Problem]:
 
 
 def lint(function: FunctionDef, library: Library, name: str) -> list[Problem]:
-    """Looks at each node by itself.
+    """Return the findings about each node by itself.
 
     Args:
         function: The replica function, calls written out.
         library: Finds the functions of its loops and branches.
-        name: What messages call the graph.
+        name: The graph's name in messages.
 
     Returns:
-        What was found, in the order of the nodes; nodes in loops and branches
-        are named with what is around them.
+        The findings, in the order of the nodes. The names of nodes in loops and branches start with
+        the names of the nodes around them.
     """
     return list(_lint(function, library, name, "", frozenset()))
 
@@ -113,7 +113,7 @@ def _lint(
     examined = needed(function) - _serve_assertions(function)
     for node in function.node_def:
         if OUTSIDE in node.attr:
-            continue  # with all that it calls
+            continue  # together with everything that it calls
         if node.name in examined:
             yield from _lint_node(node, nodes, name, path)
         for callee in called_functions(node):
@@ -176,14 +176,14 @@ def _dynamic(node: NodeDef, path: str) -> Problem:
 
 
 def _is_unbounded(node: NodeDef, nodes: dict[str, NodeDef]) -> bool:
-    """Returns whether a list may get any number of elements."""
+    """Return whether a list may get any number of elements."""
     if _GROWS in node.attr and node.attr[_GROWS].b:
         return True
     if node.op not in _LISTS:
         return False
     origin = nodes.get(data_inputs(node)[1].source)
     if origin is None or origin.op != "Const":
-        return False  # a number that is passed in or computed: lowering knows
+        return False  # the number is passed in or computed, which lowering can tell
     return int(tensor_util.MakeNdarray(origin.attr["value"].tensor)) < 0
 
 
@@ -195,7 +195,7 @@ def _computes_in(node: NodeDef, kind: dtypes.DType) -> bool:
 
 
 def _never_rewritten(node: NodeDef) -> str:
-    """The 64-bit type in which a TPU cannot compute an operation at all, or an empty string."""
+    """Return the 64-bit type in which a TPU cannot compute an operation at all, or `""`."""
     if node.op in PRODUCTS:
         return next((k.name for k in (dtypes.int64, dtypes.uint64) if _computes_in(node, k)), "")
     return "float64" if node.op in _NOT_IN_FLOAT64 and _computes_in(node, dtypes.float64) else ""
@@ -233,7 +233,7 @@ def _float64(node: NodeDef, path: str) -> Problem:
 
 
 def _serve_assertions(function: FunctionDef) -> set[str]:
-    """Nodes that only feed an assertion: a TPU leaves assertions out."""
+    """Return the nodes that only feed an assertion: a TPU leaves assertions out."""
     consumers: dict[str, set[str]] = {node.name: set() for node in function.node_def}
     for node in function.node_def:
         for text in node.input:
@@ -250,7 +250,7 @@ def _serve_assertions(function: FunctionDef) -> set[str]:
 
 
 def foreign_types(traced: TracedFunction, definition: FunctionDef) -> Iterator[Problem]:
-    """Tensors that go to a core or come from it and that no core can hold."""
+    """Yield problems for the function's arguments and results that no core can hold."""
     for argument in (*definition.signature.input_arg, *definition.signature.output_arg):
         kind = dtypes.as_dtype(argument.type)
         if kind in _NO_TPU_TYPES:
@@ -262,15 +262,15 @@ def foreign_types(traced: TracedFunction, definition: FunctionDef) -> Iterator[P
                 reason=f"A {kind.name} tensor {goes} the replica function: no TPU can hold it.",
                 fix="Encode it as numbers in the input pipeline (tf.data), or leave it out.",
                 message=f"Unsupported data type for TPU: {kind.name}, caused by output {source}:0",
-                # An argument has no line: the first node that reads it has one.
+                # An argument has no line, but the first node that reads it has.
                 node=users[0] if users else source,
             )
 
 
 def out_of_scope_variables(traced: TracedFunction, definition: FunctionDef) -> Iterator[Problem]:
-    """Variables that are not on the cores, and that each replica would write in its turn.
+    """Yield problems for variables outside the cores that each replica would write in turn.
 
-    To read one is well: a TPU's program gets its value from the host.
+    Reading such a variable is allowed: a TPU's program gets its value from the host.
     """
     if traced.variables_anywhere:
         return
@@ -287,7 +287,7 @@ def out_of_scope_variables(traced: TracedFunction, definition: FunctionDef) -> I
 
 
 def _touching(function: FunctionDef, name: str, library: Library) -> NodeDef | None:
-    """The first node that does more on a core with an argument's variable than read it."""
+    """Return the first node that does more on a core with an argument's variable than read it."""
     for node in function.node_def:
         if OUTSIDE in node.attr or node.op in READS:
             continue
@@ -298,7 +298,7 @@ def _touching(function: FunctionDef, name: str, library: Library) -> NodeDef | N
 
 
 def _touches(node: NodeDef, place: int, library: Library) -> bool:
-    """Returns whether a node does more than read the variable that it takes at a place."""
+    """Return whether a node does more than read the variable that it takes at a place."""
     bodies = list(map(library, called_functions(node)))
     inner = place - (node.op in BRANCHES)  # a branch does not see its condition
     return not bodies or any(
@@ -314,7 +314,7 @@ def _out_of_scope(node: NodeDef, variable: Any, device: str) -> Problem:
         f"Trying to access resource {variable.name} located in device {variable.device} from "
         f"device {device}"
     )
-    if in_save_context():  # where a variable of the scope stands without its copies
+    if in_save_context():  # here a variable of the scope appears without its copies
         reason = (
             "A function that returns no tensor is traced again when it is saved, where a variable "
             "has no copies for the replicas to set."

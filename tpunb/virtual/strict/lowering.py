@@ -1,7 +1,7 @@
-"""Compiles a replica function for XLA as far as its intermediate form, without running it.
+"""Compilation of a replica function as far as XLA's intermediate form, without running it.
 
-XLA on a CPU knows nothing of a core's links, nor of what runs on the host beside a
-core; stand-ins take their places, and what is left is what a TPU would compile.
+XLA on a CPU knows nothing of a core's links, or of code that runs on the host beside a core.
+Stand-ins replace both, and the rest is the code that a TPU would compile.
 """
 
 from __future__ import annotations
@@ -29,32 +29,33 @@ from tpunb.virtual.variable_copies import handle_of
 
 _NODE = re.compile(r"{{node ([^}]+)}}")
 _BOUNDED = re.compile(r"<=\d+")
-# What it reports to its own developers.
+# Parts of a message that are for the compiler's own developers.
 _OF_THE_COMPILER = re.compile(
     r"\s*(?:Stack trace for op definition:|\[\[|tf2xla conversion failed)"
 )
 _METADATA = re.compile(r'op_type="([^"]*)" op_name="([^"]+)"')
-# What it reports about itself and about how it was called: nothing about the function.
+# Messages about the compiler itself or about its call, and not about the function.
 _OF_ITS_OWN_STATE = re.compile(
     r"RET_CHECK failure \(tensorflow/(?:compiler/jit|core)/"
     r"|ninitialized|is_initialized"
     r"|RESOURCE_EXHAUSTED|[Oo]ut of memory|OOM when allocating|bad_alloc"
     r"|Op type not registered|in function library|[Ff]unction \S+ (?:is not defined|not found)"
     r"|transfer manager|compiler for platform|located in device"
-    r"|is not among the platforms required by the module"  # of jax2tf: for a TPU only
+    # From jax2tf: the module is for a TPU only.
+    r"|is not among the platforms required by the module"
 )
 
 
 @timed("strict", "lower the replica function to HLO")
 def lower(traced: TracedFunction, host: Host) -> Problem | None:
-    """Compiles a replica function to HLO.
+    """Compile a replica function to HLO.
 
     Args:
         traced: The function.
-        host: Nodes that run on the host, and what they give.
+        host: The nodes that run on the host, and their results.
 
     Returns:
-        Why it does not compile, or None.
+        The reason why it does not compile, or None.
 
     Raises:
         Unknown: It cannot be compiled by itself.
@@ -66,10 +67,11 @@ def lower(traced: TracedFunction, host: Host) -> Problem | None:
 
 
 def lower_with_bounds(traced: TracedFunction, host: Host) -> Refused | Problem | None:
-    """Compiles a replica function to HLO as a TPU gets it where sizes are not fixed.
+    """Compile a replica function to HLO as a TPU gets it if sizes are not fixed.
 
     Returns:
-        Why it does not compile, or why that is not known (a `Problem`); None if it compiles.
+        The reason why it does not compile, or why that is not known (a `Problem`); None if it
+        compiles.
 
     Raises:
         Unknown: It cannot be compiled by itself.
@@ -80,12 +82,12 @@ def lower_with_bounds(traced: TracedFunction, host: Host) -> Refused | Problem |
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refused:
-    """A refusal of XLA's.
+    """A refusal by XLA.
 
     Attributes:
-        message: What it says.
-        node: The name of the node that it says it of; empty where it names none.
-        sized: Whether all sizes were known; others were taken as `ANY_SIZE`.
+        message: The message.
+        node: The name of the node that the message is about; empty if it names none.
+        sized: Whether all sizes were known; `ANY_SIZE` replaced the others.
     """
 
     message: str
@@ -98,11 +100,12 @@ class Lowered:
     """A replica function as HLO.
 
     Attributes:
-        text: HLO for a reader; empty where another compiler goes on.
-        module: A serialized `HloModuleProto` for that one.
-        arguments: The names of its arguments, in order, as the function has them.
-        held_bytes: What they take, or the results if that is more, without padding.
-        sized: Whether all sizes are known; others were taken as `ANY_SIZE`.
+        text: HLO for a reader; empty if another compiler continues.
+        module: A serialized `HloModuleProto` for that compiler.
+        arguments: The names of its arguments in the function, in order.
+        held_bytes: The bytes of the arguments, or of the results if these are larger, without
+            padding.
+        sized: Whether all sizes are known; `ANY_SIZE` replaced the others.
     """
 
     text: str
@@ -116,14 +119,14 @@ class Lowered:
 def lower_for_tpu(
     traced: TracedFunction, host: Host, deadline: Deadline, *, bounded: bool = False
 ) -> Lowered | Problem | Refused:
-    """Compiles a replica function to HLO that a TPU's compiler can go on from; see `lower`.
+    """Compile a replica function to HLO that a TPU's compiler can continue from; see `lower`.
 
     Args:
         traced: The function.
-        host: Nodes that run on the host, and what they give.
-        deadline: When all of it has to be done.
-        bounded: Whether sizes that are not fixed are bounded in the program. The refusal of one
-            that has such sizes is XLA's own.
+        host: The nodes that run on the host, and their results.
+        deadline: The time by which everything must be done.
+        bounded: Whether sizes that are not fixed are bounded in the program. The refusal of a
+            function with such sizes is XLA's own.
     """
     lowered = _lowered(traced, host, deadline, for_tpu=True, bounded=bounded)
     return _problem(lowered) if isinstance(lowered, Refused) and not bounded else lowered
@@ -170,7 +173,7 @@ def _lowered(
 def _with_callees(
     function: FunctionDef, made: Sequence[FunctionDef], library: Library
 ) -> list[FunctionDef]:
-    """A function with all those that it calls."""
+    """Return a function with all functions that it calls."""
     own = {one.signature.name: one for one in made}
     found = {function.signature.name: function}
     pending = [function]
@@ -186,7 +189,7 @@ def _names_in(function: FunctionDef) -> Iterator[str]:
     for node in function.node_def:
         yield from called_functions(node)
         if op_def_registry.get(node.op) is None:
-            yield node.op  # a call may have the function's name in place of an operation's
+            yield node.op  # a call may have the function's name instead of an operation's name
 
 
 def _sizes(shape: tf.TensorShape) -> tuple[int, ...]:
@@ -209,7 +212,7 @@ def _result_bytes(traced: TracedFunction) -> int:
 
 
 def _variable(handle: Any) -> tuple[tuple[int, ...], int]:
-    """The shape and the type of a variable, which may have no value yet."""
+    """Return the shape and the type of a variable, which may have no value yet."""
     data = getattr(handle, "_handle_data", None)
     if data is None or not data.shape_and_type:
         raise Unknown("An argument is neither a tensor nor a variable.")
@@ -218,7 +221,7 @@ def _variable(handle: Any) -> tuple[tuple[int, ...], int]:
 
 
 def _unchecked(reason: str) -> Problem:
-    """Says that nothing is known, which is no fault of the function's."""
+    """Return a problem that nothing is known, which is not the function's fault."""
     message = f"TensorFlow's compiler {reason}"
     return Problem("unchecked", message, UNCHECKED, message=message)
 
@@ -226,7 +229,7 @@ def _unchecked(reason: str) -> Problem:
 def _problem(refused: Refused) -> Problem:
     message, node, unknown_sizes = refused.message, refused.node, not refused.sized
     if unknown_sizes and "Invalid TensorList shape" in message:
-        # Between the size that is tried and the 0 that TensorFlow writes for an unknown one.
+        # The size that is tried conflicts with the 0 that TensorFlow writes for an unknown size.
         raise Unknown(message)
     if known := refusal_of(message, XLA):
         return Problem(known.code, known.reason, known.fix, message=message, node=node)
@@ -239,7 +242,7 @@ def _problem(refused: Refused) -> Problem:
 
 
 def _bounded(text: str) -> Problem | None:
-    """Finds a size that is only bounded, which XLA on a CPU can do and a TPU cannot."""
+    """Find a size that is only bounded, which XLA on a CPU can compile and a TPU cannot."""
     found = [line for line in text.splitlines() if _BOUNDED.search(line.partition("metadata=")[0])]
     if not found:
         return None

@@ -1,6 +1,6 @@
-"""Refuses what no core's memory holds, and what this machine's cannot.
+"""Refusals of tensors that exceed a core's memory, or this machine's.
 
-Only what is certain is counted: a program's whole memory is known to the TPU's compiler alone.
+Only certain memory is counted: only the TPU's compiler knows a program's whole memory.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 def beyond_a_core(
     made: list[Made], variables: Mapping[int, Any], memory: int, whose: str
 ) -> Iterator[Problem]:
-    """Finds what no core can hold.
+    """Yield a problem for each tensor that no core can hold, and for variables that do not fit.
 
     Args:
         made: The tensors.
         variables: Handles of the replica's variables.
-        memory: Of a replica, in bytes.
-        whose: What has it, as in "a core of v5e-8".
+        memory: The memory of a replica, in bytes.
+        whose: The owner of the memory, as in "a core of v5e-8".
     """
     for one in made:
         if one.size > memory and not one.hosts:
@@ -63,15 +63,15 @@ def _gigabytes(size: int) -> str:
 def beyond_the_machine(
     made: list[Made], replicas: int, repeated: frozenset[str]
 ) -> tuple[Made, str] | None:
-    """Finds what this machine cannot hold, which would hang it or end the process.
+    """Find a tensor that this machine cannot hold, which would hang it or end the process.
 
     Args:
         made: The tensors.
-        replicas: How many replicas this process runs at once.
-        repeated: The outermost nodes of which each replica has its own.
+        replicas: The number of replicas that this process runs at once.
+        repeated: The outermost nodes that each replica has for itself.
 
     Returns:
-        The largest tensor and a sentence about it, or None if that fits.
+        The largest tensor and a sentence about it, or None if it fits.
     """
 
     def need(one: Made) -> int:

@@ -1,8 +1,8 @@
-"""Sizes that are not fixed, which a TPU with several replicas sees as bounded: what refuses them.
+"""Sizes that are not fixed, which a TPU with several replicas sees as bounded, and their refusals.
 
 TensorFlow pads such an argument to the largest size that any replica has, and tells XLA the real
-size: `_pad_all_input` in TensorFlow's python/tpu/tpu.py. A dataset without `drop_remainder=True`
-has such batches from the first step on.
+size: see `_pad_all_input` in TensorFlow's python/tpu/tpu.py. A dataset without
+`drop_remainder=True` has such batches from the first step on.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ FIXED_INNER = (
 
 
 def refused_for_open_sizes(traced: TracedFunction, host: Host) -> Problem | None:
-    """Return why a function that compiles with fixed sizes does not with its own; None if it does.
+    """Return why a function compiles with fixed sizes, but not with its own; None if it compiles.
 
-    Where TensorFlow's compiler crashes, that is the problem: `unchecked`.
+    If TensorFlow's compiler crashes, the problem is `unchecked`.
 
     Args:
         traced: The function; some of its arguments have sizes that are not fixed.
-        host: Nodes that run on the host, and what they give.
+        host: The nodes that run on the host, and their results.
 
     Raises:
         Unknown: It cannot be compiled by itself.
@@ -45,13 +45,13 @@ def refused_for_open_sizes(traced: TracedFunction, host: Host) -> Problem | None
 
 
 def lowering_refusal(traced: TracedFunction, refused: Refused) -> Problem:
-    """Explain why TensorFlow cannot lower a function whose sizes are not fixed."""
+    """Return the problem that TensorFlow cannot lower a function whose sizes are not fixed."""
     first = refused.message.partition("\n")[0].partition(" Please file a bug")[0].rstrip(".")
     return open_size_problem(traced, "TensorFlow", first, refused.message, refused.node)
 
 
 def libtpu_refusal(traced: TracedFunction, message: str, node: str) -> Problem:
-    """Explain why the TPU's compiler refuses a function whose sizes are not fixed."""
+    """Return the problem that the TPU's compiler refuses a function whose sizes are not fixed."""
     first = message.partition("\n")[0].partition(": %")[0].rstrip(".")
     node = node or _named_in(message, traced)
     return open_size_problem(traced, "the TPU's compiler", first, message, node)
@@ -63,7 +63,7 @@ _GATHERS = re.compile(r"Gather")
 
 
 def _named_in(message: str, traced: TracedFunction) -> str:
-    """The first node of the operation that libtpu speaks of without its name; empty if unknown."""
+    """Return the first node of the operation that libtpu describes without its name, or `""`."""
     call = _CALL.search(message)
     kinds = [re.compile(call[1]), _ALGEBRA] if call else []
     kinds += [_GATHERS] if "gather" in message else []
@@ -73,7 +73,7 @@ def _named_in(message: str, traced: TracedFunction) -> str:
 
 
 def of_bounds(traced: TracedFunction) -> str:
-    """Say at which sizes a function whose own are not fixed is looked at."""
+    """Return a sentence with the sizes at which a function with open sizes is compiled."""
     place = next(iter(traced.open_axes))
     sizes = [traced.shapes[place][axis] for axis in traced.open_axes[place]]
     largest = " and ".join(grouped(max(size, LEAST_BOUND)) for size in sizes)
@@ -81,7 +81,7 @@ def of_bounds(traced: TracedFunction) -> str:
 
 
 def no_size(traced: TracedFunction) -> str:
-    """Say why nothing is known of the memory that a function takes, and what to write."""
+    """Return why nothing is known of the memory that a function takes, and what to write."""
     batch, inner = _kinds(traced)
     if batch:
         return (
@@ -102,9 +102,9 @@ def open_size_problem(
     Args:
         traced: The function.
         who: The compiler, as the subject of a sentence.
-        reason: What it says, in a line.
-        message: Its whole message.
-        node: The node that it says it of; empty where it names none.
+        reason: The compiler's reason, in one line.
+        message: The compiler's whole message.
+        node: The node that the message is about; empty if it names none.
     """
     op = next((one.op for one in traced.definition.node_def if one.name == node), "")
     what = op or "an operation"
@@ -113,7 +113,7 @@ def open_size_problem(
 
 
 def what_is_open(traced: TracedFunction) -> str:
-    """Say which sizes are not fixed: `The batch is not fixed (float32[?, 784])`."""
+    """Return which sizes are not fixed: `The batch is not fixed (float32[?, 784])`."""
     batch, inner = _kinds(traced)
     place = next(iter(traced.open_axes))
     tensor = traced.graph.inputs[place]
@@ -125,7 +125,7 @@ def what_is_open(traced: TracedFunction) -> str:
 
 
 def how_to_fix(traced: TracedFunction) -> str:
-    """Say how the sizes that are not fixed become fixed."""
+    """Return how to make the open sizes fixed."""
     batch, inner = _kinds(traced)
     ways = [FIXED_BATCH] * batch + [FIXED_INNER] * inner
     way = f"Use {', and '.join(ways)}."
@@ -133,6 +133,6 @@ def how_to_fix(traced: TracedFunction) -> str:
 
 
 def _kinds(traced: TracedFunction) -> tuple[bool, bool]:
-    """Return whether a first size is not fixed, and whether another one is not."""
+    """Return whether a first size is not fixed, and whether another size is not."""
     axes = {axis for one in traced.open_axes.values() for axis in one}
     return 0 in axes, bool(axes - {0})

@@ -1,9 +1,9 @@
-"""A replica function with stand-ins for what is not the compiler's.
+"""A replica function with stand-ins for everything that the compiler does not compile.
 
-Cross-replica operations give way to operations of the same shape, and what runs on
-the host by soft device placement to arguments. A loop or a branch gets no arguments more:
-numbers that no one knows stand there for what the host sends. What TensorFlow lowers otherwise for
-a CPU than for a TPU is marked for the TPU's own compiler.
+Operations of the same shape replace cross-replica operations. Arguments replace operations that
+soft device placement runs on the host. A loop or a branch gets no further arguments: numbers
+unknown to the compiler replace what the host sends there. Operations that TensorFlow lowers
+differently for a CPU than for a TPU are marked for the TPU's own compiler.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tpunb.virtual.graph.traced_function import ANY_SIZE, TracedFunction
 
 
 class Unknown(Exception):
-    """A function cannot be compiled by itself, so that nothing is known of it."""
+    """A function cannot be compiled by itself, so nothing is known of it."""
 
 
 NO_TENSORS = frozenset({dtypes.resource, dtypes.variant})
@@ -53,10 +53,10 @@ class Host:
     """The part of a function that runs on the host.
 
     Attributes:
-        nodes: Its nodes that do; what each gives to the core's, by the end of the reference
-            to it.
-        inside: Likewise of the functions of its loops and branches, by the names of their
-            nodes and their own.
+        nodes: The nodes on the host, with the tensors that each gives to the core's nodes, by the
+            end of the reference to the tensor.
+        inside: The same for the functions of the loops and branches, by the names of their nodes
+            and of the functions.
     """
 
     nodes: Mapping[str, Mapping[str, tf.TensorSpec]] = dataclasses.field(default_factory=dict)
@@ -67,19 +67,19 @@ class Host:
 
     @property
     def specs(self) -> list[tf.TensorSpec]:
-        """The tensors that its nodes give to the core, outside of loops and branches."""
+        """The tensors that its nodes give to the core, outside loops and branches."""
         return [spec for specs in self.nodes.values() for spec in specs.values()]
 
 
 def on_host(traced: TracedFunction, found: Iterable[Problem]) -> Host:
-    """Finds what of a replica function runs on the host, and what the cores take of it.
+    """Find the part of a replica function on the host, and the tensors that the cores take from it.
 
     Args:
         traced: The function.
-        found: What was found in it: what has no kernel for a TPU runs on the host, if at all.
+        found: The problems in it. An operation without a TPU kernel runs on the host, if at all.
 
     Raises:
-        Unknown: It is not known what the host gives.
+        Unknown: The host's tensors are not known.
     """
     unsupported = {one.node for one in found if one.code == "unsupported-op"}
     return _Search(traced.library, unsupported).of(traced.definition, traced.graph, "", ())
@@ -92,13 +92,13 @@ class _Search:
         self._operations = functools.cache(lambda graph: dict(named_operations(graph)))
 
     def of(self, function: FunctionDef, graph: Any, path: str, returned: Iterable[str]) -> Host:
-        """Finds the part of a function that runs on the host.
+        """Find the part of a function that runs on the host.
 
         Args:
             function: The function, its calls written out.
-            graph: The same as it was traced; None if that is not known.
+            graph: The traced graph of the function; None if that is not known.
             path: The names of the nodes around it, as a prefix.
-            returned: What of it goes to a core besides what its own nodes take.
+            returned: The tensors that go to a core besides the inputs of its own nodes.
         """
         hosted = {
             node.name: node
@@ -129,7 +129,7 @@ class _Search:
         return self.of(body, traced, around, body.ret.values())
 
     def _given_by(self, graph: Any, node: NodeDef, used: set[str]) -> dict[str, tf.TensorSpec]:
-        """The tensors that a node gives to others, by the end of the reference to it."""
+        """Return the tensors that a node gives to others, by the end of the reference to them."""
         ends = {text[len(node.name) :] for text in used if text.startswith(f"{node.name}:")}
         if not ends:
             return {}
@@ -157,7 +157,7 @@ RESIZINGS: Mapping[str, str] = {
     "ResizeNearestNeighbor": "ResizeNearest",
     "ResizeNearestNeighborGrad": "ResizeNearestGrad",
 }
-"""Operations that have kernels of their own on a TPU, and the names of these."""
+"""Operations with special kernels on a TPU, and the names of these kernels."""
 
 _AUTO_SELECT = 3
 """`tf.random.Algorithm.AUTO_SELECT`."""
@@ -167,27 +167,27 @@ _NAMED = b"\n\x18\n\x0ftpunb_generator\x12\x05named"
 
 
 def mark_resizing(node: NodeDef, like: Sequence[NodeDef]) -> list[NodeDef]:
-    """A barrier in the place of an operation that resizes images, or of its gradient.
+    """Return a barrier that replaces an operation that resizes images, or its gradient.
 
     Args:
         node: The operation.
-        like: What gives the shape and the type of its result; the last has its name.
+        like: The nodes that give the shape and the type of its result; the last has its name.
 
     Returns:
-        The nodes, the last of which has the operation's name.
+        The nodes; the last has the operation's name.
     """
     flags = "".join(str(int(node.attr[key].b)) for key in ("align_corners", "half_pixel_centers"))
     like[-1].name = f"{node.name}/like"
     output = op_def_registry.get(like[-1].op).output_arg[0].name
     kinds = [node.attr["T"].type, node.attr["T"].type]
-    if node.op.startswith("ResizeBilinear"):  # which calculates in float32
+    if node.op.startswith("ResizeBilinear"):  # ResizeBilinear calculates in float32
         kinds[0 if node.op.endswith("Grad") else 1] = dtypes.float32.as_datatype_enum
     values = [node.input[0], f"{like[-1].name}:{output}:0"]
     return [*like, *_barrier(node, f"{RESIZINGS[node.op]}/{flags}", values, kinds)]
 
 
 def names_generator(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
-    """Returns whether an operation names the algorithm that makes its random numbers.
+    """Return whether an operation names the algorithm that makes its random numbers.
 
     Args:
         node: The operation.
@@ -195,12 +195,12 @@ def names_generator(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
     """
     definition = op_def_registry.get(node.op)
     inputs = [argument.name for argument in definition.input_arg] if definition else []
-    if "algorithm" in inputs:  # of a tf.random.Generator
+    if "algorithm" in inputs:  # the operation belongs to a tf.random.Generator
         return True
     if "alg" not in inputs:
         return False
     source = nodes.get(node.input[inputs.index("alg")].partition(":")[0])
-    if source is None or source.op != "Const":  # asked of TensorFlow: StatelessRandomGetAlg
+    if source is None or source.op != "Const":  # TensorFlow chooses it, by StatelessRandomGetAlg
         return False
     return int(tensor_util.MakeNdarray(source.attr["value"].tensor)) != _AUTO_SELECT
 
@@ -208,7 +208,7 @@ def names_generator(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
 def _barrier(
     node: NodeDef, meaning: str, values: Sequence[str], kinds: Sequence[int]
 ) -> list[NodeDef]:
-    """A barrier after values of these types, the last of which stands for a node's result."""
+    """Return a barrier after values of these types; the last value is a node's result."""
     barrier = NodeDef(name=f"{node.name}/{meaning}", op="XlaOptimizationBarrier", input=values)
     barrier.attr["T"].list.type.extend(kinds)
     last = f"{barrier.name}:output:{len(values) - 1}"
@@ -219,15 +219,15 @@ def _barrier(
 
 
 def marked_collective(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[NodeDef]:
-    """A barrier in place of a cross-replica operation, after what gives its shape.
+    """Return a barrier for a cross-replica operation, after the nodes that give its shape.
 
     Args:
         node: The operation.
-        nodes: Those of its function, by name.
+        nodes: The nodes of its function, by name.
 
     Returns:
-        The nodes, the last of which has the operation's name; none if the replicas it is
-        between depend on data, which a TPU refuses.
+        The nodes; the last has the operation's name. The list is empty if the
+        communicating replicas depend on data, which a TPU refuses.
     """
     is_permutation = node.op == "CollectivePermute"
     try:
@@ -246,7 +246,7 @@ def marked_collective(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[NodeD
 
 
 def pass_on(node: NodeDef) -> None:
-    """Makes a node pass on the first of its inputs, which has the shape of its result."""
+    """Make a node pass on its first input, which has the shape of its result."""
     kept = [text for text in node.input if not text.startswith("^")][:1]
     controls = [text for text in node.input if text.startswith("^")]
     del node.input[:]
@@ -255,7 +255,7 @@ def pass_on(node: NodeDef) -> None:
 
 
 def exchange(node: NodeDef) -> list[NodeDef]:
-    """An `AllToAll`'s shape without its partners: split, and joined along another axis."""
+    """Return an `AllToAll`'s shape without its partners: split, and joined along another axis."""
     split, concat, count = (
         node.attr[key].i for key in ("split_dimension", "concat_dimension", "split_count")
     )
@@ -288,7 +288,7 @@ _NOT_OF_A_CORE = frozenset(
 
 
 def write_unknown(function: FunctionDef, name: str, spec: tf.TensorSpec) -> str:
-    """Writes a tensor whose value the compiler cannot know; gives the reference to it."""
+    """Write a tensor whose value the compiler cannot know; return the reference to it."""
     if spec.shape.rank is None or spec.dtype == dtypes.string:
         raise Unknown("The host gives what cannot go to a core.")
     sizes = [ANY_SIZE if size is None else size for size in spec.shape]
@@ -314,17 +314,17 @@ def write_unknown(function: FunctionDef, name: str, spec: tf.TensorSpec) -> str:
 def hide_what_the_host_takes(
     node: NodeDef, bodies: Sequence[FunctionDef], used: Collection[str]
 ) -> list[NodeDef]:
-    """Puts numbers in place of what only the host's part of a loop or a branch takes.
+    """Replace with numbers the inputs that only the host's part of a loop or a branch takes.
 
-    Among them are a summary's writer and variables of the host, which no compiler takes.
+    Such inputs include a summary's writer and variables of the host, which no compiler takes.
 
     Args:
         node: The loop or branch; it is changed.
-        bodies: Its functions, without what runs on the host; they are changed.
-        used: What anything reads of it.
+        bodies: Its functions, without the part on the host; they are changed.
+        used: The references that anything reads.
 
     Returns:
-        What is to be written before the node.
+        The nodes to write before the node.
     """
     is_loop = node.op in LOOPS
     kinds = node.attr["T" if is_loop else "Tin"].list.type
@@ -347,7 +347,7 @@ def hide_what_the_host_takes(
 
 
 def _is_unused(body: FunctionDef, place: int) -> bool:
-    """Returns whether a function at most hands an argument on, as the result of its place."""
+    """Return whether a function at most returns an argument, at the argument's own place."""
     name = body.signature.input_arg[place].name
     outputs = [output.name for output in body.signature.output_arg]
     handed_on = [place for place, output in enumerate(outputs) if body.ret[output] == name]
@@ -374,7 +374,7 @@ class Parameter:
     Attributes:
         spec: Its shape and type; sizes may be unknown. None for a variable.
         handle: A variable's handle on the first core.
-        bounded: The axes whose sizes are only bounded, by those of the spec.
+        bounded: The axes whose sizes are only bounded, by the sizes in the spec.
     """
 
     spec: tf.TensorSpec | None = None
@@ -383,16 +383,16 @@ class Parameter:
 
 
 LEAST_BOUND = 2
-"""TensorFlow pads to this at least: XLA has no bounded sizes of 1."""
+"""The least bound to which TensorFlow pads: XLA has no bounded sizes of 1."""
 
 
 def parameters(traced: TracedFunction, *, bounded: bool = False) -> dict[str, Parameter]:
-    """The arguments of a replica function, as the compiler is given them.
+    """Return the arguments of a replica function for the compiler.
 
     Args:
         traced: The function.
-        bounded: Whether sizes that are not fixed are passed as bounded, as a TPU with several
-            replicas gets them, and not as fixed at their largest.
+        bounded: Whether open sizes are passed as bounded, as to a TPU with several replicas, and
+            not as fixed at their largest.
     """
     outer = {id(inner): value for value, inner in traced.graph.captures}
     parameters = {}
@@ -411,7 +411,7 @@ def parameters(traced: TracedFunction, *, bounded: bool = False) -> dict[str, Pa
 
 
 def _with_bounds(shape: tf.TensorShape, axes: Sequence[int]) -> tf.TensorShape:
-    """A shape whose sizes along some axes are bounds."""
+    """Return a shape whose sizes along some axes are bounds."""
     if not axes:
         return shape
     sizes = shape.as_list()
@@ -421,13 +421,13 @@ def _with_bounds(shape: tf.TensorShape, axes: Sequence[int]) -> tf.TensorShape:
 
 
 class CompilerFunctions:
-    """Writes functions with stand-ins for what is not the compiler's.
+    """Functions with stand-ins for everything that the compiler does not compile.
 
     Args:
         library: Finds functions by their names.
-        for_tpu: Whether the TPU's own compiler goes on from here: it knows the operations
-            across replicas, the annotations of partitions and a TPU's own kernels, for which
-            XLA on a CPU only needs something of their shape.
+        for_tpu: Whether the TPU's own compiler continues from here. It knows the cross-replica
+            operations, the annotations of partitions and a TPU's own kernels. For these, XLA on a
+            CPU only needs operations of the same shape.
     """
 
     def __init__(self, library: Library, *, for_tpu: bool = False) -> None:
@@ -441,7 +441,7 @@ class CompilerFunctions:
         parameters: Mapping[str, Parameter],
         host: Host,
     ) -> tuple[FunctionDef, list[tf.TensorSpec]]:
-        """Writes the replica function: tensors first among its arguments, then variables.
+        """Write the replica function: tensors first among its arguments, then variables.
 
         Returns:
             The function and the specs of its tensors.
@@ -464,13 +464,13 @@ class CompilerFunctions:
     def _copy(
         self, function: FunctionDef, host: Host, given: Sequence[str] | None = None
     ) -> FunctionDef:
-        """Copies a function without what runs on the host.
+        """Return a copy of a function without the part that runs on the host.
 
         Args:
             function: The function.
-            host: What of it does.
-            given: The arguments that what the host gives has become; None for a body, where
-                something else stands for it.
+            host: The part that runs on the host.
+            given: The arguments that replace the host's tensors; None for a body, which gets
+                unknown numbers instead.
         """
         rewrite = Rewrite(function)
         result = rewrite.result
@@ -484,7 +484,7 @@ class CompilerFunctions:
             elif node.name in kept:
                 for stand_in in self._stand_in(node, nodes, host):
                     rewrite.keep(stand_in)
-                if self._for_tpu and node.op in RESIZINGS:  # an Identity now
+                if self._for_tpu and node.op in RESIZINGS:  # the node is an Identity now
                     rewrite.replace({f"{node.name}:resized_images:0": f"{node.name}:output:0"})
         rewrite.finish()
         if host:
@@ -527,7 +527,7 @@ class CompilerFunctions:
         return [*hide_what_the_host_takes(copy, bodies, used), copy]
 
     def _body(self, name: str, host: Host, *, copied: bool) -> FunctionDef:
-        """A function that is called; a copy of it if anything in it has to be replaced."""
+        """Return a called function, or a copy of it if anything in it must be replaced."""
         body = self._library(name)
         if not copied and not _needs_copy(body, self._library):
             return body
@@ -535,12 +535,12 @@ class CompilerFunctions:
 
 
 def size_argument(name: str, axis: int) -> str:
-    """Return the name of the argument that is the size of another one along a bounded axis."""
+    """Return the name of the argument that is another argument's size along a bounded axis."""
     return f"{name}_size_{axis}"
 
 
 def _bound(function: FunctionDef, parameters: Mapping[str, Parameter]) -> list[Any]:
-    """Has a function read its arguments as tensors of bounded sizes, as TensorFlow has a TPU do.
+    """Make a function read its arguments with bounded sizes, as TensorFlow does on a TPU.
 
     Returns:
         Further arguments: the size along each bounded axis.
@@ -574,13 +574,13 @@ def _bound(function: FunctionDef, parameters: Mapping[str, Parameter]) -> list[A
 
 
 def _arguments(host: Host, given: Sequence[str]) -> dict[str, str]:
-    """The arguments for what the host gives, by the references to it."""
+    """Return the arguments for the host's tensors, by the references to the tensors."""
     ends = [name + end for name, specs in host.nodes.items() for end in specs]
     return dict(zip(ends, given, strict=True))
 
 
 def _unknowns(body: FunctionDef, host: Host) -> dict[str, str]:
-    """Writes what stands in a body for what the host gives; gives the references to it."""
+    """Write unknown numbers for the host's tensors in a body; return their references."""
     return {
         name + end: write_unknown(body, f"{name}/of_the_host_{place}", spec)
         for name, specs in host.nodes.items()
@@ -589,7 +589,7 @@ def _unknowns(body: FunctionDef, host: Host) -> dict[str, str]:
 
 
 def _prune(function: FunctionDef) -> None:
-    """Leaves out what nothing needs any more."""
+    """Leave out nodes that are no longer needed."""
     kept = needed(function)
     nodes = [node for node in function.node_def if node.name in kept]
     del function.node_def[:]
@@ -597,7 +597,7 @@ def _prune(function: FunctionDef) -> None:
 
 
 def _drop_outputs(function: FunctionDef, host: Host) -> None:
-    """Leaves out what a compiler cannot return: what the host makes, and resources."""
+    """Leave out results that a compiler cannot return: the host's, and resources."""
     for output in list(function.signature.output_arg):
         source = function.ret[output.name].partition(":")[0]
         kind = dtypes.as_dtype(output.type)
@@ -622,11 +622,11 @@ def _needs_copy(function: FunctionDef, library: Library) -> bool:
 
 
 def _give_size(node: NodeDef) -> None:
-    """Gives what a branch leaves out the size that it most likely has in the others.
+    """Give a missing result of a branch the size that it most likely has in the other branches.
 
-    TensorFlow writes 0 for an unknown size (`_convert_dynamic_dimension_to_zero`). The
-    results of the branches then differ in shape, which XLA does not look for: it has
-    written and read beside its memory and taken the process with it.
+    TensorFlow writes 0 for an unknown size (`_convert_dynamic_dimension_to_zero`). The results of
+    the branches then differ in shape, which XLA does not check: it accessed memory out of bounds
+    and crashed the process.
     """
     for dimension in node.attr["shape"].shape.dim:
         if dimension.size <= 0:
@@ -634,11 +634,11 @@ def _give_size(node: NodeDef) -> None:
 
 
 def _like_resized(node: NodeDef) -> list[NodeDef]:
-    """Gives a tensor like a resizing's result, for whose gradients XLA has no kernels."""
+    """Return nodes that give a tensor like a resizing's; XLA has no kernels for its gradients."""
     if not node.op.endswith("Grad"):
         return [node]
     if node.op == "ResizeBilinearGrad":
-        del node.input[0]  # the image is left
+        del node.input[0]  # only the image remains
         pass_on(node)
         return [node]
     back = NodeDef()

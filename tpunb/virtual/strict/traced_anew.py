@@ -1,4 +1,4 @@
-"""Functions traced to be looked at, as for XLA, and not to be run."""
+"""Functions traced as for XLA, to be examined and not to run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tpunb.virtual.patch.patch_tools import Replaced
 _looked_at: contextvars.ContextVar[bool] = contextvars.ContextVar("tpunb_looked_at", default=False)
 
 _CLUSTERS = types.SimpleNamespace(_outside_compilation_counter=0)
-"""Counts what is given to `outside_compilation` where there is no replica."""
+"""Counts the calls that are passed to `outside_compilation` outside a replica."""
 
 
 class _CompilerContext(XLAControlFlowContext):  # type: ignore[misc]
-    """Inside, everything is traced as for XLA, and what was traced before is traced again."""
+    """A context in which all functions are traced as for XLA, even functions traced before."""
 
     def RequiresUniqueFunctionRetracing(self) -> bool:
         return True
@@ -27,11 +27,11 @@ class _CompilerContext(XLAControlFlowContext):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def traced_anew() -> Iterator[None]:
-    """Traces functions inside as XLA has them traced, those too that were traced before.
+    """Trace functions inside as for XLA, even functions that were traced before.
 
-    XLA's loops differ: their gradients keep as many values as the loop has steps. A function
-    that is looked at without a strategy is taken for a replica's: what it gives to
-    `outside_compilation` is the host's.
+    XLA's loops differ: their gradients keep as many values as the loop has steps. A function that
+    is examined without a strategy counts as a replica's: the calls that it passes to
+    `outside_compilation` run on the host.
     """
     token = _looked_at.set(True)
     around = _CompilerContext()
@@ -43,18 +43,18 @@ def traced_anew() -> Iterator[None]:
         finally:
             around.Exit()
             _looked_at.reset(token)
-            # Each would keep alive the graph that was looked at.
+            # Each of them would keep the examined graph alive.
             forget_gradients(registered_gradients() - registered)
 
 
 def _find_or_take(find: Any) -> Any:
     try:
         return find()
-    except ValueError:  # there is no replica
+    except ValueError:  # no replica is around
         if not _looked_at.get():
             raise
         return _CLUSTERS, ops.get_default_graph()
 
 
 _HOST_CALLS = Replaced(tpu_replication, "_enclosing_tpu_context_and_graph", _find_or_take)
-"""Inside, `outside_compilation` finds a replica in each function that is looked at."""
+"""Inside this context, `outside_compilation` finds a replica in each function that is examined."""

@@ -1,8 +1,8 @@
 """XLA in a process of its own, which compiles functions as far as HLO.
 
-XLA's front end checks less than it takes for granted: some functions make it write beside its
-memory or fail a `CHECK`, which ends the process that asks it and not the notebook's. Starting
-the process takes half a second.
+XLA's front end checks less than it assumes: some functions make it write outside its memory or fail
+a `CHECK`. Only this process ends then, and not the notebook's. Starting the process
+takes half a second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tpunb._util.child_process import ChildProcess, started
 from tpunb.virtual.tensorflow_runtime import leave_out_python_api
 
 Spec = tuple[tuple[int, ...], int]
-"""A shape and a type, as TensorFlow's enumeration has it."""
+"""A shape and a type, as a number of TensorFlow's enumeration."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Request:
 
     Attributes:
         name: The function's name.
-        functions: It and those that it calls, serialized.
+        functions: The function and the functions that it calls, serialized.
         tensors: Its first arguments.
         variables: The variables whose handles are its further arguments.
         serialized: Whether the answer is HLO for another compiler and not for a reader.
@@ -49,8 +49,8 @@ class Answer:
 
     Attributes:
         text: HLO, or an error's message.
-        compiled: Which of the two.
-        module: HLO as a serialized `HloModuleProto`, where that was asked for.
+        compiled: Whether `text` is HLO.
+        module: HLO as a serialized `HloModuleProto`, if it was requested.
     """
 
     text: str
@@ -69,7 +69,7 @@ serve()
 """
 _ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
-    # Accelerators are the notebook's.
+    # Accelerators belong to the notebook's process.
     "CUDA_VISIBLE_DEVICES": "-1",
     "TPU_LOAD_LIBRARY": "0",
 }
@@ -81,13 +81,13 @@ def _start() -> subprocess.Popen[bytes]:
 
 _compiler = ChildProcess(_start, SECONDS)
 ask, start = _compiler.ask, _compiler.start
-"""Ask with a `Request`; there will be an `Answer`."""
+"""Ask with a `Request`; the result is an `Answer`."""
 
 
 def serve() -> None:
-    """Answers requests on the standard streams until there are no more."""
+    """Answer requests on the standard streams until there are no more."""
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what TensorFlow prints is no answer
+    os.dup2(2, 1)  # TensorFlow's own output is not an answer
     _yield_to_others()
     runtime = _Runtime()
     while (request := _read(requests)) is not None:
@@ -103,7 +103,7 @@ def _read(stream: BinaryIO) -> Request | None:
 
 
 def _yield_to_others() -> None:
-    """Leaves no core files; where memory runs out, this process ends and not the notebook's."""
+    """Write no core files; if memory runs out, end this process and not the notebook's."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -113,7 +113,7 @@ def _yield_to_others() -> None:
 
 
 class _Runtime:
-    """TensorFlow's runtime, as much of it as compiling needs."""
+    """The parts of TensorFlow's runtime that compiling needs."""
 
     def __init__(self) -> None:
         leave_out_python_api()
@@ -131,7 +131,7 @@ class _Runtime:
         self._variables = gen_resource_variable_ops
 
     def compile(self, request: Request) -> Answer:
-        """Compiles a function to HLO."""
+        """Compile a function to HLO."""
         runtime = self._context.context()
         names = []
         with self._context.eager_mode():
@@ -167,7 +167,7 @@ class _Runtime:
                 self._variables.destroy_resource_op(handle)
 
     def _variable(self, number: int, shape: tuple[int, ...], kind: int) -> Any:
-        """A variable whose memory nobody touches: only its shape and its type are asked for."""
+        """Return a variable whose memory is never touched: only its shape and type are read."""
         dtype = self._type(kind)
         handle = self._variables.var_handle_op(
             dtype=dtype, shape=shape, shared_name=f"variable_{number}"
