@@ -135,7 +135,7 @@ class Batches:
         return f"({text}), a tuple: `--as {letters}` names its parts"
 
     def _divided(self, leaf: Any) -> Any:
-        """Divide a tensor of a global batch into equal parts along the first axis, for the replicas."""
+        """Divide a tensor of a global batch into equal per-replica parts along the first axis."""
         count = self._strategy.num_replicas_in_sync
         try:
             tensor = tf.convert_to_tensor(leaf)

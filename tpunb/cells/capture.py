@@ -39,7 +39,7 @@ _LARGE = 1000  # leaves: a larger list without tensors counts as one object
 
 
 class CellNameError(CellError, NameError):
-    """An error because a cell reads a name that neither the cell nor the notebook defines."""
+    """An error because a cell reads a name that is not defined."""
 
 
 class CaptureKind(str, enum.Enum):
@@ -276,7 +276,7 @@ class Capturer:
 def _undefined(
     cell: StepSource, name: str, namespace: Mapping[str, Any], bound: Mapping[str, Any]
 ) -> CellNameError:
-    """Return the error for a name that neither the cell nor the notebook defines."""
+    """Return the error for a name that is not defined in the cell or the notebook."""
     message = f"Line {cell.names.reads[name]}: name `{name}` is not defined."
     has_attribute = any(
         isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == name

@@ -105,7 +105,7 @@ def _traced(
 
 
 def _any_batch(steps: Steps, types: Mapping[str, Sequence[Any]], first: int) -> AnyBatch:
-    """Return the cell with any batch, for which only shapes are traced."""
+    """Return the cell with any batch; only shapes are traced."""
 
     def lowered(sizes: Sequence[int], how: Settings) -> Function:
         _, functions = _traced(steps, types, sizes[0])

@@ -29,9 +29,6 @@ from .pipeline_reading import read, repeated
 class MeasuringStopped(Stopped):
     """An interrupt that ended measuring when the pipeline's own speed was already known.
 
-    Args:
-        speed: The results so far.
-
     Attributes:
         speed: The results so far.
     """

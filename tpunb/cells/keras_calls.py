@@ -105,7 +105,7 @@ class _KerasArguments:
     Args:
         model: The model.
         name: The method's name.
-        arguments: All arguments of the method, by name.
+        arguments: All arguments of the method, by their names.
     """
 
     def __init__(self, model: Any, name: str, arguments: Mapping[str, Any]) -> None:
