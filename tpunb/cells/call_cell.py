@@ -182,7 +182,7 @@ def _mark(error: Exception, cell: CellSource) -> None:
 
 
 def _call_at_the_end(cell: CellSource) -> ast.Call | None:
-    """Return the call whose value a cell ends with, whether shown, assigned, awaited or reduced."""
+    """Return the call whose value ends a cell: shown, assigned, waited for, reduced or as it is."""
     last = cell.body[-1] if cell.body else None
     if not isinstance(last, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign)):
         return None

@@ -39,7 +39,7 @@ _LARGE = 1000  # leaves: a larger list without tensors counts as one object
 
 
 class CellNameError(CellError, NameError):
-    """An error because a cell reads a name that is not defined."""
+    """The error of a cell that reads an undefined name."""
 
 
 class CaptureKind(str, enum.Enum):

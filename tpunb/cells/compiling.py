@@ -105,7 +105,10 @@ def _traced(
 
 
 def _any_batch(steps: Steps, types: Mapping[str, Sequence[Any]], first: int) -> AnyBatch:
-    """Return the cell with any batch; only shapes are traced."""
+    """Return the cell with any batch.
+
+    Only shapes are traced, and no batch of another size is made.
+    """
 
     def lowered(sizes: Sequence[int], how: Settings) -> Function:
         _, functions = _traced(steps, types, sizes[0])

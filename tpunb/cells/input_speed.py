@@ -27,7 +27,7 @@ from .pipeline_reading import read, repeated
 
 
 class MeasuringStopped(Stopped):
-    """An interrupt that ended measuring when the pipeline's own speed was already known.
+    """The error of an interrupt that ended measuring when the pipeline's own speed was known.
 
     Attributes:
         speed: The results so far.

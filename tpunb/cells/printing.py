@@ -72,7 +72,7 @@ class Printer:
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
-        """Let the replica function traced inside collect its printed output when it runs."""
+        """Collect the output of a replica function that is traced inside, when it runs."""
         if is_observed() or not (self._collects or self._is_out_of_reach):
             yield
             return
@@ -294,5 +294,5 @@ class Elsewhere:
                 for text in values[1::2]:
                     encoded = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
                     found = tf.make_ndarray(tf.make_tensor_proto(0).FromString(encoded))
-                    arrays.append(found[()])  # a value without axes is not an array
+                    arrays.append(found[()])  # without axes, a number and not an array
                 self._shows[int(site)](int(replica), *arrays, sizes=sizes)

@@ -18,7 +18,7 @@ _RECORDINGS = "plugins/profile/*/*.xplane.pb"
 
 
 class ProfileError(TpunbError, RuntimeError):
-    """An error because a profile cannot be recorded."""
+    """The error of a profile that cannot be recorded."""
 
 
 @contextlib.contextmanager

@@ -329,7 +329,10 @@ class Program:
         return self.failure
 
     def _contents(self) -> dict[str, Any]:
-        """Copy the notebook's lists and dicts as plain ones, because some do not allow a copy."""
+        """Return the contents of the notebook's lists and dicts, as plain lists and dicts.
+
+        Some of the notebook's lists and dicts do not allow a copy.
+        """
         return {
             name: dict(value) if isinstance(value, dict) else list(value)
             for name, value in self._containers.items()

@@ -166,7 +166,7 @@ _TARGET = 0.25
 _TRIAL = 0.05  # seconds of the first loops, while few steps are measured
 _SLOW = 0.05  # seconds of a step for which the host's part no longer counts
 _MEASURED = 2  # single steps, without the traced step
-_DIGITS = (1, 1.5, 2, 3, 4, 5, 7)  # so rounded, loops take at least two thirds of their time
+_DIGITS = (1, 1.5, 2, 3, 4, 5, 7)  # rounded down so, a loop takes at least two thirds of its time
 
 
 _FEWEST_WITH_LOOP = 4

@@ -13,7 +13,7 @@ from tpunb.errors import TpunbError
 
 
 class NotebookError(TpunbError):
-    """An error because a notebook cannot be read, or because no package can execute it."""
+    """The error of a notebook that cannot be read, or of a missing package to execute it."""
 
 
 def read_notebook(path: Path) -> Any:

@@ -40,7 +40,7 @@ class _Interrupt(KeyboardInterrupt):
         self._again: Callable[[], object] | None = again
 
     def is_lost(self) -> None:
-        """Note that it neither ended the interrupted code, nor did the user's code catch it."""
+        """Note that it did not end the interrupted code, and user code did not catch it."""
         again, self._again = self._again, None
         if again is not None:
             again()
