@@ -1,4 +1,4 @@
-"""`%%tpu_compile` on a cell whose last call is compiled for a TPU, but not made.
+"""`%%tpu_compile` on a cell whose last call is compiled for a TPU, but not run.
 
 The call is a call of a JAX function, or of a Keras model's `fit`, `evaluate` or `predict`. Without
 a connection it may also be a call of a TensorFlow function.

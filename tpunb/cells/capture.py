@@ -102,8 +102,7 @@ class Capturer:
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
-        # The keys are weak, because a cell that defines a class makes a new class each time it
-        # runs.
+        # Weak keys, because a cell that defines a class makes another class after each edit.
         self._kinds: weakref.WeakKeyDictionary[type, CaptureKind] = weakref.WeakKeyDictionary(
             dict.fromkeys(PLAIN, CaptureKind.PLAIN)
         )

@@ -388,7 +388,8 @@ def mistake(
     Args:
         error: An error of the cell, with `tpunb_lines`.
         cell: The cell.
-        in_branch: Whether the error came from code that traces both branches of a condition.
+        in_branch: Whether the error came from a place where both branches of a condition are
+            traced.
         replicas: The number of replicas.
     """
     lines = getattr(error, "tpunb_lines", ())

@@ -17,7 +17,7 @@ _OF_MEMORY = 0.5
 """The part of the available memory that a cache may take."""
 
 _MOST_CACHED = 8
-"""Elements that are held to try a cache."""
+"""The largest number of elements that are held to try a cache."""
 
 _SLOW = 0.1
 """The smallest share of the time at which a stage gets advice on other code."""

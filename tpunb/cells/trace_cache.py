@@ -37,10 +37,10 @@ from .source import CellSource, StepSource, above
 _log = logger("cells")
 
 _MOST_PROGRAMS = 32
-"""Programs that are kept; each takes one to five MiB."""
+"""The largest number of programs that are kept; each takes one to five MiB."""
 
 _MOST_GONE = 1024
-"""Cells without a program for which the reason is remembered."""
+"""The largest number of cells whose missing program has a remembered reason."""
 
 _T = TypeVar("_T")
 

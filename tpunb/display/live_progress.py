@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _MOST_KEPT = 64
-"""Displays of ended runs that stay alive; each holds its histories."""
+"""The largest number of live displays of ended runs; each display holds its histories."""
 
 
 class CurvesDisplay:

@@ -126,7 +126,7 @@ class LastingInterrupts:
 _LIBRARIES = _SWALLOWING | {"tpunb"}
 _GENERATED = "__autograph_generated_file"
 _ENDS = 4
-"""Frames that are shown at either end of a long traceback."""
+"""The number of frames that are shown at either end of a long traceback."""
 _WIDTH = 200
 
 

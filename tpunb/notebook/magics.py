@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tpunb.virtual.check import CheckReport
 
 _MOST_LINES = 64
-"""Lines of `%%tpu_run` whose options are read only once, if their cells run again."""
+"""The largest number of `%%tpu_run` lines whose parsed options are kept for further runs."""
 
 
 @magics_class
@@ -65,7 +65,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
     @options(*CONNECT)
     @line_magic
     def tpu_connect(self, line: str) -> Connection:
-        """Connect to a TPU, or to a virtual one.
+        """Connect to a TPU, or to a virtual TPU.
 
         Binds ``strategy``, ``resolver`` and ``topology``, and shows the connected
         TPU. Without arguments, it connects to the TPU of this machine, or to a

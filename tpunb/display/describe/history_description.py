@@ -10,10 +10,10 @@ from tpunb.training.history import History
 from tpunb.training.metrics import MAX_PANELS, panel_of, panels_of
 
 MAX_LINES = 48
-"""Lines that are drawn in all panels together, unless a single panel has more."""
+"""The largest number of lines in all panels together, unless a single panel has more."""
 
 MAX_RUNS = 12
-"""Runs that are compared."""
+"""The largest number of runs that are compared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from tpunb.display.describe.values import guarded, replica_value, short_repr
 from tpunb.virtual.keras_internals import layers_of
 
 MAX_LAYERS = 512
-"""Layers of a model that are described."""
+"""The largest number of a model's layers that are described."""
 
 _MAX_DEPTH = 16
 _COMPARED_BYTES = 2**30
-"""Bytes of copies of a model's variables that are read to compare them, in total."""
+"""The largest number of bytes of a model's copies that are read to compare them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,10 @@ from tpunb.display.describe.values import (
 )
 
 MAX_SECTIONS = 64
-"""Leaves of a nested structure that are described."""
+"""The largest number of a nested structure's leaves that are described."""
 
 MAX_VALUES = 8192
-"""Values of all leaves and replicas together that are described, in whole leaves."""
+"""The largest number of described values of all leaves and replicas, in whole leaves."""
 
 _MAX_DEPTH = 16
 
@@ -146,7 +146,7 @@ def _is_plain(value: Sequence[Any]) -> bool:
 
 
 MAX_PREVIEWS = 64
-"""Replicas whose values get a preview; the others have statistics only."""
+"""The largest number of replicas whose values get a preview; others have only statistics."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 PIECE = 2**18
-"""Elements of a piece: 1 MiB of float32. Smaller pieces make threads wait for each other."""
+"""The number of a piece's elements, 1 MiB of float32; with smaller pieces threads wait."""
 
 Array = npt.NDArray[Any]
 

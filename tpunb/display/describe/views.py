@@ -33,7 +33,7 @@ from tpunb.display.describe.values import (
 )
 
 BINS = 48
-"""Bins of a histogram."""
+"""The number of a histogram's bins."""
 
 MODES = ("values", "difference", "mean", "sum")
 

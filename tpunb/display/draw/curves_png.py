@@ -13,7 +13,7 @@ from tpunb.display.draw.curves_text import curves_heading
 from tpunb.training.curves_figure import Panel, curves_figure
 
 _CHARACTERS = 72
-"""Characters of a line of the heading."""
+"""The largest number of characters in a line of the heading."""
 
 _STYLE: dict[Any, Any] = {
     "font.family": ["DejaVu Sans"],

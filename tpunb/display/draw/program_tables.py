@@ -14,10 +14,10 @@ from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share, StepTime
 
 MAX_LINES = 80
-"""Lines of code that are kept; of longer programs, the most important lines."""
+"""The largest number of code lines that are kept; longer code keeps its most important lines."""
 
 MAX_ROWS = 30
-"""Rows that are kept of layers, operations, collectives and tensors each."""
+"""The largest number of rows of layers, operations, collectives and tensors each."""
 
 MAX_PROBLEMS = 30
 

@@ -28,7 +28,7 @@ from tpunb.display.draw.replicas_text import (
 )
 
 _MAX_PANELS = 96
-"""Panels of all leaves together."""
+"""The largest number of panels of all leaves together."""
 
 _MONO = "font-family:monospace;white-space:pre;margin:0"
 _DIFFERENT = f"background:{ORANGE}"

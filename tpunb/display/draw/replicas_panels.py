@@ -59,10 +59,10 @@ _DIVERGING = [
 _NAN, _INF = "ff2fa4", "ffb000"
 
 _MAX_PIXELS = 150_000
-"""Pixels of a leaf's pictures together; of larger pictures, every second or third is kept."""
+"""The largest number of pixels in a leaf's pictures; larger pictures lose pixels evenly."""
 
 _MAX_POINTS = 8_000
-"""Points of a leaf's curves together."""
+"""The largest number of points in a leaf's curves together."""
 
 _CURVE_WIDTH, _CURVE_HEIGHT = 560, 150
 _SWATCH = "display:inline-block"

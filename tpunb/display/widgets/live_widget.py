@@ -141,7 +141,7 @@ class LiveWidget(anywidget.AnyWidget):
 
 
 MOST_IN_A_RUN = 24
-"""Displays of one run of a cell that are live; a loop's further displays are static."""
+"""The largest number of live displays in a cell's run; a loop's further displays are static."""
 
 _Slot = tuple[str, int]
 """A cell's id, and the number of the display in a run of the cell."""
