@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 from support.strategies import copies, local, strategy_of
 
+from tpunb.virtual.variable_copies import copies_of
+
 OTHERS = [None, 1, 8, 32]
 """The numbers of replicas to load on; None is plain TensorFlow."""
 
@@ -210,3 +212,61 @@ def test_a_function_that_only_sets_a_variable_says_what_saves_it(tmp_path: Any) 
     loaded = tf.saved_model.load(str(tmp_path))
     loaded.set(tf.constant(5.0))
     assert loaded.v.numpy() == 5.0
+
+
+@pytest.mark.parametrize("how", ["export", "saved_model", "a module around it"])
+def test_training_goes_on_after_a_model_with_moving_averages_is_saved(
+    tmp_path: Any, how: str
+) -> None:
+    """Replicas set moving averages apart, and the function that trains is not the one saved."""
+    keras = tf.keras
+    x = np.arange(96, dtype=np.float32).reshape(24, 4) % 7
+
+    def trained(save: bool) -> Any:
+        keras.utils.set_random_seed(1)
+        with strategy_of(3).scope():
+            model = keras.Sequential(
+                [keras.Input([4]), keras.layers.Dense(3), keras.layers.BatchNormalization()]
+            )
+            model.compile("sgd", "mse", jit_compile=False)
+        options = {"batch_size": 12, "epochs": 1, "verbose": 0, "shuffle": False}
+        model.fit(x, x[:, :3], **options)
+        if save and how == "export":
+            model.export(str(tmp_path), verbose=False)
+        elif save:
+            module = tf.Module()
+            module.model = model
+            whole = how == "a module around it"
+            tf.saved_model.save(module if whole else model, str(tmp_path))
+        model.fit(x, x[:, :3], **options)
+        return model
+
+    model, alone = trained(True), trained(False)
+    for weight, expected in zip(model.get_weights(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, expected, rtol=1e-5, atol=1e-6)
+    kernel = model.layers[0].kernel.value
+    assert copies_of(kernel.values[0]).are_together
+
+
+def test_saving_sets_copies_apart_that_a_function_uses(four: Any, tmp_path: Any) -> None:
+    module = tf.Module()
+    with four.scope():
+        module.w = tf.Variable(1.0, aggregation=tf.VariableAggregation.MEAN)
+        apart = tf.Variable(0.0)
+
+    def replica() -> Any:
+        rank = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)
+        apart.assign(rank * module.w)
+        module.w.assign_add(1.0)
+        return tf.zeros([])
+
+    step = tf.function(lambda: four.run(replica), autograph=False)
+    step()
+    inner = tf.function(lambda x: x * module.w, autograph=False)
+    spec = tf.TensorSpec([], tf.float32)
+    module.times = tf.function(lambda x: inner(x), autograph=False, input_signature=[spec])
+    tf.saved_model.save(module, str(tmp_path))
+    step()
+    step()
+    assert copies(module.w) == [4.0] * 4
+    assert copies(apart) == [0.0, 3.0, 6.0, 9.0]

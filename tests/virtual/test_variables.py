@@ -237,6 +237,26 @@ def test_order_of_reads_and_updates(four: Any, program: Any) -> None:
     assert [copies(variable) for variable in variables] == after
 
 
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_nested_function_reads_before_an_update(joined: bool) -> None:
+    """TensorFlow's optimizer moves the constants of a mean into the product that was read."""
+    strategy = strategy_of(4, joined=joined)
+    mean = tf.VariableAggregation.MEAN
+    for _ in range(5):
+        a, b = (make(strategy, value, aggregation=mean) for value in (tf.zeros(3), tf.ones(3)))
+        scaled = tf.function(lambda x, b=b: x * b, autograph=False)
+
+        def step(a: Any = a, b: Any = b, scaled: Any = scaled) -> Any:
+            product = scaled(tf.constant(0.5))
+            b.assign_add(tf.fill([3], 1.0) * tf.cast(replica_id(), tf.float32))
+            a.assign(product)
+            return tf.zeros([])
+
+        run(strategy, step)
+        assert {float(value[0]) for value in copies(a)} == {0.5}
+        assert {float(value[0]) for value in copies(b)} == {2.5}
+
+
 def test_a_value_that_was_read_stays_when_the_variable_changes(four: Any) -> None:
     v = make(four, tf.ones([64]))
 

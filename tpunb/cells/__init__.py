@@ -1,1 +1,1 @@
-"""A cell's source -> a function that runs on every replica."""
+"""The way from a cell's source to a function that runs on every replica."""

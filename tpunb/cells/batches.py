@@ -1,4 +1,4 @@
-"""The batches of a run: opened from any kind of data, read one by one, divided."""
+"""Batches of a run: opened from any kind of data, read one by one, and divided."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..virtual.stoppable import Job, StoppableCalls
 from .nests import leaves, parts_of
 
 BATCH_PER_REPLICA = 32
-"""Examples in a replica's batch of plain arrays, which have no batches of their own."""
+"""Examples in a replica's batch if the data is plain arrays, which have no batches of their own."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Batch:
     """A batch that has been read.
 
     Attributes:
-        value: Its structure of per-replica values.
-        sizes: The examples of each replica; empty where they cannot be counted.
+        value: The batch's structure of per-replica values.
+        sizes: The number of examples of each replica; empty if they cannot be counted.
     """
 
     value: Any
@@ -33,22 +33,23 @@ class Batch:
 
 
 class Batches:
-    """Data, read batch by batch; interrupts end only the waiting for a batch.
+    """Data that is read batch by batch; an interrupt ends only the wait for a batch.
 
     Args:
-        strategy: Whose replicas share the batches.
+        strategy: The strategy whose replicas share the batches.
         source: A `tf.data.Dataset` of global batches, a `DistributedDataset`, an
             iterator over either, a function of an input context that makes a
             dataset of one replica's batches, an array or tensor or a tuple or dict
-            of them, or any iterable of global batches. Iterators go on from where they are.
-        calls: Runs what reads, so that interrupts end it.
+            of them, or any iterable of global batches. An iterator continues from its position.
+        calls: Runs the reading calls, so that interrupts end them.
         repeat: Whether arrays repeat.
 
     Attributes:
         iterator: A `DistributedIterator`, or a Python iterator over global batches.
-        distributed: Whether it is the former, which a loop of several steps can read.
-        left: How many batches are left; None if unknown, infinity without an end.
-        examples: Examples in the last batch; None where they cannot be counted.
+        distributed: Whether `iterator` is a `DistributedIterator`, which a loop of several
+            steps can read.
+        left: The number of batches left; None if unknown, infinity if the data has no end.
+        examples: The number of examples in the last batch; None if they cannot be counted.
 
     Raises:
         CellError: The source is none of these, or cannot be divided among the replicas.
@@ -69,25 +70,26 @@ class Batches:
         self._given: Batch | None = None
 
     def peek(self) -> Batch | None:
-        """The next batch, which `next` returns again."""
+        """Return the next batch, and let `next` return it again."""
         self._peeked = self._peeked or self.next()
         return self._peeked
 
     def give_back(self) -> None:
-        """Makes `next` return the last batch again: no step has used it."""
+        """Make `next` return the last batch again, because no step has used it."""
         self._peeked = self._given
 
     def took(self, count: int) -> None:
-        """Notes that batches have been read."""
+        """Note that batches have been read."""
         if self.left is not None:
             self.left -= count
 
     def next(self) -> Batch | None:
-        """The next batch; None at the end of the data."""
+        """Return the next batch, or None at the end of the data."""
         if self._peeked is not None:
             peeked, self._peeked = self._peeked, None
             return peeked
-        # Read on another thread: an interrupt inside a generator would end that too.
+        # Read on another thread, because an interrupt inside a generator would end the generator
+        # too.
         if self._coming is None:
             self._coming = self._calls.start(lambda: next(self.iterator))
         try:
@@ -120,7 +122,7 @@ class Batches:
         return batch
 
     def described(self, names: Sequence[str] = ()) -> str:
-        """The last batch's dtypes and shapes, and how `--as` names the parts of a tuple."""
+        """Describe the last batch's dtypes and shapes, and how `--as` names a tuple's parts."""
         kinds = []
         for leaf in tf.nest.flatten(self._last):
             parts = [part for part in parts_of(leaf) if hasattr(part, "shape")]
@@ -133,7 +135,7 @@ class Batches:
         return f"({text}), a tuple: `--as {letters}` names its parts"
 
     def _divided(self, leaf: Any) -> Any:
-        """A tensor of a global batch as per-replica values: equal parts along the first axis."""
+        """Divide a tensor of a global batch into equal per-replica parts along the first axis."""
         count = self._strategy.num_replicas_in_sync
         try:
             tensor = tf.convert_to_tensor(leaf)
@@ -162,17 +164,17 @@ class Batches:
 
 
 def _opened(strategy: Any, source: Any, *, repeat: bool) -> tuple[Any, float | None]:
-    """An iterator over data, and how many batches it has left."""
+    """Return an iterator over data, and the number of batches it has left."""
     if isinstance(source, tf.distribute.DistributedDataset):
         return iter(source), _left(source.cardinality)
     if isinstance(source, tf.distribute.DistributedIterator):
-        # How far an iterator has come is not known, only whether it ever ends.
+        # The position of an iterator is not known, only whether the iterator ever ends.
         left = _left(getattr(source, "_cardinality", tf.data.UNKNOWN_CARDINALITY))
         return source, left if left == float("inf") else None
     if isinstance(source, tf.data.Dataset):
         return _of_dataset(strategy, source)
     found = list(leaves(source))
-    # Arrays and tensors only; a list is one of batches.
+    # Arrays and tensors only; a list is a list of batches.
     are_arrays = found and all(isinstance(leaf, (np.ndarray, tf.Tensor)) for leaf in found)
     if are_arrays and not isinstance(source, list):
         return _of_dataset(strategy, _batched(strategy, source, repeat=repeat))
@@ -237,7 +239,7 @@ def _of_function(strategy: Any, function: Any) -> tuple[Any, float | None]:
         ) from error
     left = _left(getattr(distributed, "cardinality", tf.data.UNKNOWN_CARDINALITY))
     if left not in (None, float("inf")):
-        # Each host's dataset is counted in batches of one replica.
+        # Each host's dataset counts batches of one replica.
         per_host = strategy.num_replicas_in_sync // strategy.extended.num_hosts
         left = left // per_host if left % per_host == 0 else None
     return iter(distributed), left
@@ -251,7 +253,7 @@ def _left(cardinality: Any) -> float | None:
 
 
 def _batched(strategy: Any, arrays: Any, *, repeat: bool) -> Any:
-    """A dataset of global batches of arrays, in their order."""
+    """Return a dataset of global batches of arrays, in their order."""
     sizes = {leaf.shape[0] if leaf.shape else None for leaf in leaves(arrays)}
     if len(sizes) != 1 or None in sizes:
         shapes = ", ".join(str(tuple(leaf.shape)) for leaf in leaves(arrays))
@@ -268,13 +270,13 @@ def _batched(strategy: Any, arrays: Any, *, repeat: bool) -> Any:
         )
     batch = min(BATCH_PER_REPLICA * replicas, size // replicas * replicas)
     dataset = tf.data.Dataset.from_tensor_slices(arrays)
-    # Data that is fed once is fed whole: the last batch may be smaller.
+    # Data that is read once is read completely, so the last batch may be smaller.
     dataset = dataset.batch(batch, drop_remainder=repeat)
     return dataset.repeat() if repeat else dataset
 
 
 def _sizes(value: Any) -> tuple[int, ...]:
-    """The examples of each replica, by the first tensor of a batch."""
+    """Return the number of examples of each replica, counted by the batch's first tensor."""
     first = next(iter(tf.nest.flatten(value)), None)
     shapes = [getattr(part, "shape", None) for part in parts_of(first)]
     if any(shape is None or not shape.rank for shape in shapes):

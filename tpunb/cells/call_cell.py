@@ -1,7 +1,7 @@
-"""`%%tpu_compile` on a cell whose last call is compiled for a TPU, and not made.
+"""`%%tpu_compile` on a cell whose last call is compiled for a TPU, but not run.
 
-It is a call of a function of JAX, or of a Keras model's `fit`, `evaluate` or `predict`. Without a
-connection it may also be one of a function of TensorFlow.
+The call is a call of a JAX function, or of a Keras model's `fit`, `evaluate` or `predict`. Without
+a connection it may also be a call of a TensorFlow function.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ON_ONE_CORE = (
 
 
 def is_call_cell(cell: CellSource, namespace: dict[str, Any], *, connected: bool) -> bool:
-    """Return whether the call at a cell's end is compiled, and not the cell on every replica.
+    """Return whether a cell's last call is compiled, rather than the cell on every replica.
 
     Args:
         cell: The cell.
@@ -57,7 +57,7 @@ def is_call_cell(cell: CellSource, namespace: dict[str, Any], *, connected: bool
     if call is None:
         return in_cell == {JAX}
     called, known = _value_of(call.func, cell, namespace)
-    if not known:  # it is made in the cell
+    if not known:  # the cell makes the function or model
         is_method = isinstance(call.func, ast.Attribute) and call.func.attr in METHODS
         return is_method or in_cell == {JAX}
     if is_keras_method(called):
@@ -67,7 +67,7 @@ def is_call_cell(cell: CellSource, namespace: dict[str, Any], *, connected: bool
 
 
 def may_be_jax(cell: CellSource, namespace: dict[str, Any]) -> bool:
-    """Return whether a cell ends with a call that shows no framework, and JAX is imported."""
+    """Return whether a cell ends with a call that shows no framework, while JAX is imported."""
     call = _call_at_the_end(cell)
     if call is None or "jax" not in sys.modules:
         return False
@@ -76,7 +76,7 @@ def may_be_jax(cell: CellSource, namespace: dict[str, Any]) -> bool:
 
 
 def _imported_by(cell: CellSource) -> set[str]:
-    """The frameworks that a cell imports itself."""
+    """Return the frameworks that a cell imports itself."""
     modules = [
         alias.name for node in cell.nodes if isinstance(node, ast.Import) for alias in node.names
     ]
@@ -91,19 +91,20 @@ def compile_call_cell(
     *,
     by_jax: bool = False,
 ) -> TpuProgram | TpuPrograms:
-    """Compiles the call at a cell's end, whose value may get a name.
+    """Compile the call at a cell's end, whose value may be assigned to a name.
 
-    The statements before it are run, in a copy of the namespace: they prepare the arguments.
+    The statements before the call run in a copy of the namespace, because they prepare the
+    arguments.
 
     Args:
         cell: The cell.
-        namespace: The notebook's names, which stay as they are.
+        namespace: The notebook's names, which do not change.
         settings: How to compile, and for which TPU types.
-        by_jax: Whether JAX traces the function, whatever it reaches.
+        by_jax: Whether JAX traces the function, regardless of the framework that it uses.
 
     Raises:
         CompileError: The cell does not end with a call, or no TPU type is given.
-        Exception: What the statements raise, and what `tpunb.compile` does.
+        Exception: Any error that the statements or `tpunb.compile` raise.
     """
     __tracebackhide__ = True
     call = _call_at_the_end(cell)
@@ -146,7 +147,7 @@ def compile_call_cell(
 
 
 def _noted(program: TpuProgram, call: KerasCall) -> TpuProgram:
-    """Return a program with notes on the parts of the call that are not in it."""
+    """Return a program with notes on the parts of the call that the program does not contain."""
     notes = call.notes
     if call.on_one_core and program.replicas > 1:
         notes = (*notes, _ON_ONE_CORE)
@@ -154,7 +155,7 @@ def _noted(program: TpuProgram, call: KerasCall) -> TpuProgram:
 
 
 def _value_of(node: ast.expr, cell: CellSource, namespace: dict[str, Any]) -> tuple[Any, bool]:
-    """What a name, or an attribute of one, is before the cell runs; and whether that is known."""
+    """Return a name's or an attribute's value before the cell runs, and whether it is known."""
     if isinstance(node, ast.Name):
         known = node.id in namespace and node.id not in cell.names.assigned
         return (namespace[node.id], True) if known else (None, False)
@@ -166,7 +167,7 @@ def _value_of(node: ast.expr, cell: CellSource, namespace: dict[str, Any]) -> tu
 
 
 def _mark(error: Exception, cell: CellSource) -> None:
-    """Marks an error with the cell's line, and with the one in a function of another cell."""
+    """Mark an error with the cell's line, and with the line in a function of another cell."""
     innermost = traceback.extract_tb(error.__traceback__)[-1].filename
     if isinstance(error, TpunbError) or is_of_this_package(innermost):
         return
@@ -181,7 +182,7 @@ def _mark(error: Exception, cell: CellSource) -> None:
 
 
 def _call_at_the_end(cell: CellSource) -> ast.Call | None:
-    """The call whose value a cell ends with: shown, named, waited for or reduced, or as it is."""
+    """Return the call whose value ends a cell: shown, assigned, waited for, reduced or as it is."""
     last = cell.body[-1] if cell.body else None
     if not isinstance(last, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign)):
         return None
@@ -192,7 +193,7 @@ def _call_at_the_end(cell: CellSource) -> ast.Call | None:
 
 
 def _used_by(node: ast.expr | None) -> ast.expr | None:
-    """The part of an expression that does the work, where the rest only uses its result."""
+    """Return the part of an expression that does the work, if the rest only uses its result."""
     if isinstance(node, (ast.Attribute, ast.Subscript)):
         return node.value
     if not isinstance(node, ast.Call):
@@ -211,7 +212,7 @@ def _used_by(node: ast.expr | None) -> ast.expr | None:
 
 
 def _innermost(node: ast.expr) -> ast.expr:
-    """The value whose attributes or parts an expression reads."""
+    """Return the innermost value whose attributes or items an expression reads."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
     return node
@@ -220,8 +221,8 @@ def _innermost(node: ast.expr) -> ast.expr:
 def _what_is_called(
     call: ast.Call, cell: CellSource, namespace: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The function that is called at a cell's end, the arguments, and those by name."""
-    # The lines of functions that the cell defines.
+    """Return the function that a cell calls last, with its positional and keyword arguments."""
+    # Tracebacks need the source lines of the functions that the cell defines.
     lines = [f"{line}\n" for line in cell.lines]
     linecache.cache[cell.filename] = (len(cell.text), None, lines, cell.filename)
 

@@ -1,7 +1,7 @@
-"""Captures what a cell takes from the notebook: arguments of its function, and the rest.
+"""Capture of the notebook's values that a cell reads, as arguments or closed-over values.
 
-Tensors and arrays become arguments, so a new value does not retrace. All else
-is closed over; its key changes when TensorFlow would have to trace again.
+Tensors and arrays become arguments, so a new value does not retrace. All other values are closed
+over. The key of such a value changes when TensorFlow would have to trace again.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _ALIASES = {
     "plt": "matplotlib.pyplot",
     "tf": "tensorflow",
 }
-_LARGE = 1000  # leaves: beyond, a list without tensors counts as one object
+_LARGE = 1000  # leaves: a larger list without tensors counts as one object
 
 
 class CellNameError(CellError, NameError):
-    """A cell reads a name that neither it nor the notebook defines."""
+    """The error of a cell that reads an undefined name."""
 
 
 class CaptureKind(str, enum.Enum):
@@ -58,17 +58,17 @@ class CaptureKind(str, enum.Enum):
 
 @dataclass
 class Captured:
-    """A cell's names with their values, at one run.
+    """A cell's names with their values, in one run.
 
     Attributes:
         values: The values of the names that exist.
-        key: By name, what must be equal for a traced function to fit.
-        arguments: The tensors and per-replica values among them, flat.
+        key: For each name, a value that must be equal for a traced function to fit.
+        arguments: The tensors and per-replica values among the values, as a flat list.
         signature: The shape and dtype of each argument.
         owners: The name to which each argument belongs.
-        closed: What is closed over: held, so that no other object can take an id that
-            a key contains.
-        read: What functions among it read of the notebook, by name.
+        closed: The values that the function closes over. They are kept alive here, so that no
+            other object can take an id that a key contains.
+        read: The notebook's values that functions among these values read, by name.
         local: Names whose values hide the notebook's.
     """
 
@@ -89,7 +89,7 @@ class Shortcut:
     Attributes:
         closed: Names that must still be bound to the very same objects.
         arguments: Names of single arguments, with their kinds.
-        signature: What the arguments' shapes and dtypes must be.
+        signature: The shapes and dtypes that the arguments must have.
     """
 
     closed: tuple[tuple[str, Any], ...]
@@ -98,11 +98,11 @@ class Shortcut:
 
 
 class Capturer:
-    """Captures for one strategy."""
+    """The capture of values for one strategy."""
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
-        # Weak, because a cell that defines a class makes another class each time it is edited.
+        # Weak keys, because a cell that defines a class makes another class after each edit.
         self._kinds: weakref.WeakKeyDictionary[type, CaptureKind] = weakref.WeakKeyDictionary(
             dict.fromkeys(PLAIN, CaptureKind.PLAIN)
         )
@@ -110,10 +110,10 @@ class Capturer:
     def capture(
         self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any]
     ) -> Captured:
-        """Looks up what a cell reads; `bound` hides the notebook's names.
+        """Look up the names that a cell reads; `bound` hides the notebook's names.
 
         Raises:
-            CellError: A name is not defined, or cannot be passed to the replicas.
+            CellError: A name is not defined, or its value cannot be passed to the replicas.
         """
         captured = Captured(local=frozenset(bound))
         for name in (*cell.names.reads, *cell.later):
@@ -121,7 +121,7 @@ class Capturer:
                 continue
             value = bound[name] if name in bound else namespace.get(name, _MISSING)
             if value is _MISSING and hasattr(builtins, name):
-                # A builtin is captured where an assignment of the cell hides it.
+                # Capture a builtin too if an assignment of the cell hides it.
                 if name in cell.names.assigned:
                     value = getattr(builtins, name)
             elif value is _MISSING and name in cell.names.certain:
@@ -134,7 +134,7 @@ class Capturer:
         return captured
 
     def shortcut(self, cell: StepSource, captured: Captured) -> Shortcut | None:
-        """A way to capture the same again quickly; None where lists and dicts take part."""
+        """Return a quick way to capture the same values again; None for lists and dicts."""
         if any(self.kind(value) is CaptureKind.NEST for value in captured.values.values()):
             return None
         names = [name for name in (*cell.names.reads, *cell.later) if name not in PROVIDED]
@@ -147,7 +147,7 @@ class Capturer:
     def again(
         self, shortcut: Shortcut, namespace: dict[str, Any], bound: Mapping[str, Any]
     ) -> Captured | None:
-        """The arguments of another run; None if anything else differs from the last."""
+        """Return the arguments of another run; None if anything else differs from the last run."""
         get = {**namespace, **bound}.get if bound else namespace.get
         for name, value in shortcut.closed:
             if get(name, _MISSING) is not value:
@@ -160,18 +160,18 @@ class Capturer:
             self._add_argument(captured, name, value)
         if captured.signature != shortcut.signature:
             return None
-        captured.signature = shortcut.signature  # the very same: known by identity later on
+        captured.signature = shortcut.signature  # its identity shows that it is the same
         return captured
 
     def kind(self, value: Any) -> CaptureKind:
-        """The kind of a value, remembered by its type."""
+        """Return the kind of a value, which is remembered by the value's type."""
         known = self._kinds.get(type(value))
         if known is None:
             known = self._kinds[type(value)] = _kind(value)
         return known
 
     def roots(self, captured: Captured) -> dict[str, Any]:
-        """The values that a trace closes over, by name: all its dependencies begin there."""
+        """Return the values that a trace closes over, by name: all its dependencies begin there."""
         roots = dict(captured.closed)
         for name in dict.fromkeys(captured.owners):
             value = captured.values[name]
@@ -180,7 +180,7 @@ class Capturer:
         return roots
 
     def passed(self, leaf: Any) -> bool:
-        """Returns whether a value that is not a nest is passed as an argument."""
+        """Return whether a value that is not a nest is passed as an argument."""
         kind = self.kind(leaf)
         if kind is CaptureKind.ARRAY:
             return _converts(leaf.dtype)
@@ -189,7 +189,7 @@ class Capturer:
     def _taken(
         self, captured: Captured, name: str, value: Any, namespace: dict[str, Any]
     ) -> Hashable:
-        """Adds a value to the arguments or to what is closed over, and returns its key."""
+        """Add a value to the arguments or to the closed-over values, and return its key."""
 
         def leaf_key(leaf: Any) -> Hashable:
             if self.kind(leaf) is CaptureKind.STREAM:
@@ -220,7 +220,7 @@ class Capturer:
         return kind
 
     def _per_replica(self, name: str, value: Any) -> Any:
-        """A value of all replicas as `strategy.run` takes it."""
+        """Convert a value of all replicas to the form that `strategy.run` takes."""
         local = getattr(value, "values", None) or self._strategy.experimental_local_results(value)
         count = self._strategy.num_replicas_in_sync
         if len(local) != count:
@@ -244,7 +244,7 @@ class Capturer:
         return tf.type_spec_from_value(value)  # type: ignore[no-any-return]
 
     def closed_key(self, value: Any) -> Hashable:
-        """The key that identifies a value that is closed over."""
+        """Return the key that identifies a value that is closed over."""
         kind = self.kind(value)
         if kind is CaptureKind.PLAIN:
             return (type(value), repr(value) if isinstance(value, (float, complex)) else value)
@@ -261,7 +261,7 @@ class Capturer:
         return (type(value), *(self._nest_key(child, leaf_key) for child in value))
 
     def _is_large(self, value: Any) -> bool:
-        """Returns whether a nest is too large to compare, or too deep: it may contain itself."""
+        """Return whether a nest is too large to compare, or so deep that it may contain itself."""
         passed = False
         for number, leaf in enumerate(leaves(value)):
             if self.kind(leaf) is CaptureKind.NEST:
@@ -275,7 +275,7 @@ class Capturer:
 def _undefined(
     cell: StepSource, name: str, namespace: Mapping[str, Any], bound: Mapping[str, Any]
 ) -> CellNameError:
-    """The error for a name that neither the cell nor the notebook defines."""
+    """Return the error for a name that is not defined in the cell or the notebook."""
     message = f"Line {cell.names.reads[name]}: name `{name}` is not defined."
     has_attribute = any(
         isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == name
@@ -300,7 +300,7 @@ def _undefined(
 
 
 def _unreadable(name: str, value: Any, cell: StepSource | None = None) -> CellError:
-    """The error for a dataset or an iterator that the replicas would read."""
+    """Return the error for a dataset or an iterator that the replicas would read."""
     for node in cell.nodes if cell is not None else ():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             given = [*node.args, *(keyword.value for keyword in node.keywords)]
@@ -356,7 +356,7 @@ def _kind(value: Any) -> CaptureKind:
 
 @functools.lru_cache(maxsize=256)
 def _converts(dtype: np.dtype[Any]) -> bool:
-    """Returns whether arrays of this dtype become tensors."""
+    """Return whether arrays of this dtype become tensors."""
     if dtype.kind in "OMm":
         return False
     try:

@@ -1,4 +1,4 @@
-"""From an error to the lines of the cell that it came from."""
+"""Errors of a cell, traced back to the cell's lines that caused them."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
 
 
 def mark(error: BaseException, cell: StepSource, graph: Any = None) -> None:
-    """Marks an error with the lines of the cell that it came from, outermost call first.
+    """Mark an error with the lines of the cell that it came from, outermost call first.
 
-    Sets `tpunb_lines`, and `tpunb_replicas` where the message names them, and adds
-    a note where Python has notes (3.11). The replica function's graph knows where the
-    nodes came from that a message only names.
+    Set `tpunb_lines`, and `tpunb_replicas` if the message names replicas, and add a note if Python
+    supports notes (3.11). A message may name only nodes. The replica function's graph tells where
+    these nodes came from.
     """
     if hasattr(error, "tpunb_lines"):
         return
     found = [line for name, line in _places(error) if name == cell.filename]
     found = found or _node_lines(error, graph, cell.filename)
-    inside = range(2, len(cell.lines) + 1)  # without what is generated around the body
+    inside = range(2, len(cell.lines) + 1)  # without the generated lines around the body
     numbers = list(dict.fromkeys(cell.first_line(line) for line in found if line in inside))
     error.tpunb_lines = numbers  # type: ignore[attr-defined]
-    # Replica 0's nodes have the plain names, and so has all that is inside of functions.
+    # Replica 0's nodes have plain names, and so have all nodes inside functions.
     replicas = {int(number) for number in _REPLICA.findall(str(error))}
     error.tpunb_replicas = sorted(replicas)  # type: ignore[attr-defined]
     if numbers and hasattr(error, "add_note"):
@@ -52,7 +52,7 @@ def mark(error: BaseException, cell: StepSource, graph: Any = None) -> None:
 
 
 def mark_step(error: BaseException, done: int, batch: str) -> None:
-    """Adds the number of the failed step, and a description of its batch, to an error."""
+    """Add the number of the failed step, and a description of its batch, to an error."""
     where = f"At step {done + 1}" if done else "In the first step"
     where += f", with a batch of {batch}." if batch else "."
     error.tpunb_step = done + 1  # type: ignore[attr-defined]
@@ -62,9 +62,9 @@ def mark_step(error: BaseException, done: int, batch: str) -> None:
 
 
 def _places(error: BaseException) -> Iterator[tuple[str, int]]:
-    """The places in the code that an error refers to, best source first."""
-    # AutoGraph's frames belong to generated files; it keeps where they came from,
-    # innermost first.
+    """Yield the places in the code that an error refers to, the most reliable source first."""
+    # AutoGraph's frames belong to generated files. The metadata has the original places, innermost
+    # first.
     metadata = getattr(error, "ag_error_metadata", None)
     stack = getattr(metadata, "translated_stack", ())
     yield from ((frame.filename, frame.lineno) for frame in reversed(stack))
@@ -79,14 +79,14 @@ def _places(error: BaseException) -> Iterator[tuple[str, int]]:
 
 
 def _node_lines(error: BaseException, graph: Any, filename: str) -> list[int]:
-    """The lines of the nodes that an error's message names."""
+    """Return the lines of the nodes that an error's message names."""
     lines: list[int] = []
     for name in dict.fromkeys(_NODE.findall(str(error))) if graph is not None else ():
         while name:
             try:
                 frames = graph.get_operation_by_name(name).traceback or ()
             except (KeyError, ValueError):
-                name = name.rpartition("/")[0]  # the loop or branch that it is inside of
+                name = name.rpartition("/")[0]  # the loop or branch that contains it
                 continue
             lines += [frame.lineno for frame in frames if frame.filename == filename]
             break
@@ -94,7 +94,7 @@ def _node_lines(error: BaseException, graph: Any, filename: str) -> list[int]:
 
 
 def line_in(cell: StepSource, places: Sequence[SourceLine]) -> tuple[str, int] | None:
-    """The innermost line of the cell that led to a place; else the place itself."""
+    """Return the innermost line of the cell that led to a place, or else the place itself."""
     inside = range(2, len(cell.lines) + 1)
     for place in places:
         if place.file == cell.filename and place.line in inside:
@@ -103,7 +103,7 @@ def line_in(cell: StepSource, places: Sequence[SourceLine]) -> tuple[str, int] |
 
 
 def original(error: Exception, failure: BaseException | None) -> BaseException:
-    """The cell's own exception, where AutoGraph could not keep its type."""
+    """Return the cell's own exception if AutoGraph could not keep its type."""
     if type(error).__name__ == "StagingError" and failure is not None:
         return failure
     return error
@@ -125,12 +125,12 @@ _CONTEXT = 2
 
 
 def first_line(error: BaseException) -> str:
-    """An error in a line: its type and its message's first line."""
+    """Return an error as one line: its type and its message's first line."""
     return _message(error)[0]
 
 
 def essence(error: BaseException) -> str:
-    """An error's message, without the traces that TensorFlow puts into it."""
+    """Return an error's message without the traces that TensorFlow puts into it."""
     text = _NODE_IN_FULL.sub(r"\1", _COLOUR.sub("", str(error).strip()))
     if text.startswith(_USER_CODE):
         text = textwrap.dedent(text.rpartition("\n\n")[2]).strip()
@@ -141,7 +141,7 @@ def essence(error: BaseException) -> str:
         lines = text.split("\n")
         begin = next((i for i, line in enumerate(lines) if line and not _HEAD.match(line)), 0)
         message = "\n".join(lines[begin:])
-        # Where one replica fails, others are cancelled: of several, the first that is a cause.
+        # When one replica fails, the others are cancelled. Take the first error that is a cause.
         roots = [part for part in _ROOT.split(message)[1:] if not part.startswith("CANCELLED:")]
         if roots:
             message = roots[0].partition(":")[2]
@@ -150,7 +150,7 @@ def essence(error: BaseException) -> str:
 
 
 def show_shortly(error: BaseException, source: str) -> None:
-    """Makes IPython show an error by the lines of its cell, whose body begins on line 2."""
+    """Make IPython show an error by the lines of its cell, whose body begins on line 2."""
     lines = getattr(error, "tpunb_lines", None)
     if not lines:
         return
@@ -173,14 +173,14 @@ def show_shortly(error: BaseException, source: str) -> None:
 
 
 def replicas_text(replicas: Sequence[int]) -> str:
-    """Replicas as text, at most four of them by number."""
+    """Return replicas as text, with at most four of their numbers."""
     named = ", ".join(map(str, replicas[:4]))
     more = f" and {len(replicas) - 4} more" if len(replicas) > 4 else ""
     return f"replica{'s' if len(replicas) > 1 else ''} {named}{more}"
 
 
 def syntax_error(error: SyntaxError) -> CellError:
-    """A cell's syntax error, with the place and without the way there."""
+    """Return a cell's syntax error with its place, but without the traceback."""
     place = "".join(traceback.format_exception_only(error)).rstrip().split("\n")[1:-1]
     message = "\n".join([f"Line {error.lineno}: {error.msg}", *place])
     return CellError(message, fix="Fix the line; the magic's own line is line 1.")
@@ -232,20 +232,20 @@ _LONGEST = 60
 
 
 def _calls_method(*names: str) -> Callable[[list[ast.AST]], bool]:
-    """Returns whether a statement mentions a method of one of these names."""
+    """Return a check whether a statement mentions a method with one of these names."""
     return lambda nodes: any(isinstance(n, ast.Attribute) and n.attr in names for n in nodes)
 
 
 @dataclass(frozen=True)
 class _Mistake:
-    """A mistake that an error shows, and what to write instead.
+    """A mistake that an error shows, and the code to write instead.
 
     Attributes:
         kinds: The error's types.
-        pattern: What its message has.
-        cause: What is wrong; fields in braces are filled by `_words`.
-        fix: What to write.
-        applies: Whether the nodes of the statement fit.
+        pattern: A pattern that the error's message matches.
+        cause: The mistake; `_words` fills the fields in braces.
+        fix: The code to write.
+        applies: Checks whether the nodes of the statement fit.
     """
 
     kinds: type[BaseException] | tuple[type[BaseException], ...]
@@ -370,7 +370,7 @@ _MISTAKES = (
 
 
 def is_traced_in_branch(frames: TracebackType | None) -> bool:
-    """Returns whether an error comes from a branch or loop over tensors, which is only traced."""
+    """Return whether an error comes from a branch or loop over tensors, which is only traced."""
     while frames is not None:
         code = frames.tb_frame.f_code
         is_stage = code.co_name.startswith("_tf_") or code.co_name.endswith("_for_stmt")
@@ -383,13 +383,14 @@ def is_traced_in_branch(frames: TracebackType | None) -> bool:
 def mistake(
     error: BaseException, cell: StepSource, *, in_branch: bool, replicas: int
 ) -> CellError | None:
-    """Explains what to write in place of what has raised an error; None if that is clear.
+    """Explain what to write instead of the code that raised an error; None if that is clear.
 
     Args:
         error: An error of the cell, with `tpunb_lines`.
         cell: The cell.
-        in_branch: Whether it was raised where both branches of a condition are traced.
-        replicas: How many there are.
+        in_branch: Whether the error came from a place where both branches of a condition are
+            traced.
+        replicas: The number of replicas.
     """
     lines = getattr(error, "tpunb_lines", ())
     if not isinstance(cell, CellSource) or not lines:
@@ -399,7 +400,8 @@ def mistake(
     beside = cell.unconvertible
     texts = _checked(error, path, in_branch, replicas) if path else None
     if beside is not None and re.search(rf"{_AS_BOOL}|{_AS_ROWS}", str(error)):
-        # Of `if`, `while` and `for` on a tensor AutoGraph makes nothing in such a cell.
+        # In a cell with `:=` or `match`, AutoGraph does not convert `if`, `while` and `for` on a
+        # tensor.
         word, fix = ":=", "Assign on a line of its own instead."
         if isinstance(beside, ast.Match):
             word, fix = "match", "Write `if` and `elif` instead."
@@ -426,7 +428,7 @@ def mistake(
 def _checked(
     error: BaseException, path: list[ast.stmt], in_branch: bool, replicas: int
 ) -> tuple[str, str] | None:
-    """The cause and the fix for `if replica_id == 3: raise ValueError` and `assert x > 0`."""
+    """Return cause and fix for `if replica_id == 3: raise ValueError` and `assert x > 0`."""
     statement = path[-1]
     if isinstance(statement, ast.Assert) and re.search(_AS_BOOL, str(error)):
         every = "all(ok.values)" if replicas > 1 else "ok"
@@ -462,7 +464,7 @@ def _shown(test: ast.expr) -> str:
 
 
 def _words(error: BaseException, nodes: list[ast.AST], replicas: int) -> dict[str, str]:
-    """The cell's own names, for the fields of a mistake."""
+    """Return the cell's own names, for the fields of a mistake."""
     attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
     asked = next((node.value for node in attributes if node.attr == "numpy"), None)
     local = next((node.value for node in attributes if node.attr == "values"), None)
@@ -500,12 +502,12 @@ _OPERATORS: dict[str, type[ast.AST]] = {
 
 
 def _of_mixed_types(message: str, nodes: list[ast.AST]) -> tuple[str, str]:
-    """Return the types that TensorFlow did not mix, and a cast of one operand to the other's."""
+    """Return the types that TensorFlow did not mix, and a cast of one operand to the other."""
     found = _TWO_TYPES.search(message) or _TWO_DTYPES.search(message)
     operator = _OPERATORS.get(found.groupdict().get("op") or "") if found else None
     pairs = [pair for node in nodes if (pair := _operands(node, operator)) is not None]
     left, right = pairs[0] if len(pairs) == 1 else (ast.Name("x"), ast.Name("x"))
-    if found is None:  # a tensor and a number of Python's
+    if found is None:  # a tensor and a Python number
         kind = _TENSORS_TYPE.search(message)
         types = (kind[1] if kind else "int32", "float32")
         operands = (right, left) if isinstance(left, ast.Constant) else (left, right)
@@ -523,12 +525,12 @@ def _is_integer(kind: str) -> bool:
 
 
 def _rank(kind: str) -> int:
-    """Return the rank of a type: the lower one is cast, such as int32 or float64 to float32."""
+    """Return the rank of a type. The operand with the lower rank is cast, as int32 to float32."""
     return (0 if _is_integer(kind) else 2) + (not kind.endswith("64"))
 
 
 def _operands(node: ast.AST, operator: type[ast.AST] | None) -> tuple[ast.expr, ast.expr] | None:
-    """Return both sides of an operation; None for other nodes, and for other operators."""
+    """Return both sides of an operation; None for other nodes and other operators."""
     if isinstance(node, ast.Compare):
         return None if operator else (node.left, node.comparators[0])
     if not isinstance(node, ast.BinOp | ast.AugAssign):
@@ -567,7 +569,7 @@ def _of_all_reduce(nodes: list[ast.AST]) -> tuple[str, str]:
 
 
 def _path(body: list[ast.stmt], line: int) -> list[ast.stmt]:
-    """The statements around a line, outermost first."""
+    """Return the statements around a line, outermost first."""
     for statement in body:
         if statement.lineno <= line <= (statement.end_lineno or statement.lineno):
             inner = (found for block in blocks(statement) if (found := _path(block, line)))

@@ -1,4 +1,4 @@
-"""The globals, attributes and modules that a piece of code may read."""
+"""Globals, attributes and modules that a piece of code may read."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 _READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
-# Only what is read: to retrace because of what the code itself stores would never end.
+# Only names that are read count. If stored names counted, the code would retrace in every run.
 _ATTRIBUTES = frozenset(
     {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "LOAD_SUPER_METHOD", "IMPORT_FROM"}
 )
 _EVALUATED = frozenset({"eval", "exec"})
-_BY_STRING = _EVALUATED | {"globals", "locals", "vars"}  # read globals by names that are strings
+_BY_STRING = _EVALUATED | {"globals", "locals", "vars"}  # they read globals by strings
 _ASKED = frozenset({"getattr", "hasattr"})
 _ALL_OF = frozenset({"__dict__", "__getattribute__", "asdict", "astuple", "attrgetter",
                      "_asdict", "getmembers", "getmembers_static"})  # fmt: skip
@@ -43,14 +43,14 @@ class Mentions:
 
     Attributes:
         globals: Names of globals, in the order of their first use.
-        by_string: Further globals that only a string names, where there is `globals()`, `eval`
-            or the like; not what the code assigns as well.
-        attributes: Names of attributes, and strings that might be (`getattr(x, "rate")`).
-        imports: Names of modules that it imports.
-        stored: The globals that it assigns.
-        any_attribute: Whether it reads attributes by computed names.
-        any_global: Whether it reads globals by computed names.
-        any_module: Whether it reads modules otherwise than by `import`.
+        by_string: Further globals that only a string names, if the code calls `globals()`, `eval`
+            or the like. Globals that the code also assigns are left out.
+        attributes: Names of attributes, and strings that might name some (`getattr(x, "rate")`).
+        imports: Names of modules that the code imports.
+        stored: The globals that the code assigns.
+        any_attribute: Whether the code reads attributes by computed names.
+        any_global: Whether the code reads globals by computed names.
+        any_module: Whether the code reads modules in other ways than by `import`.
     """
 
     globals: tuple[str, ...]
@@ -67,7 +67,7 @@ _mentions: weakref.WeakKeyDictionary[CodeType, Mentions] = weakref.WeakKeyDictio
 
 
 def mentions(code: CodeType) -> Mentions:
-    """The names that a code object mentions, remembered for as long as the code lives."""
+    """Return the names that a code object mentions, cached for as long as the code lives."""
     known = _mentions.get(code)
     if known is None:
         known = _mentions[code] = _read_mentions(code)
@@ -125,7 +125,7 @@ def _read_mentions(code: CodeType) -> Mentions:
 
 
 def nested_codes(code: CodeType) -> Iterator[CodeType]:
-    """The code object, and all code objects inside it."""
+    """Yield the code object and all code objects inside it."""
     yield code
     for const in code.co_consts:
         if isinstance(const, CodeType):
@@ -133,28 +133,28 @@ def nested_codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _name_is_computed(reader: str, following: Sequence[dis.Instruction]) -> bool:
-    """Returns whether what reads globals (`globals()[name]`) is given a computed name."""
+    """Return whether a reader of globals (`globals()[name]`) gets a computed name."""
     if (
         reader == "vars"
         and next(each for each in following if each.opname not in {"CACHE", "PUSH_NULL"}).opname
         not in _CALLS
     ):
-        return False  # of an object
+        return False  # `vars(x)` reads an object, not globals
     given = itertools.dropwhile(lambda each: each.opname in _BEFORE_A_NAME, following)
     names = [each.opname for each in given if each.opname not in {"CACHE", "PUSH_NULL"}][:2]
     return names[0] != "LOAD_CONST" or names[1] not in _USES
 
 
 def _second_is_constant(following: Sequence[dis.Instruction]) -> bool:
-    """Returns whether the second argument of a call (`getattr(x, "rate")`) is a constant."""
-    constant: list[bool] = []  # of what lies on the stack, above the function
+    """Return whether the second argument of a call (`getattr(x, "rate")`) is a constant."""
+    constant: list[bool] = []  # for each value on the stack above the function
     for instruction in following:
         if instruction.opname == "PUSH_NULL" and not constant:
             continue
         if instruction.opname in _CALLS and instruction.arg == len(constant):
             return len(constant) > 1 and constant[1]
         if instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
-            return len(constant) > 2 and constant[1]  # with a part of the third above it
+            return len(constant) > 2 and constant[1]  # with a part of the third argument above it
         effect = dis.stack_effect(instruction.opcode, instruction.arg)
         if effect > 0:
             constant += [instruction.opname == "LOAD_CONST"] * effect
@@ -166,7 +166,7 @@ def _second_is_constant(following: Sequence[dis.Instruction]) -> bool:
 
 
 def imported(found: Mentions, namespace: Mapping[str, Any]) -> Iterator[tuple[str, ModuleType]]:
-    """The loaded modules that code imports when it runs, among the globals `namespace`."""
+    """Yield the loaded modules that code imports when it runs, among the globals `namespace`."""
     package = namespace.get("__package__")
     for name in found.imports:
         names = [name, *(name[: at.start()] for at in re.finditer(r"\.", name))]
@@ -183,7 +183,7 @@ def imported(found: Mentions, namespace: Mapping[str, Any]) -> Iterator[tuple[st
 
 
 def closed_over(function: FunctionType) -> dict[str, Any]:
-    """The variables that a function closes over, as far as they are bound."""
+    """Return the variables that a function closes over, if they are bound."""
     found = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -194,7 +194,7 @@ def closed_over(function: FunctionType) -> dict[str, Any]:
 
 
 def wrapped(value: Any) -> tuple[Any, ...]:
-    """What is behind a method, a partial function, a property and the like; nothing for others."""
+    """Return the objects behind a method, partial function, property or the like; else nothing."""
     if isinstance(value, MethodType):
         return (value.__func__, value.__self__)
     if isinstance(value, (functools.partial, functools.partialmethod)):
@@ -211,7 +211,7 @@ def wrapped(value: Any) -> tuple[Any, ...]:
 
 
 def function_of(value: Any) -> FunctionType | None:
-    """The plain function that calling `value` would run, as far as is cheap to find out."""
+    """Return the plain function that a call of `value` would run, if it is cheap to find."""
     while isinstance(value, functools.partial | MethodType):
         value = wrapped(value)[0]
     return value if isinstance(value, FunctionType) else None
@@ -220,11 +220,11 @@ def function_of(value: Any) -> FunctionType | None:
 def value_of(
     node: ast.expr, namespace: Mapping[str, Any], owners: type | tuple[type, ...] = object
 ) -> Any:
-    """The value of a dotted name; None for any other expression.
+    """Return the value of a dotted name, or None for any other expression.
 
     Args:
         node: The expression.
-        namespace: The notebook's.
+        namespace: The notebook's names.
         owners: The types whose attributes are read.
     """
     if isinstance(node, ast.Name):
@@ -236,9 +236,9 @@ def value_of(
 
 
 def globals_read(function: Any, namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """The notebook's names that a function reads, directly or through others, with their values.
+    """Return the notebook's names that a function reads, directly or through others, with values.
 
-    Functions of other modules are not looked into.
+    Functions of other modules are not examined.
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()
@@ -248,7 +248,7 @@ def globals_read(function: Any, namespace: Mapping[str, Any]) -> dict[str, Any]:
         if current is None or id(current) in seen:
             continue
         seen.add(id(current))
-        waiting.extend(closed_over(current).values())  # what decorators keep
+        waiting.extend(closed_over(current).values())  # functions that decorators keep
         if current.__globals__ is not namespace:
             continue
         for name in mentions(current.__code__).globals:

@@ -1,4 +1,4 @@
-"""Cells for the TPU's own compiler; nothing of them is run."""
+"""Cells for the TPU's own compiler, which compiles them without running them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MUCH = 0.1
 
 @giving_back()
 def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPrograms:
-    """Compiles a step of a cell, whose data's first batch is read: see `CellRunner.compile`."""
+    """Compile a step of a cell, and read only its data's first batch: see `CellRunner.compile`."""
     strategy = steps.programs.strategy
     libtpu.start()
     xla.start()
@@ -82,12 +82,12 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
 def _traced(
     steps: Steps, types: Mapping[str, Sequence[Any]], size: int | None = None
 ) -> tuple[Captured, list[TracedFunction]]:
-    """What a cell takes, and its replica functions.
+    """Return the values that a cell captures, and its replica functions.
 
     Args:
-        steps: The run whose cell it is.
+        steps: The run of the cell.
         types: The types of a batch whose sizes are not fixed, by the cell's names.
-        size: The batch of a replica; None for the one that was read.
+        size: The batch size of a replica; None for the size of the batch that was read.
     """
 
     def traced(
@@ -105,7 +105,10 @@ def _traced(
 
 
 def _any_batch(steps: Steps, types: Mapping[str, Sequence[Any]], first: int) -> AnyBatch:
-    """The cell with any batch; only shapes are traced, and no batch of any other size is made."""
+    """Return the cell with any batch.
+
+    Only shapes are traced, and no batch of another size is made.
+    """
 
     def lowered(sizes: Sequence[int], how: Settings) -> Function:
         _, functions = _traced(steps, types, sizes[0])
@@ -117,7 +120,7 @@ def _any_batch(steps: Steps, types: Mapping[str, Sequence[Any]], first: int) -> 
 def _with_largest(
     program: TpuProgram, kind: Target, batches: AnyBatch, settings: CompileSettings, how: Settings
 ) -> TpuProgram:
-    """The program with the largest global batch that fits on its TPU type."""
+    """Return the program with the largest global batch that fits on its TPU type."""
     memory, first = program.memory, batches.before
     if memory is None or first is None:
         return program
@@ -135,7 +138,7 @@ def _with_largest(
 
 
 def _resized(captured: Captured, names: Sequence[str], size: int) -> list[Any]:
-    """The arguments, those of the batch as shapes of another size."""
+    """Return the arguments, with the batch's arguments as shapes of another size."""
 
     def resized(argument: Any) -> Any:
         part = parts_of(argument)[0]
@@ -153,8 +156,8 @@ def _of_cell(
     captured: Captured,
     functions: Sequence[TracedFunction],
 ) -> TpuProgram:
-    """The program in the cell's terms: its lines, and the notebook's names."""
-    # All lines of the cell, not only those that have a share of the program.
+    """Return the program in the cell's terms: its lines, and the notebook's names."""
+    # Include all lines of the cell, not only those with a share of the program.
     text = "\n".join(cell.lines[1:]).rstrip().splitlines()
     code = [CodeLine(SourceLine("", number), line) for number, line in enumerate(text, start=2)]
     others = (line for line in program.lines if line.place.file)
@@ -162,12 +165,12 @@ def _of_cell(
     memory = program.memory
     if memory is None:
         return program
-    # The notebook's names of the replica function's arguments, by what TensorFlow calls them.
+    # Map TensorFlow's names of the replica function's arguments to the notebook's names.
     names: dict[str, str] = {}
     owners = ["replica_id", *captured.owners]
     for function in functions:
         inputs = [tensor for tensor in function.graph.inputs if tensor.dtype.name != "resource"]
-        if len(inputs) == len(owners):  # else composite tensors are among them
+        if len(inputs) == len(owners):  # otherwise composite tensors are among the inputs
             names |= zip((tensor.name.partition(":")[0] for tensor in inputs), owners, strict=True)
     names |= {size_of(name): size_of(owner) for name, owner in names.items()}
 

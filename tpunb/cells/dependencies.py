@@ -1,7 +1,7 @@
-"""Guards all that a trace depends on beyond the cell's own names.
+"""Guards of everything that a trace depends on besides the cell's own names.
 
-TensorFlow reads Python once, when it traces. An ordinary cell reads it again in every
-run, so a cell is traced again when anything that its trace may have read has changed.
+TensorFlow reads Python once, when it traces. An ordinary cell reads it again in every run.
+Therefore a cell is traced again if anything that its trace may have read has changed.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from .guards import (
 
 
 class Dependencies:
-    """The guards of one program: what its traces may have read.
+    """The guards of one program, for everything that its traces may have read.
 
     Args:
-        roots: What the cell closes over, by name.
+        roots: The values that the cell closes over, by name.
         code: The cell's own code.
-        namespace: The notebook's.
+        namespace: The notebook's names.
     """
 
     def __init__(self, roots: Mapping[str, Any], code: CodeType, namespace: dict[str, Any]) -> None:
@@ -59,11 +59,11 @@ class Dependencies:
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
-        """Watches a trace, and guards afterwards what it may have read.
+        """Watch a trace, and afterwards guard everything that it may have read.
 
-        Afterwards, since a first trace builds layers and makes variables. What a trace
-        itself changes again and again, a counter for instance, is not guarded: the cell
-        would be traced for its own doing in every run.
+        Guards are set after the trace, because a first trace builds layers and makes variables. A
+        value that a trace itself changes each time, for example a counter, is not guarded.
+        Otherwise the cell's own changes would retrace it in every run.
         """
         before = self._reached()
         functions = [guard.owner for guard in before if isinstance(guard.owner, FunctionType)]
@@ -81,12 +81,12 @@ class Dependencies:
 
     @property
     def large_arrays(self) -> list[ArrayGuard]:
-        """The arrays that are too large to be compared as a whole before each run."""
+        """Arrays that are too large to be compared as a whole before each run."""
         arrays = (guard for guard in self._guards if isinstance(guard, ArrayGuard))
         return [guard for guard in arrays if not guard.whole]
 
     def change(self) -> Change | None:
-        """The first thing found that is not as it was at the last trace."""
+        """Return the first change since the last trace, or None."""
         for guard in self._guards:
             if guard.holds():
                 continue
@@ -96,7 +96,7 @@ class Dependencies:
         return None
 
     def _reached(self) -> list[Guard]:
-        """The guards for what the cell reaches from the roots, which are not guarded themselves."""
+        """Return the guards for everything reachable from the roots; the roots have no guards."""
         found = mentions(self._code)
         attributes, any_name = set(found.attributes), found.any_attribute
         while True:
@@ -104,7 +104,7 @@ class Dependencies:
             walk.run(self._roots, self._code)
             if walk.attributes == attributes and walk.any_name == any_name:
                 return walk.guards
-            # Of code that was reached: objects may have them, too.
+            # Include attributes that other reached code reads, because objects may have them too.
             attributes, any_name = walk.attributes, walk.any_name
 
 
@@ -117,7 +117,7 @@ _FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
 
 
 class _Walk:
-    """One way through all that is reached, for one set of attributes."""
+    """One walk through everything that is reachable, for one set of attributes."""
 
     def __init__(
         self,
@@ -129,18 +129,18 @@ class _Walk:
     ) -> None:
         self._namespace = namespace
         self._ignored = ignored
-        self._wants_any = self.any_name = any_name  # names that are computed may be any
+        self._wants_any = self.any_name = any_name  # a computed name may be any name
         self._wanted = frozenset(attributes)
         self.attributes = set(attributes)
         self.guards: list[Guard] = []
-        self._seen: dict[int, Any] = {}  # held: no id is used twice while this runs
+        self._seen: dict[int, Any] = {}  # kept alive, so that no id is used twice during the walk
         self._waiting: collections.deque[tuple[str, Any]] = collections.deque()
         self._has_all_modules = False
         self._compared = 0  # bytes of arrays
 
     def run(self, roots: Mapping[str, Any], code: types.CodeType) -> None:
         for path, value in roots.items():
-            if isinstance(value, _NESTS):  # known by its contents
+            if isinstance(value, _NESTS):  # its contents identify it
                 self._add_items(path, value)
             else:
                 self._waiting.append((path, value))
@@ -148,7 +148,7 @@ class _Walk:
         self._globals("the cell", _by_string(found, namespace), namespace)
         self._add_imports(found, namespace)
         while self._waiting and len(self._seen) < _MOST:
-            path, value = self._waiting.popleft()  # what the cell names itself comes first
+            path, value = self._waiting.popleft()  # objects that the cell names itself come first
             if not is_plain(value) and id(value) not in self._seen:
                 self._seen[id(value)] = value
                 self._visit(path, value)
@@ -181,8 +181,8 @@ class _Walk:
             self._waiting.append((path, value.get(None)))
         elif inner := wrapped(value):
             self._waiting += [(path, each) for each in inner]
-        # A `tf.function` keeps its own trace in any cell. Its type tells: to ask the object
-        # might run the user's `__getattr__`.
+        # A `tf.function` keeps its own trace in any cell. Its type shows this. A look-up on the
+        # object could run the user's `__getattr__`.
         elif not (hasattr(kind, "python_function") and hasattr(kind, "get_concrete_function")):
             self._instance(path, value)
 
@@ -190,7 +190,7 @@ class _Walk:
 
     def _function(self, path: str, function: types.FunctionType) -> None:
         name = function.__name__
-        self._waiting += closed_over(function).items()  # a library may wrap what is the user's
+        self._waiting += closed_over(function).items()  # a library may wrap the user's function
         self._add_wrapped(name, function)
         if not is_users_code(function.__code__):
             return
@@ -222,12 +222,12 @@ class _Walk:
         self._waiting += [(name, namespace[name]) for name in names if name in namespace]
 
     def _add_wrapped(self, path: str, value: Any) -> None:
-        """Visits what a decorator keeps; TensorFlow's are objects rather than functions."""
+        """Visit the function that a decorator keeps; TensorFlow's decorators are objects."""
         if (wrapped := attributes_of(value).get("__wrapped__")) is not None:
             self._waiting.append((path, wrapped))
 
     def _add_imports(self, found: Mentions, namespace: Mapping[str, Any]) -> None:
-        """Visits the modules that code imports, and guards the environment if it reads that."""
+        """Visit the modules that code imports, and guard the environment if the code reads it."""
         self._waiting += imported(found, namespace)
         if found.any_module and not self._has_all_modules:
             self._has_all_modules = True
@@ -245,7 +245,7 @@ class _Walk:
     # Objects
 
     def _attributes(self, path: str, owner: Any, more: Collection[str] = ()) -> None:
-        """Guards attributes that an object, a class or a module has itself."""
+        """Guard attributes that an object, a class or a module has itself."""
         has = attributes_of(owner)
         wanted = self._wanted.union(more) if more else self._wanted
         any_name = self._wants_any and self._may_be_any(owner)
@@ -256,9 +256,10 @@ class _Walk:
         self._waiting += [(f"{path}.{name}", has[name]) for name in names]
 
     def _may_be_any(self, owner: Any) -> bool:
-        """Returns whether all attributes count where names are computed.
+        """Return whether all attributes count if the code computes names.
 
-        Those of a notebook and of a library's objects change with everything that is done.
+        Attributes of a notebook and of a library's objects do not count, because almost every
+        action changes them.
         """
         if isinstance(owner, (type, types.ModuleType)):
             return attributes_of(owner) is not self._namespace
@@ -322,7 +323,7 @@ class _Walk:
 
 
 def _by_string(found: Mentions, namespace: Mapping[str, Any]) -> tuple[str, ...]:
-    """The globals that code reads by strings: if it makes these, all but IPython's own."""
+    """Return the globals that code reads by strings; for computed ones, all but IPython's."""
     if not found.any_global:
         return found.by_string
     names = {name for name in namespace if not name.startswith("_")}
@@ -339,7 +340,7 @@ def _function_parts(function: types.FunctionType) -> Mapping[str, Any]:
 
 
 def _called_by_others(kind: type) -> set[str]:
-    """The methods of a class that Python or a library calls without anybody's naming them."""
+    """Return the methods of a class that Python or a library calls without naming them in code."""
     library = {name for base in kind.__mro__ if not is_users_class(base) for name in vars(base)}
     return {
         name
@@ -349,10 +350,10 @@ def _called_by_others(kind: type) -> set[str]:
 
 
 def read_by_library(value: Any) -> set[str]:
-    """The attributes of an object that its library's own code reads: settings of layers."""
+    """Return the attributes of an object that its library's own code reads: settings of layers."""
     kind, has = type(value), attributes_of(value)
     if hasattr(kind, "_flatten_layers"):
-        if hasattr(kind, "fit"):  # whose other attributes hold the progress of `fit`
+        if hasattr(kind, "fit"):  # its other attributes hold the progress of `fit`
             return {"_trainable"}
         settings = {
             name
@@ -368,22 +369,22 @@ def read_by_library(value: Any) -> set[str]:
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 _LAST_FIRST_LINE = 20
-"""Where a function that is compiled by itself may begin: after its decorators, at most."""
+"""The last line on which a function that is compiled by itself may begin, after its decorators."""
 
 
 def realign(function: FunctionType) -> bool:
-    """Corrects the first line of a function's code; whether it was wrong and now is right."""
+    """Correct the first line of a function's code; return whether it was wrong and is now right."""
     code = function.__code__
     if code.co_firstlineno > _LAST_FIRST_LINE:
         return False
     if "<" in function.__qualname__ or code.co_filename.startswith("<"):
-        return False  # a lambda, a function's inner one, or a notebook's: never patched so
+        return False  # a lambda, an inner function or a notebook's: never patched this way
     linecache.checkcache(code.co_filename)
     text = "".join(linecache.getlines(code.co_filename))
     there = _definitions(text).get(function.__qualname__, ())
     if any(_first_line(node) == code.co_firstlineno for node in there):
         return False
-    # Only if the file has the function's text: it may have been edited, not loaded.
+    # Compare with the file's text, because the file may have been edited but not reloaded.
     same = [node for node in there if _does_the_same(_compiled_alone(node), code)]
     if len(same) != 1:
         return False
@@ -393,7 +394,7 @@ def realign(function: FunctionType) -> bool:
 
 @functools.lru_cache(maxsize=32)
 def _definitions(text: str) -> dict[str, list[Definition]]:
-    """The functions and methods that a file defines, by their qualified names."""
+    """Return the functions and methods that a file defines, by their qualified names."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
@@ -415,7 +416,7 @@ def _first_line(node: Definition) -> int:
 
 
 def _compiled_alone(node: Definition) -> CodeType:
-    """A function's code as IPython compiles it: that of the whole file may differ a little."""
+    """Return a function's code as IPython compiles it, which differs a little from the file's."""
     inside = textwrap.indent(ast.unparse(node), " ")
     module = compile(f"class _:\n{inside}", "<file>", "exec", dont_inherit=True)
     outer = next(const for const in module.co_consts if isinstance(const, CodeType))
@@ -435,7 +436,7 @@ def _does_the_same(one: CodeType, other: CodeType) -> bool:
 
 
 def _moved(code: CodeType, lines: int) -> CodeType:
-    """Code, with nested code, moved down by a number of lines."""
+    """Return code, with nested code, moved down by a number of lines."""
     consts = tuple(
         _moved(const, lines) if isinstance(const, CodeType) else const for const in code.co_consts
     )

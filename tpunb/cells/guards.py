@@ -1,4 +1,4 @@
-"""Guards: what must still be as it was for a trace to fit, and the quick check that it is."""
+"""Guards: the conditions under which a trace still fits, with quick checks of these conditions."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Change:
     """A difference from the time of the trace.
 
     Attributes:
-        subject: What has changed, as text.
-        before: What it was; `MISSING` if it was not there.
-        now: What it is.
-        entry: Identifies the place that holds it.
+        subject: The changed thing, as text.
+        before: The former value; `MISSING` if there was none.
+        now: The present value.
+        entry: Identifies the place that holds the value.
     """
 
     subject: str
@@ -35,24 +35,24 @@ class Change:
 
 
 def is_plain(value: Any) -> bool:
-    """Returns whether a value counts by what it is equal to, not by its identity."""
+    """Return whether values of this kind are compared by equality rather than by identity."""
     return type(value) in PLAIN
 
 
 def _same(before: Any, now: Any) -> bool:
-    """Returns whether one value may stand for another in a trace."""
+    """Return whether one value may replace another in a trace."""
     if before is now:
         return True
     kind = type(before)
     if kind is not type(now):
         return False
     if kind is float or kind is complex:
-        return repr(before) == repr(now)  # nan is nan, and -0.0 is not 0.0
+        return repr(before) == repr(now)  # as text, nan equals nan, and -0.0 differs from 0.0
     if kind in PLAIN:
         return bool(before == now)
     if kind is tuple:
         return len(before) == len(now) and all(map(_same, before, now))
-    return (  # a reloaded module has defined a function just as it was
+    return (  # a reloaded module has defined the same function again
         kind is FunctionType
         and before.__globals__ is now.__globals__
         and before.__closure__ is None is now.__closure__
@@ -63,15 +63,15 @@ def _same(before: Any, now: Any) -> bool:
 
 
 class NamesGuard:
-    """Guards names: of globals, of attributes, of whatever `read` gives as a mapping.
+    """A guard of names: globals, attributes, or any names that `read` returns as a mapping.
 
     Args:
-        owner: What has the names; held, so that its identity stays its own.
-        read: Gives the names of the owner with their values.
+        owner: The object that has the names. It is kept alive, so that no other object gets its id.
+        read: Returns the names of the owner with their values.
         describe: Describes a name.
-        names: The names to guard, whether they are there or not.
-        wanted: Names that must not come in addition; None if `names` lists all.
-        any_name: Whether no name must come in addition.
+        names: The names to guard, whether they exist or not.
+        wanted: Names that must not be added; None if `names` lists all of them.
+        any_name: Whether no name at all may be added.
     """
 
     def __init__(
@@ -93,21 +93,21 @@ class NamesGuard:
         self.renew()
 
     def renew(self) -> None:
-        """Takes what is there now for what is to stay."""
+        """Take the present values as the values that must not change."""
         has = self._read(self.owner)
         self._size = len(has)
         self._values = [has.get(name) for name in self.names]
         self._missing = frozenset(name for name in self.names if name not in has)
 
     def holds(self) -> bool:
-        """Returns whether certainly nothing has changed, by one comparison for each name."""
+        """Return whether certainly nothing has changed, by one comparison for each name."""
         has = self._read(self.owner)
         if self._wanted is not None and len(has) != self._size:
             return False
         return all(map(operator.is_, map(has.get, self.names), self._values))
 
     def changes(self) -> list[Change]:
-        """The changes, if there are any."""
+        """Return the changes, if there are any."""
         has = self._read(self.owner)
         found = []
         for name, value in zip(self.names, self._values, strict=True):
@@ -125,12 +125,12 @@ class NamesGuard:
 
 
 def open_names(has: Mapping[str, Any]) -> set[str]:
-    """The names that code may ask for by a name that it computes: all but Python's own."""
+    """Return the names that code may read by a computed name: all but Python's own."""
     return {name for name in has if isinstance(name, str) and not name.startswith("__")}
 
 
 class ItemsGuard:
-    """Guards the items of a list, a dict, a set or a deque."""
+    """A guard of the items of a list, a dict, a set or a deque."""
 
     def __init__(self, owner: Any, path: str) -> None:
         self.owner = owner
@@ -139,12 +139,12 @@ class ItemsGuard:
         self.renew()
 
     def renew(self) -> None:
-        """Takes what is there now for what is to stay."""
+        """Take the present items as the items that must not change."""
         self._items = tuple(self.owner.values() if self._has_keys else self.owner)
         self._keys = tuple(self.owner) if self._has_keys else ()
 
     def holds(self) -> bool:
-        """Returns whether certainly nothing has changed."""
+        """Return whether certainly nothing has changed."""
         owner, items = self.owner, self._items
         if len(owner) != len(items):
             return False
@@ -155,7 +155,7 @@ class ItemsGuard:
         )
 
     def changes(self) -> list[Change]:
-        """The changes, if there are any."""
+        """Return the changes, if there are any."""
         owner, keys, items = self.owner, self._keys, self._items
         if len(owner) != len(items) or not all(map(_same, keys, owner)):
             whole = dict(zip(keys, items, strict=True)) if self._has_keys else items
@@ -172,12 +172,12 @@ _SAMPLES = 1 << 12
 
 
 class ArrayGuard:
-    """Guards the numbers of an array, which can be changed in place, by their checksum.
+    """A guard of an array's numbers, which can change in place, by their checksum.
 
     Attributes:
-        owner: The array; held, so that its identity stays its own.
-        path: How the cell reaches it.
-        whole: Whether all its numbers are compared, or only some thousands of them.
+        owner: The array. It is kept alive, so that no other object gets its id.
+        path: The expression by which the cell reaches the array.
+        whole: Whether all numbers are compared, or only some thousands of them.
     """
 
     def __init__(self, owner: np.ndarray[Any, Any], path: str, *, whole: bool) -> None:
@@ -187,18 +187,18 @@ class ArrayGuard:
         self.renew()
 
     def renew(self) -> None:
-        """Takes what is there now for what is to stay."""
+        """Take the present numbers as the numbers that must not change."""
         self._before = self._sum()
 
     def holds(self) -> bool:
-        """Returns whether nothing has changed."""
+        """Return whether nothing has changed."""
         return self._sum() == self._before
 
     def changes(self) -> list[Change]:
-        """The changes, if there are any."""
+        """Return the changes, if there are any."""
         if self.holds():
             return []
-        # Nothing keeps the former numbers.
+        # The former numbers are not kept.
         return [Change(f"`{self.path}`", self.owner, self.owner, items_entry(self.owner))]
 
     def _sum(self) -> tuple[Hashable, ...]:
@@ -211,7 +211,7 @@ class ArrayGuard:
 
 
 def items_entry(owner: Any) -> Hashable:
-    """Identifies a container's contents among what can change."""
+    """Return an identifier of a container's contents among the things that can change."""
     return (id(owner), "[]")
 
 
@@ -219,6 +219,6 @@ Guard = NamesGuard | ItemsGuard | ArrayGuard
 
 
 def attributes_of(owner: Any) -> Mapping[str, Any]:
-    """The attributes that an object, a class or a module has itself."""
+    """Return the attributes that an object, a class or a module has itself."""
     found: Mapping[str, Any] = attribute(owner, "__dict__", {})
     return found

@@ -1,4 +1,4 @@
-"""Measures an input pipeline alone, and sets it beside what a TPU takes."""
+"""Speed of an input pipeline alone, compared with the speed of a TPU."""
 
 from __future__ import annotations
 
@@ -27,13 +27,10 @@ from .pipeline_reading import read, repeated
 
 
 class MeasuringStopped(Stopped):
-    """An interrupt has ended measuring when the pipeline's own speed was known.
-
-    Args:
-        speed: What is known.
+    """The error of an interrupt that ended measuring when the pipeline's own speed was known.
 
     Attributes:
-        speed: The same.
+        speed: The results so far.
     """
 
     def __init__(self, speed: InputSpeed) -> None:
@@ -50,9 +47,9 @@ def input_speed(
 ) -> InputSpeed:
     """Measure how fast an input pipeline delivers, and compare it with a TPU's estimate.
 
-    The pipeline is read alone, on this machine's processors, after its first elements. Then
-    the stage that limits it is found, and changes are tried. It takes some seconds, and longer
-    where an element takes seconds; an interrupt ends it.
+    The pipeline is read alone, on this machine's processors, after its first elements. Then the
+    stage that limits the speed is found, and changes are tried. This takes some seconds, or longer
+    if an element takes seconds. An interrupt ends it.
 
     Example::
 
@@ -64,17 +61,17 @@ def input_speed(
             `keras.utils.PyDataset` or a list of batches. It is read from its start, and repeats.
         program: A program that was compiled with `speed=True`, or several; by default the
             latest.
-        seconds: How long the pipeline is measured; each change is tried for half of that.
+        seconds: How long the pipeline is measured. Each change is tried for half of this time.
         progress: Receives the name of each part that begins; by default a notebook's cell
             shows it.
 
     Returns:
-        The speed, what limits it and what helps.
+        The speed, its limit, and the changes that help.
 
     Raises:
-        CellError: It cannot be read more than once, or it has too few elements.
-        MeasuringStopped: An interrupt has ended it, and its `speed` has what is known.
-        Exception: What the pipeline raises.
+        CellError: The pipeline cannot be read more than once, or has too few elements.
+        MeasuringStopped: An interrupt ended the measurement; `speed` has the results so far.
+        Exception: Any error that the pipeline raises.
     """
     doing = ["reading the first elements"]
     with contextlib.ExitStack() as around:
@@ -102,10 +99,10 @@ def _publish(speed: InputSpeed) -> None:
 
 
 class _Measuring:
-    """A pipeline that is measured.
+    """The measurement of a pipeline.
 
     Attributes:
-        speed: What is known of it so far.
+        speed: The results so far.
     """
 
     def __init__(
@@ -116,7 +113,7 @@ class _Measuring:
         self.speed: InputSpeed | None = None
 
     def go(self, say: Callable[[str], None]) -> None:
-        """Measures its speed, then what limits it, then what helps."""
+        """Measure the pipeline's speed, then find its limit, then the changes that help."""
         source, pipeline = repeated(self._dataset), self._pipeline()
         batched = pipeline is None or pipeline.is_batched
         own = read(lambda: iter(source), self._seconds, batched=batched)
@@ -138,12 +135,12 @@ class _Measuring:
             speed = self.speed = dataclasses.replace(speed, changes=(*speed.changes, change))
 
     def _pipeline(self) -> Pipeline | None:
-        """The graph of a dataset; None where there is none."""
+        """Return the graph of a dataset; None if it has none."""
         if not isinstance(self._dataset, tf.data.Dataset):
             return None
         try:
             return Pipeline(self._dataset)
-        except (tf.errors.OpError, ValueError):  # it holds what cannot be serialized
+        except (tf.errors.OpError, ValueError):  # the graph holds objects that cannot be serialized
             return None
 
 
@@ -155,7 +152,7 @@ _COMPILE_BEFORE = (
 
 
 def needs(program: TpuProgram | TpuPrograms | None) -> Iterator[TpuNeed]:
-    """The examples a second that programs take, if they were compiled with their time."""
+    """Yield the examples a second that programs need, if they were compiled with their time."""
     for one in [program] if isinstance(program, TpuProgram) else program or ():
         if one.time is not None and one.examples:
             hosts = accelerator(one.tpu).num_hosts
@@ -164,7 +161,7 @@ def needs(program: TpuProgram | TpuPrograms | None) -> Iterator[TpuNeed]:
 
 
 def _stages(dataset: tf.data.Dataset, pipeline: Pipeline, seconds: float) -> Sequence[Stage]:
-    """The stages, the slowest first; none where tf.data has no statistics."""
+    """Return the stages, slowest first; nothing if tf.data has no statistics."""
     try:
         statistics = Statistics(dataset, pipeline.names())
         read(lambda: iter(statistics), seconds, batched=False)
@@ -174,10 +171,10 @@ def _stages(dataset: tf.data.Dataset, pipeline: Pipeline, seconds: float) -> Seq
 
 
 def limits(worked: Sequence[StageStatistics]) -> Sequence[Stage]:
-    """The stages by their time on their threads, the longest first.
+    """Return the stages by their time on their threads, the longest first.
 
     Args:
-        worked: The last stage first.
+        worked: The statistics of the stages, the last stage first.
     """
     delivered = max(worked[0].elements, 1) if worked else 1
     total = sum(one.seconds / one.workers for one in worked) or 1.0

@@ -1,6 +1,7 @@
-"""Calls of a Keras model's `fit`, `evaluate` or `predict`: the batch that they would run.
+"""Calls of a Keras model's `fit`, `evaluate` or `predict`, and the batch that they would run.
 
-Keras cuts arrays into batches of 32, or of what the call says. Only the shapes of a batch are made.
+Keras cuts arrays into batches of 32, or of the size in the call. Only the shapes of a batch are
+made.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ OF_ONE_BATCH = {"train_on_batch": "fit", "test_on_batch": "evaluate", "predict_o
 METHODS = frozenset({"fit", "evaluate", "predict", *OF_ONE_BATCH})
 
 _BATCH = 32
-"""Keras's own, where a call names none."""
+"""Keras's default, if a call names no batch size."""
 
 _LIBRARIES = frozenset({"keras", "tf_keras"})
 
 
 @dataclasses.dataclass(frozen=True)
 class KerasCall:
-    """A call of a model, as `tpunb.compile` takes it.
+    """A call of a model, in the form that `tpunb.compile` takes.
 
     Attributes:
         method: The model's `fit`, `evaluate` or `predict`.
-        batch: The parts of a batch that it would run, or a dataset.
+        batch: The parts of a batch that the call would run, or a dataset.
         notes: The parts of the call that are not in the program.
-        on_one_core: Whether Keras would run it on a single core.
+        on_one_core: Whether Keras would run the call on a single core.
     """
 
     method: Any
@@ -46,21 +47,21 @@ class KerasCall:
 
 
 def is_keras_method(called: Any) -> bool:
-    """Return whether this is a method of a Keras model that runs its step."""
+    """Return whether this is a method of a Keras model that runs the model's step."""
     name = getattr(called, "__name__", "")
     return isinstance(called, MethodType) and name in METHODS and model_of(called) is not None
 
 
 def keras_call(called: Any, args: Sequence[Any], named: Mapping[str, Any]) -> KerasCall | None:
-    """Return what a call of a model would run; None for a call of anything else.
+    """Return the parts that a call of a model would run; None if the call is not a model's.
 
     Args:
-        called: What is called.
-        args: The call's arguments.
-        named: Those by name.
+        called: The function or model that is called.
+        args: The call's positional arguments.
+        named: The call's keyword arguments.
 
     Raises:
-        CompileError: The call has no data, or is of a method that is the user's own.
+        CompileError: The call has no data, or the method is the user's own.
         TypeError: The method does not take the arguments.
     """
     if is_model(called):
@@ -88,7 +89,7 @@ def keras_call(called: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Ke
 
 
 def _forward(model: Any, args: Sequence[Any], named: Mapping[str, Any]) -> KerasCall:
-    """A model that is called with its inputs."""
+    """Return the call of a model that is called with its inputs."""
     if len(args) != 1 or any(value for value in named.values()):
         raise CompileError(
             "A call of a model is compiled for inference, with its inputs alone.",
@@ -104,7 +105,7 @@ class _KerasArguments:
     Args:
         model: The model.
         name: The method's name.
-        arguments: All that it takes, by name.
+        arguments: All arguments of the method, by their names.
     """
 
     def __init__(self, model: Any, name: str, arguments: Mapping[str, Any]) -> None:
@@ -114,7 +115,7 @@ class _KerasArguments:
         self._of_jax = is_of_jax(model)
 
     def call(self) -> KerasCall:
-        """The call as `tpunb.compile` takes it."""
+        """Return the call in the form that `tpunb.compile` takes."""
         if self._x is None:
             raise CompileError(
                 f"model.{self._name} is called without data.",
@@ -153,7 +154,7 @@ class _KerasArguments:
         return [self._x, self._y, self._weights]
 
     def _examples(self) -> int | None:
-        """The rows of the arrays; None where that is open."""
+        """Return the number of rows of the arrays; None if it is open."""
         rows = {array.shape[0] if len(array.shape) else None for array in _leaves(self._parts)}
         if len(rows) > 1:
             shapes = ", ".join(str(tuple(array.shape)) for array in _leaves(self._parts))
@@ -167,31 +168,31 @@ class _KerasArguments:
         return found if self._given["validation_data"] is not None else int(found * (1 - split))
 
     def _asked(self, examples: int | None) -> int:
-        """The size of a batch that the call asks for."""
+        """Return the batch size that the call asks for."""
         steps = self._given.get("steps_per_epoch") or self._given.get("steps")
         if size := self._given["batch_size"]:
             return int(size)
         return math.ceil(examples / steps) if steps and examples else _BATCH
 
     def _size(self, examples: int | None) -> int:
-        """The size of a batch, which has no more examples than there are."""
+        """Return the size of a batch, which is at most the number of examples."""
         asked = self._asked(examples)
         return asked if examples is None else min(asked, examples)
 
     def _sample_weights(self) -> Any:
-        """The weights of the examples, for each output of the model."""
+        """Return the weights of the examples, for each output of the model."""
         weights = self._weights
-        if self._given.get("class_weight") is not None:  # which Keras looks up for each example
+        if self._given.get("class_weight") is not None:  # Keras looks these up by example
             weights = np.broadcast_to(np.float32(1), next(_leaves(self._y)).shape[:1])
         if isinstance(self._y, (list, tuple, dict)) and hasattr(weights, "shape"):
             return _mapped(lambda _: weights, self._y)
         return weights
 
     def _spec(self, array: Any, size: int | None) -> Any:
-        """The shape of a batch of an array, with the type that Keras gives it."""
-        if not hasattr(array, "dtype"):  # a table of pandas
+        """Return the shape of a batch of an array, with the type that Keras gives it."""
+        if not hasattr(array, "dtype"):  # a pandas table
             array = np.asarray(array)
-        dtype = np.dtype(getattr(array.dtype, "as_numpy_dtype", array.dtype))  # TensorFlow's own
+        dtype = np.dtype(getattr(array.dtype, "as_numpy_dtype", array.dtype))  # a TensorFlow type
         name = dtype.name
         # Keras 3 takes a single batch as it is.
         if "float" in name and (self._name not in OF_ONE_BATCH or self._keras_name == "tf_keras"):
@@ -215,7 +216,7 @@ class _KerasArguments:
         return sys.modules[self._keras_name]
 
     def _dataset(self) -> Any:
-        """A dataset with the weights of classes."""
+        """Return the dataset with the class weights."""
         if self._given.get("class_weight") is None:
             return self._x
         import tensorflow as tf
@@ -224,10 +225,10 @@ class _KerasArguments:
         return self._x.map(lambda x, y: (x, y, tf.ones(tf.shape(tf.nest.flatten(y)[0])[:1], kind)))
 
     def _first_batch(self) -> _KerasArguments:
-        """The arguments of a call with the first batch of what gives batches.
+        """Return the arguments of a call with the first batch of an object that gives batches.
 
         Raises:
-            CompileError: It gives none, or it gives the first one only once.
+            CompileError: The object gives no batches, or gives the first batch only once.
         """
         of_one_batch = next(one for one, name in OF_ONE_BATCH.items() if name == self._name)
         if hasattr(self._x, "__getitem__") and not isinstance(self._x, (list, tuple, dict, str)):
@@ -238,7 +239,7 @@ class _KerasArguments:
                 fix=f"Take it yourself: end the cell with model.{of_one_batch}(*next(batches)).",
             )
         elif isinstance(self._x, Iterable) and not isinstance(self._x, (list, tuple, dict, str)):
-            first = next(iter(self._x))  # such as a loader of PyTorch
+            first = next(iter(self._x))  # for example a PyTorch loader
         else:
             raise CompileError(
                 f"model.{self._name} takes arrays, and not {_outline(self._x)}.",
@@ -266,7 +267,7 @@ class _KerasArguments:
 
 
 def _open_batches(batch: tuple[Any, ...], size: int | None) -> Any:
-    """A dataset of such batches, the last of which is smaller; nothing reads it."""
+    """Return a dataset of such batches, with a smaller last batch; nothing reads the dataset."""
     import tensorflow as tf
 
     alone = len(batch) == 1 and not isinstance(batch[0], (list, tuple))
@@ -279,7 +280,7 @@ def _open_batches(batch: tuple[Any, ...], size: int | None) -> Any:
 
 
 def _in_tuples(nest: Any) -> Any:
-    """A nest with tuples in the place of lists, which a dataset would take for tensors."""
+    """Return a nest with tuples instead of lists, which a dataset would convert to tensors."""
     if isinstance(nest, dict):
         return {name: _in_tuples(part) for name, part in nest.items()}
     return tuple(map(_in_tuples, nest)) if isinstance(nest, (list, tuple)) else nest
@@ -291,7 +292,7 @@ def _outline(value: Any) -> str:
 
 
 def _leaves(nest: Any) -> Iterator[Any]:
-    """The arrays in a nest of lists, tuples and dicts."""
+    """Yield the arrays in a nest of lists, tuples and dicts."""
     if isinstance(nest, dict):
         nest = list(nest.values())
     if isinstance(nest, (list, tuple)):
@@ -302,7 +303,7 @@ def _leaves(nest: Any) -> Iterator[Any]:
 
 
 def _mapped(fn: Callable[[Any], Any], nest: Any) -> Any:
-    """A nest of the same structure, of what a function makes of its arrays."""
+    """Return a nest of the same structure, with a function's result for each array."""
     if isinstance(nest, dict):
         return {name: _mapped(fn, part) for name, part in nest.items()}
     if isinstance(nest, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Follows a cell's flow of control: the names that it reads, binds and unbinds."""
+"""A cell's flow of control: the names that the cell reads, binds and unbinds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _SUPPRESSING = ("suppress", "raises", "assertRaises")
-"""Context managers after whose body not all is bound that it binds."""
+"""Context managers that suppress errors of their body, so that its names may stay unbound."""
 
 
 def in_scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Nodes with those under them, without what has names of its own."""
+    """Yield nodes and the nodes below them, but not nodes in scopes of their own."""
     waiting = [*nodes][::-1]
     while waiting:
         node = waiting.pop()
@@ -27,7 +27,7 @@ def in_scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def bound_in(nodes: Iterable[ast.AST]) -> list[str]:
-    """The names that some of the nodes may bind, in the order of their first binding."""
+    """Return the names that some of the nodes may bind, in the order of their first binding."""
     names: dict[str, None] = {}
     for node in in_scope(nodes):
         if isinstance(node, ast.alias):
@@ -41,7 +41,7 @@ def bound_in(nodes: Iterable[ast.AST]) -> list[str]:
 
 
 def unbound_in(nodes: Iterable[ast.AST]) -> set[str]:
-    """The names that some of the nodes may unbind."""
+    """Return the names that some of the nodes may unbind."""
     names = set()
     for node in in_scope(nodes):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del):
@@ -53,28 +53,28 @@ def unbound_in(nodes: Iterable[ast.AST]) -> set[str]:
 
 @dataclass(frozen=True)
 class Flow:
-    """The names that are bound at one point of the cell; `dead` where control never comes."""
+    """The names that are bound at one point of the cell; `dead` if control never reaches it."""
 
     must: frozenset[str] = frozenset()
     may: frozenset[str] = frozenset()
     dead: bool = False
 
     def bind(self, name: str) -> Flow:
-        """The same, after a name was bound."""
+        """Return the flow after a name was bound."""
         if name in self.must and name in self.may:
             return self
         return Flow(self.must | {name}, self.may | {name}, self.dead)
 
     def unbind(self, name: str) -> Flow:
-        """The same, after a name was deleted."""
+        """Return the flow after a name was deleted."""
         return Flow(self.must - {name}, self.may - {name}, self.dead)
 
     def end(self) -> Flow:
-        """The flow behind a statement that control does not pass."""
+        """Return the flow after a statement that control does not pass."""
         return Flow(may=self.may, dead=True)
 
     def unsure(self, nodes: Sequence[ast.AST]) -> Flow:
-        """The same, where any part of the nodes may have run."""
+        """Return the flow if any part of the nodes may have run."""
         return Flow(self.must - unbound_in(nodes), self.may.union(bound_in(nodes)), self.dead)
 
 
@@ -88,7 +88,7 @@ def join(*flows: Flow) -> Flow:
 
 
 class _Walker(ast.NodeVisitor):
-    """Follows the flow of control and keeps what is bound in `flow`."""
+    """A visitor that follows the flow of control and keeps the bound names in `flow`."""
 
     def __init__(self, *, in_class: bool = False) -> None:
         self._in_class = in_class
@@ -102,19 +102,19 @@ class _Walker(ast.NodeVisitor):
         self._jumps: list[tuple[list[Flow], list[Flow]]] = []
 
     def each(self, *nodes: ast.AST | None) -> None:
-        """Visits nodes in their order."""
+        """Visit nodes in their order."""
         for node in nodes:
             if node is not None:
                 self.visit(node)
 
     def _perhaps(self, *nodes: ast.AST | None) -> None:
-        """Visits what is not reached in every run."""
+        """Visit nodes that are not reached in every run."""
         certain, self._certain = self._certain, False
         self.each(*nodes)
         self._certain = certain
 
     def _aside(self, *nodes: ast.AST) -> None:
-        """Visits a part of an expression that may be skipped."""
+        """Visit a part of an expression that may be skipped."""
         before = self.flow
         self._perhaps(*nodes)
         self.flow = Flow(before.must, self.flow.may, before.dead)
@@ -206,7 +206,7 @@ class _Walker(ast.NodeVisitor):
         self._bind(node.name)
 
     def _hide_type_parameters(self, node: ast.FunctionDef | ast.ClassDef) -> frozenset[str]:
-        """Hides those of a definition (Python 3.12), which its head may read."""
+        """Hide the type parameters of a definition (Python 3.12), which its head may read."""
         hidden = self._hidden
         names = {parameter.name for parameter in getattr(node, "type_params", ())}
         self._hidden = hidden | names
@@ -222,7 +222,7 @@ class _Walker(ast.NodeVisitor):
         inside = _Walker(in_class=True)
         inside.each(*node.body)
         certain, before, self._certain = self._certain, self.flow, False
-        if self._in_class:  # whose names a class inside of it does not see
+        if self._in_class:  # a class inside another class does not see the outer class's names
             self.flow = Flow()
         for name, line in inside.reads.items():
             self._read(name, line)
@@ -230,11 +230,11 @@ class _Walker(ast.NodeVisitor):
         self._bind(node.name)
 
     def visit_TypeAlias(self, node: ast.AST) -> None:
-        # Python 3.12's `type X = ...`, whose value is evaluated on first use.
+        # Python 3.12 evaluates the value of `type X = ...` on its first use.
         self._bind(node.name.id)  # type: ignore[attr-defined]
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
-        operands: list[ast.expr] = []  # of a long sum, without recursion
+        operands: list[ast.expr] = []  # a long sum's operands, collected without recursion
         left: ast.expr = node
         while isinstance(left, ast.BinOp):
             operands.append(left.right)
@@ -267,7 +267,7 @@ class _Walker(ast.NodeVisitor):
             rest += [part.iter, *part.ifs]
         rest += [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         before = self.flow
-        if self._in_class:  # whose names its comprehensions do not see
+        if self._in_class:  # comprehensions in a class do not see the class's names
             self.flow = Flow()
         self._aside(*rest)
         self.flow = before if self._in_class else self.flow
@@ -300,13 +300,13 @@ class _Walker(ast.NodeVisitor):
         for manager in (item.context_expr for item in node.items):
             function = manager.func if isinstance(manager, ast.Call) else manager
             if getattr(function, "attr", getattr(function, "id", "")) in _SUPPRESSING:
-                # As after `try` with handlers that do nothing.
+                # The flow is the same as after a `try` whose handlers do nothing.
                 self.flow = join(self.flow, start.unsure(node.body))
 
     def _loop_end(self, node: ast.For | ast.While, done: list[Flow]) -> None:
-        """Visits a loop's body and `else`, and joins the ways out.
+        """Visit a loop's body and `else`, and join the ways out.
 
-        `done` are the places from where the loop may end by itself.
+        `done` has the flow at each place where the loop may end by itself.
         """
         self._jumps.append(([], []))
         end = self._branch(self.flow, *node.body)
@@ -381,13 +381,13 @@ class Names:
     Attributes:
         reads: Names that may be read before the cell assigns them, with the
             line of the first such read.
-        certain: The reads that happen in every run, of names that are surely
+        certain: The reads that happen in every run, of names that are certainly
             not assigned at that point.
         assigned: Names that may be bound when the cell ends, in the order of
             their first binding.
         definite: Names that are bound when the cell ends, in every run.
         passing: Names bound only as targets of `for`, `with` and the like.
-        bindings: In how many places each name is bound.
+        bindings: The number of places where each name is bound.
         unbound: Names that some `del` or `except` clause unbinds.
     """
 
@@ -401,11 +401,10 @@ class Names:
 
 
 def analyse(body: list[ast.stmt]) -> Names:
-    """Analyses the statements of a cell.
+    """Analyse the statements of a cell.
 
-    The bodies of functions and lambdas are not looked into: they run later,
-    when everything is assigned that ever will be. What is asynchronous has
-    been refused before.
+    The bodies of functions and lambdas are not examined. They run later, when all names are
+    assigned. Asynchronous code has been refused before.
     """
     walker = _Walker()
     walker.each(*body)

@@ -1,7 +1,7 @@
 """Lists, tuples and dicts of values, taken apart and put together again.
 
-`tf.nest` sorts the keys of a dict, which not all keys allow, and does not say
-how large a structure is before it has gone through all of it.
+`tf.nest` sorts the keys of a dict, which some keys do not allow. It also traverses a whole
+structure before it can tell the structure's size.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _DEEPEST = 50
 
 
 def is_nest(value: Any) -> bool:
-    """Returns whether a value is a list, a tuple or a dict."""
+    """Return whether a value is a list, a tuple or a dict."""
     return isinstance(value, (list, tuple, dict))
 
 
 def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
-    """The values inside of a nest, in order; of anything else, itself.
+    """Yield the values inside a nest, in order; for any other value, yield the value itself.
 
-    What is nested deeper than any sensible structure (one that contains
-    itself, above all) counts as a leaf.
+    A value that is nested too deep for any sensible structure counts as a leaf, above all if the
+    structure contains itself.
     """
     if not is_nest(value) or depth > _DEEPEST:
         yield value
@@ -40,13 +40,13 @@ def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def parts_of(value: Any) -> tuple[Any, ...]:
-    """The values of the replicas; of what is not a per-replica value, itself."""
+    """Return the values of the replicas; for any other value, return the value itself."""
     parts = getattr(value, "values", None)
     return parts if isinstance(parts, tuple) else (value,)
 
 
 def substitute(value: Any, replace: Callable[[Any], Any], depth: int = 0) -> Any:
-    """The same nest with every leaf replaced; lists and dicts are new objects."""
+    """Return the same nest with every leaf replaced; lists and dicts are new objects."""
     if not is_nest(value) or depth > _DEEPEST:
         return replace(value)
     if not isinstance(value, dict):
@@ -72,16 +72,16 @@ _HELPERS = (tf.GradientTape, tf.TensorArray, tf.autodiff.ForwardAccumulator)
 
 
 def is_composite(value: Any) -> bool:
-    """Returns whether a value is made of tensors that TensorFlow can take apart."""
-    # tf.nest would answer too, but it takes attrs classes and mappings apart as well.
+    """Return whether a value consists of tensors that TensorFlow can take apart."""
+    # tf.nest has a similar check, but it takes attrs classes and mappings apart as well.
     return isinstance(value, tf.__internal__.CompositeTensor)
 
 
 def stays_inside(value: Any) -> bool:
-    """Returns whether a value is a helper of the trace, which is not meant to come back.
+    """Return whether a value is a helper of the trace that cannot leave it.
 
-    Tapes, tensor arrays, iterators (`zip`, `map`, generators), and functions
-    that close over a tensor.
+    Such helpers are tapes, tensor arrays, iterators (`zip`, `map`, generators), and functions that
+    close over a tensor.
     """
     if isinstance(value, _HELPERS):
         return True
@@ -92,9 +92,9 @@ def stays_inside(value: Any) -> bool:
 
 
 def holds_symbolic(value: Any) -> bool:
-    """Returns whether a tensor of a graph can be reached from a value."""
+    """Return whether a tensor of a graph can be reached from a value."""
     waiting, seen = [value], {id(value)}
-    kept: list[Any] = []  # so that no id is used twice while this runs
+    kept: list[Any] = []  # kept alive, so that no id is used twice during the search
     while waiting and len(kept) < _MOST:
         current = waiting.pop()
         kept.append(current)

@@ -1,7 +1,7 @@
 """Batches of a cell whose size is not fixed, which a TPU gets as bounded sizes.
 
-A step that is made alone gets a batch that has been read, with its sizes. In a loop of steps, which
-a TPU makes in one call, the sizes are those of the dataset's type.
+A single step gets a batch that has been read, with its sizes. In a loop of steps, which a TPU runs
+in one call, the sizes are the sizes in the dataset's type.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .step_loop import bound_to
 
 
 def silent() -> contextlib.AbstractContextManager[Any]:
-    """Return a context for a second trace of a cell: its output was shown in the first."""
+    """Return a context for a second trace of a cell, whose output the first trace has shown."""
     return contextlib.redirect_stdout(io.StringIO())
 
 
@@ -40,7 +40,7 @@ def open_batch(batches: Batches | None, names: Sequence[str]) -> Mapping[str, Se
 
 
 def opened(captured: Captured, types: Mapping[str, Sequence[Any]]) -> list[Any]:
-    """Return the arguments of a cell, with types of sizes that are not fixed for the batch."""
+    """Return a cell's arguments, with types of open sizes for the arguments of the batch."""
     left = {name: iter(parts) for name, parts in types.items()}
 
     def of_type(owner: str, argument: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Makes a cell's optimizers ready, and refuses models that the cell cannot train."""
+"""Preparation of a cell's optimizers, and refusal of models that the cell cannot train."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .code_names import value_of
 from .source import CellSource, StepSource
 
 _APPLIES = {"apply_gradients": 0, "apply": 1, "minimize": 1}
-"""The methods that apply gradients, with the place of the argument that names the variables."""
+"""The methods that apply gradients, with the position of the argument that names the variables."""
 
 
 def make_ready(
     cell: StepSource, captured: Captured, namespace: dict[str, Any], strategy: Any
 ) -> None:
-    """Builds optimizers that are not built, where the replicas' variables belong.
+    """Build optimizers that are not built, in the scope where the replicas' variables belong.
 
     Raises:
-        CellError: Variables of what the cell trains were made outside of the scope.
+        CellError: Variables that the cell trains were made outside the scope.
     """
     taken = {**captured.read, **captured.closed}
     optimizers = {
@@ -47,10 +47,10 @@ def make_ready(
         _refuse_outside(name, _variables(optimizer, "variables"), strategy)
     distinct = {id(model): model for model in models.values()}
     for name, optimizer in optimizers.items():
-        if getattr(optimizer, "built", True) and getattr(optimizer, "_built", True):  # tf_keras's
+        if getattr(optimizer, "built", True) and getattr(optimizer, "_built", True):  # tf_keras
             continue
         variables = _trained(cell, name, namespace)
-        if not variables and len(distinct) == 1:  # else it is not sure which these are
+        if not variables and len(distinct) == 1:  # otherwise the variables are not certain
             variables = _variables(next(iter(distinct.values())), "trainable_variables")
         if variables:
             with strategy.scope():
@@ -60,7 +60,7 @@ def make_ready(
 def _variables(owner: Any, name: str) -> list[Any]:
     try:
         return list(getattr(owner, name))
-    except (AttributeError, TypeError, ValueError):  # not built yet, or none of its own
+    except (AttributeError, TypeError, ValueError):  # not built yet, or no variables of its own
         return []
 
 
@@ -81,7 +81,7 @@ def _refuse_outside(name: str, variables: list[Any], strategy: Any) -> None:
 
 
 def _trained(cell: StepSource, optimizer: str, namespace: dict[str, Any]) -> list[Any]:
-    """The variables that the cell names where it applies gradients."""
+    """Return the variables that the cell names where it applies gradients."""
     assigned = {
         node.targets[0].id: node.value
         for node in cell.nodes
@@ -95,8 +95,8 @@ def _trained(cell: StepSource, optimizer: str, namespace: dict[str, Any]) -> lis
             continue
         named = call.args[place]
         if isinstance(named, ast.Call) and ast.unparse(named.func) == "zip":
-            named = named.args[-1]  # of zip(gradients, variables)
-        if isinstance(named, ast.Name):  # what the cell itself assigns, followed once
+            named = named.args[-1]  # the variables in zip(gradients, variables)
+        if isinstance(named, ast.Name):  # follow a name that the cell itself assigns once
             named = assigned.get(named.id, named)
         found = value_of(named, namespace)
         if isinstance(found, list | tuple):
@@ -105,7 +105,7 @@ def _trained(cell: StepSource, optimizer: str, namespace: dict[str, Any]) -> lis
 
 
 def is_step_counter(value: Any, cell: StepSource, namespace: Mapping[str, Any]) -> bool:
-    """Returns whether a cell's last value is only the optimizer's count of its steps.
+    """Return whether a cell's last value is only the optimizer's count of its steps.
 
     `apply_gradients` returns it. Keras 3 returns the variable `iterations`, and tf_keras a tensor
     that was read from it. A cell that ends with `optimizer.iterations` itself asks for it.

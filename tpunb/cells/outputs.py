@@ -1,7 +1,7 @@
-"""Records, while a cell is traced, what it leaves behind.
+"""Record of the results that a cell leaves behind, written while the cell is traced.
 
-The traced function returns tensors only. What they are to the notebook, and
-the Python values beside them, is kept in an `OutputRecord`.
+The traced function returns tensors only. An `OutputRecord` keeps their meaning in the notebook, and
+the Python values beside them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NUMBERS = (int, float, complex, bool, np.ndarray, np.generic)
 
 @dataclass(frozen=True)
 class Slot:
-    """Stands for the n-th tensor that the traced function returns."""
+    """A placeholder for the n-th tensor that the traced function returns."""
 
     index: int
 
@@ -43,10 +43,10 @@ class OutputRecord:
         nests: By name, a slot, or a nest with slots.
         plain: By name, a Python value, the same on every replica.
         withheld: Names that do not come back.
-        conditional: Values of names that are assigned in branches and loops over tensors
-            alone, by name; they are among the withheld.
+        conditional: Values of names that are assigned only in branches and loops over tensors,
+            by name; these names are among the withheld.
         graph: The replica function's graph.
-        places: For each slot, which of the traced function's outputs it is.
+        places: For each slot, its position among the traced function's outputs.
     """
 
     nests: dict[str, Any] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class OutputRecord:
     places: list[int] = field(default_factory=list)
 
     def values(self, outputs: list[Any]) -> dict[str, Any]:
-        """The values by name, given what the traced function returned."""
+        """Return the values by name, from the outputs of the traced function."""
 
         def fill(leaf: Any) -> Any:
             return outputs[self.places[leaf.index]] if type(leaf) is Slot else leaf
@@ -66,18 +66,18 @@ class OutputRecord:
         return {**self.plain, **values}
 
     def filled(self, name: str, tensors: list[Any]) -> Any:
-        """A name's nest with tensors for its slots."""
+        """Return a name's nest with tensors for its slots."""
         each = iter(tensors)
         return substitute(self.nests[name], lambda leaf: next(each) if type(leaf) is Slot else leaf)
 
     def slots(self, name: str) -> list[int]:
-        """The places of a name's tensors among the outputs."""
+        """Return the positions of a name's tensors among the outputs."""
         found = leaves(self.nests.get(name))
         return [leaf.index for leaf in found if type(leaf) is Slot]
 
 
 class OutputRecorder:
-    """Records one replica's trace; the generated function calls `note` and `finish`."""
+    """The recorder of one replica's trace; the generated function calls `note` and `finish`."""
 
     def __init__(
         self,
@@ -96,15 +96,15 @@ class OutputRecorder:
 
     @_unconverted
     def note(self, name: str, value: Any) -> None:
-        """Notes a name's value where it is assigned."""
+        """Note a name's value where it is assigned."""
         self._noted[name] = (value, tf.compat.v1.get_default_graph())
 
     @_unconverted
     def finish(self, direct: Mapping[str, Any], last: Any) -> tuple[Any, ...]:
-        """Records all values at the end, and returns the tensors among them."""
+        """Record all values at the end, and return the tensors among them."""
         self._check()
         self.record.graph = tf.compat.v1.get_default_graph()
-        # Of the notes, those made outside of loops and branches over tensors.
+        # Keep only the notes that were made outside loops and branches over tensors.
         here = self.record.graph
         noted = {name: value for name, (value, graph) in self._noted.items() if graph is here}
         values = {**noted, **direct}
@@ -147,19 +147,19 @@ class OutputRecorder:
     def _slot(self, name: str, leaf: Any) -> Any:
         if not _is_dynamic(leaf):
             return _without_symbols(name, leaf)
-        # A tensor that is only passed through is one object for all replicas, which
-        # a strategy then does not wrap as per-replica values.
+        # A tensor that is only passed through is one object for all replicas. A strategy does not
+        # wrap such an object as per-replica values.
         self._tensors.append(tf.identity(leaf))
         return Slot(len(self._tensors) - 1)
 
     def _define(self) -> None:
-        """Defines the cell's functions and classes in the notebook's namespace.
+        """Define the cell's functions and classes in the notebook's namespace.
 
-        The ones in the trace are AutoGraph's; the notebook gets Python's own, whose
-        globals are the notebook's.
+        The definitions in the trace are AutoGraph's. The notebook gets Python's own, whose globals
+        are the notebook's.
         """
         definitions, assigned = self._cell.definitions, set(self._cell.names.assigned)
-        # Names that a function must not read if it is to work in the notebook.
+        # A function must not read these names if it is to work in the notebook.
         unbound = (assigned | set(PROVIDED)) - self.record.plain.keys() - definitions.keys()
         before = -1
         while before != len(unbound):
@@ -172,10 +172,10 @@ class OutputRecorder:
 
 
 def without_repeats(values: list[Any]) -> tuple[list[Any], list[int]]:
-    """Values without those that stand there twice, and for each its place among them.
+    """Return values without repetitions, and each value's position among those that remain.
 
-    The last line often names what the cell has just assigned. Handing a tensor
-    from the cores to the notebook costs a tenth of a millisecond.
+    The last line often names values that the cell has just assigned. It costs a tenth of a
+    millisecond to fetch a tensor from the cores to the notebook.
     """
     found: dict[tuple[int, ...], int] = {}
     once: list[Any] = []
@@ -192,7 +192,7 @@ def without_repeats(values: list[Any]) -> tuple[list[Any], list[int]]:
 def _executed(
     definitions: Mapping[str, Any], namespace: dict[str, Any], values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Executes definitions among the notebook's names and leaves these as they were.
+    """Execute definitions among the notebook's names, and leave these names as they were.
 
     The heads of definitions and the bodies of classes may read the cell's other `values`.
     Definitions that need a name that does not exist are left out.
@@ -217,17 +217,17 @@ def _executed(
 
 
 def _is_dynamic(leaf: Any) -> bool:
-    """Returns whether a leaf is computed again in every run."""
+    """Return whether a leaf is computed again in every run."""
     if isinstance(leaf, tf.Variable):
         return False
     return isinstance(leaf, tf.Tensor) or is_composite(leaf)
 
 
 def _settled(leaf: Any) -> Any:
-    """The value behind an operation's handle: None, or the value just written."""
+    """Return the value behind an operation's handle: None, or the value just written."""
     if isinstance(leaf, tf.Operation):
         return None
-    if type(leaf).__name__ == "_UnreadVariable":  # what assign() returns in a graph
+    if type(leaf).__name__ == "_UnreadVariable":  # the type that assign() returns in a graph
         return tf.convert_to_tensor(leaf)
     return leaf
 
@@ -237,7 +237,7 @@ def _label(name: str) -> str:
 
 
 def _number(name: str, leaf: Any) -> Any:
-    """A leaf as a tensor, for names that are reduced or gathered."""
+    """Return a leaf as a tensor, for names that are reduced or gathered."""
     if _is_dynamic(leaf) or isinstance(leaf, (*_NUMBERS, tf.Variable)):
         return leaf if _is_dynamic(leaf) else tf.convert_to_tensor(leaf)
     raise CellError(
@@ -257,7 +257,7 @@ def _without_symbols(name: str, value: Any) -> Any:
 
 
 def refuse_change(name: str, before: list[Any], after: list[Any]) -> None:
-    """Refuses a nest of tensors whose leaves a trace has replaced."""
+    """Refuse a nest of tensors whose leaves a trace has replaced."""
     if len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True)):
         return
     raise CellError(
@@ -267,7 +267,7 @@ def refuse_change(name: str, before: list[Any], after: list[Any]) -> None:
 
 
 def refuse_symbols(name: str, container: Any) -> None:
-    """Refuses a list or dict of the notebook's that holds tensors of a trace."""
+    """Refuse a list or dict of the notebook that holds tensors of a trace."""
     if holds_symbolic(container):
         raise CellError(
             f"The cell puts a tensor of the replicas into `{name}`, which belongs to the notebook.",

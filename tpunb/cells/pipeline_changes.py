@@ -1,4 +1,4 @@
-"""Changes of an input pipeline that may make it faster: tried where a copy of it has them."""
+"""Changes of an input pipeline that may make it faster, tried on a copy of the pipeline."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _OF_MEMORY = 0.5
 """The part of the available memory that a cache may take."""
 
 _MOST_CACHED = 8
-"""Elements that are held to try a cache."""
+"""The largest number of elements that are held to try a cache."""
 
 _SLOW = 0.1
-"""The share of the time from which on other code for a stage is worth a word."""
+"""The smallest share of the time at which a stage gets advice on other code."""
 
 _GENERATORS = frozenset({"from_generator", "flat_map(flat_map_fn)"})
 """The stages of `Dataset.from_generator`."""
@@ -39,13 +39,13 @@ def changes(
 
     Args:
         dataset: The pipeline.
-        pipeline: Its graph.
-        own: Its speed as it is.
-        stages: Its stages, the slowest first.
+        pipeline: The pipeline's graph.
+        own: The speed of the unchanged pipeline.
+        stages: The pipeline's stages, the slowest first.
         seconds: How long a change is tried.
 
     Yields:
-        Each when it is tried, and at the end those that only its author can try.
+        Each change when it is tried, and at the end the changes that only the author can try.
     """
     trials = _Trials(dataset, own, seconds)
     gain = trials.gain
@@ -60,28 +60,29 @@ def changes(
 
 
 class _Trials:
-    """Measures changed pipelines beside the pipeline as it is.
+    """Measurements of changed pipelines beside the unchanged pipeline.
 
     Args:
         dataset: The pipeline.
-        own: Its speed.
-        seconds: How long each is measured.
+        own: The pipeline's speed.
+        seconds: How long each changed pipeline is measured.
     """
 
     def __init__(self, dataset: tf.data.Dataset, own: Measured, seconds: float) -> None:
         self._dataset, self._own, self._seconds = dataset, own, seconds
 
     def gain(self, changed: Any, skip: int = 1) -> float | None:
-        """The speed of a changed pipeline as a multiple of the pipeline's own.
+        """Return the speed of a changed pipeline as a multiple of the pipeline's own.
 
-        What seems to help is measured again, and beside it the pipeline as it is: other programs
-        on the machine make one of two measurements slower. The smaller gain counts.
+        A change that seems to help is measured again, together with the unchanged pipeline, because
+        other programs on the machine may slow down one of two measurements. The smaller gain
+        counts.
         """
         try:
             gain = self._speed(changed, skip) / self._own.elements_per_second
             if gain >= HELPS:
                 gain = min(gain, self._speed(changed, skip) / self._speed(_endless(self._dataset)))
-        except tf.errors.OpError:  # a copy of its graph lacks what the pipeline itself has
+        except tf.errors.OpError:  # the graph's copy lacks objects of the pipeline
             return None
         return gain
 
@@ -123,7 +124,7 @@ def _cached(
     seconds: float,
     gain: Callable[..., float | None],
 ) -> Iterator[Change]:
-    """A cache as the last stage, tried with a few elements."""
+    """Try a cache as the last stage, with a few elements."""
     cached = any(operation.startswith("Cache") for operation in pipeline.operations)
     count = int(dataset.cardinality())
     if cached or count == tf.data.INFINITE_CARDINALITY:
@@ -144,7 +145,7 @@ def _cached(
 
 
 def _bytes(element_spec: Any) -> int | None:
-    """The bytes of an element; None where its size is not known."""
+    """Return the bytes of an element; None if its size is not known."""
     total = 0
     for spec in tf.nest.flatten(element_spec):
         if not isinstance(spec, tf.TensorSpec) or not spec.shape.is_fully_defined():
@@ -154,7 +155,7 @@ def _bytes(element_spec: Any) -> int | None:
 
 
 def untried(pipeline: Pipeline, stages: Sequence[Stage]) -> Iterator[Change]:
-    """Changes that take other code, of stages that take a part of the time."""
+    """Yield changes that need other code, for stages that take a part of the time."""
     slow = {stage.name for stage in stages if stage.share >= _SLOW}
 
     def takes_time(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Reads an input pipeline and counts what it delivers, where an interrupt ends it."""
+"""Reading of an input pipeline that counts the delivered elements, and that an interrupt ends."""
 
 from __future__ import annotations
 
@@ -14,32 +14,26 @@ import tensorflow as tf
 from ..errors import CellError
 
 _LOOK = 0.1
-"""Seconds between two looks at a pipeline that is read in another thread."""
+"""Seconds between two checks of a pipeline that is read in another thread."""
 
 _WARM_UP = 0.25
-"""The part of the measured time for which a pipeline is read before: its buffers fill."""
+"""The part of the measured time for which a pipeline is read first, so that its buffers fill."""
 
 
 _ENOUGH = 5
-"""Elements that tell a speed: fewer may come in a burst, out of a buffer."""
+"""Elements that are enough to measure a speed: fewer may come in a burst, out of a buffer."""
 
 _PATIENCE = 4.0
-"""The measured times after which a single element has to do."""
+"""The multiple of the measured time after which a single element is enough."""
 
 
 _TO_END = 2.0
-"""Seconds that an iterator has to end before the next one is measured."""
+"""Seconds that an iterator has to end before the next pipeline is measured."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """A part of a pipeline's elements, as it was read.
-
-    Attributes:
-        elements: How many there were.
-        examples: How many examples they held.
-        seconds: How long it took to read them.
-    """
+    """The counts of a part of a pipeline's elements, and the time that it took to read them."""
 
     elements: int
     examples: int
@@ -47,12 +41,12 @@ class Measured:
 
     @property
     def elements_per_second(self) -> float:
-        """Its speed."""
+        """The speed in elements a second."""
         return self.elements / self.seconds
 
     @property
     def examples_per_second(self) -> float:
-        """Its speed in examples."""
+        """The speed in examples a second."""
         return self.examples / self.seconds
 
 
@@ -67,13 +61,13 @@ def read(
 
     Args:
         start: Makes the iterator.
-        seconds: How long it is measured.
+        seconds: How long the pipeline is measured.
         batched: Whether an element is a batch of examples.
-        skip: How many elements, at least, are read before.
+        skip: The smallest number of elements that are read before the measurement.
 
     Raises:
         CellError: There are too few elements.
-        Exception: What the pipeline raises.
+        Exception: Any error that the pipeline raises.
     """
     reading = _Reading(start, batched=batched)
     try:
@@ -92,16 +86,16 @@ def read(
         came = reading.came[first - 1 :]
     finally:
         reading.stop.set()
-    reading.ended.wait(_TO_END)  # what reads ahead would slow down the next one
+    reading.ended.wait(_TO_END)  # reading ahead would slow down the next pipeline
     taken = max(came[-1][0] - came[0][0], 1e-9)
     return Measured(len(came) - 1, sum(size for _, size in came[1:]), taken)
 
 
 class _Reading:
-    """A pipeline that another thread reads: an interrupt reaches no thread that is in C.
+    """A pipeline that another thread reads, because an interrupt reaches no thread that runs C.
 
-    That thread alone holds the iterator, because the end of an iterator can take a minute: the
-    thread in which tf.data tunes it sleeps between two looks.
+    Only that thread holds the iterator, because the end of an iterator can take a minute: the
+    thread in which tf.data tunes the iterator sleeps between two checks.
 
     Attributes:
         came: When each element came, and how many examples it held.
@@ -118,11 +112,11 @@ class _Reading:
 
     @property
     def count(self) -> int:
-        """How many elements came so far."""
+        """The number of elements so far."""
         return len(self.came)
 
     def wait(self, done: Callable[[], bool]) -> None:
-        """Waits until something is so; raises what ends the pipeline before."""
+        """Wait until a condition is true; raise the error that ends the pipeline before."""
         while not done():
             if self.ended.wait(_LOOK) and not done():
                 raise self._error or CellError(
@@ -133,20 +127,20 @@ class _Reading:
             raise self._error
 
     def wait_until(self, end: float) -> None:
-        """Waits until a time, by `time.monotonic`, or until the pipeline ends."""
+        """Wait until a time, by `time.monotonic`, or until the pipeline ends."""
         while (left := end - time.monotonic()) > 0 and not self.ended.wait(min(left, _LOOK)):
             pass
 
     def _read(self) -> None:
         try:
             self._read_all()
-        except BaseException as error:  # the thread that waits raises it
+        except BaseException as error:  # the waiting thread raises it
             self._error = error
         finally:
             self.ended.set()
 
     def _read_all(self) -> None:
-        """Reads until it is stopped; the iterator ends with this call."""
+        """Read until `stop` is set; the iterator ends with this call."""
         for element in self._start():
             self.came.append((time.monotonic(), size_of(element) if self._batched else 1))
             if self.stop.is_set():
@@ -154,7 +148,7 @@ class _Reading:
 
 
 def size_of(element: Any) -> int:
-    """Return the number of examples in a batch: 1 where it has no size."""
+    """Return the number of examples in a batch: 1 if it has no size."""
     first = next(iter(tf.nest.flatten(element)), None)
     if isinstance(first, tf.RaggedTensor):
         return int(first.nrows())
@@ -165,10 +159,10 @@ def size_of(element: Any) -> int:
 
 
 def repeated(source: Any) -> Iterable[Any]:
-    """Return what begins again when it ends.
+    """Return an iterable that begins again when it ends.
 
     Raises:
-        CellError: It cannot be read from its start again.
+        CellError: The source cannot be read from its start again.
     """
     if isinstance(source, tf.data.Dataset):
         endless = source.cardinality() == tf.data.INFINITE_CARDINALITY
@@ -194,8 +188,8 @@ def repeated(source: Any) -> Iterable[Any]:
 
 
 def is_in_memory(source: Any) -> bool:
-    """Return whether a source is an array, or a tuple or dict of arrays, as a `-d` may name."""
-    if isinstance(source, list):  # of batches
+    """Return whether `-d` may name this source: an array, or a tuple or dict of arrays."""
+    if isinstance(source, list):  # a list of batches
         return False
     found = tf.nest.flatten(source)
     return bool(found) and all(isinstance(leaf, (np.ndarray, tf.Tensor)) for leaf in found)

@@ -1,8 +1,8 @@
-"""Collects what the replicas print, and shows it replica by replica.
+"""Output that the replicas print, collected and shown replica by replica.
 
-A tensor has no value while a cell is traced, so that Python's `print` would show its name
-once. On a virtual TPU `print` and `tf.print` write the values of every replica instead,
-which the host does: on a TPU that takes soft placement or outside compilation.
+A tensor has no value while a cell is traced, so Python's `print` would show its name once. On a
+virtual TPU `print` and `tf.print` write the values of every replica instead. The host writes them.
+A real TPU needs soft placement or outside compilation for this.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from tpunb.virtual.graph.tensorflow_graphs import (
 from tpunb.virtual.strategy import VirtualTPU
 from tpunb.virtual.strict.examination import is_observed
 
-_MOST_LINES, _FEWEST_LINES = 500, 5  # of all replicas, and of each whatever their number
+_MOST_LINES, _FEWEST_LINES = 500, 5  # of all replicas together; at least of each replica
 _MOST_LETTERS = 1_000_000
-_SUMMARIZED = 3  # elements at each end, as `tf.print` has it
+_SUMMARIZED = 3  # elements at each end, the default of `tf.print`
 _SYMBOLIC = re.compile(r'\bTensor\("[^"]*", shape=')
 _ON_A_TPU = "On a TPU, printing needs tf.config.set_soft_device_placement(True), and is slow."
 _ON_A_POD = (
@@ -50,11 +50,11 @@ _unconverted = tf.autograph.experimental.do_not_convert
 
 
 class Printer:
-    """Collects what the replicas of a virtual TPU print, and shows it grouped by replica.
+    """Collector of the text that a virtual TPU's replicas print, shown grouped by replica.
 
     Args:
-        strategy: The strategy; on any other, nothing is collected.
-        lines: Gives the output of workers that were started here. Replicas in other workers
+        strategy: The strategy. Only a virtual TPU's output is collected.
+        lines: Returns the output of workers that this process started. Replicas in other workers
             print where they run, and a line says so.
     """
 
@@ -72,13 +72,13 @@ class Printer:
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
-        """While a replica function is traced inside, what it prints is collected when it runs."""
+        """Collect the output of a replica function that is traced inside, when it runs."""
         if is_observed() or not (self._collects or self._is_out_of_reach):
             yield
             return
         python, tensorflow = builtins.print, tf.print
         builtins.print = _unconverted(self._python(python))
-        if self._collects or tf.config.get_soft_device_placement():  # else a Pod refuses it
+        if self._collects or tf.config.get_soft_device_placement():  # otherwise a Pod refuses it
             tf.print = _unconverted(self._tensorflow(tensorflow))
         self._prints = False
         try:
@@ -89,7 +89,7 @@ class Printer:
             _in_order(tf.compat.v1.get_default_graph())
 
     def show(self) -> None:
-        """Writes what was collected to the standard output, and forgets it."""
+        """Write the collected text to the standard output, and forget it."""
         if self._elsewhere is not None:
             self._elsewhere.receive()
         with self._lock:
@@ -108,7 +108,7 @@ class Printer:
             sys.stdout.write("".join(f"{line}\n" for line in lines))
 
     def _python(self, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        """The function that replaces `print`."""
+        """Return the function that replaces `print`."""
 
         def show(*values: Any, **options: Any) -> None:
             mine = options.get("file") in (None, sys.stdout, sys.stderr) and _in_a_replica()
@@ -124,7 +124,7 @@ class Printer:
         return show
 
     def _tensorflow(self, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        """The function that replaces `tf.print`."""
+        """Return the function that replaces `tf.print`."""
 
         def show(*values: Any, **options: Any) -> Any:
             stream = options.get("output_stream", sys.stderr)
@@ -139,8 +139,8 @@ class Printer:
         return show
 
     def _add(self, values: Any, sep: str, end: str, extent: Extent) -> Any:
-        """Adds the operation to the graph that is being built."""
-        if self._is_out_of_reach:  # this process's Python cannot be called from there
+        """Add the operation to the graph that is being built."""
+        if self._is_out_of_reach:  # a Pod's worker cannot call this process's Python
             return self._say_where()
         flat = tf.nest.flatten(values)
         places = [place for place, value in enumerate(flat) if _has_no_value(value)]
@@ -159,7 +159,8 @@ class Printer:
                 self._letters += len(text)
                 self._texts.setdefault(int(replica), []).append(text[: max(0, room)])
 
-        # Without the tensors: the graph is not to live as long as the operation's function.
+        # Leave out the tensors, so that the graph does not live as long as the operation's
+        # function.
         flat_values = [None if place in places else value for place, value in enumerate(flat)]
         values_shape = tf.nest.map_structure(lambda _: 0, values)
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
@@ -179,7 +180,7 @@ class Printer:
 
 
 class _Shown(str):
-    """Text that shows as it is inside of lists as well."""
+    """Text that is shown without quotes, also inside lists."""
 
     __slots__ = ()
 
@@ -188,13 +189,13 @@ class _Shown(str):
 
 
 def _in_order(graph: Any) -> None:
-    """Makes the operations of a replica function that print wait for each other.
+    """Make the printing operations of a replica function run in their order.
 
-    TensorFlow orders them in ordinary graphs alone, and in those of loops and branches.
+    TensorFlow orders them only in ordinary graphs, and in the graphs of loops and branches.
     """
     before = None
     for operation in graph.get_operations():
-        # What it calls may print, as far as can be seen.
+        # The called functions may print too, as far as the graph shows.
         prints = OUTSIDE in operation.node_def.attr or operation.type in CONTROL_FLOW | CALLS
         if prints and is_stateful(operation):
             if before is not None:
@@ -203,7 +204,7 @@ def _in_order(graph: Any) -> None:
 
 
 def _has_no_value(leaf: Any) -> bool:
-    """Returns whether a leaf is a tensor, or a variable, whose value comes when the cell runs."""
+    """Return whether a leaf is a tensor or a variable that gets its value when the cell runs."""
     return tf.is_symbolic_tensor(leaf) or isinstance(leaf, tf.Variable)
 
 
@@ -212,18 +213,18 @@ def _in_a_replica() -> bool:
 
 
 Lines = Callable[[], Iterable[str]]
-"""Gives the lines that the workers have written since it was last called."""
+"""Returns the lines that the workers have written since the last call."""
 
 _MARK = "tpunb-print"
 
 
 @dataclasses.dataclass(frozen=True)
 class Extent:
-    """The part of an array that is shown, as NumPy counts it.
+    """The part of an array that is shown, by the rules of NumPy.
 
     Attributes:
-        threshold: Up to how many elements all are.
-        edge: Of more, how many at each end of each axis.
+        threshold: The largest number of elements of an array that is shown completely.
+        edge: The number of elements at each end of each axis that a larger array shows.
     """
 
     threshold: int
@@ -241,14 +242,14 @@ class Extent:
         return cls(sys.maxsize if summarize < 0 else 2 * summarize, abs(summarize))
 
     def text(self, value: Any, size: int | None = None) -> str:
-        """The text of an array, number or text; `size` counts the elements before any were cut."""
+        """Return the text of an array, number or text; `size` counts the elements before a cut."""
         if not isinstance(value, np.ndarray) or not value.ndim:
             return str(value)
         cut = (value.size if size is None else size) > self.threshold
         return np.array2string(value, threshold=0 if cut else sys.maxsize, edgeitems=self.edge)
 
     def ends(self, tensor: tf.Tensor) -> tf.Tensor:
-        """A tensor without the elements that are not shown, but one for each gap."""
+        """Return a tensor without the hidden elements, except one element for each gap."""
         if tensor.shape.rank is None or self.threshold == sys.maxsize:
             return tensor
         most = 2 * self.edge + 1
@@ -273,7 +274,7 @@ class Elsewhere:
     def write(
         self, replica: tf.Tensor, tensors: Sequence[tf.Tensor], extent: Extent, show: Any
     ) -> None:
-        """Adds what writes the values to the graph in the making; `show` gets what arrives."""
+        """Add operations that write the values to the graph; `show` gets the values that arrive."""
         self._shows.append(show)
         graph = tf.compat.v1.get_default_graph()
         with attributes_of_new(graph, {OUTSIDE: AttrValue(s=b"print")}):
@@ -284,7 +285,7 @@ class Elsewhere:
             tf.raw_ops.PrintV2(input=tf.strings.join(parts, " "), output_stream="stdout", end="\n")
 
     def receive(self) -> None:
-        """Shows what has arrived."""
+        """Show the values that have arrived."""
         for line in self._lines():
             mark, *fields = line.split(" ")
             if mark == _MARK:
@@ -293,5 +294,5 @@ class Elsewhere:
                 for text in values[1::2]:
                     encoded = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
                     found = tf.make_ndarray(tf.make_tensor_proto(0).FromString(encoded))
-                    arrays.append(found[()])  # no array where it has no axes
+                    arrays.append(found[()])  # without axes, a number and not an array
                 self._shows[int(site)](int(replica), *arrays, sizes=sizes)

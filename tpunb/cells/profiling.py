@@ -1,4 +1,4 @@
-"""Records with TensorFlow's profiler, and reads what it has recorded."""
+"""Recording with TensorFlow's profiler, and reading of the recorded profile."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _RECORDINGS = "plugins/profile/*/*.xplane.pb"
 
 
 class ProfileError(TpunbError, RuntimeError):
-    """A profile that cannot be recorded."""
+    """The error of a profile that cannot be recorded."""
 
 
 @contextlib.contextmanager
 def profile(keep: str | Path | None = None) -> Iterator[Profile]:
-    """Records where the time goes, with TensorFlow's profiler: input wait, host, device.
+    """Record where the time goes, with TensorFlow's profiler: input wait, host, device.
 
     Example::
 
@@ -32,22 +32,22 @@ def profile(keep: str | Path | None = None) -> Iterator[Profile]:
         print(profile.input_wait, profile)
 
     An exception in the block ends the recording and is raised; the profile stays empty. On a
-    virtual TPU the device is the processors; on a TPU its operations are read from its planes.
+    virtual TPU the device is the processors. On a TPU its operations are read from its planes.
 
     Args:
-        keep: A folder for what is recorded, which TensorBoard's and xprof's profiler show; by
-            default it is removed once it is read.
+        keep: A folder for the recorded files, which TensorBoard's and xprof's profiler show. By
+            default the files are removed after they are read.
 
     Yields:
         The profile, which is filled when the block has ended.
 
     Raises:
-        ProfileError: A profiler is running already, or something in the block has stopped it.
+        ProfileError: A profiler is running already, or code in the block has stopped the profiler.
     """
     found = Profile()
     with contextlib.ExitStack() as cleaning:
         if keep is None:
-            # What an interrupted recording is still writing must not stop the rest.
+            # An interrupted recording may still be writing files. This must not stop the clean-up.
             temporary = tempfile.TemporaryDirectory(prefix="tpunb-", ignore_cleanup_errors=True)
             folder = Path(cleaning.enter_context(temporary))
         else:
@@ -64,7 +64,7 @@ def profile(keep: str | Path | None = None) -> Iterator[Profile]:
         try:
             yield found
         except BaseException:
-            with contextlib.suppress(tf.errors.UnavailableError):  # stopped in the block
+            with contextlib.suppress(tf.errors.UnavailableError):  # the block stopped the profiler
                 tf.profiler.experimental.stop(save=keep is not None)
             raise
         seconds = time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""One traced form of a cell: its replica function inside of one `tf.function`."""
+"""One traced form of a cell: its replica function inside one `tf.function`."""
 
 from __future__ import annotations
 
@@ -50,46 +50,48 @@ _REDUCTIONS = {"mean": tf.distribute.ReduceOp.MEAN, "sum": tf.distribute.ReduceO
 
 
 def traced_by_itself(function: Callable[..., Any]) -> Any:
-    """A `tf.function` whose traces TensorFlow does not count as those of another cell's step.
+    """Return a `tf.function` whose traces TensorFlow does not add to another cell's traces.
 
-    TensorFlow warns of the fifth trace of the same code. It counts by the object where that has
-    no code. AutoGraph still converts the code once for all cells, and keeps one module for it.
+    TensorFlow warns of the fifth trace of the same code. If an object has no code, TensorFlow
+    counts by the object. AutoGraph still converts the code once for all cells, and keeps one module
+    for it.
     """
     return tf.function(functools.partial(function))
 
 
 def called_weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls a method and does not hold its object; AutoGraph leaves it alone.
+    """Return a function that calls a method without a reference to its object.
 
-    A program holds the function that TensorFlow traces. If that function held the program,
-    a forgotten program and its graphs would stay until Python's collector looks for cycles.
+    AutoGraph does not convert this function. A program holds the function that TensorFlow traces.
+    If that function held the program, a forgotten program and its graphs would stay until Python's
+    collector looks for cycles.
     """
     weak = weakref.WeakMethod(method)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def call(*arguments: Any) -> Any:
         alive = weak()
-        assert alive is not None  # its object runs the function
+        assert alive is not None  # the method's object runs the function
         return alive(*arguments)
 
     return call  # type: ignore[no-any-return]
 
 
 class Program:
-    """A cell with one set of things closed over.
+    """A cell with one set of closed-over values.
 
     Attributes:
-        names: By captured name, what it was made for.
-        closed: What it closes over; lists and dicts as they were.
-        dependencies: What its traces depend on beyond the names.
-        shortcut: How to see quickly that its last run's trace fits again.
-        records: By signature of the arguments, what the traces leave behind.
-        signature: That of the last run.
+        names: By captured name, the key for which the program was made.
+        closed: The closed-over values; lists and dicts as they were.
+        dependencies: The objects besides the names on which its traces depend.
+        shortcut: A quick check that the last run's trace fits again.
+        records: By signature of the arguments, the records of the traces.
+        signature: The signature of the last run.
         failure: The error that the cell raised in its last trace.
-        in_branch: Whether it came from a branch or a loop over tensors.
+        in_branch: Whether this error came from a branch or a loop over tensors.
         loops: By layout of the arguments, loops of many steps.
-        replica: What each replica runs, with the captured arguments: a tuple of the
-            tensors that `traced_record` describes.
+        replica: The function that each replica runs, with the captured arguments. It returns a
+            tuple of the tensors that `traced_record` describes.
         traced_at: When the last trace was complete.
     """
 
@@ -132,9 +134,10 @@ class Program:
         self._function = traced_by_itself(self._step())
 
     def run(self, captured: Captured) -> tuple[list[Any], OutputRecord, bool]:
-        """Runs once: the tensors, the record that describes them, and whether it was traced."""
+        """Run once; return the tensors, the record that describes them, and whether it traced."""
         self._fresh = self.failure = None
-        # Hashing shapes is expensive: a run like the last one is known by its signature's identity.
+        # Hashing shapes is expensive. The identity of the signature shows that a run is like the
+        # last.
         same = captured.signature is self._last_signature
         signature = self.signature if same else tuple(captured.signature)
         known = same or signature in self.records
@@ -159,7 +162,7 @@ class Program:
         return list(outputs), self._last_record, not known
 
     def _warn_of_large_arrays(self) -> None:
-        """Warns once of arrays that may change in place without the cell's noticing."""
+        """Warn once of arrays that may change in place without the cell's noticing."""
         for guard in self.dependencies.large_arrays:
             if id(guard.owner) not in self._warned:
                 self._warned.add(id(guard.owner))
@@ -175,7 +178,7 @@ class Program:
                 )
 
     def trace(self, captured: Captured) -> None:
-        """Traces as a run would, and leaves no trace of it."""
+        """Trace as a run would, but keep no record, and undo changes of lists and dicts."""
         before = self._contents()
         try:
             self._function.get_concrete_function(*captured.arguments)
@@ -184,14 +187,15 @@ class Program:
             self._restore(before)
 
     def _step(self) -> Callable[..., Any]:
-        """The function that is traced: the code one would write by hand."""
+        """Return the function that is traced: the code that a user would write by hand."""
         strategy, cell = self.strategy, self._replica_function()
         start, begin = called_weakly(self._forget_recorders), called_weakly(self._begin)
         combine, tracing = called_weakly(self._combine), called_weakly(self._tracing)
 
         def replica(*arguments: Any) -> Any:
             with tracing(), warnings.catch_warnings():
-                # Keras's `fit` in a cell causes them; the error that follows explains.
+                # Keras's `fit` in a cell causes these warnings; the error that follows explains the
+                # problem.
                 warnings.filterwarnings("ignore", "To make it possible to preserve tf.data options")
                 warnings.filterwarnings("ignore", "Seed .* from outer graph might be getting used")
                 return cell(**begin(arguments))
@@ -211,7 +215,7 @@ class Program:
         parameters = [*self._inputs, *self.cell.provided]
         passed = set(parameters)
         names, wanted = self.cell.names, self._wanted()
-        # Names that can be read at the cell's end.
+        # These names can be read at the cell's end.
         sure = names.definite | wanted | {n for n in passed if n not in names.unbound}
         direct = [n for n in names.assigned if n in sure and n not in self.cell.definitions]
         text = function_text(self.cell, parameters, direct)
@@ -221,16 +225,16 @@ class Program:
         function = FunctionType(code, self.namespace, code.co_name)
         if self.cell.unconvertible is None:
             return function
-        # AutoGraph would call it as it is too, after an alarm.
+        # AutoGraph would call it unconverted too, but after a warning.
         unconverted: Callable[..., Any] = tf.autograph.experimental.do_not_convert(function)
         return unconverted
 
     @contextlib.contextmanager
     def _tracing(self) -> Iterator[None]:
-        """Surrounds a trace of the replica function.
+        """Wrap a trace of the replica function, and keep the exception that the cell raises.
 
-        The exception that a cell raises is kept: AutoGraph raises another one in its place, of
-        another type if it does not know how to make one of the same.
+        AutoGraph raises another exception instead. Its type differs if AutoGraph does not know how
+        to make an exception of the same type.
         """
         self.failure = None
         with contextlib.ExitStack() as around:
@@ -252,7 +256,7 @@ class Program:
         return LAST if name == "_" and self.cell.has_value else name
 
     def traced_record(self) -> OutputRecord:
-        """The record of the trace that has just been made."""
+        """Return the record of the latest trace."""
         record = self._recorders[0].record
         self._recorders.clear()
         return record
@@ -261,7 +265,7 @@ class Program:
         self._recorders.clear()
 
     def _begin(self, arguments: tuple[Any, ...]) -> dict[str, Any]:
-        """The keyword arguments of one replica's call."""
+        """Return the keyword arguments of one replica's call."""
 
         def fill(leaf: Any) -> Any:
             return arguments[leaf.index] if type(leaf) is Slot else leaf
@@ -287,11 +291,11 @@ class Program:
         return {**values, **provided, RECORDER: recorder}
 
     def _combine(self, outputs: Any) -> list[Any]:
-        """Reduces and gathers; the trace is complete with it."""
+        """Reduce and gather the outputs, which completes the trace."""
         _warn_of_frozen_numbers(self.cell, self.namespace)
         record = self.traced_record()
         _warn_of_lost_names(self.cell, record)
-        record.conditional = {}  # which holds tensors of the branches' graphs
+        record.conditional = {}  # it holds tensors of the branches' graphs
         combined = list(outputs or ())
         several = self.strategy.num_replicas_in_sync > 1
         for name, operation in self.options.reduce:
@@ -320,19 +324,22 @@ class Program:
         return once
 
     def _failed(self, message: str, fix: str) -> BaseException:
-        # Kept, because AutoGraph raises another one in its place.
+        # Keep the error, because AutoGraph raises another one instead.
         self.failure = CellError(message, fix=fix)
         return self.failure
 
     def _contents(self) -> dict[str, Any]:
-        """The contents of the notebook's lists and dicts, as plain ones (not all allow a copy)."""
+        """Return the contents of the notebook's lists and dicts, as plain lists and dicts.
+
+        Some of the notebook's lists and dicts do not allow a copy.
+        """
         return {
             name: dict(value) if isinstance(value, dict) else list(value)
             for name, value in self._containers.items()
         }
 
     def _restore(self, before: dict[str, Any]) -> None:
-        """Takes back what a failed trace did to the notebook's lists and dicts."""
+        """Undo the changes of a failed trace to the notebook's lists and dicts."""
         for name, contents in before.items():
             container = self._containers[name]
             if list(leaves(container)) != list(leaves(contents)):
@@ -341,11 +348,11 @@ class Program:
 
 
 def _inputs(cell: StepSource, captured: Captured, capturer: Capturer) -> dict[str, Any]:
-    """The function's parameters by name, with slots for the tensors among their values.
+    """Return the function's parameters by name, with slots for the tensors among their values.
 
-    Besides the arguments, these are names that are closed over and assigned as
-    well, which are local to the function and need a value to begin with, and those
-    that the notebook does not have.
+    The parameters are the arguments, closed-over names that the cell also assigns, and names that
+    the notebook does not have. Closed-over names that the cell assigns are local to the function
+    and need an initial value.
     """
     numbers = itertools.count()
 
@@ -360,7 +367,7 @@ def _inputs(cell: StepSource, captured: Captured, capturer: Capturer) -> dict[st
 
 
 def _warn_of_lost_names(cell: StepSource, record: OutputRecord) -> None:
-    """Warns if all that a cell assigns is assigned in branches and loops over tensors alone."""
+    """Warn if a cell assigns names only in branches and loops over tensors."""
     returned = (record.nests.keys() | record.plain.keys()) - {LAST}
     counters = bound_in([node.target for node in cell.nodes if isinstance(node, ast.For)])
     lost = {name: it for name, it in record.conditional.items() if name not in counters}
@@ -386,7 +393,7 @@ def _warn_of_lost_names(cell: StepSource, record: OutputRecord) -> None:
 
 
 def _zero_like(value: Any) -> str:
-    """Code for a value to begin with, of the type of another value."""
+    """Return code for an initial value of the same type as another value."""
     if isinstance(value, (bool, int, float, complex)):
         return repr(type(value)())
     if not isinstance(value, tf.Tensor) or not value.shape.is_fully_defined():
@@ -396,8 +403,8 @@ def _zero_like(value: Any) -> str:
 
 
 def _warn_of_frozen_numbers(cell: StepSource, namespace: Mapping[str, Any]) -> None:
-    """Warns of calls that draw a random number by Python or NumPy, once for each line."""
-    registry: dict[Any, Any] = {}  # of this trace: the next one draws other numbers
+    """Warn of calls that draw a random number by Python or NumPy, once for each line."""
+    registry: dict[Any, Any] = {}  # for this trace only: the next trace draws other numbers
     for node in cell.nodes:
         if not isinstance(node, ast.Call):
             continue

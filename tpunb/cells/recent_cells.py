@@ -1,4 +1,4 @@
-"""The parsed cells of one connection that are still of use."""
+"""Parsed cells of one connection that are still in use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_RECENT = 32
 
 
 class RecentCells:
-    """Parses cells, and remembers the last ones and those that a program or a run holds.
+    """A parser of cells that remembers the latest cells, and cells that a program or a run holds.
 
     A program belongs to the object that its cell was parsed to. The weak references find that
     object again for as long as the program lives.
@@ -22,11 +22,11 @@ class RecentCells:
         self._recent: collections.OrderedDict[str, CellSource] = collections.OrderedDict()
 
     def parsed(self, text: str) -> CellSource:
-        """A cell's body, parsed: the very same object as before where it is still in use.
+        """Return a parsed cell's body: the same object as before if it is still in use.
 
         Raises:
-            SyntaxError: It is not Python.
-            CellError: It is Python that cannot be a replica function's body.
+            SyntaxError: The text is not Python.
+            CellError: The text is Python that cannot be a replica function's body.
         """
         cell = self._alive.get(text)
         if cell is None:

@@ -1,8 +1,8 @@
 """The replica function's text: the cell's own lines, on their own line numbers.
 
-AutoGraph reads the text of what it converts and reports errors by its lines.
-So the `def` takes the place of the magic's line, the body keeps its lines, and
-what is added is at the end of a line or below the last one.
+AutoGraph reads the text of the function that it converts, and reports errors by the text's lines.
+Therefore the `def` replaces the magic's line, the body keeps its lines, and additions are at the
+end of a line or below the last line.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ from .source import DEFINITIONS, CellSource, StepSource, blocks
 
 NAME = "tpu_cell"
 RECORDER = "__tpu__"
-# To Python, a form feed among a line's leading blanks starts the line again.
+# In Python, a form feed among a line's leading blanks starts the line again.
 _RESET = re.compile(r"^[ \t\f]*\f")
 
 _LAST = "__tpu_last__"
 
-_Edit = tuple[int, int, int, str]  # line, columns in UTF-8, what to put between them
+_Edit = tuple[int, int, int, str]  # line, columns in UTF-8, text to put between them
 
 
 def function_text(cell: CellSource, parameters: Iterable[str], direct: Iterable[str]) -> str:
-    """The source of the replica function, whose line n is the cell's line n.
+    """Return the source of the replica function, whose line n is the cell's line n.
 
-    Names in `direct` are surely bound at the end, and are returned there. Others are noted
-    where they are assigned: to read them at the end would make AutoGraph ask for a value on
-    every path.
+    Names in `direct` are certainly bound at the end, and are returned there. Others are noted where
+    they are assigned. If they were read at the end, AutoGraph would require a value on every path.
     """
     raw = [line.encode("utf-8") for line in cell.lines]
     edits = _notes(cell.body, set(cell.names.assigned) - cell.names.definite)
@@ -47,7 +46,7 @@ def function_text(cell: CellSource, parameters: Iterable[str], direct: Iterable[
         edits.append(_insertion(cell.last.lineno, cell.last.col_offset, f"{_LAST} = "))
     for node, text in cell.declarations.items():
         edits += _replacement(node, text, cell.lines)
-    # From the end, so that positions stay true.
+    # From the end, so that positions stay valid.
     for number, start, end, insert in sorted(edits, reverse=True):
         line = raw[number - 1]
         raw[number - 1] = line[:start] + insert.encode("utf-8") + line[end:]
@@ -64,7 +63,7 @@ def function_text(cell: CellSource, parameters: Iterable[str], direct: Iterable[
 
 
 def compile_function(text: str, filename: str) -> CodeType:
-    """Compiles the text that defines one function."""
+    """Compile the text that defines one function."""
     module = compile(text, filename, "exec", dont_inherit=True)
     return next(const for const in module.co_consts if isinstance(const, CodeType))
 
@@ -74,7 +73,7 @@ def _insertion(line: int, column: int, text: str) -> _Edit:
 
 
 def _replacement(node: ast.stmt, text: str, lines: Sequence[str]) -> Iterator[_Edit]:
-    """A statement's replacement by another; what it continues on other lines is blank."""
+    """Yield a statement's replacement by another; the statement's further lines become blank."""
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
     for number in range(node.lineno, node.end_lineno + 1):
@@ -86,13 +85,13 @@ def _replacement(node: ast.stmt, text: str, lines: Sequence[str]) -> Iterator[_E
 
 
 def _notes(body: list[ast.stmt], unsure: set[str]) -> list[_Edit]:
-    """Insertions that note the values of names that are not sure to be bound at the end."""
+    """Return insertions that note the values of names that may be unbound at the end."""
     edits = []
     waiting = list(body) if unsure else []
     while waiting:
         statement = waiting.pop()
         for block, names in _entries(statement):
-            # What a suite's head binds, before the first simple statement inside.
+            # Note the names that a suite's head binds before the first simple statement inside.
             first = _first_simple(block) if block else None
             if first is not None:
                 for name in unsure.intersection(names):
@@ -111,7 +110,7 @@ def _notes(body: list[ast.stmt], unsure: set[str]) -> list[_Edit]:
 
 
 def _entries(statement: ast.stmt) -> Iterator[tuple[list[ast.stmt], list[str]]]:
-    """The suites of a compound statement, with the names that are bound on the way there."""
+    """Yield the suites of a compound statement, with the names that are bound on the way there."""
     if isinstance(statement, (ast.If, ast.While)):
         names = bound_in([statement.test])
         yield statement.body, names
@@ -137,7 +136,7 @@ def _note(name: str) -> str:
 
 
 def _inside_strings(cell: CellSource) -> set[int]:
-    """The lines that begin inside a string: indenting them would change it."""
+    """Return the lines that begin inside a string, because indentation would change the string."""
     inside: set[int] = set()
     for node in cell.nodes:
         text = isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
@@ -148,26 +147,26 @@ def _inside_strings(cell: CellSource) -> set[int]:
 
 
 FUNCTION = "function()"
-"""The name under which a function is captured: no identifier, so no result hides it."""
+"""The name under which a function is captured; not an identifier, so that no result hides it."""
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_NO_GLOBALS: dict[str, Any] = {}  # one for all: programs are found by their namespace
+_NO_GLOBALS: dict[str, Any] = {}  # one dict for all, because programs are found by their namespace
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FunctionSource(StepSource):
-    """A call of a function, whichever it is: the function itself is captured like a name.
+    """A call of a function; the function itself is captured like a name.
 
     Attributes:
-        parameters: The names of what it is called with.
-        results: Keys of the dict that it returns, whose values are plotted or combined.
+        parameters: The names of the function's parameters.
+        results: Keys of the dict that the function returns, whose values are plotted or combined.
     """
 
     parameters: tuple[str, ...]
     results: tuple[str, ...]
 
     def replica_function(self) -> Callable[..., Any]:
-        """The function of each replica; AutoGraph converts it, and the user's function with it."""
+        """Return each replica's function; AutoGraph converts it with the user's function."""
 
         @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
         def arguments(values: Mapping[str, Any]) -> list[Any]:
@@ -185,7 +184,7 @@ class FunctionSource(StepSource):
         return tpu_function
 
     def _named(self, result: Any) -> dict[str, Any]:
-        """The results that have names of their own."""
+        """Return the results that have names of their own."""
         if not isinstance(result, Mapping) and len(self.results) == 1:
             return {self.results[0]: result}
         returned = result if isinstance(result, Mapping) else {}
@@ -199,10 +198,10 @@ class FunctionSource(StepSource):
 
 
 def function_source(function: Callable[..., Any], settings: RunSettings) -> FunctionSource:
-    """The source of steps that call a function; the very same for functions called alike.
+    """Return the source of steps that call a function; the same object for equal calls.
 
     Raises:
-        CellError: It is not a function.
+        CellError: The argument is not a function.
     """
     if not callable(function):
         raise CellError(
@@ -216,8 +215,8 @@ def function_source(function: Callable[..., Any], settings: RunSettings) -> Func
 
 
 def globals_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The namespace that a function reads."""
-    plain = getattr(function, "python_function", function)  # of a tf.function
+    """Return the namespace that a function reads."""
+    plain = getattr(function, "python_function", function)  # the Python function in a tf.function
     inner = function_of(plain)
     return inner.__globals__ if inner is not None else _NO_GLOBALS
 
@@ -237,7 +236,7 @@ def _source(parameters: tuple[str, ...], results: tuple[str, ...]) -> FunctionSo
             bindings=dict.fromkeys(results, 1),
             unbound=frozenset(),
         ),
-        code=(lambda: None).__code__,  # reads no names itself
+        code=(lambda: None).__code__,  # code that reads no names itself
         has_value=True,
         parameters=parameters,
         results=results,
@@ -245,7 +244,7 @@ def _source(parameters: tuple[str, ...], results: tuple[str, ...]) -> FunctionSo
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Names for what a function takes of a batch: one for the whole, or one for each part."""
+    """Return names for a function's arguments of a batch: one for all, or one for each part."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a builtin, which has no signature

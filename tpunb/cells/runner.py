@@ -1,4 +1,4 @@
-"""Runs the bodies of cells, and functions, on every replica."""
+"""Runs of the bodies of cells, and of functions, on every replica."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Timings:
     """The times of a run.
 
     Attributes:
-        trace: Seconds until TensorFlow had traced the cell; None if it had before.
+        trace: Seconds until TensorFlow had traced the cell; None if it was traced before.
         step: Seconds for the rest; after a trace this includes compiling.
     """
 
@@ -44,14 +44,14 @@ class CellResult:
     """The results of a run of a cell.
 
     Attributes:
-        value: The last expression's value: per-replica values where it is made
-            of tensors, else the Python value; None if there is none.
+        value: The last expression's value: per-replica values if it consists
+            of tensors, else the Python value; None without a value.
         assigned: The names that go back to the notebook, with their values.
         traced: Whether TensorFlow traced the cell in this run.
-        trace_reason: Why it did.
-        timings: How long it has taken.
+        trace_reason: Why TensorFlow traced the cell.
+        timings: The times of the run.
         quiet: Whether the last expression ends with a semicolon.
-        withheld: Names that were assigned but stay in the cell: what is
+        withheld: Names that were assigned but stay in the cell: names that are
             assigned only in loops or branches over tensors, tapes, iterators,
             and functions that need any of these.
     """
@@ -66,18 +66,18 @@ class CellResult:
 
 
 class CellRunner:
-    """Runs cells with one strategy.
+    """A runner of cells with one strategy.
 
     Args:
         strategy: A `tf.distribute.Strategy`.
-        last_resort: Ends what TensorFlow does where cancelling it does not.
-        lines: What processes that its replicas are in have written since it was last called,
-            if these were started here.
+        last_resort: Ends TensorFlow's work if cancelling does not end it.
+        lines: Returns the lines that the replicas' processes have written since the last call,
+            if this process started them.
 
     Attributes:
         strategy: The strategy.
-        calls: Those of the cells' functions, which interrupts end.
-        programs: What the cells were traced to.
+        calls: The calls of the cells' functions, which interrupts end.
+        programs: The traced programs of the cells.
     """
 
     def __init__(
@@ -103,20 +103,20 @@ class CellRunner:
         settings: RunSettings | None = None,
         **options: Any,
     ) -> CellResult:
-        """Runs a cell's body on every replica, once.
+        """Run a cell's body on every replica, once.
 
         Args:
-            source: The body: what is below the magic's line, which is line 1.
-            namespace: Where the cell's names come from; it is not written to.
-            settings: What to combine, and whether to measure.
+            source: The body, below the magic's line. The magic's line is line 1.
+            namespace: The namespace of the cell's names; it does not change.
+            settings: The names to combine, and whether to measure.
             **options: Settings by name, which replace those in `settings`.
 
         Raises:
             SyntaxError: The cell is not Python.
             CellError: The cell cannot run on the replicas.
-            Stopped: An interrupt has ended it.
-            Exception: What the cell raises, with `tpunb_lines`: the cell's
-                lines that it came from.
+            Stopped: An interrupt has ended the run.
+            Exception: Any error that the cell raises, with `tpunb_lines`: the cell's
+                lines that the error came from.
         """
         started = time.perf_counter()
         cell = self.parsed(source)
@@ -141,10 +141,10 @@ class CellRunner:
         )
 
     def check(self, source: str, namespace: dict[str, Any], **options: Any) -> CheckReport:
-        """Checks whether a cell would compile for a TPU, and run well; runs nothing.
+        """Check whether a cell would compile for a TPU, and run well, without running it.
 
-        Takes `data` and `names` as `steps` does, and raises what it raises; `CheckError` where the
-        strategy is not a virtual TPU's.
+        Takes `data` and `names` as `steps` does, and raises the same errors. Also raises
+        `CheckError` if the strategy is not a virtual TPU's.
         """
         steps = _steps_to_examine(options.get("data"))
         return self.steps(source, namespace, steps=steps, **options).check()
@@ -156,12 +156,12 @@ class CellRunner:
         settings: RunSettings | None = None,
         **options: Any,
     ) -> Steps:
-        """A run of many steps of a cell; its `go` makes them.
+        """Return a run of many steps of a cell; the run's `go` makes the steps.
 
         Args:
             source: The body, as for `run`.
-            namespace: Where the cell's names come from.
-            settings: How many steps, of which data, and so on.
+            namespace: The namespace of the cell's names.
+            settings: The number of steps, the data, and so on.
             **options: Settings by name, which replace those in `settings`.
 
         Raises:
@@ -178,12 +178,12 @@ class CellRunner:
         how: CompileSettings | None = None,
         **options: Any,
     ) -> TpuProgram | TpuPrograms:
-        """Compiles a cell with the TPU's own compiler; runs nothing.
+        """Compile a cell with the TPU's own compiler, without running it.
 
         Args:
             source: The body, as for `run`.
-            namespace: Where the cell's names come from.
-            how: For which TPU types, and so on; by default for the strategy's.
+            namespace: The namespace of the cell's names.
+            how: The TPU types, and so on; by default the strategy's type.
             **options: `data` and `names`, as for `steps`.
 
         Returns:
@@ -193,7 +193,7 @@ class CellRunner:
             CompilerUnavailableError: The compiler is not installed, or not for this machine.
             CompileError: The TPU type is not known.
             CheckError: The strategy is not a virtual TPU's.
-            Exception: What the cell raises when it is traced, as from `run`.
+            Exception: Any error that the cell raises when it is traced, as from `run`.
         """
         from .compiling import compile_step
 
@@ -202,30 +202,31 @@ class CellRunner:
         return compile_step(step, how or CompileSettings())
 
     def steps_of_function(self, function: Callable[..., Any], settings: RunSettings) -> Steps:
-        """A run of many steps, each of which calls a function; its `go` makes them."""
+        """Return a run of many steps that call a function; the run's `go` makes the steps."""
         source = function_source(function, settings)
         settings = dataclasses.replace(settings, names=source.parameters)
         namespace, bound = globals_of(function), {FUNCTION: function}
         return Steps(self.programs, source, namespace, settings, bound)
 
     def close(self) -> None:
-        """Forgets every cell and every trace."""
+        """Forget every cell and every trace."""
         self.calls.close()
         self._sources.clear()
         self.programs.clear()
 
     def parsed(self, source: str) -> CellSource:
-        """A cell's body, parsed: the very same object as before where it is still in use."""
+        """Return a parsed cell's body: the same object as before if it is still in use."""
         return self._sources.parsed(source)
 
 
 def _steps_to_examine(data: Any) -> int | None:
-    """The number of steps of a run that is only traced: None for all, so that arrays are fed whole.
+    """Return the number of steps of a run that is only traced.
 
-    Data that never ends has no number, and only its first batch is read.
+    None means all steps, so that arrays are read completely. Data that never ends has no
+    number of steps, and only its first batch is read.
     """
     if data is None:
         return 1
-    cardinality = getattr(data, "cardinality", None)  # a method of some, a property of others
+    cardinality = getattr(data, "cardinality", None)  # a method, or a property
     count = cardinality() if callable(cardinality) else cardinality
     return 1 if count is not None and int(count) == tf.data.INFINITE_CARDINALITY else None

@@ -1,4 +1,4 @@
-"""The settings of runs and of compiling: one record each, from the magic's line to the engine."""
+"""Settings of runs and of compiling: one record each, from the magic's line to the engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OutputOptions(NamedTuple):
     Attributes:
         reduce: Names with `mean` or `sum`.
         gather: Names with an axis.
-        plot: Names whose values, numbers, are kept of every step.
+        plot: Names of numbers whose values in every step are kept.
     """
 
     reduce: tuple[tuple[str, str], ...] = ()
@@ -36,15 +36,15 @@ class RunSettings:
     """The settings of a run, of one step or of many.
 
     Attributes:
-        data: Where the batches come from, as `Batches` takes it; None for steps without data.
+        data: The source of the batches, as `Batches` takes it; None for steps without data.
         names: The cell's name for a batch; several for its parts.
-        steps: How many; None to the end of the data.
-        steps_per_loop: How many to make in one call; None to choose by measuring.
-        plot: Names whose values are kept of every step.
+        steps: The number of steps; None to run to the end of the data.
+        steps_per_loop: The number of steps in one call; None to choose it by measuring.
+        plot: Names whose values in every step are kept.
         reduce: Names to combine over the replicas, by `mean` or `sum`; `_` is the last
             expression.
         gather: Names to concatenate over the replicas, with the axis.
-        timed: Whether to measure; in a loop also how long steps wait for batches.
+        timed: Whether to measure the time; in a loop also how long steps wait for batches.
     """
 
     data: Any = None
@@ -62,17 +62,17 @@ class RunSettings:
 
     @property
     def outputs(self) -> OutputOptions:
-        """The part that a trace depends on."""
+        """The part of the settings that a trace depends on."""
         reduce, gather = (self.reduce or {}).items(), (self.gather or {}).items()
         return OutputOptions(tuple(reduce), tuple(gather), tuple(self.plot))
 
     @property
     def is_stepped(self) -> bool:
-        """Returns whether a cell with these settings runs step after step."""
+        """True if a cell with these settings runs step after step."""
         return self.data is not None or bool(self.plot or self.steps or self.steps_per_loop)
 
     def is_same(self, other: RunSettings) -> bool:
-        """Returns whether these are the same settings, with the very same data."""
+        """Return whether these are the same settings, with the very same data."""
         mine, theirs = (
             each.data if isinstance(each.data, tuple) else (each.data,) for each in (self, other)
         )
@@ -90,7 +90,7 @@ class CompileSettings:
         speed: Whether to estimate the time, which takes the compiler ten times as long.
         timeout: Seconds that compiling may take; by default 300 for each type.
         largest_batch: Whether to look for the largest global batch that fits.
-        say: Receives what is done next.
+        say: Receives the name of the next part of the work.
     """
 
     tpus: Sequence[str] = ()
@@ -101,7 +101,7 @@ class CompileSettings:
 
 
 def refuse_counts(steps: int | None, steps_per_loop: int | None) -> None:
-    """Refuses numbers of steps that are not positive, or contradict each other."""
+    """Refuse numbers of steps that are not positive, or contradict each other."""
     for name, count in (("steps", steps), ("steps per loop", steps_per_loop)):
         if count is not None and not (is_whole(count) and count >= 1):
             raise CellError(
@@ -118,7 +118,7 @@ def refuse_counts(steps: int | None, steps_per_loop: int | None) -> None:
 
 
 def total_steps(steps: int | None, batches: Batches | None) -> int | None:
-    """The number of steps that there will be, as far as it is known."""
+    """Return the total number of steps, as far as it is known."""
     if steps is not None:
         return int(steps)
     if batches is None:
@@ -135,14 +135,14 @@ def total_steps(steps: int | None, batches: Batches | None) -> int | None:
 
 
 def checked_outputs(cell: StepSource, settings: RunSettings) -> OutputOptions:
-    """The combined and plotted names of a run, if the cell has all of them.
+    """Return the combined and plotted names of a run, if the cell has all of them.
 
     Raises:
         CellError: A name is missing, or is both reduced and gathered.
     """
     options = settings.outputs
     combined = [name for name, _ in (*options.reduce, *options.gather)]
-    # What is plotted may be a key of the last line's dict as well.
+    # A plotted name may also be a key of the last line's dict.
     for name in (*(() if cell.has_value else options.plot), *combined):
         if name in cell.names.assigned or (name == "_" and cell.has_value):
             continue

@@ -1,6 +1,6 @@
-"""Parses a cell's text, and refuses what cannot run on the replicas.
+"""Parsed text of cells, and refusal of code that cannot run on the replicas.
 
-Line numbers are the notebook's: line 1 is the magic's, the body begins on line 2.
+Line numbers are the notebook's: line 1 is the magic's, and the body begins on line 2.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .code_names import mentions
 from .names import Names, analyse, bound_in, in_scope, unbound_in
 
 PROVIDED = ("ctx", "num_replicas", "replica_id")
-"""Names that exist in every cell without being the notebook's."""
+"""Names that exist in every cell although the notebook does not define them."""
 
 KERAS_LOOPS = ("fit", "evaluate", "predict")
 """Keras's methods that run on all replicas by themselves."""
@@ -37,17 +37,17 @@ class StepSource:
     """The source of a step: a cell, or a function.
 
     Attributes:
-        text: A cell's body as it was given; what identifies any other source.
-        filename: What tracebacks call it.
-        names: What it reads and assigns.
-        code: Its code, compiled as a module.
-        has_value: Whether it ends with a value.
-        quiet: Whether that is not to be shown: it ends with a semicolon.
-        later: Names that only the bodies of its functions read.
+        text: A cell's body as the user wrote it; an identifying text for any other source.
+        filename: The file name in tracebacks.
+        names: The names that the source reads and assigns.
+        code: The code, compiled as a module.
+        has_value: Whether the source ends with a value.
+        quiet: Whether this value is hidden, because the source ends with a semicolon.
+        later: Names that only the bodies of functions read.
         definitions: Functions and classes to define in the notebook itself,
-            by name: those that a cell binds once and in every run.
-        lines: Its lines; `lines[0]` stands for the magic's line.
-        body: Its statements.
+            by name: the definitions that a cell binds once and in every run.
+        lines: The lines; `lines[0]` stands for the magic's line.
+        body: The statements.
     """
 
     text: str
@@ -68,11 +68,11 @@ class StepSource:
 
     @functools.cached_property
     def nodes(self) -> list[ast.AST]:
-        """All that its statements consist of."""
+        """All syntax nodes of the statements."""
         return [node for statement in self.body for node in ast.walk(statement)]
 
     def first_line(self, number: int) -> int:
-        """The line on which the statement begins that a line belongs to."""
+        """Return the first line of the statement that a line belongs to."""
         found = number
         for node in self.nodes:
             if not isinstance(node, ast.stmt) or isinstance(node, ast.Match):
@@ -85,7 +85,7 @@ class StepSource:
 
     @functools.cached_property
     def unconvertible(self) -> ast.NamedExpr | ast.Match | None:
-        """The first `:=` or `match`: AutoGraph converts no function that has one."""
+        """The first `:=` or `match`, because AutoGraph does not convert a function that has one."""
         found = [node for node in self.nodes if isinstance(node, (ast.NamedExpr, ast.Match))]
         return min(found, key=lambda node: node.lineno, default=None)
 
@@ -95,8 +95,8 @@ class CellSource(StepSource):
     """A parsed cell.
 
     Attributes:
-        last: The statement whose value is the result, if there is one.
-        declarations: What replaces its `global` statements on the replicas.
+        last: The statement whose value is the result, if any.
+        declarations: The replacements of its `global` statements on the replicas.
     """
 
     last: ast.Expr | None
@@ -104,15 +104,15 @@ class CellSource(StepSource):
 
 
 def parse_cell(text: str, filename: str | None = None) -> CellSource:
-    """Parses a cell's body.
+    """Parse a cell's body.
 
     Args:
         text: The source below the magic's line.
-        filename: What to call it in tracebacks; derived from the text unless given.
+        filename: The file name in tracebacks; by default derived from the text.
 
     Raises:
-        SyntaxError: It is not Python.
-        CellError: It is Python that cannot be a replica function's body.
+        SyntaxError: The text is not Python.
+        CellError: The text is Python that cannot be a replica function's body.
     """
     text = _lines_ended(text)
     filename = filename or cell_filename(text)
@@ -157,7 +157,7 @@ def parse_cell(text: str, filename: str | None = None) -> CellSource:
 
 
 def above(cell: CellSource, line: int) -> CellSource | None:
-    """The part of a cell above the statement that a line belongs to; None if there is none."""
+    """Return the cell's part above the statement that contains a line; None if it is empty."""
     begins = (s.lineno for s in cell.body if s.lineno <= line <= (s.end_lineno or s.lineno))
     text = "\n".join(cell.lines[1 : next(begins, line) - 1])
     part = parse_cell(text, cell.filename) if text.strip() else None
@@ -165,7 +165,7 @@ def above(cell: CellSource, line: int) -> CellSource | None:
 
 
 def keras_loop(name: str) -> tuple[str, str]:
-    """The cause and the fix where a cell calls `fit`, `evaluate` or `predict`."""
+    """Return the cause and the fix for a cell that calls `fit`, `evaluate` or `predict`."""
     return (
         f"Keras's `{name}` runs on all replicas by itself, and the cell runs on each of them.",
         f"Call `{name}` in a cell without a magic. `tpunb.check(model, x, y)` checks its step.",
@@ -173,7 +173,7 @@ def keras_loop(name: str) -> tuple[str, str]:
 
 
 def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """The suites of a compound statement."""
+    """Yield the suites of a compound statement."""
     handlers, cases = getattr(statement, "handlers", ()), getattr(statement, "cases", ())
     for owner in (statement, *handlers, *cases):
         for field_name in ("body", "orelse", "finalbody"):
@@ -182,13 +182,13 @@ def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def cell_filename(text: str) -> str:
-    """The name of a cell of this source in tracebacks, unless it is given another."""
+    """Return the default name in tracebacks of a cell with this source."""
     digest = hashlib.sha256(_lines_ended(text).encode("utf-8", "surrogatepass")).hexdigest()
     return f"<tpu_run cell {digest[:8]}>"
 
 
 def is_cell_filename(name: str) -> bool:
-    """Returns whether tracebacks call some cell so."""
+    """Return whether a file name is the name of a cell in tracebacks."""
     return _FILENAME.fullmatch(name) is not None
 
 
@@ -212,7 +212,7 @@ def _parse(padded: str, filename: str) -> ast.Module:
 
 
 def _refuse_unfit(tree: ast.Module) -> None:
-    """Refuses what is Python but cannot be inside a replica function."""
+    """Refuse Python code that cannot be inside a replica function."""
     waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
     while waiting:  # without recursion: an `elif` is nested in the one before it
         node, in_function = waiting.pop()
@@ -246,7 +246,7 @@ def _unfit(node: ast.AST, in_function: bool) -> tuple[str, str] | None:
 
 
 def _definitions(body: list[ast.stmt], names: Names, filename: str) -> dict[str, CodeType]:
-    """The code of the functions, classes and lambdas that a cell binds once and in every run."""
+    """Return the code of definitions and lambdas that a cell binds once and in every run."""
     found: dict[str, CodeType] = {}
     for statement in body:
         name = None
@@ -270,7 +270,7 @@ Scope: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 def _declarations(
     body: list[ast.stmt], definite: Collection[str], bound: Collection[str]
 ) -> Mapping[ast.Global, str]:
-    """The replacement of each `global` statement of a cell in the replica function.
+    """Return the replacement of each `global` statement of a cell in the replica function.
 
     Raises:
         CellError: A function assigns a name that the replica function may not have.
@@ -293,9 +293,9 @@ def _declaration(
     definite: Collection[str],
     bound: Collection[str],
 ) -> str:
-    """What replaces a `global` statement; `scopes` are around it, outermost first."""
+    """Return the replacement of a `global` statement; `scopes` surround it, outermost first."""
     if not scopes:
-        return "pass"  # which is what it means at the top of a module
+        return "pass"  # its meaning at the top of a module
     assigned = _assigned(scopes[-1])
     for name in node.names:
         if name in unbound_in(scopes[-1].body):
@@ -320,12 +320,12 @@ def _declaration(
 
 
 def _assigned(scope: Scope) -> set[str]:
-    """The names that the statements of a scope bind or unbind."""
+    """Return the names that the statements of a scope bind or unbind."""
     return unbound_in(scope.body).union(bound_in(scope.body))
 
 
 def _locals(scope: Scope) -> set[str]:
-    """The names of a function that are its own; a class has none that others see."""
+    """Return the local names of a function; a class has no names that inner scopes see."""
     if isinstance(scope, ast.ClassDef):
         return set()
     named = {each.arg for each in ast.iter_child_nodes(scope.args) if isinstance(each, ast.arg)}
@@ -339,10 +339,10 @@ def _locals(scope: Scope) -> set[str]:
 
 
 def _refuse_hidden_names(tree: ast.Module) -> None:
-    """Refuses the name of AutoGraph's own code, and what it cannot do in a class's body.
+    """Refuse AutoGraph's own name, and code in a class's body that AutoGraph cannot convert.
 
-    It makes functions of the parts of a conditional expression, and functions do not
-    see the names of a class.
+    AutoGraph makes functions of the parts of a conditional expression, and functions do not see the
+    names of a class.
     """
     for scope in ast.walk(tree):
         if isinstance(scope, ast.Name) and scope.id == _AUTOGRAPH:

@@ -1,7 +1,7 @@
-"""The texts of cells in Python's `linecache`, for as long as something shows or converts them.
+"""Texts of cells in Python's `linecache`, kept while code shows or converts them.
 
-Tracebacks and AutoGraph read the text of a function there, by the file name of its code. A
-function that a cell defines may live longer than the cell and its connection.
+Tracebacks and AutoGraph read the text of a function there, by the file name of its code. A function
+that a cell defines may live longer than the cell and its connection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Many steps of a cell inside of one `tf.function`, so that the host pays once for all."""
+"""Loops of many steps inside one `tf.function`, so that the host's cost arises once for all."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LoopResult:
 
     Attributes:
         carried: The values of the names that go from step to step.
-        plots: `[steps, names, replicas]` of what is plotted.
+        plots: The plotted values, `[steps, names, replicas]`.
         waited: Seconds that the steps have waited for their batches; None if not measured.
     """
 
@@ -45,14 +45,14 @@ class Loop:
     """The loop form of a program, for one layout of its arguments.
 
     Args:
-        program: Whose replica function runs; it has run once.
-        captured: Its arguments, batch included.
+        program: The program whose replica function runs; it must have run once.
+        captured: The program's arguments, batch included.
         fed: Names whose values are the batch's.
         carried: Names that the cell reads and assigns.
         timed: Whether to measure how long steps wait for batches.
 
     Attributes:
-        done: How many steps were made since the last call began, also if it has failed.
+        done: The number of steps since the last call began, even if the call failed.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Loop:
         *,
         timed: bool,
     ) -> None:
-        self._program = weakref.proxy(program)  # which holds the loop
+        self._program = weakref.proxy(program)  # the program holds the loop
         self._strategy = program.strategy
         self._fed, self._carried, self._timed = tuple(fed), tuple(carried), timed
         self._owners = tuple(captured.owners)
@@ -78,11 +78,11 @@ class Loop:
 
     @property
     def done(self) -> int:
-        """Steps made since the last call began."""
+        """The number of steps since the last call began."""
         return int(self._count.numpy())
 
     def run(self, iterator: Any, count: int, captured: Captured) -> LoopResult:
-        """Makes steps; of the captured arguments, those of the batch are ignored."""
+        """Run steps; the batch's values among the captured arguments are ignored."""
         self._count.assign(0)
         owned = list(zip(self._owners, captured.arguments, strict=True))
         state = [value for owner, value in owned if owner in self._carried]
@@ -99,7 +99,7 @@ class Loop:
         return LoopResult(carried, kept, float(waited) if self._timed else None)
 
     def _loop(self) -> Callable[..., Any]:
-        """The function that is traced: the code one would write by hand."""
+        """Return the function that is traced: the code that a user would write by hand."""
         strategy, replica, plotted = self._strategy, self._program.replica, bool(self._plotted)
         read, after = called_weakly(self._read), called_weakly(self._after)
         arguments = called_weakly(self._arguments)
@@ -117,10 +117,10 @@ class Loop:
         return loop
 
     def _read(self, iterator: Any, ready: Any, waited: Any) -> tuple[Any, Any]:
-        """The next batch, once the step before is complete, and the time waited so far."""
+        """Return the next batch, read after the previous step, and the time waited so far."""
         batch, self._arrived = None, []
         if iterator is not None:
-            # A batch that cannot be read must not stop the step before it half-way.
+            # An unreadable batch must not stop the step before it half-way.
             with tf.control_dependencies([ready]):
                 began = tf.timestamp() if self._timed else ready
             with tf.control_dependencies([began]):
@@ -133,7 +133,7 @@ class Loop:
         return batch, waited
 
     def _after(self, step: Any, outputs: Any, state: Any, plots: Any) -> tuple[Any, Any, Any]:
-        """The values that a step passes to the next, once all that it writes is written."""
+        """Return the values that a step passes to the next, after all its writes."""
         made = tf.compat.v1.get_default_graph().get_operations()[self._before :]
         written = [op for op in made if op.op_def.is_stateful and op.type.startswith("Assign")]
         self._record = self._program.traced_record()
@@ -151,7 +151,7 @@ class Loop:
             return passed, plots, tf.identity(step)
 
     def _arguments(self, batch: Any, state: Any, rest: Any) -> tuple[Any, ...]:
-        """The replica function's arguments, in their order."""
+        """Return the replica function's arguments, in their order."""
         handed, kept = iter(state), iter(rest)
         parts = {n: leaves(v) for n, v in bound_to(self._fed, batch).items()} if self._fed else {}
         return tuple(
@@ -161,27 +161,27 @@ class Loop:
 
 
 _TARGET = 0.25
-"""Seconds that a loop should take: long for the host, short for a person who has pressed stop."""
+"""Seconds that a loop should take: long for the host, short for a user who presses stop."""
 
 _TRIAL = 0.05  # seconds of the first loops, while few steps are measured
-_SLOW = 0.05  # seconds of a step from which on the host's part is nothing
-_MEASURED = 2  # single steps, without the one that is traced
-_DIGITS = (1, 1.5, 2, 3, 4, 5, 7)  # loops of at least two thirds of the time that they may take
+_SLOW = 0.05  # seconds of a step for which the host's part no longer counts
+_MEASURED = 2  # single steps, without the traced step
+_DIGITS = (1, 1.5, 2, 3, 4, 5, 7)  # rounded down so, a loop takes at least two thirds of its time
 
 
 _FEWEST_WITH_LOOP = 4
 
 
 class StepsPerLoop:
-    """Chooses the steps of each call by what the calls before have taken.
+    """A choice of the steps in each call, by the measured times of earlier calls.
 
     Args:
-        fixed: Steps of a call that the user has chosen; None to choose by measuring.
-        loopable: Whether several steps can be made in one call at all.
+        fixed: The number of steps in a call that the user has chosen; None to choose by measuring.
+        loopable: Whether one call can make several steps at all.
 
     Attributes:
         steps_per_loop: The choice of the last call; 1 before there were loops.
-        step: Seconds of a step at its best, host's part included; None before the second.
+        step: Seconds of the fastest step, host's part included; None before the second step.
     """
 
     def __init__(self, fixed: int | None, *, loopable: bool) -> None:
@@ -194,12 +194,12 @@ class StepsPerLoop:
         self._traced_loop = False
 
     def may_loop(self, left: float) -> bool:
-        """Return whether a run with so many steps left may make several in one call."""
+        """Return whether a run with so many steps left may make several steps in one call."""
         # The first and the last step are made alone.
         return self._loopable and self._fixed != 1 and left >= _FEWEST_WITH_LOOP
 
     def choose(self, left: float) -> int:
-        """The steps of the next call; the last step of a run is always made alone."""
+        """Return the number of steps of the next call; a run's last step is always made alone."""
         room = left - 1
         if not self._loopable or room < 2 or self._singles == 0:
             return 1
@@ -213,13 +213,13 @@ class StepsPerLoop:
             return 1
         if self._loop_step is not None:
             return _rounded_down(_TARGET / self._loop_step)
-        # A second trace has to pay: it saves perhaps a third of each step.
+        # A second trace must save more than it costs: it saves about a third of each step.
         if not self._traced_loop and room * self.step / 3 < (self._trace or 0.0):
             return 1
         return max(2, _rounded_down(_TRIAL / self.step))
 
     def took(self, count: int, seconds: float, *, trace: float | None) -> None:
-        """Notes the seconds of a call, and those of them that tracing took."""
+        """Note the seconds of a call, and the part of them that tracing took."""
         if count == 1:
             self._singles += 1
             if trace is None:
@@ -236,7 +236,7 @@ class StepsPerLoop:
 
 
 def _rounded_down(number: float) -> int:
-    """The nearest round number below."""
+    """Return the nearest round number below."""
     if number < 2:
         return 1
     power = 10 ** math.floor(math.log10(number))
@@ -244,7 +244,7 @@ def _rounded_down(number: float) -> int:
 
 
 def bound_to(names: Sequence[str], batch: Any) -> dict[str, Any]:
-    """The names that a step gives to its batch, or to the parts of it."""
+    """Return the names that a step gives to its batch, or to the batch's parts."""
     if len(names) == 1:
         return {names[0]: batch}
     parts = list(batch.values()) if isinstance(batch, Mapping) else batch
@@ -258,16 +258,16 @@ def bound_to(names: Sequence[str], batch: Any) -> dict[str, Any]:
 
 
 def plotted_slot(record: OutputRecord, name: str) -> int:
-    """The place of a plotted number among the outputs.
+    """Return the position of a plotted number among the outputs.
 
-    The name is one that the cell assigns, or a key of its last line's dict.
+    The name is a name that the cell assigns, or a key of its last line's dict.
     """
     last = record.nests.get(LAST)
     found = record.nests.get(name)
     if found is None and isinstance(last, Mapping):
         found = last.get(name)
     if found is None and record.nests.keys() == {LAST}:
-        found = last  # of a function that returns one number
+        found = last  # the result of a function that returns one number
     if type(found) is Slot:
         return found.index
     if found is None:
@@ -296,7 +296,7 @@ _FLUSH = 0.1
 
 
 class PlottedValues:
-    """Adds what steps plot to a history, and warns when it stops being finite."""
+    """The plotted values of steps, added to a history, with a warning of non-finite values."""
 
     def __init__(self, history: History, names: Sequence[str], reduce: Mapping[str, str]) -> None:
         self.history = history
@@ -307,7 +307,7 @@ class PlottedValues:
         self._warned: set[str] = set()
 
     def add(self, step: int, record: OutputRecord, outputs: Sequence[Any]) -> None:
-        """Takes a single step's values, which stay where they are for a while."""
+        """Take a single step's values, which stay on the devices for a while."""
         values = [outputs[record.places[plotted_slot(record, name)]] for name in self._names]
         for name, value in zip(self._names, values, strict=True):
             shape = parts_of(value)[0].shape
@@ -321,7 +321,7 @@ class PlottedValues:
             self._pending.append((step, values))
 
     def extend(self, before: int, values: Any) -> None:
-        """Takes a loop's values, `[steps, names, replicas]`, after `before` other steps."""
+        """Take a loop's values, `[steps, names, replicas]`, after `before` other steps."""
         self.flush()
         steps: Any = np.arange(before + 1, before + len(values) + 1)
         for number, name in enumerate(self._names):
@@ -335,7 +335,7 @@ class PlottedValues:
                 self.history.extend(name, steps, combined)
 
     def flush(self) -> None:
-        """Fetches the values of single steps."""
+        """Fetch the values of single steps."""
         pending, self._pending = self._pending, []
         for step, values in pending:
             numbers: dict[str, Any] = {}
@@ -348,12 +348,12 @@ class PlottedValues:
         self._flushed = time.perf_counter()
 
     def flush_in_time(self) -> None:
-        """Fetches them if they have waited for long."""
+        """Fetch the values of single steps if they have waited for long."""
         if time.perf_counter() - self._flushed > _FLUSH:
             self.flush()
 
     def _warn_of_nan(self, name: str, steps: Sequence[int], values: Any) -> None:
-        """Warns once, with the step at which a plotted value stopped being finite."""
+        """Warn once, with the step at which a plotted value stopped being finite."""
         if name in self._warned:
             return
         odd = ~np.isfinite(np.asarray(values).reshape(len(steps), -1))
@@ -361,9 +361,9 @@ class PlottedValues:
             return
         self._warned.add(name)
         row = int(odd.any(1).argmax())
-        # Where some replicas differ from others, at most four of them by name.
+        # If only some replicas differ, name at most four of them.
         some = not odd[row].all()
         where = f" on {replicas_text(np.flatnonzero(odd[row]).tolist())}" if some else ""
         found = f"`{name}` is not finite at step {int(steps[row])}{where}, for the first time"
-        # The magic stands for the line: a path of ours tells the author of a cell nothing.
+        # Show the magic instead of a file's line: a path in tpunb does not help the cell's author.
         warnings.warn_explicit(found, RuntimeWarning, "%%tpu_run", 1)

@@ -1,4 +1,4 @@
-"""Runs many steps of a cell or function, which the stop button ends and `go` continues."""
+"""Runs of many steps of a cell or function, which the stop button ends and `go` continues."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class LoopTimings:
     """The times of a run of many steps, in seconds.
 
     Attributes:
-        trace: Tracing, of the single step and of the loop; None if nothing was traced.
+        trace: The time to trace the single step and the loop; None if nothing was traced.
         first_step: The first step, with tracing and compiling.
-        steady_step: A step at its best, with its share of the host's part.
+        steady_step: The fastest step, with its share of the host's part.
         input_wait: The share of the time that steps wait for batches, 0 to 1; None without data.
-        steps_per_loop: How many steps are made in one call.
-        steps: How many were made.
+        steps_per_loop: The number of steps in one call.
+        steps: The number of steps made.
         seconds: The whole run.
     """
 
@@ -51,17 +51,17 @@ class LoopTimings:
 
 
 class Watcher(Protocol):
-    """Receives the progress of a run."""
+    """An observer of a run's progress."""
 
     def tracing(self, what: str) -> None:
-        """TensorFlow starts to trace."""
+        """Report that TensorFlow starts to trace."""
 
     def made(self, steps: int, examples: int | None) -> None:
-        """Reports the steps made so far, and the examples of each."""
+        """Report the steps made so far, and the examples of each."""
 
 
 _READING = 2e-3
-"""Seconds that reading a single batch may take without having waited for it."""
+"""Seconds that reading a single batch may take without counting as a wait."""
 
 _GRACE = 0.8
 """Seconds from an interrupt to the end of a call that does not end by itself."""
@@ -71,18 +71,18 @@ class Steps:
     """A run of many steps, which can be ended and continued.
 
     Attributes:
-        batches: Where the batches come from; None for steps without data.
+        batches: The batches; None for steps without data.
         names: The cell's names for a batch, or its parts.
-        total: How many steps there are in all; None until the data ends.
-        options: What is reduced, gathered and plotted.
-        history: Takes what is plotted.
-        watcher: Receives the progress; None if nobody does.
-        done: Steps made so far.
+        total: The total number of steps; None until the data ends.
+        options: The names that are reduced, gathered and plotted.
+        history: Takes the plotted values.
+        watcher: Receives the progress; None if nothing shows it.
+        done: The number of steps made so far.
         stopped: Whether the stop button has ended the run.
-        is_half_done: Whether it has done so within a step.
+        is_half_done: Whether the stop button has ended the run within a step.
         ended: Whether the data has ended.
         timings: The run's times.
-        bound: Values that hide the notebook's: the batch, and what steps pass to the next.
+        bound: Values that hide the notebook's: the batch, and the values that steps pass on.
 
     Raises:
         CellError: The settings contradict each other, the cell or the data.
@@ -118,11 +118,11 @@ class Steps:
         self._pace = StepsPerLoop(settings.steps_per_loop, loopable=loopable)
         self._plots = PlottedValues(self.history, self.options.plot, dict(self.options.reduce))
         self._values: dict[str, Any] = {}
-        self._is_stale = False  # whether the names' values are those of a step before the last
-        self._waited = self._watched = 0.0  # seconds of waiting for batches, and of how many
+        self._is_stale = False  # whether the names have the values of a step before the last
+        self._waited = self._watched = 0.0  # seconds: waits for batches, all measured time
         self._record: OutputRecord | None = None
         self._button = StopButton(grace=_GRACE)
-        self._checked: Program | None = None  # its dependencies are checked once for each `go`
+        self._checked: Program | None = None  # dependencies are checked once for each `go`
 
     @property
     def left(self) -> float:
@@ -131,8 +131,8 @@ class Steps:
 
     @property
     def can_continue(self) -> bool:
-        """Returns whether the run was stopped, and can continue where it was."""
-        # Data that is read by a function that is cancelled may be at its end after that.
+        """True if the run was stopped and can continue from its position."""
+        # If a function that reads data is cancelled, the data may be at its end afterwards.
         return self.stopped and not (self.is_half_done and self.batches is not None)
 
     @property
@@ -151,33 +151,33 @@ class Steps:
         return tuple(n for n in self._record.withheld if n != LAST) if self._record else ()
 
     def check(self) -> CheckReport:
-        """Checks with the first batch whether a step would compile for a TPU; runs nothing.
+        """Check with the first batch whether a step would compile for a TPU, without running it.
 
         Raises:
             CheckError: The strategy is not a virtual TPU's.
-            Exception: What the cell raises when it is traced.
+            Exception: Any error that the cell raises when it is traced.
         """
         self.bind_first_batch()
         types = open_batch(self.batches, self.names)
         return self.programs.check(self.cell, self.namespace, self.bound, types)
 
     def bind_first_batch(self) -> Batch | None:
-        """Gives the cell's names the first batch, which the first step still gets; None if none."""
+        """Bind the cell's names to the first batch, if any, which the first step still gets."""
         batch = self.batches.peek() if self.batches is not None else None
         if batch is not None:
             self.bound.update(bound_to(self.names, batch.value))
         return batch
 
     def go(self) -> None:
-        """Makes the steps that are left.
+        """Run the steps that are left.
 
-        The first interrupt ends the run between two calls, with everything kept;
-        then `stopped` is true and `go` can be called again. A call that does not end in
-        time is cancelled, and `is_half_done` is true as well.
+        The first interrupt ends the run between two calls and keeps everything. Then `stopped` is
+        true and `go` can be called again. A call that does not end in time is cancelled, and then
+        `is_half_done` is true as well.
 
         Raises:
-            CellError: The data or a name do not fit; what was done is kept.
-            Exception: What the cell or the data raises, marked with its lines and step.
+            CellError: The data or a name do not fit; the results so far are kept.
+            Exception: Any error that the cell or the data raises, marked with its lines and step.
         """
         started = time.perf_counter()
         self.stopped = self.is_half_done = False
@@ -211,7 +211,7 @@ class Steps:
             times.steps, times.seconds = self.done, times.seconds + time.perf_counter() - started
 
     def _enforce_open_sizes(self) -> None:
-        """Refuses at the beginning what a loop of steps would be refused for later."""
+        """Refuse a cell at the beginning if a loop of its steps would be refused later."""
         if self.done or not self._pace.may_loop(self.left):
             return
         types = open_batch(self.batches, self.names)
@@ -223,7 +223,7 @@ class Steps:
                 self.programs.enforce_open_sizes(self.cell, self.namespace, self.bound, types)
 
     def _call(self, count: int) -> None:
-        """Makes one step, or a loop of them."""
+        """Run one step, or a loop of steps."""
         self.programs.calls.begin()
         if count > 1 and self._looped(count):
             self._is_stale = True
@@ -234,7 +234,7 @@ class Steps:
         self._plots.flush_in_time()
 
     def _single(self) -> bool:
-        """Makes one step by itself; false if there is no batch for it."""
+        """Run one step by itself; return False if the data has ended."""
         began = time.perf_counter()
         if self.batches is not None:
             with self._button.work():
@@ -263,30 +263,30 @@ class Steps:
         self._plots.add(self.done + 1, record, outputs)
         ended = time.perf_counter()
         self._record, self._values = record, record.values(outputs)
-        for name in (*self.cell.names.reads, *self.cell.later):  # pass on to the next step
+        for name in (*self.cell.names.reads, *self.cell.later):  # pass values on to the next step
             if name in self._values and name not in self.names:
                 self.bound[name] = self._values[name]
         self.done += 1
         trace = program.traced_at - began if traced else None
         self._took(1, ended - began, trace)
         if not traced and self.batches is not None:
-            # Reading a batch alone costs something even where it is there already.
+            # Reading a batch alone takes some time even if the batch is ready.
             self._waited += max(0.0, waited - _READING)
             self._watched += ended - began
         return True
 
     def _looped(self, count: int) -> bool:
-        """Makes steps in one call; false if the loop's form is not known yet."""
+        """Run steps in one call; return False if the loop's form is not known yet."""
         program, captured, _ = self.programs.find(
             self.cell, self.options, self.namespace, self.bound, self._checked
         )
         record = program.records.get(tuple(captured.signature))
         if record is None:
             return False
-        # What a step takes from the step before.
+        # A step takes these values from the step before.
         owners = {name for name in captured.owners if name not in self.names}
         carried = tuple(sorted(owners & record.nests.keys()))
-        # The names too: other parts of a batch may have the same shapes.
+        # Include the names, because other parts of a batch may have the same shapes.
         layout = (tuple(captured.signature), self.names, carried, self.settings.timed)
         loop = program.loops.get(layout)
         known = loop is not None
@@ -336,14 +336,14 @@ _LEFT = (
 
 
 def raise_if_ended_early(run: Steps, *, late: bool = False) -> None:
-    """Raises after a run that was stopped, or whose data has ended too soon.
+    """Raise an error if a run was stopped, or if its data ended too soon.
 
     Args:
         run: The run.
-        late: Whether the stop button was pressed when all was done.
+        late: Whether the stop button was pressed after all steps were done.
 
     Raises:
-        Stopped: The stop button has ended it, or what comes after it.
+        Stopped: The stop button has ended the run or the work after it.
         CellError: The data has ended too soon.
     """
     total = "" if run.total is None else f" of {grouped(run.total)}"
@@ -370,7 +370,7 @@ def raise_if_ended_early(run: Steps, *, late: bool = False) -> None:
 
 
 def interrupted(calls: StoppableCalls) -> str:
-    """Describes what an interrupt of a single step has left."""
+    """Describe the state after an interrupt of a single step."""
     if calls.was_cut:
         left = _LEFT if calls.left_behind else ""
         return (

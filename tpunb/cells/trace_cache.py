@@ -1,4 +1,4 @@
-"""The traced programs of cells: found, traced, remembered."""
+"""Traced programs of cells: found, traced, remembered."""
 
 from __future__ import annotations
 
@@ -37,26 +37,27 @@ from .source import CellSource, StepSource, above
 _log = logger("cells")
 
 _MOST_PROGRAMS = 32
-"""Programs that are kept; each takes one to five MiB."""
+"""The largest number of programs that are kept; each takes one to five MiB."""
 
 _MOST_GONE = 1024
-"""Cells without a program for which it is known why they have none."""
+"""The largest number of cells whose missing program has a remembered reason."""
 
 _T = TypeVar("_T")
 
 
 class Programs:
-    """Finds, traces and remembers the programs of one strategy's cells.
+    """The programs of one strategy's cells: found, traced and remembered.
 
     Args:
         strategy: A `tf.distribute.Strategy`.
-        calls: Runs their functions, so that interrupts end them.
-        lines: What processes that its replicas are in have written, if these were started here.
+        calls: Runs the cells' functions, so that interrupts end them.
+        lines: Returns the lines that the replicas' processes have written, if this process
+            started them.
 
     Attributes:
         strategy: The strategy.
-        calls: As given.
-        traces: How many times a cell has been traced.
+        calls: The argument `calls`.
+        traces: The number of times that a cell has been traced.
     """
 
     def __init__(self, strategy: Any, calls: StoppableCalls, lines: Lines | None = None) -> None:
@@ -65,7 +66,7 @@ class Programs:
         self.traces = 0
         self._capturer = Capturer(strategy)
         self._printer = Printer(strategy, lines)
-        self._programs: list[Program] = []  # the one used last at the end
+        self._programs: list[Program] = []  # the program used last is at the end
         self._uncollected = 0
         self._gone: dict[int, str] = {}  # by hash of a cell's text: why its program is gone
 
@@ -77,12 +78,12 @@ class Programs:
         bound: Mapping[str, Any],
         checked: Program | None = None,
     ) -> tuple[Program, Captured, str]:
-        """The program that fits, what to run it with, and why it would have to trace.
+        """Return the program that fits, its captured values, and the reason if it must be traced.
 
         Args:
             cell: The cell.
             options: How results are combined.
-            namespace: The notebook's.
+            namespace: The notebook's names.
             bound: Values that hide the notebook's.
             checked: A program whose dependencies are known to be unchanged.
         """
@@ -120,11 +121,11 @@ class Programs:
         return program, captured, reason
 
     def _last_of(self, cell: StepSource) -> Program | None:
-        """The program of a cell that ran last; None if there is none any more."""
+        """Return the program of a cell that ran last; None if it is gone."""
         return next((it for it in reversed(self._programs) if it.cell is cell), None)
 
     def _forget_replaced(self, cell: StepSource, captured: Captured) -> None:
-        """Forgets a cell's programs that hold an object which the notebook has replaced.
+        """Forget a cell's programs that hold an object which the notebook has replaced.
 
         They would keep the variables of a former model in the memory of the cores.
         """
@@ -133,7 +134,7 @@ class Programs:
                 self._forget(program, REPLACED)
 
     def _forget(self, program: Program, reason: str) -> None:
-        """Forgets a program, and remembers why."""
+        """Forget a program, and remember the reason."""
         self._programs.remove(program)
         text = hash(program.cell.text)
         self._gone.pop(text, None)
@@ -148,7 +149,7 @@ class Programs:
             gc.collect()
 
     def execute(self, program: Program, captured: Captured) -> tuple[list[Any], OutputRecord, bool]:
-        """Runs a program once: its tensors, what they are, and whether it was traced."""
+        """Run a program once; return its tensors, their record, and whether it was traced."""
         before = len(program.records)
         try:
             return self.guarded(program, captured, lambda: program.run(captured))
@@ -157,7 +158,7 @@ class Programs:
             self._remember(program, captured)
 
     def guarded(self, program: Program, captured: Captured, call: Callable[[], _T]) -> _T:
-        """Makes a call, whose errors get the line of the cell that they come from."""
+        """Call a function, and mark its errors with the line of the cell that they come from."""
         try:
             with self.calls:
                 return call()
@@ -174,17 +175,17 @@ class Programs:
         bound: Mapping[str, Any],
         types: Mapping[str, Sequence[Any]] | None = None,
     ) -> CheckReport:
-        """Checks whether a cell would compile for a TPU, and run well; runs nothing.
+        """Check whether a cell would compile for a TPU, and run well, without running it.
 
         Args:
             cell: The cell.
-            namespace: The notebook's.
+            namespace: The notebook's names.
             bound: Values that hide the notebook's.
             types: The types of a batch whose sizes are not fixed, by the cell's names.
 
         Raises:
             CheckError: The strategy is not a virtual TPU's.
-            Exception: What the cell raises when it is traced.
+            Exception: Any error that the cell raises when it is traced.
         """
         try:
             if types:
@@ -194,7 +195,7 @@ class Programs:
                     self._trace_only(cell, namespace, bound)
             found = [examine(function) for function in functions]
         except Exception as error:
-            # Above the line that cannot be traced there may be something that a TPU refuses.
+            # Above the line that cannot be traced, there may be code that a TPU refuses.
             lines: Sequence[int] = getattr(error, "tpunb_lines", ())
             part = above(cell, lines[-1]) if lines and isinstance(cell, CellSource) else None
             if part is None or (refused := self.check(part, namespace, bound, types)).ok:
@@ -213,15 +214,15 @@ class Programs:
         bound: Mapping[str, Any],
         arguments: Callable[[Captured], list[Any]] | None = None,
     ) -> tuple[Captured, list[TracedFunction]]:
-        """What a cell takes, and its replica functions, for a compiler; runs nothing.
+        """Return the values that a cell captures, and its replica functions, without running it.
 
-        The cell is traced as for its first run.
+        A compiler uses these functions. The cell is traced as for its first run.
 
         Args:
             cell: The cell.
-            namespace: The notebook's.
+            namespace: The notebook's names.
             bound: Values that hide the notebook's.
-            arguments: Gives what to trace with in place of the captured arguments.
+            arguments: Returns the values to trace with instead of the captured arguments.
         """
         captured = self._capturer.capture(cell, namespace, bound)
         make_ready(cell, captured, namespace, self.strategy)
@@ -236,16 +237,16 @@ class Programs:
         bound: Mapping[str, Any],
         types: Mapping[str, Sequence[Any]],
     ) -> None:
-        """Refuses a cell that a TPU does not compile for batches whose sizes are not fixed.
+        """Refuse a cell that a TPU does not compile for batches whose sizes are not fixed.
 
         Raises:
-            tf.errors.InvalidArgumentError: A TPU refuses it.
+            tf.errors.InvalidArgumentError: A TPU refuses the cell.
         """
         rules = getattr(self.strategy.extended, "strictness", None)
         if rules is None or not rules.holds(RULE):
             return
         make_ready(cell, self._capturer.capture(cell, namespace, bound), namespace, self.strategy)
-        with silent():  # it is traced again when it runs
+        with silent():  # the cell is traced again when it runs
             functions = self._traced_open(cell, namespace, bound, types)
         try:
             for one in functions:
@@ -261,7 +262,7 @@ class Programs:
         bound: Mapping[str, Any],
         types: Mapping[str, Sequence[Any]],
     ) -> list[TracedFunction]:
-        """The cell's replica functions for batches of any size, and of the size that was read."""
+        """Return the cell's replica functions for batches of any size, and of the size read."""
         with observing() as fixed:
             self._trace_only(cell, namespace, bound)
         with observing() as functions, silent():
@@ -275,7 +276,7 @@ class Programs:
         bound: Mapping[str, Any],
         arguments: Callable[[Captured], list[Any]] | None = None,
     ) -> Captured:
-        """Traces a cell and remembers nothing; whoever observes sees its replica functions."""
+        """Trace a cell and remember nothing; observers of traces see its replica functions."""
         refuse_other_strategies(self.strategy)
         captured = self._capturer.capture(cell, namespace, bound)
         program = Program(
@@ -290,7 +291,7 @@ class Programs:
         return captured
 
     def _raise(self, error: Exception, program: Program, graph: Any = None) -> NoReturn:
-        """Raises what a program has raised, with its lines; or what explains it better."""
+        """Raise a program's error with its lines, or an error that explains it better."""
         raised = original(error, program.failure)
         mark(raised, program.cell, graph)
         replicas = self.strategy.num_replicas_in_sync
@@ -302,7 +303,7 @@ class Programs:
         raise raised from None
 
     def clear(self) -> None:
-        """Forgets every program."""
+        """Forget every program."""
         self._programs.clear()
         self._gone.clear()
 
@@ -326,7 +327,7 @@ class Programs:
 
 
 def _was_replaced(program: Program, now: Mapping[str, Hashable]) -> bool:
-    """Returns whether a program holds an object that the notebook has replaced by another."""
+    """Return whether a program holds an object that the notebook has replaced by another."""
     change = program.dependencies.change()
     if change is not None and not is_plain(change.before):
         return True
@@ -342,7 +343,7 @@ REPLACED = "the notebook has replaced an object that its last trace held"
 
 
 def why_new_program(last: Program, captured: Captured, options: OutputOptions) -> str:
-    """The first difference from the program that ran last."""
+    """Return the first difference from the program that ran last."""
     for name in (*captured.key, *last.names):
         now, before = captured.key.get(name), last.names.get(name)
         if now != before:
@@ -363,7 +364,7 @@ def why_new_program(last: Program, captured: Captured, options: OutputOptions) -
 
 
 def why_new_arguments(program: Program, captured: Captured) -> str:
-    """The first difference from the arguments of the last run."""
+    """Return the first difference from the arguments of the last run."""
     pairs = zip(captured.owners, captured.signature, program.signature, strict=True)
     for name, now, before in pairs:
         if now != before:
@@ -372,7 +373,7 @@ def why_new_arguments(program: Program, captured: Captured) -> str:
 
 
 def _sentence(subject: str, before: str, now: str, value: Any) -> str:
-    """A change as a sentence; its texts may be the same though the value is another."""
+    """Return a change as a sentence; its texts may be equal although the values differ."""
     if not before:
         return f"{subject} is new"
     if not now:
@@ -385,7 +386,7 @@ def _sentence(subject: str, before: str, now: str, value: Any) -> str:
 
 
 def _of_key(key: Hashable, value: Any) -> str:
-    """A captured value by its key, and itself where it is closed over; empty for none."""
+    """Describe a captured value by its key, and a closed-over value by itself; empty for none."""
     if key is None:
         return ""
     if isinstance(key, CaptureKind):
@@ -406,7 +407,7 @@ def _noun(value: Any) -> str:
 
 
 def _shape(signature: Hashable) -> str:
-    """A dtype and shape as `float32[8, 3]`."""
+    """Return a dtype and shape as `float32[8, 3]`."""
     if not isinstance(signature, tuple):
         return str(signature)
     if len(signature) != 2 or not isinstance(signature[0], tf.DType):

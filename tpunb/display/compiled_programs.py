@@ -1,4 +1,4 @@
-"""What the compiler needs of displays: see `tpunb/tpu/program_display.py`."""
+"""Displays for the compiler: see `tpunb/tpu/program_display.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def forms(programs: Sequence[Program]) -> dict[str, Any]:
 
 
 def compiling(phase: Callable[[], str]) -> CompilationDisplay:
-    """Show what `phase` returns, until the compilation ends."""
+    """Show the text that `phase` returns, until the compilation ends."""
     return CompilationDisplay(phase)
 
 

@@ -1,4 +1,4 @@
-"""Progress of what takes long; it leaves one line that is the same in every run."""
+"""Progress of long work; it leaves one line that is the same in every run."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 _MOST_KEPT = 64
-"""Displays of ended runs that stay alive; each holds its histories."""
+"""The largest number of live displays of ended runs; each display holds its histories."""
 
 
 class CurvesDisplay:
-    """Shows curves while they grow where widgets can run, else once at the end.
+    """A display of curves: growing if widgets can run, otherwise once at the end.
 
     Args:
-        histories: What to show.
+        histories: The histories to show.
         metrics: Names of metrics, or of panels, to show; None for all.
         link: Widgets with the same link belong to one connection.
-        paced: Whether they show how fast the steps are; if not, something beside them does.
+        paced: Whether the curves show how fast the steps are; if not, a line beside them does.
         awaited: Names of the metrics that will come, as far as they are known.
     """
 
@@ -65,7 +65,7 @@ class CurvesDisplay:
         return self._widget is not None
 
     def close(self) -> None:
-        """Ends the live curves, which stay where they can be saved as a picture; or shows it."""
+        """End the live curves, in a form that a file can keep; without them, show a picture."""
         if self._widget is not None and (frontend.saves_static_forms() or frontend.in_marimo()):
             self._widget.settle()
             _kept.add(self._widget)
@@ -81,19 +81,19 @@ class CurvesDisplay:
         frontend.publish(dict(bundle), {}, display_id=uuid.uuid4().hex, update=False)
 
     def remove(self) -> None:
-        """Takes the live curves away, if there are any."""
+        """Remove the live curves, if there are any."""
         if self._widget is not None:
             self._widget.vanish()
 
 
 class _KeptWidgets:
-    """Widgets of runs that have ended, which their pages still need."""
+    """Widgets of ended runs, which their pages still need."""
 
     def __init__(self) -> None:
         self._widgets: dict[CurvesWidget, tuple[str | None, int | None]] = {}
 
     def add(self, widget: CurvesWidget) -> None:
-        """Keeps one open; of too many the first one ends as a picture."""
+        """Keep a widget open; if there are too many, the oldest widget becomes a picture."""
         self._widgets[widget] = (frontend.cell_id(), frontend.execution())
         while len(self._widgets) > _MOST_KEPT:
             oldest = next(iter(self._widgets))
@@ -101,7 +101,7 @@ class _KeptWidgets:
             self._close(oldest)
 
     def drop_former(self) -> None:
-        """Closes those of the cell's runs before this one, whose displays are gone."""
+        """Close the widgets of the cell's former runs, whose displays are gone."""
         cell, execution = frontend.cell_id(), frontend.execution()
         for widget, (its_cell, its_execution) in list(self._widgets.items()):
             if cell is not None and cell == its_cell and execution != its_execution:
@@ -116,20 +116,20 @@ _kept = _KeptWidgets()
 
 
 _SLOW = 2.0
-"""Seconds from which on a cell shows that it is running."""
+"""Seconds until a cell shows that it is running."""
 
 
 class RunDisplay:
-    """Shows a run to whoever is there to see it: progress in a line, and curves.
+    """A display of a run for a person who watches it: progress in a line, and curves.
 
-    Where no person sees it, there is one line at the end, the same in every run.
+    If no person watches, a single line at the end is the same in every run.
 
     Args:
-        history: What is plotted; None if nothing is.
-        total: How many steps there will be; None where unknown.
-        begin: How many were made in earlier parts of the run.
-        link: The connection's, for the curves.
-        awaited: Names of what is plotted.
+        history: The plotted values; None if nothing is plotted.
+        total: The total number of steps; None if unknown.
+        begin: The number of steps in earlier parts of the run.
+        link: The connection's link, for the curves.
+        awaited: Names of the plotted values.
 
     Attributes:
         stopped: Whether the run has ended early.
@@ -172,31 +172,31 @@ class RunDisplay:
                 self._curves.remove()
             elif self._curves.live or self._history.metrics:
                 self._curves.close()
-        if has_nothing:  # the error says it all
+        if has_nothing:  # the error is enough
             self._line.remove()
             return
         done = counted(self._steps, "step")
         rate, *others = self._speed() or [""]
         if rate and self._started - self._entered > 0.2 * (time.monotonic() - self._entered):
-            rate += " after tracing"  # it is not the steps by the time
+            rate += " after tracing"  # this rate is not the steps divided by the time
         seconds = time.monotonic() - self._entered
         taken = duration(seconds if seconds < 1 else round(seconds))
         self._line.leave(done, " · ".join(filter(None, [f"{done} in {taken}", rate, *others])))
 
     def tracing(self, what: str) -> None:
-        """TensorFlow begins to trace a step or a loop."""
+        """Show that TensorFlow begins to trace a step or a loop."""
         self._compiling, self._since = what, time.monotonic()
 
     def made(self, steps: int, examples: int | None) -> None:
-        """So many steps have been made in all, of so many examples each."""
+        """Note the number of steps in total, and the examples of each step."""
         if not self._compiling and steps > self._steps:
             self._examples = examples
-        if self._compiling:  # the clock starts when all is compiled
+        if self._compiling:  # the clock starts after compiling
             self._compiling, self._started, self._begin = "", time.monotonic(), steps
         self._steps = steps
 
     def _progress(self) -> str:
-        """The progress of the run, its speed, and the time that is left."""
+        """Return the progress of the run, its speed, and the time that is left."""
         of = f" of {grouped(self._total)}" if self._total is not None else ""
         parts = [f"step {grouped(self._steps)}{of}"]
         now = time.monotonic()
@@ -211,7 +211,7 @@ class RunDisplay:
         return " · ".join(parts)
 
     def _speed(self) -> list[str]:
-        """Steps and examples a second, as far as they are known."""
+        """Return steps and examples a second, as far as they are known."""
         made, seconds = self._steps - self._begin, time.monotonic() - self._started
         if made <= 0 or seconds <= 0:
             return []
@@ -224,12 +224,12 @@ _Display = TypeVar("_Display", bound="CellDisplay")
 
 
 class CellDisplay:
-    """Shows that a cell is running, from two seconds on, where widgets can run.
+    """A line that shows, after two seconds, that a cell is running, if widgets can run.
 
-    Nothing remains of it: what is saved of a cell must not depend on how fast it was.
+    Nothing remains of the line, because a cell's saved output must not depend on its speed.
 
     Args:
-        phase: Gives what the cell is doing.
+        phase: Returns the present work of the cell.
         html: Makes HTML of the line; None for the line itself.
     """
 
@@ -239,7 +239,7 @@ class CellDisplay:
         self._line = _LiveLine(self._progress, interval=0.5, delay=_SLOW, html=html)
 
     def __enter__(self: _Display) -> _Display:
-        # Outside of IPython nothing could be removed again.
+        # Outside IPython the line could not be removed again.
         if frontend.execution() is not None:
             self._line.refresh()
         return self
@@ -253,13 +253,13 @@ class CellDisplay:
 
 
 class CompilationDisplay(CellDisplay):
-    """Shows what is compiled, from two seconds on, and the TPU types that are done.
+    """A line that shows, after two seconds, the present compilation and the finished TPU types.
 
-    Where widgets can run, nothing of it remains at the end: the answer has all of it. In a terminal
-    there is a line on standard error for each type that is done while others are left.
+    If widgets can run, nothing remains at the end, because the answer has all results. In a
+    terminal, a line on standard error tells each type that is done while others are left.
 
     Args:
-        phase: Gives what is done now.
+        phase: Returns the present work.
     """
 
     def __init__(self, phase: Callable[[], str]) -> None:
@@ -269,7 +269,7 @@ class CompilationDisplay(CellDisplay):
         super().__init__(phase, self._html)
 
     def known(self, programs: Sequence[Program], left: Sequence[str]) -> None:
-        """Shows the programs that are known, and the types that are left."""
+        """Show the programs that are known, and the types that are left."""
         self._programs, self._left = programs, left
         slow = time.monotonic() - self._since >= _SLOW
         if left and slow and not frontend.shows_widgets() and frontend.in_terminal():
@@ -290,7 +290,7 @@ class CompilationDisplay(CellDisplay):
         return f"{text}\n{done}"
 
     def _html(self, text: str) -> str:
-        """The line, and below it the table of the types that are done."""
+        """Return the line, and below it the table of the types that are done."""
         from tpunb.display.draw.programs_html import types_table
 
         done = types_table(self._programs) if self._programs else ""
@@ -298,13 +298,13 @@ class CompilationDisplay(CellDisplay):
 
 
 class ConnectDisplay:
-    """Shows what is waited for while connecting takes its time.
+    """A line that shows the reason for a wait while connecting takes time.
 
-    Nothing is shown unless there is something to wait for.
+    Nothing is shown unless connecting has to wait.
 
     Args:
-        done: What stays when it has gone well.
-        failed: What stays after an error.
+        done: The text that stays after success.
+        failed: The text that stays after an error.
     """
 
     def __init__(self, done: str = "Connected.", failed: str = "Not connected.") -> None:
@@ -322,7 +322,7 @@ class ConnectDisplay:
             self._line.leave(self._ends[kind is not None])
 
     def say(self, doing: str) -> None:
-        """Shows what is done from now on, such as `"asking 4 workers"`."""
+        """Show the present work from now on, such as `"asking 4 workers"`."""
         self._doing, self._since = doing, time.monotonic()
         self._line.refresh()
 
@@ -335,9 +335,9 @@ class _LiveLine:
     """A line that is renewed for the person who sees it, and the text that stays.
 
     Args:
-        text: Gives the line.
+        text: Returns the line.
         interval: Seconds between two renewals.
-        delay: Seconds before it is shown at all.
+        delay: Seconds before the line is shown at all.
         html: Makes HTML of the text; by default a grey line.
     """
 
@@ -357,7 +357,7 @@ class _LiveLine:
         self._ticker: threading.Thread | None = None
 
     def refresh(self) -> None:
-        """Shows the line as it is now, and renews it from the first time on."""
+        """Show the present line, and start to renew it."""
         if not self._live:
             return
         if self._delay is None:
@@ -371,17 +371,17 @@ class _LiveLine:
             self._ticker.start()
 
     def stop(self) -> None:
-        """Ends the renewals."""
+        """End the renewals."""
         self._ended.set()
         if self._ticker is not None:
             self._ticker.join(timeout=5)
 
     def leave(self, text: str, in_passing: str = "") -> None:
-        """Puts plain text in place of the line: a notebook is the same wherever it ran.
+        """Replace the line by plain text, so that a notebook is the same on every machine.
 
         Args:
             text: The text.
-            in_passing: What the page has instead, until the notebook is opened again.
+            in_passing: The page's text instead, until the notebook is opened again.
         """
         if in_passing and self._live and frontend.can_pass():
             _publish_in_passing(self._display, in_passing, kept=text, update=True)
@@ -389,19 +389,19 @@ class _LiveLine:
             self._publish(text)
 
     def remove(self) -> None:
-        """Takes the line away."""
+        """Remove the line."""
         if self._shown:
             frontend.clear(self._display)
 
     def _tick(self) -> None:
         pause = self._interval if self._delay is None else self._delay
         while not self._ended.wait(pause):
-            with contextlib.suppress(Exception):  # a front end that has gone
+            with contextlib.suppress(Exception):  # the front end is gone
                 self._publish(self._text())
             pause = self._interval
 
     def _publish(self, line: str) -> None:
-        """Shows the line; one that stays is plain text, the same wherever it was run."""
+        """Show the line; the text that stays is plain, and the same on every machine."""
         data: dict[str, Any] = {"text/plain": line}
         if not self._ended.is_set():
             data["text/html"] = self._html(line)
@@ -410,7 +410,7 @@ class _LiveLine:
 
 
 def show_in_passing(line: Callable[[], str]) -> None:
-    """Shows a grey line to the person who is there; what is saved does not have it."""
+    """Show a grey line to a person who watches; the saved notebook does not have it."""
     if frontend.can_pass():
         _publish_in_passing(uuid.uuid4().hex, line(), kept="", update=False)
 

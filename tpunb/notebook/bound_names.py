@@ -1,4 +1,4 @@
-"""The names that connecting gives to a notebook, beside the names that the notebook has already."""
+"""Names that connecting binds in a notebook, without losing the names that the notebook has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class BoundNames:
     """The names of a notebook that were bound for it, and may be bound again or removed.
 
     Args:
-        namespace: The notebook's.
+        namespace: The notebook's names.
     """
 
     def __init__(self, namespace: dict[str, Any]) -> None:
@@ -26,7 +26,7 @@ class BoundNames:
         return None if hidden is value else hidden
 
     def bind_if_free(self, name: str, value: Any) -> bool:
-        """Bind a name unless the notebook uses it for something else; whether it has the value."""
+        """Bind a name unless the notebook uses it for another value; return whether it is bound."""
         if self._is_free(name):
             self._namespace[name] = self._bound[name] = value
         return self._namespace[name] is value
@@ -44,7 +44,7 @@ class BoundNames:
 
 
 def notice_of_strategy(name: str, hidden: Any) -> str:
-    """The sentence that the strategy has taken a name from a value of the notebook's."""
+    """Return the sentence that the strategy has replaced a value of the notebook under a name."""
     if hidden is None:
         return ""
     return (
@@ -54,10 +54,10 @@ def notice_of_strategy(name: str, hidden: Any) -> str:
 
 
 def notice_of_kept(kept: Mapping[str, Any], *, reachable: bool) -> str:
-    """The sentence that names stay the notebook's, and how to reach what they would have been.
+    """Return the sentence that the notebook keeps names, and how to reach the connection's values.
 
     Args:
-        kept: What the notebook has under the names.
+        kept: The notebook's values under the names.
         reachable: Whether `connection` is the connection in the notebook.
     """
     if not kept:

@@ -14,7 +14,7 @@ from tpunb.virtual.strictness import RULES
 
 _LINE = re.compile(r"\s*(?:\w+\s*=\s*)?%%?(\w+)\s(.*)")
 
-# A name on the left of `=`, or names; of `+=` as well, and not of `==`.
+# A name, or several names, on the left of `=` or an operator such as `+=`, but not of `==`.
 _ASSIGNED = re.compile(r"^[ \t]*(\w+(?:[ \t]*,[ \t]*\w+)*)[ \t]*[-+*/@]*=(?!=)", re.MULTILINE)
 
 _FIXED: dict[object, Callable[[], Iterable[str]]] = {
@@ -27,10 +27,10 @@ _FIXED: dict[object, Callable[[], Iterable[str]]] = {
 def magic_matcher(
     magics: Mapping[str, Callable[..., Any]], namespace: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """Makes a matcher for IPython's completer.
+    """Return a matcher for IPython's completer.
 
     Args:
-        magics: The magics by name; options are taken from their own parsers.
+        magics: The magics by name; their own parsers tell their options.
         namespace: The notebook's names, for options that take data.
 
     Returns:
@@ -41,7 +41,7 @@ def magic_matcher(
     def matcher(context: CompletionContext) -> dict[str, Any]:
         line = _LINE.fullmatch(context.line_with_cursor[: context.cursor_position])
         if line is None or line[1] not in magics:
-            return {"completions": []}  # a new one each time: IPython writes into it
+            return {"completions": []}  # a new list each time, because IPython writes into it
         *before, start = re.split(r"\s+", line[2])
         choices = _choices(magics[line[1]], before, start, namespace, context.full_text)
         found = [word for word in choices if word.startswith(start)]
@@ -61,12 +61,12 @@ def _choices(
     namespace: Mapping[str, Any],
     cell: str,
 ) -> list[str]:
-    """The words that may follow those before the cursor."""
+    """Return the words that may follow the words before the cursor."""
     actions = magic.parser._actions  # type: ignore[attr-defined]
     previous = before[-1] if before else ""
     asked = [action for action in actions if previous in action.option_strings]
     if asked and asked[0].nargs != 0 and not (asked[0].nargs == "?" and start.startswith("-")):
-        # Of a list, what is typed last.
+        # In a list, complete the last item.
         typed, comma, last = start.rpartition(",")
         values = _values(asked[0], last, namespace, cell)
         return [f"{typed}{comma}{value}" for value in values]
@@ -80,9 +80,9 @@ def _choices(
 
 
 def _values(option: Any, start: str, namespace: Mapping[str, Any], cell: str) -> Iterable[str]:
-    """The values that an option may have."""
+    """Yield the values that an option may have."""
     if option.dest == "data":
-        # A dataset, an iterator, an array.
+        # A dataset, an iterator or an array.
         marks = ("element_spec", "__next__", "__array__")
         named = ((name, type(value)) for name, value in namespace.items() if name[0] != "_")
         return [name for name, kind in named if any(hasattr(kind, mark) for mark in marks)]
@@ -95,6 +95,6 @@ def _values(option: Any, start: str, namespace: Mapping[str, Any], cell: str) ->
 
 
 def _assigned(cell: str) -> list[str]:
-    """The names that a cell assigns, as far as it is written."""
+    """Return the names that a cell assigns, as far as the cell is written."""
     found = (name for names in _ASSIGNED.findall(cell) for name in names.split(","))
     return list(dict.fromkeys(name.strip() for name in found))

@@ -1,4 +1,4 @@
-"""Displays values: live where a front end runs widgets, else in their static form."""
+"""Displays of values: live if a front end runs widgets, otherwise in their static form."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Forms = Bundle | tuple[Bundle, Bundle]
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Described:
-    """Shows a description.
+    """A value that shows a description.
 
     Attributes:
-        description: One of those in `tpunb.display.describe`.
-        connection: The connection that it is of, if any.
+        description: A description from `tpunb.display.describe`.
+        connection: The connection that the description belongs to, if any.
     """
 
     description: Any
@@ -41,10 +41,10 @@ class Described:
 
 
 def chosen_replicas(value: Any, targets: Sequence[slice]) -> Described:
-    """Shows a value of only some replicas.
+    """Show a value of only some replicas.
 
     Raises:
-        CellError: One of them does not exist.
+        CellError: One of the replicas does not exist.
     """
     from tpunb.display.describe.replicas import describe_chosen_replicas
 
@@ -56,18 +56,18 @@ def chosen_replicas(value: Any, targets: Sequence[slice]) -> Described:
 
 
 def show(value: Any) -> LiveWidget | None:
-    """Shows a value live, whatever has become of its display before.
+    """Show a value live, even if its earlier display was frozen.
 
     Args:
         value: A distributed value, a variable, a tensor, or tuples, lists and
             mappings of these; a topology, a device assignment, a connection or a
             TPU type such as `"v4-32"`; a training history or a list of them; a compiled
-            program or several; a Keras model or layer; or a widget of ours that is frozen.
+            program or several; a Keras model or layer; or a frozen tpunb widget.
 
     Returns:
-        The widget that is shown; its `freeze` replaces it by the static form.
-        Where widgets cannot run, the static form is shown at once. None for a model,
-        whose layers fold without one.
+        The displayed widget; its `freeze` replaces it by the static form.
+        If widgets cannot run, the static form is shown at once. None for a model,
+        whose layers fold without a widget.
     """
     from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.connection.connection import Connection, latest_connection
@@ -109,16 +109,16 @@ def _is_topology(value: Any) -> bool:
         except AcceleratorTypeError:
             return False
         return True
-    # TensorFlow's topology and device assignment, or what has their parts.
+    # TensorFlow's topology or device assignment, or an object with the same attributes.
     duck = hasattr(value, "device_coordinates") or hasattr(value, "core_assignment")
     return duck or isinstance(value, Accelerator | TopologyDescription | Connection)
 
 
 class Displays:
-    """Displays the values of one shell: live where its front end runs widgets.
+    """The displays of one shell's values: live if the shell's front end runs widgets.
 
     Args:
-        connection: Gives the open connection, or None.
+        connection: Returns the open connection, or None.
     """
 
     def __init__(self, connection: Callable[[], Connection | None]) -> None:
@@ -126,9 +126,9 @@ class Displays:
         self._automatic: AutoDisplays | None = None
 
     def introduce(self, connection: Connection, shell: Any) -> None:
-        """Shows a new connection, of which the kind of TPU comes first.
+        """Show a new connection, with the kind of TPU first.
 
-        The cell's result does not show it again.
+        The cell's result does not show the connection again.
         """
         from tpunb.display.draw.connection_text import introduction_html, introduction_text
 
@@ -146,9 +146,9 @@ class Displays:
         shell.events.register("post_run_cell", end)
 
     def formatters(self) -> tuple[tuple[str, str, Callable[..., Forms | None]], ...]:
-        """Module, class and mimebundle of the types that get a display.
+        """Return the module, class and mimebundle function of each type that gets a display.
 
-        They are named rather than imported: TensorFlow may not be loaded yet.
+        The types are named rather than imported, because TensorFlow may not be loaded yet.
         """
         return (
             (*_DISTRIBUTED, self.of_values),
@@ -158,7 +158,8 @@ class Displays:
             ("tpunb.training.history", "History", self.of_history),
             ("tpunb.compiler.program", "TpuProgram", self.of_programs),
             ("tpunb.compiler.program", "TpuPrograms", self.of_programs),
-            # A description already, and a tuple, which IPython would show as one.
+            # The value is already a description. It is also a tuple, which IPython would show as a
+            # tuple.
             ("tpunb.tpu.annotations", "Annotations", lambda value, **_: _static(value)),
             ("keras.src.layers.layer", "Layer", self.of_model),
             ("tf_keras.src.engine.base_layer", "Layer", self.of_model),
@@ -167,17 +168,17 @@ class Displays:
         )
 
     def of_values(self, value: Any, **_: Any) -> Forms:
-        """The display of a value with a part on each replica."""
+        """Return the display of a value with a part on each replica."""
         from tpunb.display.describe.replicas import describe_replica_values
 
         return self._live("ReplicasWidget", value) or _static(describe_replica_values(value))
 
     def of_nest(self, value: Any, **_: Any) -> Forms | None:
-        """The display of a tuple, list or dict with distributed values in it; else None."""
+        """Return the display of a tuple, list or dict that holds distributed values; else None."""
         return self.of_values(value) if _holds_distributed(value, depth=3) else None
 
     def nest_printer(self, before: Callable[..., Any] | None) -> Callable[..., None]:
-        """A printer of IPython's for tuples, lists or dicts; others print as before."""
+        """Return an IPython printer for tuples, lists or dicts; others are printed as before."""
 
         def print_nest(value: Any, printer: Any, cycle: bool) -> None:
             if not cycle and _holds_distributed(value, depth=3):
@@ -193,7 +194,7 @@ class Displays:
         return print_nest
 
     def of_topology(self, value: Any, **_: Any) -> Forms:
-        """The display of TensorFlow's topology or device assignment."""
+        """Return the display of TensorFlow's topology or device assignment."""
         from tpunb.display.describe.topology_description import (
             describe_device_assignment,
             describe_topology,
@@ -204,7 +205,7 @@ class Displays:
         return self._live("TopologyWidget", value) or _static(describe(value))
 
     def of_described(self, value: Described, **_: Any) -> Forms:
-        """The display of a description."""
+        """Return the display of a description."""
         from tpunb.display.describe.replicas import ReplicaValuesDescription
         from tpunb.display.describe.topology_description import TopologyDescription
 
@@ -212,7 +213,7 @@ class Displays:
         if isinstance(value.description, TopologyDescription):
             of = value.connection
             memory = of.memory_per_core if of is not None else None
-            # Another TPU's cores are not those of the open connection.
+            # Another TPU's cores do not belong to the open connection.
             link = of.link if of is not None else ""
             live = self._live("TopologyWidget", value.description, memory=memory, link=link)
         elif isinstance(value.description, ReplicaValuesDescription):
@@ -220,27 +221,27 @@ class Displays:
         return live or _static(value.description)
 
     def of_model(self, value: Any, **_: Any) -> Forms:
-        """The display of a Keras model or layer."""
+        """Return the display of a Keras model or layer."""
         return _static(_described_model(value, self._connection()))
 
     def of_history(self, value: Any, **_: Any) -> Forms:
-        """The display of a training history."""
+        """Return the display of a training history."""
         from tpunb.display.describe.history_description import describe_history
 
         return self._live("CurvesWidget", value) or _static(describe_history(value))
 
     def of_programs(self, value: Any, **_: Any) -> Forms:
-        """The display of compiled programs."""
+        """Return the display of compiled programs."""
         return self._live("ProgramsWidget", value) or dict(value._repr_mimebundle_())
 
     def close(self) -> None:
-        """Lets go of the values that live displays hold."""
+        """Release the values that live displays hold."""
         if self._automatic is not None:
             self._automatic.close()
 
     def _live(self, name: str, value: Any, **state: Any) -> Forms | None:
-        """The live form with the static ones; None where widgets are not shown."""
-        # Imported at the first display: NumPy alone would double the time of loading.
+        """Return the live form with the static forms; None if the front end shows no widgets."""
+        # Import at the first display, because NumPy alone would double the time of loading.
         from tpunb.display.widgets import frontend
 
         if not frontend.shows_widgets():
@@ -257,7 +258,7 @@ class Displays:
 
 
 def _described_model(model: Any, connection: Connection | None) -> Any:
-    """A model's description, with the cores of the connection."""
+    """Return a model's description, with the cores of the connection."""
     from tpunb.display.describe.connection import cores_by_device
     from tpunb.display.describe.model_description import describe_model
 
@@ -277,7 +278,7 @@ _DISTRIBUTED = ("tensorflow.python.distribute.values", "DistributedValues")
 
 
 def _holds_distributed(value: Any, depth: int) -> bool:
-    """Returns whether there is a distributed value among the first items of a structure."""
+    """Return whether there is a distributed value among the first items of a structure."""
     if isinstance(value, dict | tuple | list):
         items = value.values() if isinstance(value, dict) else value
         return depth > 0 and any(

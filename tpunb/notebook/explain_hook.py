@@ -27,18 +27,18 @@ _RUNNING = "run_code"  # IPython's function that executes cells, in all its vers
 
 
 class Explaining:
-    """Adds the cause and the fix to the known errors that a shell's cells raise.
+    """A handler that adds the cause and the fix to the known errors of a shell's cells.
 
-    IPython lets one handler take the exceptions of cells (`set_custom_exc`).
-    This one shows them as IPython does, and leaves those for which somebody
-    else has set a handler to that.
+    IPython lets one handler take the exceptions of cells (`set_custom_exc`). This handler shows
+    them as IPython does. If another handler was set before, it still gets the errors that it was
+    set for.
 
     Args:
         shell: An IPython shell.
         report: Receives each explanation that is shown.
-        instead: Gives what is to be shown in place of an error and its explanation, if
-            there is something better to say.
-        hint: Gives a sentence for an error that is not known.
+        instead: Returns a better sentence to show instead of an error and its
+            explanation, or None.
+        hint: Returns a sentence for an error that is not known.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class Explaining:
         self._active = False
 
     def install(self) -> None:
-        """Begins to explain."""
+        """Begin to explain errors."""
         self._active = True
         self._theirs = (self._shell.custom_exceptions, self._shell.CustomTB)
-        # KeyboardInterrupt: who waits in vain for a TPU interrupts.
+        # KeyboardInterrupt, because a user who waits in vain for a TPU interrupts the cell.
         self._shell.set_custom_exc((Exception, KeyboardInterrupt), self._handle)
         self._ours = self._shell.CustomTB
 
     def remove(self) -> None:
-        """Ends it; a handler that somebody has set since is kept."""
-        self._active = False  # theirs may call this one
+        """End the explanations; a handler that was set since stays."""
+        self._active = False  # their handler may call this one
         if self._shell.CustomTB is self._ours:
             self._shell.custom_exceptions, self._shell.CustomTB = self._theirs
 
@@ -78,9 +78,10 @@ class Explaining:
         trace: TracebackType,
         tb_offset: int | None = None,
     ) -> None:
-        """Shows an error; IPython calls this where it would show it itself."""
+        """Show an error; IPython calls this method instead of showing the error itself."""
         if isinstance(error, Stopped) and not isinstance(error, self._theirs[0]):
-            # What the user has asked for is no error; it ends "run all" all the same.
+            # A stop that the user has asked for is not an error, but it ends "run all" like an
+            # error.
             sys.stdout.write(f"Stopped: {error}\n")
             return
         addition = internal_error = None
@@ -88,7 +89,7 @@ class Explaining:
             if self._active:
                 shorten(error, shell)
             addition = self._addition(error)
-        except Exception as failure:  # The user's own error is shown all the same.
+        except Exception as failure:  # the user's own error is shown nevertheless
             internal_error = failure
         theirs, handler = self._theirs
         if isinstance(error, theirs):
@@ -102,10 +103,10 @@ class Explaining:
             report_internal_error(internal_error, log, "An error is shown without its explanation.")
 
     def _addition(self, error: BaseException) -> _Addition | None:
-        """The addition to an error, prepared to be shown with it."""
+        """Return the addition to an error, prepared to be shown with the error."""
         if not self._active or (isinstance(error, TpunbError) and error.fix):
             return None
-        from tpunb.errors.explain import explain  # the catalogue is read when there is an error
+        from tpunb.errors.explain import explain  # the catalogue is read only after an error
 
         addition = getattr(error, _MARK, None)
         if not isinstance(addition, _Addition):
@@ -114,7 +115,7 @@ class Explaining:
                 return None
             if explanation is not None:
                 sentence = self._instead(explanation)
-                # Its own message may have the cause, the fix and the name of the explanation.
+                # The error's own message may have the cause, the fix and the explanation's name.
                 own = refusal_in_short(str(error).strip()) or ""
                 if sentence is not None:
                     lines = plain(f"{type(error).__name__}: {sentence}").split("\n")
@@ -124,7 +125,7 @@ class Explaining:
                     return None
             addition = _Addition(str(explanation or hint), explanation)
             _render_with(error, addition, self._shell)
-        addition.shown = False  # the error may have been raised before, and shown
+        addition.shown = False  # the error may have been raised and shown before
         if addition.explanation is not None:
             self._report(addition.explanation)
         return addition
@@ -135,9 +136,9 @@ class _Addition:
     """The text under an error.
 
     Attributes:
-        text: What is shown.
-        explanation: The explanation that it is, if the error is known.
-        shown: Whether it has been shown with the error's traceback.
+        text: The displayed text.
+        explanation: The explanation in the text, if the error is known.
+        shown: Whether the text has been shown with the error's traceback.
     """
 
     text: str
@@ -146,18 +147,18 @@ class _Addition:
 
 
 def _render_with(error: Any, addition: _Addition, shell: Any) -> None:
-    """Lets IPython show an addition below an error's own traceback."""
+    """Let IPython show an addition below an error's own traceback."""
     own = getattr(error, "_render_traceback_", None)
 
     def render() -> Any:
         if own is not None:
             lines = own()
         else:
-            # In the mode that %xmode has chosen by then, also for %tb.
+            # Use the mode that %xmode has chosen by then, also for %tb.
             lines = shell.InteractiveTB.structured_traceback(
                 type(error), error, error.__traceback__, tb_offset=None
             )
-        if not isinstance(lines, list):  # some shells have objects of their own, as Colab
+        if not isinstance(lines, list):  # some shells, such as Colab's, return their own objects
             return lines
         addition.shown = True
         return [*lines, "", addition.text]
@@ -172,8 +173,8 @@ def _render_with(error: Any, addition: _Addition, shell: Any) -> None:
 def _show(
     shell: Any, kind: type[BaseException], error: BaseException, trace: TracebackType
 ) -> None:
-    """Shows an error as IPython does where there is no handler."""
-    # What IPython takes for an error of syntax before a cell runs.
+    """Show an error as IPython does without a handler."""
+    # IPython treats these errors as syntax errors if they come before a cell runs.
     compiling = (OverflowError, SyntaxError, ValueError, TypeError, MemoryError)
     if trace.tb_frame.f_code.co_name == _RUNNING or not isinstance(error, compiling):
         shell.showtraceback((kind, error, trace), running_compiled_code=True)
@@ -190,11 +191,11 @@ _OF_CONNECTING = frozenset({"strategy", "resolver", "topology", "connection"})
 
 
 def about_missing(error: BaseException, magics: Iterable[str], *, connected: bool) -> str | None:
-    """A sentence about a missing magic, or a missing name that magics make; None for other errors.
+    """Return a sentence about a missing magic, or a missing name that magics make; else None.
 
     Args:
         error: The error of a cell.
-        magics: The names of our magics.
+        magics: The names of tpunb's magics.
         connected: Whether there is a connection.
     """
     missing = _NO_MAGIC.search(str(error)) if isinstance(error, UsageError) else None

@@ -1,4 +1,4 @@
-"""`%load_ext tpunb` and `%unload_ext tpunb`: all that is added to a shell, and removed."""
+"""`%load_ext tpunb` and `%unload_ext tpunb`: all additions to a shell, and their removal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ATTRIBUTE = "_tpunb_extension"
 
 
 class _Extension:
-    """Everything that loading added to one shell, and what it took the place of."""
+    """All additions of loading to one shell, and the entries that they replaced."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
@@ -54,8 +54,8 @@ class _Extension:
         for name in named["cell"]:
             self.replaced.append((tables["line"], f"%{name}", None))
             tables["line"][f"%{name}"] = self.magics.misplaced
-        # Messages and docs say `tpunb.show(x)`. It stays after unloading: the notebook may have
-        # imported it as well.
+        # Messages and docs use `tpunb.show(x)`. The name stays after unloading, because the
+        # notebook may have imported tpunb as well.
         self.shell.user_ns.setdefault("tpunb", sys.modules["tpunb"])
         ours = {name: getattr(self.magics, name) for names in named.values() for name in names}
         with contextlib.suppress(ImportError):  # IPython before 8.6, which Colab has
@@ -68,7 +68,7 @@ class _Extension:
             before = formatter.deferred_printers.get((module, name))
             formatter.for_type_by_name(module, name, function)
             self.formatters.append((module, name, function, before))
-        # IPython prints builtin types itself, whatever text their bundle brings.
+        # IPython prints builtin types itself, and ignores the text in their bundle.
         printers = self.shell.display_formatter.formatters["text/plain"].type_printers
         for kind in (dict, list, tuple):
             before = printers.get(kind)
@@ -86,7 +86,7 @@ class _Extension:
         finally:
             self.magics.displays.close()
             for table, name, before in self.replaced:
-                # What the user has redefined since is the user's.
+                # Keep magics that the user has redefined since.
                 if getattr(table.get(name), "__self__", None) is self.magics:
                     _put_back(table, name, before)
             registry = self.shell.magics_manager.registry
@@ -122,7 +122,7 @@ class _Extension:
 
 
 def _put_back(table: dict[Any, Any], key: Any, before: Any) -> None:
-    """Restores an entry of a table; removes it if there was none."""
+    """Restore an entry of a table; remove the entry if there was none."""
     if before is None:
         table.pop(key, None)
     else:
@@ -130,7 +130,7 @@ def _put_back(table: dict[Any, Any], key: Any, before: Any) -> None:
 
 
 def load(shell: Any) -> None:
-    """Adds the magics, their completion and the displays to a shell."""
+    """Add the magics, their completion and the displays to a shell."""
     if getattr(shell, _ATTRIBUTE, None) is not None:
         return
     extension = _Extension(shell)
@@ -139,7 +139,7 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
-    """Takes away what `load` added, and closes the connection."""
+    """Remove the additions of `load`, and close the connection."""
     extension = getattr(shell, _ATTRIBUTE, None)
     if extension is None:
         return
@@ -152,21 +152,21 @@ _A_RUN = "%%tpu_run"
 
 
 class PlainWarnings:
-    """Shows our warnings without paths of ours, on the standard output.
+    """A display of tpunb's warnings without tpunb's paths, on the standard output.
 
-    Others are shown as before, and so are ours to whoever catches warnings.
+    Other warnings are shown as before. Code that catches warnings also gets tpunb's warnings.
     """
 
     def __init__(self) -> None:
         self._before: Any = None
 
     def install(self) -> None:
-        """Begins with the next warning."""
+        """Begin with the next warning."""
         self._before = warnings.showwarning
         warnings.showwarning = self._show
 
     def remove(self) -> None:
-        """Ends it, unless somebody else has taken over since."""
+        """End the display, unless another function has replaced it since."""
         if warnings.showwarning == self._show:
             warnings.showwarning = self._before
 
@@ -185,16 +185,17 @@ class PlainWarnings:
             return
         from tpunb.cells.source import is_cell_filename
 
-        # Where in the notebook, if that is known; execution counts change from run to run.
+        # Name the line in the cell if it is known, but not the cell: execution counts change from
+        # run to run.
         place = f", line {lineno} of the cell" if is_cell_filename(filename) else ""
-        # A line of ours tells the notebook's author nothing.
+        # A line of tpunb's code does not help the notebook's author.
         code = "" if filename.startswith(_OURS) else linecache.getline(filename, lineno).strip()
         text = f"Warning{place}: {message}\n" + (f"    {code}\n" if code else "")
         sys.stdout.write(("\n" if _is_in_progress_line() else "") + plain(text))
 
 
 def _is_in_progress_line() -> bool:
-    """Returns whether the output ends with Keras's progress line: a callback runs in between."""
+    """Return whether the output ends with Keras's progress line, because a callback runs."""
     frame: FrameType | None = sys._getframe()
     between = False
     while frame is not None:

@@ -1,4 +1,4 @@
-"""Notebooks as files: read with a clear error, written whole or not at all."""
+"""Notebooks as files: read with a clear error, and written completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tpunb.errors import TpunbError
 
 
 class NotebookError(TpunbError):
-    """A notebook that cannot be read, or nothing to execute it with."""
+    """The error of a notebook that cannot be read, or of a missing package to execute it."""
 
 
 def read_notebook(path: Path) -> Any:
-    """A notebook in the newest format, such as it can be executed and written.
+    """Return a notebook in the newest format, ready to be executed and written.
 
     Raises:
         NotebookError: The file cannot be read, or it is not a valid notebook.
@@ -30,14 +30,14 @@ def read_notebook(path: Path) -> Any:
         if fault is None:
             notebook = nbformat.reads(text, as_version=4)
             for cell in notebook.cells:
-                if cell.cell_type == "code":  # Jupyter runs those without outputs, too
+                if cell.cell_type == "code":  # Jupyter also runs code cells without outputs
                     cell.setdefault("outputs", [])
             fault = _fault(notebook)
-            # Reported now, not after an hour of training.
+            # Report the error now, not after an hour of training.
             nbformat.v4.writes(notebook)
     except OSError as error:
         raise NotebookError(f"Cannot read {path}: {error.strerror}.") from error
-    except Exception as error:  # whatever JSON, Unicode and nbformat's versions raise
+    except Exception as error:  # JSON, Unicode and nbformat's versions raise many types
         raise NotebookError(
             f"{path} is not a Jupyter notebook ({type(error).__name__}).",
             fix="Give the path of an .ipynb file.",
@@ -51,15 +51,15 @@ def read_notebook(path: Path) -> Any:
 
 
 def write_notebook(notebook: Any, path: str | os.PathLike[str]) -> None:
-    """Writes a notebook; if that fails, a file that is there stays as it was.
+    """Write a notebook; if writing fails, an existing file stays as it was.
 
     Raises:
-        NotebookError: It cannot be written.
+        NotebookError: The notebook cannot be written.
     """
     import nbformat
 
     text = nbformat.writes(notebook).rstrip("\n") + "\n"
-    # Half of a surrogate pair, which programs can print, is no UTF-8: JSON escapes it so, too.
+    # Programs can print half a surrogate pair, which is not valid UTF-8. JSON has the same escape.
     data = text.encode("utf-8", "backslashreplace")
     try:
         write_file(path, data)
@@ -68,14 +68,15 @@ def write_notebook(notebook: Any, path: str | os.PathLike[str]) -> None:
 
 
 def _fault(notebook: Any) -> str | None:
-    """The part of a notebook that cannot be executed; None if there is none.
+    """Return the part of a notebook that cannot be executed; None if there is none.
 
-    Less strict than the format's schema: Jupyter runs notebooks with a key too many, too.
+    This check is less strict than the format's schema, because Jupyter also runs notebooks with
+    additional keys.
     """
     if not isinstance(notebook, Mapping):
         return "it is not a JSON object"
     if notebook.get("nbformat", 0) != 4:
-        return None  # nbformat converts older ones, and knows newer ones
+        return None  # nbformat converts older formats, and knows newer ones
     metadata = notebook.get("metadata")
     if not isinstance(metadata, Mapping):
         return "its metadata is not a JSON object"
@@ -96,7 +97,7 @@ def _fault(notebook: Any) -> str | None:
 
 
 def _cell_fault(cell: Any) -> str:
-    """The fault of a cell; empty if there is none."""
+    """Return the fault of a cell; empty if there is none."""
     if not isinstance(cell, Mapping):
         return "the JSON object"
     source, metadata = cell.get("source"), cell.get("metadata")

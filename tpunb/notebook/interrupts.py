@@ -1,4 +1,4 @@
-"""Interrupts of cells: ending TensorFlow's calls, raising lost ones again, short tracebacks."""
+"""Interrupts of cells: end TensorFlow's calls, raise lost interrupts again, shorten tracebacks."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tpunb._util.user_code import is_users_code
 from tpunb.training.stop_button import PATIENCE, can_unwind, interrupt_main
 
 _DELAY = 0.05
-"""Seconds until it comes again: who has swallowed it has gone on by then."""
+"""Seconds until a lost interrupt comes again; code that swallowed it has moved on by then."""
 
 _SHORTLY = 0.002
-"""Seconds until it is looked again whether it can be raised."""
+"""Seconds until the next check whether the interrupt can be raised."""
 
 _SWALLOWING = frozenset({"keras", "tensorflow", "tf_keras"})
 
 
 class _Interrupt(KeyboardInterrupt):
-    """An interrupt that knows when nobody has it any more.
+    """An interrupt that notices when no code holds it any longer.
 
     Args:
-        again: Called once if it was lost.
+        again: Called once if the interrupt was lost.
     """
 
     def __init__(self, again: Callable[[], object]) -> None:
@@ -40,19 +40,19 @@ class _Interrupt(KeyboardInterrupt):
         self._again: Callable[[], object] | None = again
 
     def is_lost(self) -> None:
-        """Neither ends what it has interrupted nor was caught by the user's code."""
+        """Note that it did not end the interrupted code, and user code did not catch it."""
         again, self._again = self._again, None
         if again is not None:
             again()
 
     def __del__(self) -> None:
-        # The outermost frame that it went through is the one that caught it.
+        # The outermost frame in the traceback is the frame that caught the interrupt.
         trace = self.__traceback__
         if trace is not None and (trace.tb_next is None or _is_of(_SWALLOWING, trace.tb_frame)):
-            self.is_lost()  # without any frame but the handler's it was lost in C
+            self.is_lost()  # with no frame but the handler's, C code lost it
 
 
-# Everybody is to see an ordinary one.
+# All code must see an ordinary KeyboardInterrupt.
 _Interrupt.__name__ = _Interrupt.__qualname__ = KeyboardInterrupt.__name__
 _Interrupt.__module__ = KeyboardInterrupt.__module__
 
@@ -62,10 +62,10 @@ def _is_of(packages: frozenset[str], frame: FrameType) -> bool:
 
 
 class LastingInterrupts:
-    """Raises an interrupt again while a cell runs on that was to be ended by it.
+    """A handler that raises an interrupt again if the interrupt did not end the running cell.
 
-    What the user's own code catches is the user's. It takes the place of Python's own
-    handler alone: where another one is set it does nothing.
+    An interrupt that the user's own code catches is not raised again. This handler replaces only
+    Python's own handler, and does nothing if another handler is set.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class LastingInterrupts:
                 else:
                     former(what)
 
-            # One for each cell: a hook set above it calls that one.
+            # One hook for each cell, because a hook that was set later calls this one.
             self._hook = sys.unraisablehook = unraisable
             self._entries += 1
             self._entered = True
@@ -110,7 +110,7 @@ class LastingInterrupts:
             self._waits_since = None
         elif self._waits_since is None:
             self._waits_since = now
-        # No `threading.Thread`: see `StopButton`.
+        # Do not use `threading.Thread`: see `StopButton`.
         if self._waits_since is not None and now < self._waits_since + PATIENCE:
             _thread.start_new_thread(self._again, (entry, _SHORTLY))
             return
@@ -126,15 +126,15 @@ class LastingInterrupts:
 _LIBRARIES = _SWALLOWING | {"tpunb"}
 _GENERATED = "__autograph_generated_file"
 _ENDS = 4
-"""Frames that are shown of either end, where there are many."""
+"""The number of frames that are shown at either end of a long traceback."""
 _WIDTH = 200
 
 
 def shorten(error: BaseException, shell: Any) -> None:
-    """Makes IPython show an interrupt by the lines of the user's code that led to it.
+    """Make IPython show an interrupt by the lines of the user's code that led to it.
 
-    An interrupt outside of libraries is shown as IPython shows it, and so is one that
-    renders itself.
+    An interrupt outside libraries is shown as IPython shows it. So is an interrupt that renders
+    itself.
     """
     if not isinstance(error, KeyboardInterrupt) or hasattr(error, "_render_traceback_"):
         return
@@ -161,15 +161,15 @@ def shorten(error: BaseException, shell: Any) -> None:
 
 
 class StoppableCells:
-    """Makes the functions that a shell's cells call stoppable, while there is a connection.
+    """Stoppable functions in a shell's cells, while there is a connection.
 
-    An interrupt that is lost comes again with and without one. `%%tpu_run` sees to its own. A
-    training step in an ordinary cell, or Keras's `fit`, would keep an interrupt waiting until
-    TensorFlow returns.
+    A lost interrupt comes again with and without a connection. `%%tpu_run` handles its own
+    interrupts. Without this class, a training step in an ordinary cell, or Keras's `fit`, would
+    delay an interrupt until TensorFlow returns.
 
     Args:
         shell: An IPython shell.
-        calls: Returns what makes the calls of functions stoppable; None without a connection.
+        calls: Returns the context that makes function calls stoppable; None without a connection.
     """
 
     def __init__(self, shell: Any, calls: Callable[[], AbstractContextManager[Any] | None]) -> None:
@@ -180,18 +180,18 @@ class StoppableCells:
         self._depth = 0
 
     def install(self) -> None:
-        """Begins with the next cell."""
+        """Begin with the next cell."""
         self._events.register("pre_run_cell", self._cell_begins)
         self._events.register("post_run_cell", self._cell_ends)
 
     def remove(self) -> None:
-        """Ends at once."""
+        """End at once."""
         self._events.unregister("pre_run_cell", self._cell_begins)
         self._events.unregister("post_run_cell", self._cell_ends)
         self._leave()
 
     def _cell_begins(self, _: Any = None) -> None:
-        self._depth += 1  # a cell may run another one
+        self._depth += 1  # a cell may run another cell
         if self._depth > 1:
             return
         self._lasting.__enter__()
@@ -200,7 +200,7 @@ class StoppableCells:
             self._entered = calls
 
     def _cell_ends(self, _: Any = None) -> None:
-        # The cell that loads the extension only ends.
+        # For the cell that loads the extension, only the end is reported.
         self._depth = max(0, self._depth - 1)
         if self._depth == 0:
             self._leave()

@@ -1,4 +1,4 @@
-"""The options of the magics, each written once, and read from their lines."""
+"""The options of the magics, each defined once, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Magic = TypeVar("_Magic", bound=Callable[..., Any])
 
 
 def is_name(text: str) -> bool:
-    """Returns whether a text can be a name in Python."""
+    """Return whether a text can be a name in Python."""
     return text.isidentifier() and not keyword.iskeyword(text)
 
 
@@ -34,7 +34,7 @@ def _parts(text: str) -> tuple[str, ...]:
 
 
 def _names(option: str, text: str) -> tuple[str, ...]:
-    """Reads `x,y`; the names of data may have dots."""
+    """Read `x,y`; the names of data may have dots."""
     names = _parts(text)
     for name in names:
         if not all(map(is_name, name.split(".") if option == "-d" else [name])):
@@ -56,7 +56,7 @@ def _seconds(text: str) -> float:
 
 
 def _reductions(text: str) -> list[tuple[str, str]]:
-    """Reads `loss=mean,total=sum`."""
+    """Read `loss=mean,total=sum`."""
     found = []
     for part in _parts(text):
         name, _, operation = part.partition("=")
@@ -67,7 +67,7 @@ def _reductions(text: str) -> list[tuple[str, str]]:
 
 
 def _gathers(text: str) -> list[tuple[str, int]]:
-    """Reads `logits,labels:1`."""
+    """Read `logits,labels:1`."""
     found = []
     for part in _parts(text):
         name, _, axis = part.partition(":")
@@ -78,7 +78,7 @@ def _gathers(text: str) -> list[tuple[str, int]]:
 
 
 def _targets(text: str) -> list[slice]:
-    """Reads `0,2:4` as slices of replicas."""
+    """Read `0,2:4` as slices of replicas."""
     if not re.fullmatch(r"\d+(:\d*)?(,\d+(:\d*)?)*", text):
         raise UsageError(f"-t takes replicas such as 0,2:4, not {text!r}")
     slices = []
@@ -229,11 +229,11 @@ CONNECT = (
         help="the strategy's name (default: strategy)",
     ),
 )
-"""One for each option of `tpunb.connect`, with the same defaults."""
+"""An option for each parameter of `tpunb.connect`, with the same defaults."""
 
 
 def options(*given: argument) -> Callable[[_Magic], _Magic]:
-    """Gives a magic options."""
+    """Return a decorator that adds options to a magic."""
 
     def give(magic: _Magic) -> _Magic:
         for option in reversed(given):
@@ -244,7 +244,7 @@ def options(*given: argument) -> Callable[[_Magic], _Magic]:
 
 
 def arguments_of(magic: Callable[..., Any], line: str) -> Any:
-    """A magic's arguments, split as a shell does: quotes are not part of a value.
+    """Return a magic's arguments, split as in a shell: quotes are not part of a value.
 
     Raises:
         UsageError: An argument is unknown, or its value does not fit.

@@ -1,4 +1,4 @@
-"""The magics: parse, call, return something that displays itself."""
+"""The magics, which parse, call, and return a value that displays itself."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tpunb.virtual.check import CheckReport
 
 _MOST_LINES = 64
-"""Lines of `%%tpu_run` whose options are read only once, as long as the cells run again."""
+"""The largest number of `%%tpu_run` lines whose parsed options are kept for further runs."""
 
 
 @magics_class
@@ -65,11 +65,11 @@ class TpuMagics(Magics):  # type: ignore[misc]
     @options(*CONNECT)
     @line_magic
     def tpu_connect(self, line: str) -> Connection:
-        """Connect to a TPU, or to a virtual one.
+        """Connect to a TPU, or to a virtual TPU.
 
-        Makes ``strategy``, ``resolver`` and ``topology`` and shows what it is
-        connected to. With no argument: the TPU of this machine, or a virtual
-        v5e-8 if there is none.
+        Binds ``strategy``, ``resolver`` and ``topology``, and shows the connected
+        TPU. Without arguments, it connects to the TPU of this machine, or to a
+        virtual v5e-8 if the machine has none.
 
         Examples::
 
@@ -105,10 +105,10 @@ class TpuMagics(Magics):  # type: ignore[misc]
     def tpu_run(self, line: str, cell: str) -> Any:
         """Run the cell's body on every replica.
 
-        Names of the notebook are captured: tensors and arrays as arguments,
-        per-replica values go to their own replica. Names that the cell assigns
-        come back as per-replica values, and the last expression is shown.
-        ``replica_id``, ``num_replicas`` and ``ctx`` exist inside.
+        The cell captures names of the notebook. Tensors and arrays become arguments,
+        and each per-replica value goes to its own replica. Names that the cell assigns
+        come back as per-replica values, and the last expression is shown. The cell can
+        use ``replica_id``, ``num_replicas`` and ``ctx``.
 
         Examples::
 
@@ -126,13 +126,13 @@ class TpuMagics(Magics):  # type: ignore[misc]
             gradients = tape.gradient(loss, model.trainable_variables)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 
-        Interrupting a run of many steps keeps all that was done; running the same
-        cell again continues.
+        An interrupt of a run of many steps keeps the completed steps. Run the same
+        cell again to continue.
         """
         require_tensorflow("%%tpu_run")
         args = self._run_arguments(line)
-        # Tracebacks name the cell as IPython names others, `Cell In[4]`. IPython knows its own
-        # cells by this table alone; versions before 7.27 have none.
+        # Tracebacks name the cell as IPython names other cells, `Cell In[4]`. IPython knows its own
+        # cells only by this table. Versions before 7.27 have no table.
         filenames = getattr(getattr(self.shell, "compile", None), "_filename_map", None)
         if isinstance(filenames, dict):
             filenames[cell_filename(cell)] = self.shell.execution_count
@@ -173,7 +173,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         return run.value, run.cell.quiet
 
     def _data(self, args: Any) -> Any:
-        """The notebook's values under the names that `-d` gives."""
+        """Return the notebook's values under the names that `-d` gives."""
         if args.names != ("batch",) and not args.data:
             raise UsageError(
                 f"--as names the batches of -d: write -d DATASET --as {','.join(args.names)}"
@@ -198,10 +198,10 @@ class TpuMagics(Magics):  # type: ignore[misc]
     @options(*CHECK)
     @cell_magic
     def tpu_check(self, line: str, cell: str) -> Any:
-        """Check whether the cell would compile for a TPU and run well; runs nothing.
+        """Check whether the cell would compile for a TPU and run well, without running it.
 
-        Errors are what a TPU refuses, warnings what it is slow at, at the lines
-        of the cell. The cell is traced, as for its first run.
+        Errors show code that a TPU refuses, and warnings show code that is slow on a
+        TPU, at the lines of the cell. The cell is traced, as for its first run.
 
         Examples::
 
@@ -220,12 +220,12 @@ class TpuMagics(Magics):  # type: ignore[misc]
     @options(*COMPILE)
     @cell_magic
     def tpu_compile(self, line: str, cell: str) -> Any:
-        """Compile the cell with the TPU's own compiler; runs nothing and needs no TPU.
+        """Compile the cell with the TPU's own compiler, without running it; needs no TPU.
 
-        Says whether it compiles, what it takes of a core's memory, at which lines, and
-        with ``--speed`` how long a call takes; for several types which TPU it needs.
-        Names are captured as by ``%%tpu_run``. The program is also the connection's
-        ``program``.
+        Shows whether the cell compiles, how much of a core's memory it takes, and at
+        which lines. With ``--speed`` it also shows how long a call takes, and for several
+        types which TPU the cell needs. Names are captured as by ``%%tpu_run``. The program
+        is also the connection's ``program``.
 
         Examples::
 
@@ -256,7 +256,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         if args.input_speed:
             from tpunb.cells.pipeline_reading import repeated
 
-            repeated(data)  # what cannot be read again is refused before it is compiled
+            repeated(data)  # refuse data that cannot be read again before compiling
         settings = CompileSettings(
             tpus=[accelerator(name).name for name in args.tpus],
             speed=args.speed or args.input_speed,
@@ -286,7 +286,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         """Run the cell, or the statement in the line, and show where its time went.
 
         TensorFlow's profiler records steps (input wait, host, device, collectives) and
-        operations. What the cell runs has to be traced before: run it once without.
+        operations. Trace the functions first: run the cell once without the profiler.
 
         Examples::
 
@@ -337,7 +337,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
     def tpu_topology(self, line: str) -> Any:
         """Show the topology of the connection, or of any TPU type without connecting.
 
-        After ``%%tpu_compile`` colours show what the program needs of a core's memory.
+        After ``%%tpu_compile``, colours show how much of a core's memory the program
+        needs.
 
         Examples::
 
@@ -369,8 +370,9 @@ class TpuMagics(Magics):  # type: ignore[misc]
     def tpu_doctor(self, line: str) -> Any:
         """Show this machine's TPU setup, its problems, and what to do next.
 
-        Versions and whether they fit, TPU devices and who holds them, environment
-        variables (never secrets), memory, and what ``%tpu_connect`` would do.
+        The report has versions and whether they fit, TPU devices and the processes that
+        hold them, environment variables (never secrets), memory, and the TPU to which
+        ``%tpu_connect`` would connect.
 
         Examples::
 
@@ -398,18 +400,18 @@ class TpuMagics(Magics):  # type: ignore[misc]
         arguments_of(self.tpu_disconnect, line)
         was_open = self.session.open_connection is not None
         self.displays.close()
-        self.session.disconnect()  # names are left where Python closed the connection
+        self.session.disconnect()  # if Python closed the connection, its names remain
         return None if was_open else reports.Sentence("There is no connection to close.")
 
     def misplaced(self, line: str) -> None:
-        """Says where a cell magic belongs that is not on the first line of its cell."""
+        """Raise an error that tells where a misplaced cell magic belongs."""
         raise UsageError(
             "A cell magic is the first line of its cell. Split the cell above this line."
         )
 
 
 def _inspect(found: CheckReport) -> None:
-    """Shows what a check has found, and raises where the cell would not compile."""
+    """Show the findings of a check, and raise an error if the cell would not compile."""
     from tpunb.virtual.strict.examination import said
 
     clean = not (found.errors or found.warnings)

@@ -1,4 +1,4 @@
-"""Runs a cell's body in the notebook with the profiler around it."""
+"""A cell's body, run in the notebook with the profiler around it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _OPTIONS = re.compile(r"""\s*(?:(?:-o|--out|--keep)(?:=|\s+)(?:'[^']*'|"[^"]*"|\
 
 
 def split_line(line: str) -> tuple[str, str]:
-    """The options of `%tpu_profile`, and the statement behind them.
+    """Return the options of `%tpu_profile`, and the statement after them.
 
     Raises:
-        UsageError: There is no statement.
+        UsageError: The statement is missing.
     """
     found = _OPTIONS.match(line)
     end = found.end() if found else 0
-    if line[end:].startswith("--"):  # an option that there is not
+    if line[end:].startswith("--"):  # an unknown option
         return line, ""
     if not line[end:].strip():
         raise UsageError("%tpu_profile takes a statement; %%tpu_profile is for a whole cell.")
@@ -38,18 +38,18 @@ def split_line(line: str) -> tuple[str, str]:
 
 
 def run_profiled(shell: Any, source: str, keep: str | Path | None) -> Profile:
-    """Runs code, shows the value of its last expression, and returns its profile.
+    """Run code, show the value of its last expression, and return its profile.
 
     Args:
-        shell: IPython's, in whose namespace it runs.
-        source: A cell's body, below an empty line for the magic's own, which may have magics
-            of its own; or a statement.
-        keep: As of `tpunb.profile`.
+        shell: An IPython shell, in whose namespace the code runs.
+        source: A cell's body, below an empty line for the magic's own, or a statement. The body may
+            have magics of its own.
+        keep: The argument `keep` of `tpunb.profile`.
 
     Raises:
-        CellError: It is not valid Python.
+        CellError: The code is not valid Python.
     """
-    __tracebackhide__ = True  # IPython shows an error of the cell's without this frame
+    __tracebackhide__ = True  # IPython shows an error of the cell without this frame
     body, last = _compiled(shell, source)
     with profile(keep) as recorded:
         exec(body, shell.user_ns)
@@ -61,7 +61,7 @@ def run_profiled(shell: Any, source: str, keep: str | Path | None) -> Profile:
 
 
 def unrecorded_cores(connection: Connection | None) -> tuple[str, ...]:
-    """A sentence where the cores are not this process's, as those of a Pod."""
+    """Return a sentence if the cores belong to another process, as in a Pod."""
     devices = () if connection is None else connection.strategy.extended.worker_devices
     elsewhere = sum(map(is_elsewhere, devices))
     if not elsewhere:
@@ -74,7 +74,7 @@ def unrecorded_cores(connection: Connection | None) -> tuple[str, ...]:
 
 
 def about_a_tpus_input(recorded: Profile) -> tuple[str, ...]:
-    """A sentence on a TPU's waiting, about which a run on processors says nothing."""
+    """Return a sentence on a TPU's input wait, about which a run on processors says nothing."""
     if recorded.on_tpu:
         return ()
     known = latest_input_speed()
@@ -88,7 +88,7 @@ def about_a_tpus_input(recorded: Profile) -> tuple[str, ...]:
 
 
 def compiler_estimates(connection: Connection | None) -> tuple[str, ...]:
-    """The estimated times on TPUs of the cell that was last compiled, a sentence each."""
+    """Return a sentence on each estimated time on TPUs of the cell that was last compiled."""
     program = None if connection is None else connection.program
     if program is None:
         return ()
@@ -101,8 +101,8 @@ def compiler_estimates(connection: Connection | None) -> tuple[str, ...]:
 
 
 def _compiled(shell: Any, source: str) -> tuple[Any, Any]:
-    """The code of the body, and that of an expression at its end, whose value is shown."""
-    head = "\n" if source.startswith("\n") else ""  # which transforming takes away
+    """Return the code of the body, and of its last expression, whose value is shown."""
+    head = "\n" if source.startswith("\n") else ""  # the transformation would remove it
     transformed = head + shell.transform_cell(source.removeprefix("\n"))
     running = getattr(shell.displayhook.exec_result, "execution_count", None)
     try:

@@ -1,4 +1,4 @@
-"""The reports of magics: facts in two columns, and sentences."""
+"""Reports of magics: facts in two columns, and sentences."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Report:
 
 
 def status_report(session: Session) -> Report:
-    """The session's connection, its age and its contents."""
+    """Report the session's connection, its age and its contents."""
     from tpunb.display.draw.connection_text import arithmetic_rows
 
     error, connection = session.last_error, session.open_connection
@@ -52,7 +52,7 @@ def status_report(session: Session) -> Report:
         )
     described = connection.describe()
     headline = repr(connection).strip("<>")
-    on_a_core = max(connection.memory_per_core(), default=0)  # on the fullest one
+    on_a_core = max(connection.memory_per_core(), default=0)  # on the fullest core
     modules = [(name, sys.modules.get(name)) for name in ("tensorflow", "keras", "tf_keras")]
     versions = [(name, getattr(module, "__version__", None)) for name, module in modules]
     rows = [
@@ -103,7 +103,7 @@ def steps_report(run: Steps) -> Report:
 
 
 def ran_line(result: CellResult, settings: RunSettings, replicas: int) -> str:
-    """The line under a cell that shows no value: combined names, replicas and the time."""
+    """Return the line under a cell that shows no value: combined names, replicas and the time."""
     names = dict.fromkeys([*(settings.reduce or ()), *(settings.gather or ())])
     combined = {name: result.assigned[name] for name in names if name in result.assigned}
     timings = result.timings
@@ -121,7 +121,7 @@ def ran_line(result: CellResult, settings: RunSettings, replicas: int) -> str:
 
 
 class Sentence:
-    """Shows a sentence as it is."""
+    """A sentence that is shown without quotes."""
 
     def __init__(self, text: str) -> None:
         self.text = text

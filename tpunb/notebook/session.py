@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _AGAIN = "Already connected: the connection is used again."
 _WORKER_GONE = "14"
-"""The catalogue's entry for what TensorFlow says of values whose worker is gone."""
+"""The catalogue's entry for TensorFlow's errors about values whose worker is gone."""
 _UNCHECKED = "before the check was done; nothing was run."
 
 
@@ -41,11 +41,11 @@ class Session:
     """One shell's connection.
 
     Args:
-        namespace: The shell's namespace, into which connecting puts the strategy.
+        namespace: The shell's namespace. Connecting binds the strategy in it.
 
     Attributes:
-        connected_at: When it was connected, by `time.monotonic`.
-        last_error: The last error that a cell raised, in a line; or None.
+        connected_at: The time of connecting, by `time.monotonic`.
+        last_error: The last error that a cell raised, as one line; or None.
         last_explanation: The last explanation that was shown under an error; or None.
     """
 
@@ -58,15 +58,15 @@ class Session:
         self._names = BoundNames(namespace)
         self._runs = 0
         self._paused: Steps | None = None
-        self._last_closed = ""  # what the last connection was to whose values went with it
+        self._last_closed = ""  # the target of the last connection whose values went with it
 
     @property
     def connection(self) -> Connection:
         """The connection.
 
         Raises:
-            NotConnectedError: There is none.
-            ConnectError: There can be none without TensorFlow.
+            NotConnectedError: No connection is open.
+            ConnectError: A connection is not possible without TensorFlow.
         """
         if (connection := self.open_connection) is None:
             require_tensorflow()
@@ -78,12 +78,12 @@ class Session:
 
     @property
     def open_connection(self) -> Connection | None:
-        """The connection; None where there is none that is open."""
+        """The connection; None if no connection is open."""
         connection = self._connection
         return None if connection is None or connection.closed else connection
 
     def stoppable_calls(self) -> StoppableCalls | None:
-        """The calls whose TensorFlow functions interrupts end; None without a connection."""
+        """Return the calls whose TensorFlow functions interrupts end; None without a connection."""
         connection = self.open_connection
         return None if connection is None else connection.cells.calls
 
@@ -93,27 +93,27 @@ class Session:
         strategy_name: str,
         say: Callable[[str], None] | None = None,
     ) -> tuple[Connection, str]:
-        """Connects, or keeps the connection if it already is the one wanted.
+        """Connect, or keep the present connection if it fits the plan.
 
         Args:
-            plan: What to connect to.
+            plan: The target and settings of the connection.
             strategy_name: The notebook's name for the strategy.
-            say: Receives what is being done, where it takes time.
+            say: Receives the name of each step that takes time.
 
         Returns:
-            The connection, and what the user should know about the one before.
+            The connection, and a notice for the user about the previous connection and about names.
         """
         before = self.open_connection
         same = before is not None and before.plan == plan
         lost = before.lost() if before is not None and same else ()
         if before is not None and same and not lost:
             return before, _sentences(_AGAIN, self._bind(before, strategy_name))
-        # The old connection ends only when the new one is made.
+        # The old connection ends only when the new connection is ready.
         connection = make_connection(plan, say)
         if before is None:
             notice = ""
         elif connection.plan == before.plan and not lost:
-            # Again there is no TPU, and the virtual one stays.
+            # There is still no TPU, and the virtual TPU stays.
             before.lent = connection.lent
             return before, _sentences(_AGAIN, self._bind(before, strategy_name))
         else:
@@ -122,16 +122,16 @@ class Session:
                 f"{why}: models, variables and datasets made for it have to be made again in the "
                 "new strategy's scope."
             )
-            # The same TPU has just been initialised for the new connection.
+            # Do not shut down a TPU that has just been initialised for the new connection.
             before.close(shut_down=before.tpu != connection.tpu)
             self.disconnect()
         self._connection = connection
-        self.last_error = self.last_explanation = None  # they were the former connection's
+        self.last_error = self.last_explanation = None  # they belonged to the former connection
         self.connected_at = time.monotonic()
         return connection, _sentences(notice, self._bind(connection, strategy_name))
 
     def disconnect(self) -> None:
-        """Closes the connection and removes the names that connecting made."""
+        """Close the connection and remove the names that connecting made."""
         connection, self._connection, self._paused = self._connection, None, None
         self._names.remove()
         if connection is not None:
@@ -139,7 +139,7 @@ class Session:
             self._note_closed(connection)
 
     def run(self, source: str, settings: RunSettings) -> CellResult:
-        """Runs a cell's body on every replica and binds the names it assigns."""
+        """Run a cell's body on every replica and bind the names that it assigns."""
         cells = self.connection.cells
         with self._short_errors(source), CellDisplay(lambda: cells.calls.phase):
             result = cells.run(source, self.namespace, settings)
@@ -154,19 +154,19 @@ class Session:
         restart: bool,
         inspect: Callable[[CheckReport], None] | None = None,
     ) -> Steps:
-        """Runs a cell's body step after step, and binds the names it assigns.
+        """Run a cell's body step after step, and bind the names that it assigns.
 
-        A run of the same cell on the same data that the stop button has ended continues
+        If the stop button has ended a run of the same cell on the same data, the run continues from
         where it stopped.
 
         Args:
             source: The cell's body.
-            settings: How many steps, of which data, and so on.
+            settings: The number of steps, the data, and so on.
             restart: Whether to start over instead.
-            inspect: Receives, before the first step, what a check for the TPU finds.
+            inspect: Receives the findings of a check for the TPU before the first step.
 
         Raises:
-            Stopped: The stop button has ended it; what was done is bound.
+            Stopped: The stop button has ended the run; the results so far are bound.
         """
         from tpunb.cells.steps import raise_if_ended_early
 
@@ -186,7 +186,8 @@ class Session:
                 with explaining_interrupts(_UNCHECKED):
                     found = run.check()
                 inspect(found)
-            # To the very end: one that comes too late must not break off what is shown.
+            # Catch interrupts to the very end, so that a late interrupt does not break off the
+            # output.
             with StopButton() as late:
                 self._go(run)
             self._paused = run if run.can_continue else None
@@ -194,7 +195,7 @@ class Session:
         return run
 
     def _go(self, run: Steps) -> None:
-        """Makes a run's steps, shows its progress, and binds its names."""
+        """Run a run's steps, show their progress, and bind the cell's names."""
         from tpunb.training.history import remember_history
 
         plotted = run.history if run.settings.plot else None
@@ -206,7 +207,7 @@ class Session:
                 run.go()
                 shown.stopped = run.stopped
         finally:
-            # A run that has failed before its first step takes no number, and no name.
+            # A run that has failed before its first step gets no number and no name.
             if plotted is not None and run.done > 0:
                 self._runs += not resumed
                 remember_history(plotted)
@@ -217,7 +218,7 @@ class Session:
     def check(
         self, source: str, data: Any = None, names: Sequence[str] = ("batch",)
     ) -> CheckReport:
-        """Checks whether a cell's body would compile for a TPU; runs nothing."""
+        """Check whether a cell's body would compile for a TPU, without running it."""
         cells = self.connection.cells
         with self._short_errors(source), explaining_interrupts(_UNCHECKED):
             return cells.check(source, self.namespace, data=data, names=names)
@@ -229,7 +230,7 @@ class Session:
         data: Any = None,
         names: Sequence[str] = ("batch",),
     ) -> TpuProgram | TpuPrograms:
-        """Compiles a cell's body with the TPU's own compiler; runs nothing.
+        """Compile a cell's body with the TPU's own compiler, without running it.
 
         Raises:
             CompilationStopped: The stop button has ended it, and some TPU types are done.
@@ -260,7 +261,7 @@ class Session:
     def _compiled(
         self, source: str, settings: CompileSettings, data: Any, names: Sequence[str]
     ) -> TpuProgram | TpuPrograms:
-        """The program of the call at a cell's end, or of the cell on every replica."""
+        """Return the program of the call at a cell's end, or of the cell on every replica."""
         from tpunb.cells.call_cell import compile_call_cell, is_call_cell, may_be_jax
 
         __tracebackhide__ = True
@@ -268,7 +269,7 @@ class Session:
         of_call = settings
         if not settings.tpus and connection is not None and connection.kind == "virtual":
             of_call = dataclasses.replace(settings, tpus=[connection.tpu])
-        on_replicas = connection is not None or data is not None  # which is fed to replicas alone
+        on_replicas = connection is not None or data is not None  # only replicas read this data
         if is_call_cell(cell, self.namespace, connected=on_replicas):
             if data is not None:
                 raise CompileError(
@@ -282,14 +283,15 @@ class Session:
         except Exception:
             if data is not None or not may_be_jax(cell, self.namespace):
                 raise
-            # A function of methods alone: arrays of JAX have some that tensors do not have.
+            # A function that only calls methods may be JAX's: JAX arrays have some that tensors
+            # lack.
             with contextlib.suppress(Exception):
                 return compile_call_cell(cell, self.namespace, of_call, by_jax=True)
             raise
 
     @contextlib.contextmanager
     def _short_errors(self, source: str) -> Iterator[None]:
-        """Errors of a cell are remembered, and shown by the cell's lines."""
+        """Remember errors of a cell, and show them by the cell's lines."""
         try:
             yield
         except SyntaxError as error:
@@ -310,30 +312,30 @@ class Session:
             raise
 
     def about_closed(self, explanation: Explanation) -> str | None:
-        """Says that a known error is about a value of a connection that is closed, if it is."""
+        """Return a message if a known error is about a value of a closed connection; else None."""
         self._note_closed(self._connection)
         if explanation.code != _WORKER_GONE or not self._last_closed:
             return None
         if (now := self.open_connection) is not None and now.lost():
-            return None  # it is the worker of this one that has died
+            return None  # the dead worker belongs to this connection
         return (
             f"This value belongs to the connection to {self._last_closed}, which is closed.\n"
             f"{hint('Connect, and make it again; a checkpoint keeps variables.')}"
         )
 
     def _note_closed(self, connection: Connection | None) -> None:
-        """Remembers a connection if it is closed, and its values were in other processes."""
+        """Remember a closed connection if its values were in other processes."""
         if connection is None or not connection.closed:
             return
         if connection.pod is not None or connection.kind == "hardware":
             self._last_closed = connection.phrase
 
     def remember(self, explanation: Explanation) -> None:
-        """Keeps the explanation of the last known error."""
+        """Keep the explanation of the last known error."""
         self.last_explanation = explanation
 
     def _bind(self, connection: Connection, strategy_name: str) -> str:
-        """Gives the notebook its names; what it should know about those that it had."""
+        """Bind the connection's names in the notebook; return a notice about other names."""
         hidden = self._names.bind(strategy_name, connection.strategy)
         if hasattr(hidden, "num_replicas_in_sync"):  # one strategy follows another
             hidden = None
@@ -354,6 +356,6 @@ def _sentences(*sentences: str) -> str:
 
 
 def _gone(lost: Sequence[str]) -> str:
-    """The sentence that workers are gone."""
+    """Return the sentence that workers are gone."""
     workers = f"The worker at {lost[0]} is" if len(lost) == 1 else f"{len(lost)} workers are"
     return f"{workers} gone, or restarted, and all that was there is lost"

@@ -206,7 +206,8 @@ class Copies:
 
     def handle_for(self, index: int) -> Any:
         """Return a copy's handle for all other code."""
-        if not (_now.reads or are_given_one_value(self)):
+        # Functions that are traced for a saved model do not run here, and one value is saved.
+        if not (_now.reads or are_given_one_value(self) or in_save_context()):
             self.watcher.diverge({self.key})
         elif self.are_together and not self.keeps(index) and _is_kept():
             self.watcher.separate({self.key})

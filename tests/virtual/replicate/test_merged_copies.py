@@ -378,6 +378,38 @@ def test_an_interrupt_waits_until_a_function_is_replaced(
     assert local(three, read()) == [2.0, 6.0, 2.0]
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="POSIX")
+def test_a_time_limit_waits_until_a_function_is_replaced(
+    three: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time limits of tests raise from the handler of another signal."""
+    v = make(three, 1.0)
+    read = function(lambda: three.run(lambda: v + 1.0))
+    read()
+    original = replication.renew_function
+
+    class OverdueError(Exception):
+        pass
+
+    def overdue(*_: Any) -> None:
+        raise OverdueError
+
+    def limited(*args: Any) -> None:
+        signal.raise_signal(signal.SIGALRM)
+        original(*args)
+
+    former = signal.signal(signal.SIGALRM, overdue)
+    try:
+        monkeypatch.setattr(replication, "renew_function", limited)
+        with pytest.raises(OverdueError):
+            v.values[1].assign(5.0)
+        monkeypatch.undo()
+    finally:
+        signal.signal(signal.SIGALRM, former)
+    v.values[1].assign(5.0)
+    assert local(three, read()) == [2.0, 6.0, 2.0]
+
+
 # Copies that are created with the resource of the first one.
 
 ASKED = (

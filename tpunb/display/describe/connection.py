@@ -16,22 +16,22 @@ from tpunb.display.describe.topology_description import TopologyDescription
 class ConnectionDescription:
     """A connection, without anything that differs from run to run.
 
-    There are no durations, ids or addresses, so that a saved notebook can be
-    compared with a new run.
+    It leaves out durations, ids and addresses, so that a saved notebook can be compared with a new
+    run.
 
     Attributes:
         kind: `"virtual"` for a TPU simulated on CPU cores, or `"hardware"`.
         tpu: The name the user gave the TPU, such as `"local"`; may be empty.
         accelerator: The TPU type, such as `"v5e-8"`; empty if unknown.
-        replicas: Replicas of the strategy.
-        cores: TensorFlow's TPU devices.
-        hosts: Tasks that drive them.
-        logical_devices: Logical devices of one replica (model parallelism).
-        topology: The mesh and, if there is one, the device assignment.
+        replicas: The number of the strategy's replicas.
+        cores: The number of TensorFlow's TPU devices.
+        hosts: The number of tasks that drive the devices.
+        logical_devices: The number of logical devices of one replica (model parallelism).
+        topology: The mesh, and the device assignment if any.
         arithmetic: How matrices are multiplied: `"cpu"` in float32, or as a `"tpu"` does.
         versions: Pairs of a package and its version.
-        notes: Sentences that the user should read, such as why there is a
-            virtual TPU.
+        notes: Sentences that the user should read, such as why the TPU is
+            virtual.
     """
 
     kind: Literal["virtual", "hardware"]
@@ -53,25 +53,25 @@ Device = tuple[int, str, int]
 
 
 def memory_per_core(strategy: Any, description: TopologyDescription) -> tuple[int, ...]:
-    """Counts what the variables of a strategy hold on each core.
+    """Count the bytes of a strategy's variables on each core.
 
-    All live variables count, whoever refers to them: models, optimizers, a
-    notebook's names. Other memory of a compiled program does not. A tensor that
-    XLA partitions over logical devices counts in full on each.
+    All live variables count: variables of models, of optimizers, and under a notebook's names.
+    Other memory of a compiled program does not count. A tensor that XLA partitions over logical
+    devices counts in full on each of them.
 
     Args:
         strategy: A `tf.distribute.TPUStrategy`, real or virtual.
-        description: The topology that it runs on.
+        description: The topology that the strategy runs on.
 
     Returns:
         Bytes of each core, in the description's order.
     """
     core_of = cores_by_device(strategy, description)
-    # One component may be reached through several wrappers of a variable.
+    # Several wrappers of a variable may lead to one component.
     parts: dict[int, Any] = {}
     for variable in _variables(strategy):
         for component in variable.values:
-            # Where each logical device has a copy, all of these.
+            # If each logical device has a copy, count all of the copies.
             copies = getattr(component, "variables", None)
             for part in copies if isinstance(copies, list | tuple) else (component,):
                 parts[id(part)] = part
@@ -84,7 +84,7 @@ def memory_per_core(strategy: Any, description: TopologyDescription) -> tuple[in
 
 
 def cores_by_device(strategy: Any, description: TopologyDescription) -> dict[Device | None, int]:
-    """The core of each device, real or virtual, by what `device_of` makes of its name."""
+    """Return the core of each device, real or virtual, by the key that `device_of` returns."""
     pairs = list(zip(description.hosts, description.ordinals, strict=True))
     devices = getattr(getattr(strategy, "cluster_resolver", None), "devices", None)
     cores = getattr(devices, "cores", None)
@@ -95,7 +95,7 @@ def cores_by_device(strategy: Any, description: TopologyDescription) -> dict[Dev
 
 
 def device_of(name: str) -> Device | None:
-    """Task, kind and number of a device; names may lack their beginning."""
+    """Return task, kind and number of a device; names may lack their beginning."""
     found = _DEVICE.search(name or "")
     if found is None:
         return None
@@ -103,7 +103,7 @@ def device_of(name: str) -> Device | None:
 
 
 def _variables(strategy: Any) -> Iterator[Any]:
-    """The distributed variables of a strategy that are alive.
+    """Yield the live distributed variables of a strategy.
 
     TensorFlow keeps no list of them, but Python's garbage collector does.
     """
@@ -111,7 +111,7 @@ def _variables(strategy: Any) -> Iterator[Any]:
     base = getattr(getattr(tensorflow, "distribute", None), "DistributedValues", None)
     if base is None:
         return
-    # By class, which are few: isinstance() would ask proxies what they stand for.
+    # Decide by class, because classes are few, and isinstance() would run code of proxy objects.
     is_distributed: dict[type, bool] = {}
     for item in gc.get_objects():
         kind = type(item)

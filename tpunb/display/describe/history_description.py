@@ -10,10 +10,10 @@ from tpunb.training.history import History
 from tpunb.training.metrics import MAX_PANELS, panel_of, panels_of
 
 MAX_LINES = 48
-"""Lines that are drawn in all panels together, unless a single panel has more."""
+"""The largest number of lines in all panels together, unless a single panel has more."""
 
 MAX_RUNS = 12
-"""Runs that are compared."""
+"""The largest number of runs that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class Run:
     """One training run.
 
     Attributes:
-        name: Its name; empty for the only one.
+        name: The run's name; empty if it is the only run.
         state: `waiting`, `running`, `finished` or `stopped`.
-        num_steps: How many steps were made, whether they count from 0 or from 1.
+        num_steps: The number of steps, whether they count from 0 or from 1.
     """
 
     name: str
@@ -36,11 +36,11 @@ class HistoryDescription:
     """Training curves of one or several runs.
 
     Attributes:
-        runs: The runs that are shown.
-        panels: The panels that are shown, in the order in which their metrics came.
-        num_runs: How many runs there are.
-        num_panels: How many panels there would be if all metrics were shown.
-        notes: Sentences that a reader of the curves has to know.
+        runs: The displayed runs.
+        panels: The displayed panels, in the order in which their metrics came.
+        num_runs: The number of all runs.
+        num_panels: The number of panels if all metrics were shown.
+        notes: Sentences that a reader of the curves should know.
     """
 
     runs: tuple[Run, ...]
@@ -51,21 +51,21 @@ class HistoryDescription:
 
     @property
     def num_steps(self) -> int:
-        """The steps of the longest run."""
+        """The number of steps of the longest run."""
         return max((run.num_steps for run in self.runs), default=0)
 
 
 def describe_history(
     history: History | Sequence[History], metrics: Iterable[str] | None = None
 ) -> HistoryDescription:
-    """Describes what one or several histories hold now.
+    """Describe the present content of one or several histories.
 
     Args:
         history: A history, or several to compare.
         metrics: Names of metrics, or of panels, to keep; None for all.
 
     Returns:
-        The description; what is appended later does not change it.
+        The description. Values that are appended later do not change it.
     """
     every = list(history) if isinstance(history, Sequence) else [history]
     chosen, num_panels = chosen_series(every, None if metrics is None else frozenset(metrics))
@@ -100,22 +100,22 @@ def describe_history(
 
 
 def notes_of(histories: Sequence[History]) -> tuple[str, ...]:
-    """The notes of several histories, each once."""
+    """Return the notes of several histories, without repetitions."""
     return tuple(dict.fromkeys(note for each in histories for note in list(each.notes.values())))
 
 
 def chosen_series(
     histories: Sequence[History], kept: frozenset[str] | None
 ) -> tuple[list[tuple[int, str]], int]:
-    """Chooses what is shown of histories: the first panels of the first runs.
+    """Choose the lines to show: the first panels of the first runs.
 
     Args:
         histories: The histories.
         kept: Names of metrics, or of panels, to keep; None for all.
 
     Returns:
-        The number of the run and the metric of each line, run by run, and how many panels
-        there would be without a limit.
+        The number of the run and the metric of each line, run by run, and the number of
+        panels that there would be without a limit.
     """
     panels: dict[str, list[tuple[int, str]]] = {}
     for number, history in enumerate(histories[:MAX_RUNS]):
@@ -131,7 +131,7 @@ def chosen_series(
 
 
 def run_names(histories: Sequence[History]) -> list[str]:
-    """A distinct name for each history."""
+    """Return a distinct name for each history."""
     if len(histories) == 1:
         return [histories[0].name]
     names: list[str] = []
@@ -146,5 +146,5 @@ def run_names(histories: Sequence[History]) -> list[str]:
 
 
 def is_wanted(metric: str, kept: frozenset[str] | None) -> bool:
-    """Returns whether a metric is to be shown: it or its panel is named."""
+    """Return whether a metric is shown, because the metric or its panel is named."""
     return kept is None or metric in kept or panel_of(metric)[0] in kept

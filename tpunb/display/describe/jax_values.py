@@ -1,4 +1,4 @@
-"""The parts of JAX's arrays on each device; JAX is looked up among the loaded modules."""
+"""The parts of JAX arrays on each device; JAX is looked up among the loaded modules."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 
 def _jax() -> Any:
-    """JAX if it is imported, else `None`."""
+    """Return JAX if it is imported, else `None`."""
     module = sys.modules.get("jax")
     return module if hasattr(module, "tree_util") else None
 
 
 def _array(value: Any) -> Any:
-    """The array of JAX that a value is, or that a Keras variable has; None for others."""
+    """Return the JAX array of a value or of a Keras variable; None for other values."""
     jax = _jax()
     if jax is None:
         return None
@@ -27,10 +27,10 @@ def _array(value: Any) -> Any:
 
 
 def parts_of(value: Any) -> tuple[np.ndarray[Any, Any], ...] | None:
-    """The part on each of this process's devices, in the order of their numbers.
+    """Return the part on each of this process's devices, in the order of their numbers.
 
     Returns:
-        An array of each device; None for what is no array of JAX's, or has no numbers.
+        An array of each device; None if the value is not a JAX array, or has no numbers.
     """
     array = _array(value)
     if array is None:
@@ -43,14 +43,14 @@ def parts_of(value: Any) -> tuple[np.ndarray[Any, Any], ...] | None:
 
 
 def devices_of(value: Any) -> tuple[str, ...]:
-    """The devices whose parts `parts_of` gives, such as `("CPU:0", "CPU:1")`."""
+    """Return the devices of the parts that `parts_of` returns, such as `("CPU:0", "CPU:1")`."""
     shards = _array(value).addressable_shards
     devices = sorted((shard.device for shard in shards), key=lambda device: device.id)
     return tuple(f"{device.platform.upper()}:{device.id}" for device in devices)
 
 
 def type_name(value: Any) -> str:
-    """The class of a value; of an array that is cut over devices with its shape and the axes."""
+    """Return a value's class; for an array that is cut over devices also its shape and axes."""
     array = _array(value)
     if array is None:
         return type(value).__name__
@@ -60,13 +60,13 @@ def type_name(value: Any) -> str:
 
 
 def type_and_shape(value: Any) -> tuple[str, tuple[int, ...]] | None:
-    """The dtype and the shape of an array, deleted or donated too; None for any other value."""
+    """Return the dtype and shape of an array, also if deleted or donated; else None."""
     array = _array(value)
     return None if array is None else (str(array.dtype), tuple(array.shape))
 
 
 def items_of(value: Any) -> list[tuple[str, Any]] | None:
-    """The children of a node of a tree that JAX knows, with their keys; None for a leaf."""
+    """Return the children of a node of a tree that JAX knows, with their keys; None for a leaf."""
     jax = _jax()
     if jax is None or value is None or jax.tree_util.all_leaves([value]):
         return None

@@ -13,11 +13,11 @@ from tpunb.display.describe.values import guarded, replica_value, short_repr
 from tpunb.virtual.keras_internals import layers_of
 
 MAX_LAYERS = 512
-"""Layers of a model that are described."""
+"""The largest number of a model's layers that are described."""
 
 _MAX_DEPTH = 16
 _COMPARED_BYTES = 2**30
-"""Copies of a model's variables that are read to compare them, together."""
+"""The largest number of bytes of a model's copies that are read to compare them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,15 @@ class ModelVariable:
     """A variable of a layer.
 
     Attributes:
-        name: Its name in the layer, such as `"kernel"`.
-        dtype: Such as `"float32"`.
-        shape: Its shape; None for an axis of unknown size.
-        trainable: Whether an optimizer changes it.
-        devices: The cores or devices of its copies, by replica; one for a variable
-            that is not distributed, and none if that is unknown.
-        differs: The replicas whose copy differs from the first one's; None where the
-            copies are not compared: there is only one, they are parts of the variable,
-            or there is too much to read.
+        name: The variable's name in the layer, such as `"kernel"`.
+        dtype: The dtype, such as `"float32"`.
+        shape: The shape; None for an axis of unknown size.
+        trainable: Whether an optimizer changes the variable.
+        devices: The cores or devices of the copies, by replica; a single device for a variable
+            that is not distributed, and none if they are unknown.
+        differs: The replicas whose copy differs from the first copy. None if the copies are
+            not compared, because there is only one copy, the copies are parts of the variable,
+            or they are too large to read.
         cut: How a variable is cut over devices, if it is.
     """
 
@@ -56,13 +56,13 @@ class LayerNode:
     """A layer with its variables and the layers in it.
 
     Attributes:
-        name: Its name in the model.
-        type_name: Its class.
-        output: The shape of its result, such as `"[None, 128]"`; empty if unknown.
-        variables: Those that belong to none of the layers in it.
+        name: The layer's name in the model.
+        type_name: The layer's class.
+        output: The shape of the layer's result, such as `"[None, 128]"`; empty if unknown.
+        variables: The variables that do not belong to the layers in it.
         layers: The layers in it.
-        shared: Whether it is described above already, where it is used first.
-        omitted: How many of the layers in it are left out.
+        shared: Whether the layer is described above already, at its first use.
+        omitted: The number of layers in it that are left out.
     """
 
     name: str
@@ -74,13 +74,13 @@ class LayerNode:
     omitted: int = 0
 
     def all_variables(self) -> list[ModelVariable]:
-        """The variables of the layer and of all layers in it, each once."""
+        """Return the variables of the layer and of all layers in it, without repetitions."""
         inner = (variable for layer in self.layers for variable in layer.all_variables())
         return [*self.variables, *inner]
 
 
 def is_model(value: Any) -> bool:
-    """Returns whether a value is a layer or a model of Keras 3 or tf_keras."""
+    """Return whether a value is a layer or a model of Keras 3 or tf_keras."""
     return any(
         kind.__name__ == "Layer" and kind.__module__.partition(".")[0] in ("keras", "tf_keras")
         for kind in type(value).__mro__
@@ -88,20 +88,20 @@ def is_model(value: Any) -> bool:
 
 
 def describe_model(model: Any, cores: Mapping[Device | None, int] | None = None) -> LayerNode:
-    """Describes a model or a layer, without building it or running it.
+    """Describe a model or a layer, without building it or running it.
 
-    Copies are compared where they are at most 1 GiB together.
+    Copies are compared if they have at most 1 GiB together.
 
     Args:
         model: A layer or a model of Keras 3 or tf_keras.
-        cores: The core of each device, as `cores_by_device` has them; without, variables
-            are told to be on devices.
+        cores: The core of each device, as `cores_by_device` returns it. Without it, the
+            description names devices instead of cores.
     """
     return _Reader(cores or {}).node(model, depth=0)
 
 
 class _Reader:
-    """Reads one model: what was met already, and how much may still be read."""
+    """The reading of one model: known layers and variables, and the bytes left to read."""
 
     def __init__(self, cores: Mapping[Device | None, int]) -> None:
         self._cores = cores
@@ -116,7 +116,7 @@ class _Reader:
         self._layers.add(id(layer))
         found = guarded(lambda: list(layer.layers), None)
         if found is None:
-            # The one way that Keras 3 and tf_keras have in common.
+            # This is the only way that Keras 3 and tf_keras have in common.
             found = guarded(lambda: layers_of(layer, recursive=False), [])
         inner = [one for one in found if is_model(one) and type(one).__name__ != "InputLayer"]
         theirs = {id(weight) for one in inner for weight in _weights(one)}
@@ -145,7 +145,7 @@ class _Reader:
         return guarded(lambda: replace(known, **self._placed(weight, shape)), known)
 
     def _placed(self, weight: Any, shape: tuple[int | None, ...]) -> dict[str, Any]:
-        """The devices of a variable's copies, and how these differ or the variable is cut."""
+        """Return the devices of a variable's copies, with their differences or the cut."""
         arrays = jax_values.parts_of(weight)
         if arrays is not None:
             devices = jax_values.devices_of(weight)
@@ -161,7 +161,7 @@ class _Reader:
         return {"devices": devices, "differs": self._differing(copies)}
 
     def _place(self, device: str) -> str:
-        """The core that a device is, or the device's kind and number."""
+        """Return a device's core, or the device's kind and number."""
         place = device_of(device)
         if place in self._cores:
             return f"core {self._cores[place]}"
@@ -171,7 +171,7 @@ class _Reader:
         return f"{kind}:{number}" if not task else f"task {task} {kind}:{number}"
 
     def _differing(self, copies: Sequence[Any]) -> tuple[int, ...] | None:
-        """The places of the copies that differ from the first one; None if it is not known."""
+        """Return the positions of copies that differ from the first copy; None if unknown."""
         if len(copies) < 2:
             return None
         size = sum(

@@ -25,22 +25,22 @@ from tpunb.display.describe.values import (
 )
 
 MAX_SECTIONS = 64
-"""Leaves of a nested structure that are described."""
+"""The largest number of a nested structure's leaves that are described."""
 
 MAX_VALUES = 8192
-"""Values of all leaves and replicas together that are described, in whole leaves."""
+"""The largest number of described values of all leaves and replicas, in whole leaves."""
 
 _MAX_DEPTH = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One leaf of a structure as it was found, before it is described.
+    """One leaf of a structure before it is described.
 
     Attributes:
-        path: Where it is.
+        path: The leaf's place in the structure.
         type_name: The class that holds the replicas' values.
-        parts: What each replica holds.
+        parts: The value on each replica.
         distributed: Whether there is a part per replica.
         chosen: The ids of the replicas, if only some were chosen.
     """
@@ -53,13 +53,13 @@ class Leaf:
 
 
 def leaves_of(value: Any) -> tuple[list[Leaf], int]:
-    """The leaves that are described, and how many more there are, at least."""
+    """Return the leaves that are described, and the least number of further leaves."""
     found: list[tuple[str, Any]] = []
     more = _flatten("", value, found, depth=0)
     leaves: list[Leaf] = []
 
     def capacity(replicas: int) -> int:
-        """How many leaves of so many replicas may still be described; at least one in all."""
+        """Return how many leaves of so many replicas still fit; at least one in total."""
         values = sum(len(leaf.parts) for leaf in leaves)
         room = min(MAX_SECTIONS - len(leaves), (MAX_VALUES - values) // max(1, replicas))
         return max(room, 0 if leaves else 1)
@@ -76,7 +76,7 @@ def leaves_of(value: Any) -> tuple[list[Leaf], int]:
 
 
 def _leaves(path: str, item: Any) -> tuple[list[Leaf], int]:
-    """The leaves of an item, which may hold a structure on each replica, and how many more."""
+    """Return the leaves of an item, which may hold a nest on each replica, and how many more."""
     name = _class_of(item)
     components = guarded(lambda: jax_values.parts_of(item), None)
     if components and len(components) == 1:
@@ -102,7 +102,7 @@ def _leaves(path: str, item: Any) -> tuple[list[Leaf], int]:
 def _flatten(
     path: str, value: Any, leaves: list[tuple[str, Any]], depth: int, *, counting: bool = True
 ) -> int:
-    """Appends the leaves of nested tuples, lists and mappings; counts how many more there are."""
+    """Append the leaves of nested tuples, lists and mappings; return how many more there are."""
     items = guarded(lambda: _items(value), None) if depth < _MAX_DEPTH else None
     if items is None:
         leaves.append((path, value))
@@ -121,13 +121,13 @@ def _flatten(
 
 
 def _items(value: Any) -> Iterable[tuple[Callable[[], str], Any]] | None:
-    """Path steps, computed on demand, and items of a structure; `None` for a leaf."""
+    """Return path steps, computed on demand, and items of a structure; `None` for a leaf."""
     if isinstance(value, Mapping) and value:
         return ((partial(_step, key), item) for key, item in value.items())
     if not isinstance(value, tuple | list):
         known = jax_values.items_of(value)
         return None if known is None else [(partial(str, key), child) for key, child in known]
-    # Composite tensors of TensorFlow's are named tuples: SparseTensorValue and the like.
+    # TensorFlow's composite tensors are named tuples: SparseTensorValue and the like.
     if not value or _is_plain(value):
         return None
     names = getattr(value, "_fields", None)
@@ -141,12 +141,12 @@ def _step(key: Any) -> str:
 
 
 def _is_plain(value: Sequence[Any]) -> bool:
-    """Returns whether a sequence holds only Python's numbers and strings: one leaf."""
+    """Return whether a sequence holds only Python's numbers and strings, so that it is a leaf."""
     return all(isinstance(item, int | float | complex | str | bytes) for item in value)
 
 
 MAX_PREVIEWS = 64
-"""Replicas whose values get a preview; the others have statistics only."""
+"""The largest number of replicas whose values get a preview; others have only statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +154,16 @@ class Section:
     """One leaf of the structure on all replicas.
 
     Attributes:
-        path: Where the leaf is, such as `"['loss'][0]"`; empty for the whole.
+        path: The leaf's place, such as `"['loss'][0]"`; empty for the whole.
         type_name: The class that holds the replicas' values, `"PerReplica"` or
-            `"MirroredVariable"`, or that of a value that is not distributed.
+            `"MirroredVariable"`, or the class of a value that is not distributed.
         distributed: Whether there is a value per replica.
-        values: The value on each replica; one for a value that is not
+        values: The value on each replica; a single value if it is not
             distributed.
-        differs: For each replica whether its value differs from the first one's,
+        differs: For each replica whether its value differs from the first replica's,
             where NaN equals NaN.
         chosen: The ids of the replicas, if only some were chosen.
-        name: Of a variable; empty for other values.
+        name: The name of a variable; empty for other values.
     """
 
     path: str
@@ -175,12 +175,12 @@ class Section:
     name: str = ""
 
     def replica(self, place: int) -> int:
-        """The id of the replica whose value stands at a place."""
+        """Return the id of the replica whose value is at a position."""
         return self.chosen[place] if self.chosen else place
 
     @property
     def all_equal(self) -> bool:
-        """True if several replicas hold the same."""
+        """True if there are several replicas, and all hold equal values."""
         return len(self.values) > 1 and not any(self.differs)
 
 
@@ -190,10 +190,10 @@ class ReplicaValuesDescription:
 
     Attributes:
         type_name: The class of the whole, such as `"PerReplica"` or `"dict"`.
-        num_replicas: The most replicas that a part of it has; 0 if no part is
+        num_replicas: The largest number of replicas of any part; 0 if no part is
             distributed.
-        sections: Its leaves.
-        omitted: How many leaves were left out, at least.
+        sections: The leaves.
+        omitted: The least number of leaves that were left out.
     """
 
     type_name: str
@@ -203,30 +203,30 @@ class ReplicaValuesDescription:
 
 
 def describe_replica_values(value: Any) -> ReplicaValuesDescription:
-    """Describes what each replica holds.
+    """Describe the value of each replica.
 
-    Large tensors are summarised on their device: of these, only scalars and a
-    sample of the elements are pulled.
+    Large tensors are summarised on their device. Only scalars and a sample of the elements are
+    copied to the host.
 
     Args:
         value: A `PerReplica`, `Mirrored` or other value of `tf.distribute`, a
-            distributed variable, an array of JAX, a plain value, or tuples, lists and
+            distributed variable, a JAX array, a plain value, or tuples, lists and
             mappings of these, or any tree that JAX knows.
 
     Returns:
-        The description. A value that cannot be described is shown by its repr: this
-        never raises because of a value.
+        The description. A value that cannot be described is shown by its repr:
+        no value makes this function raise an error.
     """
     return describe_leaves(value, *leaves_of(value))
 
 
 def describe_leaves(value: Any, leaves: Sequence[Leaf], omitted: int) -> ReplicaValuesDescription:
-    """Describes a structure whose leaves are known already, as `describe_replica_values` does.
+    """Describe a structure with known leaves, as `describe_replica_values` does.
 
     Args:
         value: The whole.
-        leaves: Its leaves.
-        omitted: How many more leaves it has, at least.
+        leaves: The leaves.
+        omitted: The least number of further leaves.
     """
     sections = tuple(_section(leaf) for leaf in leaves)
     return ReplicaValuesDescription(
@@ -238,14 +238,14 @@ def describe_leaves(value: Any, leaves: Sequence[Leaf], omitted: int) -> Replica
 
 
 def describe_chosen_replicas(value: Any, targets: Sequence[slice]) -> ReplicaValuesDescription:
-    """Describes what some of the replicas hold, as `describe_replica_values` does.
+    """Describe the values of some replicas, as `describe_replica_values` does.
 
     Args:
         value: A value as for all replicas.
-        targets: Which replicas, as slices of their ids.
+        targets: The replicas, as slices of their ids.
 
     Raises:
-        IndexError: One of the slices has no replica that exists.
+        IndexError: No replica is in one of the slices.
     """
     leaves, omitted = leaves_of(value)
     count = max((len(leaf.parts) for leaf in leaves if leaf.distributed), default=0)
@@ -271,7 +271,8 @@ def _section(leaf: Leaf) -> Section:
         for value in values
         if value.preview is not None and value.preview.kind == "images"
     }
-    # Side by side they have to be drawn alike: not some as pictures, others of the shape not.
+    # Values side by side must look alike. Do not draw some as pictures, and others of the same
+    # shape as numbers.
     if any(
         (value.dtype, value.shape) in pictures
         and value.statistics is not None
@@ -291,8 +292,8 @@ def _section(leaf: Leaf) -> Section:
 
 
 def _values(parts: tuple[Any, ...], preview: PreviewMaker) -> Iterable[ReplicaValue]:
-    """Describes the replicas' values, large arrays of the host in parallel."""
-    # Variables are read here: another thread would not be in the strategy's scope.
+    """Describe the replicas' values, and large arrays of the host in parallel."""
+    # Read variables here, because another thread would not be in the strategy's scope.
     known = [tensorflow_values.read(part) for part in parts]
 
     def described(part: Any, place: int) -> ReplicaValue:
@@ -305,7 +306,7 @@ def _values(parts: tuple[Any, ...], preview: PreviewMaker) -> Iterable[ReplicaVa
 
 
 def _waits_for_memory(part: Any) -> bool:
-    """Returns whether a part is an array that takes a while to read, without TensorFlow."""
+    """Return whether a part is a large array in the host's memory, read without TensorFlow."""
     if isinstance(part, np.ndarray):
         return part.nbytes > tensorflow_values.LARGE_BYTES
     tensor = tensorflow_values.as_tensor(part)

@@ -1,8 +1,7 @@
 """Statistics, a checksum and samples of large arrays, in one pass over memory.
 
-Arrays are processed piece by piece, while a piece is in the processor's cache:
-memory is read once, and only a few temporary pieces are allocated. NumPy lets
-other threads run meanwhile.
+Arrays are processed piece by piece, while a piece is in the processor's cache. Memory is read once,
+and only a few temporary pieces are allocated. NumPy lets other threads run meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 PIECE = 2**18
-"""Elements of a piece: 1 MiB of float32; smaller ones make threads wait for each other."""
+"""The number of a piece's elements, 1 MiB of float32; with smaller pieces threads wait."""
 
 Array = npt.NDArray[Any]
 
@@ -29,13 +28,13 @@ class Statistics:
     """Numbers about the elements of one value.
 
     Attributes:
-        minimum: Of the finite elements; `None` when there are none.
-        mean: The same.
-        maximum: The same.
-        nans: How many elements are not a number.
-        infs: How many elements are infinite.
+        minimum: The minimum of the finite elements; `None` without any.
+        mean: The mean of the finite elements; `None` without any.
+        maximum: The maximum of the finite elements; `None` without any.
+        nans: The number of elements that are not a number.
+        infs: The number of infinite elements.
         deviation: The standard deviation of the finite elements, over all of them;
-            `None` when there are none, or when their squares are more than a float holds.
+            `None` without any, or if their squares are more than a float holds.
     """
 
     minimum: float | int | None
@@ -48,16 +47,16 @@ class Statistics:
 
 @dataclass
 class Tally:
-    """Accumulates the statistics of pieces.
+    """Accumulated statistics of pieces.
 
     Attributes:
-        minimum: Of the finite elements so far.
-        maximum: The same.
-        nans: How many elements were not a number.
-        infs: How many elements were infinite.
-        finite: How many elements were finite.
-        means: Means of the pieces' finite elements, and of how many elements.
-        squares: For each of them the sum of the squares of the distances from it.
+        minimum: The minimum of the finite elements so far.
+        maximum: The maximum of the finite elements so far.
+        nans: The number of elements that were not a number.
+        infs: The number of infinite elements.
+        finite: The number of finite elements.
+        means: For each piece, the mean of its finite elements and their number.
+        squares: For each piece, the sum of the squared distances from its mean.
     """
 
     minimum: float | int | None = None
@@ -69,21 +68,21 @@ class Tally:
     squares: list[float] = field(default_factory=list)
 
     def add(self, piece: Array) -> None:
-        """Counts a piece, flat and of a dtype of NumPy's own."""
+        """Count a flat piece with a dtype of NumPy's own."""
         if piece.size == 0:
             return
         if piece.dtype.kind != "f":
             self._take(int(piece.min()), int(piece.max()), _total(piece) / piece.size, piece)
             return
         low, high, total = float(piece.min()), float(piece.max()), _total(piece)
-        # NaN is contagious, and so is Inf: a finite sum and extremes are all finite.
+        # NaN is contagious, and so is Inf: if the total, low and high are finite, all elements are.
         if math.isfinite(total + low + high):
             self._take(low, high, total / piece.size, piece)
         else:
             self.add_floats(piece)
 
     def add_floats(self, piece: Array) -> None:
-        """Counts a piece of floats in float64, whatever they are; slower than `add`."""
+        """Count a piece of floats of any dtype in float64; slower than `add`."""
         nans = int(np.isnan(piece).sum())
         finite = piece[np.isfinite(piece)].astype(np.float64, copy=False)
         self.nans += nans
@@ -108,7 +107,7 @@ class Tally:
 
     @property
     def statistics(self) -> Statistics:
-        """The counts so far."""
+        """The statistics of all pieces so far."""
         mean = None
         if self.finite:
             mean = float(math.fsum(mean * (count / self.finite) for mean, count in self.means))
@@ -119,14 +118,14 @@ class Tally:
 def combined_deviation(
     means: Sequence[tuple[float | int, int]], squares: Sequence[float]
 ) -> float | None:
-    """The standard deviation of all pieces together.
+    """Return the standard deviation of all pieces together.
 
     Args:
-        means: The mean of each piece, and how many elements it has.
-        squares: The sum of the squares of its elements' distances from its mean.
+        means: The mean of each piece, and the number of its elements.
+        squares: For each piece, the sum of its elements' squared distances from its mean.
 
     Returns:
-        None for no elements, and where it is more than a float holds.
+        The deviation; None without elements, or if it is more than a float holds.
     """
     count = sum(size for _, size in means)
     if not count:
@@ -141,7 +140,7 @@ def combined_deviation(
 
 
 def statistics_of(array: Array) -> Statistics:
-    """Statistics of an array of NumPy's own dtypes, of floats with the accuracy of float64."""
+    """Return the statistics of an array of NumPy's own dtypes, with float64 accuracy for floats."""
     tally = Tally()
     for piece in pieces(array):
         if piece.dtype.kind == "f":
@@ -152,7 +151,7 @@ def statistics_of(array: Array) -> Statistics:
 
 
 def limits_of(statistics: Iterable[Statistics | None]) -> tuple[float, float]:
-    """The smallest and the largest finite element of several values; zeros if there is none."""
+    """Return the smallest and largest finite element of several values; zeros without any."""
     known = [item for item in statistics if item is not None]
     lows = [float(item.minimum) for item in known if item.minimum is not None]
     highs = [float(item.maximum) for item in known if item.maximum is not None]
@@ -160,14 +159,14 @@ def limits_of(statistics: Iterable[Statistics | None]) -> tuple[float, float]:
 
 
 def array_summary(array: Array) -> tuple[Statistics, tuple[int, ...]]:
-    """Statistics and a checksum of an array, which is not copied.
+    """Return the statistics and a checksum of an array, without copying it.
 
     Args:
         array: Numbers in C order, of NumPy's dtypes or bfloat16.
 
     Returns:
-        The statistics; and a checksum that is equal for arrays whose elements are equal, NaN
-        included, and almost surely different for others.
+        The statistics, and a checksum. The checksum is equal for arrays whose elements are equal,
+        NaN included, and almost certainly different for other arrays.
     """
     tally = Tally()
     checksum = _Checksum()
@@ -180,29 +179,30 @@ def array_summary(array: Array) -> tuple[Statistics, tuple[int, ...]]:
 
 
 def pieces(array: Array) -> Iterator[Array]:
-    """An array's elements in C order, a flat piece at a time."""
+    """Yield an array's elements in C order, a flat piece at a time."""
     flat = array.reshape(-1)
     for begin in range(0, flat.size, PIECE):
         yield flat[begin : begin + PIECE]
 
 
 def sample_of(array: Array, lengths: Sequence[int], steps: Sequence[int]) -> Array:
-    """A sample of an array, as far as possible without a copy.
+    """Return a sample of an array, as far as possible without a copy.
 
     Args:
-        array: Of any shape.
-        lengths: The shape to see it in; as many elements as the array has, or
-            fewer, which takes the first ones.
-        steps: Keep every so many elements along each of these axes.
+        array: An array of any shape.
+        lengths: The shape to see the array in. If it has fewer elements than the array, the
+            array's first elements are taken.
+        steps: The distance between two kept elements along each of these axes.
     """
     flat = array.reshape(-1)[: math.prod(lengths)]
     return flat.reshape(lengths)[tuple(slice(None, None, step) for step in steps)]
 
 
 def decoded(piece: Array) -> Array:
-    """A piece in a dtype that NumPy computes with quickly."""
+    """Return a piece in a dtype that NumPy computes with quickly."""
     if piece.dtype.name == "bfloat16":
-        # Half of a float32's bits: much faster than the dtype's own conversion.
+        # A bfloat16 is the upper half of a float32. This is much faster than the dtype's own
+        # conversion.
         bits = piece.view(np.uint16).astype(np.uint32) << np.uint32(16)
         return np.asarray(bits.view(np.float32))
     if piece.dtype.kind == "f" and piece.dtype.itemsize < 4:
@@ -211,7 +211,7 @@ def decoded(piece: Array) -> Array:
 
 
 def _total(piece: Array) -> float | int:
-    """The sum of a piece of elements, exact for integers of 32 bits."""
+    """Return the sum of a piece of elements, exact for integers of 32 bits."""
     kind, width = piece.dtype.kind, piece.dtype.itemsize
     if kind == "b":
         return int(np.count_nonzero(piece))
@@ -233,10 +233,10 @@ class _Checksum:
         self.sums: list[int] = []
 
     def add(self, piece: Array, *, nans: bool) -> None:
-        """Adds a sum that depends on the positions of bits; arithmetic wraps around."""
+        """Add a sum that depends on the positions of bits; arithmetic wraps around."""
         if piece.dtype.kind == "f":
             buffer = self._canonical.view(piece.dtype)[: piece.size]
-            # Equal elements get the same bits: adding zero turns -0.0 into 0.0.
+            # Adding zero turns -0.0 into 0.0, so that equal elements get the same bits.
             piece = np.add(piece, piece.dtype.type(0), out=buffer)
             if nans:
                 piece[np.isnan(piece)] = np.nan
@@ -247,11 +247,11 @@ class _Checksum:
         mixed, high = self._mixed[: words.size], self._high[: words.size]
         np.add(words, _keys(PIECE)[: words.size], out=mixed)
         np.right_shift(mixed, _HALF, out=high)
-        # The halves of a word multiply, as in UMAC's hash: flipped signs cannot cancel out.
+        # The halves of a word multiply, as in UMAC's hash, so that flipped signs cannot cancel out.
         self.sums.append(int(np.dot(mixed, high)))
 
 
 @functools.cache
 def _keys(count: int) -> npt.NDArray[np.uint64]:
-    """Random words, always the same."""
+    """Return random words, always the same."""
     return np.random.default_rng(0).integers(0, 2**64, count, dtype=np.uint64)

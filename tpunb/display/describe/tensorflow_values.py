@@ -1,6 +1,6 @@
 """The only part of the descriptions that touches TensorFlow's values.
 
-TensorFlow is never imported here: a value of its classes cannot exist unless it is
+This module never imports TensorFlow. A value of its classes cannot exist unless TensorFlow is
 imported already, so it is looked up among the loaded modules.
 """
 
@@ -30,13 +30,13 @@ Array = npt.NDArray[Any]
 
 
 def _tensorflow() -> Any:
-    """TensorFlow if it is imported, else `None`."""
+    """Return TensorFlow if it is imported, else `None`."""
     module = sys.modules.get("tensorflow")
     return module if hasattr(module, "distribute") else None
 
 
 def distributed_components(value: Any) -> tuple[Any, ...] | None:
-    """The components of a `tf.distribute` value; `None` for any other value."""
+    """Return the components of a `tf.distribute` value; `None` for any other value."""
     tf = _tensorflow()
     if tf is None:
         return None
@@ -45,7 +45,7 @@ def distributed_components(value: Any) -> tuple[Any, ...] | None:
 
 
 def as_tensor(value: Any) -> Any:
-    """The `tf.Tensor` of a tensor or variable; `None` for any other value."""
+    """Return the `tf.Tensor` of a tensor or variable; `None` for any other value."""
     tf = _tensorflow()
     if tf is None:
         return None
@@ -57,7 +57,7 @@ def as_tensor(value: Any) -> Any:
 
 
 def read(value: Any) -> Any:
-    """The tensor of a tensor or variable; anything else, or what is lost, as it is."""
+    """Return the tensor of a tensor or variable; return a lost tensor or other value as it is."""
     try:
         tensor = as_tensor(value)
     except Exception:
@@ -66,7 +66,7 @@ def read(value: Any) -> Any:
 
 
 def type_and_shape(value: Any) -> tuple[str, tuple[int | None, ...]] | None:
-    """The dtype and the shape of a tensor or variable, whatever has become of its numbers."""
+    """Return the dtype and shape of a tensor or variable, even if its numbers are lost."""
     tf = _tensorflow()
     if tf is None or not isinstance(value, (tf.Tensor, tf.Variable)):
         return None
@@ -74,16 +74,16 @@ def type_and_shape(value: Any) -> tuple[str, tuple[int | None, ...]] | None:
 
 
 def _is_keras_variable(value: Any) -> bool:
-    """Returns whether a value is Keras 3's wrapper of a variable of TensorFlow's."""
+    """Return whether a value is Keras 3's wrapper of a TensorFlow variable."""
     return type(value).__module__.partition(".")[0] == "keras" and hasattr(value, "assign")
 
 
 def variable_name(value: Any) -> str:
-    """The name of a variable; empty for any other value."""
+    """Return the name of a variable; empty for any other value."""
     tf = _tensorflow()
     if tf is None or not (isinstance(value, tf.Variable) or _is_keras_variable(value)):
         return ""
-    # Keras 3 has the whole path in a name of its own.
+    # Keras 3 has the whole path in an attribute of its own.
     return str(getattr(value, "path", value.name)).removesuffix(":0")
 
 
@@ -91,7 +91,7 @@ CompositeKind = Literal["ragged", "sparse", "slices"]
 
 
 def composite_kind(value: Any) -> CompositeKind | None:
-    """The kind of a composite tensor; None for any other value."""
+    """Return the kind of a composite tensor; None for any other value."""
     tf = _tensorflow()
     if tf is None:
         return None
@@ -104,48 +104,47 @@ def composite_kind(value: Any) -> CompositeKind | None:
 
 
 def is_symbolic(tensor: Any) -> bool:
-    """Returns whether a tensor is a graph's and has no value yet."""
+    """Return whether a tensor belongs to a graph and has no value yet."""
     return not hasattr(tensor, "numpy")
 
 
 def is_large(tensor: Any) -> bool:
-    """Returns whether a tensor is too large to be pulled from its device."""
+    """Return whether a tensor is too large to be copied from its device."""
     size = int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size or 1)
     return size > LARGE_BYTES
 
 
 def tensor_dtype(tensor: Any) -> str:
-    """The name of a tensor's dtype, such as `"bfloat16"`."""
+    """Return the name of a tensor's dtype, such as `"bfloat16"`."""
     return str(tensor.dtype.name)
 
 
 def as_array(tensor: Any) -> Array:
-    """The NumPy array of a small eager tensor."""
+    """Return the NumPy array of a small eager tensor."""
     return np.asarray(tensor.numpy())
 
 
 def host_view(tensor: Any) -> Array | None:
-    """A large tensor's elements where they are, if that is the host's memory.
+    """Return a view of a large tensor's elements in the host's memory.
 
-    Nothing is copied. None where the elements are on another device, or are no
-    numbers.
+    Nothing is copied. The result is None if the elements are on another device, or are not numbers.
     """
     if is_symbolic(tensor) or not str(tensor.device).rpartition("/")[2].startswith("device:CPU"):
         return None
     array = np.asarray(tensor)
     plain = array.dtype.kind in "biuf" or array.dtype.name == "bfloat16"
-    # If NumPy has copied, the device may as well compute.
+    # If NumPy had to copy the elements, the device can compute with them as well.
     return array if plain and not array.flags.owndata else None
 
 
 def strided(tensor: Any, lengths: Sequence[int], steps: Sequence[int]) -> Array:
-    """A sample of a tensor, taken on its device.
+    """Return a sample of a tensor, taken on its device.
 
     Args:
         tensor: An eager tensor.
-        lengths: The shape to see it in; as many elements as the tensor has, or
-            fewer, which takes the first ones.
-        steps: Keep every so many elements along each of these axes.
+        lengths: The shape to see the tensor in. If it has fewer elements than the tensor, the
+            tensor's first elements are taken.
+        steps: The distance between two kept elements along each of these axes.
 
     Returns:
         The kept elements.
@@ -163,10 +162,10 @@ def strided(tensor: Any, lengths: Sequence[int], steps: Sequence[int]) -> Array:
 
 
 def combined(tensors: Sequence[Any], mode: str) -> Any:
-    """Several tensors as one, computed on the first one's device.
+    """Combine several tensors into one, computed on the first tensor's device.
 
     Args:
-        tensors: Of one shape.
+        tensors: Tensors of one shape.
         mode: `"difference"` of the first two, `"sum"` or `"mean"`.
     """
     tf = _tensorflow()
@@ -183,7 +182,7 @@ def combined(tensors: Sequence[Any], mode: str) -> Any:
 
 
 def device_counts(tensor: Any, limits: tuple[float, float], bins: int) -> Array:
-    """Counts the finite elements in each of `bins` equal ranges between limits."""
+    """Count the finite elements in each of `bins` equal ranges between limits."""
     tf = _tensorflow()
     with tf.device(tensor.device):
         numbers = tf.cast(tf.reshape(tensor, [-1]), tf.float32)
@@ -193,13 +192,13 @@ def device_counts(tensor: Any, limits: tuple[float, float], bins: int) -> Array:
 
 
 def device_summary(tensor: Any) -> tuple[Statistics, tuple[int, ...]]:
-    """Statistics and checksum of a numeric tensor, computed on its own device.
+    """Return statistics and checksum of a numeric tensor, computed on its own device.
 
     Args:
         tensor: An eager tensor of a real dtype or bool, not empty.
 
     Returns:
-        As `array_summary`; only scalars have left the device.
+        The same as `array_summary`; only scalars leave the device.
     """
     tf = _tensorflow()
     with tf.device(tensor.device):
@@ -223,8 +222,8 @@ def device_summary(tensor: Any) -> tuple[Statistics, tuple[int, ...]]:
 
 
 def _chunk_facts(tf: Any, values: Any) -> dict[str, Any]:
-    """Counts, extremes, sum and checksum of a flat piece of a tensor."""
-    # In a dtype that all of the operations support.
+    """Return counts, extremes, sum and checksum of a flat piece of a tensor."""
+    # Use a dtype that all of the operations support.
     if values.dtype.is_floating:
         if values.dtype not in (tf.float32, tf.float64):
             values = tf.cast(values, tf.float32)
@@ -255,7 +254,7 @@ def _chunk_facts(tf: Any, values: Any) -> dict[str, Any]:
 
 
 def _checksum(tf: Any, values: Any) -> tuple[int, int]:
-    """Two weighted sums of the bits; integer arithmetic wraps around."""
+    """Return two weighted sums of the bits; integer arithmetic wraps around."""
     bits = tf.reshape(tf.bitcast(values, tf.int32), [-1])
     place = tf.range(tf.size(bits), dtype=tf.int32)
     odd = place * 2 + 1

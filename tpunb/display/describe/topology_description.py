@@ -15,7 +15,7 @@ from tpunb.tpu.compiled_program import Program
 from tpunb.tpu.types import Accelerator, accelerator
 
 UNASSIGNED = -1
-"""The replica id and the logical device of a core that has none."""
+"""The replica id and the logical device of a core that has no replica."""
 
 Coordinates = tuple[int, int, int, int]
 Wraps = tuple[bool, bool, bool]
@@ -28,20 +28,20 @@ class TopologyDescription:
     The order of the cores is TensorFlow's: by host, then by ordinal.
 
     Attributes:
-        name: The TPU type or another name; empty where there is none.
+        name: The TPU type or another name; empty without a name.
         mesh: Chips along x, y and z.
         cores_per_chip: TensorFlow devices in a chip.
-        wraps: Which of the axes close to a ring; all false where unknown.
-        hbm_bytes: Memory of one core in bytes; 0 where unknown.
+        wraps: Which of the axes close to a ring; all false if unknown.
+        hbm_bytes: Memory of one core in bytes; 0 if unknown.
         coordinates: `(x, y, z, core)` of each core.
         hosts: The host (task) of each core.
         ordinals: The device ordinal of each core on its host.
         replicas: The replica id of each core, or `UNASSIGNED`.
         logical_devices: The logical device of each core within its replica, or
             `UNASSIGNED`.
-        needed_bytes: What a compiled program takes of each core that has a replica; 0
-            without a program.
-        usable_bytes: What a program can use of a core's memory; 0 likewise.
+        needed_bytes: The memory that a compiled program needs on each core that has a
+            replica; 0 without a program.
+        usable_bytes: The memory of a core that a program can use; 0 without a program.
         merged: Whether a core is the two TensorCores of a chip, which act as one.
     """
 
@@ -87,19 +87,19 @@ class TopologyDescription:
 
 
 def describe_accelerator(acc: Accelerator) -> TopologyDescription:
-    """Describes the topology of a TPU type from the catalogue."""
+    """Describe the topology of a TPU type from the catalogue."""
     return _description(acc.device_coordinates(), acc.name, acc.mesh, acc.devices_per_chip, acc)
 
 
 def describe_topology(topology: Any, name: str | None = None) -> TopologyDescription:
-    """Describes TensorFlow's topology of a connected TPU.
+    """Describe TensorFlow's topology of a connected TPU.
 
     Args:
-        topology: A `tf.tpu.experimental.Topology`, or anything with its
+        topology: A `tf.tpu.experimental.Topology`, or any object with its
             `mesh_shape` `[x, y, z, cores]` and `device_coordinates` of shape
             `[tasks, devices per task, 4]`.
-        name: The TPU type, if known. A topology says nothing about memory and
-            wrap-around links: they come from the catalogue, if it has a type of
+        name: The TPU type, if known. A topology has no data about memory and
+            wrap-around links. They come from the catalogue, if it has a type of
             this name and mesh.
 
     Returns:
@@ -123,7 +123,7 @@ def _description(
     cores_per_chip: int,
     known: Accelerator | None,
 ) -> TopologyDescription:
-    # TensorFlow marks a device that is missing by negative coordinates.
+    # TensorFlow marks a missing device by negative coordinates.
     cores = [
         ((x, y, z, core), host, ordinal)
         for host, devices in enumerate(tasks)
@@ -149,12 +149,12 @@ def _description(
 def with_program(
     topology: TopologyDescription, programs: Program | Iterable[Program] | None
 ) -> TopologyDescription:
-    """Adds what a compiled program takes of each core's memory.
+    """Add the memory that a compiled program needs on each core.
 
     Args:
         topology: The topology.
-        programs: A program, or several of which one may be for this TPU type; None for
-            nothing.
+        programs: A program, or several if one of them may be for this TPU type; None for
+            no program.
     """
     several = [programs] if isinstance(programs, Program) else programs or []
     for program in several:
@@ -165,10 +165,10 @@ def with_program(
 
 
 def describe_device_assignment(assignment: Any, name: str | None = None) -> TopologyDescription:
-    """Describes which core computes which part of which replica.
+    """Describe which core computes which part of which replica.
 
     Args:
-        assignment: A `tf.tpu.experimental.DeviceAssignment`, or anything with
+        assignment: A `tf.tpu.experimental.DeviceAssignment`, or any object with
             its `topology` and a `core_assignment` of shape
             `[replicas, logical devices, 4]`.
         name: The TPU type, if known.
@@ -217,10 +217,10 @@ class Plane:
     """The chips with one z.
 
     Attributes:
-        z: Which plane this is.
+        z: The plane's z.
         chips: The cores of the chip at each `(x, y)`.
         blocks: The block of each host, all of the same size on a regular grid;
-            empty where the hosts are not like that.
+            empty if the hosts do not form such blocks.
     """
 
     z: int
@@ -229,7 +229,7 @@ class Plane:
 
 
 def planes_of(topology: TopologyDescription) -> list[Plane]:
-    """The planes of a mesh, by z."""
+    """Return the planes of a mesh, by z."""
     chips: dict[int, dict[Position, list[int]]] = defaultdict(lambda: defaultdict(list))
     for core, (x, y, z, _) in enumerate(topology.coordinates):
         chips[z][x, y].append(core)
@@ -254,7 +254,7 @@ def _blocks(topology: TopologyDescription, chips: dict[Position, list[int]]) -> 
         blocks[host] = Block(left, top, right - left + 1, bottom - top + 1)
     first = next(iter(blocks.values()))
     size = first.width, first.height
-    # Full blocks of one size, on a grid of that size, which they fill.
+    # Regular hosts have full blocks of one size, which fill a grid of that size.
     regular = all(
         (block.width, block.height) == size
         and block.left % block.width == 0
@@ -268,15 +268,15 @@ def _blocks(topology: TopologyDescription, chips: dict[Position, list[int]]) -> 
 
 
 def group_shades(topology: TopologyDescription, groups: Sequence[int], shades: int) -> list[int]:
-    """A colour's number for each group of cores, other than its neighbours'.
+    """Return a colour's number for each group of cores, different from its neighbours' colours.
 
     Args:
-        topology: Whose cores to colour.
+        topology: The topology whose cores are coloured.
         groups: The host or the replica of each core; a group is where its first core is.
-        shades: How many colours there are; eight are enough.
+        shades: The number of colours; eight are enough.
 
     Returns:
-        For each id up to the largest one a number below `shades`.
+        A number below `shades` for each id up to the largest id.
     """
     if max(groups, default=0) < shades:
         return list(range(shades))

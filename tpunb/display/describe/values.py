@@ -56,7 +56,7 @@ class Preview:
     steps: tuple[int, ...] = ()
 
     def array(self) -> Array:
-        """The elements as a read-only NumPy array."""
+        """Return the elements as a read-only NumPy array."""
         return np.frombuffer(self.data, dtype=self.dtype).reshape(self.shape)
 
     @property
@@ -66,16 +66,16 @@ class Preview:
 
 
 Sampler = Callable[[Sequence[int], Sequence[int]], Array]
-"""Gives a sample of an array seen in a shape, with a step along each axis."""
+"""Returns a sample of an array seen in a shape, with a step along each axis."""
 
 PreviewMaker = Callable[[tuple[int, ...], str, Statistics, Sampler], Preview]
-"""Chooses what to draw of an array by its shape, dtype and statistics."""
+"""Chooses the preview of an array by its shape, dtype and statistics."""
 
 
 def preview_of(
     shape: tuple[int, ...], dtype: str, statistics: Statistics, sample: Sampler
 ) -> Preview:
-    """Chooses what to draw of an array; `sample` gets it, from wherever it is."""
+    """Choose the preview of an array; `sample` reads the array on its device."""
     images = _image_shape(shape, dtype, statistics) if math.prod(shape) > SMALL else None
     if images is None:
         return preview_of_numbers(shape, dtype, statistics, sample)
@@ -92,7 +92,7 @@ def preview_of(
 def preview_of_numbers(
     shape: tuple[int, ...], dtype: str, statistics: Statistics, sample: Sampler
 ) -> Preview:
-    """Chooses what to draw of an array that is not a picture, or stands beside one that is not."""
+    """Choose the preview of an array that is drawn as numbers, not as a picture."""
     del dtype, statistics
     size = math.prod(shape)
     if size <= SMALL:
@@ -112,7 +112,7 @@ def _step(length: int, most: int) -> int:
 
 
 def is_picture(shape: tuple[int | None, ...] | None, dtype: str, statistics: Statistics) -> bool:
-    """Returns whether an array looks like pictures."""
+    """Return whether an array looks like pictures."""
     sides = [side for side in shape or () if side is not None]
     return bool(_image_shape(tuple(sides), dtype, statistics))
 
@@ -120,7 +120,7 @@ def is_picture(shape: tuple[int | None, ...] | None, dtype: str, statistics: Sta
 def _image_shape(
     shape: tuple[int, ...], dtype: str, statistics: Statistics
 ) -> tuple[int, int, int, int] | None:
-    """`[images, height, width, channels]` if an array looks like pictures."""
+    """Return `[images, height, width, channels]` if an array looks like pictures, else None."""
     if len(shape) not in (3, 4) or shape[-1] not in (1, 3, 4) or min(shape[-3:-1]) < 8:
         return None
     low, high = statistics.minimum, statistics.maximum
@@ -135,7 +135,7 @@ def _image_shape(
 
 def _packed(kind: PreviewKind, array: Array, steps: tuple[int, ...]) -> Preview:
     numbers = computable(array)
-    # Half precision is no dtype that a browser or Python's struct would know.
+    # Browsers and Python's struct do not know half precision.
     if numbers is None or (numbers.dtype.kind == "f" and numbers.dtype.itemsize < 4):
         numbers = np.asarray(array, np.float32)
     little = numbers.astype(numbers.dtype.newbyteorder("<"), copy=False)
@@ -144,7 +144,7 @@ def _packed(kind: PreviewKind, array: Array, steps: tuple[int, ...]) -> Preview:
 
 
 def computable(array: Array) -> Array | None:
-    """The elements in a dtype of NumPy's own; `None` if they are not numbers."""
+    """Return the elements in a dtype of NumPy's own; `None` if they are not numbers."""
     if array.dtype.kind in "biu":
         return array
     if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
@@ -172,17 +172,17 @@ class ReplicaValue:
 
     Attributes:
         kind: `"numeric"`, `"string"`, `"ragged"`, `"sparse"`, `"slices"`,
-            `"none"` or `"object"` (anything else, shown by its repr).
-        dtype: Such as `"bfloat16"`; the type's name for an object.
-        shape: The shape, `None` for an axis of unequal lengths; `None` where
-            there is no shape.
-        statistics: Of a numeric value, or of the values of a composite one.
+            `"none"` or `"object"` (any other value, shown by its repr).
+        dtype: The dtype, such as `"bfloat16"`; the type's name for an object.
+        shape: The shape, `None` for an axis of unequal lengths; `None` for a value
+            without a shape.
+        statistics: The statistics of a numeric value, or of the values of a composite value.
         preview: Elements to draw, if they are numbers.
-        texts: Elements as text, for strings, composites and objects. It is the
-            data's own text: escape it.
-        omitted: How many texts were left out.
-        rows: Of a small ragged value, how long its rows are, for each of its axes of
-            unequal lengths; empty for others.
+        texts: Elements as text, for strings, composites and objects. The texts are the
+            data's own: escape them.
+        omitted: The number of texts that were left out.
+        rows: The lengths of a small ragged value's rows, for each of its axes of
+            unequal lengths; empty for other values.
         fingerprint: Equal for equal values; not for display.
     """
 
@@ -198,18 +198,18 @@ class ReplicaValue:
 
 
 def replica_value(value: Any, *, preview: PreviewMaker | None) -> ReplicaValue:
-    """Describes one leaf on one replica; unknown types by their repr.
+    """Describe one leaf on one replica; describe unknown types by their repr.
 
     Args:
         value: The leaf.
-        preview: Makes what is drawn of it; None for nothing.
+        preview: Makes the leaf's preview; None for no preview.
     """
     found = guarded(lambda: _described(value, preview=preview), None)
     return found or guarded(lambda: _unreadable(value), None) or _object(value)
 
 
 def _unreadable(value: Any) -> ReplicaValue | None:
-    """A tensor, a variable or an array, of which all is known but the numbers."""
+    """Describe a tensor, variable or array with a known shape but unreadable numbers."""
     lost = _LOST
     known = tensorflow_values.type_and_shape(value)
     if known is None:
@@ -275,7 +275,7 @@ def _numeric(
 
 
 def _array(array: Array, dtype: str, *, preview: PreviewMaker | None) -> ReplicaValue | None:
-    """Describes an array in the host's memory."""
+    """Describe an array in the host's memory."""
     if array.dtype.kind in "SU" or dtype == "string":
         return _strings(array, dtype)
     if array.dtype.kind == "c":
@@ -309,14 +309,14 @@ def _digest(data: bytes) -> bytes:
 
 
 def _strings(array: Array, dtype: str, shape: tuple[int, ...] | None = None) -> ReplicaValue:
-    """Describes text or bytes; `array` may be the head of what has the shape."""
+    """Describe text or bytes; `array` may be the first elements of an array of `shape`."""
     shape = array.shape if shape is None else shape
     items = array.reshape(-1).tolist()
     texts = []
     for item in items[:SMALL]:
         if isinstance(item, bytes):
             item = item[: 4 * _MAX_TEXT].decode("utf-8", "backslashreplace")
-        # A string's repr has no control characters left in it.
+        # A string's repr has no control characters.
         texts.append(shortened(repr(str(item)), _MAX_TEXT))
     return ReplicaValue(
         "string",
@@ -331,7 +331,7 @@ def _strings(array: Array, dtype: str, shape: tuple[int, ...] | None = None) -> 
 def _composite(
     kind: tensorflow_values.CompositeKind, value: Any, *, preview: PreviewMaker | None
 ) -> ReplicaValue | None:
-    """Describes a ragged or sparse tensor or indexed slices by their values."""
+    """Describe a ragged or sparse tensor or indexed slices by their values."""
     flat = value.flat_values if kind == "ragged" else value.values
     inner = _tensor(tensorflow_values.as_tensor(flat), preview=preview)
     if inner is None:
@@ -372,7 +372,7 @@ def _fingerprint(tensor: Any) -> tuple[Any, ...]:
 
 
 def _object(value: Any) -> ReplicaValue:
-    """The last resort: a type's name and an abridged repr."""
+    """Describe a value by its type's name and an abridged repr, as the last resort."""
     name = type(value).__name__
     text = short_repr(value)
     # Two objects with the same abridged repr may differ.
@@ -383,10 +383,10 @@ def _object(value: Any) -> ReplicaValue:
 
 
 def short_repr(value: Any) -> str:
-    """A repr without addresses or control characters, that cannot fail."""
+    """Return a repr without addresses or control characters, which cannot fail."""
 
     def abridged() -> str:
-        """A repr that begins like that of the whole value, for as long as it is shown."""
+        """Return a repr that begins like the whole value's repr, at least as far as it is shown."""
         head = value
         if type(value) in (str, bytes, list, tuple) and len(value) > 2 * _MAX_TEXT:
             head = value[: 2 * _MAX_TEXT]
@@ -400,11 +400,10 @@ def short_repr(value: Any) -> str:
 
 
 def guarded(call: Callable[[], _T], otherwise: _T) -> _T:
-    """Returns the result of a call, or something else if it fails.
+    """Return the result of a call, or `otherwise` if it fails.
 
-    A display shows what it can: values come from anywhere, and one that
-    cannot be read (a deleted buffer, an uninitialised variable, a repr with a
-    bug) must not hide the others.
+    A display shows all readable values. Values come from anywhere. A value that cannot be read (a
+    deleted buffer, an uninitialised variable, a repr with a bug) must not hide the others.
     """
     try:
         return call()

@@ -1,7 +1,7 @@
-"""Other views of what the replicas hold: slices, differences, reductions, counts.
+"""Other views of the replicas' values: slices, differences, reductions, counts.
 
-A display holds samples of the elements. Whatever needs all elements is computed
-here, on their device, and returns samples again.
+A display holds samples of the elements. This module computes views that need all elements, on the
+elements' device, and returns samples again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tpunb.display.describe.values import (
 )
 
 BINS = 48
-"""Bins of a histogram."""
+"""The number of a histogram's bins."""
 
 MODES = ("values", "difference", "mean", "sum")
 
@@ -48,10 +48,10 @@ class ViewRequest:
     Attributes:
         mode: The values themselves, their difference to a replica's, or their
             mean or sum over all replicas.
-        reference: The place of the replica to subtract.
-        index: Indices on the first axes: the slice to view.
-        places: The first replica's place, and the one after the last; None for all.
-        counts: Whether a histogram is wanted.
+        reference: The position of the replica to subtract.
+        index: Indices on the first axes, which select the slice to view.
+        places: The first replica's position, and the position after the last; None for all.
+        counts: Whether to compute a histogram.
     """
 
     mode: Mode = "values"
@@ -68,7 +68,7 @@ class ReplicaView:
     Attributes:
         values: The values to draw, with their statistics.
         counts: Elements in each of `BINS` equal ranges, for each of the values.
-        limits: Where the ranges begin and end.
+        limits: The beginning and end of the ranges.
     """
 
     values: tuple[tuple[Preview, Statistics], ...]
@@ -78,7 +78,7 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True)
 class _HostElements:
-    """Elements that the host can read: each combined of the elements of some arrays."""
+    """Elements that the host can read, each combined from the elements of some arrays."""
 
     arrays: tuple[Array, ...]
     combine: Callable[..., Array]
@@ -103,9 +103,9 @@ class _HostElements:
         return preview_of(self.shape, self.dtype, tally.statistics, self.sample), tally.statistics
 
     def counts(self, limits: tuple[float, float]) -> Array:
-        """Counts the finite elements in equal ranges between limits."""
+        """Count the finite elements in equal ranges between limits."""
         low, high = limits
-        span = high / 2 - low / 2  # halved: the range may exceed the largest number
+        span = high / 2 - low / 2  # halved, because the range may exceed the largest number
         total = np.zeros(BINS, np.int64)
         for piece in self.pieces():
             if piece.dtype.kind == "f" and not np.isfinite(piece).all():
@@ -120,7 +120,7 @@ class _HostElements:
 
 @dataclass(frozen=True, slots=True)
 class _DeviceElements:
-    """Elements that stay on a device that is not the host."""
+    """Elements that stay on a device other than the host."""
 
     tensor: Any
 
@@ -135,17 +135,17 @@ class _DeviceElements:
 
 
 def replica_view(leaf: Leaf, request: ViewRequest) -> ReplicaView:
-    """Computes a view of a leaf.
+    """Compute a view of a leaf.
 
     Args:
-        leaf: What the replicas hold: numbers.
-        request: What to compute.
+        leaf: The replicas' values, which must be numbers.
+        request: The view to compute.
 
     Returns:
-        What is to be drawn; as small as a description's previews.
+        The values to draw, as small as a description's previews.
 
     Raises:
-        ValueError: The parts are no numbers, or their shapes do not agree.
+        ValueError: The parts are not numbers, or their shapes do not agree.
         IndexError: A replica or a slice does not exist.
     """
     elements = list(_elements(leaf.parts, request))
@@ -185,7 +185,7 @@ def _elements(
 
 
 def _sliced(part: Any, index: tuple[int, ...]) -> Any:
-    """The slice of a part's elements: an array if they can be read here, else a device's tensor."""
+    """Return a slice of a part's elements: an array if readable here, else a tensor."""
     numbers = _numbers(part)
     if not index:
         return numbers
@@ -228,9 +228,9 @@ def _combined(items: list[Any], mode: str) -> _HostElements | _DeviceElements:
 
 
 def _difference(first: Array, second: Array) -> Array:
-    """The difference, zero where both are NaN or the same infinity."""
+    """Return the difference, which is zero if both are NaN or the same infinity."""
     if first.dtype.kind != "f":
-        # Wrapping around, it is exact for all integers whose difference is one.
+        # Wrapping around keeps the result exact for all integers whose difference fits an int64.
         return first.astype(np.int64) - second.astype(np.int64)
     with np.errstate(invalid="ignore", over="ignore"):
         found = first - second

@@ -13,7 +13,7 @@ from tpunb.tpu.annotations import Annotations
 
 
 def connection_title(connection: ConnectionDescription) -> str:
-    """The kind of TPU, in words."""
+    """Return the kind of TPU, in words."""
     name = connection.accelerator or connection.tpu
     if connection.kind == "virtual":
         return f"virtual TPU {name}".rstrip() + " (simulated on CPU)"
@@ -21,13 +21,13 @@ def connection_title(connection: ConnectionDescription) -> str:
 
 
 def arithmetic_rows(connection: ConnectionDescription) -> Iterable[tuple[str, str]]:
-    """A row that says that a virtual TPU has a TPU's arithmetic, or none."""
+    """Yield a row if a virtual TPU has a TPU's arithmetic."""
     if connection.kind == "virtual" and connection.arithmetic == "tpu":
         yield "arithmetic", "tpu: float32 factors rounded to bfloat16, sums in float32"
 
 
 def replicas_phrase(connection: ConnectionDescription) -> str:
-    """The number of replicas; empty where a display of the topology says it."""
+    """Return the number of replicas; empty if a display of the topology shows it."""
     if connection.topology is not None and connection.topology.num_replicas:
         return ""
     return _replicas(connection, counted(connection.replicas, "replica"))
@@ -39,7 +39,7 @@ def _replicas(connection: ConnectionDescription, count: str) -> str:
 
 
 def connection_rows(connection: ConnectionDescription) -> Iterable[tuple[str, str]]:
-    """The summary's rows: a name and a value each."""
+    """Yield the summary's rows: a name and a value each."""
     if connection.tpu and connection.tpu != connection.accelerator:
         yield "name", connection.tpu
     yield "replicas", _replicas(connection, str(connection.replicas))
@@ -55,13 +55,13 @@ def connection_rows(connection: ConnectionDescription) -> Iterable[tuple[str, st
 
 
 def connection_text(connection: ConnectionDescription) -> str:
-    """The summary of a connection."""
+    """Return the summary of a connection."""
     rows = aligned(connection_rows(connection), "  ")
     return plain("\n".join([connection_title(connection), *rows, *connection.notes]))
 
 
 def introduction_text(connection: ConnectionDescription) -> str:
-    """The introduction of a connection, beside a display of its topology."""
+    """Return the introduction of a connection, beside a display of its topology."""
     parts = (connection_title(connection), replicas_phrase(connection))
     return plain("\n".join([" · ".join(filter(None, parts)), *connection.notes]))
 
@@ -70,7 +70,7 @@ _BADGES = {"virtual": ORANGE, "hardware": GREEN}
 
 
 def connection_html(connection: ConnectionDescription) -> str:
-    """The summary of a connection; what kind of TPU it is comes first."""
+    """Return the summary of a connection, with the kind of TPU first."""
     title = badge(connection_title(connection), _BADGES[connection.kind])
     rows = table(connection_rows(connection), named=True)
     notes = "".join(block(note) for note in connection.notes)
@@ -78,7 +78,7 @@ def connection_html(connection: ConnectionDescription) -> str:
 
 
 def introduction_html(connection: ConnectionDescription) -> str:
-    """The introduction of a connection, beside a display of its topology."""
+    """Return the introduction of a connection, beside a display of its topology."""
     title = badge(connection_title(connection), _BADGES[connection.kind])
     line = Markup(f"{title} {escaped(replicas_phrase(connection))}")
     notes = "".join(block(note) for note in connection.notes)
@@ -86,7 +86,7 @@ def introduction_html(connection: ConnectionDescription) -> str:
 
 
 def facts_html(headline: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Names and values in two columns under a headline."""
+    """Return names and values in two columns under a headline."""
     return f"<div>{block(headline, bold=True)}{table(rows, named=True)}</div>"
 
 
@@ -96,13 +96,13 @@ _HEAD = ("", "name", "type", "logical device", "where")
 
 
 def annotations_text(annotations: Annotations) -> str:
-    """A line for each annotation, under one that counts them."""
+    """Return a line for each annotation, under a line that counts them."""
     lines = aligned(_rows(annotations), "  ")
     return plain("\n".join([_title(annotations), *lines, *_more(annotations)]))
 
 
 def annotations_html(annotations: Annotations) -> str:
-    """A table with a row for each annotation; what comes from the user is escaped."""
+    """Return a table with a row for each annotation; the user's texts are escaped."""
     parts = [f"<div>{escaped(_title(annotations))}</div>"]
     if rows := _rows(annotations):
         parts.append(table(rows, head=_HEAD))

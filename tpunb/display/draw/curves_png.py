@@ -1,4 +1,4 @@
-"""The picture of training curves: matplotlib's, in a style of our own."""
+"""The picture of training curves, drawn by Matplotlib in tpunb's own style."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tpunb.display.draw.curves_text import curves_heading
 from tpunb.training.curves_figure import Panel, curves_figure
 
 _CHARACTERS = 72
-"""Of a line of the heading."""
+"""The largest number of characters in a line of the heading."""
 
 _STYLE: dict[Any, Any] = {
     "font.family": ["DejaVu Sans"],
@@ -32,7 +32,7 @@ _STYLE: dict[Any, Any] = {
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
     "grid.color": INK,
-    "grid.alpha": 0.25,  # matplotlib 3.8 ignores that of the colour
+    "grid.alpha": 0.25,  # matplotlib 3.8 ignores the colour's own alpha
 }
 
 
@@ -46,7 +46,7 @@ def curves_png(
     """Draw training curves as a PNG that can be read on a page of 400 pixels.
 
     Args:
-        description: What to draw.
+        description: The curves.
         scale: `linear` or `log`, of the values' axes.
         smoothing: Weight of the moving average in percent; the values stay, faint.
         spread: Whether to draw the spread over replicas.

@@ -1,4 +1,4 @@
-"""Training curves as a line of text, and the heading that their picture has."""
+"""Training curves as a line of text, and the heading of their picture."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MAX_NAMES = 8
 
 
 def curves_text(description: HistoryDescription) -> str:
-    """A title for the curves, without values: the same in every run.
+    """Return a title for the curves, without values, so that it is the same in every run.
 
     For example `"Training curves · loss, accuracy · 500 steps"`.
     """
@@ -28,7 +28,7 @@ def curves_text(description: HistoryDescription) -> str:
 
 
 def shown_of(description: HistoryDescription) -> list[str]:
-    """Phrases for what is left out, such as `"12 of 10,000 metrics"`; empty where all is shown."""
+    """Return phrases for omitted parts, such as `"12 of 10,000 metrics"`; empty without any."""
     pairs = (
         (len(description.runs), description.num_runs, "runs"),
         (len(description.panels), description.num_panels, "metrics"),
@@ -37,7 +37,7 @@ def shown_of(description: HistoryDescription) -> list[str]:
 
 
 def _shown(name: str) -> str:
-    """A name in one line."""
+    """Return a name in one line."""
     line = "".join(char if char.isprintable() else " " for char in name)
     return shortened(line, 60)
 

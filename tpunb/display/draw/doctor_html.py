@@ -17,12 +17,12 @@ Rows = Sequence[tuple[str, str]]
 def doctor_html(
     headline: str, sections: Iterable[tuple[str, Rows]], step: tuple[str, str], *, ok: bool
 ) -> str:
-    """The report as a table, its headline above it and the next step below it.
+    """Return the report as a table, its headline above it and the next step below it.
 
     Args:
         headline: The result in a sentence.
         sections: Titles, and rows of a name and a value.
-        step: A title, and what to do next.
+        step: A title, and the next step.
         ok: Whether no problems were found.
     """
     rows = [row for title, found in sections for row in (title, *_merged(found))]
@@ -36,7 +36,7 @@ def doctor_html(
 
 
 def _merged(rows: Rows) -> Iterator[tuple[str, str]]:
-    """Rows in which a value without a name has joined the row before it."""
+    """Yield rows in which a value without a name has joined the row before it."""
     values: list[str] = []
     named = ""
     for name, value in rows:

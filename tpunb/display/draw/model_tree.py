@@ -15,17 +15,17 @@ from tpunb.display.describe.model_description import LayerNode, ModelVariable
 _MAX_LINES = 200
 _WIDTH = 110
 _OPEN_LAYERS = 6
-"""A model of more layers shows them folded."""
+"""A model of more layers shows its layers folded."""
 
 _WHOLE = dataclasses.replace(LINED, cell=f"{LINED.cell};white-space:nowrap")
-"""Shapes and ranges of cores stay in one line: a table that is too wide scrolls."""
+"""Shapes and ranges of cores stay in one line; a table that is too wide scrolls."""
 
 _NUMBERED = re.compile(r"(?P<name>.*\D)(?P<number>\d+)")
 _HEAD = ("variable", "type", "shape", "parameters", "on", "copies")
 
 
 def model_text(model: LayerNode) -> str:
-    """A line for each layer and each variable."""
+    """Return a line for each layer and each variable."""
     lines = list(_lines(model, ""))
     if (more := len(lines) - _MAX_LINES) > 0:
         lines[_MAX_LINES:] = [and_more(more)]
@@ -42,7 +42,7 @@ def _lines(layer: LayerNode, indent: str) -> Iterator[str]:
 
 
 def model_html(model: LayerNode) -> str:
-    """The layers as sections that fold, each with a table of its variables."""
+    """Return the layers as sections that fold, each with a table of its variables."""
     is_small = _count(model) <= _OPEN_LAYERS
     return f"<div>{_section(model, is_open=True, inner_open=is_small)}</div>"
 
@@ -71,7 +71,7 @@ def _section(layer: LayerNode, *, is_open: bool, inner_open: bool) -> Markup:
 
 
 def _title(layer: LayerNode) -> str:
-    """A layer's class, name, result and parameters, and whether its copies are equal."""
+    """Return a layer's class, name, result and parameters, and whether its copies are equal."""
     parts = [f"{layer.type_name} {layer.name}", layer.output]
     if layer.shared:
         return " · ".join([parts[0], "shared with the layer of that name above"])
@@ -79,7 +79,7 @@ def _title(layer: LayerNode) -> str:
     if variables:
         count = sum(variable.parameters for variable in variables)
         size = 0
-        for variable in variables:  # one copy of each, of as many bits as its dtype's name says
+        for variable in variables:  # one copy of each, with the bits in its dtype's name
             bits = re.search(r"\d+", variable.dtype)
             size += math.ceil(variable.parameters * (int(bits[0]) if bits else 8) / 8)
         parts.append(f"{counted(count, 'parameter')}, {byte_count(size)}")
@@ -115,7 +115,7 @@ def _cells(variable: ModelVariable) -> tuple[str, ...]:
 
 
 def devices_phrase(devices: Sequence[str]) -> str:
-    """Cores or devices in a few words: `"cores 0 to 7"` where their numbers follow each other."""
+    """Return cores or devices in a few words: `"cores 0 to 7"` for consecutive numbers."""
     unique = list(dict.fromkeys(devices))
     found = [_NUMBERED.fullmatch(device) for device in unique]
     named = [(match["name"], int(match["number"])) for match in found if match]

@@ -14,10 +14,10 @@ from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share, StepTime
 
 MAX_LINES = 80
-"""Lines of code that are kept: of more, those that matter."""
+"""The largest number of code lines that are kept; longer code keeps its most important lines."""
 
 MAX_ROWS = 30
-"""Layers, operations, collectives and tensors that are kept, of each."""
+"""The largest number of rows of layers, operations, collectives and tensors each."""
 
 MAX_PROBLEMS = 30
 
@@ -25,9 +25,9 @@ _MAX_NOTE = 2000
 _MAX_NAME = 120
 _MAX_CODE = 200
 _WASTE = 1e-3
-"""Padding that takes a smaller part of the peak is not worth a row."""
+"""The smallest part of the peak for which padding gets a row."""
 
-# What IPython and ipykernel call a cell: "<ipython-input-3-…>", "/tmp/ipykernel_7/123.py".
+# IPython and ipykernel give cells such names: "<ipython-input-3-…>", "/tmp/ipykernel_7/123.py".
 _CELL = re.compile(r"<|.*[/\\]ipykernel_\d+[/\\]")
 
 _T = TypeVar("_T")
@@ -35,20 +35,20 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a program's table, as it is shown; a text is empty where nothing is known.
+    """A displayed row of a program's table; a text is empty if it is unknown.
 
     Attributes:
         name: The line's code, the layer, the operation, the collective or the tensor.
-        line: The number of the line of code; None where none is known.
+        line: The number of the line of code; None if unknown.
         file: The line's file, for a reader; empty for a cell.
-        problem: What the compiler refuses in the line.
-        fraction: Of the time, 0 to 1.
+        problem: The compiler's refusal of the line.
+        fraction: The row's part of the time, 0 to 1.
         share: The same in percent.
         seconds: The time.
-        part: Of the memory at the peak, 0 to 1.
+        part: The row's part of the memory at the peak, 0 to 1.
         size: The memory.
-        moved: What it moves.
-        source: What a tensor comes from.
+        moved: The data that the row moves.
+        source: The origin of a tensor.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Table:
 
     Attributes:
         rows: The rows.
-        omitted: How many more there are.
+        omitted: The number of further rows.
         rest: The time that no row accounts for, in words.
     """
 
@@ -79,22 +79,22 @@ class Table:
     rest: str = ""
 
     def first(self, count: int) -> Table:
-        """The table with so many rows at most."""
+        """Return the table with at most so many rows."""
         rows = self.rows[:count]
         return Table(rows, self.omitted + len(self.rows) - len(rows), self.rest)
 
     def heaviest(self, count: int) -> Table:
-        """The table with so many rows that matter most, in their order."""
+        """Return the table with so many of the most important rows, in their order."""
         rows = _heaviest(self.rows, lambda row: _weight(row.problem, row.fraction, row.part), count)
         return Table(rows, self.omitted + len(self.rows) - len(rows), self.rest)
 
 
 def tables(program: Program) -> dict[str, Table]:
-    """The rows of a program that are shown, at most as many as a page bears, by their table.
+    """Return the rows of a program that are shown, at most as many as fit a page, by table.
 
-    The tables are `"lines"` of code in their order, none where nothing is known of any;
-    `"layers"`, `"operations"` and `"collectives"`, longest or largest first; `"largest"` tensors
-    at the peak; and tensors with `"padding"`, most wasteful first.
+    The tables are `"lines"` of code in their order, empty if no line is known; `"layers"`,
+    `"operations"` and `"collectives"`, longest or largest first; `"largest"` tensors at the peak;
+    and tensors with `"padding"`, most wasteful first.
     """
     memory = program.memory or ProgramMemory(0, 0, 0)
     time = program.time or StepTime(0, 0)
@@ -150,14 +150,14 @@ def _row(row: Share, peak: int, name: str) -> Row:
 
 
 def _lines(program: Program, time: StepTime, memory: ProgramMemory, peak: int) -> Table:
-    """The lines that are kept, by file as they first appear.
+    """Return the lines that are kept, by file in the order of their first lines.
 
-    Lines that have a share but are not in the program's text come with their name.
+    Lines that have a share but are not in the program's text are shown with their name.
     """
     texts = {line.place: line.text for line in program.lines}
     shares = {row.line: row for row in _joined(time.by_line, memory.by_line) if row.line}
     named = {place.file for place in texts}
-    # A check leaves the file out where there is only a cell.
+    # A check leaves the file out if there is only a cell.
     only = next(iter(named)) if len(named) == 1 else ""
     problems = {
         SourceLine(problem.file or only, problem.line): problem.code
@@ -186,7 +186,7 @@ def _lines(program: Program, time: StepTime, memory: ProgramMemory, peak: int) -
 
 
 def _joined(timed: Iterable[Share], held: Iterable[Share]) -> list[Share]:
-    """Lines or layers with their time and their memory: one list may have only one of these."""
+    """Return lines or layers with their time and memory; a list may have only one of these."""
     memory = {share.line or share.name: share for share in held}
     rows = []
     for share in timed:
@@ -196,12 +196,12 @@ def _joined(timed: Iterable[Share], held: Iterable[Share]) -> list[Share]:
 
 
 def _weight(problem: object, fraction: float, part: float) -> float:
-    """The weight of a line: an error matters most."""
+    """Return the weight of a line: an error matters most."""
     return float("inf") if problem else fraction + part
 
 
 def _heaviest(rows: Sequence[_T], weight: Callable[[_T], float], count: int) -> list[_T]:
-    """So many rows of the most weight, in their order; the first of those that weigh the same."""
+    """Return the rows of the most weight, in their order; of equal rows, the first ones."""
     if len(rows) <= count:
         return list(rows)
     by_weight = sorted(range(len(rows)), key=lambda at: (-weight(rows[at]), at))
@@ -209,12 +209,12 @@ def _heaviest(rows: Sequence[_T], weight: Callable[[_T], float], count: int) -> 
 
 
 def file_title(file: str) -> str:
-    """A file's name for a reader, the same in every run; empty for a cell."""
+    """Return a file's name for a reader, the same in every run; empty for a cell."""
     return "" if not file or _CELL.match(file) else PurePath(file).name
 
 
 def _source(tensor: Buffer) -> str:
-    """The origin of a tensor: an operation, a variable, an argument; and the layer."""
+    """Return the origin of a tensor: an operation, a variable or an argument; and the layer."""
     source = tensor.operation or tensor.kind
     if tensor.kind in ("variable", "argument") and tensor.node:
         source = f"{tensor.kind} {tensor.node}"
@@ -222,13 +222,13 @@ def _source(tensor: Buffer) -> str:
 
 
 def _padding(tensor: Buffer) -> str:
-    """`"512 MiB for 40.5 MiB of numbers, 12.6 times"`."""
+    """Return a phrase such as `"512 MiB for 40.5 MiB of numbers, 12.6 times"`."""
     size, numbers = byte_count(tensor.padded_bytes), byte_count(tensor.unpadded_bytes)
     return f"{size} for {numbers} of numbers, {tensor.factor:.3g} times"
 
 
 def title(program: Program) -> str:
-    """The TPU type, how many replicas there are, and the batch."""
+    """Return the TPU type, the number of replicas, and the batch."""
     parts = [counted(program.replicas, "replica")]
     if program.logical_devices > 1:
         parts[0] += f" of {program.logical_devices} cores"
@@ -238,14 +238,14 @@ def title(program: Program) -> str:
 
 
 def verdict(program: Program) -> str:
-    """`"compiles"`, `"refused"` or `"unknown"`."""
+    """Return `"compiles"`, `"refused"` or `"unknown"`."""
     if program.unknown or (program.unsized and not program.errors):
         return "unknown"
     return "compiles" if program.ok else "refused"
 
 
 def headline(program: Program) -> str:
-    """The outcome in a sentence: how much it takes, or why it is refused."""
+    """Return the outcome in a sentence: the memory it takes, or why it is refused."""
     memory = program.memory
     if program.unknown:
         return f"Not known whether it compiles: {program.unknown.rstrip('.')}."
@@ -266,26 +266,26 @@ def headline(program: Program) -> str:
 
 
 def memory_phrase(memory: ProgramMemory) -> str:
-    """`"3.4 GiB of 15.48 GiB a core (22%)"`."""
+    """Return a phrase such as `"3.4 GiB of 15.48 GiB a core (22%)"`."""
     phrase = f"{memory.takes} of {byte_count(memory.available)} a core"
     share = percent(memory.peak / max(memory.available, 1))
     return phrase if memory.bound else f"{phrase} ({share})"
 
 
 def over_phrase(memory: ProgramMemory) -> str:
-    """`"310 MiB too much"`; empty for a program that fits."""
+    """Return a phrase such as `"310 MiB too much"`; empty for a program that fits."""
     if not memory.over:
         return ""
     return "too much" if memory.bound else f"{byte_count(memory.over)} too much"
 
 
 def part_phrase(kind: str, size: int) -> str:
-    """`"temporaries 3.2 GiB"`."""
+    """Return a phrase such as `"temporaries 3.2 GiB"`."""
     return f"{kind} {byte_count(size)}"
 
 
 def memory_limit(memory: ProgramMemory) -> str:
-    """The data sheet's memory beside what a program can use; empty where they are the same."""
+    """Return the data sheet's memory beside the usable memory; empty if they are equal."""
     if memory.data_sheet == memory.available:
         return ""
     usable, sheet = byte_count(memory.available), byte_count(memory.data_sheet)
@@ -293,7 +293,7 @@ def memory_limit(memory: ProgramMemory) -> str:
 
 
 def time_phrases(program: Program) -> Iterator[str]:
-    """The time of a call, and the examples a second."""
+    """Yield the time of a call, and the examples a second."""
     time, examples = program.time, program.examples
     if time is None:
         return
@@ -308,7 +308,7 @@ def time_phrases(program: Program) -> Iterator[str]:
 
 
 def facts(program: Program) -> list[str]:
-    """The time, and the largest batch, as far as they were asked for."""
+    """Return the time and the largest batch, if they were requested."""
     found = list(time_phrases(program))
     if program.largest_batch is not None:
         found.append(f"largest global batch that fits: {grouped(program.largest_batch)}")
@@ -316,7 +316,7 @@ def facts(program: Program) -> list[str]:
 
 
 def notes(program: Program) -> list[str]:
-    """Notes for the reader, and what the figures leave out."""
+    """Return notes for the reader, and what the figures leave out."""
     found = list(program.notes)
     if program.time is not None and program.time.not_counted:
         found.append(f"Not counted: {' '.join(program.time.not_counted)}")
@@ -324,7 +324,7 @@ def notes(program: Program) -> list[str]:
 
 
 def type_rows(programs: Iterable[Program]) -> tuple[list[str], list[list[str]]]:
-    """The table "which TPU do I need": its head and its rows, without empty columns."""
+    """Return the head and rows of the table "which TPU do I need", without empty columns."""
     rows = []
     for row in (program.row for program in programs):
         memory = time = ""
@@ -358,10 +358,10 @@ def types_note(programs: Iterable[Program]) -> str:
 
 
 def percent(fraction: float) -> str:
-    """A share in whole percents; `"<1%"` for less."""
+    """Return a share in whole percents; `"<1%"` for less."""
     return "<1%" if 0 < fraction < 0.005 else f"{100 * fraction:.0f}%"
 
 
 def rate(value: float) -> str:
-    """A rate per second, to three digits."""
+    """Return a rate per second, to three digits."""
     return grouped(round(float(f"{value:.3g}"))) if value >= 100 else f"{value:.3g}"

@@ -1,8 +1,8 @@
 """Compiled programs as HTML: tables and bars that need no script and no style sheet.
 
-Every figure is there as text too: where a front end removes styles, the bars go and the
-figures stay. The live form is the same page. Its script finds what it sorts by in
-`data-value`, a tensor's line in `data-line`, and a line of the code in `data-code`.
+Every figure is also text. If a front end removes styles, the bars go and the figures stay. The live
+form is the same page. Its script finds the values to sort by in `data-value`, a tensor's line in
+`data-line`, and a line of the code in `data-code`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tpunb.display.draw.programs_text import programs_text
 from tpunb.tpu.compiled_program import Program, ProgramMemory
 
 HEAVIEST = 10
-"""Rows of a table that are shown at once; of a few more all are."""
+"""Rows of a table that are shown at once; a table with only a few more shows all."""
 
 MAX_PROGRAMS = 12
 
@@ -61,12 +61,12 @@ _BADGES = {"compiles": GREEN, "refused": RED, "unknown": ORANGE}
 
 
 def programs_bundle(programs: Sequence[Program]) -> dict[str, Any]:
-    """The static forms of programs: text and HTML."""
+    """Return the static forms of programs: text and HTML."""
     return {"text/plain": programs_text(programs), "text/html": programs_html(programs)}
 
 
 def types_table(programs: Sequence[Program]) -> Markup:
-    """The table "which TPU do I need"."""
+    """Return the table "which TPU do I need"."""
     head, cells = shown.type_rows(programs)
     rows = [
         [
@@ -79,7 +79,7 @@ def types_table(programs: Sequence[Program]) -> Markup:
 
 
 def programs_html(programs: Sequence[Program]) -> str:
-    """The table "which TPU do I need", and each program folded below it; or a single program."""
+    """Return the table "which TPU do I need" with folded programs below it, or a single program."""
     if len(programs) == 1:
         return f"<div>{block(shown.title(programs[0]), bold=True)}{_program(programs[0])}</div>"
     parts: list[str] = [types_table(programs)]
@@ -91,7 +91,7 @@ def programs_html(programs: Sequence[Program]) -> str:
 
 
 def _program(program: Program) -> str:
-    """The verdict, memory, time, and the lines and layers with their shares."""
+    """Return the verdict, memory, time, and the lines and layers with their shares."""
     memory, time = program.memory, program.time
     tables = shown.tables(program)
     parts = [block(badge(shown.headline(program), _BADGES[shown.verdict(program)]))]
@@ -135,17 +135,17 @@ def _small(text: str) -> Markup:
 
 
 def _memory(memory: ProgramMemory) -> Markup:
-    """The bar of a core's memory with a legend; red is what there is no room for."""
+    """Return the bar of a core's memory with a legend; memory over the limit is red."""
     total = max(memory.peak, memory.available, 1)
     room = memory.available
     blocks, legend = [], []
     for kind, size in memory.parts.items():
         inside = min(room, size)
         room -= inside
-        # In two blocks where the limit goes through a part.
+        # Draw two blocks if the limit goes through a part.
         for length, colour in ((inside, _COLOURS[kind]), (size - inside, _OVER)):
             if length:
-                # Rounded down: blocks whose widths add up to more than the whole would wrap.
+                # Round down, because blocks whose widths add up to more than the whole would wrap.
                 width = int(length / total * 10_000) / 100
                 style = f"float:left;height:16px;width:{width:.2f}%;background:{colour}"
                 blocks.append(f'<div style="{style}"></div>')
@@ -172,7 +172,7 @@ def _swatch(colour: str) -> str:
 
 
 def _heaviest_lines(lines: shown.Table) -> shown.Table:
-    """Return the heaviest lines, without those that take nothing: the code is below."""
+    """Return the heaviest lines, without lines that take nothing: the code is below."""
     heaviest = lines.heaviest(HEAVIEST)
     rows = [row for row in heaviest.rows if row.problem or row.share or row.size]
     return replace(heaviest, rows=rows)
@@ -216,7 +216,7 @@ def _code(lines: shown.Table, *, timed: bool, held: bool) -> Markup:
 
 
 def _bar(fraction: float, text: str, colour: str) -> Markup:
-    """A bar with its figure below; nothing for nothing."""
+    """Return a bar with its figure below; empty without a figure."""
     if not text:
         return Markup("")
     width = round(100 * min(max(fraction, 0.0), 1.0), 1)
@@ -229,7 +229,7 @@ def _bar(fraction: float, text: str, colour: str) -> Markup:
 
 
 def _rows(rows: shown.Table, name: str) -> Markup:
-    """A row for each layer, operation, collective or tensor, without empty columns."""
+    """Return a row for each layer, operation, collective or tensor, without empty columns."""
     tensors = name in ("largest", "padding")
     columns: dict[str, Callable[[shown.Row], str]] = {
         "tensor" if tensors else "name": lambda row: row.name,
@@ -254,11 +254,11 @@ def _line(number: int | None) -> Markup:
 
 
 def _whole(text: str) -> Markup:
-    """Text that stays in one line: a number and its unit."""
+    """Return text that stays in one line: a number and its unit."""
     return Markup(f'<span style="white-space:nowrap">{escaped(text)}</span>' if text else "")
 
 
 def _below(drawn: shown.Table) -> str:
-    """How many rows are left out in total, and what no row accounts for."""
+    """Return the number of all omitted rows, and the time that no row accounts for."""
     more = and_more(drawn.omitted) if drawn.omitted else ""
     return "".join(map(_small, filter(None, [more, drawn.rest])))

@@ -21,7 +21,7 @@ _FILLS = {"variables": "█", "inputs": "▓", "results": "▓", "temporaries": 
 
 
 def programs_text(programs: Sequence[Program]) -> str:
-    """The table "which TPU do I need", or what there is to say of a single program."""
+    """Return the table "which TPU do I need", or the text of a single program."""
     if len(programs) == 1:
         return _program(programs[0])
     head, body = shown.type_rows(programs)
@@ -33,7 +33,7 @@ def programs_text(programs: Sequence[Program]) -> str:
 
 
 def _program(program: Program) -> str:
-    """The verdict, memory, time, and the lines and layers with their shares."""
+    """Return the verdict, memory, time, and the lines and layers with their shares."""
     memory, time = program.memory, program.time
     tables = shown.tables(program)
     lines = [shown.title(program), shown.headline(program)]
@@ -74,7 +74,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _side_by_side(parts: Iterable[str], indent: int) -> list[str]:
-    """As many parts in a line as fit."""
+    """Return lines with as many parts in each line as fit."""
     lines: list[str] = []
     for part in filter(None, parts):
         longer = f"{lines[-1]} · {part}" if lines else ""
@@ -86,7 +86,7 @@ def _side_by_side(parts: Iterable[str], indent: int) -> list[str]:
 
 
 def _memory_bar(memory: ProgramMemory) -> str:
-    """The parts side by side; exclamation marks where it is over what is available."""
+    """Return the parts side by side, with exclamation marks for memory over the limit."""
     total = max(memory.peak, memory.available, 1)
     limit = round(_MEMORY_BAR * memory.available / total)
     cells: list[str] = []
@@ -94,7 +94,7 @@ def _memory_bar(memory: ProgramMemory) -> str:
     for kind, size in memory.parts.items():
         begin += size
         cells += [_FILLS.get(kind, "·")] * (round(_MEMORY_BAR * begin / total) - len(cells))
-    if cells:  # even the smallest part is seen
+    if cells:  # even the smallest part is visible
         cells[0] = _FILLS.get(next(iter(memory.parts)), "·")
     return "".join("!" if place >= limit else cell for place, cell in enumerate(cells))
 
@@ -119,14 +119,14 @@ def _code(every: shown.Table, *, timed: bool, held: bool) -> Iterator[str]:
 
 
 def _bar(fraction: float) -> str:
-    """A fraction as a bar of characters' eighths."""
+    """Return a fraction as a bar of characters' eighths."""
     eighths = round(8 * _BAR * min(max(fraction, 0.0), 1.0))
     whole, part = divmod(max(eighths, int(fraction > 0)), 8)
     return ("█" * whole + (_EIGHTHS[part] if part else "")).ljust(_BAR)
 
 
 def _shares(every: shown.Table, name: str) -> Iterator[str]:
-    """A line for each layer, operation or collective."""
+    """Yield a line for each layer, operation or collective."""
     if not every.rows:
         return
     timed = any(row.share for row in every.rows)
@@ -140,7 +140,7 @@ def _shares(every: shown.Table, name: str) -> Iterator[str]:
 
 
 def _tensors(every: shown.Table, heading: str) -> Iterator[str]:
-    """A line for each tensor: its size, or what its padding makes of it."""
+    """Yield a line for each tensor: its size, or its size with and without padding."""
     if not every.rows:
         return
     yield f"  {heading}"
@@ -153,7 +153,7 @@ def _tensors(every: shown.Table, heading: str) -> Iterator[str]:
 
 
 def _below(drawn: shown.Table) -> Iterator[str]:
-    """How many rows are left out in total, and what no row accounts for."""
+    """Yield the number of all omitted rows, and the time that no row accounts for."""
     if drawn.omitted:
         yield f"  {and_more(drawn.omitted)}"
     yield from _wrapped(drawn.rest)

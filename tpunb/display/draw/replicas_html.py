@@ -1,7 +1,7 @@
-"""Replica values as HTML: what the live page shows first, without its script.
+"""Replica values as HTML: the first content of the live page, without its script.
 
-Small values are tables. Matrices become heat maps, images images and long vectors curves, a
-panel for each replica.
+Small values are tables. Matrices become heat maps, images become images, and long vectors become
+curves, with a panel for each replica.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tpunb.display.draw.replicas_text import (
 )
 
 _MAX_PANELS = 96
-"""Panels of all leaves together."""
+"""The largest number of panels of all leaves together."""
 
 _MONO = "font-family:monospace;white-space:pre;margin:0"
 _DIFFERENT = f"background:{ORANGE}"
@@ -38,8 +38,8 @@ _NONFINITE = "background:rgba(204,51,119,.35)"
 def replicas_html(description: ReplicaValuesDescription) -> str:
     """Return a table or panels for each leaf, with a row or a panel for each replica.
 
-    Where all replicas are equal there is one, and the title says it; elsewhere, what
-    differs from replica 0's is marked.
+    If all replicas are equal, there is a single row or panel, and the title says that they are
+    equal. Otherwise elements that differ from replica 0's are marked.
     """
     parts: list[str] = [block(replicas_title(description), bold=True)]
     sections = description.sections
@@ -114,7 +114,7 @@ def _table(section: Section) -> str:
 
 
 def _values(value: ReplicaValue, reference: ReplicaValue | None) -> Markup:
-    """The elements, those that differ from the reference's marked."""
+    """Return the elements, with marks on elements that differ from the reference's."""
     if value.rows:
         other = rows_of(reference) if reference is not None and reference.rows else None
         rows = rows_of(value)
@@ -138,7 +138,7 @@ def _values(value: ReplicaValue, reference: ReplicaValue | None) -> Markup:
 
 
 def _marks(value: ReplicaValue, reference: ReplicaValue | None) -> list[bool]:
-    """For each element whether it differs from the reference's."""
+    """Return for each element whether it differs from the reference's."""
     assert value.preview is not None
     mine = value.preview.array()
     other = reference.preview if reference else None
@@ -158,9 +158,9 @@ def _marked(text: str, *, different: bool) -> str:
 
 
 def _marked_rows(values: Any, other: Any, indent: str) -> str:
-    """Nested rows in brackets, a line each, with a mark on what the other has not.
+    """Return nested rows in brackets, a line each, with marks on values that the other lacks.
 
-    Where the other's row goes on, the bracket that closes this one is marked.
+    If the other's row continues, the bracket that closes this row is marked.
     """
     if not isinstance(values, list):
         text = bracketed(values)
@@ -175,7 +175,7 @@ def _marked_rows(values: Any, other: Any, indent: str) -> str:
 
 
 def _laid_out(cells: Sequence[str], shape: tuple[int, ...]) -> str:
-    """Elements in rows; a blank line between matrices."""
+    """Return elements in rows, with a blank line between matrices."""
     if not cells:
         return "(no elements)"
     if len(shape) < 2:

@@ -23,7 +23,7 @@ from tpunb.display.describe.values import ReplicaValue
 from tpunb.display.draw.colours import GRID, HOST_COLOURS, INK
 from tpunb.display.draw.replicas_text import nonfinite_phrase, statistics_phrase
 
-# Those of matplotlib's viridis and RdBu_r, as in replicas_drawing.js.
+# The stops of matplotlib's viridis and RdBu_r, as in replicas_drawing.js.
 _VIRIDIS = [
     "440154",
     "48186a",
@@ -59,10 +59,10 @@ _DIVERGING = [
 _NAN, _INF = "ff2fa4", "ffb000"
 
 _MAX_PIXELS = 150_000
-"""Pixels of a leaf's pictures together; of more, every second or third is kept."""
+"""The largest number of pixels in a leaf's pictures; larger pictures lose pixels evenly."""
 
 _MAX_POINTS = 8_000
-"""Points of a leaf's curves together."""
+"""The largest number of points in a leaf's curves together."""
 
 _CURVE_WIDTH, _CURVE_HEIGHT = 560, 150
 _SWATCH = "display:inline-block"
@@ -75,7 +75,7 @@ Limits = tuple[float, float]
 
 
 def drawn_values(section: Section) -> Sequence[ReplicaValue]:
-    """Return the values that get a panel each: one where all are equal."""
+    """Return the values that get a panel each: a single value if all are equal."""
     return section.values[:1] if section.all_equal else section.values[:MAX_PREVIEWS]
 
 
@@ -120,7 +120,7 @@ def _caption(section: Section, place: int) -> str:
     if section.all_equal:
         return f"all {grouped(len(section.values))} replicas"
     caption, first = f"replica {section.replica(place)}", section.replica(0)
-    # The rarer case is marked: equal or different.
+    # Mark the rarer case: equal or different.
     rarely_differs = sum(section.differs) <= len(section.differs) // 2
     if rarely_differs and section.differs[place]:
         return f"{caption} ≠ replica {first}"
@@ -184,7 +184,7 @@ def _curve(array: Array, limits: Limits) -> str:
 
 
 def _curve_colours(count: int) -> list[str]:
-    """Return a colour for each curve; those of many go from dark to light."""
+    """Return a colour for each curve; the colours of many curves go from dark to light."""
     if count <= len(HOST_COLOURS):
         return list(HOST_COLOURS[:count])
     shares = np.linspace(0, 0.92, count)
@@ -192,7 +192,7 @@ def _curve_colours(count: int) -> list[str]:
 
 
 def _elements(value: ReplicaValue) -> Array:
-    """Return the elements that are drawn of a value."""
+    """Return the drawn elements of a value."""
     assert value.preview is not None
     return value.preview.array()
 
@@ -202,15 +202,15 @@ def _is_signed(limits: Limits) -> bool:
 
 
 def _scale_of(limits: Limits) -> Limits:
-    """Return the ends of the colour scale: about zero where it is between the limits."""
+    """Return the ends of the colour scale, symmetric about zero if zero is between the limits."""
     most = max(-limits[0], limits[1])
     return (-most, most) if _is_signed(limits) else limits
 
 
 def _shares(array: Array, limits: Limits) -> Array:
-    """Return elements between limits as 0 to 1, others as they come.
+    """Return elements between limits as 0 to 1; elements outside get values outside.
 
-    They are halved first, as the range may exceed the largest number.
+    The elements are halved first, because the range may exceed the largest number.
     """
     low, high = limits
     span = high / 2 - low / 2
@@ -255,7 +255,7 @@ def _tiled(images: Array) -> Pixels:
 
 
 def _scale(values: Sequence[ReplicaValue], limits: Limits) -> str:
-    """Return the colour scale with its ends, and what the colours of NaN and Inf are."""
+    """Return the colour scale with its ends, and the meaning of the colours of NaN and Inf."""
     stops = ",".join(f"#{stop}" for stop in (_DIVERGING if _is_signed(limits) else _VIRIDIS))
     low, high = (escaped(number_text(end)) for end in _scale_of(limits))
     bar = f"{_SWATCH};width:200px;height:10px;margin:0 6px;vertical-align:middle"

@@ -14,14 +14,14 @@ from tpunb.display.describe.values import ReplicaValue
 
 
 def replicas_title(description: ReplicaValuesDescription) -> str:
-    """The whole's class and how many replicas it has."""
+    """Return the whole's class and its number of replicas."""
     if not description.num_replicas:
         return description.type_name
     return f"{description.type_name} of {counted(description.num_replicas, 'replica')}"
 
 
 def section_title(section: Section, *, alone: bool) -> str:
-    """The place of a leaf, and what all of its values have in common."""
+    """Return the place of a leaf, and the common facts of all of its values."""
     values = section.values
     parts = [] if alone else [section.path, section.type_name if section.distributed else ""]
     # A repr already shows the type's name.
@@ -36,7 +36,7 @@ def section_title(section: Section, *, alone: bool) -> str:
 
 
 def statistics_phrase(value: ReplicaValue) -> str:
-    """Minimum, mean, maximum and standard deviation in a line; empty where there are none.
+    """Return minimum, mean, maximum and standard deviation in a line; empty without statistics.
 
     Truth values are counted: `"2 of 3 True"`.
     """
@@ -54,7 +54,7 @@ def statistics_phrase(value: ReplicaValue) -> str:
 
 
 def nonfinite_phrase(statistics: Statistics | None) -> str:
-    """Counts the elements that are not finite; empty if there are none."""
+    """Count the elements that are not finite; empty if there are none."""
     if statistics is None:
         return ""
     parts = [
@@ -66,7 +66,7 @@ def nonfinite_phrase(statistics: Statistics | None) -> str:
 
 
 def nested_values(value: ReplicaValue) -> str:
-    """The elements of a small value in brackets, on one line."""
+    """Return the elements of a small value in brackets, on one line."""
     if value.rows:
         return bracketed(rows_of(value))
     if value.preview is None or value.preview.kind != "values":
@@ -79,7 +79,7 @@ def nested_values(value: ReplicaValue) -> str:
 
 
 def rows_of(value: ReplicaValue) -> list[Any]:
-    """The elements of a ragged value as nested lists of numbers or texts."""
+    """Return the elements of a ragged value as nested lists of numbers or texts."""
     items: list[Any] = list(value.texts[1:])
     if value.preview is not None:
         items = value.preview.array().tolist()
@@ -102,7 +102,7 @@ _WIDTH = 100
 
 
 def replicas_text(description: ReplicaValuesDescription) -> str:
-    """A line for each replica: its elements, if few, and its statistics."""
+    """Return a line for each replica: its elements, if few, and its statistics."""
     alone = len(description.sections) == 1
     if alone and not description.num_replicas:
         return plain("\n".join(_section_lines(description.sections[0], alone=False)))
@@ -121,7 +121,7 @@ def _section_lines(section: Section, *, alone: bool) -> list[str]:
     digits = len(str(max(map(section.replica, range(len(section.values))))))
     labelled = section.distributed and not section.all_equal
     for replica, value in enumerate(section.values[: MAX_ROWS if labelled else 1]):
-        # The statistics of a single number are the number.
+        # The statistics of a single number are the number itself.
         single = value.shape == () or value.shape is None
         parts = (
             f"replica {section.replica(replica):>{digits}}" if labelled else "",

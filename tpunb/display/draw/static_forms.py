@@ -45,7 +45,7 @@ _IN_HTML: tuple[tuple[type, Callable[..., str], Callable[..., str]], ...] = (
 def mimebundle(description: Description) -> dict[str, str | bytes]:
     """Return all static forms of a description.
 
-    Front ends prefer HTML to a picture: where there is a picture there is no HTML.
+    Front ends prefer HTML to a picture, so a description with a picture gets no HTML.
 
     Args:
         description: A topology, replica values, a connection, histories, annotations or a model.
@@ -69,11 +69,11 @@ def curves_forms(
     smoothing: int = 0,
     spread: bool = True,
 ) -> dict[str, str | bytes]:
-    """Return the text of training curves and, once there is something to draw, the picture.
+    """Return the text of training curves and, if there is something to draw, the picture.
 
     Args:
         description: The curves.
-        scale: See `curves_png`, as for the others.
+        scale: See `curves_png`.
         smoothing: Weight of the moving average in percent.
         spread: Whether to draw the spread over replicas.
     """

@@ -1,4 +1,4 @@
-"""What the colours of cores stand for, with a legend: for the drawing and for the live form."""
+"""The meaning of the colours of cores, with a legend, for the drawing and the live form."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tpunb.display.describe.topology_description import (
 from tpunb.display.draw.colours import HOST_COLOURS
 
 HEAT = ("#f7c96b", "#ee9a50", "#e8743b", "#c5413f", "#a3224a")
-"""From nothing to everything."""
+"""Colours of a scale, from nothing to everything."""
 
 IDLE = "#a9b0b7"
 _OVER = "#cc3311"
 _DARK, _LIGHT = "#1f2328", "#ffffff"
 _STEPS = 32
 _FAINTER = 0.28
-"""How much white the last logical device of a replica has."""
+"""The share of white in the colour of a replica's last logical device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class LegendItem:
     """A part of a legend.
 
     Attributes:
-        text: What it says.
+        text: The text.
         colours: The colour in front of the text, or the colours of a scale; empty for none.
     """
 
@@ -42,12 +42,12 @@ class Colouring:
     """A colour for each core.
 
     Attributes:
-        name: Of what the colours stand for, in code: `"host"`.
+        name: The property that the colours show, in code: `"host"`.
         label: The same for a reader.
         fills: The colours.
-        inks: A colour for text on each of them.
-        places: The place of each core's colour among these.
-        legend: What the colours mean.
+        inks: A colour for text on each fill.
+        places: The index in `fills` of each core's colour.
+        legend: The meaning of the colours.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Colouring:
 
 
 def colourings(topology: TopologyDescription) -> list[Colouring]:
-    """Return what the cores of a topology can be coloured by, the host first."""
+    """Return the possible colourings of a topology's cores, by host first."""
     several_parts = topology.num_logical_devices > 1
     known: tuple[tuple[bool, Callable[[TopologyDescription], Colouring]], ...] = (
         (True, by_host),
@@ -112,7 +112,7 @@ def by_program(topology: TopologyDescription) -> Colouring:
 
 
 def by_memory(topology: TopologyDescription, sizes: Sequence[int]) -> Colouring:
-    """Colour cores by what variables hold on them.
+    """Colour cores by the memory of variables on them.
 
     Args:
         topology: The topology.
@@ -129,7 +129,7 @@ def by_memory(topology: TopologyDescription, sizes: Sequence[int]) -> Colouring:
 
 
 def memory_share(topology: TopologyDescription, size: int) -> str:
-    """Return bytes as a share of a core's memory, or an empty string where that is unknown."""
+    """Return bytes as a share of a core's memory; empty if the memory is unknown."""
     if not topology.hbm_bytes:
         return ""
     share = 100 * size / topology.hbm_bytes
@@ -173,13 +173,13 @@ def _heat(fraction: float) -> str:
 
 
 def mixed(colour: str, other: str, share: float) -> str:
-    """Return a colour with a share of another."""
+    """Return a colour with a share of another colour."""
     pairs = zip(_channels(colour), _channels(other), strict=True)
     return "#" + "".join(f"{round(mine + (its - mine) * share):02x}" for mine, its in pairs)
 
 
 def _ink(fill: str) -> str:
-    """Return white, or a dark colour where white is not read: below WCAG's contrast of 3."""
+    """Return white, or a dark colour if white cannot be read: below WCAG's contrast of 3."""
     linear = [
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
         for part in (channel / 255 for channel in _channels(fill))

@@ -1,8 +1,8 @@
 """A topology as one SVG: chips on their mesh, cores in chips, hosts by colour.
 
-A saved notebook has it as a picture, and the live form in its page, where a script adds what
-is pointed at and selected. Variables of CSS give its colours on a page; a picture has the
-colours behind them, which are read on light pages and on dark ones.
+A saved notebook has the SVG as a picture. The live form has it in its page, where a script adds
+marks for the core under the pointer and for selected cores. On a page, CSS variables set its
+colours. A picture uses the default colours, which can be read on light and dark pages.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class TopologyDrawing:
-    """A drawing, and where its parts are.
+    """A drawing, and the positions of its parts.
 
     Attributes:
         svg: The drawing.
-        level: `"chips"`, or `"dots"` where a chip is a dot.
-        page: The size of all of it.
+        level: `"chips"`, or `"dots"` if a chip is a dot.
+        page: The size of the whole drawing.
         planes: The box of each plane.
         corners: The left top corner of each core.
         core: The width and height of a core.
@@ -70,7 +70,7 @@ def topology_html(topology: TopologyDescription) -> str:
     svg = topology_drawing(topology).svg
     data = base64.b64encode(svg.encode()).decode("ascii")
     says = escaped(f"{topology.name or 'TPU topology'}: {' · '.join(facts)}")
-    # JupyterLab removes SVG from notebooks that it does not trust, and leaves pictures.
+    # JupyterLab removes SVG from notebooks that it does not trust, but keeps pictures.
     picture = f'<img alt="{says}" style="max-width:100%" src="data:image/svg+xml;base64,{data}"/>'
     title = block(topology.name or "TPU topology", bold=True)
     return f"<div>{title}{''.join(map(block, facts))}{picture}</div>"
@@ -95,7 +95,7 @@ def topology_drawing(topology: TopologyDescription) -> TopologyDrawing:
     """Draw a topology.
 
     Args:
-        topology: What to draw. Up to 256 chips get links and labels; larger meshes are drawn as
+        topology: The topology. Up to 256 chips get links and labels; larger meshes are drawn as
             one dot a chip, coloured by host.
     """
     has_dots = _has_dots(topology)
@@ -136,14 +136,14 @@ class _Page:
     """The planes of a mesh beside each other, in rows, by z; all measures are in pixels.
 
     Attributes:
-        depth: How many planes there are.
-        columns: How many are beside each other.
+        depth: The number of planes.
+        columns: The number of planes beside each other.
         step: From one plane to the next, across and down.
-        gap: How much of that is between the planes.
-        inset: From a plane's corner to that of its first chip.
+        gap: The part of `step` that is between the planes.
+        inset: From a plane's corner to its first chip's corner.
         pitch: From one chip to the next.
-        block: Chips of one host along x and y; the whole plane's where hosts
-            are no blocks.
+        block: Chips of one host along x and y; the whole plane's if hosts
+            do not form blocks.
         block_gap: Extra room between blocks along x and y.
     """
 
@@ -193,7 +193,7 @@ class _Page:
 
 
 def _dots_page(topology: TopologyDescription) -> _Page:
-    """Place dots: the largest that fit a screen."""
+    """Place dots: the largest dots that fit a screen."""
     width, height, depth = topology.mesh
     gap, title = (14, 12), (17 if depth > 1 else 0)
     for pitch in range(16, 2, -1):
@@ -240,7 +240,7 @@ def _chip_inset(page: _Page) -> float:
 def _core_boxes(
     topology: TopologyDescription, page: _Page, has_dots: bool
 ) -> tuple[npt.NDArray[np.float32], tuple[float, float]]:
-    """Return the corner of each core, and the size of all."""
+    """Return the corner of each core, and the common size of all cores."""
     x, y, z, slot = np.asarray(topology.coordinates).T
     left, top = page.corner(x, y, z)
     per_chip = topology.cores_per_chip
@@ -279,7 +279,7 @@ def _hosts(plane: Plane, page: _Page, shades: Sequence[int]) -> str:
             f'<rect x="{_short(left - 4)}" y="{_short(top - 4)}" width="{_short(width)}" '
             f'height="{_short(height)}" rx="8" fill="{colour}" stroke="{colour}"/>'
         )
-        # Between two chips, so that a link along y does not cross it.
+        # Place the name between two chips, so that a link along y does not cross it.
         even = of_host.width % 2 == 0
         roomy = len(plane.blocks) == 1 or (even and page.pitch > 42)
         middle = left + (of_host.width * page.pitch / 2 if even else 0)
@@ -352,9 +352,10 @@ def _chips(
 def _cores(
     corners: npt.NDArray[np.float32], size: tuple[float, float], colouring: Colouring
 ) -> str:
-    """Return a path for each colour, in a group that the live form draws anew.
+    """Return a path for each colour, in a group that the live form redraws.
 
-    A core is a short line, as thick as the core is high: a few bytes for each of thousands.
+    A core is a short line, as thick as the core is high, so that each of thousands takes a few
+    bytes.
     """
     width, height = (round(side, 1) for side in size)
     begins = np.round(corners.astype(np.float64) + np.array([0, height / 2]), 1)
@@ -375,7 +376,7 @@ def _labels(
     size: tuple[float, float],
     colouring: Colouring,
 ) -> str:
-    """Return the cores' labels, in the order of the cores; empty where they are unreadable."""
+    """Return the cores' labels, in the order of the cores; empty if they would be unreadable."""
     width, height = size
     labels = [core_label(topology, core) for core in range(topology.num_cores)]
     letters = min(14.0, 0.92 * width / (0.64 * max(map(len, labels))))
@@ -403,5 +404,5 @@ def _text(x: float, y: float, text: str) -> Markup:
 
 
 def _short(number: float) -> str:
-    """Return a number with one digit after the point, if it needs it."""
+    """Return a number with one digit after the point, if the number needs it."""
     return f"{round(number, 1):g}"

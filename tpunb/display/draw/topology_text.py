@@ -23,17 +23,17 @@ _V5E_HOST = 8
 
 
 def topology_phrases(topology: TopologyDescription) -> list[str]:
-    """The totals, the mesh and its links; the device assignment and the program if there are."""
+    """Return phrases for totals, mesh, links, and the device assignment and program if any."""
     phrases = (topology_facts, links_phrase, assignment_phrase, program_phrase)
     return [text for phrase in phrases if (text := phrase(topology))]
 
 
 def topology_facts(topology: TopologyDescription) -> str:
-    """The totals: `"8 chips · 8 cores · 1 host · 16 GiB HBM per core"`."""
+    """Return the totals: `"8 chips · 8 cores · 1 host · 16 GiB HBM per core"`."""
     cores = counted(topology.num_cores, "core")
     parts = [
         counted(topology.num_chips, "chip"),
-        *([] if topology.name == cores else [cores]),  # the name of a TPU of no type
+        *([] if topology.name == cores else [cores]),  # the name of a TPU without a type
         counted(topology.num_hosts, "host"),
     ]
     if topology.hbm_bytes:
@@ -46,7 +46,7 @@ def topology_facts(topology: TopologyDescription) -> str:
 
 
 def links_phrase(topology: TopologyDescription) -> str:
-    """The mesh and which axes close to a ring."""
+    """Return the mesh, and the axes that close to a ring."""
     axes = [axis for axis, wraps in zip("xyz", topology.wraps, strict=True) if wraps]
     mesh = "×".join(str(side) for side in topology.mesh)
     phrase = f"mesh {mesh} (x, y, z)"
@@ -61,7 +61,7 @@ def links_phrase(topology: TopologyDescription) -> str:
 
 
 def assignment_phrase(topology: TopologyDescription) -> str:
-    """The device assignment in a line; empty without one."""
+    """Return the device assignment in a line; empty without a device assignment."""
     if not topology.num_replicas:
         return ""
     phrase = counted(topology.num_replicas, "replica")
@@ -72,7 +72,7 @@ def assignment_phrase(topology: TopologyDescription) -> str:
 
 
 def program_phrase(topology: TopologyDescription) -> str:
-    """The compiled program's share of a core's memory; empty without a program."""
+    """Return the compiled program's share of a core's memory; empty without a program."""
     if not topology.usable_bytes:
         return ""
     needed, usable = byte_count(topology.needed_bytes), byte_count(topology.usable_bytes)
@@ -82,7 +82,7 @@ def program_phrase(topology: TopologyDescription) -> str:
 
 
 def core_label(topology: TopologyDescription, core: int) -> str:
-    """The label of a core: its number, or its part of a replica."""
+    """Return the label of a core: its number, or its part of a replica."""
     if not topology.num_replicas:
         return str(core)
     replica = topology.replicas[core]
@@ -103,11 +103,11 @@ _MAX_LINES = 60
 
 
 def topology_text(topology: TopologyDescription) -> str:
-    """Draws a topology with box characters: hosts as boxes, chips in brackets.
+    """Draw a topology with box characters: hosts as boxes, chips in brackets.
 
     Args:
-        topology: What to draw. If it is too large for a drawing of at most 100
-            columns, there are the totals only.
+        topology: The topology. If it is too large for a drawing of at most 100
+            columns, the text has only the totals.
     """
     lines = topology_phrases(topology)
     lines[0] = " · ".join(filter(None, [topology.name, lines[0]]))
@@ -118,7 +118,7 @@ def topology_text(topology: TopologyDescription) -> str:
 
 
 def _drawing(topology: TopologyDescription) -> list[str]:
-    """The planes of the mesh, as many beside each other as fit."""
+    """Return the planes of the mesh, as many beside each other as fit."""
     planes = planes_of(topology)
     labels = {
         cores: f"[{' '.join(core_label(topology, core) for core in cores)}]"
@@ -131,7 +131,7 @@ def _drawing(topology: TopologyDescription) -> list[str]:
         cells = {place: labels[cores].ljust(width) for place, cores in plane.chips.items()}
         title = [f"z = {plane.z}"] if topology.mesh[2] > 1 else []
         drawn.append(title + _plane(plane, cells))
-    # From left to right, as many as fit, then the next row of them.
+    # Fill a row from left to right with as many planes as fit, then begin the next row.
     width = max(len(line) for plane in drawn for line in plane)
     fit = max(1, (WIDTH + 3) // (width + 3))
     lines: list[str] = []
@@ -143,7 +143,7 @@ def _drawing(topology: TopologyDescription) -> list[str]:
 
 
 def _plane(plane: Plane, cells: dict[Position, str]) -> list[str]:
-    """One plane: a box for each host, or bare chips if hosts are no blocks."""
+    """Return one plane: a box for each host, or bare chips if hosts do not form blocks."""
     if not plane.blocks:
         return _rows(cells, Block(0, 0, 1 + max(x for x, _ in cells), 1 + max(y for _, y in cells)))
     ordered = sorted(plane.blocks.items(), key=lambda item: (item[1].top, item[1].left))
@@ -162,7 +162,7 @@ def _plane(plane: Plane, cells: dict[Position, str]) -> list[str]:
 
 
 def _rows(cells: dict[Position, str], block: Block) -> list[str]:
-    # All cells are equally wide; a chip that is missing leaves a gap of that width.
+    # All cells are equally wide; a missing chip leaves a gap of that width.
     gap = " " * len(next(iter(cells.values())))
     across = range(block.left, block.left + block.width)
     down = range(block.top, block.top + block.height)

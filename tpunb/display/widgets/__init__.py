@@ -1,8 +1,8 @@
 """Live displays: one Python module and one ES module each, on the descriptions.
 
-Every widget has a static form beside it, drawn from the same description by
-`tpunb.display.draw`: that is what a front end without widgets gets, and what stays in the
-notebook when the widget is frozen. Importing this package imports no widget.
+Every widget has a static form beside it, which `tpunb.display.draw` draws from the same
+description. A front end without widgets gets the static form. It also stays in the notebook when
+the widget is frozen. The import of this package imports no widget.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-// What the widgets have in common: elements, colours, sizes, numbers, selection.
-// Text reaches the page through textContent only, so that data is never markup.
+// Helpers that the widgets share: elements, colours, sizes, numbers, selection. Text reaches the
+// page only through textContent, so that data is never markup.
 
 /** Okabe and Ito's palette, as in tpunb/display/draw/colours.py. */
 export const PALETTE = [
@@ -7,8 +7,8 @@ export const PALETTE = [
 ];
 
 /**
- * An element with attributes and children; strings become text.
- * Attributes that are functions are listeners, named as their event.
+ * Return an element with attributes and children; strings become text. Attributes that are
+ * functions are listeners, named after their event.
  */
 export function element(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -21,25 +21,25 @@ export function element(tag, attributes = {}, ...children) {
   return node;
 }
 
-/** A widget's root: what tests and style sheets know it by. */
+/** Return a widget's root, with the classes and attributes that tests and style sheets use. */
 export function rootOf(el, name, label) {
   el.classList.add("tpunb-host");
   const root = element("section", {
     class: `tpunb tpunb-${name}`, "data-testid": `tpunb-${name}`, "aria-label": label,
-    // Without it JupyterLab takes the arrow keys and Enter for itself.
+    // Otherwise JupyterLab takes the arrow keys and Enter for its own commands.
     "data-lm-suppress-shortcuts": "true",
   });
   el.append(root);
   return root;
 }
 
-/** A button with a short visible label and a longer description. */
+/** Return a button with a short visible label and a longer description. */
 export function button(label, description, onPress) {
   return element("button", { type: "button", class: "tpunb-button", title: description,
     "aria-label": description, click: onPress }, label);
 }
 
-/** A button that is on or off. `set(on)` changes it without calling `onChange`. */
+/** Return a button that is on or off. `set(on)` changes it without a call of `onChange`. */
 export function toggle(label, description, on, onChange) {
   const node = button(label, description, () => {
     node.set(node.getAttribute("aria-pressed") !== "true");
@@ -50,7 +50,7 @@ export function toggle(label, description, on, onChange) {
   return node;
 }
 
-/** A labelled choice among `[value, label]` pairs. */
+/** Return a labelled choice among `[value, label]` pairs. */
 export function choice(label, options, value, onChange) {
   const select = element("select", { class: "tpunb-select", "aria-label": label,
     change: () => onChange(select.value) });
@@ -64,7 +64,7 @@ export function choice(label, options, value, onChange) {
   return node;
 }
 
-/** A labelled slider of whole numbers that shows its value. */
+/** Return a labelled slider of whole numbers that shows its value. */
 export function slider(label, { min = 0, max, value = min, show = String }, onInput) {
   const output = element("output", {}, show(value));
   const input = element("input", { type: "range", class: "tpunb-slider", min, max, step: 1, value,
@@ -78,7 +78,7 @@ export function slider(label, { min = 0, max, value = min, show = String }, onIn
   return node;
 }
 
-/** The columns that page_data.py packed, as typed arrays by name. */
+/** Return the columns that page_data.py packed, as typed arrays by name. */
 export function unpack(layout, buffer) {
   const bytes = bytesOf(buffer);
   const columns = {};
@@ -88,14 +88,14 @@ export function unpack(layout, buffer) {
   return columns;
 }
 
-/** A front end gives a DataView on a buffer that may hold more than the column. */
+/** Return the bytes of a column. A front end gives a DataView on a buffer that may hold more. */
 function bytesOf(buffer) {
   if (buffer instanceof ArrayBuffer) return buffer;
   const { buffer: whole, byteOffset, byteLength } = buffer;
   return whole.slice(byteOffset, byteOffset + byteLength);
 }
 
-/** The theme's colours as the style sheet has resolved them for an element. */
+/** Return the theme's colours as the style sheet has resolved them for an element. */
 export function themeOf(node) {
   const style = getComputedStyle(node);
   const read = (name) => style.getPropertyValue(`--tpunb-${name}`).trim();
@@ -115,7 +115,7 @@ function luminance(colour) {
   return (0.299 * red + 0.587 * green + 0.114 * blue) / 255;
 }
 
-/** Calls back when the front end's theme changes; returns how to stop. */
+/** Call back when the front end's theme changes; return a function that stops this. */
 export function onTheme(callback) {
   let pending = 0;
   const later = () => {
@@ -139,7 +139,7 @@ export function onTheme(callback) {
   };
 }
 
-/** Calls back with an element's width when it is first laid out and whenever it changes. */
+/** Call back with an element's width when it is first laid out and whenever it changes. */
 export function onWidth(node, callback) {
   let last = 0;
   const observer = new ResizeObserver((entries) => {
@@ -153,7 +153,7 @@ export function onWidth(node, callback) {
   return () => observer.disconnect();
 }
 
-/** Sizes a canvas in CSS pixels for the screen's density; returns its context. */
+/** Size a canvas in CSS pixels for the screen's density; return its context. */
 export function sized(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
   canvas.width = Math.round(width * ratio);
@@ -165,7 +165,7 @@ export function sized(canvas, width, height) {
   return context;
 }
 
-/** At most one call a frame, however often it is asked for. */
+/** Return a function that draws at most once a frame, however often it is called. */
 export function oncePerFrame(draw) {
   let pending = 0;
   const request = () => {
@@ -182,7 +182,7 @@ export function oncePerFrame(draw) {
   return request;
 }
 
-/** A number as the static forms write it: four significant digits, seven from a thousand on. */
+/** Return a number as in the static forms: four significant digits, seven from a thousand on. */
 export function shortNumber(value) {
   if (value === null || value === undefined) return "–";
   if (Number.isNaN(value)) return "nan";
@@ -197,9 +197,9 @@ export function shortNumber(value) {
   return `${Number(digits)}e${sign}${exponent.slice(1).padStart(2, "0")}`;
 }
 
-/** Round numbers between two ends, some five of them. */
+/** Return some five round numbers between two ends. */
 export function evenTicks(low, high) {
-  // Halves first: the difference of very large numbers is no number.
+  // Divide first, because the difference of very large numbers is infinite.
   const rough = 2 * (high / 10 - low / 10);
   if (!(rough > 0)) return [low];
   const unit = 10 ** Math.floor(Math.log10(rough));
@@ -211,12 +211,12 @@ export function evenTicks(low, high) {
   return ticks;
 }
 
-/** A count with commas from five digits on, as `grouped` in `units.py`. */
+/** Return a count with commas from five digits on, as `grouped` in `units.py` does. */
 export function groups(count) {
   return Math.abs(count) < 1e4 ? String(count) : String(count).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 }
 
-/** Bytes in the unit that suits them. */
+/** Return bytes in a suitable unit. */
 export function memoryText(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
   let size = bytes;
@@ -231,8 +231,8 @@ export function memoryText(bytes) {
 const SELECTED = "tpunb:selected";
 
 /**
- * Shares the selected replicas with the other widgets of the same link on the page.
- * Returns `select(replicas)` and `stop()`; `onSelect(replicas)` is called on every change.
+ * Share the selected replicas with the other widgets of the same link on the page. Returns
+ * `select(replicas)` and `stop()`; `onSelect(replicas)` is called on every change.
  */
 export function sharedSelection(model, onSelect) {
   const hear = (event) => {

@@ -1,4 +1,4 @@
-// Training curves: what the model has received (curves_store.js) in panels (curves_panel.js).
+// Training curves: the model's received rows (curves_store.js) in panels (curves_panel.js).
 
 import { PALETTE, button, element, groups, oncePerFrame, onTheme, onWidth, rootOf, shortNumber, slider, themeOf, toggle } from "./common.js";
 import { saveStatically } from "./saving.js";
@@ -9,7 +9,7 @@ const BRIGHT = ["#5aaee8", "#f58b4c", "#3cc9a0", "#dd94bf", "#cdb53d", "#8cc6ef"
 const DRAWN_BY = ["scale", "smoothing", "spread", "zoom", "hidden"];
 
 export default () => {
-  // One store for each model, whose views come and go.
+  // One store for each model, because views come and go.
   const store = curveStore();
   return {
     initialize({ model }) {
@@ -22,7 +22,7 @@ export default () => {
       whole();
       model.on("change:snapshot", whole);
       model.on("msg:custom", part);
-      // What came while this module was loading is lost.
+      // Request everything, because messages that came while this module was loading are lost.
       model.send({ kind: "sync" });
       return () => {
         model.off("change:snapshot", whole);
@@ -150,7 +150,7 @@ function curvesView(model, el, store) {
   }
 
   function arrange(titles) {
-    // Before the first step there are as many panels without curves as there will be.
+    // Before the first step, show as many empty panels as there will be.
     const awaited = titles.length ? 0 : Math.max(1, model.get("awaited"));
     const most = width < 620 ? 1 : width < 960 ? 2 : 3;
     const count = titles.length || awaited;
@@ -190,7 +190,7 @@ function curvesView(model, el, store) {
     if (!theme.paper) theme = themeOf(root); // it was made off the page, where there is no style
     draw();
   }));
-  // Only visible views are drawn.
+  // Draw only visible views.
   const watcher = new IntersectionObserver(([entry]) => {
     watched = entry.isIntersecting;
     if (watched && stale) request();
@@ -206,7 +206,7 @@ function curvesView(model, el, store) {
   };
 }
 
-/** The title and the training's progress. */
+/** Return the title and the training's progress. */
 function curvesHeading() {
   const title = element("h3", { class: "tpunb-title" }, "Training curves");
   const dot = element("i", { class: "tpunb-curves-dot" });
@@ -260,7 +260,7 @@ function statusText(state, { step, total, rate, seconds, name }, runs, points, f
   return parts.join(" · ");
 }
 
-/** What is left out, such as "12 of 10,000 metrics"; nothing where all is shown. */
+/** Return the omitted parts, such as "12 of 10,000 metrics"; nothing if all parts are shown. */
 function shownOf(shown, every, what) { return shown && shown < every ? [`${shown} of ${groups(every)} ${what}`] : []; }
 
 function stepsText(count) { return `${groups(count)} ${count === 1 ? "step" : "steps"}`; }
@@ -271,7 +271,7 @@ function duration(seconds) {
   return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
 }
 
-/** The controls; `write` brings them up to date. */
+/** Return the controls; `write` brings them up to date. */
 function curvesToolbar(model, keep, act) {
   const linear = toggle("Linear", "Linear scale of values", true, () => keep("scale", "linear"));
   const log = toggle("Log", "Logarithmic scale of values", false, () => keep("scale", "log"));
@@ -291,7 +291,7 @@ function curvesToolbar(model, keep, act) {
       log.set(view.isLog());
       if (Number(smoothing.input.value) !== model.get("smoothing")) smoothing.set(model.get("smoothing"));
       spread.set(view.spread());
-      // It keeps its place: the first step must not bring another line of tools.
+      // The control keeps its place, so that the first step does not add a line of tools.
       spread.style.visibility = store.series.some((series) => series.lows) ? "" : "hidden";
       reset.hidden = model.get("zoom").length !== 2;
       runs.hidden = store.runs.length < 2;
@@ -318,7 +318,7 @@ function runChip(run, act) {
   return chip;
 }
 
-/** Downloads the lines and steps that are shown, as a table. */
+/** Download the lines and steps that are shown, as a table. */
 function saveTable(view, store) {
   const lines = store.panels().flatMap((title) => view.linesOf(title)).filter((line) => !line.hidden);
   const url = URL.createObjectURL(new Blob([tableText(lines, view.range(), store.runs)], { type: "text/csv" }));

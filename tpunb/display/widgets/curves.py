@@ -34,22 +34,22 @@ from tpunb.training.metrics import Columns, goal_of, panel_of
 Message = tuple[dict[str, Any], bytes]
 
 _RATE_SECONDS = 5.0
-# A page needs a moment to load the widget's module, and misses what is sent before. It asks
-# for it then; but a kernel that trains does not answer. So for the first seconds everything
-# is sent again, at least once a second.
+# A page needs a moment to load the widget's module, and misses earlier messages. It then requests
+# them, but a kernel that trains does not answer. So for the first seconds everything is sent again,
+# at least once a second.
 _LOADING_SECONDS = 5.0
 _RESEND_SECONDS = 1.0
 _INT32 = 2**31
 
 
 class CurvesStream:
-    """Turns histories into messages; each says at which row its columns start.
+    """A stream of messages with histories; each message tells at which row its columns start.
 
-    A row may be sent twice, and then is the same row: a page that opens in the
-    middle, or gets a message again, loses and doubles nothing.
+    A row may be sent twice, and then is the same row. Therefore a page that opens in the middle, or
+    gets a message again, has each row exactly once.
 
     Args:
-        histories: What to send.
+        histories: The histories to send.
         metrics: Names of metrics, or of panels, to send; None for all.
         paced: Whether to send how fast the steps are.
     """
@@ -73,15 +73,16 @@ class CurvesStream:
 
     @property
     def changed(self) -> bool:
-        """True if there is something that no delta has sent, or not often enough."""
+        """True if there are rows that no delta has sent, or not often enough."""
         if [history.version for history in self.histories] != self._versions:
             return True
         loading = self._first_sent > 0 and self._last_sent < self._first_sent + _LOADING_SECONDS
         return loading and time.monotonic() >= self._last_sent + _RESEND_SECONDS
 
     def delta(self) -> Message:
-        """The rows since the last delta."""
-        # Versions first: what is appended from here on is new for the next one.
+        """Return the rows since the last delta."""
+        # Read the versions first, so that rows that are appended from here on are new for the next
+        # delta.
         self._versions = [history.version for history in self.histories]
         self._last_sent = time.monotonic()
         self._first_sent = self._first_sent or self._last_sent
@@ -92,10 +93,10 @@ class CurvesStream:
         parts = {}
         keys, num_panels = chosen_series(self.histories, self._metrics)
         for key in keys:
-            # From the last of the rows that were sent: it may have changed.
+            # Begin with the last of the rows that were sent, because it may have changed.
             part = self._columns(key, max(0, self._sent.get(key, 0) - 1))
             if part.lows is not None and key not in self._spread:
-                # The spread starts late: the rows before it have one now, too.
+                # The spread starts late. From now on, the rows before it have a spread too.
                 self._spread.add(key)
                 part = self._columns(key)
             if part.steps.size:
@@ -104,7 +105,7 @@ class CurvesStream:
         return self._message(parts, num_panels)
 
     def snapshot(self) -> bytes:
-        """Everything, as one buffer: the header's length, the header, the columns."""
+        """Return everything as one buffer: the header's length, the header, the columns."""
         keys, num_panels = chosen_series(self.histories, self._metrics)
         header, columns = self._message({key: self._columns(key) for key in keys}, num_panels)
         text = json.dumps(header).encode()
@@ -164,8 +165,8 @@ class _StepRate:
     """Steps per second over the last seconds.
 
     Attributes:
-        per_second: At the last sample; None while too little is known.
-        seconds: From the first step that was seen to the last one; None before the second.
+        per_second: The rate at the last sample; None while too little is known.
+        seconds: From the first observed step to the last; None before the second step.
     """
 
     def __init__(self) -> None:
@@ -175,7 +176,7 @@ class _StepRate:
         self._seen: deque[tuple[float, int]] = deque()
 
     def sample(self, step: int | None) -> None:
-        """Records the last step that was made."""
+        """Record the number of the last step."""
         if step is None:
             return
         now, seen = time.monotonic(), self._seen
@@ -194,16 +195,16 @@ class _StepRate:
 
 
 class Follower:
-    """A thread that calls `flush` while histories change, and ends while they do not.
+    """A thread that calls `flush` while histories change, and ends when they stop changing.
 
-    The training thread only appends. It starts this thread with its first value,
-    and again with the first value after a pause: without values there is no thread.
+    The training thread only appends. It starts this thread with its first value, and again with the
+    first value after a pause. Without values, no thread runs.
 
     Args:
-        histories: What to follow.
-        flush: What to do at most every `interval` seconds while there is something new.
+        histories: The histories to follow.
+        flush: Called at most every `interval` seconds while there are new values.
         interval: Seconds between two calls.
-        patience: Seconds without anything new after which the thread ends.
+        patience: Seconds without new values after which the thread ends.
     """
 
     def __init__(
@@ -220,17 +221,18 @@ class Follower:
         self._thread: threading.Thread | None = None
         self._wait()
         if frontend.in_marimo() and not all(history.finished for history in self._histories):
-            # A thread that Keras's or another one starts would not reach the page.
+            # A thread that is started later, by Keras's or another thread, would not reach the
+            # page.
             self._patience = math.inf
             self._start()
 
     @property
     def running(self) -> bool:
-        """True if the thread is there."""
+        """True if the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def stop(self) -> None:
-        """Ends the thread, after the message that it is sending; nothing starts it again."""
+        """End the thread after the message that it is sending; nothing starts it again."""
         self._stop.set()
         for history in self._histories:
             history.forget(self._start)
@@ -261,7 +263,7 @@ class Follower:
         with self._lock:
             self._thread = None
         self._wait()
-        # What was appended between the last flush and the call above has started no thread.
+        # Values that came between the last flush and the call above have started no thread.
         if self._flush():
             self._start()
 
@@ -269,21 +271,21 @@ class Follower:
 class CurvesWidget(LiveWidget):
     """Training curves of one or several histories, live.
 
-    What is appended to a history, through this widget or not, is sent in the
-    background, ten times a second. All drawing is done by the page.
+    Values that are appended to a history, through this widget or not, are sent in the background,
+    ten times a second. The page does all the drawing.
 
     Args:
-        history: A history, or several to compare; None for a new one.
+        history: A history, or several to compare; None for a new history.
         metrics: Names of metrics, or of panels, to show; None for all.
-        per_replica: Whether to show the spread over replicas, where it was logged.
+        per_replica: Whether to show the spread over replicas, if it was logged.
         link: Widgets with the same link belong to one connection.
         paced: Whether to show how fast the steps are, and how long they have taken.
-        awaited: How many panels there will be, if that is known: before the first step it is as
-            high as with them.
+        awaited: The number of panels that will come, if known. The widget has its final height
+            even before the first step.
         state: First values of the attributes below.
 
     Attributes:
-        histories: What is shown.
+        histories: The displayed histories.
         scale: `linear` or `log`, of the values' axis.
         smoothing: Weight of the moving average in percent, 0 to 99.
         spread: Whether the spread over replicas is shown.
@@ -300,7 +302,7 @@ class CurvesWidget(LiveWidget):
     zoom = traitlets.List(traitlets.Float()).tag(sync=True)
     hidden = traitlets.List(traitlets.List()).tag(sync=True)
     awaited = traitlets.Int(0, min=0).tag(sync=True)
-    # Read only when a page asks for the whole state: one that opens late gets all.
+    # Read only when a page requests the whole state, so that a page that opens late gets all rows.
     snapshot = traitlets.Bytes(b"").tag(
         sync=True, to_json=lambda _, widget: widget._stream.snapshot()
     )
@@ -329,11 +331,11 @@ class CurvesWidget(LiveWidget):
         self._follower = Follower(self.histories, self._flush)
 
     def append(self, step: int, metrics: dict[str, Any] | None = None, /, **more: Any) -> None:
-        """Appends to the first history: see `History.append`."""
+        """Append to the first history: see `History.append`."""
         self.histories[0].append(step, metrics, **more)
 
     def finish(self, *, stopped: bool = False) -> None:
-        """Finishes the histories that still run, and sends the rest.
+        """Finish the histories that still run, and send the rest.
 
         Args:
             stopped: Whether they ended early.
@@ -344,10 +346,10 @@ class CurvesWidget(LiveWidget):
         self._flush()
 
     def update(self, value: Any) -> bool:
-        """Returns whether the value is the same histories: zoom and hidden lines belong to them.
+        """Return whether the value has the same histories, which zoom and hidden lines belong to.
 
         Args:
-            value: As for the class.
+            value: The same types as for the class.
         """
         several = (value,) if isinstance(value, History) else value
         if not isinstance(several, list | tuple) or len(several) != len(self.histories):
@@ -355,46 +357,46 @@ class CurvesWidget(LiveWidget):
         return all(map(operator.is_, several, self.histories))
 
     def freeze(self) -> None:
-        """Replaces every live display by the picture."""
+        """Replace every live display by the picture."""
         self._flush()
         super().freeze()
         self._text = None
 
     def settle(self) -> None:
-        """Sends what is left, and gives the page the picture for the notebook's file."""
+        """Send the remaining rows, and give the page the picture for the notebook's file."""
         self._flush()
-        self._text = None  # the file has what a program that runs the notebook shows
+        self._text = None  # the file gets the same text as from a program that runs the notebook
         super().settle()
 
     def close(self) -> None:
-        """Ends the widget; the histories stay."""
+        """End the widget; the histories stay."""
         if self._follower is not None:
             self._follower.stop()
         super().close()
 
     def show(self) -> None:
-        """Shows the widget, alive."""
+        """Show the widget, alive."""
         if not self._displays:
             self._text = None
-        # The text of a display does not change while it is there: notebooks that are
-        # compared as tests see the first one in one run and the last in another.
+        # The text of a display does not change while the display exists. Otherwise notebooks that
+        # are compared as tests would have the first text in one run and the last in another.
         self._text = self._text or curves_text(self.description)
         super().show()
 
     @property
     def description(self) -> HistoryDescription:
-        """The description of what is shown now."""
+        """The description of the present curves."""
         return describe_history(self.histories, self._metrics)
 
     def static_bundle(self) -> Bundle:
-        """The text, and the picture once there is something to draw."""
+        """Return the text, and the picture if there is something to draw."""
         forms = curves_forms(
             self.description, scale=self.scale, smoothing=self.smoothing, spread=self.spread
         )
         return {**forms, "text/plain": self._text} if self._text else dict(forms)
 
     def _flush(self) -> bool:
-        """Sends what is new; returns whether there was anything."""
+        """Send new rows; return whether there were any."""
         # Two threads must not send at once, and rows must not overtake each other.
         with self._sending:
             if not self._stream.changed:
@@ -408,7 +410,7 @@ class CurvesWidget(LiveWidget):
         return True
 
     def _on_request(self, _: Any, content: Any, buffers: Any) -> None:
-        """A page has missed something, and requests the whole state."""
+        """Send the whole state to a page that has missed something and requests it."""
         del buffers
         if isinstance(content, dict) and content.get("kind") == "sync":
             with self._sending:
@@ -416,7 +418,7 @@ class CurvesWidget(LiveWidget):
 
 
 def _histories(history: History | Sequence[History] | None) -> tuple[History, ...]:
-    """One history or several as a tuple of at least one."""
+    """Return one history or several as a tuple of at least one."""
     several = (History(),) if history is None else history
     if isinstance(several, History):
         return (several,)

@@ -1,8 +1,8 @@
-// What is painted beside uPlot's lines: the axis of values, spreads, best values, NaN.
+// Marks beside uPlot's lines: the axis of values, spreads, best values, NaN.
 
 import { evenTicks, shortNumber } from "./common.js";
 
-/** The axis of the values: wide enough for its labels, decades on a log scale. */
+/** Return the axis of the values: wide enough for its labels, decades on a log scale. */
 export function valueAxis(view, log, muted, font) {
   return {
     stroke: muted, font, gap: 6, space: 34,
@@ -15,12 +15,12 @@ export function valueAxis(view, log, muted, font) {
   };
 }
 
-/** Rounding errors of a sum of ticks are not worth a digit. */
+/** Return a tick without the rounding errors of a sum of ticks. */
 function tidied(tick) { return Math.abs(tick) < 1e-12 ? 0 : Number(tick.toPrecision(8)); }
 
 function gridOf(theme) { return theme.dark ? "rgba(255,255,255,0.10)" : "rgba(31,35,40,0.09)"; }
 
-/** Ticks of a log scale: decades, with 2 and 5 between, or evenly where there is none. */
+/** Return ticks of a log scale: decades, with 2 and 5 between, or even steps within a decade. */
 function logTicks(low, high) {
   const decades = Math.log10(high / low);
   if (!(decades > 0)) return [];
@@ -38,7 +38,7 @@ function logTicks(low, high) {
   return ticks;
 }
 
-/** Fills the spread over replicas behind the lines. */
+/** Fill the spread over replicas behind the lines. */
 export function paintSpread(u, state, view) {
   if (!state) return;
   inside(u, (context, x, y) => {
@@ -58,7 +58,7 @@ export function paintSpread(u, state, view) {
   });
 }
 
-/** Marks single points, the best value of each line, and where it is NaN or infinite. */
+/** Mark single points, the best value of each line, and NaN or infinite values. */
 export function paintMarks(u, state, view) {
   if (!state) return;
   const ratio = devicePixelRatio || 1;
@@ -82,7 +82,7 @@ export function paintMarks(u, state, view) {
   context.restore();
 }
 
-/** Few values are points of their own: those of a validation. */
+/** Paint a line's few values as points, for example a validation's values. */
 function paintPoints(context, u, { x: steps, y: values }, [low, high], ratio) {
   if (steps.length > 40) return;
   steps.forEach((step, row) => {
@@ -94,8 +94,8 @@ function paintPoints(context, u, { x: steps, y: values }, [low, high], ratio) {
 }
 
 /**
- * A dashed line where the first value is no number, and ticks below all of them. Its label
- * goes below those of other lines that it would cover.
+ * Paint a dashed line at the first NaN or infinite value, and ticks below all of them. The label
+ * goes below other lines' labels that it would cover.
  */
 function paintBad(context, u, series, state, { x, ratio, labels }) {
   const first = series.firstBad();
@@ -147,7 +147,7 @@ function paintBest(context, u, line, state, view, ratio) {
   context.stroke();
 }
 
-/** Paints within the plot's frame, with functions from values to canvas pixels. */
+/** Paint within the plot's frame, with functions from values to canvas pixels. */
 function inside(u, paint) {
   const { left, top, width, height } = u.bbox;
   const context = u.ctx;

@@ -1,14 +1,14 @@
-// One panel of curves: a heading that is its legend, and uPlot's canvas below.
-// The global uPlot comes with vendor/uPlot.iife.min.js.
+// One panel of curves: a heading that is its legend, and uPlot's canvas below. The global uPlot
+// comes with vendor/uPlot.iife.min.js.
 
 import { element, groups, shortNumber } from "./common.js";
 import { alignedLines, seenLine, seenSpread, withinReach } from "./curves_store.js";
 import { paintMarks, paintSpread, valueAxis } from "./curves_marks.js";
 
-// The height of a plot is the same however many stand side by side: nothing below moves.
+// A plot has the same height in any number of columns, so that nothing below moves.
 const [PLOT, LEAST_PLOT] = [240, 200];
 
-/** What stands for a panel before there is anything to draw: as high as that. */
+/** Return a placeholder for a panel without data; it is as high as the panel. */
 export function panelToCome() {
   const line = element("div", { class: "tpunb-curves-legend" },
     element("span", { class: "tpunb-curves-item" }, element("b", {}, "\u00a0")));
@@ -18,8 +18,8 @@ export function panelToCome() {
 }
 
 /**
- * A panel of a view (see curves.js), which gives it the lines to draw and their colours,
- * the range of steps, the settings, the theme, and receives its cursor and zoom events.
+ * Return a panel of a view (see curves.js). The view gives it the lines to draw and their colours,
+ * the range of steps, the settings and the theme, and receives its cursor and zoom events.
  */
 export function curvePanel(view, title) {
   const legend = element("div", { class: "tpunb-curves-legend" });
@@ -37,7 +37,7 @@ export function curvePanel(view, title) {
 
   function lines() { return view.linesOf(title); }
 
-  /** Draws the current rows. */
+  /** Draw the current rows. */
   function update() {
     const drawn = lines();
     writeLegend(drawn);
@@ -56,7 +56,7 @@ export function curvePanel(view, title) {
     placeCursor();
   }
 
-  /** Lines of the legend beyond the first take their room from the plot, and move nothing below. */
+  /** Take the room for further lines of the legend from the plot, so that nothing below moves. */
   function fit() {
     if (items.size === fitted) return;
     fitted = items.size;
@@ -96,7 +96,7 @@ export function curvePanel(view, title) {
     });
     chart = new uPlot({
       width, height, series: [{}, ...series], legend: { show: false }, pxAlign: 0,
-      // Half of the last step's label stands beside the plot.
+      // Half of the last step's label is beside the plot.
       padding: [8, () => Math.max(10, 4 + 3.4 * stepText(Math.floor(state.range[1])).length), 0, 0],
       scales: {
         x: { time: false, range: () => state.range },
@@ -126,9 +126,9 @@ export function curvePanel(view, title) {
     }, state.data, plot);
   }
 
-  /** The nearest point of a line; of a smoothed one only the average has it. */
+  /** Return a line's nearest point; of a smoothed line, only the average has points. */
   function shownIndex(number, closest) {
-    // The steps are a series as well, the first one.
+    // The steps are the first series.
     if (number === 0) return closest;
     const raw = number % 2 === 1;
     if (raw === view.weight() > 0) return null;
@@ -156,7 +156,7 @@ export function curvePanel(view, title) {
     view.setCursor(left < 0 || left === null ? null : u.posToVal(left, "x"), node);
   }
 
-  /** Puts the cursor where the view has it, without notifying the view. */
+  /** Put the cursor at the view's position, without notifying the view. */
   function placeCursor() {
     if (!chart) return;
     const step = view.cursor();
@@ -231,7 +231,7 @@ export function curvePanel(view, title) {
   };
 }
 
-/** A line of the legend: a button that shows and hides the line, with its values. */
+/** Return a line of the legend: a button that shows and hides the line, with its values. */
 function legendItem(view, line) {
   const swatch = element("i", { class: line.dashed ? "tpunb-curves-dash" : "" });
   const name = element("span", { class: "tpunb-curves-name" });
@@ -260,13 +260,13 @@ function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** A line's value at a step, or its last one. */
+/** Return a line's value at a step, or its last value. */
 function valueAt({ series }, step) {
   const row = step === null ? series.length - 1 : series.nearest(step);
   return row < 0 ? null : series.values[row];
 }
 
-/** Whether a line is so noisy that a wide stroke would be a blot, and slow to paint. */
+/** Return whether a line is so noisy that a wide stroke would be a blot, and slow to paint. */
 function isRestless({ y }, [low, high]) {
   let way = 0;
   for (let row = 1; row < y.length; row += 1) way += Math.abs((y[row] ?? 0) - (y[row - 1] ?? 0));
@@ -280,7 +280,7 @@ function hasPositive(series) {
   });
 }
 
-/** The minimum and maximum of the visible values, with a margin. */
+/** Return the minimum and maximum of the visible values, with a margin. */
 function boundsOf(seen, spreads, [from, to], log) {
   let [low, high] = [Infinity, -Infinity];
   const take = (number) => {
@@ -291,7 +291,7 @@ function boundsOf(seen, spreads, [from, to], log) {
   };
   for (const { x, y } of seen) {
     y.forEach((value, row) => { if (x[row] >= from && x[row] <= to) take(value); });
-    // Between two points that are out of sight there is a line still.
+    // A line is visible between two points that are out of sight.
     if (low > high) y.forEach(take);
   }
   for (const band of spreads) {
@@ -311,7 +311,7 @@ function boundsOf(seen, spreads, [from, to], log) {
 const STEP_TICKS = [];
 for (let unit = 1; unit < 1e15; unit *= 10) STEP_TICKS.push(unit, 2 * unit, 5 * unit);
 
-/** A step on the axis: 1,500 or 20k. */
+/** Return a step as text on the axis: 1,500 or 20k. */
 function stepText(step) {
   for (const [unit, letter] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (Math.abs(step) >= Math.max(unit, 1e4)) return `${Number((step / unit).toPrecision(6))}${letter}`;

@@ -3,8 +3,8 @@
 import { unpack } from "./common.js";
 
 /**
- * What a model has received. Every message says at which row its columns start, so that
- * messages may come twice, or after a state that has them already.
+ * Return a store of a model's received rows. Every message tells at which row its columns start.
+ * Therefore a message may come twice, or after a state that already has its rows.
  */
 export function curveStore() {
   const listeners = new Set();
@@ -79,7 +79,7 @@ class CurveSeries {
     this.kept = {};
   }
 
-  /** Rows from `start` on; a hole before them is filled when all is sent again. */
+  /** Write rows from `start` on; a gap before them is filled when all rows are sent again. */
   write(start, steps, values, lows, highs) {
     const end = start + steps.length;
     this.reserve(end);
@@ -88,7 +88,7 @@ class CurveSeries {
       this.highs = this.values.slice();
     }
     if (start > this.length) {
-      // Two rows of one step exist in holes only: steps rise within a metric.
+      // Only gaps have two rows of one step, because steps rise within a metric.
       this.steps.fill(steps[0], this.length, start);
       for (const column of this.columns().slice(1)) column.fill(NaN, this.length, start);
     }
@@ -125,7 +125,7 @@ class CurveSeries {
     });
   }
 
-  /** What is computed from the columns, until they change. */
+  /** Return a value computed from the columns, and keep it until they change. */
   once(name, compute, key = 0) {
     const kept = this.kept[name];
     if (kept && kept.revision === this.revision && kept.key === key) return kept.value;
@@ -134,7 +134,7 @@ class CurveSeries {
     return value;
   }
 
-  /** The row of the best value; -1 where there is none. */
+  /** Return the row of the best value; -1 without any. */
   best() {
     return this.once("best", () => {
       let found = -1;
@@ -152,7 +152,7 @@ class CurveSeries {
     });
   }
 
-  /** The first row that is NaN or infinite; -1 where all are finite. */
+  /** Return the first row that is NaN or infinite; -1 if all are finite. */
   firstBad() {
     return this.once("bad", () => {
       for (let row = 0; row < this.length; row += 1) {
@@ -163,8 +163,8 @@ class CurveSeries {
   }
 
   /**
-   * The exponential moving average. Its weight is per 1/200 of the line's reach, so that the
-   * same setting smooths a line of ten points as it does one of a hundred thousand.
+   * Return the exponential moving average. Its weight is per 1/200 of the line's reach, so that the
+   * same setting smooths a line of ten points like a line of a hundred thousand.
    */
   smoothed(weight) {
     if (!weight) return this.values;
@@ -190,7 +190,7 @@ class CurveSeries {
     }, weight);
   }
 
-  /** The first row at a step or after it. */
+  /** Return the first row at a step or after it. */
   rowAt(step) {
     let [low, high] = [0, this.length];
     while (low < high) {
@@ -201,7 +201,7 @@ class CurveSeries {
     return low;
   }
 
-  /** The row that is nearest to a step; -1 well before the first one and after the last. */
+  /** Return the row nearest to a step; -1 well before the first row and after the last row. */
   nearest(step) {
     const { steps, length } = this;
     if (!length) return -1;
@@ -212,7 +212,7 @@ class CurveSeries {
     return step - steps[before] <= steps[after] - step ? before : after;
   }
 
-  /** The rows of a range of steps, and one more on either side for the line to go on. */
+  /** Return the rows of a range of steps, with one more on either side to continue the line. */
   rowsOf([low, high]) {
     const begin = Math.max(0, this.rowAt(low) - 1);
     let end = this.rowAt(high);
@@ -221,12 +221,12 @@ class CurveSeries {
   }
 }
 
-// Ranges of values near the ends of what a number holds would be infinite. What is beyond is
-// drawn at the edge; the legend has the value itself.
+// The range between values near the largest numbers would be infinite. Values beyond this limit are
+// drawn at the edge; the legend has the values themselves.
 const LARGEST = 1e300;
 const LARGEST_LOG = 1e130;
 
-/** A value that an axis can be made for; null for what is not drawn. */
+/** Return a value, limited to an axis's reach; null for values that are not drawn. */
 export function withinReach(value, log) {
   if (!Number.isFinite(value) || (log && value <= 0)) return null;
   const [low, high] = log ? [1 / LARGEST_LOG, LARGEST_LOG] : [-LARGEST, LARGEST];
@@ -234,8 +234,8 @@ export function withinReach(value, log) {
 }
 
 /**
- * Downsamples a column between two steps to so many pixels: for each pixel the first,
- * minimum, maximum and last row. Holes in the line are null; on a log scale so is what is not
+ * Downsample a column between two steps to so many pixels: for each pixel the first, minimum,
+ * maximum and last row. Gaps in the line are null, and on a log scale so are values that are not
  * positive.
  */
 export function seenLine(series, column, range, pixels, log) {
@@ -272,14 +272,14 @@ export function seenLine(series, column, range, pixels, log) {
   return { x, y };
 }
 
-/** The spread of a series on so many pixels: for each pixel the minimum low and the maximum high. */
+/** Return a series' spread on so many pixels: for each pixel the minimum low and maximum high. */
 export function seenSpread(series, range, pixels) {
   const [begin, end] = series.rowsOf(range);
   const band = { x: [], low: [], high: [] };
   const scale = end - begin <= 2 * pixels ? Infinity : pixels / (range[1] - range[0] || 1);
   let last = NaN;
   for (let row = begin; row < end; row += 1) {
-    // What is not positive is left to the painter, which knows the axis.
+    // Keep values that are not positive for the painter, which knows the axis.
     const [low, high] = [withinReach(series.lows[row], false), withinReach(series.highs[row], false)];
     if (low === null || high === null) continue;
     const pixel = scale === Infinity ? row : Math.floor((series.steps[row] - range[0]) * scale);
@@ -297,7 +297,7 @@ export function seenSpread(series, range, pixels) {
   return band;
 }
 
-/** Lines of steps of their own on the steps of all of them, as uPlot wants it. */
+/** Return lines with their own steps on the steps of all of them, as uPlot needs it. */
 export function alignedLines(lines) {
   const steps = Float64Array.from(lines.flatMap((line) => line.x)).sort();
   const x = [];

@@ -1,6 +1,6 @@
-"""Finds the front end that shows a cell's displays, and publishes to it.
+"""Detection of the front end that shows a cell's displays, and publishing to it.
 
-IPython is never imported here: where there is a shell, it is imported already.
+This module never imports IPython. If there is a shell, IPython is imported already.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ _SETTINGS = {"always": True, "1": True, "never": False, "0": False}
 
 
 def shows_widgets() -> bool:
-    """Returns whether a person's front end, one that runs widgets, shows what is displayed.
+    """Return whether a person's front end that runs widgets shows the displays.
 
-    Programs that execute notebooks (nbconvert, papermill, nbval) start the same
-    kernels. They save a widget as a reference to state that ends with the kernel,
-    so they get the static form.
+    Programs that execute notebooks (nbconvert, papermill, nbval) start the same kernels. They save
+    a widget as a reference to state that ends with the kernel, so they get the static form.
     """
     setting = os.environ.get(VARIABLE, "").strip().lower()
     if setting in _SETTINGS:
@@ -32,7 +31,7 @@ def shows_widgets() -> bool:
     shell, environment = _shell(), os.environ
     # Signs of a front end that people use.
     return hasattr(shell, "kernel") and (
-        # Jupyter Server's sessions: JupyterLab, Notebook 7 and what is built on them.
+        # Jupyter Server's sessions: JupyterLab, Notebook 7 and front ends that are built on them.
         "JPY_SESSION_NAME" in environment
         or environment.get("SERVER_SOFTWARE", "").startswith("voila")
         or environment.get("KAGGLE_KERNEL_RUN_TYPE") == "Interactive"
@@ -41,41 +40,41 @@ def shows_widgets() -> bool:
 
 
 def is_program() -> bool:
-    """Returns whether cells run in a kernel, and no front end with a person is detected."""
+    """Return whether cells run in a kernel, and no front end with a person is detected."""
     return hasattr(_shell(), "kernel") and not shows_widgets()
 
 
 def in_terminal() -> bool:
-    """Returns whether a person's terminal gets what is written to standard error."""
+    """Return whether a person's terminal shows the standard error stream."""
     stream = sys.stderr
     return stream is not None and not hasattr(_shell(), "kernel") and stream.isatty()
 
 
 def saves_static_forms() -> bool:
-    """Returns whether the page itself writes static forms into the file, and live ones can stay.
+    """Return whether the page itself writes static forms into the file, so live forms can stay.
 
-    JupyterLab and Notebook 7 do, by our saving.js; of others a saved notebook would hold
-    nothing but the live form.
+    JupyterLab and Notebook 7 do, by tpunb's saving.js. With other front ends a saved notebook would
+    hold only the live form.
     """
     return "JPY_SESSION_NAME" in os.environ and not _is_colab_or_vs_code(_shell())
 
 
 def widget_opened() -> None:
-    """Records that the page has got a widget of ours, and with it saving.js."""
+    """Record that the page has received a tpunb widget, and with it saving.js."""
     global _has_widget
     _has_widget = True
 
 
 def can_pass() -> bool:
-    """Returns whether lines can be shown that the notebook's file does not get."""
+    """Return whether lines can be shown that the notebook's file does not get."""
     return _has_widget and shows_widgets() and saves_static_forms()
 
 
 def passing(kept: str) -> dict[str, Any]:
-    """The metadata of an output that the notebook's file does not get: see saving.js.
+    """Return the metadata of an output that the notebook's file does not get: see saving.js.
 
     Args:
-        kept: The plain text that the file gets in its place; empty for no output at all.
+        kept: The plain text that the file gets instead; empty for no output at all.
     """
     return {"tpunb": {"file": {"text/plain": kept} if kept else None}}
 
@@ -85,7 +84,7 @@ def _is_colab_or_vs_code(shell: Any) -> bool:
 
 
 def cell_id() -> str | None:
-    """The id of the cell that runs; None where the front end gives none."""
+    """Return the id of the running cell; None if the front end gives no id."""
     shell = _shell()
     try:
         found = shell.get_parent()["metadata"]["cellId"]
@@ -95,7 +94,7 @@ def cell_id() -> str | None:
 
 
 def execution() -> int | None:
-    """The number of the cell's run, as in `Out[7]`; None outside of IPython."""
+    """Return the number of the cell's run, as in `Out[7]`; None outside IPython."""
     count = getattr(_shell(), "execution_count", None)
     return count if isinstance(count, int) else None
 
@@ -103,13 +102,13 @@ def execution() -> int | None:
 def publish(
     data: dict[str, Any], metadata: dict[str, Any], *, display_id: str, update: bool
 ) -> None:
-    """Shows a bundle, or replaces an earlier one by it.
+    """Show a bundle, or replace an earlier bundle by it.
 
     Args:
         data: The forms, by MIME type.
-        metadata: What goes with them.
+        metadata: The metadata of the forms.
         display_id: The display's own name.
-        update: Whether to replace what was shown under that name.
+        update: Whether to replace the bundle that was shown under that name.
     """
     shell = _shell()
     if shell is None:
@@ -125,12 +124,12 @@ def publish(
 
 
 def clear(display_id: str) -> None:
-    """Takes away what was shown under a name; the notebook's file gets nothing of it either."""
+    """Remove the display of a name; the notebook's file does not get it either."""
     publish({}, passing("") if can_pass() else {}, display_id=display_id, update=True)
 
 
 class _Forms:
-    """A bundle as an object that has it."""
+    """A bundle as an object that displays it."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         self._data = data
@@ -141,24 +140,24 @@ class _Forms:
 
 
 def in_marimo() -> bool:
-    """Returns whether cells run in marimo, which shows the value of a cell's last expression."""
+    """Return whether cells run in marimo, which shows the value of a cell's last expression."""
     marimo = sys.modules.get("marimo")
     return marimo is not None and bool(marimo.running_in_notebook())
 
 
 def thread(target: Callable[[], None], name: str) -> threading.Thread:
-    """A thread whose messages reach the page: marimo takes them from its own kind alone.
+    """Return a thread whose messages reach the page; marimo accepts only its own kind.
 
     Args:
-        target: What it does.
-        name: Its name.
+        target: The function that the thread runs.
+        name: The thread's name.
     """
     kind: type[threading.Thread] = sys.modules["marimo"].Thread if in_marimo() else threading.Thread
     return kind(target=target, name=name, daemon=True)
 
 
 def encoded(data: dict[str, Any]) -> dict[str, Any]:
-    """A bundle as it goes through messages: bytes as base64."""
+    """Return a bundle in the form for messages: bytes as base64."""
     return {
         kind: base64.b64encode(form).decode("ascii") if isinstance(form, bytes) else form
         for kind, form in data.items()
@@ -166,6 +165,6 @@ def encoded(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shell() -> Any:
-    """The shell that runs cells; None outside of IPython."""
+    """Return the shell that runs cells; None outside IPython."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython is not None else None

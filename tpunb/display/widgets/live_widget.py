@@ -1,4 +1,4 @@
-"""The base of all widgets: a live form, a static one, and the way between."""
+"""The base of all widgets: a live form, a static form, and the change between them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Bundle = dict[str, Any]
 
 
 class LiveWidget(anywidget.AnyWidget):
-    """A display that is live where it can be, and static everywhere else.
+    """A display that is live if possible, and static everywhere else.
 
     Attributes:
-        link: Widgets with the same link share a selection: those of a connection.
-        selected: Ids of the replicas that are selected, in any of them.
+        link: Widgets with the same link share a selection: the widgets of a connection.
+        selected: Ids of the replicas that are selected in any of these widgets.
         closed: Whether the widget has ended; its static form remains.
     """
 
@@ -31,7 +31,7 @@ class LiveWidget(anywidget.AnyWidget):
     selected = traitlets.List(traitlets.Int()).tag(sync=True)
     # The static forms that pages write into the notebook's file: see saving.js.
     _static = traitlets.Dict().tag(sync=True)
-    # A widget's module in the front end does not get its model's id otherwise.
+    # Otherwise a widget's module in the front end does not get its model's id.
     _live_id = traitlets.Unicode("").tag(sync=True)
 
     def __init__(self, **state: Any) -> None:
@@ -43,7 +43,7 @@ class LiveWidget(anywidget.AnyWidget):
         super().__init__(model_id=model_id, _live_id=model_id, **state)
 
     def open(self) -> None:
-        """Opens the channel to the front end, if that shows widgets.
+        """Open the channel to the front end, if the front end shows widgets.
 
         Programs that execute notebooks would save the state of every open widget.
         """
@@ -52,43 +52,43 @@ class LiveWidget(anywidget.AnyWidget):
             frontend.widget_opened()
 
     def close(self) -> None:
-        """Ends the widget, and its live displays with it."""
+        """End the widget, and its live displays with it."""
         self.closed = True
         layout = self.layout if self.comm is not None else None
         super().close()
-        if layout is not None:  # a model of its own
+        if layout is not None:  # the layout has a model of its own
             layout.close()
 
     def update(self, value: Any) -> bool:
-        """Shows another value in place, if the widget can.
+        """Show another value in place, if the widget can.
 
         Returns:
-            Whether it does; if not, a new widget is needed.
+            Whether the widget shows the value; if not, a new widget is needed.
         """
         del value
         return False
 
     def release(self) -> None:
-        """Drops the reference to the value; what is displayed stays."""
+        """Drop the reference to the value; the display stays."""
 
     def static_bundle(self) -> Bundle:
-        """The static forms of what the widget shows now, by MIME type."""
+        """Return the static forms of the present display, by MIME type."""
         raise NotImplementedError
 
     def live_bundle(self) -> tuple[Bundle, Bundle]:
-        """The live form with the static ones beside it, and their metadata."""
+        """Return the live form with the static forms beside it, and their metadata."""
         static = self.static_bundle()
-        # It asks for the repr: what is drawn already need not be drawn again.
+        # anywidget asks for the repr: keep the text, so that it need not be drawn again.
         self._plain = str(static["text/plain"])
         try:
             live, metadata = anywidget.AnyWidget._repr_mimebundle_(self) or ({}, {})
         finally:
             self._plain = ""
-        # The mark tells saving.js which outputs are ours.
+        # The mark shows saving.js which outputs are tpunb's.
         return {**live, **static}, {**metadata, "tpunb": {}}
 
     def show(self) -> None:
-        """Shows the widget, alive."""
+        """Show the widget, alive."""
         if frontend.in_marimo():
             sys.modules["marimo"].output.append(self)
             return
@@ -101,31 +101,31 @@ class LiveWidget(anywidget.AnyWidget):
         frontend.publish(*live, display_id=display_id, update=False)
 
     def show_once(self) -> None:
-        """Shows the widget now, and not again where it is the value of the same cell."""
+        """Show the widget now, and not again if it is the value of the same cell."""
         if frontend.in_marimo():
-            return  # which shows that value alive, and is no place for anything before it
+            return  # marimo shows that value alive, and has no place for output before it
         self.show()
         self._shown_in = frontend.execution()
 
     def settle(self) -> None:
-        """Gives the page the static forms as they are now, for the notebook's file.
+        """Give the page the present static forms, for the notebook's file.
 
         The display stays as it is, alive.
         """
         self._static = frontend.encoded(self.static_bundle())
 
     def freeze(self) -> None:
-        """Replaces every live form by the static one.
+        """Replace every live form by the static form.
 
-        It needs neither a kernel nor widgets, and is what a saved notebook should
-        hold. `show` brings the widget back.
+        The static form needs neither a kernel nor widgets, and is the right form for a saved
+        notebook. `show` brings the widget back.
         """
         displays, self._displays = self._displays, []
         for display_id in displays:
             frontend.publish(self.static_bundle(), {}, display_id=display_id, update=True)
 
     def vanish(self) -> None:
-        """Takes every live form away, and ends the widget."""
+        """Remove every live form, and end the widget."""
         displays, self._displays = self._displays, []
         for display_id in displays:
             frontend.clear(display_id)
@@ -141,16 +141,16 @@ class LiveWidget(anywidget.AnyWidget):
 
 
 MOST_IN_A_RUN = 24
-"""Displays of one run of a cell that are live; a loop's others are static."""
+"""The largest number of live displays in a cell's run; a loop's further displays are static."""
 
 _Slot = tuple[str, int]
-"""A cell's id, and the number of the display in a run of it."""
+"""A cell's id, and the number of the display in a run of the cell."""
 
 
 class AutoDisplays:
-    """Keeps the widgets: a cell that is run again gets those that it had.
+    """The widgets of cells: a cell that runs again gets its former widgets.
 
-    So a display is updated in place, and what the user has chosen in it stays.
+    Therefore a display is updated in place, and the user's settings in it stay.
     """
 
     def __init__(self) -> None:
@@ -164,15 +164,15 @@ class AutoDisplays:
         value: Any,
         make: Callable[[], LiveWidget],
     ) -> LiveWidget | None:
-        """The widget for the next display of the cell that runs.
+        """Return the widget for the next display of the running cell.
 
         Args:
             kind: The widget's class.
-            value: What it is to show.
-            make: Makes the widget, if the cell has none of the class there.
+            value: The value to show.
+            make: Makes the widget, if the cell has no widget of this class at this position.
 
         Returns:
-            The widget, or None if the cell's run has as many as it may have.
+            The widget, or None if the cell's run already has the largest number of widgets.
         """
         run = (frontend.cell_id(), frontend.execution())
         if run != self._run:
@@ -188,13 +188,14 @@ class AutoDisplays:
         if former is not None and reusable and former.update(value):
             return former
         if former is not None:
-            # Its display is gone; ipywidgets would keep it, and the value, for ever.
+            # The widget's display is gone; ipywidgets would keep the widget, and the value, for
+            # ever.
             former.close()
         self._widgets[slot] = made = make()
         return made
 
     def close(self) -> None:
-        """Drops the widgets and what they hold; their displays stay as they are."""
+        """Drop the widgets and their values; their displays stay as they are."""
         for widget in self._widgets.values():
             widget.release()
         self._widgets.clear()

@@ -1,4 +1,4 @@
-"""Files for a page: our ES modules as one, style sheets, and columns of numbers as a buffer."""
+"""Files for a page: ES modules joined into one, style sheets, and columns packed in a buffer."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ _EXPORT = re.compile(r"^export (?=(?:async )?function|const|class|let)", re.MULT
 
 @functools.cache
 def es_module(file: str, *scripts: str) -> str:
-    """A module with what it imports from this folder, as one module.
+    """Return a module and its imports from this folder, joined into one module.
 
-    Names are not changed: modules that come together may not declare the same
-    name twice.
+    Names are not changed, so modules that are joined must not declare the same name twice.
 
     Args:
         file: The module's file in this folder.
@@ -34,7 +33,7 @@ def es_module(file: str, *scripts: str) -> str:
 
 
 def _collect(file: str, parts: list[str], seen: set[str]) -> None:
-    """Appends a module's imports, then the module itself, each once."""
+    """Append a module's imports, then the module itself, each once."""
     seen.add(file)
     source = _read(file)
     for found in _IMPORT.finditer(source):
@@ -47,7 +46,7 @@ def _collect(file: str, parts: list[str], seen: set[str]) -> None:
 
 @functools.cache
 def styles(*files: str) -> str:
-    """Style files of this folder, one after the other."""
+    """Return style files of this folder, one after the other."""
     return "\n".join(_read(file) for file in files)
 
 
@@ -60,16 +59,16 @@ _TYPES = {"u": "Uint", "i": "Int", "f": "Float"}
 
 
 def pack(columns: Mapping[str, npt.NDArray[Any]]) -> tuple[dict[str, Any], bytes]:
-    """Packs arrays for `unpack` in `common.js`.
+    """Pack arrays for `unpack` in `common.js`.
 
     Args:
         columns: Arrays by name, of at most 8 bytes an element. 64-bit integers and
-            booleans have no typed array that adds up like numbers: they are sent
+            booleans have no typed array that adds up like numbers, so they are sent
             as float64 and uint8.
 
     Returns:
-        Where each column is, as JSON: name to `[type, offset, length]`; and the
-        buffer, in which each column is aligned.
+        The place of each column, as JSON: name to `[type, offset, length]`; and the
+        buffer, with each column aligned.
     """
     layout: dict[str, Any] = {}
     parts: list[bytes] = []

@@ -3,12 +3,12 @@
 import { button, rootOf } from "./common.js";
 import { saveStatically } from "./saving.js";
 
-/** The number that a row has in a column; -1 for none. */
+/** Return the number that a row has in a column; -1 for none. */
 function valueOf(row, column) {
   return Number(row.cells[column]?.querySelector("[data-value]")?.dataset.value ?? -1);
 }
 
-/** Lets a press on a column's head sort the table by it; another press restores the order. */
+/** Let a press on a column's head sort the table by it; another press restores the order. */
 function makeSortable(table) {
   const [body] = table.tBodies;
   const rows = [...body.rows];
@@ -29,7 +29,7 @@ function makeSortable(table) {
   });
 }
 
-/** Lets a press on a tensor's line lead to the code, in the same program. */
+/** Let a press on a tensor's line lead to the code, in the same program. */
 function leadToCode(cell, page) {
   const number = cell.dataset.line;
   const program = cell.closest("[data-program]") ?? page;

@@ -1,4 +1,4 @@
-"""The live display of compiled programs: the page that is saved, with tables that can be sorted."""
+"""The live display of compiled programs: the saved page, with tables that can be sorted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ProgramsWidget(LiveWidget):
         html: The page.
 
     Raises:
-        TypeError: The value is neither.
+        TypeError: The value is not a program, and not several programs.
     """
 
     _esm = es_module("programs.js")

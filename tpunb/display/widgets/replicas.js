@@ -1,4 +1,4 @@
-// What each replica holds: a tree of the parts, and a panel for each replica.
+// The replicas' values: a tree of the parts, and a panel for each replica.
 
 import { element, groups, onTheme, onWidth, oncePerFrame, rootOf, sameItems, sharedSelection, themeOf, toggle } from "./common.js";
 import { indexText, matrixOf, numberText, readSections, replicaAt } from "./replicas_data.js";
@@ -47,7 +47,7 @@ class ReplicasView {
     this.stops = [onTheme(() => this.draw()), onWidth(this.page, () => this.draw())];
     this.read();
     this.request.cancel();
-    // Not yet on the page there is no width: one column of panels would make it jump.
+    // A root outside the page has no width; a single column of panels would make the page jump.
     if (this.root.clientWidth > 0) this.draw();
   }
 
@@ -70,7 +70,7 @@ class ReplicasView {
     return new Set(this.model.get("selected"));
   }
 
-  /** Rebuilds everything from the model; the focus stays where it was. */
+  /** Rebuild everything from the model; the focus stays on the same control. */
   draw() {
     this.request.cancel();
     const header = this.model.get("header");
@@ -89,7 +89,7 @@ class ReplicasView {
     const { section } = this.settings;
     const { answer, busy } = this.kernel.ask(requestFor(this.settings, header.live));
     const [scene, error] = this.sceneOr(answer);
-    // While the kernel computes, the old panels stay, if they are of the same kind.
+    // While the kernel computes, the old panels stay if they are of the same kind.
     const { number, mode, view } = this.settings;
     const kind = [number, mode, view].join();
     this.stale = !scene && busy && kind === this.kind;
@@ -109,7 +109,7 @@ class ReplicasView {
     if (focused) this.refocus(focused);
   }
 
-  /** What to show, and what is wrong if there is nothing. */
+  /** Return the scene or null, and an error message or an empty text. */
   sceneOr(answer) {
     if (answer?.error) return [null, answer.error];
     if (!this.settings.section.drawable) return [null, ""];
@@ -223,7 +223,7 @@ class ReplicasView {
     this.body.append(element("p", { class: "tpunb-replicas-note" }, text));
   }
 
-  /** The list that the panels stand in; arrow keys move between them. */
+  /** Return the list of the panels; arrow keys move between them. */
   grid(count, columns = 0, width = 0) {
     const grid = element("div", { class: "tpunb-replicas-grid", role: "listbox", "aria-multiselectable": "true",
       "aria-label": "replicas", keydown: (event) => this.keyOnPanels(event) });
@@ -269,7 +269,8 @@ class ReplicasView {
     const lines = mode === "difference" ? [differenceText(panel)] : single ? []
       : narrow ? [`mean ${numberText(mean)}`] : statisticsParts(panel.statistics, panel).flatMap((part) => [element("span", {}, part), " "]);
     const odd = oddText(panel.statistics);
-    // Of a sparse or ragged tensor the numbers are those that are set: how many, of what.
+    // A sparse or ragged tensor shows only the values that are set. The note tells how many, and of
+    // what.
     const note = mode === "values" && view === "numbers" && section.texts[Math.max(0, panel.place)]?.[0];
     return [note ? element("div", { class: "tpunb-replicas-facts" }, note) : null,
       lines.length ? element("div", { class: "tpunb-replicas-facts", title: factsText(panel) }, ...lines) : null,
@@ -287,7 +288,7 @@ class ReplicasView {
     const room = this.room();
     const width = Math.min(room, wanted);
     const most = Math.max(1, Math.min(panels.length, Math.floor((room + 10) / (width + 10))));
-    // As many in each row as it takes, so that the last row is not almost empty.
+    // Choose the columns so that the last row is not almost empty.
     const columns = panels.length > 3 * most ? most : Math.ceil(panels.length / Math.ceil(panels.length / most));
     const grid = this.grid(panels.length, columns, Math.floor(width));
     const first = panels.find((panel) => panel.place === 0);
@@ -421,7 +422,7 @@ class ReplicasView {
     return [title, ...told].filter(Boolean).join("\n") + (mode === "difference" ? "\ndifference" : "");
   }
 
-  /** Shows a text at the pointer, and announces it to screen readers. */
+  /** Show a text at the pointer, and announce it to screen readers. */
   tell(text, event) {
     this.tip.textContent = text;
     this.said.textContent = text.replaceAll("\n", ", ");
@@ -512,7 +513,7 @@ class ReplicasView {
     if (!sameItems(replicas, this.model.get("selected"))) this.selection.select(replicas);
   }
 
-  /** The places of the section's replicas that are selected. */
+  /** Return the places of the section's selected replicas. */
   chosenPlaces() {
     const { section } = this.settings;
     const chosen = this.selected;
@@ -533,13 +534,13 @@ class ReplicasView {
   }
 }
 
-/** The ends of a histogram's axis, below it. */
+/** Return the ends of a histogram's axis, below it. */
 function endsOf([low, high], integral) {
   return element("div", { class: "tpunb-replicas-axis", "aria-hidden": "true" },
     element("span", {}, numberText(low, integral)), element("span", {}, numberText(high, integral)));
 }
 
-/** The width of the longest of some texts, in pixels. */
+/** Return the width of the longest of some texts, in pixels. */
 function widest(texts, font) {
   const context = document.createElement("canvas").getContext("2d");
   context.font = font;
@@ -550,7 +551,7 @@ function headingOf(header) {
   return element("h3", { class: "tpunb-title" }, header.title);
 }
 
-/** A section's title without what the badge beside it says. */
+/** Return a section's title without the words of the badge beside it. */
 function plainTitle(section) {
   return section.title.split(" · ").filter((part) => !/^all \d+ replicas equal$/.test(part)).join(" · ");
 }

@@ -29,7 +29,7 @@ from tpunb.display.widgets.live_widget import Bundle, LiveWidget
 from tpunb.display.widgets.page_data import es_module, pack
 
 MOST_BYTES = 1_500_000
-"""Previews that take more are thinned out."""
+"""The largest size of previews; larger previews are thinned out."""
 
 _EXACT = 2**53
 _STEP = re.compile(
@@ -42,16 +42,16 @@ Header = dict[str, Any]
 
 
 def payload(description: ReplicaValuesDescription) -> tuple[Header, bytes]:
-    """The message that shows a description.
+    """Return the message that shows a description.
 
     Args:
-        description: Of any number of replicas and leaves.
+        description: A description of any number of replicas and leaves.
 
     Returns:
         The header, which is JSON, and the columns that its `layout` describes.
     """
     columns: Columns = {}
-    # The values whose previews are sent: one is enough where all are equal.
+    # The values whose previews are sent: a single value is enough if all are equal.
     shown = [
         section.values[: 1 if section.all_equal else MAX_PREVIEWS]
         for section in description.sections
@@ -72,7 +72,7 @@ def payload(description: ReplicaValuesDescription) -> tuple[Header, bytes]:
 
 
 def view_payload(view: ReplicaView) -> tuple[Header, bytes]:
-    """The answer to a request for a view."""
+    """Return the answer to a request for a view."""
     columns: Columns = {}
     previews = [preview for preview, _ in view.values]
     block = _block(previews, columns, prefix="", thin=_thinning(previews))
@@ -84,7 +84,7 @@ def view_payload(view: ReplicaView) -> tuple[Header, bytes]:
 
 
 def _thinning(previews: Iterable[Preview]) -> int:
-    """Every which element to keep along both axes, so that there are not too many bytes."""
+    """Return the step between kept elements along both axes that limits the bytes."""
     size = sum(len(preview.data) for preview in previews)
     return math.ceil(math.sqrt(size / MOST_BYTES)) if size > MOST_BYTES else 1
 
@@ -99,7 +99,7 @@ def _section(
         block = _block(previews, columns, prefix=prefix, thin=thin)
         sizes = [math.prod(side or 0 for side in value.shape or ()) for value in shown]
         held = [math.prod(preview.shape) for preview in previews]
-        # The previews may hold the elements themselves, or pixels made of them.
+        # The previews may hold the elements themselves, or pixels made from them.
         pixels = any(
             preview.kind == "images" and value.dtype != "uint8"
             for preview, value in zip(previews, shown, strict=True)
@@ -109,7 +109,7 @@ def _section(
         _add_statistics([value.statistics for value in values], columns, prefix=prefix)
     if any(section.differs):
         columns[f"{prefix}differs"] = np.asarray(section.differs, np.uint8)
-    # A path's steps, for a tree; one step where it cannot be told apart.
+    # A path's steps, for a tree; a single step if the path cannot be split.
     steps = _STEP.findall(section.path)
     shapes = _common([list(value.shape) if value.shape is not None else None for value in values])
     return {
@@ -136,16 +136,16 @@ def _section(
 
 
 def _common(items: list[Any]) -> list[Any]:
-    """One item instead of many that are equal."""
+    """Return one item instead of many that are equal."""
     return items[:1] if all(item == items[0] for item in items) else items
 
 
 def _block(previews: Sequence[Preview], columns: Columns, *, prefix: str, thin: int) -> Header:
-    """Describes previews and adds their elements as one column."""
+    """Describe previews and add their elements as one column."""
     arrays, steps = [], []
     for preview in previews:
         strides = [1 if preview.kind == "values" else thin] * len(preview.shape)
-        if preview.kind == "images":  # their number and their channels are kept
+        if preview.kind == "images":  # the number of images and channels is kept
             strides[0] = strides[-1] = 1
         arrays.append(preview.array()[tuple(slice(None, None, stride) for stride in strides)])
         pairs = zip(preview.steps, strides, strict=False)
@@ -168,7 +168,7 @@ def _block(previews: Sequence[Preview], columns: Columns, *, prefix: str, thin: 
         "integral": joined.dtype.kind in "iub",
         "boolean": joined.dtype.kind == "b",
         "whole": not any(preview.sampled for preview in previews) and thin == 1,
-        # Numbers of the front end are exact up to 2**53 only.
+        # JavaScript's numbers are exact only up to 2**53.
         "exact": [str(item) for item in joined.tolist()] if large else [],
     }
 
@@ -176,7 +176,7 @@ def _block(previews: Sequence[Preview], columns: Columns, *, prefix: str, thin: 
 def _add_statistics(
     statistics: Sequence[Statistics | None], columns: Columns, *, prefix: str
 ) -> None:
-    """Adds a column for each of the statistics; of counts only if there are any."""
+    """Add a column for each of the statistics; columns of counts only if there are any."""
     for name in ("minimum", "mean", "maximum", "deviation"):
         # None becomes NaN.
         columns[prefix + name] = np.array(
@@ -189,29 +189,29 @@ def _add_statistics(
 
 
 class ReplicasWidget(LiveWidget):
-    """Shows what each replica holds, a panel for each.
+    """The values of the replicas, with a panel for each.
 
-    A sample of large values is sent to the front end. What needs all elements, such
-    as a difference or a slice, is computed where they are when a view requests it;
-    for that the widget holds the value until it is frozen or closed.
+    The front end gets a sample of large values. A difference, a slice or another view that needs
+    all elements is computed on the elements' device when the page requests it. Therefore the widget
+    holds the value until it is frozen or closed.
 
     Args:
-        value: Whatever `describe_replica_values` takes; or its description, and then
-            there are only samples.
+        value: A value for `describe_replica_values`; or its description, and then
+            the widget has only samples.
         link: Widgets with the same link share their selection.
         **state: Other traits.
 
     Attributes:
-        header: What there is, as JSON.
-        data: Its numbers, packed.
-        section: Which leaf of a structure is shown.
-        view: How: `"numbers"`, `"heat"`, `"histogram"`, `"images"`, `"curves"`,
-            `"table"` or `"text"`; empty for what suits.
-        mode: What of it: `"values"`, `"difference"`, `"mean"`, `"sum"` or `"gather"`.
-        reference: The place of the replica that differences are to.
-        page: Which 64 replicas are shown.
+        header: The description's structure, as JSON.
+        data: The description's numbers, packed.
+        section: The displayed leaf of a structure.
+        view: The view: `"numbers"`, `"heat"`, `"histogram"`, `"images"`, `"curves"`,
+            `"table"` or `"text"`; empty to choose a view automatically.
+        mode: The displayed values: `"values"`, `"difference"`, `"mean"`, `"sum"` or `"gather"`.
+        reference: The position of the replica that is subtracted for differences.
+        page: The number of the displayed page of 64 replicas.
         order: The column that the table is sorted by, with a minus for descending.
-        slices: Places on the first axes; empty for all axes at once.
+        slices: Positions on the first axes; empty for all axes at once.
     """
 
     _esm = es_module("replicas.js")
@@ -234,10 +234,10 @@ class ReplicasWidget(LiveWidget):
         self.on_msg(self._on_request)
 
     def update(self, value: Any) -> bool:
-        """Shows another value in the same place; settings stay where they make sense.
+        """Show another value in the same place; settings that still fit stay.
 
         Args:
-            value: As for the class.
+            value: The same types as for the class.
         """
         before = [part["path"] for part in self.header["sections"]]
         self.description = self._described(value)
@@ -248,22 +248,22 @@ class ReplicasWidget(LiveWidget):
         return True
 
     def static_bundle(self) -> Bundle:
-        """The static forms of the value, by MIME type."""
+        """Return the static forms of the value, by MIME type."""
         return dict(mimebundle(self.description))
 
     def freeze(self) -> None:
-        """Replaces the widget by its static form, and drops the reference to the value."""
+        """Replace the widget by its static form, and drop the reference to the value."""
         super().freeze()
         self.release()
 
     def release(self) -> None:
-        """Drops the reference to the value: from now on there are samples only."""
+        """Drop the reference to the value; from now on the widget has only samples."""
         if self._leaves:
             self._leaves = []
             self.header = {**self.header, "live": False}
 
     def close(self) -> None:
-        """Ends the widget, and drops the reference to the value."""
+        """End the widget, and drop the reference to the value."""
         self._leaves = []
         super().close()
 
@@ -279,7 +279,7 @@ class ReplicasWidget(LiveWidget):
         return {**header, "live": bool(self._leaves)}, data
 
     def _keep_settings(self, before: list[str]) -> None:
-        """Follows the leaf that was shown, and drops places that are no more."""
+        """Follow the displayed leaf, and drop positions that no longer exist."""
         after = [part["path"] for part in self.header["sections"]]
         path = before[self.section] if self.section < len(before) else None
         self.section = after.index(path) if path in after else 0
@@ -291,7 +291,7 @@ class ReplicasWidget(LiveWidget):
         self.selected = [replica for replica in self.selected if replica < max(count, 1)]
 
     def _on_request(self, _widget: Any, content: Any, _buffers: Any) -> None:
-        """Answers a view's request, with the error message if it fails."""
+        """Answer a view's request, with the error message if it fails."""
         if not isinstance(content, dict) or content.get("request") != "view":
             return
         answer = {"answer": content.get("id")}

@@ -1,18 +1,18 @@
-// What the replicas hold, as panels: read from the payload, and computed from it.
+// The replicas' values as panels: read from the payload, and computed from it.
 
 import { groups, unpack, shortNumber } from "./common.js";
 
 export const PAGE = 64;
 export const BINS = 48;
 
-/** The sections of a header, each with the columns of numbers that belong to it. */
+/** Return the sections of a header, each with its own columns of numbers. */
 export function readSections(header, data) {
   const columns = unpack(header.layout, data);
   return header.sections.map((section, number) => ({
     ...section,
     number,
     columns: columnsOf(columns, `${number}.`),
-    // Where there is a picture of every value, and of those of one shape.
+    // `drawable`: every value has a picture. `shape`: the shape if all values have the same.
     drawable: Boolean(section.block.kind),
     shape: section.shapes.length === 1 ? section.shapes[0] : null,
   }));
@@ -23,12 +23,12 @@ export function columnsOf(columns, prefix) {
   return Object.fromEntries(found.map(([name, column]) => [name.slice(prefix.length), column]));
 }
 
-/** The id of the replica at a place of a section. */
+/** Return the id of the replica at a place of a section. */
 export function replicaAt(section, place) {
   return section.ids.length ? section.ids[place] : place;
 }
 
-/** What is known about all elements of the value at a place. */
+/** Return the statistics of all elements of the value at a place. */
 export function statisticsAt(columns, place) {
   const read = (name) => (columns[name] ? columns[name][place] : 0);
   if (!columns.mean) return null;
@@ -38,7 +38,7 @@ export function statisticsAt(columns, place) {
 
 const only = (items, place) => items[items.length === 1 ? 0 : place];
 
-/** The panels of a block of previews; `place` of the first one. */
+/** Return the panels of a block of previews; `first` is the place of the first panel. */
 export function panelsOf(block, columns, { first = 0, shape = null, label = () => "" }) {
   const panels = [];
   const count = block.kind ? previewsIn(block, columns.preview) : 0;
@@ -67,7 +67,7 @@ export function product(sides) {
   return sides.reduce((total, side) => total * side, 1);
 }
 
-/** Minimum, mean and maximum of the finite elements, and how many are not finite. */
+/** Return minimum, mean and maximum of the finite elements, and the counts of other elements. */
 export function statisticsOf(data) {
   const found = { min: NaN, mean: NaN, max: NaN, std: NaN, nans: 0, infs: 0 };
   let [low, high, sum, finite] = [Infinity, -Infinity, 0, 0];
@@ -98,7 +98,7 @@ function computed(panel, data, changes) {
     kind: panel.kind === "images" ? "images" : panel.kind, ...changes };
 }
 
-/** Each panel less another one; zero where both are NaN, or the same infinity. */
+/** Return each panel minus the reference; zero if both are NaN, or the same infinity. */
 export function differences(panels, reference) {
   if (!sameSides([...panels, reference])) throw new Error("The replicas' values have different shapes.");
   return panels.map((panel) => {
@@ -110,7 +110,7 @@ export function differences(panels, reference) {
   });
 }
 
-/** The sum or the mean of panels, of which each may stand for several replicas. */
+/** Return the sum or mean of panels, each of which may represent several replicas. */
 export function reduction(panels, mode, count) {
   if (!sameSides(panels)) throw new Error("The replicas' values have different shapes.");
   const data = new Float64Array(panels[0].data.length);
@@ -125,7 +125,7 @@ export function reductionLabel(mode, count) {
   return `${mode} of ${groups(count)} replicas`;
 }
 
-/** All panels one after the other along the first axis. */
+/** Return all panels one after the other along the first axis. */
 export function gathered(panels, count) {
   const whole = panels.length === 1 && count > 1 ? Array(Math.min(count, PAGE)).fill(panels[0]) : panels;
   const tail = ({ sides }) => String(sides.slice(1));
@@ -152,7 +152,7 @@ function gatheredShape(panels) {
   return [panels.reduce((total, panel) => total + (panel.shape?.[0] ?? 0), 0), ...first.slice(1)];
 }
 
-/** The part of a panel at places on its first axes, if all of its elements are there. */
+/** Return a panel's part at places on its first axes, if all of its elements are there. */
 export function sliced(panel, places) {
   const length = product(panel.shape.slice(places.length));
   let offset = 0;
@@ -170,7 +170,7 @@ export function sliced(panel, places) {
     exact: panel.exact ? panel.exact.slice(offset, offset + length) : null };
 }
 
-/** A panel as rows and columns of numbers; images by their brightness, side by side. */
+/** Return a panel as rows and columns of numbers; images by their brightness, side by side. */
 export function matrixOf(panel) {
   if (panel.kind === "images") return brightness(panel);
   const { sides, data } = panel;
@@ -178,7 +178,7 @@ export function matrixOf(panel) {
   return { rows: columns ? data.length / columns : 0, columns, data };
 }
 
-/** How images are laid out: columns, rows, and the size of one. */
+/** Return the layout of images: columns, rows, and the size of an image. */
 export function tiling({ sides: [count, height, width, channels] }) {
   const across = Math.ceil(Math.sqrt(count));
   const down = Math.ceil(count / across);
@@ -199,7 +199,7 @@ function brightness(panel) {
   return { rows: tiles.rows, columns: tiles.columns, data, tiles };
 }
 
-/** Calls back with each pixel's place on the page and in the data. */
+/** Call back with each pixel's place on the page and in the data. */
 export function eachPixel(tiles, visit) {
   const { count, height, width, channels, across, gap, columns } = tiles;
   for (let image = 0; image < count; image += 1) {
@@ -213,7 +213,7 @@ export function eachPixel(tiles, visit) {
   }
 }
 
-/** Where the element at a row and a column is in the value itself, such as `[3, 14]`. */
+/** Return an element's index in the value itself, such as `[3, 14]`, by its row and column. */
 export function indexText(panel, row, column, prefix = []) {
   const at = (places) => `[${[...prefix, ...places].join(", ")}]`;
   const { kind, shape, steps } = panel;
@@ -231,7 +231,7 @@ export function indexText(panel, row, column, prefix = []) {
   return at(unravelled(row * down * wide + column * across, shape));
 }
 
-/** The last axis that is longer than one, as pictures leave the others out. */
+/** Return the last axis that is longer than one, because pictures leave out the others. */
 function lastLong(shape) {
   const long = shape.filter((side) => side > 1);
   return long.length ? long[long.length - 1] : 1;
@@ -247,7 +247,7 @@ function unravelled(flat, shape) {
   return places;
 }
 
-/** The smallest and the largest finite element of several values. */
+/** Return the smallest and the largest finite element of several values. */
 export function limitsOf(statistics) {
   let [low, high] = [Infinity, -Infinity];
   for (const item of statistics) {
@@ -257,7 +257,7 @@ export function limitsOf(statistics) {
   return low <= high ? [low, high] : [0, 0];
 }
 
-/** How many finite elements lie in each of equal ranges between limits. */
+/** Count the finite elements in each of equal ranges between limits. */
 export function countsOf(data, [low, high]) {
   const counts = new Float64Array(BINS);
   const span = high / 2 - low / 2 || 0.5;
@@ -269,12 +269,12 @@ export function countsOf(data, [low, high]) {
   return counts;
 }
 
-/** Limits that a histogram can have: of some width. */
+/** Return limits for a histogram, which must have some width. */
 export function widened([low, high]) {
   return high > low ? [low, high] : [low - 0.5, high + 0.5];
 }
 
-/** The outliers: places whose mean is far from that of the others. */
+/** Return the outliers: places whose mean is far from the other means. */
 export function oddPlaces(means) {
   const known = [...means].filter(Number.isFinite).sort((one, other) => one - other);
   if (known.length < 3) return new Set();
@@ -283,11 +283,11 @@ export function oddPlaces(means) {
   const spread = spreads[spreads.length >> 1];
   const most = Math.max(5 * spread, 1e-6 * Math.abs(middle), Number.MIN_VALUE);
   const odd = [...means.keys()].filter((at) => !(Math.abs(means[at] - middle) <= most));
-  // Many of them are no outliers.
+  // If there are many, they are not outliers.
   return new Set(odd.length * 4 <= means.length ? odd : []);
 }
 
-/** A number as the static forms write it; integers in full. */
+/** Return a number as the static forms write it, with all digits of integers. */
 export function numberText(value, integral = false) {
   if (integral && Number.isSafeInteger(value)) return String(value);
   if (!Number.isFinite(value) || Math.abs(value) < 1e7) return shortNumber(value);

@@ -11,7 +11,7 @@ const DIVERGING = ["053061", "2065ab", "4393c3", "90c4dd", "d1e5f0", "f7f6f6", "
 export const NAN_COLOUR = "#ff2fa4";
 export const INF_COLOUR = "#ffb000";
 
-/** A colour scale between limits; diverging around zero where both signs occur. */
+/** Return a colour scale between limits; it diverges around zero if both signs occur. */
 export function colourScale(limits, { symmetric = false } = {}) {
   const [low, high] = limits;
   const signed = symmetric || (low < 0 && high > 0);
@@ -21,13 +21,13 @@ export function colourScale(limits, { symmetric = false } = {}) {
   const span = to / 2 - from / 2;
   return {
     signed, from, to, table,
-    /** A value's place in the table. */
+    /** Return a value's place in the table. */
     place: (value) => (span > 0
       ? Math.max(0, Math.min(255, Math.round(((value / 2 - from / 2) / span) * 255))) : 128),
   };
 }
 
-/** 256 colours between some. */
+/** Return 256 colours between some given colours. */
 function tableOf(colours) {
   const stops = colours.map((hex) => [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16)));
   const table = new Uint8ClampedArray(256 * 3);
@@ -42,7 +42,7 @@ function tableOf(colours) {
   return table;
 }
 
-/** A heat map as a canvas of one pixel per element. */
+/** Return a heat map as a canvas of one pixel per element. */
 export function heatPicture(matrix, scale) {
   return pictureOf(matrix, (pixels) => {
     matrix.data.forEach((value, at) => {
@@ -56,7 +56,7 @@ export function heatPicture(matrix, scale) {
   });
 }
 
-/** Images side by side as a canvas of their pixels. */
+/** Return images side by side as a canvas of their pixels. */
 export function imagePicture(panel) {
   const tiles = tiling(panel);
   return pictureOf(tiles, (pixels) => {
@@ -78,7 +78,7 @@ function pictureOf({ rows, columns }, fill) {
   return canvas;
 }
 
-/** Shows a picture of pixels on a panel's canvas, and where the cursor is on it. */
+/** Show a picture of pixels on a panel's canvas, with the cursor's cell. */
 export function paintPicture(canvas, picture, { width, height, cursor, parts = 0, theme }) {
   const context = sized(canvas, width, height);
   context.imageSmoothingEnabled = picture.width > width * 1.5;
@@ -99,7 +99,7 @@ function strokeLine(context, points) {
   context.stroke();
 }
 
-/** A box around a cell in two colours, so that it is seen on any. */
+/** Draw a box around a cell in two colours, so that it is visible on any colour. */
 function markCell(context, picture, width, height, { row, column }) {
   const [across, down] = [width / picture.width, height / picture.height];
   const size = [Math.max(across, 5), Math.max(down, 5)];
@@ -112,7 +112,7 @@ function markCell(context, picture, width, height, { row, column }) {
   }
 }
 
-/** A histogram's bars, on the same axes as those of the other panels. */
+/** Paint a histogram's bars, on the same axes in all panels. */
 export function paintHistogram(canvas, counts, { width, height, most, cursor, theme }) {
   const context = sized(canvas, width, height);
   const base = height - 1;
@@ -130,7 +130,7 @@ export function paintHistogram(canvas, counts, { width, height, most, cursor, th
 export const CURVE_LEFT = 62;
 const CURVE_EDGE = 22;
 
-/** The colours of so many curves: distinct if they are few, else along a scale. */
+/** Return the colours of so many curves: distinct if they are few, else along a scale. */
 export function curveColours(count, dark) {
   if (count <= PALETTE.length) return dark ? PALETTE.map(brighter).slice(0, count) : PALETTE.slice(0, count);
   const table = tableOf(VIRIDIS);
@@ -141,13 +141,13 @@ export function curveColours(count, dark) {
   });
 }
 
-/** A colour that stands out from a dark ground. */
+/** Return a colour that stands out from a dark background. */
 function brighter(hex) {
   const parts = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
   return `rgb(${parts.map((part) => Math.round(part + (255 - part) * 0.38)).join(",")})`;
 }
 
-/** Curves of all panels on one pair of axes. */
+/** Paint the curves of all panels on one pair of axes. */
 export function paintCurves(canvas, panels, { width, height, cursor, chosen, colours, last, theme }) {
   const context = sized(canvas, width, height);
   const [low, high] = limitsOf(panels.map((panel) => panel.statistics));
@@ -199,7 +199,7 @@ function paintAxes(context, { low, high, inner, tall, down, last, theme }) {
   }
 }
 
-/** A line with gaps where elements are not finite. */
+/** Draw a line with gaps where elements are not finite. */
 function strokeCurve(context, data, across, down) {
   let open = false;
   context.beginPath();
@@ -212,7 +212,7 @@ function strokeCurve(context, data, across, down) {
     if (open) context.lineTo(...point);
     else {
       context.moveTo(...point);
-      // A point between two gaps is a line of no length, which is not seen.
+      // A point between two gaps would be an invisible line of no length.
       context.lineTo(point[0] + 0.5, point[1]);
     }
     open = true;
@@ -220,7 +220,7 @@ function strokeCurve(context, data, across, down) {
   context.stroke();
 }
 
-/** The mean of every replica; `chosen` are outlined and `odd` ones coloured. */
+/** Paint the mean of every replica, with `chosen` means outlined and `odd` means coloured. */
 export function paintMeans(canvas, means, { width, height, limits, odd, chosen, cursor, theme }) {
   const context = sized(canvas, width, height);
   const [low, high] = limits;
@@ -246,7 +246,7 @@ export function paintMeans(canvas, means, { width, height, limits, odd, chosen, 
   });
 }
 
-/** The scale's colours from left to right. */
+/** Paint the scale's colours from left to right. */
 export function paintScale(canvas, scale, width, height) {
   const context = sized(canvas, width, height);
   for (let at = 0; at < width; at += 1) {
@@ -256,7 +256,7 @@ export function paintScale(canvas, scale, width, height) {
   }
 }
 
-/** The place on a panel that a pointer is at; null outside of it. */
+/** Return the place on a panel under a pointer; null outside the panel. */
 export function cellAt(panel, x, y, width, height) {
   const { rows, columns } = matrixOf(panel);
   const column = Math.floor((x / width) * columns);

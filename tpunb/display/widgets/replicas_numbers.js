@@ -3,14 +3,14 @@
 import { element } from "./common.js";
 import { product } from "./replicas_data.js";
 
-/** How many columns a panel's numbers are written in. */
+/** Return the number of columns in which a panel's numbers are written. */
 export function tableColumns({ sides, data, rows }) {
   if (rows) return Math.max(1, ...rows) * product(sides.slice(1));
   const columns = sides.length ? sides[sides.length - 1] : 1;
   return sides.length === 1 ? Math.min(8, data.length) : columns;
 }
 
-/** The places at which the rows of a table end: a ragged value has rows of its own. */
+/** Return the places at which a table's rows end; a ragged value has rows of its own. */
 function rowEnds(panel, count) {
   if (panel.rows) {
     let end = 0;

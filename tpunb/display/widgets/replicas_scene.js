@@ -1,4 +1,4 @@
-// What is to be shown: the payload, the user's settings and the kernel's answers together.
+// The scene to show: the payload, the user's settings and the kernel's answers together.
 
 import { groups, unpack } from "./common.js";
 import { BINS, PAGE, countsOf, differences, gathered, limitsOf, panelsOf, product, reduction, reductionLabel, replicaAt, sliced, statisticsAt, widened } from "./replicas_data.js";
@@ -10,7 +10,7 @@ export const REPLICA_MODES = { values: "Values", difference: "Difference", mean:
 
 const MOST_KEPT = 12;
 
-/** The ways in which a section can be shown, the one that suits it best first. */
+/** Return the views that a section can have, the most suitable view first. */
 export function viewsOf(section, mode, slices) {
   if (!section.drawable) return section.columns.mean ? ["text", "table"] : ["text"];
   const kind = section.block.kinds.length === 1 ? section.block.kind : "mixed";
@@ -24,19 +24,19 @@ export function viewsOf(section, mode, slices) {
   return [...new Set([...views, "table"])];
 }
 
-/** The modes that a section has. */
+/** Return the modes that a section has. */
 export function modesOf(section) {
   return section.drawable && section.count > 1 ? Object.keys(REPLICA_MODES) : ["values"];
 }
 
-/** How many first axes can be held at a place: all but what a picture needs. */
+/** Return how many first axes can be held at a place: all axes that a picture does not need. */
 export function sliceable(section) {
   if (!section.drawable || !section.numeric || !section.shape || section.shape.includes(null)) return 0;
   if (section.shape.includes(0)) return 0;
   return Math.max(0, section.shape.length - (section.block.kind === "images" ? 3 : 2));
 }
 
-/** The settings of the user as far as they make sense for what there is. */
+/** Return the user's settings, as far as they fit the sections. */
 export function settingsOf(model, sections) {
   const clamp = (value, count) => (value >= 0 && value < count ? value : 0);
   const number = clamp(model.get("section"), sections.length);
@@ -58,7 +58,7 @@ export function settingsOf(model, sections) {
   };
 }
 
-/** What only the kernel can compute for the settings; null if the page has everything. */
+/** Return a request for a view that only the kernel can compute; null if the page can. */
 export function requestFor(settings, live) {
   const { section, mode, slices, view, page, reference } = settings;
   if (!live || !section.numeric || view === "table" || view === "text") return null;
@@ -75,8 +75,8 @@ export function requestFor(settings, live) {
 }
 
 /**
- * The panels to draw for the settings, from an answer where there is one, else from
- * the samples; null if neither will do. Throws an Error that says what is wrong.
+ * Return the panels to draw for the settings, from an answer if there is any, else from the
+ * samples; null if neither is enough. Throws an Error that explains a failure.
  */
 export function sceneFor(settings, answer) {
   const { section, mode, page } = settings;
@@ -117,7 +117,7 @@ function labelAt(section, place, mode) {
   return `replica ${replicaAt(section, place)}`;
 }
 
-/** The ends of the one colour scale: of all replicas, also those on other pages. */
+/** Return the ends of the common colour scale of all replicas, also on other pages. */
 function limitsFor(panels, { section, mode, slices, view }) {
   const everywhere = mode === "values" && !slices.length && section.columns.mean && section.block.kind !== "images";
   const count = everywhere ? section.count : 0;
@@ -145,12 +145,12 @@ function countsFor(panels, { view, section, mode }, answer) {
 }
 
 /**
- * Asks the kernel for views, one at a time, and keeps the last answers.
- * `onAnswer` is called when there is something new to show.
+ * Request views from the kernel, one at a time, and keep the last answers. `onAnswer` is called
+ * when there is something new to show.
  */
 export function kernelViews(model, onAnswer) {
   const answers = new Map();
-  // Other views of this model get the answers too, so each starts at a random id.
+  // Other views of this model get the answers too, so each view starts at a random id.
   let last = Math.floor(Math.random() * 2 ** 40);
   let pending = null;
   const hear = (content, buffers) => {
@@ -162,7 +162,7 @@ export function kernelViews(model, onAnswer) {
   };
   model.on("msg:custom", hear);
   return {
-    /** The answer to a request, which is sent if it has not been. */
+    /** Return the answer to a request; send the request if that has not happened yet. */
     ask(request) {
       if (!request) {
         pending = null;

@@ -9,7 +9,7 @@ const STRIP_HEIGHT = 46;
 const STRIP_LEFT = 62;
 const STRIP_EDGE = 6;
 
-/** Whether the means show more than the panels do. */
+/** Return whether the means show more than the panels do. */
 export function hasStrip({ section, mode, view, slices }) {
   const told = view === "numbers" && section.block.kind === "values" && section.count <= 16;
   const reduces = mode === "mean" || mode === "sum";

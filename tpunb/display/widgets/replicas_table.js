@@ -4,8 +4,8 @@ import { element } from "./common.js";
 import { numberText, replicaAt, statisticsAt } from "./replicas_data.js";
 
 /**
- * The table and its rows. `order` is a column's name, with a minus for descending;
- * `onOrder` and `onSelect(place, more)` are called on clicks.
+ * Return the table and its rows. `order` is a column's name, with a minus for descending; `onOrder`
+ * and `onSelect(place, more)` are called on clicks.
  */
 export function statisticsTable(section, { order, onOrder, onSelect }) {
   const columns = columnsFor(section);
@@ -20,7 +20,7 @@ export function statisticsTable(section, { order, onOrder, onSelect }) {
   return { node: element("div", { class: "tpunb-replicas-tablebox", tabindex: 0, role: "group", "aria-label": "statistics of all replicas" }, table), rows };
 }
 
-/** What is unknown comes last, whichever way. */
+/** Compare two values; an unknown value comes last in both orders. */
 function compared(one, other, descending) {
   if (typeof one === "string") return descending ? other.localeCompare(one) : one.localeCompare(other);
   if (Number.isNaN(one) || Number.isNaN(other)) return Number.isNaN(one) - Number.isNaN(other);
@@ -45,7 +45,7 @@ function columnsFor(section) {
   }
   if (columns.differs) {
     const some = columns.differs.reduce((total, one) => total + one, 0);
-    // Mark the rarer case only.
+    // Mark only the rarer case.
     const rarely = some <= columns.differs.length / 2;
     found.push({ name: "differs", title: `like replica ${replicaAt(section, 0)}`, key: (place) => columns.differs[place],
       text: (differs) => (differs ? "differs" : "equal"), odd: (differs) => rarely && differs });

@@ -1,4 +1,4 @@
-// Texts about panels: on them, at the pointer, for screen readers.
+// Texts about panels: on panels, at the pointer, for screen readers.
 
 import { groups } from "./common.js";
 import { matrixOf, numberText } from "./replicas_data.js";
@@ -46,7 +46,7 @@ export function valueText(panel, row, column, view) {
   return elementText(matrix.data[row * matrix.columns + column], panel);
 }
 
-/** An element; one that stands alone has room for all digits of 32 bits. */
+/** Return an element as text; a single element has room for all digits of 32 bits. */
 export function elementText(value, { integral, boolean = false }, alone = false) {
   if (boolean) return value ? "True" : "False";
   const size = Math.abs(value);
@@ -54,7 +54,7 @@ export function elementText(value, { integral, boolean = false }, alone = false)
   return numberText(value, integral);
 }
 
-/** A pixel's channels. */
+/** Return the text of a pixel's channels. */
 function pixelText(panel, { tiles }, row, column) {
   const [down, across] = [row % (tiles.height + tiles.gap), column % (tiles.width + tiles.gap)];
   const image = Math.floor(row / (tiles.height + tiles.gap)) * tiles.across + Math.floor(column / (tiles.width + tiles.gap));

@@ -1,10 +1,10 @@
-// The controls: what of the values is shown, and how.
+// The controls, which choose the values to show and the view.
 
 import { button, choice, element, groups, slider, toggle } from "./common.js";
 import { PAGE, replicaAt } from "./replicas_data.js";
 import { REPLICA_MODES, VIEWS } from "./replicas_scene.js";
 
-/** The controls for what the settings allow; `set(trait, value)` is called on changes. */
+/** Return the controls that the settings allow; `set(trait, value)` is called on changes. */
 export function toolbarOf(settings, set) {
   const { section, modes, views, mode, view, pages, page, depth } = settings;
   const bar = element("div", { class: "tpunb-toolbar" });
@@ -22,7 +22,7 @@ function groupOf(set, trait, label, names, texts, chosen) {
   const group = element("span", { class: "tpunb-group", role: "group", "aria-label": label });
   for (const name of names) {
     const node = toggle(texts[name], texts[name], name === chosen, () => {
-      // One of them is always on, also when it is pressed again.
+      // One of the buttons is always on, also when it is pressed again.
       node.set(true);
       set(trait, name);
     });

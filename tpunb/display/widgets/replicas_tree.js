@@ -3,8 +3,8 @@
 import { element } from "./common.js";
 
 /**
- * The tree of the sections, of which `current` is shown. `folded` keeps the paths that
- * are folded; `onChoose(number)` is called on clicks; `omitted` parts are left out.
+ * Return the tree of the sections, with `current` marked. `folded` keeps the paths that are folded;
+ * `onChoose(number)` is called on clicks; `omitted` parts are left out.
  */
 export function partsTree(sections, { current, folded, omitted, onChoose }) {
   if (sections.length < 2) return null;
@@ -47,7 +47,7 @@ function leafOf(section, name, { current, onChoose }) {
   element("span", { class: "tpunb-replicas-mark", title: meaning }, mark));
 }
 
-/** The leaves as a tree along their paths. */
+/** Return the leaves as a tree along their paths. */
 function treeOf(sections) {
   const top = { name: "", path: "", children: new Map(), section: null };
   for (const section of sections) {
@@ -65,7 +65,7 @@ function treeOf(sections) {
   return top;
 }
 
-/** `['loss']` and `.loss` as `loss`. */
+/** Return `['loss']` and `.loss` as `loss`. */
 function stepName(step) {
   const found = /^\[(['"])(.*)\1\]$|^\.(.*)$/su.exec(step);
   return found ? (found[2] ?? found[3]) : step;

@@ -1,21 +1,22 @@
-// What JupyterLab and Notebook 7 write into the notebook's file.
+// The notebook file that JupyterLab and Notebook 7 write.
 //
-// A saved notebook outlives its kernel, and a live view without one is an error message in the
-// place of the picture beside it. So the file gets our displays' static forms, and the reference
-// to the live form goes into the output's metadata, from where a page that is opened while the
-// kernel still runs takes it back. What has changed since it was shown, as curves that have grown,
-// has its last static forms in the model. Other front ends have no such notebook model: nothing happens.
+// A saved notebook outlives its kernel. A live view without a kernel shows an error message instead
+// of the picture beside it. Therefore the file gets the static forms of tpunb's displays. The
+// reference to the live form goes into the output's metadata. A page that is opened while the
+// kernel still runs takes the live form from there. If a display has changed since it was shown,
+// for example curves that have grown, the model has its last static forms. Other front ends have no
+// such notebook model, so nothing happens there.
 //
-// Where people share a notebook, its outputs come by another way than the messages of widgets, and
-// a display can be there before its model: JupyterLab then shows an error message for good. Once
-// the model is there, such a display is drawn again.
+// If people share a notebook, its outputs come by another way than the messages of widgets, and a
+// display can come before its model. JupyterLab then shows an error message for good. Once the
+// model has come, such a display is drawn again.
 
 const VIEW = "application/vnd.jupyter.widget-view+json";
 const MARK = "tpunb";
 const MODELS = Symbol.for("tpunb.models");
 const TIME_TO_DRAW = 1000; // milliseconds from a model to the first view of it
 
-/** Makes the page's notebook save static forms, and brings this model's displays back to life. */
+/** Make the page's notebook save static forms, and bring this model's displays back to life. */
 export function saveStatically(model) {
   const notebook = model.widget_manager?.context?.model;
   if (typeof notebook?.toJSON !== "function" || !notebook.cells) return;
@@ -27,11 +28,11 @@ export function saveStatically(model) {
   const id = model.get("_live_id");
   notebook[MODELS].set(id, model);
   revive(notebook, id);
-  // Not waited for: the model is there for others when this function has ended.
+  // Do not wait: others get the model only when this function has ended.
   drawAgain(notebook, id, model.widget_manager).catch(() => {});
 }
 
-/** A notebook whose outputs of ours have their live form in the metadata only. */
+/** Return a notebook whose tpunb outputs have their live form only in the metadata. */
 function withoutViews(content, models) {
   for (const cell of content.cells ?? []) {
     if (cell.outputs) cell.outputs = cell.outputs.flatMap((output) => savedForm(output, models));
@@ -39,11 +40,11 @@ function withoutViews(content, models) {
   return content;
 }
 
-/** What the file gets of an output: as a list, for of some it gets nothing. */
+/** Return the file's form of an output, as a list, because the file omits some outputs. */
 function savedForm(output, models) {
   const { [MARK]: ours, ...metadata } = output.metadata ?? {};
   if (!ours) return [output];
-  // What is only for the person who is there: times, for example.
+  // An output only for a person who watches, such as times, has a form of its own for the file.
   if ("file" in ours) return ours.file ? [{ ...output, data: ours.file, metadata }] : [];
   const { [VIEW]: view, ...data } = output.data ?? {};
   if (!view) return [output];
@@ -51,7 +52,7 @@ function savedForm(output, models) {
   return [{ ...output, data: { ...data, ...last }, metadata: { ...metadata, [MARK]: { view } } }];
 }
 
-/** Puts the live form back where a saved output remembers it. */
+/** Put the live form back if a saved output remembers it. */
 function revive(notebook, id) {
   for (const output of outputsOf(notebook)) {
     const view = output.metadata?.[MARK]?.view;
@@ -59,7 +60,7 @@ function revive(notebook, id) {
   }
 }
 
-/** Draws displays again that came before their model: it has no view of any. */
+/** Redraw displays that came before their model, if the model has no views. */
 async function drawAgain(notebook, id, manager) {
   const { views } = await manager.get_model(id);
   await new Promise((done) => setTimeout(done, TIME_TO_DRAW));
@@ -67,7 +68,7 @@ async function drawAgain(notebook, id, manager) {
   for (const output of outputsOf(notebook)) {
     const { [VIEW]: view, ...data } = output.data;
     if (view?.model_id !== id || !output.metadata?.[MARK]) continue;
-    // What does not change is not drawn: the static form stands there in between.
+    // An unchanged output would not be drawn, so set the static form in between.
     output.setData({ data, metadata: output.metadata });
     show(output, view);
   }

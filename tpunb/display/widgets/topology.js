@@ -1,4 +1,4 @@
-// The live topology: the drawing of topology_svg.py, and on it what is pointed at and selected.
+// The live topology: the drawing of topology_svg.py, with marks at the pointer and selection.
 
 import { button, choice, element, memoryText, oncePerFrame, rootOf, sharedSelection, slider, unpack } from "./common.js";
 import { saveStatically } from "./saving.js";
@@ -9,7 +9,7 @@ const PLANE_HEIGHT = 480;
 const STEPS = { ArrowLeft: [-1, 0, 0], ArrowRight: [1, 0, 0], ArrowUp: [0, -1, 0], ArrowDown: [0, 1, 0],
   PageUp: [0, 0, -1], PageDown: [0, 0, 1] };
 
-/** One view of the model; what the user has set is the model's. */
+/** One view of the model; the model holds the user's settings. */
 class TopologyView {
   constructor(model, el) {
     this.model = model;
@@ -17,7 +17,7 @@ class TopologyView {
     this.title = element("h3", { class: "tpunb-title" });
     this.facts = element("div", { class: "tpunb-facts" });
     this.tools = element("div", { class: "tpunb-toolbar" });
-    // Else JupyterLab takes the keys for commands: Enter would edit the cell.
+    // Otherwise JupyterLab takes the keys for commands: Enter would edit the cell.
     this.mesh = element("div", { tabindex: "0", role: "application", class: "tpunb-mesh",
       "data-lm-suppress-shortcuts": "true" });
     this.tip = element("div", { class: "tpunb-tip", hidden: true });
@@ -32,7 +32,7 @@ class TopologyView {
     this.build();
   }
 
-  /** Listens to the model and the drawing; returns functions that stop it. */
+  /** Listen to the model and the drawing; return functions that stop this. */
   listen() {
     const { model, mesh } = this;
     const heard = [
@@ -46,12 +46,12 @@ class TopologyView {
       keydown: (event) => this.key(event), blur: () => { this.focus = -1; this.tell(); }, dblclick: () => this.set("zoom", 1),
     };
     for (const [name, callback] of Object.entries(events)) mesh.addEventListener(name, callback);
-    // Scrolling stays the page's: only with a key held it zooms.
+    // The wheel scrolls the page, and zooms only while a key is held.
     mesh.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     return heard.map(([name, callback]) => () => model.off(name, callback));
   }
 
-  // -- What is shown
+  // -- The displayed part
 
   get plane() {
     const plane = this.model.get("plane");
@@ -67,7 +67,7 @@ class TopologyView {
     return this.hover >= 0 ? this.hover : this.focus;
   }
 
-  /** The part of the drawing that is shown: left, top, width and height. */
+  /** Return the displayed part of the drawing: left, top, width and height. */
   get box() {
     return this.plane < 0 ? [0, 0, ...this.header.page] : this.header.planes[this.plane];
   }
@@ -77,14 +77,14 @@ class TopologyView {
     this.model.save_changes();
   }
 
-  /** Takes a description from the model. */
+  /** Take a description from the model. */
   build() {
     const header = this.header = this.model.get("header");
     this.columns = unpack(header.columns, this.model.get("cores"));
     this.count = this.columns.place.length;
     this.at = new Map(Array.from(this.columns.place, (place, core) => [place, core]));
     this.memory = { state: "", error: "" };
-    // A choice that is no colouring yet: the kernel tells it when it is chosen.
+    // "memory" is a choice without a colouring; the kernel sends the colouring on request.
     this.colours = [...header.colours, ...(header.memory ? [{ name: "memory", label: "memory" }] : [])];
     this.hover = this.focus = -1;
     this.title.textContent = header.name;
@@ -97,7 +97,7 @@ class TopologyView {
       + "Page Up and Page Down along z; Enter selects a core's replica, with Shift one more; Escape clears; plus and minus zoom.");
     this.svg = document.importNode(new DOMParser().parseFromString(this.model.get("drawing"), "image/svg+xml").documentElement, true);
     this.svg.setAttribute("aria-hidden", "true");
-    // Else its height would follow these, and not the part that is shown.
+    // Otherwise its height would follow these attributes, and not the displayed part.
     for (const side of ["width", "height"]) this.svg.removeAttribute(side);
     this.marks = document.createElementNS(SVG, "g");
     this.svg.append(this.marks);
@@ -106,7 +106,7 @@ class TopologyView {
     this.settle();
   }
 
-  /** Makes the controls that this topology needs. */
+  /** Make the controls that this topology needs. */
   equip() {
     const { length } = this.header.planes;
     this.planes = slider("z", { min: -1, max: length - 1, value: this.plane, show: (z) => (z < 0 ? "all" : String(z)) },
@@ -118,7 +118,7 @@ class TopologyView {
       element("span", { class: "tpunb-group", role: "group", "aria-label": "Zoom" }, ...this.zooms));
   }
 
-  /** Follows the settings that the model has. */
+  /** Follow the settings of the model. */
   settle() {
     const zoom = this.model.get("zoom");
     this.planes.set(this.plane);
@@ -128,7 +128,7 @@ class TopologyView {
     const attributes = { colour: this.colour, plane: this.plane < 0 ? "all" : this.plane, zoom: zoom.toFixed(2) };
     for (const [name, value] of Object.entries(attributes)) this.root.setAttribute(`data-${name}`, value);
     const [, , boxWidth, boxHeight] = this.box;
-    // A plane alone is larger.
+    // A single plane is larger.
     const width = boxWidth * (this.plane < 0 ? 1 : Math.max(1, Math.min(this.header.page[0] / boxWidth, PLANE_HEIGHT / boxHeight)));
     this.svg.setAttribute("viewBox", this.box.join(" "));
     this.svg.style.width = zoom > 1 ? `calc(${zoom} * min(100%, ${width}px))` : `${width}px`;
@@ -138,7 +138,7 @@ class TopologyView {
     this.tell();
   }
 
-  /** Draws the cores in the colours that are chosen, and says what these are. */
+  /** Draw the cores in the chosen colours, and explain the colours. */
   recolour() {
     const { colour, columns, memory } = this;
     const known = colour === "memory" ? memory.colouring : this.colours.find(({ name }) => name === colour);
@@ -172,7 +172,7 @@ class TopologyView {
     this.root.setAttribute("data-memory", memory.state);
   }
 
-  /** Asks the kernel without waiting: it may be busy. */
+  /** Send a request to the kernel without waiting, because the kernel may be busy. */
   ask() {
     this.memory.state = "waiting";
     this.recolour();
@@ -190,7 +190,7 @@ class TopologyView {
     this.tell();
   }
 
-  // -- What is selected and pointed at
+  // -- Selection and pointer
 
   replicaOf(core) {
     return this.columns.replica ? this.columns.replica[core] : core;
@@ -219,7 +219,7 @@ class TopologyView {
     return `M${x} ${y}h${width}v${height}h${-width}z`;
   }
 
-  /** Fades what is not selected, and frames the core that is pointed at. */
+  /** Fade cores that are not selected, and frame the core under the pointer. */
   mark() {
     const known = this.header.replicas || this.count;
     const selected = this.selected = new Set(this.model.get("selected").filter((replica) => replica >= 0 && replica < known));
@@ -238,7 +238,7 @@ class TopologyView {
     this.clear.textContent = selected.size === 1 ? `Deselect ${word} ${[...selected][0]}` : `Deselect ${selected.size} ${word}s`;
   }
 
-  /** The pixels of the page for one of the drawing. */
+  /** Return the number of the page's pixels for a pixel of the drawing. */
   get scale() {
     return this.svg.getBoundingClientRect().width / this.box[2];
   }
@@ -268,14 +268,14 @@ class TopologyView {
     }
   }
 
-  /** Points at a core; -1 at none. */
+  /** Point at a core; -1 for no core. */
   point(core) {
     if (core === this.hover) return;
     this.hover = core;
     this.tell();
   }
 
-  /** Shows and announces the core that is pointed at or has the focus. */
+  /** Show and announce the core that is under the pointer or has the focus. */
   tell() {
     const { active, tip } = this;
     this.root.setAttribute("data-hover", active < 0 ? "" : active);
@@ -305,7 +305,7 @@ class TopologyView {
     return lines;
   }
 
-  /** Puts the tip beside a core, inside of the widget. */
+  /** Put the tip beside a core, inside the widget. */
   placeTip(core) {
     const { tip, root, scale, mesh } = this;
     const outer = root.getBoundingClientRect();
@@ -325,7 +325,7 @@ class TopologyView {
     this.choose(this.coreAt(event), event.shiftKey || event.ctrlKey || event.metaKey);
   }
 
-  /** Selects a core's replica, alone or with others; again takes it back. */
+  /** Select a core's replica, alone or with others; a second call removes it. */
   choose(core, more) {
     const replica = core < 0 ? -1 : this.replicaOf(core);
     if (replica < 0) {
@@ -340,7 +340,7 @@ class TopologyView {
 
   // -- Zoom and keyboard
 
-  /** Zooms around a point of the drawing's window, by default its middle. */
+  /** Zoom around a point of the drawing's window, by default its middle. */
   zoomBy(factor, at = [this.mesh.clientWidth / 2, this.mesh.clientHeight / 2]) {
     const { mesh } = this;
     const before = this.svg.getBoundingClientRect().width;
@@ -362,7 +362,7 @@ class TopologyView {
     const actions = { Enter: () => this.choose(this.active, event.shiftKey), " ": () => this.choose(this.active, event.shiftKey),
       Escape: () => this.leave(), "+": () => this.zoomBy(1.5), "=": () => this.zoomBy(1.5), "-": () => this.zoomBy(1 / 1.5),
       0: () => this.set("zoom", 1), Home: () => this.focusOn(0), End: () => this.focusOn(this.count - 1) };
-    // With Shift, arrows scroll a drawing that is zoomed.
+    // With Shift, arrows scroll a zoomed drawing.
     if (event.ctrlKey || event.metaKey || event.altKey || (step && event.shiftKey) || (!step && !actions[event.key])) return;
     event.preventDefault();
     event.stopPropagation();
@@ -370,12 +370,12 @@ class TopologyView {
     else this.focusOn(this.next(this.active < 0 ? this.first : this.active, step));
   }
 
-  /** The core that the keyboard starts from. */
+  /** Return the core that the keyboard starts from. */
   get first() {
     return Math.max(0, this.coreAtPlace([0, 0, Math.max(0, this.plane), 0]));
   }
 
-  /** The next core along an axis, over places where there is none; the same at the end. */
+  /** Return the next core along an axis, across gaps; at the end, return the same core. */
   next(core, [right, down, back]) {
     const { mesh, cores_per_chip: perChip } = this.header;
     let [x, y, z, slot] = this.placeOf(core);
@@ -393,7 +393,7 @@ class TopologyView {
     return core;
   }
 
-  /** Moves the focus to a core, and scrolls the drawing so that it can be seen. */
+  /** Move the focus to a core, and scroll the drawing until the core is visible. */
   focusOn(core) {
     this.hover = -1;
     this.focus = core;
@@ -404,7 +404,7 @@ class TopologyView {
     this.placeTip(core);
   }
 
-  /** Clears the selection first, then the focus. */
+  /** Clear the selection first, then the focus. */
   leave() {
     if (this.selected.size) this.shared.select([]);
     else {
@@ -414,7 +414,7 @@ class TopologyView {
   }
 }
 
-/** An element of SVG. */
+/** Return an SVG element. */
 function drawn(tag, attributes) {
   const node = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);

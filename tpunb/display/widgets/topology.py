@@ -30,8 +30,8 @@ Memory = Callable[[], Sequence[int]]
 class TopologyWidget(LiveWidget):
     """Chips on their mesh, cores in chips, hosts by colour; cores can be selected.
 
-    Without a device assignment, core `k` stands for replica `k` in a selection, as
-    every core is a replica of its own then.
+    Without a device assignment, core `k` means replica `k` in a selection, because every core is
+    then a replica of its own.
 
     Args:
         value: A description, a TPU type such as `"v4-32"` or an `Accelerator`,
@@ -42,15 +42,15 @@ class TopologyWidget(LiveWidget):
         **state: First values of the attributes below.
 
     Attributes:
-        colour: What colours stand for: `"host"`, `"replica"`, `"logical"` devices,
-            `"memory"` of variables, or what a compiled `"program"` needs.
-        plane: The z of the plane to look at; -1 for all of them.
-        zoom: How many times larger the drawing is than fits, 1 to 40.
+        colour: The property that the colours show: `"host"`, `"replica"`, `"logical"` devices,
+            `"memory"` of variables, or the memory that a compiled `"program"` needs.
+        plane: The z of the displayed plane; -1 for all planes.
+        zoom: The size of the drawing, as a multiple of the size that fits, 1 to 40.
 
     Raises:
         TypeError: The value has no topology, or `memory` cannot be called.
-        AcceleratorTypeError: There is no such TPU type.
-        ValueError: A description whose cores do not fit on its mesh.
+        AcceleratorTypeError: The TPU type does not exist.
+        ValueError: The cores of a description do not fit on its mesh.
     """
 
     _esm = es_module("topology.js")
@@ -80,7 +80,7 @@ class TopologyWidget(LiveWidget):
 
     @property
     def description(self) -> TopologyDescription:
-        """The description that is shown; it can be set to anything that can be described."""
+        """The displayed description; it can be set to anything that can be described."""
         return self._description
 
     @description.setter
@@ -99,20 +99,20 @@ class TopologyWidget(LiveWidget):
                 self.plane, self.zoom = -1, 1.0
 
     def update(self, value: Any) -> bool:
-        """Shows another topology in place; settings stay where they make sense."""
+        """Show another topology in place; settings that still fit stay."""
         self.description = value
         return True
 
     def static_bundle(self) -> dict[str, Any]:
-        """The topology as text and as a picture in HTML."""
+        """Return the topology as text and as a picture in HTML."""
         return dict(mimebundle(self._description))
 
     def _variables(self) -> Sequence[int]:
-        """The memory of the connection's variables on each core."""
+        """Return the memory of the connection's variables on each core."""
         return memory_per_core(self._strategy, self._description)
 
     def _on_request(self, _: Any, content: Any, buffers: Any) -> None:
-        """Answers a view that requests what variables hold."""
+        """Answer a view that requests the memory of variables."""
         del buffers
         if self._memory is None or content != {"request": "memory"}:
             return
@@ -129,7 +129,7 @@ class TopologyWidget(LiveWidget):
 
 
 def _described(value: Any) -> TopologyDescription:
-    """The description of anything that has a topology."""
+    """Return the description of anything that has a topology."""
     if isinstance(value, TopologyDescription):
         return value
     if isinstance(value, str | int):
@@ -157,7 +157,7 @@ def _payload(
     """Return words and sizes as JSON, the cores' properties as one buffer, and the drawing.
 
     Args:
-        description: What to show.
+        description: The topology to show.
         connected: Whether there is a strategy, which runs a replica on every core
             unless there is a device assignment.
     """
@@ -198,9 +198,9 @@ def _words(colouring: Colouring) -> dict[str, Any]:
 def _columns(
     description: TopologyDescription, drawing: TopologyDrawing, colours: Sequence[Colouring]
 ) -> dict[str, npt.NDArray[Any]]:
-    """The cores' properties, in as few bytes as they take.
+    """Return the cores' properties, in as few bytes as possible.
 
-    A core's place is one number: `((z * height + y) * width + x) * cores + core`.
+    A core's position is a single number: `((z * height + y) * width + x) * cores + core`.
     """
     width, height, _ = description.mesh
     x, y, z, core = np.asarray(description.coordinates, np.int64).T
@@ -224,10 +224,10 @@ def _small(column: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _check(description: TopologyDescription) -> None:
-    """Rejects a description that no page could draw.
+    """Reject a description that no page could draw.
 
     Raises:
-        ValueError: Its columns differ in length, or a core is not on the mesh.
+        ValueError: The columns differ in length, or a core is not on the mesh.
     """
     count = description.num_cores
     of_cores = (description.hosts, description.ordinals)

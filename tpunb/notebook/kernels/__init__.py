@@ -1,3 +1,3 @@
 """Jupyter kernels in which TensorFlow's names answer for a virtual TPU."""
 
-# Nothing is imported here: every start of such a kernel imports this.
+# Import nothing here, because every start of such a kernel imports this package.

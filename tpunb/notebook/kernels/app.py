@@ -1,8 +1,8 @@
 """An ordinary IPython kernel that has a virtual TPU.
 
-TensorFlow is not imported here. Once a cell imports it, its names answer for the
-virtual TPU; if that cannot be, the import fails: a notebook that was meant for a
-TPU never goes on without one.
+TensorFlow is not imported here. When a cell imports TensorFlow, its names answer for the virtual
+TPU. If that is not possible, the import fails, so that a notebook for a TPU never continues without
+a TPU.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _VARIABLE = "TPUNB_TPU"
 
 
 def main() -> None:
-    """Starts the kernel with the process's arguments."""
+    """Start the kernel with the process's arguments."""
     sys.argv[1:] = prepare(sys.argv[1:], os.environ)
     _application().launch_instance()
 
 
 def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> list[str]:
-    """Sees to it that importing TensorFlow brings a virtual TPU.
+    """Prepare the process so that the import of TensorFlow brings a virtual TPU.
 
     Args:
-        arguments: The kernel's arguments; `--tpu=TYPE` says which TPU, unless
+        arguments: The kernel's arguments; `--tpu=TYPE` chooses the TPU, unless
             `TPUNB_TPU` does.
-        environment: The process's environment variables, which are completed.
+        environment: The process's environment variables; missing ones are added.
 
     Returns:
-        The arguments that are ipykernel's.
+        The arguments for ipykernel.
     """
     types = [text.removeprefix(_OPTION) for text in arguments if text.startswith(_OPTION)]
     tpu = environment.get(_VARIABLE, "").strip() or "".join(types[-1:])
-    # What TensorFlow says about GPUs that are not there would be in every notebook.
+    # Otherwise every notebook would show TensorFlow's messages about missing GPUs.
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # For %tpu_connect without arguments, and for processes that a cell starts.
     environment[_VARIABLE] = tpu
@@ -58,7 +58,7 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
 
 
 def _application() -> Any:
-    """The application of ipykernel, with a look at every cell that has run."""
+    """Return ipykernel's application, with a check of every cell that has run."""
     from ipykernel.kernelapp import IPKernelApp
 
     class TpuKernelApp(IPKernelApp):
@@ -74,15 +74,15 @@ def _application() -> Any:
 
 
 def watch(shell: Any) -> None:
-    """Fails each cell in which a notebook does not get its virtual TPU, whatever it makes of it.
+    """Fail each cell that does not get its virtual TPU, even if the cell catches the error.
 
-    Many notebooks look for a TPU in a `try` and go on on the CPU without one. Here
-    they were started for the TPU: its error is the cell's.
+    Many notebooks look for a TPU in a `try` and continue on the CPU without a TPU. In this kernel
+    they were started for the TPU, so the TPU's error is the cell's error.
     """
     shown: list[BaseException] = []
 
     def look(result: Any) -> None:
-        # The error because of which TensorFlow's names do not answer for the virtual TPU.
+        # This error keeps TensorFlow's names from answering for the virtual TPU.
         state = sys.modules.get("tpunb.virtual.installation")
         failure = getattr(state, "failure", None)
         error = None if failure is None else failure()
@@ -111,10 +111,10 @@ def _install(tpu: str) -> None:
 
 
 class Gate(QuietImport):
-    """If TensorFlow comes without its virtual TPU, it does not come, also not at a second try.
+    """An import hook that refuses TensorFlow without a virtual TPU, also at a second attempt.
 
     Attributes:
-        error: Why there is no virtual TPU; None as long as nothing speaks against.
+        error: The reason why the virtual TPU is missing; None so far.
     """
 
     def __init__(self) -> None:
@@ -127,13 +127,13 @@ class Gate(QuietImport):
         path: Sequence[str] | None,
         target: types.ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """TensorFlow's spec as the other finders give it; the `error` is raised if there is one."""
+        """Return TensorFlow's spec from the other finders, or raise the stored `error`."""
         if fullname == "tensorflow" and self.error is not None:
             raise self.error.with_traceback(None)
         return super().find_spec(fullname, path, target)
 
     def load(self, module: types.ModuleType, load: Callable[[types.ModuleType], None]) -> None:
-        """Loads TensorFlow, and keeps the reason if it has no virtual TPU."""
+        """Load TensorFlow, and keep the reason if it has no virtual TPU."""
         try:
             super().load(module, load)
         except TpunbError as error:

@@ -1,4 +1,4 @@
-"""Kernel specs: what tells Jupyter how to start a kernel with a virtual TPU."""
+"""Kernel specs, which tell Jupyter how to start a kernel with a virtual TPU."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tpunb.tpu.types import Accelerator, accelerator
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InstalledKernel:
-    """A kernel of this package that Jupyter finds.
+    """A kernel of tpunb that Jupyter finds.
 
     Attributes:
-        name: What `--kernel` and a notebook's metadata call it.
-        tpu: The TPU type that it simulates.
-        folder: Where its kernel spec is.
-        replaced: Whether installing it took the place of another one.
+        name: The name in `--kernel` and in a notebook's metadata.
+        tpu: The TPU type that the kernel simulates.
+        folder: The folder of the kernel spec.
+        replaced: Whether the installation replaced another kernel.
     """
 
     name: str
@@ -45,14 +45,14 @@ def install_kernel(
     prefix: str | os.PathLike[str] | None = None,
     keras: int | None = None,
 ) -> InstalledKernel:
-    """Adds a kernel with a virtual TPU to Jupyter.
+    """Add a kernel with a virtual TPU to Jupyter.
 
-    The kernel runs in the Python environment that this is called from.
+    The kernel runs in the Python environment of the caller.
 
     Args:
         tpu: A TPU type such as `"v5e-8"`, or a number of cores.
         name: The kernel's name; by default `tpunb-`, the type, and `-keras-2` with
-            Keras 2. A kernel of this package that is called so is replaced.
+            Keras 2. An existing tpunb kernel of this name is replaced.
         prefix: The environment to install into, such as `sys.prefix`; by default
             the user's own Jupyter folder.
         keras: 2 makes `tf.keras` Keras 2, for notebooks that were written for it.
@@ -61,10 +61,10 @@ def install_kernel(
         The kernel.
 
     Raises:
-        AcceleratorTypeError: There is no such TPU type.
-        ConnectError: Keras 2 is wanted, and not installed.
-        KernelError: The name is not a valid one, belongs to a kernel of somebody
-            else, or the folder cannot be written.
+        AcceleratorTypeError: The TPU type does not exist.
+        ConnectError: Keras 2 is requested, but is not installed.
+        KernelError: The name is not valid, or belongs to another package's kernel,
+            or the folder cannot be written.
     """
     found = accelerator(tpu)
     if keras is not None:
@@ -88,7 +88,7 @@ def install_kernel(
 
 
 def installed_kernels() -> list[InstalledKernel]:
-    """The kernels of this package that Jupyter finds, by name."""
+    """Return the kernels of tpunb that Jupyter finds, by name."""
     found = _manager().find_kernel_specs()
     kernels = ((name, tpu_of(Path(folder)), Path(folder)) for name, folder in found.items())
     return sorted(
@@ -98,19 +98,19 @@ def installed_kernels() -> list[InstalledKernel]:
 
 
 def remove_kernel(name: str) -> InstalledKernel:
-    """Removes a kernel that `install_kernel` has added.
+    """Remove a kernel that `install_kernel` has added.
 
-    Files of somebody else in its folder stay, and so does what a folder that is a symbolic
-    link leads to.
+    Other files in the kernel's folder stay. If the folder is a symbolic link, the link's target
+    stays too.
 
     Args:
         name: The kernel's name, or the TPU type that it was installed for.
 
     Returns:
-        What was removed.
+        The removed kernel.
 
     Raises:
-        KernelError: There is no kernel of that name, it is not of this package,
+        KernelError: No kernel has that name, it is not a kernel of tpunb,
             or it cannot be deleted.
     """
     manager = _manager()
@@ -134,10 +134,10 @@ def remove_kernel(name: str) -> InstalledKernel:
 
 @contextlib.contextmanager
 def temporary_kernel(tpu: str | int, *, keras: int | None = None) -> Iterator[str]:
-    """A kernel with a virtual TPU that this process and those it starts find.
+    """Make a kernel with a virtual TPU, which this process and its child processes find.
 
-    Nothing is installed: the kernel spec is in a temporary folder, to which
-    `JUPYTER_PATH` leads until the block ends.
+    Nothing is installed. The kernel spec is in a temporary folder, and `JUPYTER_PATH` leads
+    until the block ends.
 
     Args:
         tpu: A TPU type, or a number of cores. `TPUNB_TPU` does not override it.
@@ -147,10 +147,10 @@ def temporary_kernel(tpu: str | int, *, keras: int | None = None) -> Iterator[st
         The kernel's name.
 
     Raises:
-        AcceleratorTypeError: There is no such TPU type.
-        ConnectError: `TPUNB_REQUIRE_TPU` wants a real TPU; or Keras 2 is wanted, and
+        AcceleratorTypeError: The TPU type does not exist.
+        ConnectError: `TPUNB_REQUIRE_TPU` requires a real TPU; or Keras 2 is requested, but is
             not installed.
-        KernelError: The packages that a kernel takes are not installed.
+        KernelError: The packages that a kernel needs are not installed.
     """
     found = accelerator(tpu)
     refuse_simulation()
@@ -166,7 +166,7 @@ def temporary_kernel(tpu: str | int, *, keras: int | None = None) -> Iterator[st
 
 @contextlib.contextmanager
 def own_kernel() -> Iterator[str]:
-    """A kernel of this Python, that this process and those it starts find.
+    """Make a kernel of this Python, which this process and its child processes find.
 
     The name `python3` may lead to another Python, if the user has installed a kernel for it.
 
@@ -174,7 +174,7 @@ def own_kernel() -> Iterator[str]:
         The kernel's name.
 
     Raises:
-        KernelError: The packages that a kernel takes are not installed.
+        KernelError: The packages that a kernel needs are not installed.
     """
     require_packages("ipykernel", "jupyter_client")
     from ipykernel.kernelspec import get_kernel_dict
@@ -185,7 +185,7 @@ def own_kernel() -> Iterator[str]:
 
 @contextlib.contextmanager
 def _only_here(name: str, spec: Mapping[str, Any]) -> Iterator[None]:
-    """A block in which Jupyter finds a kernel, by `JUPYTER_PATH`."""
+    """Let Jupyter find a kernel inside a block, by `JUPYTER_PATH`."""
     with tempfile.TemporaryDirectory(prefix="tpunb-", ignore_cleanup_errors=True) as made:
         write(Path(made, "kernels", name), _spec_file(spec))
         before = os.environ.get("JUPYTER_PATH")
@@ -200,7 +200,7 @@ def _only_here(name: str, spec: Mapping[str, Any]) -> Iterator[None]:
 
 
 def require_packages(*names: str) -> None:
-    """Raises a `KernelError` that says what to install, if some packages are missing."""
+    """Raise a `KernelError` with the install command if some packages are missing."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise KernelError(
@@ -216,7 +216,7 @@ def _manager() -> Any:
     from jupyter_client.kernelspec import KernelSpecManager
 
     manager = KernelSpecManager()
-    # It would tell that a prefix is not on Jupyter's path: the command line does.
+    # The manager would warn that a prefix is not on Jupyter's path. The command line says this.
     manager.log.setLevel(logging.ERROR)
     return manager
 
@@ -226,21 +226,21 @@ def _default_name(found: Accelerator, keras: int | None) -> str:
 
 
 def _argument(found: Accelerator) -> str:
-    """The type in a form without spaces."""
+    """Return the type in a form without spaces."""
     return str(found.num_devices) if found.family == "generic" else found.name
 
 
 def _spec(found: Accelerator, keras: int | None, extra: Sequence[str] = ()) -> dict[str, Any]:
-    """The contents of kernel.json.
+    """Return the contents of kernel.json.
 
-    The type is an argument, not a variable: Jupyter lets the variables of a spec
-    win over those that the user sets, and `TPUNB_TPU` is the user's to set.
+    The type is an argument, not a variable, because Jupyter lets the variables of a spec override
+    the user's variables. `TPUNB_TPU` must remain the user's choice.
     """
     from ipykernel.kernelspec import get_kernel_dict
 
-    ordinary = get_kernel_dict()  # what front ends may ask of it, by release
+    ordinary = get_kernel_dict()  # keys that front ends may read, by release
     called = f"of {found.name}" if found.family == "generic" else found.name
-    # debugpy would warn about modules that CPython has frozen.
+    # Without this, debugpy would warn about modules that CPython has frozen.
     environment = {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}
     if keras is not None:
         called += ", Keras 2"
@@ -261,19 +261,23 @@ def _spec_file(spec: Mapping[str, Any]) -> dict[str, bytes]:
 
 LAUNCHER = "tpunb.kernel_launcher"
 _OWN = "tpunb-own"
-_WITHOUT_HISTORY = "--HistoryManager.hist_file=:memory:"  # what it runs is nobody's history
+_WITHOUT_HISTORY = "--HistoryManager.hist_file=:memory:"  # keep its code out of the user's history
 MARK = "tpunb"
 _SPEC = "kernel.json"
 _FILES = (_SPEC, "logo-32x32.png", "logo-64x64.png", "logo-svg.svg")
-# jupyter_client takes these characters. A dot at the start is a hidden folder, the kernels'
-# own folder or the one above; one at the end is dropped by Windows.
+# jupyter_client accepts these characters. A dot at the start makes a hidden folder, or means the
+# kernels' own folder or its parent. Windows drops a dot at the end.
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]+(?<!\.)")
-_LONGEST = 200  # file systems have 255 for a name
-_RESERVED = "python3"  # jupyter_client's NATIVE_KERNEL_NAME, which need not be a folder
+_LONGEST = 200  # file systems allow 255 characters for a name
+_RESERVED = "python3"  # jupyter_client's NATIVE_KERNEL_NAME, which may have no folder
 
 
 def checked_name(name: str) -> str:
-    """A kernel's name as Jupyter has it, in lower case; a `KernelError` if it is not valid."""
+    """Return a kernel's name in lower case, as Jupyter has it.
+
+    Raises:
+        KernelError: The name is not valid.
+    """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _LONGEST:
         raise KernelError(
             f"{name!r} is not a valid name for a kernel.",
@@ -284,10 +288,10 @@ def checked_name(name: str) -> str:
 
 
 def tpu_of(folder: Path) -> str | None:
-    """The TPU type of a kernel of this package, None for any other kernel.
+    """Return the TPU type of a tpunb kernel, or None for any other kernel.
 
-    A kernel is of this package if it starts our launcher and its metadata say for which TPU.
-    Where kernel.json is a symbolic link, the file belongs to something else.
+    A kernel belongs to tpunb if it starts tpunb's launcher and its metadata name the TPU type. If
+    kernel.json is a symbolic link, the file belongs to another program.
     """
     if (folder / _SPEC).is_symlink():
         return None
@@ -301,17 +305,17 @@ def tpu_of(folder: Path) -> str | None:
 
 
 def folder_for(base: Path, name: str, found: Mapping[str, str]) -> Path:
-    """The folder to install a kernel into: a new or empty one, or that of a kernel of ours.
+    """Return the folder to install a kernel into: new, empty, or the folder of a tpunb kernel.
 
     Raises:
-        KernelError: The name belongs to somebody else's kernel.
+        KernelError: The name belongs to another package's kernel.
     """
-    # A kernel elsewhere would not be deleted, but could not be chosen any more.
+    # A kernel elsewhere would not be deleted, but the user could no longer choose it.
     if name == _RESERVED or (name in found and tpu_of(Path(found[name])) is None):
         where = Path(found[name]).parent if name in found else base
         raise _others(name, f"There is another kernel named {name!r} in {where}.")
     for folder in _called(base, name):
-        if folder.is_symlink():  # writing would change what it leads to
+        if folder.is_symlink():  # writing would change the link's target
             raise _others(name, f"{folder} is a symbolic link.")
         if tpu_of(folder) is None and not _is_empty(folder):
             raise _others(name, f"{folder} is there already, and it is not a kernel of tpunb.")
@@ -319,10 +323,10 @@ def folder_for(base: Path, name: str, found: Mapping[str, str]) -> Path:
 
 
 def write(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Writes a kernel spec's files, `kernel.json` first; others in the folder stay.
+    """Write a kernel spec's files, `kernel.json` first; other files in the folder stay.
 
     Raises:
-        OSError: It cannot be written. Then a kernel that was new is not there.
+        OSError: The files cannot be written. A new kernel is then removed.
     """
     new = tpu_of(folder) is None
     folder.mkdir(parents=True, exist_ok=True)
@@ -338,9 +342,9 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def delete(folder: Path) -> None:
-    """Deletes a kernel: our files, and their folder if nothing else is in it.
+    """Delete a kernel: its files, and their folder if it has no other files.
 
-    Of a folder that is a symbolic link, the link alone is deleted.
+    If the folder is a symbolic link, only the link is deleted.
 
     Raises:
         OSError: A file cannot be deleted.
@@ -348,15 +352,15 @@ def delete(folder: Path) -> None:
     if folder.is_symlink():
         folder.unlink()
         return
-    # The kernel ends with its spec. Should the rest fail, it is no kernel any more.
+    # Delete the spec first, because it makes the kernel. If the rest fails, the kernel is gone.
     for name in _FILES:
         (folder / name).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # there are files of somebody else
+    with contextlib.suppress(OSError):  # the folder has other files
         folder.rmdir()
 
 
 def _called(base: Path, name: str) -> list[Path]:
-    """The folders of that name; Jupyter ignores the case. Our spelling comes first."""
+    """Return the folders of that name, exact spelling first, because Jupyter ignores the case."""
     try:
         folders = [path for path in base.iterdir() if path.name.lower() == name]
     except (FileNotFoundError, NotADirectoryError):

@@ -14,6 +14,8 @@ from tpunb.virtual.graph.function_def import (
     data_inputs,
     has_collectives,
     has_outside,
+    in_topological_order,
+    is_stateful,
     reference,
 )
 from tpunb.virtual.graph.kernels import RESIZES, compiles
@@ -100,7 +102,57 @@ def inlined(function: FunctionDef, library: Library) -> FunctionDef:
     flat = _one_level(function, library)
     while any(_opens(node, library) for node in flat.node_def):
         flat = _one_level(flat, library)
-    return flat
+    return _waiting_for_effects(flat)
+
+
+_MAY_FAIL = frozenset({"CheckNumerics", "CheckNumericsV2"})
+"""Operations without an effect that are waited for all the same: they stop a step."""
+
+_MOST_EFFECTS = 32
+"""The largest number of effects that replace one pure node that is waited for."""
+
+
+def _waiting_for_effects(function: FunctionDef) -> FunctionDef:
+    """Replace pure nodes that others wait for by the effects that these nodes depend on.
+
+    What waits for a call waits for the results of its body, a product for example. TensorFlow's
+    optimizer (2.21) drops a wait for a read that such a product implies. Then it moves constants
+    between products, so that the product no longer depends on the read: an assignment ran first.
+    """
+    nodes = {node.name: node for node in function.node_def}
+    waited = {name for node in function.node_def for name in control_inputs(node)}
+    waited.update(function.control_ret.values())
+    if not any(name in nodes and _is_pure(nodes[name]) for name in waited):
+        return function
+    effects: dict[str, tuple[str, ...]] = {}
+    for node in in_topological_order(function.node_def):
+        effects[node.name] = (node.name,)
+        if _is_pure(node):
+            sources = [*(source.source for source in data_inputs(node)), *control_inputs(node)]
+            behind = dict.fromkeys(name for one in sources for name in effects.get(one, ()))
+            if len(behind) <= _MOST_EFFECTS:
+                effects[node.name] = tuple(behind)
+    rewrite = Rewrite(function)
+    for node in function.node_def:
+        copy = rewrite.keep(node)
+        waits = control_inputs(node)
+        del copy.input[len(copy.input) - len(waits) :]
+        behind = dict.fromkeys(name for one in waits for name in effects.get(one, (one,)))
+        copy.input.extend(f"^{name}" for name in behind)
+    ends = [name for one in function.control_ret.values() for name in effects.get(one, (one,))]
+    rewrite.result.control_ret.clear()
+    del rewrite.result.signature.control_output[:]
+    for number, name in enumerate(dict.fromkeys(ends)):
+        rewrite.result.control_ret[f"effect_{number}"] = name
+        rewrite.result.signature.control_output.append(f"effect_{number}")
+    return rewrite.result
+
+
+def _is_pure(node: NodeDef) -> bool:
+    """Return whether a node has no effect, and groups no effects of others."""
+    if node.op == "NoOp" or node.op in _MAY_FAIL or OUTSIDE in node.attr:
+        return False
+    return not is_stateful(node) and not called_functions(node)
 
 
 def _opens(node: NodeDef, library: Library) -> bool:

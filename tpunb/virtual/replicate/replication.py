@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import threading
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -222,7 +223,7 @@ class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
         return c_api_util.ScopedTFFunction(function, self.name)
 
     def _saved(self) -> FunctionDef | None:
-        if self._family is None or not in_save_context():
+        if self._family is None or not in_save_context() or _renewing.graphs:
             return None
         return self._family.saved.get(tf.compat.as_str(self.name))
 
@@ -367,6 +368,15 @@ def as_known(
     return known
 
 
+class _Renewing(threading.local):
+    """Whether graphs take a new definition in this thread: never that of a model being saved."""
+
+    graphs = False
+
+
+_renewing = _Renewing()
+
+
 @uninterrupted()
 def _redefine(definition: FunctionDef, graphs: Iterable[Any]) -> None:
     """Replace a function in the runtime and in graphs with another of the same signature."""
@@ -377,5 +387,9 @@ def _redefine(definition: FunctionDef, graphs: Iterable[Any]) -> None:
         references += 1
     for _ in range(references):
         runtime.add_function_def(definition)
-    for graph in graphs:
-        renew_function(graph, name)
+    _renewing.graphs = True
+    try:
+        for graph in graphs:
+            renew_function(graph, name)
+    finally:
+        _renewing.graphs = False
