@@ -223,7 +223,7 @@ def _not_counted(costs: _Costs, start: float) -> Iterator[str]:
     }
     if others:
         names = ", ".join(sorted(others)[:6])
-        yield f"The compiler gives no cycles for {names}: they count only as the memory that they read and write."
+        yield f"The compiler gives no cycles for {names}: they count as their reads and writes."
     if any(cost.kind == "collective" for cost in costs.all):
         yield (
             "Collectives are modelled from the links' bandwidth. The lower estimate hides them "
