@@ -59,17 +59,24 @@ def variances_of(analysis: Analysis, op: str) -> list[Variance]:
     return [analysis.variances[node.name] for node in analysis.order if node.op == op]
 
 
-def test_what_waits_for_an_argument_waits_for_what_gives_it(traced: Trace) -> None:
+def test_what_waits_for_an_argument_waits_for_the_effects_behind_it(traced: Trace) -> None:
+    def random(x: Any) -> Any:
+        return -x + tf.random.uniform(tf.shape(x))
+
     def waits(x: Any) -> Any:
         with tf.control_dependencies([x]):
             return tf.constant(1.0)
 
-    definition = traced(lambda x: (waits(x), tf.function(waits)(x), tf.function(waits)(-x)), X)
+    definition = traced(
+        lambda x: (waits(x), tf.function(waits)(x), tf.function(waits)(random(x))), X
+    )
     flat = inlined(definition, library)
     names = [node.name for node in flat.node_def]
     waited = [text for node in flat.node_def for text in node.input if text.startswith("^")]
     assert {text.lstrip("^") for text in waited} <= {*names}
-    assert "^Neg" in waited
+    drawn = [node.name for node in flat.node_def if node.op == "RandomUniform"]
+    assert [text.lstrip("^") for text in waited if text.lstrip("^") in drawn] == drawn
+    assert not {"^Neg", "^add"} & {*waited}
     definition = expanded(definition, CORES, Passing.VARYING).definition
     assert len(definition.signature.output_arg) == 9
 
