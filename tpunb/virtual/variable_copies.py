@@ -169,7 +169,12 @@ class Copies:
     @property
     def are_together(self) -> bool:
         """True if the copies of a process share a resource."""
-        return self.began_together and not self._resources
+        return self.began_together and not self.are_separate
+
+    @property
+    def are_separate(self) -> bool:
+        """True if the copies of a process shared a resource, and do not any more."""
+        return bool(self._resources)
 
     @property
     def are_equal(self) -> bool:

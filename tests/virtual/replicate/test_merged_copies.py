@@ -358,54 +358,42 @@ def test_an_interrupt_leaves_nothing_half_done(
         assert local(three, read()) == [1.0 + k, 5.0 + k, 1.0 + k]
 
 
-def test_an_interrupt_waits_until_a_function_is_replaced(
-    three: Any, monkeypatch: pytest.MonkeyPatch
+class OverdueError(Exception):
+    """Raised by the handler of a time limit of a test."""
+
+
+def overdue(*_: Any) -> None:
+    raise OverdueError
+
+
+SIGNALS = [(signal.SIGINT, signal.default_int_handler, KeyboardInterrupt)]
+if hasattr(signal, "SIGALRM"):
+    SIGNALS.append((signal.SIGALRM, overdue, OverdueError))
+
+
+@pytest.mark.parametrize(
+    ("number", "handler", "error"), SIGNALS, ids=lambda it: getattr(it, "name", "")
+)
+def test_a_signal_waits_until_a_function_is_replaced(
+    three: Any, monkeypatch: pytest.MonkeyPatch, number: Any, handler: Any, error: Any
 ) -> None:
     v = make(three, 1.0)
     read = function(lambda: three.run(lambda: v + 1.0))
     read()
     original = replication.renew_function
 
-    def interrupted(*args: Any) -> None:
-        signal.raise_signal(signal.SIGINT)
+    def signalled(*args: Any) -> None:
+        signal.raise_signal(number)
         original(*args)
 
-    monkeypatch.setattr(replication, "renew_function", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        v.values[1].assign(5.0)
-    monkeypatch.undo()
-    v.values[1].assign(5.0)
-    assert local(three, read()) == [2.0, 6.0, 2.0]
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="POSIX")
-def test_a_time_limit_waits_until_a_function_is_replaced(
-    three: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Time limits of tests raise from the handler of another signal."""
-    v = make(three, 1.0)
-    read = function(lambda: three.run(lambda: v + 1.0))
-    read()
-    original = replication.renew_function
-
-    class OverdueError(Exception):
-        pass
-
-    def overdue(*_: Any) -> None:
-        raise OverdueError
-
-    def limited(*args: Any) -> None:
-        signal.raise_signal(signal.SIGALRM)
-        original(*args)
-
-    former = signal.signal(signal.SIGALRM, overdue)
+    former = signal.signal(number, handler)
     try:
-        monkeypatch.setattr(replication, "renew_function", limited)
-        with pytest.raises(OverdueError):
+        monkeypatch.setattr(replication, "renew_function", signalled)
+        with pytest.raises(error):
             v.values[1].assign(5.0)
         monkeypatch.undo()
     finally:
-        signal.signal(signal.SIGALRM, former)
+        signal.signal(number, former)
     v.values[1].assign(5.0)
     assert local(three, read()) == [2.0, 6.0, 2.0]
 

@@ -47,6 +47,10 @@ class Rewrite:
 
     def drop(self, name: str, waits: Iterable[str] = ()) -> None:
         """Leave out a node or an argument."""
+        self.redirect_waits(name, waits)
+
+    def redirect_waits(self, name: str, waits: Iterable[str]) -> None:
+        """Make everything that waits for a node wait for other nodes."""
         self._waits[name] = list(waits)
 
     def finish(self) -> FunctionDef:
@@ -134,18 +138,10 @@ def _waiting_for_effects(function: FunctionDef) -> FunctionDef:
                 effects[node.name] = tuple(behind)
     rewrite = Rewrite(function)
     for node in function.node_def:
-        copy = rewrite.keep(node)
-        waits = control_inputs(node)
-        del copy.input[len(copy.input) - len(waits) :]
-        behind = dict.fromkeys(name for one in waits for name in effects.get(one, (one,)))
-        copy.input.extend(f"^{name}" for name in behind)
-    ends = [name for one in function.control_ret.values() for name in effects.get(one, (one,))]
-    rewrite.result.control_ret.clear()
-    del rewrite.result.signature.control_output[:]
-    for number, name in enumerate(dict.fromkeys(ends)):
-        rewrite.result.control_ret[f"effect_{number}"] = name
-        rewrite.result.signature.control_output.append(f"effect_{number}")
-    return rewrite.result
+        rewrite.keep(node)
+        if node.name in waited and effects[node.name] != (node.name,):
+            rewrite.redirect_waits(node.name, effects[node.name])
+    return rewrite.finish()
 
 
 def _is_pure(node: NodeDef) -> bool:

@@ -19,6 +19,7 @@ from tpunb.virtual.replicate.replication import (
     Expansion,
     ReplicatedFunction,
     Replication,
+    Separate,
     as_known,
     expand,
     keys_of,
@@ -39,7 +40,6 @@ class Divergence:
         self.variables: set[str] = set()
         self.lock = threading.RLock()
         self._copies = weakref.WeakValueDictionary[str, Copies]()
-        self._separate = weakref.WeakValueDictionary[str, Copies]()
         # A replication lives as long as the functions that were registered for it.
         self._replications = weakref.WeakSet[Replication]()
         self._has_changed = False
@@ -71,7 +71,7 @@ class Divergence:
         # A TensorFlow 1 session has its own copy of its graph, which later changes do not reach.
         assume_equal = ops.executing_eagerly_outside_functions()
         with self.lock:
-            known = as_known(arguments, self.variables, self._separate)
+            known = as_known(arguments, self.variables, self._separate())
             made = expand(function, known, assume_equal=assume_equal)
             self.diverge(keys_of(arguments, made.diverged))
             if made.split:
@@ -120,6 +120,12 @@ class Divergence:
         copies = self._copies.get(key)
         return copies is not None and copies.are_together
 
+    def _separate(self) -> Separate:
+        """Return the copies that were together and are separate now, by their variables' keys."""
+        # A list of references: other threads create variables meanwhile.
+        alive = [copies for reference in self._copies.valuerefs() if (copies := reference())]
+        return {copies.key: copies for copies in alive if copies.are_separate}
+
     def _refuse_while_used(self, variables: Collection[str]) -> None:
         """Refuse to change copies while a running function relies on their single value."""
         names = [replication.name for replication in self._affected(variables)]
@@ -160,11 +166,11 @@ class Divergence:
         if diverged:
             self.variables.update(variables)
         self._separate_all(variables)
-        while stale := [one for one in self._replications if self._is_stale(one)]:
+        while stale := self._stale():
             self._has_changed = True
             for replication in stale:
                 # An update of one variable from another spreads the divergence.
-                spread, split = replication.renew(self.variables, self._separate)
+                spread, split = replication.renew(self.variables, self._separate())
                 self.variables.update(spread)
                 self._separate_all(spread | split)
         if self._has_changed:
@@ -177,13 +183,16 @@ class Divergence:
     def _separate_all(self, variables: Collection[str]) -> None:
         for key in variables:
             copies = self._copies.get(key)
-            if copies is not None and copies.began_together and key not in self._separate:
+            if copies is not None and copies.are_together:
                 self._has_changed = True
                 copies.separate()
-                self._separate[key] = copies
 
-    def _is_stale(self, replication: Replication) -> bool:
-        return not (
-            replication.equal.isdisjoint(self.variables)
-            and replication.merged.isdisjoint(self._separate)
-        )
+    def _stale(self) -> list[Replication]:
+        """Return the functions that take copies for one that differ or are separate."""
+        separate = self._separate().keys()
+        return [
+            replication
+            for replication in self._replications
+            if not replication.equal.isdisjoint(self.variables)
+            or not replication.merged.isdisjoint(separate)
+        ]
