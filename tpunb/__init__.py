@@ -21,9 +21,9 @@ from tpunb.tpu.program_display import ProgramDisplay, register_program_display
 from tpunb.version import __version__
 
 if TYPE_CHECKING:
-    from tpunb.cells.input_speed import input_speed
+    from tpunb.cells.pipeline_speed import input_speed
     from tpunb.cells.profiling import profile
-    from tpunb.compiler.batches import LargestBatch, largest_batch
+    from tpunb.compiler.batch_sizes import LargestBatch, largest_batch
     from tpunb.compiler.check import check
     from tpunb.compiler.compile import compile
     from tpunb.compiler.program import TpuProgram, TpuPrograms
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from tpunb.training.profile import Profile
     from tpunb.verification.report import VerifyReport
     from tpunb.verification.run import verify
-    from tpunb.virtual.check import CheckReport
     from tpunb.virtual.compare import Comparison, compare
+    from tpunb.virtual.rule_check import CheckReport
 
     history: History | None
     """The measurements of the last run of `%%tpu_run`, `Connection.run` or `LiveCurves`."""
@@ -90,7 +90,7 @@ __all__ = [
 
 _HOMES = {
     "Accelerator": "tpu.types",
-    "CheckReport": "virtual.check",
+    "CheckReport": "virtual.rule_check",
     "Comparison": "virtual.compare",
     "Connection": "connection.connection",
     "CurvesWidget": "display.widgets",
@@ -98,7 +98,7 @@ _HOMES = {
     "Explanation": "errors.catalogue",
     "History": "training.history",
     "InputSpeed": "training.input_speed",
-    "LargestBatch": "compiler.batches",
+    "LargestBatch": "compiler.batch_sizes",
     "LiveCurves": "keras",
     "Profile": "training.profile",
     "ProgramsWidget": "display.widgets",
@@ -117,8 +117,8 @@ _HOMES = {
     "connect": "connection.connect",
     "doctor": "connection.doctor",
     "explain": "errors.explain",
-    "input_speed": "cells.input_speed",
-    "largest_batch": "compiler.batches",
+    "input_speed": "cells.pipeline_speed",
+    "largest_batch": "compiler.batch_sizes",
     "profile": "cells.profiling",
     "show": "notebook.displays",
     "verify": "verification.run",

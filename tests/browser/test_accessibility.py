@@ -30,7 +30,7 @@ from tpunb.display.widgets.programs import ProgramsWidget
 from tpunb.display.widgets.replicas import ReplicasWidget
 from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.errors.explain import explain
-from tpunb.tpu.annotations import Annotations
+from tpunb.tpu.logical_placement import Annotations
 from tpunb.tpu.types import accelerator
 from tpunb.training.history import History
 from tpunb.training.profile import Operation, Profile, StepTimes

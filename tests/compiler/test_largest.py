@@ -12,7 +12,7 @@ from support.programs import FITS
 from support.strategies import strategy_of, strategy_of_parts
 
 from tpunb.compiler import libtpu
-from tpunb.compiler.batches import LargestBatch, largest_batch
+from tpunb.compiler.batch_sizes import LargestBatch, largest_batch
 from tpunb.compiler.compile import compile  # noqa: A004
 from tpunb.compiler.libtpu import Compiled, Prepared, Refused
 from tpunb.compiler.program import CompileError

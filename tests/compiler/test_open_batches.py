@@ -17,11 +17,11 @@ from verdicts.compare import Compiler, Itself, Ours
 from verdicts.functions import FUNCTIONS
 
 from tpunb.compiler import verdict
-from tpunb.compiler.batches import largest_batch
+from tpunb.compiler.batch_sizes import largest_batch
 from tpunb.compiler.check import check
 from tpunb.compiler.compile import compile  # noqa: A004
 from tpunb.compiler.program import CompileError
-from tpunb.virtual.check import check as check_by_rules
+from tpunb.virtual.rule_check import check as check_by_rules
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 

@@ -21,7 +21,7 @@ from tpunb.display.draw.curves_text import curves_heading, shown_of
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.notebook.reports import status_report
 from tpunb.notebook.session import Session
-from tpunb.tpu.annotations import Annotation, Annotations
+from tpunb.tpu.logical_placement import Annotation, Annotations
 from tpunb.training.curves_figure import smoothed
 from tpunb.training.history import History
 from tpunb.training.metrics import MAX_PANELS

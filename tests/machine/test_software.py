@@ -21,7 +21,7 @@ from support.tiers import THOROUGH, thorough
 
 from tpunb.errors import ConnectError
 from tpunb.machine import chips, software
-from tpunb.machine.problems import Problem
+from tpunb.machine.problems import SetupProblem
 from tpunb.machine.software import (
     LIBTPU,
     Software,
@@ -192,7 +192,7 @@ def of(python: str = "3.12.1", **versions: str) -> dict[str, Any]:
     return {"python": python, "versions": named}
 
 
-def problems(local_tpu: bool = False, **software: Any) -> list[Problem]:
+def problems(local_tpu: bool = False, **software: Any) -> list[SetupProblem]:
     return list(Software(**software).problems(local_tpu=local_tpu))
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.shell import Notebook
 
 from tpunb.errors import TpuWarning
-from tpunb.virtual.check import CheckError, CheckReport
+from tpunb.virtual.rule_check import CheckError, CheckReport
 
 pytestmark = pytest.mark.usefixtures("tf")
 

@@ -11,7 +11,7 @@ import pytest
 from support.shell import Notebook
 
 from tpunb._util.child_process import ChildLostError
-from tpunb.cells import input_speed
+from tpunb.cells import pipeline_speed
 from tpunb.compiler import libtpu
 from tpunb.compiler.libtpu import Compiled, Prepared, Refused
 from tpunb.compiler.partial_answers import CompilationStopped
@@ -209,7 +209,7 @@ def test_the_input_is_measured_beside_the_program(
         measured.append((data, program))
         return InputSpeed(480.0, 30.0, 3.0, "2 processors")
 
-    monkeypatch.setattr(input_speed, "input_speed", speed)
+    monkeypatch.setattr(pipeline_speed, "input_speed", speed)
     book.good("ds = tf.data.Dataset.from_tensor_slices(tf.ones([64, 16])).batch(16)")
     ran = book.good("%%tpu_compile -d ds --input -o made\ny = tf.nn.relu(batch)")
     assert measured == [(book.names["ds"], ran.value)]

@@ -19,7 +19,7 @@ from support.strategies import (
 )
 
 from tpunb.display.draw.static_forms import mimebundle
-from tpunb.tpu.annotations import Annotation, Annotations
+from tpunb.tpu.logical_placement import Annotation, Annotations
 from tpunb.virtual import VirtualTPUClusterResolver, VirtualTPUStrategy
 
 SHAPES = [

@@ -29,7 +29,7 @@ from tensorflow.python.tpu.ops import tpu_ops
 from tpunb.cells.runner import CellRunner
 from tpunb.connection.connect import connect
 from tpunb.errors import TpuWarning
-from tpunb.virtual.check import check
+from tpunb.virtual.rule_check import check
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_keras_names"),

@@ -18,7 +18,7 @@ import tensorflow as tf
 from support.strategies import local, replica_id, run
 
 import tpunb
-from tpunb.tpu.annotations import Annotations
+from tpunb.tpu.logical_placement import Annotations
 from tpunb.virtual import (
     TPUStrategy,
     TPUStrategyV1,

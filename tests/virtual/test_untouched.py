@@ -14,7 +14,7 @@ import tensorflow as tf
 from support.strategies import strategy_of
 from support.tiers import thorough
 
-from tpunb.virtual.check import CheckError, check
+from tpunb.virtual.rule_check import CheckError, check
 from tpunb.virtual.untouched import untouched
 
 tf_keras = pytest.importorskip("tf_keras")

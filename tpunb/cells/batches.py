@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ..errors import CellError, TpuWarning
-from ..virtual.fit_notes import watch_shares
-from ..virtual.stoppable import Job, StoppableCalls
-from .nests import leaves, parts_of
+from tpunb.cells.nests import leaves, parts_of
+from tpunb.errors import CellError, TpuWarning
+from tpunb.virtual.fit_notes import watch_shares
+from tpunb.virtual.stoppable import Job, StoppableCalls
 
 BATCH_PER_REPLICA = 32
 """Examples in a replica's batch if the data is plain arrays, which have no batches of their own."""

@@ -14,6 +14,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from tpunb.cells.keras_calls import METHODS, KerasCall, is_keras_method, keras_call
+from tpunb.cells.settings import CompileSettings
+from tpunb.cells.source import CellSource
 from tpunb.compiler import jax_functions
 from tpunb.compiler.compile import compile_call
 from tpunb.compiler.frameworks import JAX, framework_of_module, frameworks_in, frameworks_of
@@ -21,10 +24,6 @@ from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_of_this_package
 from tpunb.virtual.import_tensorflow import has_tensorflow
-
-from .keras_calls import METHODS, KerasCall, is_keras_method, keras_call
-from .settings import CompileSettings
-from .source import CellSource
 
 _CALL = "__tpunb_call__"
 

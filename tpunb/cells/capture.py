@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ..errors import CellError, did_you_mean
-from .code_names import globals_read
-from .guards import PLAIN
-from .names import bound_in
-from .nests import is_composite, leaves
-from .source import KERAS_LOOPS, PROVIDED, StepSource, keras_loop
+from tpunb.cells.code_names import globals_read
+from tpunb.cells.guards import PLAIN
+from tpunb.cells.names import bound_in
+from tpunb.cells.nests import is_composite, leaves
+from tpunb.cells.source import KERAS_LOOPS, PROVIDED, StepSource, keras_loop
+from tpunb.errors import CellError, did_you_mean
 
 _MISSING = object()
 _ALIASES = {

@@ -12,17 +12,15 @@ from types import TracebackType
 from typing import Any
 
 from tpunb._util.plain_text import plain
-from tpunb.errors.code_problems import refusal_in_short
-
-from ..errors import CellError
-from ..errors.code_problems import SourceLine, innermost
-from .source import (
+from tpunb.cells.source import (
     KERAS_LOOPS,
     CellSource,
     StepSource,
     blocks,
     keras_loop,
 )
+from tpunb.errors import CellError
+from tpunb.errors.code_problems import SourceLine, innermost, refusal_in_short
 
 _NODE = re.compile(r"{{node ([^}]+?)(?:/replica_\d+)?}}")
 _REPLICA = re.compile(r"{{node [^}]+?/replica_(\d+)}}")

@@ -11,28 +11,27 @@ import tensorflow as tf
 
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.units import byte_count
+from tpunb.cells.capture import Captured
+from tpunb.cells.cell_errors import line_in
+from tpunb.cells.nests import leaves, parts_of
+from tpunb.cells.open_batches import open_batch, opened, silent
+from tpunb.cells.settings import CompileSettings
+from tpunb.cells.source import StepSource
+from tpunb.cells.steps import Steps
 from tpunb.compiler import libtpu
-from tpunb.compiler.batches import FINE, AnyBatch, search
+from tpunb.compiler.batch_sizes import FINE, AnyBatch, search
 from tpunb.compiler.partial_answers import for_each_type
 from tpunb.compiler.prepare import size_of, traced_function
 from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import Target, targets
 from tpunb.compiler.verdict import Function, Settings, deadline_for
 from tpunb.compiler.would_fit import with_what_fits
+from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Buffer, CodeLine
-from tpunb.virtual.check import refuse_other_strategies, with_fixed
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.keras_internals import layer_names, models_in
+from tpunb.virtual.rule_check import refuse_other_strategies, with_fixed
 from tpunb.virtual.strict import xla
-
-from ..errors.code_problems import SourceLine
-from .capture import Captured
-from .cell_errors import line_in
-from .nests import leaves, parts_of
-from .open_batches import open_batch, opened, silent
-from .settings import CompileSettings
-from .source import StepSource
-from .steps import Steps
 
 _MUCH = 0.1
 

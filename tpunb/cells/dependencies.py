@@ -24,10 +24,8 @@ import numpy as np
 
 from tpunb._util.attributes import attribute, has_attributes
 from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
-from tpunb.virtual.keras_internals import layers_of
-
-from .code_names import Mentions, closed_over, imported, mentions, wrapped
-from .guards import (
+from tpunb.cells.code_names import Mentions, closed_over, imported, mentions, wrapped
+from tpunb.cells.guards import (
     MISSING,
     ArrayGuard,
     Change,
@@ -39,6 +37,7 @@ from .guards import (
     items_entry,
     open_names,
 )
+from tpunb.virtual.keras_internals import layers_of
 
 
 class Dependencies:

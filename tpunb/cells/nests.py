@@ -15,8 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.attributes import attribute, has_attributes
-
-from .code_names import closed_over, wrapped
+from tpunb.cells.code_names import closed_over, wrapped
 
 _DEEPEST = 50
 

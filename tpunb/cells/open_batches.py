@@ -13,10 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from .batches import Batches
-from .capture import Captured
-from .nests import leaves
-from .step_loop import bound_to
+from tpunb.cells.batches import Batches
+from tpunb.cells.capture import Captured
+from tpunb.cells.nests import leaves
+from tpunb.cells.step_loop import bound_to
 
 
 def silent() -> contextlib.AbstractContextManager[Any]:

@@ -9,11 +9,10 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.attributes import has_attributes
-
-from ..errors import CellError
-from .capture import Captured
-from .code_names import value_of
-from .source import CellSource, StepSource
+from tpunb.cells.capture import Captured
+from tpunb.cells.code_names import value_of
+from tpunb.cells.source import CellSource, StepSource
+from tpunb.errors import CellError
 
 _APPLIES = {"apply_gradients": 0, "apply": 1, "minimize": 1}
 """The methods that apply gradients, with the position of the argument that names the variables."""

@@ -14,11 +14,19 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from ..errors import CellError
-from .code_names import mentions
-from .nests import holds_symbolic, is_composite, is_nest, leaves, parts_of, stays_inside, substitute
-from .optimizers import is_step_counter
-from .source import PROVIDED, StepSource
+from tpunb.cells.code_names import mentions
+from tpunb.cells.nests import (
+    holds_symbolic,
+    is_composite,
+    is_nest,
+    leaves,
+    parts_of,
+    stays_inside,
+    substitute,
+)
+from tpunb.cells.optimizers import is_step_counter
+from tpunb.cells.source import PROVIDED, StepSource
+from tpunb.errors import CellError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 LAST = ""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ..errors import CellError
+from tpunb.errors import CellError
 
 _LOOK = 0.1
 """Seconds between two checks of a pipeline that is read in another thread."""

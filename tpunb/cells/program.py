@@ -17,18 +17,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpunb.errors import TpuWarning
-
-from .._util.logs import logger
-from .._util.units import byte_count
-from ..errors import CellError
-from .capture import Captured, Capturer, Shortcut
-from .cell_errors import is_traced_in_branch
-from .code_names import value_of
-from .dependencies import Dependencies
-from .names import bound_in
-from .nests import leaves, parts_of, substitute
-from .outputs import (
+from tpunb._util.logs import logger
+from tpunb._util.units import byte_count
+from tpunb.cells.capture import Captured, Capturer, Shortcut
+from tpunb.cells.cell_errors import is_traced_in_branch
+from tpunb.cells.code_names import value_of
+from tpunb.cells.dependencies import Dependencies
+from tpunb.cells.names import bound_in
+from tpunb.cells.nests import leaves, parts_of, substitute
+from tpunb.cells.outputs import (
     LAST,
     OutputRecord,
     OutputRecorder,
@@ -37,11 +34,12 @@ from .outputs import (
     refuse_symbols,
     without_repeats,
 )
-from .printing import Printer
-from .replica_function import RECORDER, FunctionSource, compile_function, function_text
-from .settings import OutputOptions
-from .source import CellSource, StepSource
-from .source_texts import keep_text, shown_as
+from tpunb.cells.printing import Printer
+from tpunb.cells.replica_function import RECORDER, FunctionSource, compile_function, function_text
+from tpunb.cells.settings import OutputOptions
+from tpunb.cells.source import CellSource, StepSource
+from tpunb.cells.source_texts import keep_text, shown_as
+from tpunb.errors import CellError, TpuWarning
 
 _log = logger("cells")
 

@@ -18,11 +18,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..errors import CellError, did_you_mean
-from .code_names import function_of
-from .names import Names, bound_in
-from .settings import RunSettings
-from .source import DEFINITIONS, CellSource, StepSource, blocks
+from tpunb.cells.code_names import function_of
+from tpunb.cells.names import Names, bound_in
+from tpunb.cells.settings import RunSettings
+from tpunb.cells.source import DEFINITIONS, CellSource, StepSource, blocks
+from tpunb.errors import CellError, did_you_mean
 
 NAME = "tpu_cell"
 RECORDER = "__tpu__"

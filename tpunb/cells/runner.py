@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tpunb.virtual.check import CheckReport
-
-from ..training.stop_button import explaining_interrupts
-from ..virtual.stoppable import StoppableCalls
-from .outputs import LAST
-from .printing import Lines
-from .recent_cells import RecentCells
-from .replica_function import FUNCTION, function_source, globals_of
-from .settings import CompileSettings, RunSettings, checked_outputs
-from .source import CellSource
-from .steps import Steps, interrupted
-from .trace_cache import Programs
+from tpunb.cells.outputs import LAST
+from tpunb.cells.printing import Lines
+from tpunb.cells.recent_cells import RecentCells
+from tpunb.cells.replica_function import FUNCTION, function_source, globals_of
+from tpunb.cells.settings import CompileSettings, RunSettings, checked_outputs
+from tpunb.cells.source import CellSource
+from tpunb.cells.steps import Steps, interrupted
+from tpunb.cells.trace_cache import Programs
+from tpunb.training.stop_button import explaining_interrupts
+from tpunb.virtual.rule_check import CheckReport
+from tpunb.virtual.stoppable import StoppableCalls
 
 if TYPE_CHECKING:
     from tpunb.compiler.program import TpuProgram, TpuPrograms
@@ -195,7 +194,7 @@ class CellRunner:
             CheckError: The strategy is not a virtual TPU's.
             Exception: Any error that the cell raises when it is traced, as from `run`.
         """
-        from .compiling import compile_step
+        from tpunb.cells.compiling import compile_step
 
         steps = _steps_to_examine(options.get("data"))
         step = self.steps(source, namespace, steps=steps, **options)

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpunb._util.integers import is_whole
-
-from ..errors import CellError, did_you_mean
+from tpunb.errors import CellError, did_you_mean
 
 if TYPE_CHECKING:
-    from .batches import Batches
-    from .source import StepSource
+    from tpunb.cells.batches import Batches
+    from tpunb.cells.source import StepSource
 
 _REDUCTIONS = ("mean", "sum")
 

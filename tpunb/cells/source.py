@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import TypeAlias
 
-from ..errors import CellError
-from .code_names import mentions
-from .names import Names, analyse, bound_in, in_scope, unbound_in
+from tpunb.cells.code_names import mentions
+from tpunb.cells.names import Names, analyse, bound_in, in_scope, unbound_in
+from tpunb.errors import CellError
 
 PROVIDED = ("ctx", "num_replicas", "replica_id")
 """Names that exist in every cell although the notebook does not define them."""

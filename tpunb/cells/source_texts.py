@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Iterator
 from types import CodeType
 
-from .code_names import nested_codes
-from .source import StepSource
+from tpunb.cells.code_names import nested_codes
+from tpunb.cells.source import StepSource
 
 _texts: weakref.WeakValueDictionary[str, _Text] = weakref.WeakValueDictionary()
 

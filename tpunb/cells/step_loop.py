@@ -15,15 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from tpunb.cells.capture import Captured
+from tpunb.cells.cell_errors import replicas_text
+from tpunb.cells.nests import leaves, parts_of
+from tpunb.cells.outputs import LAST, OutputRecord, Slot
+from tpunb.cells.program import Program, called_weakly, traced_by_itself
+from tpunb.errors import CellError, did_you_mean
 from tpunb.training.history import History
 from tpunb.training.metrics import mean_of
-
-from ..errors import CellError, did_you_mean
-from .capture import Captured
-from .cell_errors import replicas_text
-from .nests import leaves, parts_of
-from .outputs import LAST, OutputRecord, Slot
-from .program import Program, called_weakly, traced_by_itself
 
 
 @dataclass(frozen=True)

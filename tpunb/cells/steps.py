@@ -9,22 +9,21 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tpunb._util.units import grouped
+from tpunb.cells.batches import Batch, Batches
+from tpunb.cells.cell_errors import mark_step
+from tpunb.cells.open_batches import open_batch
+from tpunb.cells.optimizers import make_ready
+from tpunb.cells.outputs import LAST, OutputRecord
+from tpunb.cells.program import Program
+from tpunb.cells.settings import RunSettings, checked_outputs, refuse_counts, total_steps
+from tpunb.cells.source import CellSource, StepSource
+from tpunb.cells.step_loop import Loop, PlottedValues, StepsPerLoop, bound_to
+from tpunb.cells.trace_cache import Programs
+from tpunb.errors import CellError
 from tpunb.training.history import History
 from tpunb.training.stop_button import Overdue, StopButton, Stopped
-from tpunb.virtual.check import CheckReport
-
-from ..errors import CellError
-from ..virtual.stoppable import StoppableCalls
-from .batches import Batch, Batches
-from .cell_errors import mark_step
-from .open_batches import open_batch
-from .optimizers import make_ready
-from .outputs import LAST, OutputRecord
-from .program import Program
-from .settings import RunSettings, checked_outputs, refuse_counts, total_steps
-from .source import CellSource, StepSource
-from .step_loop import Loop, PlottedValues, StepsPerLoop, bound_to
-from .trace_cache import Programs
+from tpunb.virtual.rule_check import CheckReport
+from tpunb.virtual.stoppable import StoppableCalls
 
 
 @dataclass

@@ -13,26 +13,25 @@ from typing import Any, NoReturn, TypeVar
 import tensorflow as tf
 
 from tpunb._util.logs import logger
+from tpunb.cells.capture import Captured, CaptureKind, Capturer
+from tpunb.cells.cell_errors import first_line, line_in, mark, mistake, original
+from tpunb.cells.guards import MISSING, is_plain
+from tpunb.cells.nests import is_nest
+from tpunb.cells.open_batches import opened, silent
+from tpunb.cells.optimizers import make_ready
+from tpunb.cells.outputs import OutputRecord
+from tpunb.cells.printing import Lines, Printer
+from tpunb.cells.program import Program
+from tpunb.cells.settings import OutputOptions
+from tpunb.cells.source import CellSource, StepSource, above
 from tpunb.compiler.check import with_verdict
 from tpunb.errors.code_problems import Problem
-from tpunb.virtual.check import CheckReport, refuse_other_strategies, report, with_fixed
-
-from ..virtual.graph.traced_function import TracedFunction
-from ..virtual.stoppable import StoppableCalls
-from ..virtual.strict.examination import enforce_open_sizes, examine, observing
-from ..virtual.strict.open_sizes import RULE
-from ..virtual.strict.traced_anew import traced_anew
-from .capture import Captured, CaptureKind, Capturer
-from .cell_errors import first_line, line_in, mark, mistake, original
-from .guards import MISSING, is_plain
-from .nests import is_nest
-from .open_batches import opened, silent
-from .optimizers import make_ready
-from .outputs import OutputRecord
-from .printing import Lines, Printer
-from .program import Program
-from .settings import OutputOptions
-from .source import CellSource, StepSource, above
+from tpunb.virtual.graph.traced_function import TracedFunction
+from tpunb.virtual.rule_check import CheckReport, refuse_other_strategies, report, with_fixed
+from tpunb.virtual.stoppable import StoppableCalls
+from tpunb.virtual.strict.examination import enforce_open_sizes, examine, observing
+from tpunb.virtual.strict.open_sizes import RULE
+from tpunb.virtual.strict.traced_anew import traced_anew
 
 _log = logger("cells")
 

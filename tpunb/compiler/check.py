@@ -15,9 +15,9 @@ from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import Settings, program_for, reporting
 from tpunb.errors.code_problems import Choose
 from tpunb.tpu.defaults import DEFAULT_TPU
-from tpunb.virtual.check import CheckReport, examined
 from tpunb.virtual.keras_internals import chooser, model_of
 from tpunb.virtual.keras_models import strategy_of
+from tpunb.virtual.rule_check import CheckReport, examined
 from tpunb.virtual.strategy import current
 from tpunb.virtual.strict.examination import Examination
 from tpunb.virtual.untouched import untouched

@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import jax_functions, libtpu
-from tpunb.compiler.batches import current_strategy, lowering, with_any_batch
+from tpunb.compiler.batch_sizes import current_strategy, lowering, with_any_batch
 from tpunb.compiler.partial_answers import for_each_type
 from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import Target, targets

@@ -16,16 +16,16 @@ from tpunb.compiler.libtpu import Bounded, Parameters, Prepared
 from tpunb.compiler.program import CompileError
 from tpunb.compiler.verdict import DEPENDS_ON_DATA, LOWERING, TRACING, Function, Lowering, Settings
 from tpunb.errors.code_problems import Choose, Problem, SourceLine
-from tpunb.virtual.check import (
+from tpunb.virtual.graph.function_def import called_functions, data_inputs
+from tpunb.virtual.graph.traced_function import SourceLines, TracedFunction
+from tpunb.virtual.keras_internals import layer_names, model_of
+from tpunb.virtual.keras_models import model_step
+from tpunb.virtual.rule_check import (
     at_largest,
     parts_of_batch,
     refuse_other_strategies,
     traced_functions,
 )
-from tpunb.virtual.graph.function_def import called_functions, data_inputs
-from tpunb.virtual.graph.traced_function import SourceLines, TracedFunction
-from tpunb.virtual.keras_internals import layer_names, model_of
-from tpunb.virtual.keras_models import model_step
 from tpunb.virtual.strict import xla
 from tpunb.virtual.strict.examination import once_a_line
 from tpunb.virtual.strict.lint import statically_found

@@ -21,8 +21,8 @@ from tpunb.compiler.program import TpuProgram, merged
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
 from tpunb.errors.code_problems import Choose, Problem, SourceLine
+from tpunb.errors.compiler_refusals import LIBTPU, SMALLER, refusal_of
 from tpunb.errors.explain import explain
-from tpunb.errors.refusals import LIBTPU, SMALLER, refusal_of
 from tpunb.tpu.compiled_program import CodeLine, ProgramMemory
 from tpunb.tpu.program_display import program_display
 

@@ -15,7 +15,7 @@ from tpunb._util.internal_errors import report_internal_error
 from tpunb._util.logs import logger
 from tpunb._util.units import byte_count, grouped
 from tpunb.compiler import jax_functions
-from tpunb.compiler.batches import AnyBatch
+from tpunb.compiler.batch_sizes import AnyBatch
 from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.topologies import Target, family_of
 from tpunb.compiler.verdict import Settings

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.connection.cluster.pod import Pod
     from tpunb.display.describe.connection import ConnectionDescription
-    from tpunb.tpu.annotations import Annotations
+    from tpunb.tpu.logical_placement import Annotations
     from tpunb.training.history import History
 
 _log = logger("connection")

@@ -16,7 +16,7 @@ from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
 from tpunb.errors import TpunbError
 from tpunb.machine import Machine, look
-from tpunb.machine.problems import Problem
+from tpunb.machine.problems import SetupProblem
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.version import __version__
 
@@ -63,12 +63,12 @@ class DoctorReport:
     compiler: str = ""
 
     @property
-    def problems(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[SetupProblem, ...]:
         """The problems, blocking ones first."""
         problems = list(self.machine.problems)
         fails = self.prospect.kind == "error" and not self.machine.software.stays_with_jax
         if fails and not any(problem.stops for problem in problems):
-            problems.insert(0, Problem("%tpu_connect", self.prospect.says, self.prospect.fix))
+            problems.insert(0, SetupProblem("%tpu_connect", self.prospect.says, self.prospect.fix))
         return tuple(problems)
 
     @property
@@ -271,7 +271,7 @@ def _prospect(machine: Machine) -> Prospect:
     return Prospect("hardware", plan.tpu, says)
 
 
-def _lines(problems: tuple[Problem, ...], *, stops: bool) -> Rows:
+def _lines(problems: tuple[SetupProblem, ...], *, stops: bool) -> Rows:
     rows = []
     for problem in problems:
         if problem.stops is not stops:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from tpunb._util.secret_masking import mask, secrets_in
 from tpunb.machine.detect import Search, find_tpu
-from tpunb.machine.problems import Problem
+from tpunb.machine.problems import SetupProblem
 from tpunb.machine.processes_using_tpu import Holding, find_holders
 from tpunb.machine.resources import Memory, measure
 from tpunb.machine.software import Software, find_software
@@ -63,12 +63,12 @@ class Machine:
     memory: Memory
 
     @property
-    def problems(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[SetupProblem, ...]:
         """The problems, blocking ones first."""
         local = self.search.tpu == "local" and not self.search.tpu_only_from_env
         return self.problems_for(local_tpu=local)
 
-    def problems_for(self, *, local_tpu: bool) -> tuple[Problem, ...]:
+    def problems_for(self, *, local_tpu: bool) -> tuple[SetupProblem, ...]:
         """Return the problems of using this machine's TPU, or another TPU.
 
         Args:

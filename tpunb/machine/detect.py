@@ -25,7 +25,7 @@ from tpunb.errors import ConnectError
 from tpunb.machine import chips as device_files
 from tpunb.machine.chips import Chips, find_chips, text_of
 from tpunb.machine.metadata_server import MetadataError, metadata
-from tpunb.machine.problems import Problem
+from tpunb.machine.problems import SetupProblem
 from tpunb.tpu.defaults import DEFAULT_TPU, WORKER_PORT
 
 PlatformKind = Literal["colab", "kaggle", "kubernetes", "tpu-vm", "compute-engine", "machine"]
@@ -267,7 +267,7 @@ class Search:
             notes.append(f"{self.platform.tpu_sign}, but /dev has no device file for it.")
         return tuple(notes)
 
-    def problems(self, *, local_tpu: bool) -> Iterator[Problem]:
+    def problems(self, *, local_tpu: bool) -> Iterator[SetupProblem]:
         """Yield the problems: missing devices, and variables that name no TPU.
 
         Args:
@@ -276,7 +276,7 @@ class Search:
         kind = self.platform.kind
         if self.lacks_devices:
             there = f"This machine has {self.chips.on_bus_in_words}"
-            yield Problem(
+            yield SetupProblem(
                 "device",
                 f"{there if self.chips.on_bus else f'This is {self.platform.name}'}, but /dev has "
                 "no device file for a TPU.",
@@ -284,20 +284,20 @@ class Search:
                 "TPU's driver.",
             )
         elif self.tpu is None and kind in _OTHER_RUNTIME:
-            yield Problem(
+            yield SetupProblem(
                 "device",
                 f"This runtime of {self.platform.name} has no TPU.",
                 _OTHER_RUNTIME[kind],
                 stops=False,
             )
         if self.tpu_only_from_env:
-            yield Problem(
+            yield SetupProblem(
                 "TPU_NAME",
                 "TPU_NAME is local, but nothing else on this machine indicates a TPU.",
                 "Unset TPU_NAME to simulate a TPU, or run this on the TPU's own machine.",
             )
         if self.without_library and local_tpu and not self.lacks_devices:
-            yield Problem(
+            yield SetupProblem(
                 "TPU_LOAD_LIBRARY",
                 "TPU_LOAD_LIBRARY=0 keeps TensorFlow from this machine's TPU.",
                 "Unset it, then restart the kernel. On a slice of several hosts, connect to the "

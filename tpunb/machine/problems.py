@@ -6,7 +6,7 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Problem:
+class SetupProblem:
     """A fact that blocks the use of a TPU, or that is worth knowing.
 
     Attributes:

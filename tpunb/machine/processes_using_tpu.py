@@ -17,7 +17,7 @@ from pathlib import Path
 from tpunb._util.secret_masking import mask, secrets_in
 from tpunb.machine import chips
 from tpunb.machine.chips import text_of
-from tpunb.machine.problems import Problem
+from tpunb.machine.problems import SetupProblem
 
 _LOCK = "libtpu_lockfile"
 _KERNELS = ("ipykernel", "colab_kernel_launcher", "tpunb.notebook.kernels", "kernel_launcher")
@@ -83,7 +83,7 @@ class Holding:
     unseen: bool = False
     devices: tuple[str, ...] = ()
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[SetupProblem]:
         """Yield the problems: processes and lock files that block the TPU."""
         others = [holder for holder in self.holders if not holder.is_self]
         for holder in others:
@@ -92,7 +92,7 @@ class Holding:
             if holder.is_kernel:
                 fix = f"Shut down that kernel in Jupyter's list of running kernels, or: {kill}"
             name = f"{holder.name[0].upper()}{holder.name[1:]}"
-            yield Problem("TPU in use", f"{name} holds the TPU.", fix, kill)
+            yield SetupProblem("TPU in use", f"{name} holds the TPU.", fix, kill)
         for lock in self.locks if not others else ():
             if not lock.stale:
                 continue
@@ -103,7 +103,7 @@ class Holding:
                     "Other users' processes are not visible. "
                     f"If `{command}` lists none, remove the file."
                 )
-            yield Problem(
+            yield SetupProblem(
                 "lock file",
                 f"{lock.path} is left over: no visible process holds it.",
                 fix,

@@ -14,7 +14,7 @@ import shutil
 from tpunb._util.units import byte_count, counted
 from tpunb.machine import chips
 from tpunb.machine.chips import text_of
-from tpunb.machine.problems import Problem
+from tpunb.machine.problems import SetupProblem
 
 _MEMINFO = re.compile(r"^(\w+):\s+(\d+)", re.MULTILINE)  # in KiB
 _MODEL = re.compile(r"^model name\s*:\s*(.+)", re.MULTILINE)
@@ -37,12 +37,12 @@ class Memory:
     available: int | None = None
     shared: int | None = None
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[SetupProblem]:
         """Return a problem if little memory is available."""
         if self.available is None or self.available >= _LITTLE:
             return []
         return [
-            Problem(
+            SetupProblem(
                 "memory",
                 f"Only {byte_count(self.available)} of memory is available.",
                 "Shut down other kernels. A host that runs out of memory ends the TPU's worker.",

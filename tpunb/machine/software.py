@@ -18,7 +18,7 @@ from tpunb._util.secret_masking import mask, secrets_in
 from tpunb.errors import ConnectError
 from tpunb.machine.chips import find_chips
 from tpunb.machine.detect import detect_platform
-from tpunb.machine.problems import Problem
+from tpunb.machine.problems import SetupProblem
 
 _log = logger("machine")
 
@@ -99,7 +99,7 @@ tensorflow-tpu 2.20 is no longer supported.
 _FILE = "tensorflow/python/_pywrap_tensorflow_internal.so"
 
 
-def fatal_pair(versions: Mapping[str, str]) -> Problem | None:
+def fatal_pair(versions: Mapping[str, str]) -> SetupProblem | None:
     """Return the problem of a libtpu that ends the process when TensorFlow loads it, or None.
 
     Args:
@@ -110,7 +110,7 @@ def fatal_pair(versions: Mapping[str, str]) -> Problem | None:
     if bounds is None or release(libtpu) < bounds[1]:
         return None
     oldest, too_new = map(_dotted, bounds)
-    return Problem(
+    return SetupProblem(
         "libtpu",
         f"tensorflow-tpu {tensorflow} cannot use libtpu {libtpu}: it ends the process when "
         "TensorFlow loads it.",
@@ -225,14 +225,14 @@ class Software:
         """True if JAX is installed without TensorFlow, which does not block work with JAX."""
         return self.tensorflow is None and "jax" in self.versions
 
-    def problems(self, *, local_tpu: bool) -> Iterator[Problem]:
+    def problems(self, *, local_tpu: bool) -> Iterator[SetupProblem]:
         """Yield version conflicts and missing packages.
 
         Args:
             local_tpu: Whether to use this machine's TPU.
         """
         if self.jax and local_tpu and not self.stays_with_jax:
-            yield Problem(
+            yield SetupProblem(
                 "jax",
                 "This process has used JAX, which takes the TPU for itself.",
                 "Restart the kernel, and use JAX and TensorFlow in separate kernels.",
@@ -240,7 +240,7 @@ class Software:
             )
         pair = (self.versions.get("jax"), self.versions.get("libtpu"))
         if pair == ("0.7.2", "0.0.21.1"):  # the pair on Colab in 2026
-            yield Problem(
+            yield SetupProblem(
                 "jax",
                 "JAX 0.7.2 with libtpu 0.0.21.1 ends the process when it compiles for a TPU that "
                 "the machine does not have.",
@@ -259,10 +259,10 @@ class Software:
         yield from self._of_keras()
         yield from self._of_process(local_tpu=local_tpu)
 
-    def _missing(self, *, local_tpu: bool) -> Problem:
+    def _missing(self, *, local_tpu: bool) -> SetupProblem:
         extra = "tpu" if local_tpu else "cpu"
         if self.stays_with_jax:
-            return Problem(
+            return SetupProblem(
                 "tensorflow",
                 "TensorFlow is not installed: %tpu_connect, %%tpu_run and %%tpu_profile need it.",
                 "Stay with JAX: %%tpu_compile takes its functions and Keras models without a "
@@ -271,27 +271,27 @@ class Software:
             )
         if release(self.python)[:2] > _NEWEST_PYTHON:
             newest = _dotted(_NEWEST_PYTHON)
-            return Problem(
+            return SetupProblem(
                 "Python",
                 f"TensorFlow is not installed, and it may have no wheel for Python {self.python}.",
                 f"Make an environment with Python {newest}, and install tpunb there.",
                 f"python{newest} -m venv .venv",
             )
-        return Problem(
+        return SetupProblem(
             "tensorflow",
             "TensorFlow is not installed.",
             "Install it, then restart the kernel.",
             f'pip install "tpunb[{extra}]"',
         )
 
-    def _of_several(self) -> Iterator[Problem]:
+    def _of_several(self) -> Iterator[SetupProblem]:
         several = {name: self.versions[name] for name in TENSORFLOWS if name in self.versions}
         if len(set(several.values())) < 2 and not self.overwritten_by:
             return
         names = ", ".join(f"{name} {version}" for name, version in several.items())
         kept = next((name for name in FOR_TPU if name in several), next(iter(several)))
         others = " ".join(name for name in several if name != kept)
-        yield Problem(
+        yield SetupProblem(
             "tensorflow",
             f"Several TensorFlows are installed in one place: {names}. Some files of one have "
             "replaced files of another.",
@@ -300,13 +300,13 @@ class Software:
             f'pip install --force-reinstall --no-deps "{kept}=={several[kept]}"',
         )
 
-    def _of_tpu(self) -> Iterator[Problem]:
+    def _of_tpu(self) -> Iterator[SetupProblem]:
         for_tpu = next((name for name in FOR_TPU if name in self.versions), None)
         if for_tpu is None:
             has_own = bool(self.libtpu) and "tensorflow" in self.versions
             installed = " ".join(name for name in TENSORFLOWS if name in self.versions)
             also = f" unless it came with this machine, like {self.libtpu}" if has_own else ""
-            yield Problem(
+            yield SetupProblem(
                 "tensorflow",
                 f"{installed} {self.tensorflow} has no support for TPUs{also}.",
                 "Install tensorflow-tpu instead, then restart the kernel.",
@@ -314,25 +314,25 @@ class Software:
                 stops=not has_own,
             )
         for need in self.needs:
-            yield Problem(
+            yield SetupProblem(
                 "libtpu",
                 f"{need}.",
                 "Install the required libtpu, then restart the kernel.",
                 f'pip install "{for_tpu}=={self.versions[for_tpu]}"' if for_tpu else "",
             )
 
-    def _of_versions(self) -> Iterator[Problem]:
+    def _of_versions(self) -> Iterator[SetupProblem]:
         tensorflow = self.tensorflow or ""
         name = _installed(self.versions)
         if release(tensorflow) and release(tensorflow)[:2] < OLDEST:
-            yield Problem(
+            yield SetupProblem(
                 "tensorflow",
                 f"TensorFlow {tensorflow} is too old: tpunb needs {_dotted(OLDEST)}.",
                 "Install a newer release, then restart the kernel.",
                 f'pip install "{name}{SPECIFIER}"',
             )
         if is_newer(tensorflow):
-            yield Problem(
+            yield SetupProblem(
                 "tensorflow",
                 f"{newer_than_tested(tensorflow)}.",
                 "If a virtual TPU fails, update tpunb, or install a tested release.",
@@ -341,7 +341,7 @@ class Software:
             )
         minor = _minor(self.python)
         if self.pythons and minor not in self.pythons:
-            yield Problem(
+            yield SetupProblem(
                 "Python",
                 f"TensorFlow {tensorflow} is made for Python {self.pythons[0]} to "
                 f"{self.pythons[-1]}, but this is Python {self.python}.",
@@ -349,18 +349,18 @@ class Software:
                 stops=False,
             )
 
-    def _of_keras(self) -> Iterator[Problem]:
+    def _of_keras(self) -> Iterator[SetupProblem]:
         keras = self.versions.get(self.keras, "")
         legacy = self.keras == "tf_keras"
         if legacy and not keras:
-            yield Problem(
+            yield SetupProblem(
                 "tf_keras",
                 "TF_USE_LEGACY_KERAS chooses Keras 2, but tf_keras is not installed.",
                 "Install it or unset the variable. Then restart the kernel.",
                 install_tf_keras(self.tensorflow),
             )
         if not legacy and (3,) <= release(keras) < _OLDEST_KERAS:
-            yield Problem(
+            yield SetupProblem(
                 "keras",
                 f"Keras {keras} reports NaN, or a loss and an accuracy multiplied by the number of "
                 "replicas, when it trains on several replicas (known error 70).",
@@ -370,7 +370,7 @@ class Software:
             )
         other = self.versions.get("tf_keras", "")
         if other and self.tensorflow and _minor(other) != _minor(self.tensorflow):
-            yield Problem(
+            yield SetupProblem(
                 "tf_keras",
                 f"tf_keras {other} is made for TensorFlow {_minor(other)}, not for "
                 f"{self.tensorflow}.",
@@ -379,7 +379,7 @@ class Software:
                 stops=legacy,
             )
         if self.backend not in ("", "tensorflow") and not legacy:
-            yield Problem(
+            yield SetupProblem(
                 "keras",
                 f"KERAS_BACKEND={self.backend} makes Keras compute without TensorFlow, and so "
                 "without its TPUStrategy.",
@@ -387,17 +387,17 @@ class Software:
                 stops=False,
             )
 
-    def _of_process(self, *, local_tpu: bool) -> Iterator[Problem]:
+    def _of_process(self, *, local_tpu: bool) -> Iterator[SetupProblem]:
         known = self.tensorflow not in (None, _UNKNOWN)
         if known and self.imported and release(self.imported) != release(self.tensorflow or ""):
-            yield Problem(
+            yield SetupProblem(
                 "tensorflow",
                 f"This process has imported TensorFlow {self.imported}, but {self.tensorflow} "
                 "is installed.",
                 "Restart the kernel.",
             )
         if self.jax_needs and local_tpu:
-            yield Problem(
+            yield SetupProblem(
                 "jax",
                 f"{self.jax_needs}: JAX may fail on a TPU.",
                 "Use JAX and TensorFlow in separate environments: each requires its own libtpu.",

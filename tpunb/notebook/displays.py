@@ -160,7 +160,7 @@ class Displays:
             ("tpunb.compiler.program", "TpuPrograms", self.of_programs),
             # The value is already a description. It is also a tuple, which IPython would show as a
             # tuple.
-            ("tpunb.tpu.annotations", "Annotations", lambda value, **_: _static(value)),
+            ("tpunb.tpu.logical_placement", "Annotations", lambda value, **_: _static(value)),
             ("keras.src.layers.layer", "Layer", self.of_model),
             ("tf_keras.src.engine.base_layer", "Layer", self.of_model),
             ("keras.src.backend.common.variables", "Variable", self.of_values),

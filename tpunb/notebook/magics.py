@@ -43,7 +43,7 @@ from tpunb.virtual.import_tensorflow import needing_tensorflow, require_tensorfl
 
 if TYPE_CHECKING:
     from tpunb.training.profile import Profile
-    from tpunb.virtual.check import CheckReport
+    from tpunb.virtual.rule_check import CheckReport
 
 _MOST_LINES = 64
 """The largest number of `%%tpu_run` lines whose parsed options are kept for further runs."""
@@ -273,7 +273,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         if args.out is not None:
             self.shell.user_ns[args.out] = program
         if args.input_speed:
-            from tpunb.cells.input_speed import input_speed
+            from tpunb.cells.pipeline_speed import input_speed
 
             display(input_speed(data, program))
         return program

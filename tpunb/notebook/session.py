@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tpunb.cells.steps import Steps
     from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.errors.catalogue import Explanation
-    from tpunb.virtual.check import CheckReport
+    from tpunb.virtual.rule_check import CheckReport
     from tpunb.virtual.stoppable import StoppableCalls
 
 _AGAIN = "Already connected: the connection is used again."

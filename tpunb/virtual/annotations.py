@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.tpu.annotations import Annotation, Annotations
+from tpunb.tpu.logical_placement import Annotation, Annotations
 from tpunb.virtual._tensorflow import FuncGraph, ops
 from tpunb.virtual.replicate.function_copies import LOGICAL_CORE
 from tpunb.virtual.replicate.trace import TracingGraph

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from tpunb._util.units import counted
 from tpunb.machine.software import warn_if_newer
-from tpunb.tpu.annotations import Annotations
 from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.logical_placement import Annotations
 from tpunb.tpu.types import Accelerator, largest_memory
 from tpunb.virtual import current_strategy
 from tpunb.virtual._tensorflow import (

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from support.strategies import each, stepper, strategy_of
 
-from tpunb.virtual.check import CheckError, check
+from tpunb.virtual.rule_check import CheckError, check
 from tpunb.virtual.strict import examination
 
 OPEN = tf.TensorSpec([None, 4])

@@ -9,7 +9,7 @@ from tpunb._util.tables import GREEN, ORANGE, Markup, badge, block, escaped, tab
 from tpunb._util.units import and_more, byte_count, counted, shape_phrase
 from tpunb.display.describe.connection import ConnectionDescription
 from tpunb.display.draw.topology_text import links_phrase
-from tpunb.tpu.annotations import Annotations
+from tpunb.tpu.logical_placement import Annotations
 
 
 def connection_title(connection: ConnectionDescription) -> str:

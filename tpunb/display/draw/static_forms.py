@@ -22,7 +22,7 @@ from tpunb.display.draw.replicas_html import replicas_html
 from tpunb.display.draw.replicas_text import replicas_text
 from tpunb.display.draw.topology_svg import topology_html
 from tpunb.display.draw.topology_text import topology_text
-from tpunb.tpu.annotations import Annotations
+from tpunb.tpu.logical_placement import Annotations
 
 Description = (
     TopologyDescription

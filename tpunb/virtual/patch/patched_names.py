@@ -19,7 +19,7 @@ from tpunb.virtual.devices import replica_devices, virtual_devices
 from tpunb.virtual.installation import Installation, set_tpu_variables
 from tpunb.virtual.patch.device_names import translated_property
 from tpunb.virtual.patch.patch_tools import attribute, construct_as_subclass, contents, redirected
-from tpunb.virtual.patch.resolver import InstalledTPUClusterResolver
+from tpunb.virtual.patch.resolver_in_force import InstalledTPUClusterResolver
 from tpunb.virtual.replica_call import ReplicateOptions, replicate
 from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 from tpunb.virtual.strictness import Strictness

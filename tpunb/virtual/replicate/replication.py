@@ -21,8 +21,8 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.internal_errors import report_internal_error
-from tpunb._util.interrupts import uninterrupted
 from tpunb._util.logs import logger, timed
+from tpunb._util.uninterrupted import uninterrupted
 from tpunb.virtual._tensorflow import (
     FuncGraph,
     FunctionDef,

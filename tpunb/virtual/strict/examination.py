@@ -16,10 +16,10 @@ from tpunb.errors import MemoryLimitError, TpuWarning
 from tpunb.errors.code_problems import Problem, SourceLine, innermost, refusal
 from tpunb.virtual.graph.tensorflow_graphs import outermost_graph
 from tpunb.virtual.graph.traced_function import SourceLines, TracedFunction
+from tpunb.virtual.strict.core_memory import beyond_a_core, beyond_the_machine
 from tpunb.virtual.strict.known_ops import compiles_for_certain
 from tpunb.virtual.strict.lint import statically_found
 from tpunb.virtual.strict.lowering import lower
-from tpunb.virtual.strict.memory import beyond_a_core, beyond_the_machine
 from tpunb.virtual.strict.open_sizes import RULE, refused_for_open_sizes
 from tpunb.virtual.strict.stand_ins import Unknown, on_host
 from tpunb.virtual.strictness import REFUSED, Strictness

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tpunb.errors.code_problems import Problem
-from tpunb.errors.refusals import FIXED_LIST, PADDED_TO_BOUND
+from tpunb.errors.compiler_refusals import FIXED_LIST, PADDED_TO_BOUND
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, in_save_context, tensor_util
 from tpunb.virtual.graph.function_def import (
     BRANCHES,

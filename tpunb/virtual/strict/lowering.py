@@ -18,7 +18,7 @@ from tpunb._util.child_process import ChildLostError
 from tpunb._util.deadline import Deadline
 from tpunb._util.logs import timed
 from tpunb.errors.code_problems import Problem
-from tpunb.errors.refusals import FIXED_SHAPE, PADDED_TO_BOUND, XLA, refusal_of
+from tpunb.errors.compiler_refusals import FIXED_SHAPE, PADDED_TO_BOUND, XLA, refusal_of
 from tpunb.virtual._tensorflow import FunctionDef, op_def_registry, ops
 from tpunb.virtual.graph.function_def import Library, called_functions
 from tpunb.virtual.graph.traced_function import ANY_SIZE, TracedFunction

@@ -22,8 +22,8 @@ from support.strategies import all_reduce, strategy_of
 
 import tpunb
 from tpunb.virtual._tensorflow import tpu_ops
-from tpunb.virtual.check import CheckError, CheckReport, Problem, check
 from tpunb.virtual.replicate.divergence import Divergence
+from tpunb.virtual.rule_check import CheckError, CheckReport, Problem, check
 
 
 @pytest.mark.parametrize("name", asked(CHECK))

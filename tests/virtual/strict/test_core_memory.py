@@ -15,9 +15,9 @@ from tpunb.cells.runner import CellRunner
 from tpunb.errors import MemoryLimitError
 from tpunb.machine.resources import Memory
 from tpunb.tpu.types import accelerator, accelerator_types, largest_memory
-from tpunb.virtual.check import check
 from tpunb.virtual.replica_call import ReplicateOptions, _runs_here
-from tpunb.virtual.strict import memory
+from tpunb.virtual.rule_check import check
+from tpunb.virtual.strict import core_memory
 
 EXHAUSTED = tf.errors.ResourceExhaustedError
 
@@ -38,7 +38,7 @@ def small() -> Any:
 @pytest.fixture
 def poor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine with 1,000 bytes left."""
-    monkeypatch.setattr(memory, "measure", lambda: Memory(available=1000))
+    monkeypatch.setattr(core_memory, "measure", lambda: Memory(available=1000))
 
 
 def huge() -> Any:
@@ -129,7 +129,7 @@ def not_made(x: Any) -> Any:
 def test_what_fits_and_what_is_not_made_runs(
     small: Any, monkeypatch: pytest.MonkeyPatch, function: Callable[[Any], Any]
 ) -> None:
-    monkeypatch.setattr(memory, "measure", lambda: Memory(available=1300))
+    monkeypatch.setattr(core_memory, "measure", lambda: Memory(available=1300))
     assert len(run(small, function, each(small, [1.0, 1.0]))) == 2
 
 

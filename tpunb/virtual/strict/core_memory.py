@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tpunb.errors.code_problems import Problem
-from tpunb.errors.refusals import SMALLER
+from tpunb.errors.compiler_refusals import SMALLER
 from tpunb.machine.resources import measure
 from tpunb.virtual._tensorflow import dtypes
 from tpunb.virtual.graph.traced_function import Made

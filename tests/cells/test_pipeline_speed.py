@@ -11,11 +11,11 @@ import pytest
 import tensorflow as tf
 
 import tpunb
-from tpunb.cells import input_speed as measuring
 from tpunb.cells import pipeline_changes, pipeline_reading
-from tpunb.cells.input_speed import MeasuringStopped, input_speed, needs
+from tpunb.cells import pipeline_speed as measuring
 from tpunb.cells.pipeline_changes import changes
 from tpunb.cells.pipeline_reading import Measured, read, repeated, size_of
+from tpunb.cells.pipeline_speed import MeasuringStopped, input_speed, needs
 from tpunb.compiler.program import TpuProgram, TpuPrograms, remember_program
 from tpunb.errors import CellError
 from tpunb.machine.resources import Memory

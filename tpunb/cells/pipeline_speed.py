@@ -10,20 +10,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..compiler.program import TpuProgram, TpuPrograms, latest_program
-from ..display.live_progress import CellDisplay
-from ..display.widgets import frontend
-from ..machine.resources import processor_phrase
-from ..tpu.types import accelerator
-from ..training.input_speed import InputSpeed, Stage, TpuNeed, remember_input_speed
-from ..training.stop_button import Stopped
-from ..virtual.input_pipeline import (
+from tpunb.cells.pipeline_changes import changes
+from tpunb.cells.pipeline_reading import read, repeated
+from tpunb.compiler.program import TpuProgram, TpuPrograms, latest_program
+from tpunb.display.live_progress import CellDisplay
+from tpunb.display.widgets import frontend
+from tpunb.machine.resources import processor_phrase
+from tpunb.tpu.types import accelerator
+from tpunb.training.input_speed import InputSpeed, Stage, TpuNeed, remember_input_speed
+from tpunb.training.stop_button import Stopped
+from tpunb.virtual.input_pipeline import (
     Pipeline,
     StageStatistics,
     Statistics,
 )
-from .pipeline_changes import changes
-from .pipeline_reading import read, repeated
 
 
 class MeasuringStopped(Stopped):
