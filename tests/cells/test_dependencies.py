@@ -22,8 +22,8 @@ from tpunb.cells.dependencies import Dependencies
 CFG = """
     import dataclasses, enum, functools
     from types import SimpleNamespace
-    from tests.cells import helpers
-    from tests.cells.helpers import scaled, twice
+    from . import helpers
+    from .helpers import scaled, twice
 
     LR = 0.1
     RATES = [0.1, 0.2]
@@ -42,7 +42,7 @@ CFG = """
         return inner, change
     closed, change_closed = make(1.0)
     def later():
-        from tests.cells.helpers import FACTOR
+        from .helpers import FACTOR
         return FACTOR
     def imported():
         import deps.helpers as h
