@@ -77,7 +77,9 @@ def said(folder: Path, capfd: pytest.CaptureFixture[str]) -> Said:
     return run
 
 
-def test_it_is_installed_shown_used_and_removed(said: Said, folder: Path) -> None:
+def test_it_is_installed_shown_used_and_removed(
+    said: Said, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "Try: tpunb compiler install" in said("status", code=1)
     shown = said("install")
     assert "Successfully installed" in shown or "Installed 3 packages" in shown  # the tool's own
@@ -88,7 +90,10 @@ def test_it_is_installed_shown_used_and_removed(said: Said, folder: Path) -> Non
     assert re.search(r"size +[\d.]+ [KM]iB", shown)
     assert f"used      {folder}" in shown
     assert libtpu.why_unavailable() is None
-    said("install")  # again, in its place
+    _sees_its_packages_alone(folder)
+    with monkeypatch.context() as patched:
+        _the_compilers_process_is_started_with_it(said, patched)
+    said("install", "--python", sys.executable)  # again, in its place
     assert sorted(path.name for path in folder.parent.iterdir()) == ["compiler", "compiler.lock"]
     assert said("remove") == f"Removed {folder}\n"
     assert [path.name for path in folder.parent.parent.iterdir()] == ["other"]
@@ -96,25 +101,22 @@ def test_it_is_installed_shown_used_and_removed(said: Said, folder: Path) -> Non
     assert libtpu.why_unavailable() is not None
 
 
-def test_its_process_sees_its_packages_alone(said: Said, folder: Path) -> None:
-    said("install")
-    made = environment.find()
-    assert made is not None
+def _sees_its_packages_alone(folder: Path) -> None:
+    installed = environment.find()
+    assert installed is not None
     code = "import jax; print(jax.place)\ntry: import pytest\nexcept ImportError: print('alone')"
-    shown = subprocess.run(made.command(code), capture_output=True, text=True, check=True).stdout
+    command = installed.command(code)
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert shown == f"{folder / 'jax' / '__init__.py'}\nalone\n"
 
 
-def test_the_compilers_process_is_started_with_it(
-    said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said("install")
+def _the_compilers_process_is_started_with_it(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(libtpu, "started", lambda command, settings: started.append(command))
     libtpu._start()
-    made = environment.find()
-    assert made is not None
-    assert started[0][:-1] == made.command("")[:-1]
+    installed = environment.find()
+    assert installed is not None
+    assert started[0][:-1] == installed.command("")[:-1]
     monkeypatch.setenv(libtpu.PYTHON, sys.executable)
     libtpu._start()
     assert started[1][0] == sys.executable
@@ -176,7 +178,6 @@ def test_another_python_is_named(said: Said) -> None:
     assert "Python 3.11 or later, but cat is not such a Python" in said(
         "install", "--python", "cat", code=2
     )
-    said("install", "--python", sys.executable)
 
 
 @pytest.mark.parametrize(
