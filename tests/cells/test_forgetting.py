@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from support.cells import Notebook
+from support.tiers import thorough
 from tensorflow.python.eager import context
 
 from tpunb.cells.recent_cells import RecentCells
@@ -20,7 +21,7 @@ from tpunb.cells.source import cell_filename
 KEPT = 3
 
 
-@pytest.fixture(params=["one", "virtual"])
+@pytest.fixture(params=["virtual", *thorough(["one"])])
 def book(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
     """A notebook that keeps a few programs and cells."""
     monkeypatch.setattr("tpunb.cells.trace_cache._MOST_PROGRAMS", KEPT)

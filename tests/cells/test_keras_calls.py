@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from support.jax_process import said_with_jax
 from support.keras_calls import X, Y, differences, model_that_records
+from support.tiers import thorough
 
 from tpunb.cells.keras_calls import keras_call
 from tpunb.compiler.program import CompileError
@@ -30,7 +31,7 @@ def model() -> Any:
     return model_that_records(tf.keras, [])
 
 
-@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+@pytest.mark.parametrize("library", ["keras", *thorough(["tf_keras"])])
 def test_keras_makes_the_same_batches(library: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

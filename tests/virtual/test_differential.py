@@ -72,13 +72,13 @@ def program(source: str, replicas: int = 3) -> Program:
     return Program(source, replicas, (("ON_WRITE", "NONE"),), rows, ("first", "first"))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 4, *thorough([3, *range(5, 20)])])
+@pytest.mark.parametrize("seed", [0, 2, 4, *thorough([1, 3, *range(5, 20)])])
 def test_a_random_program(seed: int) -> None:
     # What AutoGraph writes anew costs three times as much.
     assert compare(generate(seed, statements=3, autograph=seed % 9 == 4)) is None
 
 
-@pytest.mark.parametrize("seed", [36, 37, *thorough(range(38, 41))])
+@pytest.mark.parametrize("seed", [36, *thorough(range(37, 41))])
 def test_a_random_program_on_one_replica(seed: int) -> None:
     given = generate(seed, statements=3, autograph=False)
     assert compare(dataclasses.replace(given, replicas=1, rows=given.rows[:1])) is None
