@@ -57,13 +57,13 @@ class Interruptible:
             # None means a handler in C, which could not be restored.
             if former is None or former is signal.SIG_IGN:
                 return self
+            if not _blocks:
+                globals()["_original"] = former
             try:
                 signal.signal(signal.SIGINT, _handle)
             except ValueError:  # the main thread of another interpreter
                 return self
             self._former = former
-            if not _blocks:
-                globals()["_original"] = former
         self.pressed = False
         _blocks.append(self)
         return self
