@@ -14,8 +14,8 @@ import pytest
 from support.interrupts import When, counts, press
 
 import tpunb
+from tpunb._util.interrupts import Stopped
 from tpunb.errors import CellError
-from tpunb.training.stop_button import Stopped
 from tpunb.virtual import stoppable
 
 LOOP = """
@@ -160,15 +160,14 @@ def test_a_batch_that_does_not_come(
 
 
 def test_a_batch_of_a_step_that_was_only_traced(
-    connection: Any, tf: Any, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    connection: Any, tf: Any, names: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("tpunb.cells.steps._GRACE", 0.0)
     traced = threading.Event()
 
     def trace() -> None:
         if not traced.is_set():
-            press()
             traced.set()
+            press()
             threading.Event().wait()
 
     names["trace"] = tf.autograph.experimental.do_not_convert(trace)

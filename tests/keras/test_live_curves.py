@@ -25,11 +25,11 @@ from support.patience import wait_until
 from support.strategies import strategy_of
 from support.tiers import THOROUGH, thorough
 
+from tpunb._util.interrupts import Stopped
 from tpunb.display.widgets import frontend
 from tpunb.keras import LiveCurves, log_recorder
 from tpunb.training import history as histories
 from tpunb.training.history import History
-from tpunb.training.stop_button import Stopped
 from tpunb.virtual.stoppable import StoppableCalls
 
 # Beside Keras 3 in one process, which stays `tf.keras`.

@@ -12,7 +12,7 @@ PROGRAM = """
 import os, signal, threading, warnings
 import keras, numpy as np
 import tpunb
-from tpunb.training.stop_button import Stopped
+from tpunb._util.interrupts import Stopped
 
 
 class Means(keras.callbacks.Callback):

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tpunb._util.interrupts import Stopped
 from tpunb.display.widgets import frontend
 from tpunb.keras import LiveCurves
 from tpunb.keras.log_recorder import LogRecorder
 from tpunb.training.history import History
-from tpunb.training.stop_button import Stopped
 
 keras = pytest.importorskip("keras")
 pytestmark = [

@@ -11,13 +11,13 @@ import pytest
 from support.shell import Notebook
 
 from tpunb._util.child_process import ChildLostError
+from tpunb._util.interrupts import Stopped
 from tpunb.cells import pipeline_speed
 from tpunb.compiler import libtpu
 from tpunb.compiler.libtpu import Compiled, Prepared, Refused
 from tpunb.compiler.partial_answers import CompilationStopped
 from tpunb.compiler.program import CompilerUnavailableError, TpuProgram, TpuPrograms
 from tpunb.training.input_speed import InputSpeed
-from tpunb.training.stop_button import Stopped
 
 pytestmark = pytest.mark.usefixtures("tf")
 

@@ -15,9 +15,9 @@ from IPython.core.error import UsageError
 from support.shell import Notebook
 
 import tpunb
+from tpunb._util.interrupts import Stopped
 from tpunb.display.widgets import frontend
 from tpunb.errors import CellError
-from tpunb.training.stop_button import Stopped
 
 SETUP = """\
 import numpy as np, tensorflow as tf, tpunb

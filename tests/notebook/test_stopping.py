@@ -14,9 +14,9 @@ from support.interrupts import When, counts, press
 from support.kernels import Client
 from support.shell import Notebook
 
+from tpunb._util.interrupts import Stopped
 from tpunb.display import live_progress as progress
 from tpunb.display.widgets import frontend
-from tpunb.training.stop_button import Stopped
 
 SETUP = """\
 import tensorflow as tf, tpunb

@@ -15,8 +15,8 @@ from typing import Any
 import tensorflow as tf
 
 import tpunb
+from tpunb._util.interrupts import Stopped
 from tpunb.connection.cluster.local_workers import LocalWorkers
-from tpunb.training.stop_button import Stopped
 
 LOOP = """
 for _ in tf.range(rounds):

@@ -18,7 +18,7 @@ import tpunb
 from tpunb.cells.batches import Batches
 from tpunb.display.widgets import frontend
 from tpunb.errors import TpuWarning
-from tpunb.virtual import fit_notes
+from tpunb.virtual import fit_notes, keras_internals
 from tpunb.virtual.stoppable import StoppableCalls
 
 tf_keras = pytest.importorskip("tf_keras")
@@ -128,6 +128,14 @@ def test_data_to_validate_with(connection: Any, model: Any) -> None:
     assert (
         told(lambda: model.fit(**whole, validation_data=dataset, validation_freq=2, epochs=2)) == []
     )
+
+
+def test_another_release_of_keras_is_not_warned_of(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its training data could be its validation data."""
+    monkeypatch.setattr(keras_internals, "_TRAINING_DATA", frozenset({"renamed"}))
+    assert told(lambda: model.fit(X, Y, batch_size=64, verbose=0)) == []
 
 
 def test_other_uses_of_data(connection: Any, model: Any) -> None:

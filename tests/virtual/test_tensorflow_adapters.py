@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -168,6 +170,10 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         },
         "an optimizer": {"_learning_rate": "draws the learning rate"},
         "a callback's hook": {"_is_default": "skips hooks that do nothing"},
+        "the variables of Keras's fit": {"epoch_iterator": "leaves out the data to validate with"},
+        "the variables of tf_keras's fit": {"data_handler": "leaves out the data to validate with"},
+        "Keras's epoch iterator": {"data_adapter": "warns of replicas without examples"},
+        "tf_keras's data handler": {"_adapter": "warns of replicas without examples"},
         "a JAX trainer": {
             "_get_jax_state": "compiles a step of a model with the JAX backend",
             "_jax_state": "draws the learning rate within an epoch",
@@ -343,6 +349,21 @@ def jax_trainer() -> Any:
     return type("Trainer", (), dict.fromkeys(names - {""}))
 
 
+def variables_of_fit(model: type) -> Any:
+    """The local variables of `fit`, below the decorators that shorten tracebacks."""
+    return SimpleNamespace(**dict.fromkeys(inspect.unwrap(model.fit).__code__.co_varnames))
+
+
+def attributes_in(module: str, name: str) -> Any:
+    """The attributes that a class sets on its objects."""
+    tree = ast.parse(inspect.getsource(getattr(importlib.import_module(module), name)))
+    return SimpleNamespace(**dict.fromkeys(defined(tree)))
+
+
+def tf_keras_model() -> type:
+    return importlib.import_module("tf_keras").Model
+
+
 MAKE: dict[str, Callable[[], Any]] = {
     "an operation": lambda: concrete().graph.get_operations()[0],
     "a graph": lambda: concrete().graph,
@@ -379,6 +400,14 @@ MAKE: dict[str, Callable[[], Any]] = {
     "an optimizer": lambda: model().optimizer,
     "a callback's hook": lambda: keras.callbacks.Callback.on_train_batch_end,
     "a JAX trainer": jax_trainer,
+    "the variables of Keras's fit": lambda: variables_of_fit(keras.Model),
+    "the variables of tf_keras's fit": lambda: variables_of_fit(tf_keras_model()),
+    "Keras's epoch iterator": lambda: attributes_in(
+        "keras.src.trainers.epoch_iterator", "EpochIterator"
+    ),
+    "tf_keras's data handler": lambda: attributes_in(
+        "tf_keras.src.engine.data_adapter", "DataHandler"
+    ),
 }
 
 

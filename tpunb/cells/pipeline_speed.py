@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.interrupts import Stopped
 from tpunb.cells.pipeline_changes import changes
 from tpunb.cells.pipeline_reading import read, repeated
 from tpunb.compiler.program import TpuProgram, TpuPrograms, latest_program
@@ -18,7 +19,6 @@ from tpunb.display.widgets import frontend
 from tpunb.machine.resources import processor_phrase
 from tpunb.tpu.types import accelerator
 from tpunb.training.input_speed import InputSpeed, Stage, TpuNeed, remember_input_speed
-from tpunb.training.stop_button import Stopped
 from tpunb.virtual.input_pipeline import (
     Pipeline,
     StageStatistics,

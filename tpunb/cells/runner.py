@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tpunb._util.interrupts import explaining_interrupts
 from tpunb.cells.outputs import LAST
 from tpunb.cells.printing import Lines
 from tpunb.cells.recent_cells import RecentCells
@@ -17,7 +18,6 @@ from tpunb.cells.settings import CompileSettings, RunSettings, checked_outputs
 from tpunb.cells.source import CellSource
 from tpunb.cells.steps import Steps, interrupted
 from tpunb.cells.trace_cache import Programs
-from tpunb.training.stop_button import explaining_interrupts
 from tpunb.virtual.rule_check import CheckReport
 from tpunb.virtual.stoppable import StoppableCalls
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tpunb._util.interrupts import Overdue, StopButton, Stopped
 from tpunb._util.units import grouped
 from tpunb.cells.batches import Batch, Batches
 from tpunb.cells.cell_errors import mark_step
@@ -21,7 +22,6 @@ from tpunb.cells.step_loop import Loop, PlottedValues, StepsPerLoop, bound_to
 from tpunb.cells.trace_cache import Programs
 from tpunb.errors import CellError
 from tpunb.training.history import History
-from tpunb.training.stop_button import Overdue, StopButton, Stopped
 from tpunb.virtual.rule_check import CheckReport
 from tpunb.virtual.stoppable import StoppableCalls
 

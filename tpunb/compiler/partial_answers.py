@@ -6,9 +6,9 @@ import contextlib
 import contextvars
 from collections.abc import Callable, Iterator, Sequence
 
+from tpunb._util.interrupts import Stopped
 from tpunb.compiler.program import TpuProgram, TpuPrograms, remember_program
 from tpunb.compiler.topologies import Target
-from tpunb.training.stop_button import Stopped
 
 Watcher = Callable[[Sequence[TpuProgram], Sequence[str]], None]
 """Called with the known programs and the types that are left."""

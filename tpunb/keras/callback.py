@@ -7,12 +7,12 @@ import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from tpunb._util.interrupts import Stopped, is_tracing
 from tpunb.display.describe.history_description import is_wanted
 from tpunb.display.live_progress import CurvesDisplay
 from tpunb.keras.log_recorder import RATE, RATE_NAMES, LogRecorder
 from tpunb.keras.stopping import TrainingGuard, callback_list
 from tpunb.training.history import History, remember_history
-from tpunb.training.stop_button import Stopped
 from tpunb.virtual.keras_internals import ignored_by_keras
 
 _PER = ("auto", "batch", "epoch")
@@ -49,7 +49,7 @@ class LiveCurves:
     changes. Values are fetched after later batches have started, so training does not wait for
     them.
 
-    The stop button ends training between two executions with `tpunb.training.stop_button.Stopped`.
+    The stop button ends training between two executions with `tpunb._util.interrupts.Stopped`.
     Weights and curves are kept, and `model.history` is the value that `fit` would have returned.
     In a notebook, an execution that takes longer than a second is cancelled. A second press is
     an ordinary interrupt.
@@ -264,11 +264,11 @@ class LiveCurves:
         raise Stopped(_account(fit.curves))
 
     def _overdue(self) -> BaseException:
-        """Return the exception that ends an overlong batch. The run ends with its cell."""
+        """Return the exception that ends a trace or a long batch. The run ends with its cell."""
         if self._fit is None:
             return KeyboardInterrupt()
         self._fit.curves.collect()
-        return Stopped(_account(self._fit.curves, half_done=True))
+        return Stopped(_account(self._fit.curves, half_done=not is_tracing()))
 
     def _finish(self, *, stopped: bool) -> None:
         fit, self._fit = self._fit, None

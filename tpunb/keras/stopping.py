@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from tpunb.training.stop_button import StopButton
+from tpunb._util.interrupts import StopButton
 
 _NEAR = 5
 _GRACE = 0.8
@@ -23,8 +23,8 @@ class TrainingGuard:
     interrupted frame for the list of callbacks, which `fit` holds. The end of a cell ends a
     training that still runs.
 
-    If functions can be cancelled, a batch that takes too long is cancelled. A callback never is:
-    a file that it writes is written to the end.
+    In a notebook's cell, a batch that takes too long is cancelled, and a trace ends at once. A
+    callback is never cut short: a file that it writes is written to the end.
 
     Args:
         owner: The list of callbacks. Without it the guard does nothing.
@@ -38,13 +38,10 @@ class TrainingGuard:
     def __init__(
         self, owner: Any, abandon: Callable[[], None], overdue: Callable[[], BaseException]
     ) -> None:
-        # The notebook's cell may make TensorFlow's calls stoppable.
-        stoppable = sys.modules.get("tpunb.virtual.stoppable")
-        can_cancel = stoppable is not None and stoppable.is_entered()
         self.button = StopButton(
             self._is_running,
-            grace=_GRACE if can_cancel else None,
-            may_cut=self._is_between_callbacks,
+            grace=_GRACE,
+            may_cut=self._may_cut,
             overdue=overdue,
         )
         self._owner: Callable[[], Any] = lambda: None
@@ -91,8 +88,10 @@ class TrainingGuard:
             value is owner for caller in _callers(frame) for value in list(caller.f_locals.values())
         )
 
-    def _is_between_callbacks(self, frame: FrameType | None) -> bool:
+    def _may_cut(self, frame: FrameType | None) -> bool:
         owner = self._owner()
+        if self._events is None:
+            return False  # no end of a cell would end the training
         return not any(
             caller.f_code.co_name.startswith("on_") and caller.f_locals.get("self") is owner
             for caller in _callers(frame)

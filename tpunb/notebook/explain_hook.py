@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from tpunb._util.internal_errors import report_internal_error
+from tpunb._util.interrupts import Stopped
 from tpunb._util.logs import logger
 from tpunb._util.plain_text import plain
 from tpunb.errors import TpunbError, nearest
 from tpunb.errors.code_problems import known_error, refusal_in_short
-from tpunb.notebook.interrupts import shorten
-from tpunb.training.stop_button import Stopped
+from tpunb.notebook.interrupted_cells import shorten
 
 if TYPE_CHECKING:
     from tpunb.errors.catalogue import Explanation

@@ -13,7 +13,7 @@ from typing import Any
 from tpunb._util.plain_text import plain
 from tpunb.errors import TpuWarning
 from tpunb.notebook.explain_hook import Explaining, about_missing
-from tpunb.notebook.interrupts import StoppableCells
+from tpunb.notebook.interrupted_cells import InterruptibleCells
 from tpunb.notebook.magics import TpuMagics
 from tpunb.virtual.import_tensorflow import QuietImport, restore_log, silence_log
 
@@ -30,7 +30,7 @@ class _Extension:
         self.explaining = Explaining(
             shell, session.remember, session.about_closed, self._about_missing
         )
-        self.stoppable = StoppableCells(shell, self.magics.session.stoppable_calls)
+        self.stoppable = InterruptibleCells(shell, self.magics.session.stoppable_calls)
         self.importing = QuietImport()
         self.warnings = PlainWarnings()
         self.matcher: Any = None

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tpunb._util.interrupts import StopButton, explaining_interrupts
 from tpunb.cells.cell_errors import first_line, show_shortly, syntax_error
 from tpunb.cells.source import parse_cell
 from tpunb.compiler.partial_answers import CompilationStopped, watching
@@ -19,7 +20,6 @@ from tpunb.display.live_progress import CellDisplay, CompilationDisplay, RunDisp
 from tpunb.errors import NotConnectedError, WorkerError
 from tpunb.errors.base import hint
 from tpunb.notebook.bound_names import BoundNames, notice_of_kept, notice_of_strategy
-from tpunb.training.stop_button import StopButton, explaining_interrupts
 from tpunb.virtual.import_tensorflow import require_tensorflow
 
 if TYPE_CHECKING:

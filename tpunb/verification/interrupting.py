@@ -11,10 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.interrupts import Stopped, interrupt_main
 from tpunb.cells.settings import RunSettings
 from tpunb.connection.connection import Connection
 from tpunb.errors import NotConnectedError
-from tpunb.training.stop_button import Stopped, interrupt_main
 from tpunb.verification.suite import NotRunError, Outcome, Suite, close, compared, equal
 
 _LOOK = 0.01

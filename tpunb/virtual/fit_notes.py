@@ -2,7 +2,7 @@
 
 Keras 2 and Keras 3 pass the data of each `fit`, `evaluate` and `predict` to their strategy's
 `experimental_distribute_dataset`. This module looks at the data there, so nothing of Keras is
-patched. The frames above show which model asked.
+patched. `keras_internals.py` finds the model that asked.
 """
 
 from __future__ import annotations
@@ -12,24 +12,18 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
 from tpunb._util.units import counted
 from tpunb.errors import TpuWarning
 from tpunb.virtual.datasets import BatchSizes, batch_sizes, unknown_cut
-from tpunb.virtual.keras_internals import is_model
+from tpunb.virtual.keras_internals import ModelCall, model_call
 from tpunb.virtual.tensorflow_state import default_strategy
 
 EMPTY, LOST, OUTSIDE = "empty-share", "lost-variables", "outside-scope"
 """The kinds of notes."""
-
-_METHODS = ("fit", "evaluate", "predict")
-_LIBRARIES = {"keras", "tf_keras"}
-_TRAINING_DATA = frozenset({"data_handler", "epoch_iterator"})
-"""The names of the training data in `fit` of tf_keras and of Keras 3."""
 
 _notes: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
 _told: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -41,37 +35,10 @@ def notes_of(model: Any) -> dict[str, str]:
     return _notes.setdefault(model, {})
 
 
-class _Call(NamedTuple):
-    """A call of a model's method that passes data to a strategy."""
-
-    model: Any
-    method: str
-    adapter: Any
-    file: str
-    line: int
-
-    def say(self, kind: str, text: str) -> None:
-        """Record a note and warn, at the user's line."""
-        notes_of(self.model)[kind] = text
-        warnings.warn_explicit(text, TpuWarning, self.file, self.line)
-
-
-def _call() -> _Call | None:
-    """Return the innermost call of a Keras model's method; None if other code passes the data."""
-    model, method, adapter = None, "", None
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        owner = frame.f_locals.get("self")
-        if model is None:
-            adapter = adapter or getattr(owner, "data_adapter", getattr(owner, "_adapter", None))
-            if frame.f_code.co_name in _METHODS and is_model(owner):
-                # `fit` passes on its validation data once it has the training data.
-                validates = not _TRAINING_DATA.isdisjoint(frame.f_locals)
-                model, method = owner, "evaluate" if validates else frame.f_code.co_name
-        elif str(frame.f_globals.get("__name__")).partition(".")[0] not in _LIBRARIES:
-            return _Call(model, method, adapter, frame.f_code.co_filename, frame.f_lineno)
-        frame = frame.f_back
-    return None
+def _say(call: ModelCall, kind: str, text: str) -> None:
+    """Record a note and warn, at the user's line."""
+    notes_of(call.model)[kind] = text
+    warnings.warn_explicit(text, TpuWarning, call.file, call.line)
 
 
 def data_arrives(replicas: int, dataset: Any, distributed: Any) -> None:
@@ -82,14 +49,18 @@ def data_arrives(replicas: int, dataset: Any, distributed: Any) -> None:
         dataset: The data.
         distributed: The same data as the strategy has distributed it.
     """
-    call = _call()
-    if call is None or call.method != "fit":
+    call = model_call(sys._getframe(1))
+    if call is None or not call.trains:
         return
     _notes[call.model] = {}
     if lost := lost_variables(call.model):
-        call.say(LOST, lost)
+        _say(call, LOST, lost)
     watch_shares(
-        replicas, dataset, distributed, lambda text: call.say(EMPTY, text), _sizes_of(call.adapter)
+        replicas,
+        dataset,
+        distributed,
+        lambda text: _say(call, EMPTY, text),
+        _sizes_of(call.adapter),
     )
 
 
@@ -261,7 +232,7 @@ def _left_as_it_is(dataset: Any, options: Any) -> Any:
     """Distribute as the default strategy does: return the dataset unchanged."""
     del options
     strategy = next(iter(_open), None)
-    call = _call() if strategy is not None else None
+    call = model_call(sys._getframe(1)) if strategy is not None else None
     if strategy is None or call is None:
         return dataset
     text = (
@@ -274,5 +245,5 @@ def _left_as_it_is(dataset: Any, options: Any) -> Any:
     else:
         _told.add(call.model)
         _notes[call.model] = {}
-        call.say(OUTSIDE, text)
+        _say(call, OUTSIDE, text)
     return dataset

@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from types import FrameType
+from typing import Any, NamedTuple
 
 from tpunb.errors.code_problems import Choose, definition, innermost, plain_function
 
@@ -17,6 +18,58 @@ from tpunb.errors.code_problems import Choose, definition, innermost, plain_func
 def is_model(value: object) -> bool:
     """Return whether a value is a Keras model, of Keras 3 or tf_keras."""
     return all(hasattr(value, name) for name in ("train_step", "predict_step", "layers"))
+
+
+class ModelCall(NamedTuple):
+    """A call of a model's method that passes data to a strategy.
+
+    Attributes:
+        model: The model.
+        method: The method: `fit`, `evaluate` or `predict`.
+        trains: Whether the data is training data. False for the validation data of `fit`, and if
+            this release of Keras does not show the difference.
+        adapter: Keras's object that makes batches of arrays; None if unknown.
+        file: The file of the user's call.
+        line: Its line.
+    """
+
+    model: Any
+    method: str
+    trains: bool
+    adapter: Any
+    file: str
+    line: int
+
+
+_METHODS = frozenset({"fit", "evaluate", "predict"})
+_LIBRARIES = frozenset({"keras", "tf_keras"})
+_TRAINING_DATA = frozenset({"data_handler", "epoch_iterator"})
+"""The local variables of `fit` with the training data: of tf_keras 2.18 to 2.21, and of Keras 3.10
+to 3.15. Keras has no public way to tell which data it passes to a strategy."""
+
+
+def model_call(frame: FrameType | None) -> ModelCall | None:
+    """Return the innermost call of a model's method; None if other code passes the data.
+
+    Args:
+        frame: The frame that Keras may have called.
+    """
+    model, method, trains, adapter = None, "", False, None
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if model is None:
+            adapter = adapter or getattr(owner, "data_adapter", getattr(owner, "_adapter", None))
+            if frame.f_code.co_name in _METHODS and is_model(owner):
+                model, method = owner, frame.f_code.co_name
+                # `fit` passes on its validation data once it has the training data.
+                known = _TRAINING_DATA.intersection(frame.f_code.co_varnames)
+                trains = method == "fit" and bool(known) and known.isdisjoint(frame.f_locals)
+        elif str(frame.f_globals.get("__name__")).partition(".")[0] not in _LIBRARIES:
+            return ModelCall(
+                model, method, trains, adapter, frame.f_code.co_filename, frame.f_lineno
+            )
+        frame = frame.f_back
+    return None
 
 
 def is_looking_for_shapes() -> bool:

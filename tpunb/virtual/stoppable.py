@@ -14,8 +14,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from tpunb._util.interrupts import Overdue, raise_if_due
 from tpunb.errors import CellError
-from tpunb.training.stop_button import Overdue
 from tpunb.virtual._tensorflow import pywrap_tfe
 from tpunb.virtual.running_functions import running
 from tpunb.virtual.tensorflow_state import cancelling, set_cancelling
@@ -24,7 +24,7 @@ TRACING, COMPILING, RUNNING = "tracing", "compiling and running", "running"
 WAITING = "waiting for the call that was stopped to end"
 
 _LOOK = 0.2
-"""The seconds of a wait: if another thread gets the signal, an interrupt is seen between waits."""
+"""The seconds between looks: at an interrupt whose signal another thread got, at a run's time."""
 
 _GRACE = 0.5
 """The seconds that a function has to end after it is cancelled, and again after the last resort."""
@@ -37,11 +37,6 @@ _MOST_KNOWN = 1024
 """The most names of compiled functions that are remembered."""
 
 _manager = pywrap_tfe.TFE_NewCancellationManager
-
-
-def is_entered() -> bool:
-    """Return whether interrupts end the functions that are called now."""
-    return isinstance(cancelling(), StoppableCalls)
 
 
 class Job:
@@ -175,7 +170,7 @@ class StoppableCalls:
         """
         try:
             while not job.wait(_LOOK):
-                pass
+                raise_if_due()
         except KeyboardInterrupt:
             self.close()  # the next call gets another thread
             raise
@@ -199,12 +194,13 @@ class StoppableCalls:
             return self._call(handle, device, name, inputs, attrs, manager, count)
         self._await_left_behind()
         self.phase = RUNNING if name in self._known else COMPILING
-        self.has_run = True
         job = Job(self._counted, (handle, device, name, inputs, attrs, manager, count))
+        raise_if_due()
+        self.has_run = True
         try:
             self._start(job)
             while not job.wait(_LOOK):
-                pass
+                raise_if_due()
         except KeyboardInterrupt as interrupt:
             self._stop(job, manager)
             # When its time is over, the function may nevertheless have ended well.
@@ -251,6 +247,7 @@ class StoppableCalls:
             if job.wait(_LOOK):
                 self._left = None
                 return
+            raise_if_due()
         raise CellError(
             "What was stopped before still runs, and TensorFlow cannot end it.",
             fix="Wait for it, or connect again with %tpu_connect; restart the kernel if it hangs.",

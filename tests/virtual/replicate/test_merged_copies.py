@@ -328,9 +328,15 @@ def test_saved_models(three: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["_redefine", "expand", "clear_kernel_cache"])
 @pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_an_interrupt_leaves_nothing_half_done(
-    three: Any, monkeypatch: pytest.MonkeyPatch, where: str, after: bool
+    three: Any, monkeypatch: pytest.MonkeyPatch, where: str, after: bool, error: Any
 ) -> None:
+    def end() -> None:
+        if error is MemoryError:
+            raise error
+        signal.raise_signal(signal.SIGINT)
+
     v = make(three, 1.0)
     reads = [function(lambda k=k: three.run(lambda: v + float(k))) for k in range(3)]
     for read in reads:
@@ -342,14 +348,14 @@ def test_an_interrupt_leaves_nothing_half_done(
     def interrupted(*args: Any, **kwargs: Any) -> Any:
         calls.append(1)
         if len(calls) == 1 and not after:
-            raise KeyboardInterrupt
+            end()
         result = original(*args, **kwargs)
         if len(calls) == 1 and after:
-            raise KeyboardInterrupt
+            end()
         return result
 
     monkeypatch.setattr(holder, where, interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         v.values[1].assign(5.0)
     assert calls
     assert copies(v) == [1.0] * CORES

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.interrupts import uninterrupted
 from tpunb.virtual import running_functions
 from tpunb.virtual._tensorflow import context, ops
 from tpunb.virtual.replicate.passes import ReplicaFunction
@@ -43,7 +44,7 @@ class Divergence:
         # A replication lives as long as the functions that were registered for it.
         self._replications = weakref.WeakSet[Replication]()
         self._has_changed = False
-        self._is_renewing = False  # also when an interrupt has cut it off
+        self._is_renewing = False  # also after an error
         running_functions.count_for(self)
 
     def add(self, copies: Copies) -> None:
@@ -109,12 +110,9 @@ class Divergence:
                 return
             with running_functions.none_begins():
                 self._refuse_while_used(changing)
-                try:
+                # Otherwise functions that have not been called since would give stale numbers.
+                with uninterrupted():
                     self._renew(changing, diverged=diverged)
-                except KeyboardInterrupt:
-                    # Otherwise functions that have not been called since would give stale numbers.
-                    self._renew(changing, diverged=diverged)
-                    raise
 
     def _are_together(self, key: str) -> bool:
         copies = self._copies.get(key)

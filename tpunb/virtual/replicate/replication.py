@@ -22,7 +22,6 @@ import tensorflow as tf
 
 from tpunb._util.internal_errors import report_internal_error
 from tpunb._util.logs import logger, timed
-from tpunb._util.uninterrupted import uninterrupted
 from tpunb.virtual._tensorflow import (
     FuncGraph,
     FunctionDef,
@@ -377,7 +376,6 @@ class _Renewing(threading.local):
 _renewing = _Renewing()
 
 
-@uninterrupted()
 def _redefine(definition: FunctionDef, graphs: Iterable[Any]) -> None:
     """Replace a function in the runtime and in graphs with another of the same signature."""
     runtime, name = context.context(), definition.signature.name

@@ -1,0 +1,104 @@
+"""Interrupts inside of libraries are shown by the user's lines."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.interrupts import press
+from support.patience import calls, wait_until
+from support.shell import Notebook
+
+from tpunb.notebook.interrupted_cells import shorten
+
+LIBRARY = """
+def call(function):
+    return function()
+
+class Context:
+    def __init__(self, function):
+        self.function, self.left = function, False
+    def __enter__(self):
+        self.function()
+    def __exit__(self, *error):
+        self.left = True
+"""
+
+
+def library(name: str) -> dict[str, Any]:
+    names = {"__name__": name}
+    exec(LIBRARY, names)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def handler() -> Iterator[None]:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert sys.getprofile() is None
+
+
+@pytest.fixture
+def book(book: Notebook) -> Notebook:
+    book.good("%load_ext tpunb")
+    book.names["call"] = library("tensorflow.python.made_up")["call"]
+    book.good("def press(n=0):\n    if n == 0:\n        raise KeyboardInterrupt\n    press(n - 1)")
+    return book
+
+
+def shown(book: Notebook, source: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", book.run(source).text)
+
+
+def test_the_users_lines(book: Notebook) -> None:
+    text = shown(book, "x = 1\ncall(press)")
+    lines = text.splitlines()
+    assert lines[0] == "Traceback (most recent call last; your code alone):"
+    assert re.search(r"line 2, in <module>$", lines[1])
+    assert lines[2] == "    call(press)"
+    assert re.search(r"line 3, in press$", lines[3])
+    assert lines[4:] == ["    raise KeyboardInterrupt", "KeyboardInterrupt"]
+
+
+def test_outside_of_libraries_it_is_shown_as_ever(book: Notebook) -> None:
+    text = shown(book, "press()")
+    assert "your code alone" not in text
+    assert "KeyboardInterrupt" in text
+    book.good("%unload_ext tpunb")
+    assert "your code alone" not in shown(book, "call(press)")
+
+
+def test_other_errors_are_shown_as_ever(book: Notebook) -> None:
+    assert "your code alone" not in shown(book, "call(lambda: 1 / 0)")
+
+
+def test_many_frames(book: Notebook) -> None:
+    text = shown(book, "call(lambda: press(500))")
+    assert "… 495 more …" in text
+    assert text.count("in press\n") == 6
+
+
+def test_a_librarys_context_is_not_left_half_entered(book: Notebook) -> None:
+    context = library("tensorflow.made_up")["Context"](press)
+    book.names.update(context=context, wait=lambda: wait_until(lambda: False))
+    assert isinstance(book.run("with context:\n    wait()").error, KeyboardInterrupt)
+    assert context.left
+
+
+def test_an_interrupt_that_waits_ends_with_its_cell(book: Notebook) -> None:
+    context = library("tensorflow.made_up")["Context"](press)
+    book.names["context"] = context
+    book.run("with context: pass")  # it may come at a function that IPython calls
+    book.good("1")
+
+
+def test_what_it_costs(book: Notebook) -> None:
+    caught: list[Any] = []
+    book.names["caught"] = caught
+    book.good("try:\n    call(press)\nexcept KeyboardInterrupt as e:\n    caught.append(e)")
+    assert calls(lambda: shorten(caught[0], book.shell)) < 1000
