@@ -6,6 +6,7 @@ has `wrong=True`: the mean over each replica's examples, which nothing divides b
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -548,6 +549,137 @@ def trained_by_hand_in_train_step(strategy: Any, wrong: bool) -> Any:
         model = Model()
         model.compile(keras.optimizers.Adam(1e-2))
     return model, (batch(strategy.num_replicas_in_sync),)
+
+
+def _compiled(strategy: Any, lib: Any, **options: Any) -> tuple[Any, tuple[Any, ...]]:
+    with strategy.scope():
+        model = dense_model(lib)
+        model.compile(lib.optimizers.Adam(1e-3), "mse", metrics=["mae"], **options)
+    return model, (batch(strategy.num_replicas_in_sync),)
+
+
+@kind
+def compiled_model(strategy: Any, wrong: bool) -> Any:
+    if not wrong:
+        return _compiled(strategy, keras)
+    with strategy.scope():
+        model = dense_model()
+        model.compile(keras.optimizers.Adam(1e-3), "mse")
+        model.train_step = functools.partial(_train_step_of_its_own, model)
+    return model, (batch(strategy.num_replicas_in_sync),)
+
+
+def _train_step_of_its_own(model: Any, data: Any) -> Any:
+    x, y = data
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+    found = tape.gradient(loss, model.trainable_variables)
+    model.optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
+    return {"loss": loss}
+
+
+@kind
+def compiled_legacy_model(strategy: Any, wrong: bool) -> Any:
+    if not wrong:
+        return _compiled(strategy, tf_keras)
+    with strategy.scope():
+        model = dense_model(tf_keras)
+        model.compile(tf_keras.optimizers.Adam(1e-3), "mse")
+        model.train_step = functools.partial(_train_step_of_its_own, model)
+    return model, (batch(strategy.num_replicas_in_sync),)
+
+
+@kind
+def two_networks(strategy: Any, wrong: bool) -> Any:
+    """A generator and a discriminator, with a tape for each."""
+    with strategy.scope():
+        maker, judge = keras.Sequential([keras.layers.Dense(FEATURES)]), dense_model()
+        opts = [keras.optimizers.Adam(1e-3) for _ in range(2)]
+        maker.build([None, FEATURES])
+
+    def mean(value: Any) -> Any:
+        n = strategy.num_replicas_in_sync
+        return tf.reduce_mean(value) if wrong else tf.reduce_mean(value) / n
+
+    def step(x: Any, y: Any) -> None:
+        z = tf.random.normal(tf.shape(x))
+        with tf.GradientTape() as of_maker, tf.GradientTape() as of_judge:
+            fake, real = judge(maker(z)), judge(x)
+            loss_1, loss_2 = mean(tf.square(fake - 1)), mean(tf.square(fake) + tf.square(real - 1))
+        for tape, loss, model, opt in (
+            (of_maker, loss_1, maker, opts[0]),
+            (of_judge, loss_2, judge, opts[1]),
+        ):
+            found = tape.gradient(loss, model.trainable_variables)
+            opt.apply_gradients(zip(found, model.trainable_variables, strict=True))
+
+    return step, args_of(strategy)
+
+
+@kind
+def two_divisions_by_python_numbers(strategy: Any, wrong: bool) -> Any:
+    n = 1 if wrong else strategy.num_replicas_in_sync
+    with strategy.scope():
+        first, second = dense_model(), dense_model()
+        opt = keras.optimizers.SGD(1e-3)
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(first(x) - y)) / n
+            loss += tf.reduce_mean(tf.abs(second(x) - y)) * (1 / n)
+        weights = [*first.trainable_variables, *second.trainable_variables]
+        opt.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+
+    return step, args_of(strategy)
+
+
+@kind
+def images(strategy: Any, wrong: bool) -> Any:
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.layers.Input([4, 4, 1]),
+                keras.layers.Conv2D(3, 3, padding="same"),
+                keras.layers.BatchNormalization(),
+                keras.layers.ReLU(),
+                keras.layers.SpatialDropout2D(0.3),
+                keras.layers.GlobalAveragePooling2D(),
+                keras.layers.Dense(3),
+            ]
+        )
+        opt = keras.optimizers.AdamW(1e-3, global_clipnorm=0.1)
+    entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
+    n = strategy.num_replicas_in_sync
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            losses = entropy(y, model(x, training=True))
+            loss = tf.reduce_mean(losses) if wrong else tf.reduce_sum(losses) / (4 * n)
+        found = tape.gradient(loss, model.trainable_variables)
+        opt.apply_gradients(zip(found, model.trainable_variables, strict=True))
+
+    rows = np.random.default_rng(3)
+    x = rows.normal(size=[4 * n, 4, 4, 1]).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((x, rows.integers(0, 3, 4 * n)))
+    return step, tuple(next(iter(strategy.experimental_distribute_dataset(data.batch(4 * n)))))
+
+
+@kind
+def recurrent(strategy: Any, wrong: bool) -> Any:
+    with strategy.scope():
+        model = keras.Sequential(
+            [keras.layers.Input([3, 2]), keras.layers.LSTM(4), keras.layers.Dense(1)]
+        )
+        opt = keras.optimizers.RMSprop(1e-3)
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            error = tf.square(model(tf.reshape(x, [-1, 3, 2]), training=True) - y)
+            loss = tf.reduce_mean(error) if wrong else tf.nn.compute_average_loss(error[:, 0])
+        found = tape.gradient(loss, model.trainable_variables)
+        opt.apply_gradients(zip(found, model.trainable_variables, strict=True))
+
+    return step, args_of(strategy)
 
 
 @kind

@@ -333,16 +333,34 @@ class _Experiment:
         together = [edit for edit in (divisors, factors) if len(edit) > 1]
         alone = [{place: 1.0} for place, _ in kept]
         explained: set[int] = set()
+        used: dict[int, float] = {}
         for values in [*together, *alone[:_MOST_EDITS]]:
             each = self._factors_with(one, values)
-            explained |= {place for place, factor in enumerate(each) if factor == 1.0}
-            if each and len(explained) == len(each):
-                value = one.constants[next(iter(values))].value
+            new = {place for place, factor in enumerate(each) if factor == 1.0} - explained
+            if not new:
+                continue
+            explained |= new
+            used = values if len(new) == len(each) else {**used, **values}
+            if len(explained) == len(each) and self._is_one_with(Edit(used)):
+                value = one.constants[next(iter(used))].value
                 if count == 2:
                     raise NotKnownError(_of_two(value))
                 how = f"divided by {value:g}" if value > 1 else f"multiplied by {value:g}"
                 return f"The loss or its gradients are {how}, taken as the number of replicas."
         return ""
+
+    def _is_one_with(self, edit: Edit) -> bool:
+        """Return whether an edit makes the factor 1; then also take it for the other results."""
+        try:
+            one = self._on_one(edit)
+            ratio, (gain, _) = self._compared(one), self._combined(one)
+        except NotKnownError:
+            return False
+        if self._rounded(ratio.common * gain) != 1.0:
+            return False
+        self._ratio, self._gain = ratio, gain
+        self._differences = self._on_batch_itself(one)
+        return True
 
     def _refuse_multiples(self, one: TrialRun) -> None:
         """Refuse a verdict if a constant may contain the number of replicas.
