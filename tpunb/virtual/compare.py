@@ -1,4 +1,4 @@
-"""A comparison of a step's results in a TPU's arithmetic and in float32."""
+"""Comparisons of a step: a TPU's arithmetic with float32, and all replicas with one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import tensorflow as tf
@@ -19,8 +19,16 @@ from tpunb._util.units import grouped
 from tpunb.errors import TpunbError
 from tpunb.virtual._tensorflow import XLAControlFlowContext, ops
 from tpunb.virtual.arithmetic import ARITHMETICS, Arithmetic
+from tpunb.virtual.dataset_sizes import with_batches
+from tpunb.virtual.gradient_scale import measured_scale
 from tpunb.virtual.graph.tensorflow_graphs import value_of_handle
+from tpunb.virtual.keras_internals import model_of
+from tpunb.virtual.keras_models import model_step, strategy_of
+from tpunb.virtual.replica_comparison import ReplicaComparison
+from tpunb.virtual.rule_check import parts_of_batch
 from tpunb.virtual.strategy import VirtualTPU, current
+from tpunb.virtual.trial_batches import GlobalBatch
+from tpunb.virtual.untouched import untouched
 
 # The suffix that TensorFlow gives the names of a distributed variable's copies.
 _COPY = re.compile(r"(/replica_\d+)?(:0)?$")
@@ -171,32 +179,64 @@ class Comparison:
         return f"<p><b>{escaped(self.headline)}</b></p>{shown}"
 
 
+@overload
 def compare(
-    fn: Callable[..., Any], *args: Any, strategy: tf.distribute.Strategy | None = None
-) -> Comparison:
-    """Run a step in float32 and in a TPU's arithmetic, and measure how far its results move.
+    fn: Callable[..., Any],
+    *args: Any,
+    replicas: None = None,
+    strategy: tf.distribute.Strategy | None = None,
+) -> Comparison: ...
 
-    Both runs start from the same variables and draw the same random numbers. The variables get
-    their values back afterwards. A step that changes tables or files changes them twice.
+
+@overload
+def compare(
+    fn: Callable[..., Any],
+    *args: Any,
+    replicas: int,
+    strategy: tf.distribute.Strategy | None = None,
+) -> ReplicaComparison: ...
+
+
+def compare(
+    fn: Callable[..., Any],
+    *args: Any,
+    replicas: int | None = None,
+    strategy: tf.distribute.Strategy | None = None,
+) -> Comparison | ReplicaComparison:
+    """Run a step in a TPU's arithmetic and in float32, or on all replicas and on one.
+
+    `compare(step, batch)` measures how far a TPU's arithmetic moves the step's results. Both runs
+    start from the same variables and draw the same random numbers.
+
+    `compare(step, batch, replicas=1)` measures whether the gradients are those of one device with
+    the same global batch. They are a multiple if the loss is not divided by the number of replicas.
+
+    The variables have their values afterwards. A step that changes tables or files changes them
+    once in each run.
 
     Args:
         fn: A replica function, as for `strategy.run`, or a function that calls `strategy.run`
-            itself; a `tf.function` or not.
+            itself; a `tf.function` or not. With `replicas=1` also a compiled Keras model, for its
+            train step.
         *args: The function's arguments: tensors, arrays, per-replica values, nests of these, and
             Python values. For a dataset, the function receives its first global batch.
+        replicas: 1 to compare all replicas with one; None to compare two arithmetics.
         strategy: A virtual TPU's strategy. The default is the strategy whose scope is entered, or
             else the open connection's.
 
     Returns:
-        For each part of the result and each variable that changes: the largest absolute difference
-            over all replicas, and its share of the largest value.
+        Of two arithmetics: for each part of the result and each variable that changes, the largest
+            absolute difference over all replicas, and its share of the largest value. Of all
+            replicas and one: the multiple of one device's gradients that reaches the update.
 
     Raises:
-        CompareError: The strategy is missing or not a virtual TPU's, or an argument is an iterator,
-            from which each run would take another batch.
+        CompareError: The strategy is missing or not a virtual TPU's, it has one replica, or an
+            argument is an iterator, from which each run would take another batch.
         Exception: The function raised this error.
     """
     strategy = strategy or current()
+    if replicas is not None:
+        return _with_one_replica(fn, args, replicas, strategy)
     if not isinstance(strategy, VirtualTPU):
         raise CompareError(
             "Only a virtual TPU computes in two arithmetics.",
@@ -205,6 +245,63 @@ def compare(
     inputs = [_as_input(argument, strategy) for argument in args]
     exact, rounded = (_run(fn, inputs, strategy, arithmetic) for arithmetic in ARITHMETICS)
     return Comparison(*(tuple(_differences(*pair)) for pair in zip(exact, rounded, strict=True)))
+
+
+def _with_one_replica(
+    fn: Callable[..., Any], args: Sequence[Any], replicas: int, strategy: Any
+) -> ReplicaComparison:
+    """Compare a step on all replicas with the same step on one replica."""
+    if replicas != 1:
+        raise CompareError(
+            f"A step is compared with the step of one replica, not of {replicas!r}.",
+            fix="Write replicas=1.",
+        )
+    if strategy is None and (model := model_of(fn)) is not None:
+        strategy = strategy_of(model)
+    if not isinstance(strategy, VirtualTPU):
+        raise CompareError(
+            "Only a virtual TPU runs a step on all replicas and on one.",
+            fix="Connect to one: tpunb.connect(simulate='v5e-8').",
+        )
+    return compared_with_one(fn, args, strategy)
+
+
+def compared_with_one(
+    fn: Callable[..., Any], args: Sequence[Any], strategy: Any
+) -> ReplicaComparison:
+    """Compare a step on a virtual TPU's replicas with the same step on one replica.
+
+    Raises:
+        CompareError: The strategy has one replica, or an argument is an iterator.
+        Exception: The step raised this error.
+    """
+    count = int(strategy.num_replicas_in_sync)
+    if count == 1:
+        raise CompareError(
+            "There is one replica, which cannot be compared with one.",
+            fix="Connect to a TPU of several cores: tpunb.connect(simulate='v5e-8').",
+        )
+    if strategy.extended.has_model_parallelism:
+        note = "Each replica has several logical devices."
+        return ReplicaComparison(count, None, note)
+    with untouched(fn, args):
+        step, inputs = fn, args
+        if model_of(fn) is not None:
+            inputs = _batch_of_model(args, strategy)
+            made = model_step(fn, with_batches(args), strategy, CompareError, "tpunb.compare")
+            step = made.replica_function if made is not None else fn
+        inputs = [_as_input(argument, strategy) for argument in inputs]
+        return ReplicaComparison.of(
+            count, measured_scale(step, GlobalBatch(inputs, count), strategy)
+        )
+
+
+def _batch_of_model(args: Sequence[Any], strategy: Any) -> Sequence[Any]:
+    """Return a replica's part of a model's batch, given a dataset or a global batch."""
+    if len(args) == 1 and isinstance(args[0], tf.data.Dataset):
+        return parts_of_batch(_as_input(args[0], strategy))
+    whole = tf.data.Dataset.from_tensors(tuple(args) if len(args) > 1 else args[0])
+    return parts_of_batch(_as_input(whole, strategy))
 
 
 def _as_input(argument: Any, strategy: Any) -> Any:

@@ -63,6 +63,7 @@ from tpunb.virtual.replicate.divergence import Divergence
 from tpunb.virtual.replicate.passes import MatrixUnit, ReplicaFunction
 from tpunb.virtual.replicate.replication import Expansion, ReplicatedFunction
 from tpunb.virtual.replicate.trace import TracingGraph, trace
+from tpunb.virtual.replicate.trial import Trial
 from tpunb.virtual.replicate.variance import Argument, Passing
 from tpunb.virtual.strict.examination import (
     enforce,
@@ -136,6 +137,7 @@ class ReplicateOptions:
         arithmetic: The arithmetic in which the replicas multiply.
         pads: Whether arguments of open sizes are padded to a bound, which is the default of
             `tf.distribute.RunOptions`.
+        trial: The trial that is traced; None outside a trial.
     """
 
     cores: Sequence[Sequence[str]]
@@ -148,6 +150,7 @@ class ReplicateOptions:
     joined: float = 0
     arithmetic: Arithmetic = "cpu"
     pads: bool = True
+    trial: Trial | None = None
 
     @functools.cached_property
     def places(self) -> Sequence[Sequence[str]]:
@@ -247,6 +250,7 @@ def replicate(
             options.cores,
             assigned=options.assigned,
             watcher=options.divergence,
+            trial=options.trial,
         )
         parts = parts_of_composites(inputs[0])
         passed = [pair for pair in zip(columns, parts, strict=True) if pair[0][0] is not None]
@@ -283,8 +287,12 @@ def _call(
     if not is_written():
         check_all(traced.definition, traced.library, len(options.cores))
         return _packed(graph, _stand_ins(graph, options), range(len(graph.outputs)), options.cores)
+    definition = traced.definition
+    if options.trial is not None:
+        sizes = known_sizes(graph, definition)
+        definition = options.trial.rewritten(definition, graph, sizes)
     function = ReplicaFunction(
-        traced.definition,
+        definition,
         traced.library,
         options.places,
         unknown_sizes(graph),

@@ -56,6 +56,8 @@ from tpunb.virtual.replica_call import (
     replicate,
 )
 from tpunb.virtual.replicate.arguments import check_ranks, checked_result, of_one_shape, padded
+from tpunb.virtual.replicate.scalar_constants import Edit
+from tpunb.virtual.replicate.trial import Trial, current_trial
 from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 from tpunb.virtual.strictness import Strictness
 from tpunb.virtual.v1_steps import OuterGraph, run_steps
@@ -292,6 +294,11 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         """The arithmetic of products in replica functions that are traced from now on."""
         return self._options.arithmetic
 
+    @property
+    def has_model_parallelism(self) -> bool:
+        """True if a replica has several logical devices."""
+        return bool(self._tpu_devices.shape[1] > 1)
+
     @contextlib.contextmanager
     def computing(self, arithmetic: Arithmetic) -> Iterator[None]:
         """Use an arithmetic for replica functions that are traced inside."""
@@ -301,6 +308,35 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             yield
         finally:
             self._options = before
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        """The number of replicas, which is another one in a trial."""
+        trial = self._trial
+        return trial.replicas if trial is not None else int(super()._num_replicas_in_sync)
+
+    @property
+    def _trial(self) -> Trial | None:
+        trial = current_trial.get()
+        return trial if trial is not None and trial.strategy.extended is self else None
+
+    def new_trial(self, replicas: int, edit: Edit | None = None) -> Trial:
+        """Return a trial of a step on the first replicas."""
+        devices = [logical[0] for logical in self._options.places[:replicas]]
+        return Trial(self._container_strategy(), devices, edit)
+
+    def _replicating(self) -> ReplicateOptions:
+        """Return the options of replicas that are traced now."""
+        options, trial = self._options, self._trial
+        if trial is None:
+            return options
+        return dataclasses.replace(
+            options,
+            cores=options.cores[: trial.replicas],
+            divergence=trial.divergence,
+            trial=trial,
+            arithmetic="cpu",
+        )
 
     def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
         if isinstance(tensor, (float, int)) or enclosing_tpu_context() is None:
@@ -378,7 +414,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
 
     def read_rows(self, copies: Copies) -> Sequence[Any] | None:
         """Read each replica's value of a variable in the graph that is built, if possible."""
-        return read_rows(copies, self._options)
+        return read_rows(copies, self._replicating())
 
     def _experimental_run_steps_on_iterator(
         self, fn: Any, multi_worker_iterator: Any, iterations: int, initial_loop_values: Any = None
@@ -420,7 +456,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
                 for replica, number in enumerate(numbers)
             ]
             inputs = _prepared(inputs, options, self.strictness)
-            how = self._options
+            how = self._replicating()
             if not _pads_dynamically(options):
                 how = dataclasses.replace(how, pads=False)
             with strategy.scope():

@@ -56,9 +56,12 @@ class Replaced(contextlib.AbstractContextManager[None]):
         with self._lock:
             if not self._inside:
                 original = getattr(self._owner, self._name)
-                replacement = functools.wraps(original)(
-                    functools.partial(self._replacement, original)
-                )
+
+                # A function, because a class binds functions as methods, and no other callables.
+                @functools.wraps(original)
+                def replacement(*args: Any, **kwargs: Any) -> Any:
+                    return self._replacement(original, *args, **kwargs)
+
                 self._undo.enter_context(attribute(self._owner, self._name, replacement))
             self._inside += 1
 

@@ -28,6 +28,7 @@ from tpunb.virtual.graph.tensorflow_graphs import (
     set_attr,
     set_control_flow_context,
 )
+from tpunb.virtual.replicate.trial import StandIn, Trial
 from tpunb.virtual.variable_copies import Copies, Watcher, copies_of, eagerly, handle_of
 
 
@@ -120,13 +121,19 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
     """
 
     def __init__(
-        self, graph: FuncGraph, cores: Sequence[Sequence[str]], assigned: bool, watcher: Watcher
+        self,
+        graph: FuncGraph,
+        cores: Sequence[Sequence[str]],
+        assigned: bool,
+        watcher: Watcher,
+        trial: Trial | None = None,
     ) -> None:
         super().__init__(name="virtual_tpu", num_replicas=len(cores), pivot=None)
         self._traced = graph
         self._cores = cores
         self._assigned = assigned
         self._watcher = watcher
+        self.trial = trial
         # TensorFlow stores it when it enters the context, and uses it in `outside_compilation`.
         self._outer_device_function_stack = device_functions(graph)
         self.variables: dict[int, TracedVariable] = {}
@@ -143,6 +150,8 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
         known = self._replicated_vars.get(handle_id)
         if known is not None:
             return known
+        if self.trial is not None:
+            return self._of_trial(self.trial.stand_in(handle_id, str(name), vars_), is_mirrored)
         if is_packed:
             vars_ = _unpacked(vars_[0], [cores[0] for cores in self._cores])
         if len(vars_) != len(self._cores) and not self._assigned:
@@ -171,6 +180,18 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
         placeholder = self._traced.capture(variable.handles[0])
         self.variables[id(placeholder)] = variable
         self._replicated_vars[handle_id] = placeholder
+        return placeholder
+
+    def _of_trial(self, stand_in: StandIn, mirrored: bool) -> Any:
+        """Return the handle by which the traced function knows a variable's stand-in."""
+        placeholder = self.on_replicas(stand_in.handles, stand_in.key, mirrored=mirrored)
+        self._replicated_vars[stand_in.key] = placeholder
+        return placeholder
+
+    def on_replicas(self, handles: Sequence[Any], key: str, *, mirrored: bool = False) -> Any:
+        """Return one handle for the traced function, given a handle for each replica."""
+        placeholder = self._traced.capture(handles[0])
+        self.variables[id(placeholder)] = TracedVariable(handles, mirrored, key, key)
         return placeholder
 
     def _of_components(
@@ -215,9 +236,15 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
 class TracingGraph(FuncGraph):  # type: ignore[misc]
     """The graph into which a replica function is traced; `tracing` knows its variables."""
 
-    def __init__(self, cores: Sequence[Sequence[str]], assigned: bool, watcher: Watcher) -> None:
+    def __init__(
+        self,
+        cores: Sequence[Sequence[str]],
+        assigned: bool,
+        watcher: Watcher,
+        trial: Trial | None = None,
+    ) -> None:
         super().__init__(f"tpu_replica_{next(_names)}")
-        self.tracing = ReplicaTracingContext(self, cores, assigned, watcher)
+        self.tracing = ReplicaTracingContext(self, cores, assigned, watcher, trial)
         set_control_flow_context(self, self.tracing)
 
 
@@ -230,6 +257,7 @@ def trace(
     *,
     assigned: bool,
     watcher: Watcher,
+    trial: Trial | None = None,
 ) -> TracingGraph:
     """Trace a replica function with a placeholder for each argument.
 
@@ -240,6 +268,7 @@ def trace(
         cores: The devices of each replica, its logical devices in order.
         assigned: Whether a device assignment says which cores form a replica.
         watcher: The strategy's watcher, which is notified of copies that may differ.
+        trial: The trial whose stand-ins replace the variables; None outside a trial.
     """
     specs = []
     for column in (one for one in columns if one[0] is not None):
@@ -255,7 +284,7 @@ def trace(
         with tpu_shard_context(len(cores)):
             return variable_utils.convert_variables_to_tensors(function(*arguments))
 
-    graph = TracingGraph(cores, assigned, watcher)
+    graph = TracingGraph(cores, assigned, watcher, trial)
     # The replica function's nodes belong to a core, regardless of the devices around the call.
     with ops.device(None):
         func_graph_from_py_func(graph.name, call, args=tuple(specs), kwargs={}, func_graph=graph)

@@ -1,0 +1,511 @@
+"""The scale of a step's gradients on several replicas, measured against one replica.
+
+A loss must be divided by the number of replicas, because their gradients are summed. Nothing fails
+if it is not, so the scale is measured, in two parts:
+
+- The gradients that tapes compute, on several replicas and on one, from the same weights and
+  examples. All replicas get the same examples, and random numbers are fixed: what differs by chance
+  or by the statistics of a batch then differs by nothing.
+- What the step makes of the gradients of all replicas: a sum, a mean, or neither. The replicas get
+  made-up gradients, and so does the one, in several strengths. The strength that leads to the same
+  variables is the answer. So no optimizer needs to be known, and clipping does not interfere: the
+  made-up gradients are too small.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tpunb.virtual.replicate.scalar_constants import Edit, ScalarConstant
+from tpunb.virtual.replicate.trial import STRENGTH, shares
+from tpunb.virtual.trial_batches import GlobalBatch
+from tpunb.virtual.trial_run import TrialRun
+
+_EXACT, _ROUNDED = 1e-2, 6e-2
+"""Relative differences that float32 and types of less precision may cause."""
+
+_NEGLIGIBLE = 1e-5
+"""Gradients this much smaller than the largest are the rounding errors of zeros."""
+
+_MATTERS = 1e-3
+"""The relative change of a variable that shows the strength of gradients."""
+
+_MOST_STEPS = (1, 4, 16, 64)
+"""The numbers of steps that are made until a step changes weights, if gradients accumulate."""
+
+_MOST_EDITS = 8
+
+
+class NotKnownError(Exception):
+    """The reason that a scale is not known."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientScale:
+    """The gradient of a variable on several replicas, against one.
+
+    Attributes:
+        name: The variable's name.
+        shape: The variable's shape.
+        scale: The gradient that reaches the update, as a multiple of the gradient on one replica;
+            NaN if it is no multiple.
+        difference: The relative difference on the batch itself, apart from the scale; None if it
+            was not measured.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    scale: float
+    difference: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """The scale of a step's gradients.
+
+    Attributes:
+        factor: The gradients that reach the update, as a multiple of the gradients on one replica;
+            None if that is not known.
+        note: The reason that the factor is not known, or a remark.
+        gradients: The gradients.
+        scales_update: Whether gradients of the present size, multiplied by the number of replicas,
+            multiply the update by that number.
+    """
+
+    factor: float | None
+    note: str = ""
+    gradients: tuple[GradientScale, ...] = ()
+    scales_update: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ratio:
+    """Gradients on several replicas, as multiples of those on one; NaN if they are none.
+
+    Attributes:
+        common: The multiple that nearly all have.
+        each: The multiple of each.
+        telling: The multiples of those that are not negligible.
+    """
+
+    common: float
+    each: tuple[float, ...]
+    telling: tuple[float, ...]
+
+
+def measured_scale(step: Callable[..., Any], batch: GlobalBatch, strategy: Any) -> Scale:
+    """Return the scale of a step's gradients.
+
+    Args:
+        step: A replica function, or a function that calls `strategy.run`.
+        batch: Its arguments.
+        strategy: The strategy.
+
+    Raises:
+        Exception: The step raised this error.
+    """
+    if not batch.exists:
+        return Scale(None, "The step takes no batch. Pass the batch as an argument.")
+    same = batch.repeated()
+    replicas = int(strategy.num_replicas_in_sync)
+    many = TrialRun(step, same.on_replicas, strategy, replicas)
+    on_many = many.measure(same.on_replicas)
+    if not on_many:
+        return Scale(
+            None,
+            "No tf.GradientTape computes gradients of variables in the step, or another tape "
+            "differentiates them.",
+        )
+    trial = _Experiment(step, batch, strategy, many, on_many)
+    try:
+        return trial.scale()
+    except NotKnownError as reason:
+        return Scale(None, str(reason), tuple(trial.rows()))
+
+
+class _Experiment:
+    """The comparison of a step on several replicas with the same step on one."""
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        batch: GlobalBatch,
+        strategy: Any,
+        many: TrialRun,
+        on_many: Sequence[Any],
+    ) -> None:
+        self._step, self._batch, self._strategy = step, batch, strategy
+        self._many, self._on_many = many, on_many
+        self._same = batch.repeated()
+        self._ratio: _Ratio | None = None
+        self._gain = math.nan
+        self._differences: Sequence[float | None] = ()
+
+    def scale(self) -> Scale:
+        """Return the scale.
+
+        Raises:
+            NotKnownError: The scale is not known.
+        """
+        one = self._on_one()
+        ratio = self._ratio = self._compared(one)
+        gain, note = self._combined(one)
+        self._gain = gain
+        self._differences = self._on_batch_itself(one)
+        factor = self._rounded(ratio.common * gain)
+        if factor != 1.0 and (kept := self._number_of_replicas(one)):
+            factor, note = 1.0, kept
+        elif math.isnan(factor):
+            raise NotKnownError(self._no_multiple())
+        elif factor == self._many.replicas:
+            self._refuse_multiples(one)
+        elif factor == 1.0:
+            note = note or self._sum_over_part(one)
+        return Scale(factor, note, tuple(self.rows()), self._scales_update(one))
+
+    def rows(self) -> Iterator[GradientScale]:
+        """Yield the gradients as far as they were measured."""
+        names = [pair for one in self._many.gradients for pair in zip(one.names, one.shapes)]
+        each = self._ratio.each if self._ratio is not None else ()
+        for place, (name, shape) in enumerate(names):
+            scale = each[place] * self._gain if place < len(each) else math.nan
+            known = place < len(self._differences)
+            yield GradientScale(name, shape, scale, self._differences[place] if known else None)
+
+    def _on_one(self, edit: Edit | None = None) -> TrialRun:
+        try:
+            return TrialRun(self._step, self._same.on_one, self._strategy, 1, edit)
+        except Exception as error:
+            raise NotKnownError(f"The step does not run on one replica: {_line(error)}") from error
+
+    def _compared(self, one: TrialRun) -> _Ratio:
+        """Compare the gradients that tapes compute.
+
+        Raises:
+            NotKnownError: They cannot be compared.
+        """
+        on_many = [np.mean(each, axis=0) for call in self._on_many for each in call]
+        on_one = [each[0] for call in _measured(one, self._same.on_one) for each in call]
+        if [a.shape for a in on_many] != [b.shape for b in on_one]:
+            raise NotKnownError("The step computes other gradients on one replica.")
+        if not all(np.isfinite(one).all() for one in (*on_many, *on_one)):
+            raise NotKnownError("Gradients are not finite.")
+        return _ratio(on_many, on_one, self._tolerance)
+
+    @property
+    def _tolerance(self) -> float:
+        return _ROUNDED if self._many.is_rounded else _EXACT
+
+    def _combined(self, one: TrialRun) -> tuple[float, str]:
+        """Return the multiple of a replica's gradient that all replicas' gradients amount to.
+
+        Returns:
+            The multiple, and a remark.
+
+        Raises:
+            NotKnownError: It is not known.
+        """
+        count = self._many.replicas
+        for steps in _MOST_STEPS:
+            low = self._response(one, self._same.on_one, [1.0], steps)
+            high = self._response(one, self._same.on_one, [float(count)], steps)
+            trained = [each.key for each in one.variables if each.is_trained and each.key in low]
+            if any(_changed(low[key], high[key]) for key in trained):
+                break
+        else:
+            raise NotKnownError(f"No weight changes within {steps} steps.")
+        many = self._response(self._many, self._same.on_replicas, shares(count), steps)
+        if any(_differ(many[key]) for key in trained if key in many):
+            raise NotKnownError("After a step, the replicas have different weights.")
+        telling = [
+            key
+            for key in low.keys() & high.keys() & many.keys()
+            if _distance(low[key][0], high[key][0]) > _MATTERS * _size(high[key][0], low[key][0])
+            and not _differ(many[key])
+        ]
+        if not telling:
+            return 1.0 / (self._ratio.common if self._ratio else 1.0), (
+                "The update does not depend on the scale of the gradients."
+            )
+        few = self._response(one, self._same.on_one, [1.0 / count], steps)
+        known = {1.0: low, float(count): high, 1.0 / count: few}
+        errors = {
+            gain: max(
+                _distance(many[key][0], response[key][0]) / _distance(low[key][0], high[key][0])
+                for key in telling
+            )
+            for gain, response in known.items()
+        }
+        gain = min(errors, key=errors.__getitem__)
+        if not errors[gain] <= self._tolerance:
+            raise NotKnownError(
+                "The step combines the gradients of the replicas in a way that no multiple of one "
+                "replica's gradients explains."
+            )
+        return gain, ""
+
+    def _response(
+        self, run: TrialRun, arguments: Sequence[Any], strengths: Sequence[float], steps: int
+    ) -> dict[str, list[np.ndarray]]:
+        """Return the numbers that variables have after steps with made-up gradients, by key."""
+        try:
+            values = run.respond(arguments, strengths, steps)
+        except Exception as error:
+            raise NotKnownError(
+                f"The step fails with weights of zero: {_line(error)}"
+            ) from error
+        return {
+            variable.key: each
+            for variable, each in zip(run.variables, values, strict=True)
+            if each[0].dtype.kind == "f" and all(np.isfinite(one).all() for one in each)
+        }
+
+    def _on_batch_itself(self, one: TrialRun) -> list[float | None]:
+        """Return the relative differences of the gradients on the batch as it was passed."""
+        ratio = self._ratio
+        if ratio is None or not self._batch.is_even:
+            return []
+        given = self._batch.as_given()
+        on_many = [np.mean(each, axis=0) for call in self._many.measure(given.on_replicas) for each in call]
+        on_one = [each[0] for call in _measured(one, given.on_one) for each in call]
+        common = 1.0 if math.isnan(ratio.common) else ratio.common
+        largest = max((np.linalg.norm(each) for each in on_one), default=0.0)
+        return [
+            float(np.linalg.norm(a / common - b) / size) if size > _NEGLIGIBLE * largest else None
+            for a, b in zip(on_many, on_one, strict=True)
+            for size in [np.linalg.norm(b)]
+        ]
+
+    def _scales_update(self, one: TrialRun) -> bool:
+        """Return whether larger gradients, of the present size, make the update as much larger."""
+        count = self._many.replicas
+        size = math.hypot(*(np.linalg.norm(each) for call in self._on_many for each, *_ in call))
+        strength = float(size) / STRENGTH
+        try:
+            low, high = (
+                self._response(one, self._same.on_one, [strength * times], 1)
+                for times in (1.0, float(count))
+            )
+        except NotKnownError:
+            return False
+        trained = [each.key for each in one.variables if each.is_trained and each.key in high]
+        changed = [key for key in trained if low[key][0].ndim and low[key][0].any()]
+        return bool(changed) and all(
+            _distance(count * low[key][0], high[key][0]) <= self._tolerance * _size(high[key][0])
+            for key in changed
+        )
+
+    def _no_multiple(self) -> str:
+        return (
+            "The gradients are no multiple of those on one replica. A part of the loss, such as "
+            "a regularization loss, may not be divided by the number of replicas, or the replicas "
+            "compute something else."
+        )
+
+    def _rounded(self, factor: float) -> float:
+        """Return the factor, exactly if it is the number of replicas, 1 or a share of 1."""
+        count = self._many.replicas
+        exact = (1.0, float(count), 1.0 / count)
+        return next((e for e in exact if abs(factor / e - 1) <= 2 * self._tolerance), factor)
+
+    def _number_of_replicas(self, one: TrialRun) -> str:
+        """Return a remark if a constant is the number of replicas; empty if none is.
+
+        A number of replicas that Python kept, as in `n = strategy.num_replicas_in_sync`, stays the
+        same on one replica. It would be 1 there.
+
+        Raises:
+            NotKnownError: A constant may be the number of two replicas, or a half.
+        """
+        count = self._many.replicas
+        kept = [
+            (place, constant)
+            for place, constant in self._kept(one)
+            if _is_size(constant.value, count)
+        ]
+        divisors = {place: 1.0 for place, constant in kept if constant.value > 1}
+        factors = {place: 1.0 for place, constant in kept if constant.value < 1}
+        together = [edit for edit in (divisors, factors) if len(edit) > 1]
+        alone = [{place: 1.0} for place, _ in kept]
+        explained: set[int] = set()
+        used: dict[int, float] = {}
+        for values in [*together, *alone[:_MOST_EDITS]]:
+            each = self._factors_with(one, values)
+            new = {place for place, factor in enumerate(each) if factor == 1.0} - explained
+            if not new:
+                continue
+            explained |= new
+            used = values if len(new) == len(each) else {**used, **values}
+            if len(explained) == len(each) and self._is_one_with(Edit(used)):
+                value = one.constants[next(iter(used))].value
+                if count == 2:
+                    raise NotKnownError(_of_two(value))
+                how = f"divided by {value:g}" if value > 1 else f"multiplied by {value:g}"
+                return f"The loss or its gradients are {how}, taken as the number of replicas."
+        return ""
+
+    def _is_one_with(self, edit: Edit) -> bool:
+        """Return whether an edit makes the factor 1; then also take it for the other results."""
+        try:
+            one = self._on_one(edit)
+            ratio, (gain, _) = self._compared(one), self._combined(one)
+        except NotKnownError:
+            return False
+        if self._rounded(ratio.common * gain) != 1.0:
+            return False
+        self._ratio, self._gain = ratio, gain
+        self._differences = self._on_batch_itself(one)
+        return True
+
+    def _refuse_multiples(self, one: TrialRun) -> None:
+        """Refuse a verdict if a constant may contain the number of replicas.
+
+        Raises:
+            NotKnownError: The loss is divided by a multiple of the number of replicas.
+        """
+        count = self._many.replicas
+        multiples = [
+            (place, constant.value)
+            for place, constant in self._kept(one)
+            if not constant.is_after and _is_multiple(constant.value, count)
+        ]
+        for place, value in multiples[:_MOST_EDITS]:
+            smaller = value / count if value >= count else value * count
+            each = self._factors_with(one, {place: smaller})
+            if each and all(factor == 1.0 for factor in each):
+                how = f"divided by {value:g}" if value > 1 else f"multiplied by {value:g}"
+                raise NotKnownError(
+                    f"The loss is {how}. If that contains the number of replicas, the gradients "
+                    f"are those of one device; otherwise they are {count} times those."
+                )
+
+    def _sum_over_part(self, one: TrialRun) -> str:
+        """Return a remark if a sum is divided by the number of examples of one replica.
+
+        Raises:
+            NotKnownError: It seems to be.
+        """
+        count, examples = self._many.replicas, self._batch.examples or 1
+        total = examples * count
+        kept = [(place, constant.value) for place, constant in self._kept(one)]
+        if examples == 1 or any(_is_size(value, total) for _, value in kept):
+            return ""
+        for place, value in [pair for pair in kept if _is_size(pair[1], examples)][:_MOST_EDITS]:
+            each = self._factors_with(one, {place: value * count if value > 1 else value / count})
+            if each and all(factor == count for factor in each) and self._sums_examples(one):
+                raise NotKnownError(
+                    f"The loss is a sum over the examples of a replica, divided by {examples}. If "
+                    f"that is the number of a replica's examples, divide by the global batch, "
+                    f"{total}: the gradients are {count} times those of one device."
+                )
+        return ""
+
+    def _sums_examples(self, one: TrialRun) -> bool:
+        """Return whether the gradients on one replica grow with the number of examples."""
+        part = self._batch.one_part()
+        small = TrialRun(self._step, part, self._strategy, 1)
+        more = [each[0] for call in one.measure(self._same.on_one) for each in call]
+        less = [each[0] for call in small.measure(part) for each in call]
+        ratio = _ratio(more, less, self._tolerance).common
+        return self._rounded(ratio) == self._many.replicas
+
+    def _kept(self, one: TrialRun) -> list[tuple[int, ScalarConstant]]:
+        """Return the constants that are the same on several replicas and on one, with places."""
+        here, there = one.constants, self._many.constants
+        values = {constant.value for constant in there}
+        alike = len(here) == len(there)
+        return [
+            (place, constant)
+            for place, constant in enumerate(here)
+            if (there[place].value == constant.value if alike else constant.value in values)
+        ]
+
+    def _factors_with(self, one: TrialRun, values: Mapping[int, float]) -> list[float]:
+        """Return the factor of each gradient against one replica with other constants.
+
+        Gradients that are negligible have the factor of the others.
+        """
+        is_after = any(one.constants[place].is_after for place in values)
+        try:
+            edited = self._on_one(Edit(values))
+            ratio = self._compared(edited)
+            gain = self._combined(edited)[0] if is_after else self._gain
+        except NotKnownError:
+            return []
+        return [self._rounded(each * gain) for each in ratio.telling]
+
+
+def _measured(run: TrialRun, arguments: Sequence[Any]) -> Any:
+    try:
+        return run.measure(arguments)
+    except Exception as error:
+        raise NotKnownError(f"The step does not run on one replica: {_line(error)}") from error
+
+
+def _ratio(many: Sequence[np.ndarray], one: Sequence[np.ndarray], tolerance: float) -> _Ratio:
+    """Return by which multiple gradients are larger than others; NaN where they are no multiple."""
+    sizes = [float(np.linalg.norm(b)) for b in one]
+    others = [float(np.linalg.norm(a)) for a in many]
+    largest, most = max(sizes, default=0.0), max(others, default=0.0)
+    ratios, weights = [], []
+    for a, b, size, other in zip(many, one, sizes, others, strict=True):
+        ratio = float(a @ b / size**2) if size else math.nan
+        fits = size and float(np.linalg.norm(a - ratio * b)) <= tolerance * other
+        ratios.append(ratio if fits else math.nan)
+        weights.append(size > _NEGLIGIBLE * largest or other > _NEGLIGIBLE * most)
+    counted = [ratio for ratio, counts in zip(ratios, weights, strict=True) if counts]
+    if not counted or not largest:
+        raise NotKnownError("All gradients are zero.")
+    fitting = [ratio for ratio in counted if not math.isnan(ratio)]
+    common = float(np.median(fitting)) if fitting else math.nan
+    near = [ratio for ratio in fitting if abs(ratio / common - 1) <= tolerance]
+    if len(near) < 0.9 * len(counted) or not common > 0:
+        common = math.nan
+    return _Ratio(common, tuple(ratios), tuple(counted))
+
+
+def _changed(low: Sequence[np.ndarray], high: Sequence[np.ndarray]) -> bool:
+    """Return whether made-up gradients have changed a variable, which was zero if it has axes."""
+    return bool(low[0].ndim and low[0].any()) or not np.array_equal(low[0], high[0])
+
+
+def _differ(values: Sequence[np.ndarray]) -> bool:
+    """Return whether replicas have different values."""
+    return any(_distance(one, values[0]) > _MATTERS * _size(one, values[0]) for one in values[1:])
+
+
+def _distance(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.abs(one - other).max()) if one.size else 0.0
+
+
+def _size(*values: np.ndarray) -> float:
+    return max(float(np.abs(one).max()) if one.size else 0.0 for one in values)
+
+
+def _is_multiple(value: float, count: int) -> bool:
+    """Return whether a number, or its inverse, is a whole multiple of a count."""
+    quotient = max(value, 1 / value) / count if value > 0 else 0.0
+    return quotient >= 1.5 and abs(quotient - round(quotient)) <= 1e-5 * quotient
+
+
+def _is_size(value: float, size: int) -> bool:
+    """Return whether a number, or its inverse, is a size."""
+    return value > 0 and abs(max(value, 1 / value) / size - 1) <= 1e-5
+
+
+def _of_two(value: float) -> str:
+    how = f"divided by {value:g}" if value > 1 else f"multiplied by {value:g}"
+    return (
+        f"The loss is {how}. If that is for the two replicas, the gradients are those of one "
+        "device; otherwise they are twice those."
+    )
+
+
+def _line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0]

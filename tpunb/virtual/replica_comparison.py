@@ -1,0 +1,156 @@
+"""The result of comparing a step on all replicas with the same step on one replica."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from tpunb._util.plain_text import aligned, plain, shortened
+from tpunb._util.tables import LINED, escaped, table
+from tpunb._util.units import grouped
+from tpunb.errors import TpunbError
+from tpunb.virtual.gradient_scale import GradientScale, Scale
+
+_HEAD = ("gradient", "shape", "scale", "apart from that")
+_MOST_ROWS = 40
+_LONGEST_NAME = 60
+_SAME = 1e-3
+"""The relative difference of gradients that count as equal."""
+
+
+class UndividedLossError(TpunbError, ValueError):
+    """A step whose gradients are not those of one device."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicaComparison:
+    """The gradients of a step on all replicas, against those of the same step on one replica.
+
+    Attributes:
+        replicas: The number of replicas.
+        factor: The gradients that reach the update, as a multiple of those of one replica with the
+            same global batch: 1.0 is right. None if that is not known.
+        note: The reason that the factor is not known, or a remark about it.
+        gradients: The gradients of the variables.
+        scales_update: Whether the update of the variables grows with the gradients, as in gradient
+            descent. Adam and clipping hide the scale.
+    """
+
+    replicas: int
+    factor: float | None
+    note: str = ""
+    gradients: tuple[GradientScale, ...] = ()
+    scales_update: bool = False
+
+    @classmethod
+    def of(cls, replicas: int, scale: Scale) -> ReplicaComparison:
+        """Return the comparison with a measured scale."""
+        return cls(replicas, scale.factor, scale.note, scale.gradients, scale.scales_update)
+
+    @property
+    def ok(self) -> bool | None:
+        """True if the gradients are those of one device, False if not; None if not known."""
+        return None if self.factor is None else self.factor == 1.0
+
+    @property
+    def difference(self) -> float | None:
+        """The largest relative difference on the batch itself; None if it was not measured.
+
+        The scale is taken out. What remains comes from statistics and means that each replica
+        computes of its own part of the batch.
+        """
+        return max((_difference(one) for one in self.gradients), default=None, key=_order)
+
+    @property
+    def headline(self) -> str:
+        """The outcome in one sentence."""
+        if self.factor is None:
+            return f"It is not known whether the loss is divided as it should. {self.note}"
+        if self.factor == 1.0:
+            return " ".join(filter(None, [self._equal, self.note]))
+        return f"{self.problem}: {self.fix}"
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the scale; empty if nothing is, or if it is not known."""
+        if self.factor is None or self.factor == 1.0:
+            return ""
+        factor = f"{self.factor:.3g}" if self.factor < 1 else f"{self.factor:.1f}"
+        if self.scales_update:
+            return f"The update is {factor} times that of one device"
+        return f"The gradients are {factor} times those of one device"
+
+    @property
+    def fix(self) -> str:
+        """What to do about the problem; empty if there is none."""
+        if self.factor is None or self.factor == 1.0:
+            return ""
+        if self.factor == self.replicas:
+            return "divide the loss by the number of replicas."
+        if self.factor * self.replicas == 1.0:
+            return "the loss is divided by the number of replicas, and again."
+        return "check by what the loss is divided."
+
+    def raise_if_wrong(self) -> None:
+        """Raise an error if the gradients have another scale than one device's; for tests.
+
+        Raises:
+            UndividedLossError: They have another scale.
+        """
+        if self.problem:
+            fix = self.fix[0].upper() + self.fix[1:]
+            raise UndividedLossError(f"{self.problem}.", fix=fix)
+
+    @property
+    def _equal(self) -> str:
+        difference = self.difference
+        if difference is None:
+            return f"The gradients on {self.replicas} replicas have the scale of one device's."
+        if difference <= _SAME:
+            return f"The gradients on {self.replicas} replicas are those of one device."
+        most = max(self.gradients, key=lambda one: _order(_difference(one)))
+        return (
+            f"The gradients on {self.replicas} replicas have the scale of one device's. On this "
+            f"batch they differ by up to {_share(difference)} "
+            f"({shortened(most.name, _LONGEST_NAME)}), because each replica computes statistics or "
+            "means of its own part."
+        )
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        for one in self.gradients[:_MOST_ROWS]:
+            scale = "no multiple" if math.isnan(one.scale) else f"{one.scale:.4g} ×"
+            difference = "" if one.difference is None else _share(one.difference)
+            yield shortened(one.name, _LONGEST_NAME), str(list(one.shape)), scale, difference
+        if len(self.gradients) > _MOST_ROWS:
+            yield f"and {grouped(len(self.gradients) - _MOST_ROWS)} more", *[""] * 3
+
+    def __str__(self) -> str:
+        lines = aligned([_HEAD, *self._rows()], "  ") if self.gradients else []
+        return plain("\n".join([self.headline, *lines]))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text("ReplicaComparison(...)" if cycle else str(self))
+
+    def _repr_html_(self) -> str:
+        rows = list(self._rows())
+        shown = table(rows, head=_HEAD, named=True, style=LINED) if rows else ""
+        return f"<p><b>{escaped(self.headline)}</b></p>{shown}"
+
+
+def _difference(gradient: GradientScale) -> float | None:
+    return gradient.difference
+
+
+def _order(value: float | None) -> float:
+    """Return a sort key by magnitude: None comes first, NaN last."""
+    if value is None:
+        return -1.0
+    return math.inf if math.isnan(value) else value
+
+
+def _share(value: float) -> str:
+    if not math.isfinite(value):
+        return f"{value:.2g}"
+    return f"{100 * value:.0f}%" if value >= 1 else f"{100 * value:.2g}%"
