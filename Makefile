@@ -25,8 +25,9 @@ WORKERS ?= 4
 QUICK := $(if $(THOROUGH),, and not thorough)
 # Each process gets whole files, slow files first, in the order of tests/conftest.py.
 PYTEST := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# The checks of architecture, notebooks, wheel and site. No other target repeats them.
-CHECKS := tests/test_architecture.py tests/test_notebooks.py tests/test_wheel.py tests/test_site.py
+# The checks of architecture, notebooks, course, wheel and site. No other target repeats them.
+CHECKS := tests/test_architecture.py tests/test_notebooks.py tests/test_course.py tests/test_wheel.py \
+	tests/test_site.py
 UNIT_TESTS := $(PYTEST) $(CHECKS:%=--ignore=%)
 # The tests whose result an older TensorFlow, or an older release pinned in tests/oldest.txt, may change.
 # Left out: browsers, which do not depend on them; magics, which call functions that other tests call

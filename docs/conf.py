@@ -28,6 +28,7 @@ root_doc = "README"
 extensions = ["myst_nb"]
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
 include_patterns = ["*.md", "docs/*.md", "notebooks/*.ipynb", "notebooks/found/*.ipynb"]
+include_patterns += ["notebooks/course/*.ipynb", "notebooks/course/solutions/*.ipynb"]
 exclude_patterns = [".*", "build", "tests", "tpunb"]  # Sphinx does not enter these folders
 myst_heading_anchors = 4
 # GitHub accepts headings that skip a level, and highlights magics that have no lexer here.
@@ -66,7 +67,16 @@ def _contents() -> str:
         for title, body in zip(sections[::2], sections[1::2], strict=True)
     ]
     project_pages = ["docs/README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
-    return "\n\n".join([*trees, _tree("Project", project_pages)])
+    trees += [_tree("Course", _lessons()), _tree("Project", project_pages)]
+    return "\n\n".join(trees)
+
+
+def _lessons() -> list[str]:
+    """Return the exercises of the course, each followed by its solution."""
+    course = ROOT / "notebooks" / "course"
+    exercises = sorted(path.name for path in course.glob("*.ipynb"))
+    folders = ("notebooks/course", "notebooks/course/solutions")
+    return [f"{folder}/{name}" for name in exercises for folder in folders]
 
 
 def _tree(caption: str, pages: list[str]) -> str:

@@ -11,27 +11,40 @@ import pytest
 
 from tpunb.compiler import libtpu
 
-WITH_COMPILER = "07_will_it_fit.ipynb"
-WITH_JAX = "08_from_tpustrategy_to_jax.ipynb"
+WITH_COMPILER = (
+    "07_will_it_fit.ipynb",
+    "4_memory_and_padding.ipynb",
+    "5_input_time_and_hardware.ipynb",
+)
+WITH_JAX = ("08_from_tpustrategy_to_jax.ipynb", "3_to_jax_meshes.ipynb")
+LONG: tuple[str, ...] = ()
+"""The notebooks that take more than 25 s of a processor. `make test` leaves them to CI."""
+
+COURSE = Path(__file__).with_name("course")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leaves out what was made for a TPU, and what needs a compiler or a JAX that is not there.
 
-    Notebooks that were found are tested with `--tpu` alone.
+    Notebooks that were found are tested with `--tpu` alone. The course's exercises lack their
+    answers: `tests/test_course_exercises.py` runs them.
     """
     found = collection_path.parent.name == "found"
     if found and not config.getoption("--tpu", default=None):
+        return True
+    if collection_path.parent == COURSE and collection_path.suffix == ".ipynb":
         return True
     return True if collection_path.name in _left_out() else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips the cells that ask the compiler, in notebooks that go on without it."""
-    if why := _left_out().get(WITH_COMPILER):
-        for item in items:
-            if getattr(item, "cell", None) and item.cell.source.startswith("%%tpu_compile"):
-                item.add_marker(pytest.mark.skip(reason=why))
+    why = _left_out().get(WITH_COMPILER[0])
+    for item in items:
+        if item.path.name in LONG:
+            item.add_marker("thorough")
+        if why and getattr(item, "cell", None) and item.cell.source.startswith("%%tpu_compile"):
+            item.add_marker(pytest.mark.skip(reason=why))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -43,7 +56,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def _left_out() -> dict[str, str]:
     """The notebooks that cannot be run here, and why."""
     if why := libtpu.why_unavailable():
-        return dict.fromkeys((WITH_COMPILER, WITH_JAX), str(why).splitlines()[0])
+        return dict.fromkeys((*WITH_COMPILER, *WITH_JAX), str(why).splitlines()[0])
     if libtpu.PYTHON not in os.environ and importlib.util.find_spec("jax") is None:
-        return {WITH_JAX: "JAX is not installed."}
+        return dict.fromkeys(WITH_JAX, "JAX is not installed.")
     return {}

@@ -10,7 +10,8 @@ import nbformat
 import pytest
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
-NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+# The course's exercises are made from its solutions: tests/test_course.py.
+NOTEBOOKS = sorted([*FOLDER.glob("*.ipynb"), *FOLDER.glob("course/solutions/*.ipynb")])
 COLAB = "https://colab.research.google.com/github/tpunb/tpunb/blob/main/notebooks/"
 
 
@@ -49,7 +50,7 @@ def test_says_what_it_teaches(notebook: Any) -> None:
 
 def test_opens_in_colab(path: Path, notebook: Any) -> None:
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    assert COLAB + path.name in text
+    assert f"{COLAB}{path.relative_to(FOLDER).as_posix()})" in text
 
 
 def test_was_executed_from_top_to_bottom(notebook: Any) -> None:

@@ -83,13 +83,14 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
 def test_the_navigation_tells_kinds_of_pages_apart(site: Path) -> None:
     first = (site / "index.html").read_text(encoding="utf-8")
     captions = re.findall(r'class="caption-text">([^<]+)<', first)
-    kinds = ["Tutorials", "How-to guides", "Real TPUs", "Reference", "Explanation", "Project"]
-    assert captions == kinds
+    kinds = ["Tutorials", "How-to guides", "Real TPUs", "Reference", "Explanation"]
+    assert captions == [*kinds, "Course", "Project"]
 
 
 def test_pages_hold_the_notebooks_and_the_displays(site: Path) -> None:
-    sources = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
-    assert {path.stem for path in (site / "notebooks").glob("*.html")} == sources
+    for folder in ("notebooks", "notebooks/course", "notebooks/course/solutions"):
+        sources = {path.stem for path in (ROOT / folder).glob("*.ipynb")}
+        assert {path.stem for path in (site / folder).glob("*.html")} == sources
     pictures = {path.name for path in (ROOT / "docs" / "images").iterdir()}
     assert {path.name for path in (site / "docs" / "images").iterdir()} == pictures
     quickstart = (site / "notebooks" / "00_quickstart.html").read_text(encoding="utf-8")
