@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import os
 from collections.abc import Sequence
 from typing import Any, overload
 
 from tpunb._util.plain_text import plain
+from tpunb.compiler.program_files import write_program
 from tpunb.errors import TpunbError
-from tpunb.tpu.compiled_program import Program, Share, StepTime, TpuRow
+from tpunb.tpu.compiled_program import Program, Provenance, Share, StepTime, TpuRow
 from tpunb.tpu.program_display import program_display
 
 
@@ -20,6 +22,10 @@ class CompileError(TpunbError, ValueError):
 
 class CompilerUnavailableError(TpunbError, RuntimeError):
     """A compiler that is not installed, or that does not exist for this machine."""
+
+
+class NotRecordedError(CompilerUnavailableError):
+    """A program without a recorded verdict, where the compiler is missing."""
 
 
 class _Shown:
@@ -55,7 +61,7 @@ class TpuProgram(_Shown, Program):
             reason = self.unknown or self.unsized or "the compiler did not return it."
             if self.errors:
                 reason = "it does not compile."
-            raise CompileError(f"There is no program for {self.tpu}: {reason}")
+            raise CompileError(f"There is no program for {self.label}: {reason}")
         return self.text
 
     def raise_if_refused(self) -> None:
@@ -73,6 +79,17 @@ class TpuProgram(_Shown, Program):
             raise CompileError(self.headline, fix=self.errors[0].fix)
         if self.unsized:
             raise CompileError(self.headline)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the program to a file, which `tpunb.load_program` reads on any machine.
+
+        Args:
+            path: The file, such as `"resnet.tpuprogram"`.
+
+        Raises:
+            ProgramFileError: The file cannot be written.
+        """
+        write_program({"several": False, "programs": [dataclasses.asdict(self)]}, path)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything except the HLO, as dicts, lists, numbers and strings."""
@@ -101,6 +118,7 @@ def merged(programs: Sequence[TpuProgram]) -> TpuProgram:
         errors=tuple(dict.fromkeys(error for program in programs for error in program.errors)),
         unknown=next((program.unknown for program in programs if program.unknown), ""),
         crashed=any(program.crashed for program in programs),
+        provenance=_oldest([program.provenance for program in programs]),
         unsized=next((program.unsized for program in programs if program.unsized), ""),
         time=_sum(times) if len(times) == len(programs) else None,
         lines=tuple(dict.fromkeys(line for program in programs for line in program.lines)),
@@ -108,6 +126,12 @@ def merged(programs: Sequence[TpuProgram]) -> TpuProgram:
         compile_seconds=sum(program.compile_seconds for program in programs),
         notes=tuple(dict.fromkeys([note, *(text for each in programs for text in each.notes)])),
     )
+
+
+def _oldest(origins: Sequence[Provenance | None]) -> Provenance | None:
+    """Return the first provenance, which is recorded if any of them is."""
+    known = sorted(filter(None, origins), key=lambda each: (not each.recorded, each.time))
+    return known[0] if known else None
 
 
 def _sum(times: Sequence[StepTime]) -> StepTime:
@@ -191,6 +215,18 @@ class TpuPrograms(_Shown, Sequence[TpuProgram]):
         for program in self:
             program.raise_if_refused()
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the programs to one file, which `tpunb.load_program` reads on any machine.
+
+        Args:
+            path: The file, such as `"resnet.tpuprogram"`.
+
+        Raises:
+            ProgramFileError: The file cannot be written.
+        """
+        programs = [dataclasses.asdict(program) for program in self]
+        write_program({"several": True, "programs": programs}, path)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the programs' dicts by TPU type."""
         return {program.tpu: program.as_dict() for program in self}
@@ -202,7 +238,7 @@ class TpuPrograms(_Shown, Sequence[TpuProgram]):
         return frame.set_index("tpu")
 
     def __repr__(self) -> str:
-        return f"TpuPrograms({', '.join(program.tpu for program in self)})"
+        return f"TpuPrograms({', '.join(program.label for program in self)})"
 
 
 _latest: TpuProgram | TpuPrograms | None = None
