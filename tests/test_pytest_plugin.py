@@ -15,6 +15,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from support.patience import PATIENCE
 from support.tiers import THOROUGH
 
+from tpunb.compiler.libtpu import why_unavailable
 from tpunb.pytest_plugin import comparable
 
 pytest_plugins = ["pytester"]
@@ -356,3 +357,40 @@ def test_a_tensorflow_for_tpus(
     done = run("-s")
     done.assert_outcomes(passed=1)
     done.stdout.fnmatch_lines([f"*{expected.replace('[', '[[]')}*"])
+
+
+FITS = """
+import pytest
+from tpunb.compiler.program import DoesNotFitError
+
+def test_it_fits(tpu_compiler):
+    import tensorflow as tf
+    program = tpu_compiler(lambda x: x + 1.0, tf.TensorSpec([8, 128]), tpu="v5e-8")
+    program.raise_if_unfit(limit="1 GiB")
+    with pytest.raises(DoesNotFitError):
+        program.raise_if_unfit(limit=1000)
+
+def test_without_the_fixture():
+    import sys
+    assert "tpunb.compiler.libtpu" in sys.modules
+"""
+
+
+def test_the_compilers_fixture(run: Run, pytester: pytest.Pytester) -> None:
+    if why_unavailable() is not None:
+        pytest.skip("the TPU's compiler is not here")
+    pytester.makepyfile(FITS)
+    run("-rs").assert_outcomes(passed=2)
+
+
+def test_without_a_compiler_a_test_is_skipped_with_the_reason(
+    run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TPUNB_COMPILER_PYTHON", "/does/not/exist")
+    pytester.makepyfile(FITS)
+    outcome = run("-rs")
+    outcome.assert_outcomes(passed=1, skipped=1)
+    outcome.stdout.fnmatch_lines(
+        ["SKIPPED*TPUNB_COMPILER_PYTHON names /does/not/exist, which is not an executable file.*"]
+    )
+    assert "tpu_compiler" in run("--fixtures", "-q").stdout.str()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tpunb.compiler.check import check
     from tpunb.compiler.compile import compile
     from tpunb.compiler.program import TpuProgram, TpuPrograms
+    from tpunb.compiler.saved_programs import load_program
     from tpunb.connection.connect import TPUStrategy, connect
     from tpunb.connection.connection import Connection
     from tpunb.connection.doctor import DoctorReport, doctor
@@ -82,6 +83,7 @@ __all__ = [
     "input_speed",
     "largest_batch",
     "load_ipython_extension",
+    "load_program",
     "profile",
     "show",
     "unload_ipython_extension",
@@ -119,6 +121,7 @@ _HOMES = {
     "explain": "errors.explain",
     "input_speed": "cells.pipeline_speed",
     "largest_batch": "compiler.batch_sizes",
+    "load_program": "compiler.saved_programs",
     "profile": "cells.profiling",
     "show": "notebook.displays",
     "verify": "verification.run",

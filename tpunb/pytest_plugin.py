@@ -1,8 +1,11 @@
-"""The pytest options `--tpu TYPE` and `--tpu-keras 2`: nbval runs notebooks on virtual TPUs.
+"""The pytest options `--tpu TYPE` and `--tpu-keras 2`, and the fixture `tpu_compiler`.
+
+With the options, nbval runs notebooks on virtual TPUs. The fixture compiles for TPUs.
 
 Every run of pytest in this environment loads this module. It imports nothing and does nothing
-unless an option is given or TensorFlow is a build for TPUs. When a test imports such a build, it
-waits minutes for a missing TPU, and a libtpu that does not fit it ends the process.
+unless an option is given, a test asks for the fixture, or TensorFlow is a build for TPUs. When a
+test imports such a build, it waits minutes for a missing TPU, and a libtpu that does not fit it
+ends the process.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import contextlib
 import copy
 import os
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ __all__ = [
     "pytest_configure_node",
     "pytest_load_initial_conftests",
     "pytest_report_header",
+    "tpu_compiler",
 ]
 
 _WIDGETS = "TPUNB_WIDGETS"
@@ -152,6 +156,23 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return (
         lines if tpu is None else [*lines, f"tpunb: notebooks run on a virtual TPU, {tpu}{keras}"]
     )
+
+
+@pytest.fixture(scope="session")
+def tpu_compiler() -> Callable[..., Any]:
+    """`tpunb.compile`, which asks the TPU's own compiler; no TPU is needed.
+
+    Skips the test, with the reason, if the compiler is missing and no recorded verdicts replace it.
+    """
+    import tpunb
+    from tpunb.compiler import libtpu
+    from tpunb.errors import TpunbError
+
+    try:
+        libtpu.require()
+    except TpunbError as error:
+        pytest.skip(f"{error.message} {error.fix}".strip())
+    return tpunb.compile
 
 
 @pytest.hookimpl(wrapper=True)

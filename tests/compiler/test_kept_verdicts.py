@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from tpunb import cli
+from tpunb._util.checked_files import packed
 from tpunb._util.child_process import ChildLostError
 from tpunb.compiler import kept_verdicts
 from tpunb.compiler.fingerprint import Fingerprint
@@ -20,7 +23,7 @@ from tpunb.compiler.fingerprint import Fingerprint
 PROGRAM = Fingerprint("digest", ("scope/add",))
 QUESTION = {"topology": "v5e:2x4", "effort": "", "releases": {"libtpu": "0.0.52"}}
 HLO = 'ROOT %a = f32[] add(%x, %y), metadata={op_name="scope/add"}'
-ANSWER = {"peak": 12, "text": HLO, "cost": {"flops": 1.5}, "kernels": {"k": (4, (1.0, 2.0))}}
+ANSWER = {"peak": 12, "text": HLO, "cost": {"flops": 1.5}, "kernels": {"k": [4, [1.0, 2.0]]}}
 
 
 class Compiler:
@@ -127,26 +130,35 @@ def flipped(data: bytes) -> bytes:
     return data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]
 
 
-def with_code(data: bytes) -> bytes:
-    """An entry that would run something when it is read."""
+def of_an_older_release(data: bytes) -> bytes:
+    """An entry as tpunb wrote it before it used JSON: it could run something when it is read."""
     del data
 
     class Evil:
         def __reduce__(self) -> Any:
             return os._exit, (3,)
 
-    return kept_verdicts._written({"key": Evil(), "names": (), "answer": {}})
+    pickled = zlib.compress(pickle.dumps({"key": Evil(), "names": (), "answer": {}}))
+    return hashlib.sha256(pickled).digest() + pickled
 
 
 def of_another(data: bytes) -> bytes:
-    return kept_verdicts._written({"key": "of another", "names": (), "answer": {"peak": len(data)}})
+    entry = {"key": "of another", "names": (), "answer": {"peak": len(data)}}
+    return packed("verdict", 1, entry)
 
 
 def not_an_entry(data: bytes) -> bytes:
-    return kept_verdicts._written({"peak": len(data)})
+    return packed("verdict", 1, {"peak": len(data)})
 
 
-@pytest.mark.parametrize("damage", [cut, flipped, with_code, of_another, not_an_entry, bytes.title])
+def of_a_newer_release(data: bytes) -> bytes:
+    return data.replace(b"tpunb verdict 1 ", b"tpunb verdict 2 ")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [cut, flipped, of_an_older_release, of_another, not_an_entry, of_a_newer_release, bytes.title],
+)
 def test_a_damaged_file_is_ignored_and_replaced(
     damage: Callable[[bytes], bytes], verdicts: Path
 ) -> None:
@@ -207,7 +219,8 @@ def test_what_was_used_longest_ago_makes_room(
     compiler.about(numbered[3])
     compiler.about(numbered[0])
     assert compiler.asked == asked
-    monkeypatch.setattr(kept_verdicts, "MOST_BYTES", files(verdicts)[0].stat().st_size)
+    largest = max(path.stat().st_size for path in files(verdicts))
+    monkeypatch.setattr(kept_verdicts, "MOST_BYTES", largest)
     compiler.about(numbered[1])
     assert kept_verdicts.size()[0] == 1
 
@@ -227,7 +240,7 @@ def test_processes_that_write_at_once_leave_whole_files(verdicts: Path) -> None:
     running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     assert [process.wait() for process in running] == [0, 0]
     assert 0 < kept_verdicts.size()[0] <= 4
-    assert all(kept_verdicts._read(path.read_bytes()) for path in files(verdicts))
+    assert all(kept_verdicts.entry_in(path.read_bytes()) for path in files(verdicts))
 
 
 def test_the_command_shows_and_removes_them(
@@ -248,10 +261,3 @@ def test_they_are_beside_the_compiler(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.delenv(kept_verdicts.FOLDER)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert kept_verdicts.folder() == tmp_path / "tpunb" / "verdicts"
-
-
-def test_an_entry_is_plain_data() -> None:
-    entry = {"key": "k", "names": ("n",), "answer": dict(ANSWER)}
-    assert kept_verdicts._read(kept_verdicts._written(entry)) == entry
-    with pytest.raises(pickle.UnpicklingError, match="not a plain value"):
-        kept_verdicts._PlainValues.find_class(None, "os", "system")  # type: ignore[arg-type]

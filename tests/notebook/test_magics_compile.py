@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -332,3 +333,25 @@ def test_with_the_compiler_itself(book: Notebook) -> None:
     book.good("a = tf.ones([4, 4], tf.int64)")
     refused = program_of(book, "x[0, 0]\na @ a")
     assert [problem.line for problem in refused.errors] == [3]
+
+
+def test_recorded_verdicts_answer_a_cell_without_a_compiler(
+    book: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = {"peak": GIB, "arguments": 0, "outputs": 0, "aliased": 0, "code": 0, "text": ""}
+    raw |= {"cost": {}, "kernels": {}, "bounded": False}
+    monkeypatch.setattr(libtpu, "_answered", lambda request, deadline: raw)
+    monkeypatch.setattr(libtpu, "_releases", lambda deadline: {"libtpu": "0.0.52"})
+    monkeypatch.setattr(libtpu, "start", libtpu.require)
+    monkeypatch.setattr(libtpu, "why_unavailable", lambda: None)
+    options = f"--recorded {tmp_path / 'recorded'}"
+    assert "recorded" not in program_of(book, options=options).label
+    missing = CompilerUnavailableError("It is not here.", fix="Install it.")
+    monkeypatch.setattr(libtpu, "why_unavailable", lambda: missing)
+    program = program_of(book, options=options)
+    assert program.label == "v3-8 (recorded)"
+    assert book.good("print(connection.program)").text.startswith("TPU v3-8 (recorded)")
+    other = book.run(f"%%tpu_compile {options}\nx * 3.0")
+    assert "NotRecordedError" in other.text
+    assert "which has 1 verdict. It is not here." in other.text
+    assert "It is not here." in book.run(f"%%tpu_compile\n{DENSE}").text

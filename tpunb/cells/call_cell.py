@@ -134,6 +134,7 @@ def compile_call_cell(
             speed=settings.speed,
             timeout=settings.timeout,
             progress=settings.say,
+            recorded=settings.recorded,
         )
     except Exception as error:
         _mark(error, cell)

@@ -157,7 +157,7 @@ def needs(program: TpuProgram | TpuPrograms | None) -> Iterator[TpuNeed]:
         if one.time is not None and one.examples:
             hosts = accelerator(one.tpu).num_hosts
             low, high = (one.examples / time / hosts for time in (one.time.high, one.time.low))
-            yield TpuNeed(one.tpu, hosts, low, high)
+            yield TpuNeed(one.label, hosts, low, high)
 
 
 def _stages(dataset: tf.data.Dataset, pipeline: Pipeline, seconds: float) -> Sequence[Stage]:

@@ -195,10 +195,13 @@ class CellRunner:
             Exception: Any error that the cell raises when it is traced, as from `run`.
         """
         from tpunb.cells.compiling import compile_step
+        from tpunb.compiler.recorded_verdicts import recorded_in
 
+        how = how or CompileSettings()
         steps = _steps_to_examine(options.get("data"))
         step = self.steps(source, namespace, steps=steps, **options)
-        return compile_step(step, how or CompileSettings())
+        with recorded_in(how.recorded):
+            return compile_step(step, how)
 
     def steps_of_function(self, function: Callable[..., Any], settings: RunSettings) -> Steps:
         """Return a run of many steps that call a function; the run's `go` makes the steps."""

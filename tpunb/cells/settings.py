@@ -89,6 +89,7 @@ class CompileSettings:
         speed: Whether to estimate the time, which takes the compiler ten times as long.
         timeout: Seconds that compiling may take; by default 300 for each type.
         largest_batch: Whether to look for the largest global batch that fits.
+        recorded: A folder of recorded verdicts, as for `tpunb.compile`.
         say: Receives the name of the next part of the work.
     """
 
@@ -96,6 +97,7 @@ class CompileSettings:
     speed: bool = False
     timeout: float | None = None
     largest_batch: bool = False
+    recorded: str | None = None
     say: Callable[[str], None] = lambda _: None
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from tpunb._util.freed_memory import giving_back
-from tpunb.compiler import jax_functions, libtpu
+from tpunb.compiler import jax_functions, libtpu, recorded_verdicts
 from tpunb.compiler.batch_sizes import current_strategy, lowering, with_any_batch
 from tpunb.compiler.partial_answers import for_each_type
 from tpunb.compiler.program import TpuProgram, TpuPrograms
@@ -27,6 +28,7 @@ def compile(
     speed: bool = False,
     timeout: float | None = None,
     progress: Callable[[str], None] | None = None,
+    recorded: str | os.PathLike[str] | None = None,
     **named: Any,
 ) -> TpuProgram: ...
 @overload
@@ -38,6 +40,7 @@ def compile(
     speed: bool = False,
     timeout: float | None = None,
     progress: Callable[[str], None] | None = None,
+    recorded: str | os.PathLike[str] | None = None,
     **named: Any,
 ) -> TpuPrograms: ...
 def compile(
@@ -48,6 +51,7 @@ def compile(
     speed: bool = False,
     timeout: float | None = None,
     progress: Callable[[str], None] | None = None,
+    recorded: str | os.PathLike[str] | None = None,
     **named: Any,
 ) -> TpuProgram | TpuPrograms:
     """Compile a function with the TPU's own compiler. No TPU is needed, and nothing is run.
@@ -75,6 +79,9 @@ def compile(
         timeout: The time limit in seconds for the whole call. By default, 300 for each type.
         progress: Called with each next step, and with each completed type while others are left.
             By default, a notebook's cell or a terminal shows it.
+        recorded: A folder of recorded verdicts, by default the folder that the variable
+            `TPUNB_RECORDED` names. It answers where the compiler is missing, and records the
+            answers where the compiler is.
         **named: The function's arguments by name. Use `functools.partial` for arguments that
             have a name of the above.
 
@@ -83,7 +90,7 @@ def compile(
 
     Raises:
         CompilerUnavailableError: The compiler is not installed, or does not exist for this
-            machine.
+            machine. `NotRecordedError`: and the recorded verdicts do not have this program.
         CompileError: The strategy is not a virtual TPU's, no TPU type is given, or a JAX mesh has
             another number of devices than the type has cores.
         AcceleratorTypeError: The TPU type does not exist.
@@ -100,6 +107,7 @@ def compile(
         speed=speed,
         timeout=timeout,
         progress=progress,
+        recorded=recorded,
     )
 
 
@@ -114,18 +122,19 @@ def compile_call(
     speed: bool = False,
     timeout: float | None = None,
     progress: Callable[[str], None] | None = None,
+    recorded: str | os.PathLike[str] | None = None,
 ) -> TpuProgram | TpuPrograms:
     """Compile a call. Its named arguments may have the names of `compile`'s own arguments."""
-    libtpu.start()
-    by_name = ""
-    if named:
-        used = strategy or current_strategy()
-        framework, by_name = jax_functions.chosen(fn, args, used, named)
-        fn = jax_functions.with_named(fn, named, framework)
-    how = lowering(fn, args, strategy)
-    note = how.note or by_name
-    kinds = targets(tpu, how.strategy)
-    with reporting(progress) as say:
+    with recorded_verdicts.recorded_in(recorded), reporting(progress) as say:
+        libtpu.start()
+        by_name = ""
+        if named:
+            used = strategy or current_strategy()
+            framework, by_name = jax_functions.chosen(fn, args, used, named)
+            fn = jax_functions.with_named(fn, named, framework)
+        how = lowering(fn, args, strategy)
+        note = how.note or by_name
+        kinds = targets(tpu, how.strategy)
         settings = Settings(chooser(fn), deadline_for(kinds, timeout), speed, progress=say)
         function = how.lower(fn, how.args, how.strategy, settings)
         models = models_in(fn)

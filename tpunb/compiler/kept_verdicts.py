@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import os
-import pickle
 import re
 import time
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tpunb._util.atomic_files import write_file
+from tpunb._util.checked_files import (
+    DamagedFileError,
+    NewerFileError,
+    WrongFileError,
+    packed,
+    unpacked,
+)
 from tpunb._util.logs import logger
 from tpunb.compiler import environment
 from tpunb.compiler.fingerprint import Fingerprint, renamed
@@ -31,7 +35,8 @@ MOST_BYTES = 256 * 2**20
 MOST_FILES = 4096
 """The limits of the store. The answers that were used longest ago make room for new ones."""
 
-_SUFFIX = ".verdict"
+SUFFIX = ".verdict"
+_KIND, _FORMAT = "verdict", 1
 _FORGOTTEN = 3600.0
 """Seconds after which an unfinished file must belong to a killed process."""
 
@@ -65,17 +70,17 @@ def answer_for(
     kept_in = folder()
     if kept_in is None:
         return compile_it()
-    asked = json.dumps([program.digest, question], sort_keys=True)
-    key = hashlib.sha256(asked.encode()).hexdigest()
-    path = kept_in / (key + _SUFFIX)
+    key = key_of(program, question)
+    path = kept_in / (key + SUFFIX)
     log = logger("compiler")
-    if (known := _known(path, key, program)) is not None:
+    if (known := stored_answer(path, key, program)) is not None:
         log.debug("the answer is stored in %s", path)
         return known
     answer = compile_it()
-    if _PERMANENT.search(answer["error"]) if "error" in answer else "peak" in answer:
+    if is_permanent(answer):
         try:
-            _keep(path, {"key": key, "names": program.names, "answer": dict(answer)})
+            store_answer(path, key, program, answer)
+            _make_room(kept_in)
         except OSError as error:  # the folder cannot be written, or the disk is full
             log.debug("the answer is not stored: %s", error)
     return answer
@@ -103,13 +108,24 @@ def remove() -> Path | None:
     return kept_in
 
 
-def _known(path: Path, key: str, program: Fingerprint) -> Answer | None:
+def key_of(program: Fingerprint, question: Mapping[str, Any]) -> str:
+    """Return the key of the answer to a question about a program."""
+    asked = json.dumps([program.digest, question], sort_keys=True)
+    return hashlib.sha256(asked.encode()).hexdigest()
+
+
+def is_permanent(answer: Answer) -> bool:
+    """Return whether an answer concerns the program alone, and not this machine or this moment."""
+    return bool(_PERMANENT.search(answer["error"])) if "error" in answer else "peak" in answer
+
+
+def stored_answer(path: Path, key: str, program: Fingerprint) -> Answer | None:
     """Return a file's answer with the names of this program, or None if it has none."""
     try:
         data = path.read_bytes()
     except OSError:
         return None
-    entry = _read(data)
+    entry = entry_in(data)
     if entry is None or entry["key"] != key:
         return None
     answer = entry["answer"]
@@ -124,10 +140,17 @@ def _known(path: Path, key: str, program: Fingerprint) -> Answer | None:
     return dict(answer)
 
 
-def _keep(path: Path, entry: Mapping[str, Any]) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_file(path, _written(entry))
-    _make_room(path.parent)
+def store_answer(
+    path: Path, key: str, program: Fingerprint, answer: Answer, mode: int = 0o700
+) -> None:
+    """Write an answer to a file, whose folder is made with this mode if it does not exist.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    path.parent.mkdir(mode=mode, parents=True, exist_ok=True)
+    entry = {"key": key, "names": program.names, "answer": dict(answer)}
+    write_file(path, packed(_KIND, _FORMAT, entry))
 
 
 def _make_room(kept_in: Path) -> None:
@@ -138,7 +161,7 @@ def _make_room(kept_in: Path) -> None:
         if count > MOST_FILES or total > MOST_BYTES:
             path.unlink(missing_ok=True)
     for path, _, written in _entries(kept_in, unfinished=True):
-        if path.suffix != _SUFFIX and time.time() - written > _FORGOTTEN:
+        if path.suffix != SUFFIX and time.time() - written > _FORGOTTEN:
             path.unlink(missing_ok=True)
 
 
@@ -147,7 +170,7 @@ def _entries(kept_in: Path | None, *, unfinished: bool = False) -> list[tuple[Pa
     entries = []
     with contextlib.suppress(OSError):
         for file in os.scandir(kept_in) if kept_in else ():
-            ours = file.name.endswith(_SUFFIX) or (unfinished and file.name.startswith(".tpunb-"))
+            ours = file.name.endswith(SUFFIX) or (unfinished and file.name.startswith(".tpunb-"))
             with contextlib.suppress(OSError):  # another process has deleted it
                 if ours and file.is_file(follow_symlinks=False):
                     status = file.stat(follow_symlinks=False)
@@ -155,26 +178,11 @@ def _entries(kept_in: Path | None, *, unfinished: bool = False) -> list[tuple[Pa
     return entries
 
 
-def _written(entry: Mapping[str, Any]) -> bytes:
-    """Return an entry with its checksum in front."""
-    data = zlib.compress(pickle.dumps(entry, protocol=4), level=3)
-    return hashlib.sha256(data).digest() + data
-
-
-def _read(data: bytes) -> dict[str, Any] | None:
-    """Return an entry that `_written` wrote, or None if it is damaged."""
-    checksum, data = data[:32], data[32:]
-    if hashlib.sha256(data).digest() != checksum:
-        return None
+def entry_in(data: bytes) -> dict[str, Any] | None:
+    """Return the entry in a file's content, or None if it is damaged or of another release."""
     try:
-        entry = _PlainValues(io.BytesIO(zlib.decompress(data))).load()
-        return {"key": entry["key"], "names": entry["names"], "answer": dict(entry["answer"])}
-    except (zlib.error, pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError):
+        entry = unpacked(_KIND, _FORMAT, data)
+        answer = dict(entry["answer"])
+        return {"key": entry["key"], "names": tuple(entry["names"]), "answer": answer}
+    except (WrongFileError, NewerFileError, DamagedFileError, LookupError, TypeError, ValueError):
         return None
-
-
-class _PlainValues(pickle.Unpickler):
-    """A reader of dicts, tuples, numbers and texts, which refuses to run code."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"{module}.{name} is not a plain value")

@@ -25,12 +25,13 @@ from tpunb._util.child_process import ChildLostError, ChildProcess, started
 from tpunb._util.deadline import Deadline
 from tpunb._util.logs import timed
 from tpunb._util.units import byte_count
-from tpunb.compiler import environment, kept_verdicts
+from tpunb.compiler import environment, kept_verdicts, recorded_verdicts, versions
 from tpunb.compiler.fingerprint import Fingerprint
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import Problem, SourceLine
 from tpunb.machine import resources
+from tpunb.tpu.compiled_program import Provenance
 
 _LOW_EFFORT = "EFFORT_O0"
 """libtpu's name of a compilation that takes a tenth of the time. The verdict is the same, the peak
@@ -182,6 +183,7 @@ class Compiled:
         cost: libtpu's cost analysis.
         kernels: Its Pallas kernels, by the names of their instructions.
         bounded: Whether some sizes are only bounded.
+        provenance: When and by which compiler it was compiled.
     """
 
     peak: int
@@ -193,6 +195,7 @@ class Compiled:
     cost: Mapping[str, float]
     kernels: Mapping[str, Kernel]
     bounded: bool
+    provenance: Provenance | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -201,9 +204,11 @@ class Refused:
 
     Attributes:
         message: libtpu's error.
+        provenance: When and by which compiler it was refused.
     """
 
     message: str
+    provenance: Provenance | None = None
 
 
 def why_unavailable() -> CompilerUnavailableError | None:
@@ -251,23 +256,24 @@ def _own() -> dict[str, str]:
 
 
 def require() -> None:
-    """Raise an error if the compiler is not available.
+    """Raise an error if neither the compiler nor recorded verdicts are available.
 
     Raises:
-        CompilerUnavailableError: The compiler is not available.
+        CompilerUnavailableError: Neither is available.
     """
     if error := why_unavailable():
-        raise error
+        recorded_verdicts.require(error)
 
 
 def start() -> None:
     """Start the compiler, whose imports take seconds, so that other work can go on meanwhile.
 
     Raises:
-        CompilerUnavailableError: The compiler is not available.
+        CompilerUnavailableError: Neither the compiler nor recorded verdicts are available.
     """
     require()
-    _child().start()
+    if why_unavailable() is None:
+        _child().start()
 
 
 @timed("compiler", "compile with libtpu")
@@ -297,11 +303,21 @@ def ask(
         "text": text,
         "jax": prepared.jax,
     }
-    answer = _kept_or_answered(prepared.fingerprint, request, deadline)
+    answer = dict(_kept_or_answered(prepared.fingerprint, request, target.tpu.name, deadline))
+    provenance = _provenance(answer.pop("made"), recorded=answer.pop("recorded", False))
     if "error" in answer:
-        return Refused(answer["error"])
-    kernels = {name: Kernel(*work) for name, work in answer["kernels"].items()}
-    return Compiled(**{**answer, "kernels": kernels})
+        return Refused(answer["error"], provenance)
+    kernels = {
+        name: Kernel(steps, *map(tuple, work)) for name, (steps, *work) in answer["kernels"].items()
+    }
+    return Compiled(**{**answer, "kernels": kernels}, provenance=provenance)
+
+
+def _provenance(made: Mapping[str, Any], *, recorded: bool) -> Provenance:
+    compiler = versions.releases(made["compiler"])
+    # A verdict of this machine is about a program that this process has traced.
+    traced_by = made["software"] if recorded else versions.software()
+    return Provenance(made["time"], compiler, versions.releases(traced_by), recorded)
 
 
 def read_exported(module: bytes, deadline: Deadline) -> Mapping[str, Any]:
@@ -321,21 +337,34 @@ def read_exported(module: bytes, deadline: Deadline) -> Mapping[str, Any]:
 
 
 def _kept_or_answered(
-    program: Fingerprint | None, request: Mapping[str, Any], deadline: Deadline
+    program: Fingerprint | None, request: Mapping[str, Any], tpu: str, deadline: Deadline
 ) -> Mapping[str, Any]:
-    """Return the stored answer about an equal program, or the compiler's answer."""
+    """Return the stored answer about an equal program, or the compiler's answer.
+
+    Raises:
+        NotRecordedError: There is no compiler, and the answer is not among the recorded verdicts.
+    """
+    question = {**request, "module": ""}
+    recordings = recorded_verdicts.folder()
+    asked = {**question, "flags": recorded_verdicts.flags_for_tpus(_flags())}
+    if recordings is not None and (unavailable := why_unavailable()):
+        return recorded_verdicts.recorded_answer(recordings, program, asked, tpu, unavailable)
+    releases = _releases(deadline)
 
     def answered() -> Mapping[str, Any]:
-        return _answered(request, deadline)
+        made = {"time": versions.now(), "compiler": releases, "software": versions.software()}
+        return {**_answered(request, deadline), "made": made}
 
-    if program is None or kept_verdicts.folder() is None:
-        return answered()
-    releases = _releases(deadline)
-    if set(releases) != set(environment.PACKAGES):  # an unknown release may change later
-        return answered()
-    compiler = {"releases": releases, "flags": _flags(), "process": _digest_of_script()}
-    question = {**request, **compiler, "module": ""}
-    return kept_verdicts.answer_for(program, question, answered)
+    known = set(releases) == set(environment.PACKAGES)  # an unknown release may change later
+    if program is None or kept_verdicts.folder() is None or not known:
+        answer = answered()
+    else:
+        compiler = {"releases": releases, "flags": _flags(), "process": _digest_of_script()}
+        answer = kept_verdicts.answer_for(program, {**question, **compiler}, answered)
+    if recordings is not None and program is not None:
+        made = {**answer["made"], "software": versions.software()}
+        recorded_verdicts.record(recordings, program, asked, {**answer, "made": made})
+    return answer
 
 
 def _releases(deadline: Deadline) -> dict[str, str]:
@@ -401,11 +430,13 @@ def _child() -> ChildProcess:
 
 def _start() -> subprocess.Popen[bytes]:
     run = f"runpy.run_path({str(_SCRIPT)!r}, run_name='__main__')"
-    if python := os.environ.get(PYTHON):
+    # Without a compiler, the process only reads exports of JAX, and this Python's JAX can do that.
+    available = why_unavailable() is None
+    if available and (python := os.environ.get(PYTHON)):
         # Its Python has its own packages; and this folder has a `libtpu` too, so remove it.
         code = f"import sys, runpy; sys.path.remove(''); {run}"
         return started([python, "-c", code], {**_ENVIRONMENT, "PYTHONPATH": ""})
-    if (installed := environment.find()) and not installed.problem:
+    if available and (installed := environment.find()) and not installed.problem:
         return started(installed.command(f"import runpy; {run}"), _ENVIRONMENT)
     # Use this process's own search path, which may differ from a new process's.
     code = f"import sys, runpy; sys.path[:] = {sys.path!r}; {run}"

@@ -5,13 +5,18 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import os
 from collections.abc import Sequence
 from typing import Any, overload
 
 from tpunb._util.plain_text import plain
+from tpunb.compiler.memory_limits import limit_in_bytes, limit_phrase
+from tpunb.compiler.program_files import write_program
 from tpunb.errors import TpunbError
-from tpunb.tpu.compiled_program import Program, Share, StepTime, TpuRow
+from tpunb.tpu.compiled_program import Program, Provenance, Share, StepTime, TpuRow
+from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.program_display import program_display
+from tpunb.tpu.types import accelerator
 
 
 class CompileError(TpunbError, ValueError):
@@ -20,6 +25,28 @@ class CompileError(TpunbError, ValueError):
 
 class CompilerUnavailableError(TpunbError, RuntimeError):
     """A compiler that is not installed, or that does not exist for this machine."""
+
+
+class NotRecordedError(CompilerUnavailableError):
+    """A program without a recorded verdict, where the compiler is missing."""
+
+
+class DoesNotFitError(CompileError):
+    """A program that takes more memory than a core has, or than a limit.
+
+    Attributes:
+        tpu: The TPU type.
+        needed: The bytes that the program takes on a core.
+        limit: The bytes that it may take.
+    """
+
+    def __init__(self, message: str, *, fix: str, tpu: str, needed: int, limit: int) -> None:
+        super().__init__(message, fix=fix)
+        self.tpu, self.needed, self.limit = tpu, needed, limit
+
+
+class NotKnownError(CompileError):
+    """A program about which the compiler has no verdict, or no figures: it may fit or not."""
 
 
 class _Shown:
@@ -55,24 +82,73 @@ class TpuProgram(_Shown, Program):
             reason = self.unknown or self.unsized or "the compiler did not return it."
             if self.errors:
                 reason = "it does not compile."
-            raise CompileError(f"There is no program for {self.tpu}: {reason}")
+            raise CompileError(f"There is no program for {self.label}: {reason}")
         return self.text
 
     def raise_if_refused(self) -> None:
         """Raise an error if the function does not compile or nothing is known, for scripts.
 
         Raises:
-            CompileError: The function does not compile, or nothing is known.
+            DoesNotFitError: The program takes more memory than a core has.
+            CompileError: The function does not compile for another reason.
+            NotKnownError: Nothing is known.
         """
         if self.unknown:
-            raise CompileError(
+            raise NotKnownError(
                 self.headline,
                 fix="Compile again, with a longer timeout or on a machine with more memory.",
             )
+        memory = self.memory
         if self.errors:
-            raise CompileError(self.headline, fix=self.errors[0].fix)
+            fix = self.errors[0].fix
+            if memory is None or any(error.code != "memory" for error in self.errors):
+                raise CompileError(self.headline, fix=fix)
+            raise DoesNotFitError(
+                self.headline, fix=fix, tpu=self.tpu, needed=memory.peak, limit=memory.available
+            )
         if self.unsized:
-            raise CompileError(self.headline)
+            raise NotKnownError(self.headline)
+
+    def raise_if_unfit(self, limit: int | float | str | None = None) -> None:
+        """Raise an error unless the program is known to compile and to fit, for tests.
+
+        Args:
+            limit: The memory that the program may take on a core: a number of bytes, a fraction of
+                the available memory such as 0.9, or a text such as `"12 GiB"` or `"90%"`. By
+                default, all of the available memory.
+
+        Raises:
+            DoesNotFitError: The program takes more memory. The message names the TPU type, the
+                memory and the limit.
+            NotKnownError: It is not known whether it fits.
+            CompileError: The function does not compile for another reason.
+            LimitError: The limit is not such a value.
+        """
+        available = self.memory.available if self.memory is not None else _usable(self.tpu)
+        most = limit_in_bytes(limit, available)
+        self.raise_if_refused()
+        if self.memory is None:
+            raise NotKnownError(f"{self.label}: compiles, but its memory is not known.")
+        if self.memory.peak > most:
+            raise DoesNotFitError(
+                f"{self.label}: the program takes {self.memory.takes} a core, more than "
+                f"{limit_phrase(most, available)}.",
+                fix="Use a smaller batch or a larger TPU type, or raise the limit.",
+                tpu=self.tpu,
+                needed=self.memory.peak,
+                limit=most,
+            )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the program to a file, which `tpunb.load_program` reads on any machine.
+
+        Args:
+            path: The file, such as `"resnet.tpuprogram"`.
+
+        Raises:
+            ProgramFileError: The file cannot be written.
+        """
+        write_program({"several": False, "programs": [dataclasses.asdict(self)]}, path)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything except the HLO, as dicts, lists, numbers and strings."""
@@ -101,6 +177,7 @@ def merged(programs: Sequence[TpuProgram]) -> TpuProgram:
         errors=tuple(dict.fromkeys(error for program in programs for error in program.errors)),
         unknown=next((program.unknown for program in programs if program.unknown), ""),
         crashed=any(program.crashed for program in programs),
+        provenance=_oldest([program.provenance for program in programs]),
         unsized=next((program.unsized for program in programs if program.unsized), ""),
         time=_sum(times) if len(times) == len(programs) else None,
         lines=tuple(dict.fromkeys(line for program in programs for line in program.lines)),
@@ -108,6 +185,17 @@ def merged(programs: Sequence[TpuProgram]) -> TpuProgram:
         compile_seconds=sum(program.compile_seconds for program in programs),
         notes=tuple(dict.fromkeys([note, *(text for each in programs for text in each.notes)])),
     )
+
+
+def _usable(tpu: str) -> int:
+    """Return the bytes that a program can use on a core of a TPU type."""
+    return HARDWARE[accelerator(tpu).family].usable_bytes
+
+
+def _oldest(origins: Sequence[Provenance | None]) -> Provenance | None:
+    """Return the first provenance, which is recorded if any of them is."""
+    known = sorted(filter(None, origins), key=lambda each: (not each.recorded, each.time))
+    return known[0] if known else None
 
 
 def _sum(times: Sequence[StepTime]) -> StepTime:
@@ -191,6 +279,30 @@ class TpuPrograms(_Shown, Sequence[TpuProgram]):
         for program in self:
             program.raise_if_refused()
 
+    def raise_if_unfit(self, limit: int | float | str | None = None) -> None:
+        """Raise an error unless the program is known to fit on all of the types.
+
+        Args:
+            limit: The memory that it may take on a core, as for `TpuProgram.raise_if_unfit`.
+
+        Raises:
+            CompileError: As for `TpuProgram.raise_if_unfit`, for the first such type.
+        """
+        for program in self:
+            program.raise_if_unfit(limit)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the programs to one file, which `tpunb.load_program` reads on any machine.
+
+        Args:
+            path: The file, such as `"resnet.tpuprogram"`.
+
+        Raises:
+            ProgramFileError: The file cannot be written.
+        """
+        programs = [dataclasses.asdict(program) for program in self]
+        write_program({"several": True, "programs": programs}, path)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the programs' dicts by TPU type."""
         return {program.tpu: program.as_dict() for program in self}
@@ -202,7 +314,7 @@ class TpuPrograms(_Shown, Sequence[TpuProgram]):
         return frame.set_index("tpu")
 
     def __repr__(self) -> str:
-        return f"TpuPrograms({', '.join(program.tpu for program in self)})"
+        return f"TpuPrograms({', '.join(program.label for program in self)})"
 
 
 _latest: TpuProgram | TpuPrograms | None = None

@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from tpunb._util.child_process import ChildLostError
 from tpunb._util.deadline import Deadline
 from tpunb._util.units import byte_count
-from tpunb.compiler import libtpu
+from tpunb.compiler import libtpu, versions
 from tpunb.compiler.hlo import parse
 from tpunb.compiler.libtpu import Compiled, Prepared, Refused, unmarked
 from tpunb.compiler.memory import described, line_name
 from tpunb.compiler.partial_answers import CompilationStopped, is_watched, watching
-from tpunb.compiler.program import TpuProgram, merged
+from tpunb.compiler.program import NotRecordedError, TpuProgram, merged
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
 from tpunb.errors.code_problems import Choose, Problem, SourceLine
 from tpunb.errors.compiler_refusals import LIBTPU, SMALLER, refusal_of
 from tpunb.errors.explain import explain
-from tpunb.tpu.compiled_program import CodeLine, ProgramMemory
+from tpunb.tpu.compiled_program import CodeLine, ProgramMemory, Provenance
 from tpunb.tpu.program_display import program_display
 
 _SECONDS = 300.0
@@ -116,7 +116,12 @@ def program_for(
     """
     begin = time.monotonic()
     program = TpuProgram(
-        wanted.tpu.name, wanted.replicas, wanted.partitions, examples, notes=prepared.notes
+        wanted.tpu.name,
+        wanted.replicas,
+        wanted.partitions,
+        examples,
+        notes=prepared.notes,
+        provenance=Provenance(versions.now(), (), versions.releases(versions.software())),
     )
     if prepared.errors or prepared.unknown:
         return dataclasses.replace(program, errors=prepared.errors, unknown=prepared.unknown)
@@ -133,6 +138,7 @@ def program_for(
             )
             low = False
             answer = _ask(prepared, wanted, settings, low)
+        program = dataclasses.replace(program, provenance=answer.provenance)
         least = prepared.least_bytes(wanted)
         if isinstance(answer, Refused) and needed is None and prepared.bounded is not None:
             program = _refused_for_bounds(program, answer.message, prepared, wanted, settings)
@@ -151,7 +157,11 @@ def program_for(
         program = dataclasses.replace(program, unknown=reason, crashed=error.crashed)
     if prepared.unsized and not program.unknown and not _beside_memory(program):
         program = TpuProgram(
-            program.tpu, program.replicas, program.logical_devices, unsized=prepared.unsized
+            program.tpu,
+            program.replicas,
+            program.logical_devices,
+            unsized=prepared.unsized,
+            provenance=program.provenance,
         )
     return dataclasses.replace(program, compile_seconds=time.monotonic() - begin)
 
@@ -292,7 +302,7 @@ def _in_a_larger_memory(
     settings.progress("finding the tensors that take the memory")
     try:
         answer = _ask(prepared, roomy, settings, True)
-    except ChildLostError:
+    except (ChildLostError, NotRecordedError):
         return None
     if isinstance(answer, Refused) or not answer.text:
         return None

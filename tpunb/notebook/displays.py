@@ -62,7 +62,7 @@ def show(value: Any) -> LiveWidget | None:
         value: A distributed value, a variable, a tensor, or tuples, lists and
             mappings of these; a topology, a device assignment, a connection or a
             TPU type such as `"v4-32"`; a training history or a list of them; a compiled
-            program or several; a Keras model or layer; or a frozen tpunb widget.
+            program or a list of them; a Keras model or layer; or a frozen tpunb widget.
 
     Returns:
         The displayed widget; its `freeze` replaces it by the static form.
@@ -87,8 +87,8 @@ def show(value: Any) -> LiveWidget | None:
         widget = value
     elif all(isinstance(item, History) for item in several):
         widget = widgets.CurvesWidget(value, link=link)
-    elif isinstance(value, TpuProgram | TpuPrograms):
-        widget = widgets.ProgramsWidget(value, link=link)
+    elif all(isinstance(item, TpuProgram | TpuPrograms) for item in several):
+        widget = widgets.ProgramsWidget(_side_by_side(several), link=link)
     elif _is_topology(value):
         memory = connection.memory_per_core if connection is value else None
         widget = widgets.TopologyWidget(value, link=link, memory=memory)
@@ -96,6 +96,14 @@ def show(value: Any) -> LiveWidget | None:
         widget = widgets.ReplicasWidget(value, link=link)
     widget.show_once()
     return widget
+
+
+def _side_by_side(several: Sequence[Any]) -> list[Any]:
+    """Return the programs in a list of programs and tables of programs."""
+    from tpunb.compiler.program import TpuProgram
+
+    groups = [[item] if isinstance(item, TpuProgram) else item for item in several]
+    return [program for group in groups for program in group]
 
 
 def _is_topology(value: Any) -> bool:

@@ -208,6 +208,12 @@ COMPILE = (
         metavar="S",
         help="give up after so many seconds (default: 300 for each TPU type)",
     ),
+    argument(
+        "--recorded",
+        metavar="DIR",
+        help="a folder of recorded verdicts: it answers where the compiler is missing, and records "
+        "where the compiler is",
+    ),
     _DATA,
     _AS,
     _OUT,

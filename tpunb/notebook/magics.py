@@ -262,6 +262,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             speed=args.speed or args.input_speed,
             timeout=args.timeout,
             largest_batch=args.largest_batch,
+            recorded=args.recorded,
         )
         try:
             program = self.session.compile(cell, settings, data, args.names)

@@ -94,7 +94,7 @@ def compiler_estimates(connection: Connection | None) -> tuple[str, ...]:
         return ()
     programs = [program] if isinstance(program, TpuProgram) else program
     return tuple(
-        f"The TPU's compiler estimates {one.time} for a call on {one.tpu} (last %%tpu_compile)."
+        f"The TPU's compiler estimates {one.time} for a call on {one.label} (last %%tpu_compile)."
         for one in programs
         if one.time is not None
     )

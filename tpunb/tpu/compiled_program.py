@@ -269,6 +269,53 @@ class TpuRow:
     examples_per_second_per_core: float | None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Release:
+    """A package and its release."""
+
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Provenance:
+    """When and by which software a program was compiled.
+
+    Attributes:
+        time: The time in UTC: `"2026-11-26T23:50:00Z"`.
+        compiler: The compiler's packages: libtpu, jax, jaxlib. Empty if the compiler was not asked,
+            because the program was refused before.
+        software: tpunb, and the frameworks that traced the program.
+        recorded: Whether a folder of recorded verdicts answered, instead of the compiler.
+        file: The name of the file that the program was loaded from; empty for a program of this
+            process.
+    """
+
+    time: str = ""
+    compiler: tuple[Release, ...] = ()
+    software: tuple[Release, ...] = ()
+    recorded: bool = False
+    file: str = ""
+
+    @property
+    def mark(self) -> str:
+        """The mark of a program that was not compiled here: `"recorded"` or a file's name."""
+        return ", ".join(filter(None, [self.file, "recorded" if self.recorded else ""]))
+
+    def __str__(self) -> str:
+        when = self.time.replace("T", " ").replace("Z", " UTC")
+        by, traced_with = (", ".join(map(str, each)) for each in (self.compiler, self.software))
+        where = f"Loaded from {self.file}" if self.file else "This program"
+        if not self.time:
+            return f"{where}. Its time and its compiler are not known."
+        what = "a recorded verdict, " if self.recorded else ""
+        how = f"compiled on {when} by {by}" if by else f"refused before compiling, on {when}"
+        return f"{where}: {what}{how}. Traced with {traced_with}."
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Program:
     """A function compiled for one TPU type, or the reason why it does not compile.
@@ -292,6 +339,7 @@ class Program:
         notes: Remarks that a reader of the figures needs, one sentence each.
         largest_batch: The largest global batch that fits, if it was asked for.
         fitting_batch: A smaller batch that fits, if the program does not and one was found.
+        provenance: When and by which compiler it was compiled; None if unknown.
     """
 
     tpu: str
@@ -310,6 +358,7 @@ class Program:
     notes: tuple[str, ...] = ()
     largest_batch: int | None = None
     fitting_batch: int | None = None
+    provenance: Provenance | None = None
 
     @property
     def ok(self) -> bool:
@@ -329,15 +378,21 @@ class Program:
         return self.examples / self.time.estimate / self.cores
 
     @property
+    def label(self) -> str:
+        """The TPU type, marked if the verdict was not compiled here: `"v5e-8 (recorded)"`."""
+        mark = "" if self.provenance is None else self.provenance.mark
+        return f"{self.tpu} ({mark})" if mark else self.tpu
+
+    @property
     def headline(self) -> str:
         """The outcome on one line."""
         if self.unknown:
-            return f"{self.tpu}: not known: {self.unknown}"
+            return f"{self.label}: not known: {self.unknown}"
         if self.unsized and not self.errors:
-            return f"{self.tpu}: compiles; whether it fits is not known, because {self.unsized}"
+            return f"{self.label}: compiles; whether it fits is not known, because {self.unsized}"
         if not self.ok:
-            return f"{self.tpu}: does not compile: {self.errors[0].reason}"
-        parts = [f"{self.tpu}: compiles"]
+            return f"{self.label}: does not compile: {self.errors[0].reason}"
+        parts = [f"{self.label}: compiles"]
         if self.memory is not None:
             parts.append(f"{self.memory.takes} of {byte_count(self.memory.available)} a core")
         if self.time is not None:

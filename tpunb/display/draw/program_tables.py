@@ -234,7 +234,7 @@ def title(program: Program) -> str:
         parts[0] += f" of {program.logical_devices} cores"
     if program.examples is not None:
         parts.append(f"global batch {grouped(program.examples)}")
-    return f"TPU {program.tpu} · {' · '.join(parts)}"
+    return f"TPU {program.label} · {' · '.join(parts)}"
 
 
 def verdict(program: Program) -> str:
@@ -320,13 +320,16 @@ def notes(program: Program) -> list[str]:
     found = list(program.notes)
     if program.time is not None and program.time.not_counted:
         found.append(f"Not counted: {' '.join(program.time.not_counted)}")
+    if program.provenance is not None and program.provenance.mark:
+        found.append(str(program.provenance))
     return [shortened(note, _MAX_NOTE) for note in dict.fromkeys(found)]
 
 
 def type_rows(programs: Iterable[Program]) -> tuple[list[str], list[list[str]]]:
     """Return the head and rows of the table "which TPU do I need", without empty columns."""
     rows = []
-    for row in (program.row for program in programs):
+    for program in programs:
+        row = program.row
         memory = time = ""
         if row.peak is not None and row.available is not None:
             memory = f"{byte_count(row.peak)} of {byte_count(row.available)}"
@@ -335,7 +338,7 @@ def type_rows(programs: Iterable[Program]) -> tuple[list[str], list[list[str]]]:
         per_core = row.examples_per_second_per_core
         rows.append(
             {
-                "TPU": row.tpu,
+                "TPU": program.label,
                 "cores": grouped(row.cores),
                 "fits": {True: "yes", False: "no", None: "not known"}[row.fits],
                 "memory a core": memory,
@@ -351,7 +354,7 @@ def type_rows(programs: Iterable[Program]) -> tuple[list[str], list[list[str]]]:
 
 def types_note(programs: Iterable[Program]) -> str:
     """Return a note on the times in that table, or an empty string."""
-    small = [one.tpu for one in programs if one.time is not None and one.time.host_decides]
+    small = [one.label for one in programs if one.time is not None and one.time.host_decides]
     if not small:
         return ""
     return f"Too small to compare types by time ({', '.join(small)}): the host decides."

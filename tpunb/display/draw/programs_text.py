@@ -27,7 +27,7 @@ def programs_text(programs: Sequence[Program]) -> str:
     head, body = shown.type_rows(programs)
     lines = aligned([head, *body])
     for program in programs:
-        lines += [f"{program.tpu}: {problem.reason}" for problem in program.errors[:1]]
+        lines += [f"{program.label}: {problem.reason}" for problem in program.errors[:1]]
     lines += filter(None, [shown.types_note(programs)])
     return plain("\n".join(shortened(line, WIDTH) for line in lines))
 
