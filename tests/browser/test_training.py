@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 from counterparts.children import WITHOUT_KERAS
 from jupyter import Book
 from playwright.sync_api import expect
+from support.patience import wait_until
 
 SETUP = f"""\
 {WITHOUT_KERAS}import tensorflow as tf, tpunb
@@ -90,3 +94,65 @@ def stays_alive(opened: Book, page: Any, screenshot: Any) -> None:
     assert plain == ["Training curves · loss · 300 steps", "300 steps"]
     assert saved.cells[4].outputs == []
     assert (opened.server.folder / opened.name).stat().st_size < 1_000_000
+
+
+KILLED = f"""\
+import os
+import tpunb.display.widgets.curves as curves
+curves._PICTURE_SECONDS = 0.2
+{SETUP}
+print("process", os.getpid())"""
+STILL = f"document.querySelector('{CURVES}').isSameNode(window.first)"
+
+
+def test_a_kernel_that_dies(book: Callable[..., Book], page: Any, screenshot: Any) -> None:
+    """The page says so, and the file has the curves up to the last picture."""
+    opened = book(KILLED, TRAINING, run=False)
+    opened.run_all(wait=False)
+    curves = page.locator(CURVES)
+    expect(curves).to_have_attribute("data-state", "running")
+    page.evaluate(f"window.first = document.querySelector('{CURVES}')")
+    for _ in range(3):
+        wait_for_another_picture(opened)
+    assert page.evaluate(STILL)  # a new picture does not make the page draw the curves again
+    process = int(page.locator("pre", has_text="process ").text_content().split()[-1])
+    os.kill(process, signal.SIGKILL)
+    expect(curves).to_have_attribute("data-state", "lost")
+    expect(curves).to_contain_text("the kernel ended while this ran · step ")
+    expect(page.get_by_text("steps/s")).to_have_count(0)
+    expect(page.get_by_text(" left", exact=False)).to_have_count(0)
+    ended = page.get_by_text(" of 1,000,000 · the kernel ended while this ran")
+    expect(ended.last).to_be_visible()
+    screenshot(name="lost")
+    page.get_by_role(
+        "button", name="Ok", exact=True
+    ).click()  # the front end tells that it restarts the kernel
+    seen = int(curves.get_attribute("data-points"))
+    assert 0 < steps_in_file(opened) <= seen
+    page.reload()
+    opened.open()
+    picture = page.locator("img[src^='data:image/png']")
+    expect(picture.first).to_be_visible()
+    screenshot(name="opened again")
+
+
+def wait_for_another_picture(opened: Book) -> None:
+    before = steps_in_file(opened)
+    wait_until(lambda: steps_in_file(opened) > before)
+
+
+def steps_in_file(opened: Book) -> int:
+    """The steps of the curves' picture in the file, after it is saved; 0 without a picture."""
+    outputs = opened.save().cells[1].outputs
+    pictures = [each.data for each in outputs if "image/png" in each.get("data", {})]
+    if not pictures:
+        return 0
+    found = re.fullmatch(r"Training curves · loss · ([\d,]+) of 1,000,000 steps", text_of(pictures))
+    assert found, pictures[0]["text/plain"]
+    return int(found[1].replace(",", ""))
+
+
+def text_of(bundles: list[Any]) -> str:
+    """The text of the only bundle."""
+    (bundle,) = bundles
+    return str(bundle["text/plain"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -233,6 +234,38 @@ def test_static_form() -> None:
     assert bundle["image/png"].startswith(b"\x89PNG")
     widget.scale = "log"
     assert widget.static_bundle()["image/png"] != bundle["image/png"]
+    widget.close()
+
+
+def test_the_file_gets_pictures_while_a_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JPY_SESSION_NAME", "a.ipynb")
+    monkeypatch.setattr("tpunb.display.widgets.curves._PICTURE_SECONDS", 0.0)
+    monkeypatch.setattr("tpunb.display.widgets.curves._PICTURE_SHARE", math.inf)
+    history = History(total_steps=10)
+    widget = CurvesWidget(history)
+    widget._follower.stop()
+    history.append(1, loss=1.0)
+    widget._flush()
+    assert widget._static == {}  # only the thread that appends draws
+    history.append(2, loss=0.5)
+    assert widget._static["text/plain"] == "Training curves · loss · 2 of 10 steps"
+    first = widget._static["image/png"]
+    history.append(3, loss=0.4)
+    assert widget._static["image/png"] == first  # not at each step
+    widget._flush()
+    history.finish()
+    assert widget._static["text/plain"] == "Training curves · loss · 3 steps"
+    widget.close()
+
+
+def test_a_picture_that_fails_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JPY_SESSION_NAME", "a.ipynb")
+    widget = CurvesWidget()
+    widget._follower.stop()
+    monkeypatch.setattr(widget, "static_bundle", lambda: 1 / 0)
+    widget.append(1, loss=1.0)
+    widget.finish()
+    assert widget._static == {}
     widget.close()
 
 

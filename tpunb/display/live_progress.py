@@ -151,7 +151,7 @@ class RunDisplay:
         self._compiling = ""
         self._since = self._started = self._entered = time.monotonic()
         self._curves: CurvesDisplay | None = None
-        self._line = _LiveLine(self._progress, interval=0.25)
+        self._line = _LiveLine(self._progress, interval=0.25, kept=self._reached)
 
     def __enter__(self) -> RunDisplay:
         if self._history is not None:
@@ -195,10 +195,14 @@ class RunDisplay:
             self._compiling, self._started, self._begin = "", time.monotonic(), steps
         self._steps = steps
 
+    def _reached(self) -> str:
+        """Return the number of steps made."""
+        of = f" of {grouped(self._total)}" if self._total is not None else ""
+        return f"step {grouped(self._steps)}{of}"
+
     def _progress(self) -> str:
         """Return the progress of the run, its speed, and the time that is left."""
-        of = f" of {grouped(self._total)}" if self._total is not None else ""
-        parts = [f"step {grouped(self._steps)}{of}"]
+        parts = [self._reached()]
         now = time.monotonic()
         made, seconds = self._steps - self._begin, now - self._started
         if self._compiling:
@@ -339,6 +343,7 @@ class _LiveLine:
         interval: Seconds between two renewals.
         delay: Seconds before the line is shown at all.
         html: Makes HTML of the text; by default a grey line.
+        kept: Returns the line that stays if the kernel dies; by default no line stays.
     """
 
     def __init__(
@@ -347,8 +352,10 @@ class _LiveLine:
         interval: float,
         delay: float | None = None,
         html: Callable[[str], str] | None = None,
+        kept: Callable[[], str] = str,
     ) -> None:
         self._text, self._interval, self._delay = text, interval, delay
+        self._kept = kept
         self._html = html or _html
         self._display = uuid.uuid4().hex
         self._live = frontend.shows_widgets()
@@ -403,9 +410,12 @@ class _LiveLine:
     def _publish(self, line: str) -> None:
         """Show the line; the text that stays is plain, and the same on every machine."""
         data: dict[str, Any] = {"text/plain": line}
+        metadata: dict[str, Any] = {}
         if not self._ended.is_set():
             data["text/html"] = self._html(line)
-        frontend.publish(data, {}, display_id=self._display, update=self._shown)
+            if frontend.can_pass():
+                metadata = frontend.passing(self._kept(), alive=True)
+        frontend.publish(data, metadata, display_id=self._display, update=self._shown)
         self._shown = True
 
 

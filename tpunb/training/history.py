@@ -156,6 +156,9 @@ class History:
 
     def _changed(self) -> None:
         self._ended = ""
+        self._notify()
+
+    def _notify(self) -> None:
         self.version += 1
         while self._callbacks:
             self._callbacks.pop()()
@@ -177,7 +180,7 @@ class History:
             stopped: Whether the run ended early.
         """
         self._ended = "stopped" if stopped else "finished"
-        self.version += 1
+        self._notify()
 
     @property
     def finished(self) -> bool:
@@ -384,7 +387,7 @@ class History:
         return {name: self.columns(name) for name in self.metrics}
 
     def when_changed(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when the next value is appended, on the appending thread."""
+        """Call `callback` once, at the next value or at the end, on the thread that changes it."""
         if callback not in self._callbacks:
             self._callbacks.append(callback)
 

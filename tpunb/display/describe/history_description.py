@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tpunb._util.units import counted, grouped
 from tpunb.training.curves_figure import Line, Panel, line_of
 from tpunb.training.history import History
 from tpunb.training.metrics import MAX_PANELS, panel_of, panels_of
@@ -24,11 +25,13 @@ class Run:
         name: The run's name; empty if it is the only run.
         state: `waiting`, `running`, `finished` or `stopped`.
         num_steps: The number of steps, whether they count from 0 or from 1.
+        total_steps: The expected number of steps; None if unknown.
     """
 
     name: str
     state: str
     num_steps: int
+    total_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,15 @@ class HistoryDescription:
     def num_steps(self) -> int:
         """The number of steps of the longest run."""
         return max((run.num_steps for run in self.runs), default=0)
+
+    @property
+    def steps_text(self) -> str:
+        """The number of steps as text; for a run that is not over, also the expected number."""
+        if len(self.runs) == 1:
+            (run,) = self.runs
+            if run.state == "running" and (run.total_steps or 0) > run.num_steps:
+                return f"{grouped(run.num_steps)} of {counted(run.total_steps or 0, 'step')}"
+        return counted(self.num_steps, "step")
 
 
 def describe_history(
@@ -89,7 +101,8 @@ def describe_history(
     runs = []
     for name, each in zip(names, histories, strict=True):
         first, last = each.first_step, each.last_step
-        runs.append(Run(name, each.state, 0 if last is None else last + (first == 0)))
+        steps = 0 if last is None else last + (first == 0)
+        runs.append(Run(name, each.state, steps, each.total_steps))
     return HistoryDescription(
         tuple(runs),
         tuple(Panel(title, tuple(lines)) for title, lines in panels.items()),

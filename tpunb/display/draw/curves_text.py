@@ -23,7 +23,7 @@ def curves_text(description: HistoryDescription) -> str:
         rest = f" {and_more(more)}" if more > 0 else ""
         parts.append(", ".join(titles[:_MAX_NAMES]) + rest)
     if description.num_steps:
-        parts.append(counted(description.num_steps, "step"))
+        parts.append(description.steps_text)
     return "\n".join([" · ".join(parts), *(f"Note: {note}" for note in description.notes)])
 
 
@@ -49,7 +49,7 @@ def curves_heading(description: HistoryDescription) -> list[str]:
     if 1 < len(description.runs) == description.num_runs:
         parts.append(f"{len(description.runs)} runs")
     if description.panels:
-        parts.append(counted(description.num_steps, "step"))
+        parts.append(description.steps_text)
     parts += shown_of(description)
     if any(run.state == "stopped" for run in description.runs):
         parts.append("stopped")

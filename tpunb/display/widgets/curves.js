@@ -1,11 +1,13 @@
 // Training curves: the model's received rows (curves_store.js) in panels (curves_panel.js).
 
 import { PALETTE, button, element, groups, oncePerFrame, onTheme, onWidth, rootOf, shortNumber, slider, themeOf, toggle } from "./common.js";
+import { onKernelEnd } from "./kernel_end.js";
 import { saveStatically } from "./saving.js";
 import { curveStore } from "./curves_store.js";
 import { curvePanel, panelToCome } from "./curves_panel.js";
 
 const BRIGHT = ["#5aaee8", "#f58b4c", "#3cc9a0", "#dd94bf", "#cdb53d", "#8cc6ef", "#a99be6", "#d39a77"];
+const SILENCE = 30_000; // milliseconds without news after which a speed is no longer true
 const DRAWN_BY = ["scale", "smoothing", "spread", "zoom", "hidden"];
 
 export default () => {
@@ -24,7 +26,9 @@ export default () => {
       model.on("msg:custom", part);
       // Request everything, because messages that came while this module was loading are lost.
       model.send({ kind: "sync" });
+      const stop = onKernelEnd(model, () => store.lose());
       return () => {
+        stop();
         model.off("change:snapshot", whole);
         model.off("msg:custom", part);
       };
@@ -139,7 +143,9 @@ function curvesView(model, el, store) {
   }
 
   function tell(state, titles) {
-    if (root.dataset.state && root.dataset.state !== state && state !== "running") view.say(`Training ${state}`);
+    if (root.dataset.state && root.dataset.state !== state && state !== "running") {
+      view.say(state === "lost" ? "The kernel ended while this ran" : `Training ${state}`);
+    }
     const step = Math.max(...store.runs.map((run) => run.step ?? -1), -1);
     Object.assign(root.dataset, {
       points: store.longest(), metrics: new Set(store.series.map((series) => series.name)).size,
@@ -196,10 +202,12 @@ function curvesView(model, el, store) {
     if (watched && stale) request();
   }, { rootMargin: "100px" });
   watcher.observe(root);
+  const timer = setInterval(() => { if (root.dataset.state === "running") request(); }, SILENCE / 6);
   tell(heading.write(store), []);
   return () => {
     request.cancel();
     watcher.disconnect();
+    clearInterval(timer);
     stops.forEach((stop) => stop());
     for (const panel of panels.values()) panel.destroy();
     root.remove();
@@ -218,13 +226,14 @@ function curvesHeading() {
   const noted = element("div", { class: "tpunb-curves-notes", role: "status" });
   const node = element("header", { class: "tpunb-curves-heading" }, title, status, noted, progress);
 
-  function write({ runs, notes, longest, reach, all, panels }) {
+  function write({ runs, notes, longest, reach, all, panels, lost, silence }) {
     if (noted.children.length !== notes.length) noted.replaceChildren(...notes.map((note) => element("p", {}, note)));
-    const state = stateOfRuns(runs);
+    const last = stateOfRuns(runs);
+    const state = lost && (last === "running" || last === "waiting") ? "lost" : last;
     if (runs.length === 1 && runs[0].name) title.textContent = runs[0].name;
     const current = runs.find((run) => run.state === "running") ?? runs[runs.length - 1] ?? {};
     status.dataset.state = state;
-    const text = statusText(state, current, runs.length, longest(), reach()[0]);
+    const text = statusText(state, current, runs.length, longest(), reach()[0], silence());
     facts.textContent = [text, ...shownOf(runs.length, all.runs, "runs"),
       ...shownOf(panels().length, all.metrics, "metrics")].join(" · ");
     const share = current.total && current.step !== null ? Math.min(1, current.step / current.total) : 0;
@@ -242,22 +251,30 @@ function stateOfRuns(runs) {
   return runs.length && runs.every((run) => run.state === "finished") ? "finished" : "waiting";
 }
 
-function statusText(state, { step, total, rate, seconds, name }, runs, points, first) {
+function statusText(state, { step, total, rate, seconds, name }, runs, points, first, silence) {
+  if (state === "lost") {
+    if (!points) return "the kernel ended before the first step";
+    return `the kernel ended while this ran · ${reachedText(step, total)}`;
+  }
   if (!points) return total ? `${state} · ${groups(total)} steps to come` : state;
   const several = runs > 1;
-  const made = step === null || step === undefined ? "" : groups(step);
   if (state === "running") {
-    const parts = [several ? `${name}: running` : "running",
-      total ? `step ${made} of ${groups(total)}` : `step ${made}`];
+    const parts = [several ? `${name}: running` : "running", reachedText(step, total)];
+    if (silence >= SILENCE) return [...parts, `no news for ${duration(silence / 1000)}`].join(" · ");
     if (rate) parts.push(`${rate >= 100 ? groups(Math.round(rate)) : shortNumber(Number(rate.toPrecision(2)))} steps/s`);
     if (rate && total > step) parts.push(`${duration((total - step) / rate)} left`);
     return parts.join(" · ");
   }
   const parts = [state];
   if (several) parts.push(`${runs} runs`);
-  else parts.push(state === "stopped" && total ? `step ${made} of ${groups(total)}` : stepsText(step + (first === 0 ? 1 : 0)));
+  else parts.push(state === "stopped" && total ? reachedText(step, total) : stepsText(step + (first === 0 ? 1 : 0)));
   if (!several && seconds) parts.push(duration(seconds));
   return parts.join(" · ");
+}
+
+function reachedText(step, total) {
+  const made = step === null || step === undefined ? "" : groups(step);
+  return total ? `step ${made} of ${groups(total)}` : `step ${made}`;
 }
 
 /** Return the omitted parts, such as "12 of 10,000 metrics"; nothing if all parts are shown. */

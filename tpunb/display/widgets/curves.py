@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import operator
@@ -9,7 +10,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,12 @@ _RATE_SECONDS = 5.0
 _LOADING_SECONDS = 5.0
 _RESEND_SECONDS = 1.0
 _INT32 = 2**31
+
+_PICTURE_SECONDS = 5.0
+"""Seconds between two pictures for the notebook's file while a run goes on."""
+
+_PICTURE_SHARE = 0.05
+"""The largest share of a run's time that these pictures may take."""
 
 
 class CurvesStream:
@@ -268,11 +275,34 @@ class Follower:
             self._start()
 
 
+class _PictureTimer:
+    """The times at which a running training's picture is drawn for the notebook's file."""
+
+    def __init__(self) -> None:
+        self._due = time.monotonic() + _PICTURE_SECONDS
+
+    @property
+    def is_due(self) -> bool:
+        """True if the last picture is old enough."""
+        return time.monotonic() >= self._due
+
+    @contextlib.contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Measure how long a picture takes, and set the time of the next picture."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            ended = time.monotonic()
+            self._due = ended + max(_PICTURE_SECONDS, (ended - began) / _PICTURE_SHARE)
+
+
 class CurvesWidget(LiveWidget):
     """Training curves of one or several histories, live.
 
     Values that are appended to a history, through this widget or not, are sent in the background,
-    ten times a second. The page does all the drawing.
+    ten times a second. The page does all the drawing. Every few seconds, the thread that appends
+    also draws the picture for the notebook's file. If the kernel dies, the file has the curves.
 
     Args:
         history: A history, or several to compare; None for a new history.
@@ -326,6 +356,7 @@ class CurvesWidget(LiveWidget):
         self._stream = CurvesStream(self.histories, self._metrics, paced=paced)
         self._sending = threading.Lock()
         self._text: str | None = None
+        self._pictures = _PictureTimer()
         super().__init__(link=link, spread=per_replica, awaited=awaited, **state)
         self.on_msg(self._on_request)
         self._follower = Follower(self.histories, self._flush)
@@ -344,6 +375,7 @@ class CurvesWidget(LiveWidget):
             if not history.finished:
                 history.finish(stopped=stopped)
         self._flush()
+        self._draw_picture()
 
     def update(self, value: Any) -> bool:
         """Return whether the value has the same histories, which zoom and hidden lines belong to.
@@ -407,7 +439,27 @@ class CurvesWidget(LiveWidget):
                 self.send_state("snapshot")
             else:
                 self.send(content, [columns])
+        if self._pictures.is_due and self._has_picture_in_file:
+            for history in self.histories:
+                history.when_changed(self._draw_picture)
         return True
+
+    @property
+    def _has_picture_in_file(self) -> bool:
+        """True if the page writes this widget's picture into the notebook's file."""
+        return self.comm is not None and frontend.saves_static_forms()
+
+    def _draw_picture(self) -> None:
+        """Give the page the present picture, for the notebook's file; the display stays.
+
+        The thread that appends values calls this method. Another thread must not: Matplotlib's
+        settings belong to the whole process, and the picture has settings of its own.
+        """
+        if self.closed or not self._has_picture_in_file:
+            return
+        with self._pictures.drawing(), contextlib.suppress(Exception):  # training is more important
+            forms = self.static_bundle() | {"text/plain": curves_text(self.description)}
+            self._static = frontend.encoded(forms)
 
     def _on_request(self, _: Any, content: Any, buffers: Any) -> None:
         """Send the whole state to a page that has missed something and requests it."""

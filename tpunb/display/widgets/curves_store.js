@@ -15,12 +15,23 @@ export function curveStore() {
     notes: [],
     series: [],
     incomplete: false,
+    lost: false,
+    heard: Date.now(),
+    /** Return the milliseconds since the last message. */
+    silence: () => Date.now() - store.heard,
+    /** Note that the kernel has ended, so that no message follows. */
+    lose() {
+      store.lost = true;
+      for (const callback of [...listeners]) callback();
+    },
     listen(callback) {
       listeners.add(callback);
       return () => listeners.delete(callback);
     },
     receive(header, buffer) {
       const columns = unpack(header.layout, buffer);
+      store.heard = Date.now();
+      store.lost = false;
       store.runs = header.runs;
       store.all = header.all ?? store.all;
       store.notes = header.notes ?? [];

@@ -70,13 +70,21 @@ def can_pass() -> bool:
     return _has_widget and shows_widgets() and saves_static_forms()
 
 
-def passing(kept: str) -> dict[str, Any]:
+_ENDED = "the kernel ended while this ran"
+
+
+def passing(kept: str, *, alive: bool = False) -> dict[str, Any]:
     """Return the metadata of an output that the notebook's file does not get: see saving.js.
 
     Args:
         kept: The plain text that the file gets instead; empty for no output at all.
+        alive: Whether the output is about work that goes on. If the kernel ends, the page
+            replaces the output by a line that says so.
     """
-    return {"tpunb": {"file": {"text/plain": kept} if kept else None}}
+    metadata: dict[str, Any] = {"file": {"text/plain": kept} if kept else None}
+    if alive:
+        metadata["ended"] = f"{kept} · {_ENDED}" if kept else _ENDED.capitalize()
+    return {"tpunb": metadata}
 
 
 def _is_colab_or_vs_code(shell: Any) -> bool:

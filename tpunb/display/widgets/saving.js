@@ -7,9 +7,17 @@
 // for example curves that have grown, the model has its last static forms. Other front ends have no
 // such notebook model, so nothing happens there.
 //
+// The model gets new static forms while a run goes on, every few seconds. The page does not show
+// them, so nothing flickers. But the notebook has changed, and JupyterLab saves it in time.
+//
+// A line about a run, such as the time that is left, is wrong when the kernel has died. Its metadata
+// has the text that replaces it.
+//
 // If people share a notebook, its outputs come by another way than the messages of widgets, and a
 // display can come before its model. JupyterLab then shows an error message for good. Once the
 // model has come, such a display is drawn again.
+
+import { onKernelEnd } from "./kernel_end.js";
 
 const VIEW = "application/vnd.jupyter.widget-view+json";
 const MARK = "tpunb";
@@ -24,9 +32,11 @@ export function saveStatically(model) {
     const toJSON = notebook.toJSON.bind(notebook);
     notebook[MODELS] = new Map();
     notebook.toJSON = () => withoutViews(toJSON(), notebook[MODELS]);
+    onKernelEnd(model, () => endLines(notebook));
   }
   const id = model.get("_live_id");
   notebook[MODELS].set(id, model);
+  model.on("change:_static", () => { notebook.dirty = true; });
   revive(notebook, id);
   // Do not wait: others get the model only when this function has ended.
   drawAgain(notebook, id, model.widget_manager).catch(() => {});
@@ -71,6 +81,16 @@ async function drawAgain(notebook, id, manager) {
     // An unchanged output would not be drawn, so set the static form in between.
     output.setData({ data, metadata: output.metadata });
     show(output, view);
+  }
+}
+
+/** Replace the lines about runs that the kernel's end has ended. */
+function endLines(notebook) {
+  for (const output of outputsOf(notebook)) {
+    const ended = output.metadata?.[MARK]?.ended;
+    if (!ended) continue;
+    const data = { "text/plain": ended };
+    output.setData({ data, metadata: { [MARK]: { file: data } } });
   }
 }
 
