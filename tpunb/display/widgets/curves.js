@@ -245,17 +245,17 @@ function stateOfRuns(runs) {
 function statusText(state, { step, total, rate, seconds, name }, runs, points, first) {
   if (!points) return total ? `${state} · ${groups(total)} steps to come` : state;
   const several = runs > 1;
-  const made = step === null || step === undefined ? "" : groups(step);
+  const stepText = step === null || step === undefined ? "" : groups(step);
   if (state === "running") {
     const parts = [several ? `${name}: running` : "running",
-      total ? `step ${made} of ${groups(total)}` : `step ${made}`];
+      total ? `step ${stepText} of ${groups(total)}` : `step ${stepText}`];
     if (rate) parts.push(`${rate >= 100 ? groups(Math.round(rate)) : shortNumber(Number(rate.toPrecision(2)))} steps/s`);
     if (rate && total > step) parts.push(`${duration((total - step) / rate)} left`);
     return parts.join(" · ");
   }
   const parts = [state];
   if (several) parts.push(`${runs} runs`);
-  else parts.push(state === "stopped" && total ? `step ${made} of ${groups(total)}` : stepsText(step + (first === 0 ? 1 : 0)));
+  else parts.push(state === "stopped" && total ? `step ${stepText} of ${groups(total)}` : stepsText(step + (first === 0 ? 1 : 0)));
   if (!several && seconds) parts.push(duration(seconds));
   return parts.join(" · ");
 }
@@ -342,7 +342,7 @@ function tableText(lines, [low, high], runs) {
       }
     }
   }
-  const steps = [...rows.keys()].sort((one, other) => one - other);
+  const steps = [...rows.keys()].sort((a, b) => a - b);
   const text = steps.map((step) => [step, ...names.map((_, place) => rows.get(step)[place] ?? "")].join(","));
   return `${["step", ...names].map(quoted).join(",")}\n${text.join("\n")}\n`;
 }

@@ -70,13 +70,13 @@ def can_pass() -> bool:
     return _has_widget and shows_widgets() and saves_static_forms()
 
 
-def passing(kept: str) -> dict[str, Any]:
+def passing(saved: str) -> dict[str, Any]:
     """Return the metadata of an output that the notebook's file does not get: see saving.js.
 
     Args:
-        kept: The plain text that the file gets instead; empty for no output at all.
+        saved: The plain text that the file gets instead; empty for no output at all.
     """
-    return {"tpunb": {"file": {"text/plain": kept} if kept else None}}
+    return {"tpunb": {"file": {"text/plain": saved} if saved else None}}
 
 
 def _is_colab_or_vs_code(shell: Any) -> bool:
@@ -87,10 +87,10 @@ def cell_id() -> str | None:
     """Return the id of the running cell; None if the front end gives no id."""
     shell = _shell()
     try:
-        found = shell.get_parent()["metadata"]["cellId"]
+        cell = shell.get_parent()["metadata"]["cellId"]
     except (AttributeError, KeyError, TypeError):
         return None
-    return str(found)
+    return str(cell)
 
 
 def execution() -> int | None:
