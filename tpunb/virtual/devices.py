@@ -57,7 +57,9 @@ def virtual_devices(accelerator: Accelerator) -> VirtualDevices:
     if len(names) < needed:
         smaller = map(any_accelerator, range(1, len(names)))
         sizes = [
-            one.num_devices for one in smaller if one.num_devices + one.num_hosts <= len(names)
+            candidate.num_devices
+            for candidate in smaller
+            if candidate.num_devices + candidate.num_hosts <= len(names)
         ]
         fits = max(sizes, default=0)
         raise VirtualDevicesError(

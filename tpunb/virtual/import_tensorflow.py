@@ -264,17 +264,17 @@ def quiet_start() -> Iterator[None]:
         yield
         return
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as held:
-        kept = os.dup(_STDERR)
-        os.dup2(held.fileno(), _STDERR)
+    with tempfile.TemporaryFile() as captured:
+        stderr_copy = os.dup(_STDERR)
+        os.dup2(captured.fileno(), _STDERR)
         try:
             yield
         finally:
             sys.stderr.flush()
-            os.dup2(kept, _STDERR)
-            os.close(kept)
-            held.seek(0)
-            lines = held.read().decode(errors="replace").splitlines(keepends=True)
+            os.dup2(stderr_copy, _STDERR)
+            os.close(stderr_copy)
+            captured.seek(0)
+            lines = captured.read().decode(errors="replace").splitlines(keepends=True)
             rest = "".join(line for line in lines if not _NOISE.match(line))
             if rest:
                 sys.stderr.write(rest)
