@@ -53,10 +53,12 @@ def without_tuning(dataset: Any) -> Any:
     """Return a dataset that does not tune itself, unless its options ask for it.
 
     tf.data tunes each iterator in a thread of its own, which sleeps for growing times, at last for
-    a minute. Ending an iterator waits for that thread, which can miss the call to end. A TPU's
-    input ends once in a long run. In a notebook it ends with every short epoch: 12 epochs of `fit`
-    on 8 virtual cores waited for 3 minutes. Tuning gains nothing here either, as host and cores
-    share one processor.
+    a minute. Ending an iterator waits for that thread, which can miss the call to end: in
+    TensorFlow 2.18 to 2.21, `CancellationManager` wakes the sleeping `Model::OptimizeLoop`
+    (tensorflow/core/framework/model.cc) before `IsCancelled` returns true. A TPU's input ends once
+    in a long run. In a notebook it ends with every short epoch: 12 epochs of `fit` on 8 virtual
+    cores waited for 3 minutes. Tuning gains nothing here either, as host and cores share one
+    processor.
 
     Args:
         dataset: A `tf.data.Dataset`; any other value is returned as it is.
@@ -64,7 +66,8 @@ def without_tuning(dataset: Any) -> Any:
     if not isinstance(dataset, tf.data.Dataset):
         return dataset
     with warnings.catch_warnings():
-        # In a graph, TensorFlow warns that options that were read from a file are not known.
+        # In a graph, TensorFlow 2.18 to 2.21 warn that options that were read from a file are not
+        # known.
         warnings.simplefilter("ignore", UserWarning)
         if dataset.options().autotune.enabled is not None:
             return dataset
@@ -419,8 +422,8 @@ class _Clones(Mapping[str, Any]):
 
     def __init__(self, dataset: tf.data.Dataset, devices: Sequence[str]) -> None:
         with ops.colocate_with(dataset._variant_tensor):
-            # For workers elsewhere TensorFlow strips devices, and spoils the device of a
-            # py_function.
+            # TensorFlow's own `replicate` sets `strip_device_assignment`, up to TensorFlow 2.21: it
+            # removes devices for workers elsewhere, and makes a py_function's device wrong.
             graph = dataset._apply_debug_options()._as_serialized_graph(
                 external_state_policy=tf.data.experimental.ExternalStatePolicy.WARN,
             )

@@ -14,7 +14,8 @@ from tpunb.virtual._tensorflow import context
 from tpunb.virtual.tensorflow_state import has_started
 
 # TensorFlow's default is a thread for each processor. Input pipelines of many logical devices can
-# then wait for each other: with 2 threads they hung.
+# then wait for each other: with 2 threads they hung, in TensorFlow 2.21. With 1 thread, a dataset
+# on one device hangs in the same way: https://github.com/tensorflow/tensorflow/issues/48418
 _LEAST_THREADS = 16
 
 # Logical devices cost next to nothing, and none can be added later. With this number, a notebook

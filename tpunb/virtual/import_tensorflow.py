@@ -52,8 +52,10 @@ def skip_tpu_search() -> None:
     """Make an imported TensorFlow look for a TPU once instead of five times.
 
     Without libtpu it finds no TPU. It keeps the answer; otherwise it would ask again, a second
-    apart each time, when it lists its devices. No Python function does this. In a release without
-    the C++ function, nothing happens.
+    apart each time, when it lists its devices. TensorFlow 2.18 to 2.21 have no Python function for
+    this: five tries are the default of `GetRegisteredPlatform` in OpenXLA's
+    xla/stream_executor/tpu/tpu_platform_interface.h. In a release without the C++ function,
+    nothing happens.
     """
     file = getattr(sys.modules.get("tensorflow"), "__file__", None)
     if os.environ.get("TPU_LOAD_LIBRARY", "").strip() != "0" or file is None:

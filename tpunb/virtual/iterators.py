@@ -117,7 +117,8 @@ class HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore
             return super().get_next_as_list(name)  # type: ignore[no-any-return]
         count = len(self._devices)
         if not self._in_rounds:
-            # TensorFlow takes many calls for a loop that went wrong, so these calls count as one.
+            # TensorFlow takes many calls for a loop that went wrong, so these count as one: see
+            # GET_NEXT_CALL_WARNING_THRESHOLD in python/data/ops/iterator_ops.py, 2.18 to 2.21.
             before, self._iterator._get_next_call_count = (
                 self._iterator._get_next_call_count,
                 -count,
@@ -154,7 +155,7 @@ class HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore
         with self._on_host():
             if not (tf.executing_eagerly() and is_elsewhere(self._host)):
                 return self._iterator.get_next()
-            # If another process raised the end, TensorFlow would print it once more when it deletes
+            # If another process raised the end, TensorFlow 2.21 prints it once more when it deletes
             # the executor in which it came.
             optional = self._iterator.get_next_as_optional()
             if not optional.has_value():
