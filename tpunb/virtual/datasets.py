@@ -54,7 +54,7 @@ def without_tuning(dataset: Any) -> Any:
 
     tf.data tunes each iterator in a thread of its own, which sleeps for growing times, at last for
     a minute. Ending an iterator waits for that thread, which can miss the call to end: in
-    TensorFlow 2.18 to 2.21, `CancellationManager` wakes the sleeping `Model::OptimizeLoop`
+    TensorFlow up to 2.21, `CancellationManager` wakes the sleeping `Model::OptimizeLoop`
     (tensorflow/core/framework/model.cc) before `IsCancelled` returns true. A TPU's input ends once
     in a long run. In a notebook it ends with every short epoch: 12 epochs of `fit` on 8 virtual
     cores waited for 3 minutes. Tuning gains nothing here either, as host and cores share one
@@ -66,7 +66,7 @@ def without_tuning(dataset: Any) -> Any:
     if not isinstance(dataset, tf.data.Dataset):
         return dataset
     with warnings.catch_warnings():
-        # In a graph, TensorFlow 2.18 to 2.21 warn that options that were read from a file are not
+        # In a graph, TensorFlow up to 2.21 warns that options that were read from a file are not
         # known.
         warnings.simplefilter("ignore", UserWarning)
         if dataset.options().autotune.enabled is not None:

@@ -52,7 +52,7 @@ def skip_tpu_search() -> None:
     """Make an imported TensorFlow look for a TPU once instead of five times.
 
     Without libtpu it finds no TPU. It keeps the answer; otherwise it would ask again, a second
-    apart each time, when it lists its devices. TensorFlow 2.18 to 2.21 have no Python function for
+    apart each time, when it lists its devices. TensorFlow up to 2.21 has no Python function for
     this: five tries are the default of `GetRegisteredPlatform` in OpenXLA's
     xla/stream_executor/tpu/tpu_platform_interface.h. In a release without the C++ function,
     nothing happens.

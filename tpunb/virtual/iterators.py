@@ -118,7 +118,7 @@ class HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore
         count = len(self._devices)
         if not self._in_rounds:
             # TensorFlow takes many calls for a loop that went wrong, so these count as one: see
-            # GET_NEXT_CALL_WARNING_THRESHOLD in python/data/ops/iterator_ops.py, 2.18 to 2.21.
+            # GET_NEXT_CALL_WARNING_THRESHOLD in python/data/ops/iterator_ops.py, up to 2.21.
             before, self._iterator._get_next_call_count = (
                 self._iterator._get_next_call_count,
                 -count,
