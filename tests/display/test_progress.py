@@ -64,26 +64,26 @@ def test_the_line_of_a_run(clock: Clock, saved: None) -> None:
     assert run._progress() == "step 0 of 20,000 · compiling the loop, 3 s"
     clock.now = 130
     assert run._progress() == "step 0 of 20,000 · compiling the loop, 2 min"
-    run.made(1, 64)
-    run.made(1001, 64)
+    run.set_steps(1, 64)
+    run.set_steps(1001, 64)
     clock.now = 140
     assert run._progress() == ("step 1001 of 20,000 · 100 steps/s · 6400 examples/s · 3 min left")
-    run.made(19_001, 64)
+    run.set_steps(19_001, 64)
     assert run._progress().endswith("1900 steps/s · 121,600 examples/s · 1 s left")
-    run.made(20_000, 64)
+    run.set_steps(20_000, 64)
     assert run._progress().endswith("0 s left")
 
 
 def test_a_slow_run_without_an_end(clock: Clock, saved: None) -> None:
     run = RunDisplay(None, None, begin=5)
     clock.now = 10
-    run.made(7, None)
+    run.set_steps(7, None)
     assert run._progress() == "step 7 · 0.2 steps/s"
 
 
 def test_a_run_that_is_saved_leaves_a_line(saved: None, published: Any) -> None:
     with RunDisplay(None, 3) as run:
-        run.made(1, None)
+        run.set_steps(1, None)
         assert not tickers()
     assert published == [({"text/plain": "1 step"}, False)]
 
@@ -91,7 +91,7 @@ def test_a_run_that_is_saved_leaves_a_line(saved: None, published: Any) -> None:
 def test_a_live_line_is_replaced_by_plain_text(live: None, published: Any) -> None:
     with RunDisplay(None, 3) as run:
         assert len(tickers()) == 1
-        run.made(3, None)
+        run.set_steps(3, None)
     assert not tickers()
     (first, is_update), (last, was_update) = published[0], published[-1]
     assert set(first) == {"text/plain", "text/html"}

@@ -172,16 +172,16 @@ class Pressed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
         from tpunb.display.live_progress import RunDisplay
 
-        made = RunDisplay.made
+        set_steps = RunDisplay.set_steps
 
-        def made_and_pressed(shown: RunDisplay, steps: int, examples: int | None) -> None:
-            made(shown, steps, examples)
+        def set_and_press(shown: RunDisplay, steps: int, examples: int | None) -> None:
+            set_steps(shown, steps, examples)
             if steps >= after and not self.done:
                 self.done = True
                 os.kill(os.getpid(), signal.SIGINT)
 
         self.done = False
-        monkeypatch.setattr(RunDisplay, "made", made_and_pressed)
+        monkeypatch.setattr(RunDisplay, "set_steps", set_and_press)
 
 
 def test_stopped_and_taken_up(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:

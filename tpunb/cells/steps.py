@@ -55,7 +55,7 @@ class Watcher(Protocol):
     def tracing(self, what: str) -> None:
         """Report that TensorFlow starts to trace."""
 
-    def made(self, steps: int, examples: int | None) -> None:
+    def set_steps(self, steps: int, examples: int | None) -> None:
         """Report the steps made so far, and the examples of each."""
 
 
@@ -229,7 +229,7 @@ class Steps:
         elif self._single():
             self._is_stale = False
         if self.watcher is not None:
-            self.watcher.made(self.done, self.batches.examples if self.batches else None)
+            self.watcher.set_steps(self.done, self.batches.examples if self.batches else None)
         self._plots.flush_in_time()
 
     def _single(self) -> bool:

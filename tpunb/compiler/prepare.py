@@ -28,7 +28,6 @@ from tpunb.virtual.rule_check import (
 )
 from tpunb.virtual.strict import xla
 from tpunb.virtual.strict.examination import once_a_line
-from tpunb.virtual.strict.lint import statically_found
 from tpunb.virtual.strict.lowering import Lowered, Refused, lower_for_tpu
 from tpunb.virtual.strict.open_sizes import (
     how_to_fix,
@@ -37,6 +36,7 @@ from tpunb.virtual.strict.open_sizes import (
     no_size,
     of_bounds,
 )
+from tpunb.virtual.strict.refused_ops import statically_found
 from tpunb.virtual.strict.stand_ins import Unknown, on_host, size_argument
 from tpunb.virtual.variable_copies import handle_of
 

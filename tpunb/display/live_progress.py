@@ -180,14 +180,14 @@ class RunDisplay:
         if rate and self._started - self._entered > 0.2 * (time.monotonic() - self._entered):
             rate += " after tracing"  # this rate is not the steps divided by the time
         seconds = time.monotonic() - self._entered
-        taken = duration(seconds if seconds < 1 else round(seconds))
-        self._line.leave(done, " · ".join(filter(None, [f"{done} in {taken}", rate, *others])))
+        time_taken = duration(seconds if seconds < 1 else round(seconds))
+        self._line.leave(done, " · ".join(filter(None, [f"{done} in {time_taken}", rate, *others])))
 
-    def tracing(self, what: str) -> None:
+    def tracing(self, unit: str) -> None:
         """Show that TensorFlow begins to trace a step or a loop."""
-        self._compiling, self._since = what, time.monotonic()
+        self._compiling, self._since = unit, time.monotonic()
 
-    def made(self, steps: int, examples: int | None) -> None:
+    def set_steps(self, steps: int, examples: int | None) -> None:
         """Note the number of steps in total, and the examples of each step."""
         if not self._compiling and steps > self._steps:
             self._examples = examples
@@ -204,22 +204,22 @@ class RunDisplay:
         """Return the progress of the run, its speed, and the time that is left."""
         parts = [self._reached()]
         now = time.monotonic()
-        made, seconds = self._steps - self._begin, now - self._started
+        steps, seconds = self._steps - self._begin, now - self._started
         if self._compiling:
             parts.append(f"compiling the {self._compiling}, {duration(round(now - self._since))}")
-        elif made > 0 and seconds > 0:
+        elif steps > 0 and seconds > 0:
             parts += self._speed()
             if self._total is not None:
-                left = (self._total - self._steps) * seconds / made
+                left = (self._total - self._steps) * seconds / steps
                 parts.append(f"{duration(round(left))} left")
         return " · ".join(parts)
 
     def _speed(self) -> list[str]:
         """Return steps and examples a second, as far as they are known."""
-        made, seconds = self._steps - self._begin, time.monotonic() - self._started
-        if made <= 0 or seconds <= 0:
+        steps, seconds = self._steps - self._begin, time.monotonic() - self._started
+        if steps <= 0 or seconds <= 0:
             return []
-        rate = made / seconds
+        rate = steps / seconds
         examples = [f"{_rate(rate * self._examples)} examples/s"] if self._examples else []
         return [f"{_rate(rate)} steps/s", *examples]
 
@@ -268,25 +268,25 @@ class CompilationDisplay(CellDisplay):
 
     def __init__(self, phase: Callable[[], str]) -> None:
         self._programs: Sequence[Program] = ()
-        self._left: Sequence[str] = ()
-        self._told = 0
+        self._types_left: Sequence[str] = ()
+        self._num_printed = 0
         super().__init__(phase, self._html)
 
-    def known(self, programs: Sequence[Program], left: Sequence[str]) -> None:
+    def known(self, programs: Sequence[Program], types_left: Sequence[str]) -> None:
         """Show the programs that are known, and the types that are left."""
-        self._programs, self._left = programs, left
+        self._programs, self._types_left = programs, types_left
         slow = time.monotonic() - self._since >= _SLOW
-        if left and slow and not frontend.shows_widgets() and frontend.in_terminal():
-            for program in programs[self._told :]:
-                sys.stderr.write(f"{plain(program.headline)} Left: {', '.join(left)}.\n")
-            self._told = len(programs)
+        if types_left and slow and not frontend.shows_widgets() and frontend.in_terminal():
+            for program in programs[self._num_printed :]:
+                sys.stderr.write(f"{plain(program.headline)} Left: {', '.join(types_left)}.\n")
+            self._num_printed = len(programs)
 
     def _progress(self) -> str:
         from tpunb.display.draw.programs_text import programs_text
 
         text = super()._progress()
-        if self._left[1:]:
-            text += f" · then {', '.join(self._left[1:])}"
+        if self._types_left[1:]:
+            text += f" · then {', '.join(self._types_left[1:])}"
         if not self._programs:
             return text
         several = len(self._programs) > 1
@@ -391,7 +391,7 @@ class _LiveLine:
             in_passing: The page's text instead, until the notebook is opened again.
         """
         if in_passing and self._live and frontend.can_pass():
-            _publish_in_passing(self._display, in_passing, kept=text, update=True)
+            _publish_in_passing(self._display, in_passing, saved=text, update=True)
         else:
             self._publish(text)
 
@@ -422,12 +422,12 @@ class _LiveLine:
 def show_in_passing(line: Callable[[], str]) -> None:
     """Show a grey line to a person who watches; the saved notebook does not have it."""
     if frontend.can_pass():
-        _publish_in_passing(uuid.uuid4().hex, line(), kept="", update=False)
+        _publish_in_passing(uuid.uuid4().hex, line(), saved="", update=False)
 
 
-def _publish_in_passing(display: str, line: str, *, kept: str, update: bool) -> None:
+def _publish_in_passing(display: str, line: str, *, saved: str, update: bool) -> None:
     data = {"text/plain": line, "text/html": _html(line)}
-    frontend.publish(data, frontend.passing(kept), display_id=display, update=update)
+    frontend.publish(data, frontend.passing(saved), display_id=display, update=update)
 
 
 def _html(line: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tpunb._util.interrupts import Stopped, is_tracing
-from tpunb.display.describe.history_description import is_wanted
+from tpunb.display.describe.history_description import is_shown
 from tpunb.display.live_progress import CurvesDisplay
 from tpunb.keras.log_recorder import RATE, RATE_NAMES, LogRecorder
 from tpunb.keras.stopping import TrainingGuard, callback_list
@@ -295,7 +295,7 @@ class LiveCurves:
             name
             for name in self._metrics or ()
             if (final or not (name in RATE_NAMES or name.startswith("val_")))
-            and not any(is_wanted(each, frozenset([name])) for each in there)
+            and not any(is_shown(each, frozenset([name])) for each in there)
         ]
         if missing and not self._warned:
             self._warned = True

@@ -413,9 +413,9 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
 def _inspect(found: CheckReport) -> None:
     """Show the findings of a check, and raise an error if the cell would not compile."""
-    from tpunb.virtual.strict.examination import said
+    from tpunb.virtual.strict.examination import leave_out_of_warnings
 
     clean = not (found.errors or found.warnings)
     display(reports.Sentence(found.headline) if clean else found)
     found.raise_if_refused()
-    said(found.warnings)
+    leave_out_of_warnings(found.warnings)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Progress(Protocol):
     """The display of a compilation while it runs."""
 
-    def known(self, programs: Sequence[Program], left: Sequence[str]) -> None:
+    def known(self, programs: Sequence[Program], types_left: Sequence[str]) -> None:
         """Show the programs that are known, and the TPU types that are left."""
 
 

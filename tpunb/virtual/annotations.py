@@ -43,10 +43,10 @@ class Recorder:
     def all(self) -> Annotations:
         """Return the annotations of every function and variable that still exists."""
         self._variables = [(ref, note) for ref, note in self._variables if ref() is not None]
-        found = dict.fromkeys(note for _, note in self._variables)
+        unique = dict.fromkeys(note for _, note in self._variables)
         for notes in self._tensors.values():
-            found.update(notes)
-        return Annotations(found, self._logical_devices)
+            unique.update(notes)
+        return Annotations(unique, self._logical_devices)
 
     def tensor(
         self,
@@ -122,8 +122,8 @@ def _name(tensor: Any) -> str:
     graph = getattr(tensor, "graph", None)
     if isinstance(graph, TracingGraph):
         # The first of the graph's inputs is the replica's id.
-        for number, given in enumerate(graph.inputs):
-            if given is tensor:
+        for number, argument in enumerate(graph.inputs):
+            if argument is tensor:
                 return f"argument {number}"
     return str(getattr(tensor, "name", "")).partition(":")[0]
 
@@ -135,11 +135,11 @@ def _shape(shape: tf.TensorShape) -> tuple[int | None, ...] | None:
 def _calling() -> Iterator[tuple[str, str, int]]:
     """Return the file, function and line of each caller, from the outermost to the innermost."""
     frame = sys._getframe(1)
-    found = []
+    callers = []
     while frame is not None:
-        found.append((frame.f_code.co_filename, frame.f_code.co_name, frame.f_lineno))
+        callers.append((frame.f_code.co_filename, frame.f_code.co_name, frame.f_lineno))
         frame = frame.f_back  # type: ignore[assignment]
-    return iter(reversed(found))
+    return iter(reversed(callers))
 
 
 def _where(frames: Iterable[tuple[str, str, int]]) -> str:

@@ -42,7 +42,7 @@ class VariableValues:
     """
 
     def __init__(self, handles: list[Any]) -> None:
-        self._kept = [(handle, _read(handle)) for handle in handles]
+        self._earlier = [(handle, _read(handle)) for handle in handles]
 
     @classmethod
     def used_by(cls, concrete: Any) -> VariableValues:
@@ -51,19 +51,19 @@ class VariableValues:
 
     def changed(self) -> dict[str, list[np.ndarray]]:
         """Return the values of the variables that have changed since, copy by copy, by name."""
-        found: dict[str, list[np.ndarray]] = {}
+        copies_by_name: dict[str, list[np.ndarray]] = {}
         changed = set()
-        for handle, before in self._kept:
+        for handle, before in self._earlier:
             name = _COPY.sub("", str(handle._name))
             now = values_of(_read(handle))
-            found.setdefault(name, []).append(now)
+            copies_by_name.setdefault(name, []).append(now)
             if not np.array_equal(now, values_of(before)):
                 changed.add(name)
-        return {name: values for name, values in found.items() if name in changed}
+        return {name: values for name, values in copies_by_name.items() if name in changed}
 
     def restore(self) -> None:
         """Restore the values that the variables had."""
-        for handle, value in self._kept:
+        for handle, value in self._earlier:
             with tf.device(handle.device):
                 tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
@@ -141,14 +141,14 @@ class Comparison:
     @property
     def relative(self) -> float:
         """The largest relative difference; NaN if any difference is NaN."""
-        return max((one.relative for one in self._all), default=0.0, key=_order)
+        return max((difference.relative for difference in self._all), default=0.0, key=_order)
 
     @property
     def headline(self) -> str:
         """The outcome in one line."""
-        if not any(one.absolute for one in self._all):
+        if not any(difference.absolute for difference in self._all):
             return "A TPU's arithmetic changes nothing here."
-        most = max(self._all, key=lambda one: _order(one.relative))
+        most = max(self._all, key=lambda difference: _order(difference.relative))
         return (
             f"A TPU's arithmetic moves the results by up to {_share(most.relative)} "
             f"({shortened(most.name, _LONGEST_NAME)})."
@@ -159,10 +159,14 @@ class Comparison:
         return (*self.results, *self.variables)
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
-        for one in self._all[:_MOST_ROWS]:
-            kind = f"{one.dtype} {list(one.shape)}"
-            numbers = f"{one.largest:.4g}", f"{one.absolute:.3g}", _share(one.relative)
-            yield shortened(one.name, _LONGEST_NAME), kind, *numbers
+        for difference in self._all[:_MOST_ROWS]:
+            kind = f"{difference.dtype} {list(difference.shape)}"
+            numbers = (
+                f"{difference.largest:.4g}",
+                f"{difference.absolute:.3g}",
+                _share(difference.relative),
+            )
+            yield shortened(difference.name, _LONGEST_NAME), kind, *numbers
         if len(self._all) > _MOST_ROWS:
             yield f"and {grouped(len(self._all) - _MOST_ROWS)} more", *[""] * (len(_HEAD) - 1)
 
@@ -317,7 +321,7 @@ def _as_input(argument: Any, strategy: Any) -> Any:
         )
     # TensorFlow makes an array within a graph a constant, even a very large array.
     return tf.nest.map_structure(
-        lambda one: tf.constant(one) if isinstance(one, np.ndarray) else one, argument
+        lambda leaf: tf.constant(leaf) if isinstance(leaf, np.ndarray) else leaf, argument
     )
 
 
@@ -401,7 +405,7 @@ def _parts(result: Any, strategy: Any, name: str = "") -> Iterator[tuple[str, li
             yield from _parts(value, strategy, f"{name or 'result'}[{place}]")
     elif result is not None:
         local = strategy.experimental_local_results(result)
-        flat = [tf.nest.flatten(one, expand_composites=True) for one in local]
+        flat = [tf.nest.flatten(local_value, expand_composites=True) for local_value in local]
         for place, column in enumerate(zip(*flat, strict=True)):
             part = name or "result"
             yield part if len(flat[0]) == 1 else f"{part}[{place}]", list(map(values_of, column))
@@ -411,15 +415,15 @@ def _differences(exact: Results, rounded: Results) -> Iterator[Difference]:
     for name, values in exact.items():
         others = rounded.get(name, [])
         pairs = [
-            (one, other)
-            for one, other in zip(values, others, strict=False)
-            if one.dtype.kind in "biufV" and one.shape == other.shape
+            (own, other)
+            for own, other in zip(values, others, strict=False)
+            if own.dtype.kind in "biufV" and own.shape == other.shape
         ]
         if pairs:
             first = pairs[0][0]
-            largest = max((_largest(np.abs(_wide(one))) for one, _ in pairs), key=_order)
+            largest = max((_largest(np.abs(_wide(own))) for own, _ in pairs), key=_order)
             absolute = max(
-                (_distance(_wide(one), _wide(other)) for one, other in pairs), key=_order
+                (_distance(_wide(own), _wide(other)) for own, other in pairs), key=_order
             )
             yield Difference(name, first.dtype.name, first.shape, largest, absolute)
 
@@ -428,11 +432,11 @@ def _wide(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float64)
 
 
-def _distance(one: np.ndarray, other: np.ndarray) -> float:
+def _distance(exact: np.ndarray, rounded: np.ndarray) -> float:
     """Return the largest absolute difference; two NaNs, or two equal infinities, do not differ."""
-    same = (one == other) | (np.isnan(one) & np.isnan(other))
+    same = (exact == rounded) | (np.isnan(exact) & np.isnan(rounded))
     with np.errstate(invalid="ignore"):
-        return _largest(np.where(same, 0.0, np.abs(one - other)))
+        return _largest(np.where(same, 0.0, np.abs(exact - rounded)))
 
 
 def _largest(values: np.ndarray) -> float:

@@ -70,7 +70,9 @@ class DatasetBatch:
     @property
     def rows(self) -> int | None:
         """The number of rows of the largest batch; None if it is not known."""
-        return next((one.shape[0] for one in tf.nest.flatten(self.largest) if _has_rows(one)), None)
+        return next(
+            (spec.shape[0] for spec in tf.nest.flatten(self.largest) if _has_rows(spec)), None
+        )
 
     def with_batch(self, rows: int) -> DatasetBatch:
         """Return this batch with other numbers of rows; an open number stays open, up to `rows`."""
@@ -109,21 +111,24 @@ def batch_of(dataset: tf.data.Dataset) -> DatasetBatch:
     first = _first_shapes(dataset)
     if first is None:
         return DatasetBatch(element, largest, dataset, is_full=is_full)
-    known = tf.nest.map_structure(_merged, largest, first)
+    known = tf.nest.map_structure(_completed, largest, first)
     return DatasetBatch(element, known, dataset, was_read=True, is_full=is_full)
 
 
 def with_batches(args: Sequence[Any]) -> tuple[Any, ...]:
     """Return arguments with a `DatasetBatch` for each dataset."""
-    return tuple(batch_of(one) if isinstance(one, tf.data.Dataset) else one for one in args)
+    return tuple(
+        batch_of(argument) if isinstance(argument, tf.data.Dataset) else argument
+        for argument in args
+    )
 
 
 def _is_known(specs: Any) -> bool:
-    tensors = [one for one in tf.nest.flatten(specs) if isinstance(one, tf.TensorSpec)]
-    return all(one.shape.is_fully_defined() for one in tensors)
+    tensors = [spec for spec in tf.nest.flatten(specs) if isinstance(spec, tf.TensorSpec)]
+    return all(spec.shape.is_fully_defined() for spec in tensors)
 
 
-def _merged(spec: Any, other: Any) -> Any:
+def _completed(spec: Any, other: Any) -> Any:
     """Return a type that takes its unknown sizes from another type."""
     if not isinstance(spec, tf.TensorSpec) or not isinstance(other, tf.TensorSpec):
         return spec
@@ -132,7 +137,8 @@ def _merged(spec: Any, other: Any) -> Any:
     if spec.shape.rank != other.shape.rank:
         return spec
     sizes = [
-        mine if mine is not None else its for mine, its in zip(spec.shape, other.shape, strict=True)
+        mine if mine is not None else theirs
+        for mine, theirs in zip(spec.shape, other.shape, strict=True)
     ]
     return tf.TensorSpec(sizes, spec.dtype)
 
@@ -147,54 +153,54 @@ def _named(dataset: Any) -> list[Any]:
         return own
     inputs, kind = inputs_of(dataset), type(dataset).__name__.lstrip("_")
     if keeps_elements(dataset):
-        found = _named(inputs[0])
+        specs = _named(inputs[0])
     elif (rows := rows_of_batches(dataset)) is not None:
-        found = _in_batches(own, rows, _named(inputs[0]), stacked=not is_recut(dataset))
+        specs = _in_batches(own, rows, _named(inputs[0]), stacked=not is_recut(dataset))
     elif (function := mapped_by(dataset)) is not None:
-        found = _mapped(function, inputs)
+        specs = _mapped(function, inputs)
     elif kind == "ZipDataset":
-        found = [spec for one in inputs for spec in _named(one)]
+        specs = [spec for dataset in inputs for spec in _named(dataset)]
     elif kind == "ConcatenateDataset":
-        found = [_larger(*pair) for pair in zip(*map(_named, inputs), strict=True)]
+        specs = [_larger(*pair) for pair in zip(*map(_named, inputs), strict=True)]
     else:
         return own
-    if len(found) != len(own):
+    if len(specs) != len(own):
         return own
-    return [_merged(*pair) for pair in zip(own, found, strict=True)]
+    return [_completed(*pair) for pair in zip(own, specs, strict=True)]
 
 
 def _in_batches(own: list[Any], rows: int, inputs: list[Any], *, stacked: bool) -> list[Any]:
     """Return the types of batches with this number of rows, made of elements or other batches."""
-    found = []
+    batched = []
     for spec, single in zip(own, inputs, strict=True):
         if not _has_rows(spec):
-            found.append(spec)
+            batched.append(spec)
             continue
         inner: Sequence[int | None] = spec.shape[1:]
         if isinstance(single, tf.TensorSpec) and single.shape.rank is not None:
             sizes = single.shape.as_list() if stacked else single.shape.as_list()[1:]
             inner = [a if a is not None else b for a, b in zip(inner, sizes, strict=True)]
-        found.append(tf.TensorSpec([rows, *inner], spec.dtype))
-    return found
+        batched.append(tf.TensorSpec([rows, *inner], spec.dtype))
+    return batched
 
 
-def _larger(one: Any, other: Any) -> Any:
+def _larger(spec: Any, other: Any) -> Any:
     """Return a type for elements of two types: each size is the larger of the two."""
-    if not isinstance(one, tf.TensorSpec) or one.shape.rank is None:
-        return one
-    if not isinstance(other, tf.TensorSpec) or other.shape.rank != one.shape.rank:
-        return one
-    pairs = zip(one.shape, other.shape, strict=True)
-    return tf.TensorSpec([None if None in pair else max(pair) for pair in pairs], one.dtype)
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
+        return spec
+    if not isinstance(other, tf.TensorSpec) or other.shape.rank != spec.shape.rank:
+        return spec
+    pairs = zip(spec.shape, other.shape, strict=True)
+    return tf.TensorSpec([None if None in pair else max(pair) for pair in pairs], spec.dtype)
 
 
 def _mapped(graph: FuncGraph, inputs: Sequence[Any]) -> list[Any]:
     """Return the types that TensorFlow infers for a function's results on the inputs' elements."""
-    given = [spec for one in inputs for spec in _named(one)]
+    element = [spec for dataset in inputs for spec in _named(dataset)]
     inferred = FuncGraph("element")
     with inferred.as_default():
         arguments = {}
-        for tensor, spec in itertools.zip_longest(graph.inputs, given[: len(graph.inputs)]):
+        for tensor, spec in itertools.zip_longest(graph.inputs, element[: len(graph.inputs)]):
             known = isinstance(spec, tf.TensorSpec) and spec.dtype == tensor.dtype
             shape = spec.shape if known else tensor.shape
             arguments[tensor.name] = tf.compat.v1.placeholder(tensor.dtype, shape)
@@ -226,7 +232,11 @@ def _first_shapes(dataset: tf.data.Dataset) -> Any:
     if first is None:
         return None
     return tf.nest.map_structure(
-        lambda one: tf.TensorSpec(one.shape, one.dtype) if isinstance(one, tf.Tensor) else None,
+        lambda component: (
+            tf.TensorSpec(component.shape, component.dtype)
+            if isinstance(component, tf.Tensor)
+            else None
+        ),
         first,
     )
 
@@ -234,8 +244,8 @@ def _first_shapes(dataset: tf.data.Dataset) -> Any:
 def _only_reads(definition: Any) -> bool:
     """Return whether running a dataset's operations leaves no trace."""
     functions = definition.library.function
-    nodes = itertools.chain(definition.node, *(one.node_def for one in functions))
-    own = {one.signature.name for one in functions}
+    nodes = itertools.chain(definition.node, *(function.node_def for function in functions))
+    own = {function.signature.name for function in functions}
     constants = {node.name: node for node in definition.node if node.op == "Const"}
     return all(node.op in own or _leaves_no_trace(node, constants) for node in nodes)
 

@@ -53,10 +53,12 @@ def without_tuning(dataset: Any) -> Any:
     """Return a dataset that does not tune itself, unless its options ask for it.
 
     tf.data tunes each iterator in a thread of its own, which sleeps for growing times, at last for
-    a minute. Ending an iterator waits for that thread, which can miss the call to end. A TPU's
-    input ends once in a long run. In a notebook it ends with every short epoch: 12 epochs of `fit`
-    on 8 virtual cores waited for 3 minutes. Tuning gains nothing here either, as host and cores
-    share one processor.
+    a minute. Ending an iterator waits for that thread, which can miss the call to end: in
+    TensorFlow up to 2.21, `CancellationManager` wakes the sleeping `Model::OptimizeLoop`
+    (tensorflow/core/framework/model.cc) before `IsCancelled` returns true. A TPU's input ends once
+    in a long run. In a notebook it ends with every short epoch: 12 epochs of `fit` on 8 virtual
+    cores waited for 3 minutes. Tuning gains nothing here either, as host and cores share one
+    processor.
 
     Args:
         dataset: A `tf.data.Dataset`; any other value is returned as it is.
@@ -64,7 +66,8 @@ def without_tuning(dataset: Any) -> Any:
     if not isinstance(dataset, tf.data.Dataset):
         return dataset
     with warnings.catch_warnings():
-        # In a graph, TensorFlow warns that options that were read from a file are not known.
+        # In a graph, TensorFlow up to 2.21 warns that options that were read from a file are not
+        # known.
         warnings.simplefilter("ignore", UserWarning)
         if dataset.options().autotune.enabled is not None:
             return dataset
@@ -108,8 +111,8 @@ def mapped(dataset: tf.data.Dataset, function: Any, element_spec: Any, *others: 
         input_dataset=dataset._variant_tensor,
         other_arguments=list(others),
         f=function,
-        output_types=[one.dtype for one in specs],
-        output_shapes=[one.shape for one in specs],
+        output_types=[spec.dtype for spec in specs],
+        output_shapes=[spec.shape for spec in specs],
         use_inter_op_parallelism=False,
         preserve_cardinality=True,
     )
@@ -207,15 +210,15 @@ def come_in_rounds(element_spec: Any, devices: Sequence[str]) -> bool:
     return (
         len(devices) > 1
         and bool(specs)
-        and all(type(one) is tf.TensorSpec and one.shape.is_fully_defined() for one in specs)
-        and not any(one.dtype in {tf.variant, tf.resource} for one in specs)
+        and all(type(spec) is tf.TensorSpec and spec.shape.is_fully_defined() for spec in specs)
+        and not any(spec.dtype in {tf.variant, tf.resource} for spec in specs)
     )
 
 
 def round_of(element_spec: Any) -> Any:
     """Return the type of several elements in one tensor."""
     return tf.nest.map_structure(
-        lambda one: tf.TensorSpec([None, *one.shape], one.dtype), element_spec
+        lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), element_spec
     )
 
 
@@ -231,10 +234,10 @@ def in_rounds(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
     """
     cut, element = _cut(dataset, count), dataset.element_spec
     whole = [] if cut is None else tf.nest.flatten(cut.batches.element_spec)
-    if cut is None or not all(one.shape[0] == sum(cut.sizes) for one in whole):
+    if cut is None or not all(spec.shape[0] == sum(cut.sizes) for spec in whole):
         return dataset.batch(count)
-    shapes = tuple((count, *one.shape) for one in tf.nest.flatten(element))
-    before = tuple((tuple(one.shape), one.dtype) for one in whole)
+    shapes = tuple((count, *spec.shape) for spec in tf.nest.flatten(element))
+    before = tuple((tuple(spec.shape), spec.dtype) for spec in whole)
     rounds = mapped(cut.batches, _reshape(before, shapes), round_of(element))
     return rounds.with_options(dataset.options())
 
@@ -248,7 +251,7 @@ def _reshape(before: Sequence[tuple[Any, tf.DType]], after: Sequence[Sequence[in
 
     with tf.init_scope():
         return tf.function(reshape, autograph=False).get_concrete_function(
-            *(tf.TensorSpec(*one) for one in before)
+            *(tf.TensorSpec(*tensor_type) for tensor_type in before)
         )
 
 
@@ -288,8 +291,8 @@ def inputs_of(dataset: Any) -> Sequence[Any]:
 
 def rows_of_batches(dataset: Any) -> int | None:
     """Return the size of the full batches that a dataset makes; None if it makes no batches."""
-    made = getattr(dataset, "_batch_size", None)
-    rows = tensor_util.constant_value(dataset._batch_sizes if is_recut(dataset) else made)
+    batch_size = getattr(dataset, "_batch_size", None)
+    rows = tensor_util.constant_value(dataset._batch_sizes if is_recut(dataset) else batch_size)
     return None if rows is None or not rows.size else int(rows.max())
 
 
@@ -337,7 +340,7 @@ def can_be_read_once(dataset: Any) -> bool:
     specs = tf.nest.flatten(dataset.element_spec)
     return (
         bool(specs)
-        and all(type(one) is tf.TensorSpec and one.shape.rank for one in specs)
+        and all(type(spec) is tf.TensorSpec and spec.shape.rank for spec in specs)
         and dataset.options().experimental_distribute.auto_shard_policy in _BY_BATCHES
         and _reads_files(dataset) is False
     )
@@ -364,25 +367,25 @@ def _reads_files(dataset: Any) -> bool | None:
     """Return whether a dataset, or a function that it calls, reads files; None if unknown."""
     if type(dataset).__module__ == dataset_readers.__name__:
         return True
-    found = [_has_readers(function.function.graph) for function in dataset._functions()]
+    answers = [_has_readers(function.function.graph) for function in dataset._functions()]
     inputs = dataset._inputs()
-    found += map(_reads_files, inputs)
+    answers += map(_reads_files, inputs)
     if not inputs and not isinstance(dataset, IN_MEMORY_DATASETS):
-        found.append(None)
-    return _any(found)
+        answers.append(None)
+    return _any(answers)
 
 
 def _has_readers(graph: FuncGraph) -> bool | None:
     if any(_READER.search(operation.type) for operation in graph.get_operations()):
         return True
     called = (body_of(graph, name) for name in functions_of(graph))
-    return _any(None if one is None else _has_readers(one) for one in called)
+    return _any(None if body is None else _has_readers(body) for body in called)
 
 
 def _any(answers: Iterable[bool | None]) -> bool | None:
     """Return whether any answer is True; None if that depends on an unknown answer."""
-    given = set(answers)
-    return True if True in given else None if None in given else False
+    distinct = set(answers)
+    return True if True in distinct else None if None in distinct else False
 
 
 def cut_for(dataset: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
@@ -419,8 +422,8 @@ class _Clones(Mapping[str, Any]):
 
     def __init__(self, dataset: tf.data.Dataset, devices: Sequence[str]) -> None:
         with ops.colocate_with(dataset._variant_tensor):
-            # For workers elsewhere TensorFlow strips devices, and spoils the device of a
-            # py_function.
+            # TensorFlow's own `replicate` sets `strip_device_assignment`, up to TensorFlow 2.21: it
+            # removes devices for workers elsewhere, and makes a py_function's device wrong.
             graph = dataset._apply_debug_options()._as_serialized_graph(
                 external_state_policy=tf.data.experimental.ExternalStatePolicy.WARN,
             )

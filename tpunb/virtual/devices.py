@@ -14,7 +14,8 @@ from tpunb.virtual._tensorflow import context
 from tpunb.virtual.tensorflow_state import has_started
 
 # TensorFlow's default is a thread for each processor. Input pipelines of many logical devices can
-# then wait for each other: with 2 threads they hung.
+# then wait for each other: with 2 threads they hung, in TensorFlow 2.21. With 1 thread, a dataset
+# on one device hangs in the same way: https://github.com/tensorflow/tensorflow/issues/48418
 _LEAST_THREADS = 16
 
 # Logical devices cost next to nothing, and none can be added later. With this number, a notebook
@@ -57,7 +58,9 @@ def virtual_devices(accelerator: Accelerator) -> VirtualDevices:
     if len(names) < needed:
         smaller = map(any_accelerator, range(1, len(names)))
         sizes = [
-            one.num_devices for one in smaller if one.num_devices + one.num_hosts <= len(names)
+            candidate.num_devices
+            for candidate in smaller
+            if candidate.num_devices + candidate.num_hosts <= len(names)
         ]
         fits = max(sizes, default=0)
         raise VirtualDevicesError(

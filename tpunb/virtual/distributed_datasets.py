@@ -58,7 +58,7 @@ def iterator_of_whole_batches(distributed: Any) -> Any | None:
         if cut is None:
             return None
         iterator = iter(_whole_batches(cut, dataset.options(), key))
-    made = WholeBatchIterator(
+    iterator_of_parts = WholeBatchIterator(
         distributed._input_workers,
         components=[iterator],
         element_spec=distributed._element_spec,
@@ -68,8 +68,8 @@ def iterator_of_whole_batches(distributed: Any) -> Any | None:
         options=distributed._options,
         replica_order=distributed._replica_order,
     )
-    made.usual = cut.usual
-    return made
+    iterator_of_parts.usual = cut.usual
+    return iterator_of_parts
 
 
 def _whole_batches(cut: Cut, options: tf.data.Options, key: int) -> tf.data.Dataset:
@@ -169,7 +169,7 @@ class WholeBatchIterator(SettledIterator):
             cut = [BatchParts(copied(rows), own, order, self.usual) for rows, own in columns]
             return tf.nest.pack_sequence_as(whole, cut)
         parts = zip(*(_cut(rows, own, cores) for rows, own in columns), strict=True)
-        packed = [tf.nest.pack_sequence_as(whole, one) for one in parts]
+        packed = [tf.nest.pack_sequence_as(whole, components) for components in parts]
         return input_lib._create_per_replica([packed[place] for place in order], self._strategy)
 
     @contextlib.contextmanager
@@ -181,7 +181,7 @@ class WholeBatchIterator(SettledIterator):
 
 def _present(batch: Any) -> Any:
     """Return an optional of parts as separate values, as in a dataset's elements."""
-    parts = tf.nest.map_structure(lambda one: distribute_values.PerReplica(one.values), batch)
+    parts = tf.nest.map_structure(lambda leaf: distribute_values.PerReplica(leaf.values), batch)
     return tf.experimental.Optional.from_value(parts)
 
 

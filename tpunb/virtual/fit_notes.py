@@ -69,26 +69,29 @@ def lost_variables(model: Any) -> str:
     if not getattr(model, "built", False):
         return ""
     with tf.init_scope():
-        named = {getattr(one, "path", one.name): _tensor(one) for one in model.weights}
-        floats = {name: one for name, one in named.items() if one.dtype.is_floating}
-        flags = [tf.reduce_any(tf.math.is_nan(one)) for one in floats.values()]
-        found = list(itertools.compress(floats, tf.stack(flags).numpy())) if flags else []
-    if not found:
+        named = {
+            getattr(variable, "path", variable.name): _tensor(variable)
+            for variable in model.weights
+        }
+        floats = {name: tensor for name, tensor in named.items() if tensor.dtype.is_floating}
+        flags = [tf.reduce_any(tf.math.is_nan(tensor)) for tensor in floats.values()]
+        lost = list(itertools.compress(floats, tf.stack(flags).numpy())) if flags else []
+    if not lost:
         return ""
     return (
-        f"{counted(len(found), 'variable')} of the model {model.name} held NaN before the first "
-        f"step ({found[0]} is one), so its loss is NaN. Make the model anew, or load its weights."
+        f"{counted(len(lost), 'variable')} of the model {model.name} held NaN before the first "
+        f"step ({lost[0]} is one), so its loss is NaN. Make the model anew, or load its weights."
     )
 
 
 def _tensor(variable: Any) -> tf.Tensor:
     value = getattr(variable, "value", variable)
-    held = variable if callable(value) else value
-    copies = getattr(held, "values", ())
-    if copies and held.synchronization != tf.VariableSynchronization.ON_READ:
+    source = variable if callable(value) else value
+    copies = getattr(source, "values", ())
+    if copies and source.synchronization != tf.VariableSynchronization.ON_READ:
         # The first copy has the value of all copies, and is read in a tenth of the time.
-        held = copies[0]
-    return tf.convert_to_tensor(held)
+        source = copies[0]
+    return tf.convert_to_tensor(source)
 
 
 def watch_shares(
@@ -115,41 +118,41 @@ def watch_shares(
         cut = unknown_cut(clones[0], replicas) if len(clones) == 1 else None
     own = list(cut.sizes) if cut is not None else []
     sizes = sizes or batch_sizes(dataset)
-    if text := _said_of(sizes, replicas, own):
+    if text := _shortage(sizes, replicas, own):
         say(text)
     elif cut is not None and sizes.examples is None:
-        said: list[str] = []
+        reported: list[str] = []
 
         def report(examples: int) -> None:
-            if not said:
-                said.append(_sentence(examples, replicas, own, BatchSizes(), "A batch"))
-                say(said[0])
+            if not reported:
+                reported.append(_sentence(examples, replicas, own, BatchSizes(), "A batch"))
+                say(reported[0])
 
         distributed.when_empty = report
 
 
 def empty_share(dataset: Any, replicas: int) -> str:
     """Return a sentence if global batches leave replicas without examples; empty otherwise."""
-    return _said_of(batch_sizes(dataset), replicas, ()) if replicas > 1 else ""
+    return _shortage(batch_sizes(dataset), replicas, ()) if replicas > 1 else ""
 
 
-def _said_of(sizes: BatchSizes, replicas: int, own: Sequence[int]) -> str:
-    for size, which in ((sizes.full, "Each batch"), (sizes.last, "The last batch")):
+def _shortage(sizes: BatchSizes, replicas: int, own: Sequence[int]) -> str:
+    for size, subject in ((sizes.full, "Each batch"), (sizes.last, "The last batch")):
         if size and 0 in _shares(size, replicas, own):
-            return _sentence(size, replicas, own, sizes, which)
+            return _sentence(size, replicas, own, sizes, subject)
     return ""
 
 
-def _sentence(size: int, replicas: int, own: Sequence[int], sizes: BatchSizes, which: str) -> str:
+def _sentence(size: int, replicas: int, own: Sequence[int], sizes: BatchSizes, subject: str) -> str:
     none = _shares(size, replicas, own).count(0)
     fits = _fitting(sizes, replicas, own)
     fixes = [f"a batch size that fits, such as {fits}"] if fits else []
     if sizes.examples and sizes.examples < replicas:
         fixes = [f"at least {replicas} examples"]
-    elif which != "Each batch" or not fixes:
+    elif subject != "Each batch" or not fixes:
         fixes.append("`dataset.batch(..., drop_remainder=True)`")
     return (
-        f"{which} has {counted(size, 'example')} for {replicas} replicas: {none} of them "
+        f"{subject} has {counted(size, 'example')} for {replicas} replicas: {none} of them "
         f"{'get' if none > 1 else 'gets'} none. What such a replica averages over its examples, as "
         "BatchNormalization does, may be NaN, and the model lost with it. "
         f"Use {', or '.join(fixes)}."
@@ -160,7 +163,7 @@ def _shares(size: int, replicas: int, own: Sequence[int]) -> list[int]:
     """Return each replica's number of examples, given a full batch's parts if these are fixed."""
     most = list(own) if any(own) else [-(-size // replicas)] * replicas
     starts = itertools.accumulate(most, initial=0)
-    return [max(0, min(one, size - start)) for one, start in zip(most, starts, strict=False)]
+    return [max(0, min(rows, size - start)) for rows, start in zip(most, starts, strict=False)]
 
 
 def _fitting(sizes: BatchSizes, replicas: int, own: Sequence[int]) -> int | None:
@@ -169,7 +172,7 @@ def _fitting(sizes: BatchSizes, replicas: int, own: Sequence[int]) -> int | None
     if full is None:
         return None
     candidates = range(replicas, max(2 * full, replicas) + 1, replicas)
-    for size in sorted(candidates, key=lambda one: abs(one - full)):
+    for size in sorted(candidates, key=lambda candidate: abs(candidate - full)):
         rest = (sizes.examples or 0) % size
         again = [size // replicas] * replicas if any(own) else []
         if not rest or 0 not in _shares(rest, replicas, again):
@@ -180,7 +183,7 @@ def _fitting(sizes: BatchSizes, replicas: int, own: Sequence[int]) -> int | None
 def _sizes_of(adapter: Any) -> BatchSizes | None:
     """Return the sizes of the batches that Keras makes from arrays; None if it makes none."""
     names = (("batch_size",), ("partial_batch_size",), ("num_batches", "get_size"))
-    full, last, count = (_asked(adapter, one) for one in names)
+    full, last, count = (_asked(adapter, attributes) for attributes in names)
     if not full:
         return None
     return BatchSizes(full, last, count and full * count - (full - last if last else 0))

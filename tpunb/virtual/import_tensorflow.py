@@ -52,8 +52,10 @@ def skip_tpu_search() -> None:
     """Make an imported TensorFlow look for a TPU once instead of five times.
 
     Without libtpu it finds no TPU. It keeps the answer; otherwise it would ask again, a second
-    apart each time, when it lists its devices. No Python function does this. In a release without
-    the C++ function, nothing happens.
+    apart each time, when it lists its devices. TensorFlow up to 2.21 has no Python function for
+    this: five tries are the default of `GetRegisteredPlatform` in OpenXLA's
+    xla/stream_executor/tpu/tpu_platform_interface.h. In a release without the C++ function,
+    nothing happens.
     """
     file = getattr(sys.modules.get("tensorflow"), "__file__", None)
     if os.environ.get("TPU_LOAD_LIBRARY", "").strip() != "0" or file is None:
@@ -264,17 +266,17 @@ def quiet_start() -> Iterator[None]:
         yield
         return
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as held:
-        kept = os.dup(_STDERR)
-        os.dup2(held.fileno(), _STDERR)
+    with tempfile.TemporaryFile() as captured:
+        stderr_copy = os.dup(_STDERR)
+        os.dup2(captured.fileno(), _STDERR)
         try:
             yield
         finally:
             sys.stderr.flush()
-            os.dup2(kept, _STDERR)
-            os.close(kept)
-            held.seek(0)
-            lines = held.read().decode(errors="replace").splitlines(keepends=True)
+            os.dup2(stderr_copy, _STDERR)
+            os.close(stderr_copy)
+            captured.seek(0)
+            lines = captured.read().decode(errors="replace").splitlines(keepends=True)
             rest = "".join(line for line in lines if not _NOISE.match(line))
             if rest:
                 sys.stderr.write(rest)

@@ -177,21 +177,25 @@ class Pipeline:
 
     def names(self) -> Mapping[str, list[str]]:
         """Return the users' functions by their transformations, from the last stage on."""
-        found: dict[str, list[str]] = collections.defaultdict(list)
+        functions: dict[str, list[str]] = collections.defaultdict(list)
         for node in reversed(self._graph.node):
             if name := self._function(node):
-                found[transformation(node.op)].append(name)
-        return found
+                functions[transformation(node.op)].append(name)
+        return functions
 
     def _function(self, node: Any) -> str:
         """Return the name of a node's function, without TensorFlow's prefix and suffix."""
-        names = [one.func.name for one in node.attr.values() if one.HasField("func")]
+        names = [
+            attribute.func.name for attribute in node.attr.values() if attribute.HasField("func")
+        ]
         name = _FUNCTION.sub("", re.sub(r"_\d+$", "", names[0])) if names else ""
         return "" if _NO_NAME.match(name) else name
 
     def _reached(self, node: Any) -> frozenset[str]:
         """Return the operations of the functions that a node calls, directly or indirectly."""
-        pending = [one.func.name for one in node.attr.values() if one.HasField("func")]
+        pending = [
+            attribute.func.name for attribute in node.attr.values() if attribute.HasField("func")
+        ]
         operations: set[str] = set()
         seen: set[str] = set()
         while pending:
@@ -201,14 +205,18 @@ class Pipeline:
             seen.add(name)
             for inner in self._functions[name].node_def:
                 operations.add(inner.op)
-                pending += [one.func.name for one in inner.attr.values() if one.HasField("func")]
+                pending += [
+                    attribute.func.name
+                    for attribute in inner.attr.values()
+                    if attribute.HasField("func")
+                ]
         return frozenset(operations)
 
 
 def transformation(name: str) -> str:
     """Return the transformation of a stage: `"map"` for `"ParallelMapV2"` or `"MapDataset"`."""
-    found = _TRANSFORMATION.match(name)
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", found[1] if found else name).lower()
+    match = _TRANSFORMATION.match(name)
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", match[1] if match else name).lower()
     return _METHODS.get(words, words)
 
 
@@ -259,8 +267,10 @@ class Statistics:
         A pass with only one look counts as a whole.
         """
         worked = [differences(first, last) for first, last in self._passes]
-        kept = [one for one in worked if [stage.name for stage in one] == self._stage_names]
-        return [_sum(stages) for stages in zip(*kept, strict=True)]
+        complete = [
+            stages for stages in worked if [stage.name for stage in stages] == self._stage_names
+        ]
+        return [_sum(stages) for stages in zip(*complete, strict=True)]
 
     @property
     def _stage_names(self) -> list[str]:
@@ -288,11 +298,11 @@ class Statistics:
             return
         self._looked = time.monotonic()
         model = tf.raw_ops.IteratorGetModelProto(iterator=iterator).numpy()
-        seen = stages_of(ModelProto.FromString(model), self._names)
+        work = stages_of(ModelProto.FromString(model), self._names)
         if is_first:
-            self._passes.append((seen, seen))
+            self._passes.append((work, work))
         else:
-            self._passes[-1] = (self._passes[-1][0], seen)
+            self._passes[-1] = (self._passes[-1][0], work)
 
 
 def stages_of(model: Any, names: Mapping[str, Sequence[str]]) -> list[StageStatistics]:
@@ -302,23 +312,25 @@ def stages_of(model: Any, names: Mapping[str, Sequence[str]]) -> list[StageStati
         model: The model.
         names: The users' functions, by transformation, in the same order.
     """
-    found: list[tuple[str, Any]] = []
+    nodes: list[tuple[str, Any]] = []
     pending = [model.output]
     while pending:
         node = model.nodes[pending.pop(0)]
         pending += node.inputs
         if node.name != "Root":
-            found.append((transformation(node.name), node))
-    counts = collections.Counter(kind for kind, _ in found)
+            nodes.append((transformation(node.name), node))
+    counts = collections.Counter(kind for kind, _ in nodes)
     used: collections.Counter[str] = collections.Counter()
     stages = []
-    for kind, node in found:
+    for kind, node in nodes:
         functions = names.get(kind, ())
         name = kind
         if len(functions) == counts[kind] and functions[used[kind]]:
             name = f"{kind}({functions[used[kind]]})"
         used[kind] += 1
-        workers = [int(one.value) for one in node.parameters if one.name == "parallelism"]
+        workers = [
+            int(parameter.value) for parameter in node.parameters if parameter.name == "parallelism"
+        ]
         seconds = node.processing_time / 1e9
         stages.append(StageStatistics(name, seconds, node.num_elements, max([1, *workers])))
     return stages
@@ -328,7 +340,7 @@ def differences(
     before: Sequence[StageStatistics], after: Sequence[StageStatistics]
 ) -> list[StageStatistics]:
     """Return the stages' work between two looks; since the start if there was only one look."""
-    if before is after or [one.name for one in before] != [one.name for one in after]:
+    if before is after or [stage.name for stage in before] != [stage.name for stage in after]:
         return list(after)
     return [
         dataclasses.replace(
@@ -341,6 +353,6 @@ def differences(
 def _sum(stages: Sequence[StageStatistics]) -> StageStatistics:
     return dataclasses.replace(
         stages[-1],
-        seconds=sum(max(one.seconds, 0.0) for one in stages),
-        elements=sum(max(one.elements, 0) for one in stages),
+        seconds=sum(max(stage.seconds, 0.0) for stage in stages),
+        elements=sum(max(stage.elements, 0) for stage in stages),
     )

@@ -84,7 +84,7 @@ class _Part(_CopiedOptional):
     def get_value(self) -> Any:
         """Return the core's element; if it does not exist, this fails when it runs."""
         whole = self._optional.get_value()
-        return copied(tf.nest.map_structure(lambda one: one[self._place], whole))
+        return copied(tf.nest.map_structure(lambda component: component[self._place], whole))
 
 
 class HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore[misc]
@@ -117,7 +117,8 @@ class HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore
             return super().get_next_as_list(name)  # type: ignore[no-any-return]
         count = len(self._devices)
         if not self._in_rounds:
-            # TensorFlow takes many calls for a loop that went wrong, so these calls count as one.
+            # TensorFlow takes many calls for a loop that went wrong, so these count as one: see
+            # GET_NEXT_CALL_WARNING_THRESHOLD in python/data/ops/iterator_ops.py, up to 2.21.
             before, self._iterator._get_next_call_count = (
                 self._iterator._get_next_call_count,
                 -count,
@@ -134,14 +135,14 @@ class HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore
             parts = _elements_of(whole, count)
         return [self._on_its_core(*pair) for pair in zip(parts, self._devices, strict=True)]
 
-    def _whole_round(self, found: Any) -> Any:
+    def _whole_round(self, elements: Any) -> Any:
         """Return a round that has an element for each core, or reach the end of the data."""
         count = len(self._devices)
-        size = tf.shape(tf.nest.flatten(found)[0])[0]
+        size = tf.shape(tf.nest.flatten(elements)[0])[0]
         if tf.executing_eagerly():
-            return found if size == count else self._next()
+            return elements if size == count else self._next()
         # After a round that is not full comes the end, which the iterator reports.
-        whole = tf.cond(size < count, self._next, lambda: found)
+        whole = tf.cond(size < count, self._next, lambda: elements)
         for tensor in tf.nest.flatten(whole):
             tensor.set_shape([count, *tensor.shape[1:]])
         return whole
@@ -154,7 +155,7 @@ class HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore
         with self._on_host():
             if not (tf.executing_eagerly() and is_elsewhere(self._host)):
                 return self._iterator.get_next()
-            # If another process raised the end, TensorFlow would print it once more when it deletes
+            # If another process raised the end, TensorFlow 2.21 prints it once more when it deletes
             # the executor in which it came.
             optional = self._iterator.get_next_as_optional()
             if not optional.has_value():
@@ -240,10 +241,10 @@ class HostIteratorSpec(input_lib._SingleWorkerDatasetIteratorSpec):  # type: ign
         specs.append(iterator_ops.IteratorSpec(spec))
 
     def _from_components(self, components: Sequence[Any]) -> HostIterator:
-        made = super()._from_components(components)
-        made.__class__ = HostIterator
-        made._host = device_util.get_host_for_device(_canonical(self._worker))
-        return made  # type: ignore[no-any-return]
+        iterator = super()._from_components(components)
+        iterator.__class__ = HostIterator
+        iterator._host = device_util.get_host_for_device(_canonical(self._worker))
+        return iterator  # type: ignore[no-any-return]
 
 
 def _count_in(optional: Any) -> tf.Tensor:
@@ -257,8 +258,8 @@ def _count_in(optional: Any) -> tf.Tensor:
 
 def _elements_of(whole: Any, count: int) -> list[Any]:
     """Return the elements that are in a round."""
-    parts = [tf.unstack(one, count) for one in tf.nest.flatten(whole)]
-    return [tf.nest.pack_sequence_as(whole, one) for one in zip(*parts, strict=True)]
+    parts = [tf.unstack(component, count) for component in tf.nest.flatten(whole)]
+    return [tf.nest.pack_sequence_as(whole, components) for components in zip(*parts, strict=True)]
 
 
 def _prefetched(dataset: tf.data.Dataset, ahead: int, devices: int) -> tf.data.Dataset:
@@ -312,7 +313,7 @@ class SettledIterator(input_lib.DistributedIterator):  # type: ignore[misc]
                         canonicalize_devices=getattr(strategy, "_canonicalize_devices", True),
                     )
                 )
-        made = cls(
+        iterator = cls(
             workers,
             iterators,
             strategy,
@@ -321,10 +322,10 @@ class SettledIterator(input_lib.DistributedIterator):  # type: ignore[misc]
             options=distributed._options,
             replica_order=distributed._replica_order,
         )
-        made._element_spec = distributed._element_spec
+        iterator._element_spec = distributed._element_spec
         if tf.executing_eagerly():
             context.async_wait()  # a function may take it before it is initialized
-        return made
+        return iterator
 
     @functools.cached_property
     def _type_spec(self) -> SettledIteratorSpec:
@@ -380,9 +381,9 @@ class SettledIteratorSpec(input_lib.DistributedIteratorSpec):  # type: ignore[mi
         )
 
     def _from_components(self, components: Sequence[Any]) -> Any:
-        made = super()._from_components(components)
-        made.__class__ = self.value_type
-        return made
+        iterator = super()._from_components(components)
+        iterator.__class__ = self.value_type
+        return iterator
 
     def is_subtype_of(self, other: Any) -> bool:
         """Return whether a function traced for another type is right for this type."""
@@ -392,12 +393,12 @@ class SettledIteratorSpec(input_lib.DistributedIteratorSpec):  # type: ignore[mi
 
     def most_specific_common_supertype(self, others: Sequence[Any]) -> Any:
         """Return a type that a trace for all these types can use; None if none exists."""
-        if all(one == self for one in others):
+        if all(spec == self for spec in others):
             return self
         common = super().most_specific_common_supertype(others)
-        if common is None or all(self._element_spec == one._element_spec for one in others):
+        if common is None or all(self._element_spec == spec._element_spec for spec in others):
             return common
-        return None if any(one._is_in_rounds for one in (self, *others)) else common
+        return None if any(spec._is_in_rounds for spec in (self, *others)) else common
 
     @property
     def _is_in_rounds(self) -> bool:

@@ -107,7 +107,7 @@ def blocks_of(model: Any) -> list[Any]:
     layers = [model]
     while len(layers) == 1:
         inside = layers_of(layers[0], recursive=False)
-        layers = [one for one in inside if layers_of(one, recursive=False)]
+        layers = [layer for layer in inside if layers_of(layer, recursive=False)]
     return layers
 
 
@@ -191,11 +191,11 @@ def jax_value_of(variable: Any, model: Any) -> Any:
     """
     if model._jax_state_synced:
         return variable.value
-    held = (
+    pairs = (
         *zip(model.metrics_variables, model._jax_state["metrics_variables"], strict=True),
         *zip(model.optimizer.variables, model._jax_state["optimizer_variables"], strict=True),
     )
-    return next(value for one, value in held if one is variable)
+    return next(value for owner, value in pairs if owner is variable)
 
 
 def layer_names(fn: Any) -> frozenset[str]:

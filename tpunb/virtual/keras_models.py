@@ -136,7 +136,7 @@ def _batch(args: Sequence[Any], refusal: type[TpunbError]) -> tuple[Any, Any]:
             "and nothing is read here.",
             fix="Pass a batch of it, `x, y`, or the `tf.TensorSpec`s of one.",
         )
-    specs = tuple(tf.nest.map_structure(_spec, one) for one in args)
+    specs = tuple(tf.nest.map_structure(_spec, argument) for argument in args)
     data = specs if len(specs) > 1 else specs[0]
     return data, data
 

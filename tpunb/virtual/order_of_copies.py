@@ -42,8 +42,8 @@ def _uses_common_handles(op: Any, reads: Any, writes: Any) -> bool:
     for touched, known in ((reads, (reads, writes)), (writes, (writes,))):
         common = [getattr(outermost(handle), _COMMON, None) for handle in touched]
         # If the common handle is not used, there is nothing to wait for.
-        held = _captured(op.graph).by_outermost if any(map(tf.is_tensor, common)) else {}
-        inner = [held[id(handle)] for handle in common if id(handle) in held]
+        inner_handles = _captured(op.graph).by_outermost if any(map(tf.is_tensor, common)) else {}
+        inner = [inner_handles[id(handle)] for handle in common if id(handle) in inner_handles]
         more = [handle for handle in inner if not any(handle in seen for seen in known)]
         touched.update(more)
         has_more |= bool(more)

@@ -88,13 +88,13 @@ class CheckReport:
     @property
     def headline(self) -> str:
         """The outcome in one line."""
-        found = [
+        counts = [
             f"{len(problems)} {name}{'s' if len(problems) > 1 else ''}"
             for problems, name in ((self.errors, "error"), (self.warnings, "warning"))
             if problems
         ]
         outcome = "Compiles for a TPU" if self.ok else "Does not compile for a TPU"
-        return f"{outcome}: {', '.join(found)}." if found else f"{outcome}."
+        return f"{outcome}: {', '.join(counts)}." if counts else f"{outcome}."
 
     def raise_if_refused(self) -> None:
         """Raise an error if the function does not compile; for scripts and tests.
@@ -107,8 +107,8 @@ class CheckReport:
             raise CheckError(f"{self.headline} The first: {first.reason}", fix=first.fix)
 
     def __str__(self) -> str:
-        said = [self.compiler] if self.compiler else []
-        return plain("\n".join([self.headline, *map(_paragraph, _rows(self)), *said]))
+        notes = [self.compiler] if self.compiler else []
+        return plain("\n".join([self.headline, *map(_paragraph, _rows(self)), *notes]))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text("CheckReport(...)" if cycle else str(self))
@@ -118,9 +118,9 @@ class CheckReport:
             (_unbroken(place), _unbroken(kind), lines([cause, fix]))
             for place, kind, cause, fix in _rows(self)
         ]
-        found = table(rows, style=PLAIN) if rows else ""
-        said = f"<p>{escaped(self.compiler)}</p>" if self.compiler else ""
-        return f"<p><b>{escaped(self.headline)}</b></p>{found}{said}"
+        findings = table(rows, style=PLAIN) if rows else ""
+        note = f"<p>{escaped(self.compiler)}</p>" if self.compiler else ""
+        return f"<p><b>{escaped(self.headline)}</b></p>{findings}{note}"
 
 
 def check(
@@ -156,7 +156,7 @@ def examined(
     fn: Callable[..., Any], args: Sequence[Any], strategy: Any
 ) -> tuple[CheckReport, list[Examination]]:
     """Return the report of `check`, and the examinations that it is made of."""
-    choose, given = chooser(fn), args
+    choose, arguments = chooser(fn), args
     args = with_batches(args)
     largest: Sequence[Any] = at_largest(args)
     if strategy is None and (model := model_of(fn)) is not None:
@@ -170,19 +170,23 @@ def examined(
     if strategy is not None:
         refuse_other_strategies(strategy)
     try:
-        found = [examine(one) for one in traced_functions(fn, args, largest, strategy)]
+        examinations = [examine(traced) for traced in traced_functions(fn, args, largest, strategy)]
     except tf.errors.NotFoundError as error:
         # TensorFlow asks for some kernels while it traces.
         return CheckReport((no_embedding_tables(error, choose(())),)), []
-    more = _traces_of(fn, args) + _empty_shares(given, strategy)
-    return report(found, more, choose), found
+    more = _traces_of(fn, args) + _empty_shares(arguments, strategy)
+    return report(examinations, more, choose), examinations
 
 
 def _empty_shares(args: Sequence[Any], strategy: Any) -> list[Problem]:
     """Return a problem for each dataset whose batches leave replicas without examples."""
     replicas = getattr(strategy, "num_replicas_in_sync", 1)
-    found = [empty_share(one, replicas) for one in args if isinstance(one, tf.data.Dataset)]
-    parts = [text.partition(" Use ") for text in found if text]
+    texts = [
+        empty_share(argument, replicas)
+        for argument in args
+        if isinstance(argument, tf.data.Dataset)
+    ]
+    parts = [text.partition(" Use ") for text in texts if text]
     return [Problem("empty-share", cause, f"Use {fix}") for cause, _, fix in parts]
 
 
@@ -217,8 +221,8 @@ def report(
     warnings: dict[Problem, None] = dict.fromkeys(more)
     for examination in examinations:
         for problem in examination.problems:
-            kept = errors if problem.code in REFUSED else warnings
-            kept[problem.shown(choose)] = None
+            problems = errors if problem.code in REFUSED else warnings
+            problems[problem.shown(choose)] = None
         for problem in advice(examination):
             warnings[problem.shown(choose)] = None
     return CheckReport(tuple(errors), tuple(warnings))
@@ -245,19 +249,19 @@ def trace_for(fn: Callable[..., Any], args: Sequence[Any], strategy: Any) -> lis
 
     def as_replica() -> list[TracedFunction]:
         values = [_element(argument) for argument in args]
-        with observing(written=False) as found:
+        with observing(written=False) as functions:
             _traced(lambda *inputs: strategy.run(fn, args=inputs), values)
-        return found
+        return functions
 
     def as_caller() -> list[TracedFunction]:
         inputs = [_itself_or_dataset(argument) for argument in args]
         for _ in range(2):
-            with observing(written=False) as found:
+            with observing(written=False) as functions:
                 concrete = _traced(fn, inputs)
             # If a function that is called inside makes variables, only the next trace makes none.
-            if not any(traced.makes_variables for traced in found):
+            if not any(traced.makes_variables for traced in functions):
                 break
-        return found or ([] if strategy or takes_batch else [traced_function_of(concrete)])
+        return functions or ([] if strategy or takes_batch else [traced_function_of(concrete)])
 
     def as_function() -> list[TracedFunction]:
         return [traced_function_of(_traced(fn, [_element(argument) for argument in args]))]
@@ -273,8 +277,8 @@ def trace_for(fn: Callable[..., Any], args: Sequence[Any], strategy: Any) -> lis
     restore = remembered(fn, args)
     for way in ways:
         try:
-            if found := way():
-                return found
+            if functions := way():
+                return functions
         except Exception as error:
             failures.append(error)
             restore()  # a tf.function makes variables only in its first trace
@@ -301,7 +305,7 @@ def traced_functions(
     """
     traced = trace_for(fn, args, strategy)
     same = _types_of(map(_element, largest)) == _types_of(map(_element, args))
-    if same or not any(one.open_axes for one in traced):
+    if same or not any(function.open_axes for function in traced):
         return traced
     return with_fixed(traced, trace_for(fn, largest, strategy))
 
@@ -312,17 +316,22 @@ def with_fixed(
     """Return functions that know their counterparts traced with fixed sizes."""
     if len(fixed) != len(traced):
         return traced
-    return [dataclasses.replace(one, fixed=other) for one, other in zip(traced, fixed, strict=True)]
+    return [
+        dataclasses.replace(function, fixed=counterpart)
+        for function, counterpart in zip(traced, fixed, strict=True)
+    ]
 
 
 def at_largest(args: Sequence[Any]) -> list[Any]:
     """Return arguments in which each batch of a dataset has its largest sizes."""
-    return [one.fixed() if isinstance(one, DatasetBatch) else one for one in args]
+    return [
+        argument.fixed() if isinstance(argument, DatasetBatch) else argument for argument in args
+    ]
 
 
 def _types_of(args: Iterable[Any]) -> list[Any]:
     flat = tf.nest.flatten(list(args))
-    return [(one.shape, one.dtype) if isinstance(one, tf.TensorSpec) else None for one in flat]
+    return [(leaf.shape, leaf.dtype) if isinstance(leaf, tf.TensorSpec) else None for leaf in flat]
 
 
 def parts_of_batch(data: Any) -> tuple[Any, ...]:
@@ -355,26 +364,26 @@ def _traced(fn: Callable[..., Any], args: Sequence[Any]) -> Any:
 def _traces_of(fn: Any, args: Sequence[Any]) -> list[Problem]:
     """Return a problem for each sign that a function is traced more often than necessary."""
     numbers = [repr(value) for value in tf.nest.flatten(list(args)) if _is_number(value)]
-    made = getattr(fn, "experimental_get_tracing_count", int)()
-    found = []
+    traces = getattr(fn, "experimental_get_tracing_count", int)()
+    reasons = []
     if numbers:
         reason = (
             f"{len(numbers)} of the arguments are Python numbers ({', '.join(numbers[:4])}): the "
             "function is traced and compiled again for each new value."
         )
-        found.append(reason)
-    if made >= _MANY_TRACES:
-        found.append(f"The function has been traced {made} times.")
+        reasons.append(reason)
+    if traces >= _MANY_TRACES:
+        reasons.append(f"The function has been traced {traces} times.")
     fix = "Pass tensors (`tf.constant(0.1)`) of the same shapes, and make the function once."
-    return [Problem("retracing", reason, fix, entry="P6") for reason in found]
+    return [Problem("retracing", reason, fix, entry="P6") for reason in reasons]
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _rows(found: CheckReport) -> Iterator[tuple[str, str, str, str]]:
-    for kind, problems in (("error", found.errors), ("warning", found.warnings)):
+def _rows(check_report: CheckReport) -> Iterator[tuple[str, str, str, str]]:
+    for kind, problems in (("error", check_report.errors), ("warning", check_report.warnings)):
         for problem in problems[:_MAX_PROBLEMS]:
             place = "" if problem.line is None else f"line {problem.line}"
             cause = shortened(problem.cause, _MAX_CAUSE)

@@ -359,7 +359,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
                 updates.append(updates[copies.first(replica)])
                 continue
             own, named = (
-                distribute_utils.select_replica(replica, given) for given in (args, kwargs)
+                distribute_utils.select_replica(replica, arguments) for arguments in (args, kwargs)
             )
             with tf.device(copy.device), distribute_lib.UpdateContext(replica):
                 update = fn(copy, *own, **named)

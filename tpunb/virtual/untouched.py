@@ -77,8 +77,8 @@ def remembered(*roots: Any) -> Callable[[], None]:
     generator = np.random.get_state()
 
     def restore() -> None:
-        for one in state.restorers:
-            one()
+        for restorer in state.restorers:
+            restorer()
         np.random.set_state(generator)
 
     return restore
@@ -115,7 +115,7 @@ class _State:
 
     def _parts(self, value: Any, own: bool) -> Iterator[tuple[Any, bool]]:
         if isinstance(value, (tuple, frozenset)):
-            yield from ((one, own) for one in value)
+            yield from ((item, own) for item in value)
         elif isinstance(value, random.Random):
             self.restorers.append(functools.partial(value.setstate, value.getstate()))
         elif isinstance(value, types.MethodType):
@@ -125,15 +125,17 @@ class _State:
         elif isinstance(value, _CONTAINERS):
             yield from self._contents(value, own)
         if _is_looked_into(value):
-            held = getattr(value, "__dict__", {})
-            self._keep_mapping(held)
+            attributes = getattr(value, "__dict__", {})
+            self._keep_mapping(attributes)
             slots = [getattr(value, name, None) for name in getattr(value, "__slots__", ())]
-            yield from ((one, True) for one in (*held.values(), *slots))
-            methods = (one for kind in type(value).__mro__ for one in vars(kind).values())
-            yield from ((one, True) for one in methods if _is_of_functions(one))
+            yield from ((item, True) for item in (*attributes.values(), *slots))
+            methods = (
+                attribute for kind in type(value).__mro__ for attribute in vars(kind).values()
+            )
+            yield from ((method, True) for method in methods if _is_of_functions(method))
 
     def _contents(self, value: Any, own: bool) -> Iterator[tuple[Any, bool]]:
-        kind = next(one for one in _CONTAINERS if isinstance(value, one))
+        kind = next(container for container in _CONTAINERS if isinstance(value, container))
         before = kind(value)
 
         def restore() -> None:
@@ -150,7 +152,9 @@ class _State:
             )
 
         self.restorers.append(restore)
-        yield from ((one, own) for one in (before.values() if isinstance(before, dict) else before))
+        yield from (
+            (item, own) for item in (before.values() if isinstance(before, dict) else before)
+        )
 
     def _keep_mapping(self, mapping: dict[str, Any]) -> None:
         before = dict(mapping)
@@ -174,7 +178,9 @@ class _State:
         codes = [function.__code__]
         while codes:
             code = codes.pop()
-            codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+            codes += [
+                constant for constant in code.co_consts if isinstance(constant, types.CodeType)
+            ]
             for name in code.co_names:
                 if name in (names := function.__globals__):
                     yield names[name], False
@@ -182,8 +188,8 @@ class _State:
                         functools.partial(names.get, name),
                         functools.partial(names.__setitem__, name),
                     )
-        yield from ((one, False) for one in function.__defaults__ or ())
-        yield from ((one, False) for one in vars(function).values())
+        yield from ((default, False) for default in function.__defaults__ or ())
+        yield from ((attribute, False) for attribute in vars(function).values())
 
     def _keep_binding(self, read: Callable[[], Any], write: Callable[[Any], None]) -> None:
         before = read()
@@ -202,11 +208,11 @@ def _is_state(value: Any) -> bool:
     )
 
 
-def _are_same(one: Any, other: Any) -> bool:
-    pairs = zip(one.items(), other.items(), strict=True) if isinstance(one, dict) else None
+def _are_same(now: Any, before: Any) -> bool:
+    pairs = zip(now.items(), before.items(), strict=True) if isinstance(now, dict) else None
     if pairs is not None:
         return all(a is c and b is d for (a, b), (c, d) in pairs)
-    return all(a is b for a, b in zip(one, other, strict=True))
+    return all(a is b for a, b in zip(now, before, strict=True))
 
 
 def _is_looked_into(value: Any) -> bool:

@@ -21,7 +21,7 @@ from tpunb.errors import TpuWarning
 from tpunb.virtual.graph.traced_function import traced_function_of
 from tpunb.virtual.rule_check import check
 from tpunb.virtual.strict import examination, lowering, xla
-from tpunb.virtual.strict.known_ops import compiles_for_certain
+from tpunb.virtual.strict.accepted_ops import compiles_for_certain
 from tpunb.virtual.strict.traced_anew import traced_anew
 from tpunb.virtual.strict.xla import Answer, Request
 

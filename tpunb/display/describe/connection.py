@@ -75,12 +75,12 @@ def memory_per_core(strategy: Any, description: TopologyDescription) -> tuple[in
             copies = getattr(component, "variables", None)
             for part in copies if isinstance(copies, list | tuple) else (component,):
                 parts[id(part)] = part
-    held = [0] * description.num_cores
+    used = [0] * description.num_cores
     for part in parts.values():
         core = core_of.get(device_of(getattr(part, "device", "")))
         if core is not None and part.shape.rank is not None:
-            held[core] += int((part.shape.num_elements() or 0) * part.dtype.size)
-    return tuple(held)
+            used[core] += int((part.shape.num_elements() or 0) * part.dtype.size)
+    return tuple(used)
 
 
 def cores_by_device(strategy: Any, description: TopologyDescription) -> dict[Device | None, int]:
@@ -96,10 +96,10 @@ def cores_by_device(strategy: Any, description: TopologyDescription) -> dict[Dev
 
 def device_of(name: str) -> Device | None:
     """Return task, kind and number of a device; names may lack their beginning."""
-    found = _DEVICE.search(name or "")
-    if found is None:
+    match = _DEVICE.search(name or "")
+    if match is None:
         return None
-    return int(found["task"] or 0), found["kind"].upper(), int(found["number"])
+    return int(match["task"] or 0), match["kind"].upper(), int(match["number"])
 
 
 def _variables(strategy: Any) -> Iterator[Any]:

@@ -118,13 +118,13 @@ def notes_of(histories: Sequence[History]) -> tuple[str, ...]:
 
 
 def chosen_series(
-    histories: Sequence[History], kept: frozenset[str] | None
+    histories: Sequence[History], names: frozenset[str] | None
 ) -> tuple[list[tuple[int, str]], int]:
     """Choose the lines to show: the first panels of the first runs.
 
     Args:
         histories: The histories.
-        kept: Names of metrics, or of panels, to keep; None for all.
+        names: Names of metrics, or of panels, to keep; None for all.
 
     Returns:
         The number of the run and the metric of each line, run by run, and the number of
@@ -133,7 +133,7 @@ def chosen_series(
     panels: dict[str, list[tuple[int, str]]] = {}
     for number, history in enumerate(histories[:MAX_RUNS]):
         for metric in history.metrics:
-            if is_wanted(metric, kept):
+            if is_shown(metric, names):
                 panels.setdefault(panel_of(metric)[0], []).append((number, metric))
     chosen: list[tuple[int, str]] = []
     for lines in list(panels.values())[:MAX_PANELS]:
@@ -149,15 +149,15 @@ def run_names(histories: Sequence[History]) -> list[str]:
         return [histories[0].name]
     names: list[str] = []
     for number, history in enumerate(histories, start=1):
-        name = wanted = history.name or f"run {number}"
+        name = title = history.name or f"run {number}"
         copies = 1
         while name in names:
             copies += 1
-            name = f"{wanted} ({copies})"
+            name = f"{title} ({copies})"
         names.append(name)
     return names
 
 
-def is_wanted(metric: str, kept: frozenset[str] | None) -> bool:
+def is_shown(metric: str, names: frozenset[str] | None) -> bool:
     """Return whether a metric is shown, because the metric or its panel is named."""
-    return kept is None or metric in kept or panel_of(metric)[0] in kept
+    return names is None or metric in names or panel_of(metric)[0] in names

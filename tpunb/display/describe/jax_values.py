@@ -70,5 +70,7 @@ def items_of(value: Any) -> list[tuple[str, Any]] | None:
     jax = _jax()
     if jax is None or value is None or jax.tree_util.all_leaves([value]):
         return None
-    children, _ = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda one: one is not value)
+    children, _ = jax.tree_util.tree_flatten_with_path(
+        value, is_leaf=lambda node: node is not value
+    )
     return [(jax.tree_util.keystr(path), child) for path, child in children] or None

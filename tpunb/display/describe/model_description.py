@@ -114,27 +114,31 @@ class _Reader:
         if id(layer) in self._layers:
             return LayerNode(name, kind, shared=True)
         self._layers.add(id(layer))
-        found = guarded(lambda: list(layer.layers), None)
-        if found is None:
+        layers = guarded(lambda: list(layer.layers), None)
+        if layers is None:
             # This is the only way that Keras 3 and tf_keras have in common.
-            found = guarded(lambda: layers_of(layer, recursive=False), [])
-        inner = [one for one in found if is_model(one) and type(one).__name__ != "InputLayer"]
-        theirs = {id(weight) for one in inner for weight in _weights(one)}
-        known = self._variables | theirs
+            layers = guarded(lambda: layers_of(layer, recursive=False), [])
+        submodels = [
+            sublayer
+            for sublayer in layers
+            if is_model(sublayer) and type(sublayer).__name__ != "InputLayer"
+        ]
+        inner_weights = {id(weight) for submodel in submodels for weight in _weights(submodel)}
+        known = self._variables | inner_weights
         new = [weight for weight in _weights(layer) if id(weight) not in known]
         self._variables.update(map(id, new))
         nodes: list[LayerNode] = []
-        for one in inner if depth < _MAX_DEPTH else ():
+        for submodel in submodels if depth < _MAX_DEPTH else ():
             if len(self._layers) >= MAX_LAYERS:
                 break
-            nodes.append(self.node(one, depth + 1))
+            nodes.append(self.node(submodel, depth + 1))
         return LayerNode(
             name,
             kind,
             guarded(lambda: _output_shape(layer), ""),
             tuple(map(self._variable, new)),
             tuple(nodes),
-            omitted=len(inner) - len(nodes),
+            omitted=len(submodels) - len(nodes),
         )
 
     def _variable(self, weight: Any) -> ModelVariable:
@@ -194,5 +198,5 @@ def _weights(layer: Any) -> list[Any]:
 
 def _output_shape(layer: Any) -> str:
     output = layer.output
-    shapes = [one.shape for one in (output if isinstance(output, list | tuple) else [output])]
+    shapes = [tensor.shape for tensor in (output if isinstance(output, list | tuple) else [output])]
     return ", ".join(short_repr(list(shape)) for shape in shapes)

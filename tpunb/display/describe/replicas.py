@@ -54,8 +54,8 @@ class Leaf:
 
 def leaves_of(value: Any) -> tuple[list[Leaf], int]:
     """Return the leaves that are described, and the least number of further leaves."""
-    found: list[tuple[str, Any]] = []
-    more = _flatten("", value, found, depth=0)
+    items: list[tuple[str, Any]] = []
+    more = _flatten("", value, items, depth=0)
     leaves: list[Leaf] = []
 
     def capacity(replicas: int) -> int:
@@ -64,7 +64,7 @@ def leaves_of(value: Any) -> tuple[list[Leaf], int]:
         room = min(MAX_SECTIONS - len(leaves), (MAX_VALUES - values) // max(1, replicas))
         return max(room, 0 if leaves else 1)
 
-    for path, item in found:
+    for path, item in items:
         if not capacity(1):
             more += 1
             continue
@@ -249,10 +249,10 @@ def describe_chosen_replicas(value: Any, targets: Sequence[slice]) -> ReplicaVal
     """
     leaves, omitted = leaves_of(value)
     count = max((len(leaf.parts) for leaf in leaves if leaf.distributed), default=0)
-    found = [range(*target.indices(count)) for target in targets]
-    if count and not all(found):
+    replicas = [range(*target.indices(count)) for target in targets]
+    if count and not all(replicas):
         raise IndexError(f"There are replicas 0 to {count - 1}.")
-    chosen = tuple(dict.fromkeys(replica for some in found for replica in some))
+    chosen = tuple(dict.fromkeys(replica for ids in replicas for replica in ids))
     for number, leaf in enumerate(leaves):
         if leaf.distributed:
             parts = tuple(leaf.parts[replica] for replica in chosen)

@@ -102,8 +102,8 @@ class Tally:
         kind, width = piece.dtype.kind, piece.dtype.itemsize
         wide = np.float64 if width == 8 or (kind in "iu" and width == 4) else np.float32
         with np.errstate(over="ignore", invalid="ignore"):
-            apart = np.subtract(piece, mean, dtype=wide)
-            self.squares.append(float(np.dot(apart, apart)))
+            distances = np.subtract(piece, mean, dtype=wide)
+            self.squares.append(float(np.dot(distances, distances)))
 
     @property
     def statistics(self) -> Statistics:
@@ -132,11 +132,11 @@ def combined_deviation(
         return None
     mean = math.fsum(each * (size / count) for each, size in means)
     try:
-        apart = math.fsum(size * (each - mean) ** 2 for each, size in means)
-        found = math.sqrt((math.fsum(squares) + apart) / count)
+        between = math.fsum(size * (each - mean) ** 2 for each, size in means)
+        deviation = math.sqrt((math.fsum(squares) + between) / count)
     except (OverflowError, ValueError):
         return None
-    return found if math.isfinite(found) else None
+    return deviation if math.isfinite(deviation) else None
 
 
 def statistics_of(array: Array) -> Statistics:

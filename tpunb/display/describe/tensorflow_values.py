@@ -151,12 +151,12 @@ def strided(tensor: Any, lengths: Sequence[int], steps: Sequence[int]) -> Array:
     """
     if (view := host_view(tensor)) is not None:
         return np.array(sample_of(view, lengths, steps))
-    wanted = math.prod(lengths)
+    count = math.prod(lengths)
     tf = _tensorflow()
     with tf.device(tensor.device):
         flat = tf.reshape(tensor, [-1])
-        if wanted < math.prod(tensor.shape):
-            flat = flat[:wanted]
+        if count < math.prod(tensor.shape):
+            flat = flat[:count]
         sample = tf.reshape(flat, lengths)[tuple(slice(None, None, step) for step in steps)]
     return as_array(sample)
 
@@ -206,16 +206,16 @@ def device_summary(tensor: Any) -> tuple[Statistics, tuple[int, ...]]:
         begins = range(0, int(flat.shape[0]), _CHUNK)
         parts = [_chunk_facts(tf, flat[begin : begin + _CHUNK]) for begin in begins]
     finite = sum(part["finite"] for part in parts)
-    held = [part for part in parts if part["finite"]]
+    nonempty = [part for part in parts if part["finite"]]
     statistics = Statistics(
-        minimum=min((part["min"] for part in held), default=None),
-        mean=sum(part["sum"] for part in held) / finite if finite else None,
-        maximum=max((part["max"] for part in held), default=None),
+        minimum=min((part["min"] for part in nonempty), default=None),
+        mean=sum(part["sum"] for part in nonempty) / finite if finite else None,
+        maximum=max((part["max"] for part in nonempty), default=None),
         nans=sum(part["nans"] for part in parts),
         infs=sum(part["infs"] for part in parts),
         deviation=combined_deviation(
-            [(part["sum"] / part["finite"], part["finite"]) for part in held],
-            [part["squares"] for part in held],
+            [(part["sum"] / part["finite"], part["finite"]) for part in nonempty],
+            [part["squares"] for part in nonempty],
         ),
     )
     return statistics, tuple(number for part in parts for number in part["check"])

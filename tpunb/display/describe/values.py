@@ -204,8 +204,8 @@ def replica_value(value: Any, *, preview: PreviewMaker | None) -> ReplicaValue:
         value: The leaf.
         preview: Makes the leaf's preview; None for no preview.
     """
-    found = guarded(lambda: _described(value, preview=preview), None)
-    return found or guarded(lambda: _unreadable(value), None) or _object(value)
+    description = guarded(lambda: _described(value, preview=preview), None)
+    return description or guarded(lambda: _unreadable(value), None) or _object(value)
 
 
 def _unreadable(value: Any) -> ReplicaValue | None:

@@ -233,10 +233,10 @@ def _difference(first: Array, second: Array) -> Array:
         # Wrapping around keeps the result exact for all integers whose difference fits an int64.
         return first.astype(np.int64) - second.astype(np.int64)
     with np.errstate(invalid="ignore", over="ignore"):
-        found = first - second
-    if not np.isfinite(found).all():
-        found[(first == second) | (np.isnan(first) & np.isnan(second))] = 0
-    return found
+        difference = first - second
+    if not np.isfinite(difference).all():
+        difference[(first == second) | (np.isnan(first) & np.isnan(second))] = 0
+    return difference
 
 
 def _sum(*parts: Array) -> Array:

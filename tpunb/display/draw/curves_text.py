@@ -33,7 +33,7 @@ def shown_of(description: HistoryDescription) -> list[str]:
         (len(description.runs), description.num_runs, "runs"),
         (len(description.panels), description.num_panels, "metrics"),
     )
-    return [f"{shown} of {grouped(every)} {what}" for shown, every, what in pairs if shown < every]
+    return [f"{shown} of {grouped(every)} {noun}" for shown, every, noun in pairs if shown < every]
 
 
 def _shown(name: str) -> str:

@@ -25,13 +25,13 @@ def doctor_html(
         step: A title, and the next step.
         ok: Whether no problems were found.
     """
-    rows = [row for title, found in sections for row in (title, *_merged(found))]
-    title, what = map(escaped, step)
+    rows = [row for title, section in sections for row in (title, *_merged(section))]
+    title, advice = map(escaped, step)
     return (
         f"<div>{block(badge(headline, GREEN if ok else ORANGE))}"
         f"{table(rows, named=True, style=REPORT)}"
         f'<div style="margin:4px 0 10px;font-size:13px">{title}: '
-        f'<code style="{_CODE}">{what}</code></div></div>'
+        f'<code style="{_CODE}">{advice}</code></div></div>'
     )
 
 

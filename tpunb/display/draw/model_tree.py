@@ -54,12 +54,18 @@ def _section(layer: LayerNode, *, is_open: bool, inner_open: bool) -> Markup:
     parts = []
     if layer.variables:
         rows = [_cells(variable) for variable in layer.variables]
-        kept = [at for at in range(len(_HEAD)) if any(row[at] for row in rows)]
+        columns = [column for column in range(len(_HEAD)) if any(row[column] for row in rows)]
         body = [
-            [badge(row[at], ORANGE) if "≠" in row[at] else row[at] for at in kept] for row in rows
+            [
+                badge(row[column], ORANGE) if "≠" in row[column] else row[column]
+                for column in columns
+            ]
+            for row in rows
         ]
         parts.append(
-            scrolled(table(body, head=[_HEAD[at] for at in kept], named=True, style=_WHOLE))
+            scrolled(
+                table(body, head=[_HEAD[column] for column in columns], named=True, style=_WHOLE)
+            )
         )
     parts += [
         _section(inner, is_open=inner_open or _differs(inner), inner_open=inner_open)
@@ -117,8 +123,8 @@ def _cells(variable: ModelVariable) -> tuple[str, ...]:
 def devices_phrase(devices: Sequence[str]) -> str:
     """Return cores or devices in a few words: `"cores 0 to 7"` for consecutive numbers."""
     unique = list(dict.fromkeys(devices))
-    found = [_NUMBERED.fullmatch(device) for device in unique]
-    named = [(match["name"], int(match["number"])) for match in found if match]
+    matches = [_NUMBERED.fullmatch(device) for device in unique]
+    named = [(match["name"], int(match["number"])) for match in matches if match]
     if len(named) == len(unique) > 2:
         name, begin = named[0]
         if named == [(name, begin + place) for place in range(len(named))]:

@@ -101,11 +101,11 @@ def tables(program: Program) -> dict[str, Table]:
     peak = max(memory.peak, 1)
 
     def shares(rows: Sequence[Share]) -> Table:
-        found = [_row(row, peak, shortened(row.name, _MAX_NAME)) for row in rows[:MAX_ROWS]]
-        return Table(found, len(rows) - len(found))
+        table_rows = [_row(row, peak, shortened(row.name, _MAX_NAME)) for row in rows[:MAX_ROWS]]
+        return Table(table_rows, len(rows) - len(table_rows))
 
     def tensors(rows: Sequence[Buffer], size: Callable[[Buffer], str]) -> Table:
-        found = [
+        table_rows = [
             Row(
                 row.text,
                 line=None if row.line is None else row.line.line,
@@ -115,10 +115,10 @@ def tables(program: Program) -> dict[str, Table]:
             )
             for row in rows[:MAX_ROWS]
         ]
-        return Table(found, len(rows) - len(found))
+        return Table(table_rows, len(rows) - len(table_rows))
 
-    wasteful = [one for one in memory.padding if one.wasted > peak * _WASTE]
-    found = {
+    wasteful = [buffer for buffer in memory.padding if buffer.wasted > peak * _WASTE]
+    by_name = {
         "lines": _lines(program, time, memory, peak),
         "layers": shares(_joined(time.by_layer, memory.by_layer)),
         "operations": shares(time.by_operation),
@@ -133,8 +133,8 @@ def tables(program: Program) -> dict[str, Table]:
         rest = 1 - sum(row.fraction or 0.0 for row in rows)
         if rows and rest >= 0.01:
             text = f"The other {percent(rest)} of the time is in {of} what the compiler adds."
-            found[name] = replace(found[name], rest=text)
-    return found
+            by_name[name] = replace(by_name[name], rest=text)
+    return by_name
 
 
 def _row(row: Share, peak: int, name: str) -> Row:
@@ -175,23 +175,23 @@ def _lines(program: Program, time: StepTime, memory: ProgramMemory, peak: int) -
 
     if not any(map(weight, places)):
         return Table([])
-    kept = []
+    lines = []
     for place in _heaviest(places, weight, MAX_LINES):
         share = shares.get(place, nothing)
         text = shortened(texts.get(place, share.name), _MAX_CODE)
         row = _row(share, peak, text)
         title, problem = file_title(place.file), problems.get(place, "")
-        kept.append(replace(row, line=place.line, file=title, problem=problem))
-    return Table(kept, len(places) - len(kept))
+        lines.append(replace(row, line=place.line, file=title, problem=problem))
+    return Table(lines, len(places) - len(lines))
 
 
-def _joined(timed: Iterable[Share], held: Iterable[Share]) -> list[Share]:
+def _joined(timed: Iterable[Share], in_memory: Iterable[Share]) -> list[Share]:
     """Return lines or layers with their time and memory; a list may have only one of these."""
-    memory = {share.line or share.name: share for share in held}
+    memory = {share.line or share.name: share for share in in_memory}
     rows = []
     for share in timed:
-        found = memory.pop(share.line or share.name, None)
-        rows.append(share if found is None else replace(share, memory=found.memory))
+        twin = memory.pop(share.line or share.name, None)
+        rows.append(share if twin is None else replace(share, memory=twin.memory))
     return rows + list(memory.values())
 
 
@@ -309,20 +309,20 @@ def time_phrases(program: Program) -> Iterator[str]:
 
 def facts(program: Program) -> list[str]:
     """Return the time and the largest batch, if they were requested."""
-    found = list(time_phrases(program))
+    phrases = list(time_phrases(program))
     if program.largest_batch is not None:
-        found.append(f"largest global batch that fits: {grouped(program.largest_batch)}")
-    return found
+        phrases.append(f"largest global batch that fits: {grouped(program.largest_batch)}")
+    return phrases
 
 
 def notes(program: Program) -> list[str]:
     """Return notes for the reader, and what the figures leave out."""
-    found = list(program.notes)
+    texts = list(program.notes)
     if program.time is not None and program.time.not_counted:
-        found.append(f"Not counted: {' '.join(program.time.not_counted)}")
+        texts.append(f"Not counted: {' '.join(program.time.not_counted)}")
     if program.provenance is not None and program.provenance.mark:
-        found.append(str(program.provenance))
-    return [shortened(note, _MAX_NOTE) for note in dict.fromkeys(found)]
+        texts.append(str(program.provenance))
+    return [shortened(note, _MAX_NOTE) for note in dict.fromkeys(texts)]
 
 
 def type_rows(programs: Iterable[Program]) -> tuple[list[str], list[list[str]]]:
@@ -348,13 +348,17 @@ def type_rows(programs: Iterable[Program]) -> tuple[list[str], list[list[str]]]:
                 "examples/s a core": "" if per_core is None else rate(per_core),
             }
         )
-    kept = [name for first in rows[:1] for name in first if any(row[name] for row in rows)]
-    return kept, [[row[name] for name in kept] for row in rows]
+    head = [name for first in rows[:1] for name in first if any(row[name] for row in rows)]
+    return head, [[row[name] for name in head] for row in rows]
 
 
 def types_note(programs: Iterable[Program]) -> str:
     """Return a note on the times in that table, or an empty string."""
-    small = [one.label for one in programs if one.time is not None and one.time.host_decides]
+    small = [
+        program.label
+        for program in programs
+        if program.time is not None and program.time.host_decides
+    ]
     if not small:
         return ""
     return f"Too small to compare types by time ({', '.join(small)}): the host decides."

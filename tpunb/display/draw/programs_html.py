@@ -84,7 +84,9 @@ def programs_html(programs: Sequence[Program]) -> str:
         return f"<div>{block(shown.title(programs[0]), bold=True)}{_program(programs[0])}</div>"
     parts: list[str] = [types_table(programs)]
     parts += map(_small, filter(None, [shown.types_note(programs)]))
-    parts += [folded(shown.title(one), _program(one)) for one in programs[:MAX_PROGRAMS]]
+    parts += [
+        folded(shown.title(program), _program(program)) for program in programs[:MAX_PROGRAMS]
+    ]
     if (rest := len(programs) - MAX_PROGRAMS) > 0:
         parts.append(block(and_more(rest)))
     return f"<div>{''.join(parts)}</div>"
@@ -97,8 +99,13 @@ def _program(program: Program) -> str:
     parts = [block(badge(shown.headline(program), _BADGES[shown.verdict(program)]))]
     if program.errors:
         rows = [
-            ("" if one.line is None else f"line {one.line}", one.code, one.cause, one.fix)
-            for one in program.errors[: shown.MAX_PROBLEMS]
+            (
+                "" if problem.line is None else f"line {problem.line}",
+                problem.code,
+                problem.cause,
+                problem.fix,
+            )
+            for problem in program.errors[: shown.MAX_PROBLEMS]
         ]
         head = ("line", "error", "reason", "try")
         parts.append(scrolled(table(rows, head=head, style=REPORT)))
@@ -112,7 +119,7 @@ def _program(program: Program) -> str:
         parts.append(_small(" · ".join(shares)))
     if tables["lines"].rows:
         lines = tables["lines"]
-        draw = functools.partial(_code, timed=time is not None, held=memory is not None)
+        draw = functools.partial(_code, timed=time is not None, with_memory=memory is not None)
         parts.append(_opening(lines, _heaviest_lines(lines), "lines", draw))
     for name, title, is_open in (
         ("layers", "Layers", True),
@@ -179,7 +186,7 @@ def _heaviest_lines(lines: shown.Table) -> shown.Table:
 
 
 def _opening(
-    every: shown.Table, heaviest: shown.Table, what: str, draw: Callable[[shown.Table], str]
+    every: shown.Table, heaviest: shown.Table, noun: str, draw: Callable[[shown.Table], str]
 ) -> Markup:
     """Return the heaviest rows, and all of them in a section that opens."""
     count = len(every.rows)
@@ -188,11 +195,11 @@ def _opening(
     of = f"{count} of {grouped(count + every.omitted)}" if every.omitted else f"All {count}"
     more = f"{draw(every)}{_below(replace(every, rest=''))}"
     return Markup(
-        f"{draw(heaviest)}{_below(replace(heaviest, omitted=0))}{folded(f'{of} {what}', more)}"
+        f"{draw(heaviest)}{_below(replace(heaviest, omitted=0))}{folded(f'{of} {noun}', more)}"
     )
 
 
-def _code(lines: shown.Table, *, timed: bool, held: bool) -> Markup:
+def _code(lines: shown.Table, *, timed: bool, with_memory: bool) -> Markup:
     rows: list[Sequence[str] | str] = []
     file = ""
     for row in lines.rows:
@@ -207,11 +214,11 @@ def _code(lines: shown.Table, *, timed: bool, held: bool) -> Markup:
             [
                 Markup(f'<span data-code="{number}">{number}{mark}</span>'),
                 *([_bar(row.fraction, row.share, _BAR)] if timed else []),
-                *([_bar(row.part, row.size, _MEMORY)] if held else []),
+                *([_bar(row.part, row.size, _MEMORY)] if with_memory else []),
                 Markup(f'<div style="{style}">{escaped(row.name)}</div>'),
             ]
         )
-    head = ["line", *(["time"] if timed else []), *(["memory"] if held else []), "code"]
+    head = ["line", *(["time"] if timed else []), *(["memory"] if with_memory else []), "code"]
     return scrolled(table(rows, head=head, named=True, style=_CODE))
 
 
@@ -243,10 +250,10 @@ def _rows(rows: shown.Table, name: str) -> Markup:
         "line": lambda row: _line(row.line),
     }
     cells = {head: list(map(cell, rows.rows)) for head, cell in columns.items()}
-    kept = {head: column for head, column in cells.items() if any(column)}
-    body = list(zip(*kept.values(), strict=True))
+    filled = {head: column for head, column in cells.items() if any(column)}
+    body = list(zip(*filled.values(), strict=True))
     named = not tensors
-    return scrolled(table(body, head=list(kept), named=named, style=_CODE))
+    return scrolled(table(body, head=list(filled), named=named, style=_CODE))
 
 
 def _line(number: int | None) -> Markup:

@@ -53,13 +53,13 @@ def _program(program: Program) -> str:
         lines.append(f"largest global batch that fits  {grouped(program.largest_batch)}")
     named = "layers" if tables["layers"].rows or time is None else "operations"
     for section in (
-        _code(tables["lines"], timed=time is not None, held=memory is not None),
+        _code(tables["lines"], timed=time is not None, with_memory=memory is not None),
         [*_shares(tables[named], named), *_shares(tables["collectives"], "collectives")],
         _tensors(tables["largest"], "largest tensors at the peak"),
         _tensors(tables["padding"], "padding"),
     ):
-        found = list(section)
-        lines += ["", *found] if found else []
+        section_lines = list(section)
+        lines += ["", *section_lines] if section_lines else []
     for note in shown.notes(program):
         lines += _wrapped(note)
     return plain("\n".join(line.rstrip() for line in lines))
@@ -99,10 +99,10 @@ def _memory_bar(memory: ProgramMemory) -> str:
     return "".join("!" if place >= limit else cell for place, cell in enumerate(cells))
 
 
-def _code(every: shown.Table, *, timed: bool, held: bool) -> Iterator[str]:
+def _code(every: shown.Table, *, timed: bool, with_memory: bool) -> Iterator[str]:
     if not every.rows:
         return
-    head = [*([f"{'time':<16}"] if timed else []), *(["memory"] if held else [])]
+    head = [*([f"{'time':<16}"] if timed else []), *(["memory"] if with_memory else [])]
     yield f"  line  {' '.join(head)}"
     lines = every.heaviest(MAX_LINES)
     file = ""
@@ -113,7 +113,7 @@ def _code(every: shown.Table, *, timed: bool, held: bool) -> Iterator[str]:
         mark = "✗" if row.problem else " "
         number = "" if row.line is None else row.line
         time = f"{_bar(row.fraction)} {row.share:>5} " if timed else ""
-        memory = f"{_bar(row.part)} {row.size:>9}" if held else ""
+        memory = f"{_bar(row.part)} {row.size:>9}" if with_memory else ""
         yield shortened(f"{mark} {number:>4}  {time}{memory}  {row.name.rstrip()}", WIDTH)
     yield from _below(lines)
 
@@ -147,8 +147,8 @@ def _tensors(every: shown.Table, heading: str) -> Iterator[str]:
     first = every.first(MAX_ROWS)
     for row in first.rows:
         place = "" if row.line is None else f" · line {row.line}"
-        what = [row.name, row.size] if heading == "padding" else [f"{row.size:>9}", row.name]
-        yield shortened(f"  {'  '.join(what)}  {row.source}{place}", WIDTH)
+        cells = [row.name, row.size] if heading == "padding" else [f"{row.size:>9}", row.name]
+        yield shortened(f"  {'  '.join(cells)}  {row.source}{place}", WIDTH)
     yield from _below(first)
 
 

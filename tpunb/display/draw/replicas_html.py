@@ -96,16 +96,18 @@ def _table(section: Section) -> str:
         reference = section.values[0] if section.differs[replica] else None
         cells = [f"replica {section.replica(replica)}"] if labelled else []
         cells += [_values(value, reference), shape_phrase(value.shape), value.dtype]
-        one = value.statistics
-        if one is None:
+        facts = value.statistics
+        if facts is None:
             numbers = [""] * 4
         elif value.dtype == "bool":
-            numbers = ["", "" if one.mean is None else number_text(one.mean), "", ""]
+            numbers = ["", "" if facts.mean is None else number_text(facts.mean), "", ""]
         else:
-            numbers = [number_text(n) for n in (one.minimum, one.mean, one.maximum, one.deviation)]
+            numbers = [
+                number_text(n) for n in (facts.minimum, facts.mean, facts.maximum, facts.deviation)
+            ]
         cells += numbers if statistics else []
         if flagged:
-            text = escaped(nonfinite_phrase(one))
+            text = escaped(nonfinite_phrase(facts))
             cells.append(Markup(f'<span style="{_NONFINITE}">{text}</span>' if text else ""))
         rows.append(cells)
     more = len(section.values) - len(shown)

@@ -359,7 +359,7 @@ function tableText(lines, [low, high], runs) {
       }
     }
   }
-  const steps = [...rows.keys()].sort((one, other) => one - other);
+  const steps = [...rows.keys()].sort((a, b) => a - b);
   const text = steps.map((step) => [step, ...names.map((_, place) => rows.get(step)[place] ?? "")].join(","));
   return `${["step", ...names].map(quoted).join(",")}\n${text.join("\n")}\n`;
 }

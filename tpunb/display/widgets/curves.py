@@ -180,22 +180,22 @@ class _StepRate:
         self.per_second: float | None = None
         self.seconds: float | None = None
         self._first: float | None = None
-        self._seen: deque[tuple[float, int]] = deque()
+        self._samples: deque[tuple[float, int]] = deque()
 
     def sample(self, step: int | None) -> None:
         """Record the number of the last step."""
         if step is None:
             return
-        now, seen = time.monotonic(), self._seen
-        if not seen or seen[-1][1] != step:
+        now, samples = time.monotonic(), self._samples
+        if not samples or samples[-1][1] != step:
             if self._first is None:
                 self._first = now
             else:
                 self.seconds = now - self._first
-            seen.append((now, step))
-        while len(seen) > 2 and now - seen[1][0] > _RATE_SECONDS:
-            seen.popleft()
-        (began, first), (ended, last) = seen[0], seen[-1]
+            samples.append((now, step))
+        while len(samples) > 2 and now - samples[1][0] > _RATE_SECONDS:
+            samples.popleft()
+        (began, first), (ended, last) = samples[0], samples[-1]
         self.per_second = (
             (last - first) / (ended - began) if ended > began and last > first else None
         )
@@ -474,10 +474,10 @@ def _histories(history: History | Sequence[History] | None) -> tuple[History, ..
     several = (History(),) if history is None else history
     if isinstance(several, History):
         return (several,)
-    found = tuple(several)
-    for each in found:
-        if not isinstance(each, History):
-            raise TypeError(f"curves show a History or several, not {type(each).__name__}")
-    if not found:
+    histories = tuple(several)
+    for item in histories:
+        if not isinstance(item, History):
+            raise TypeError(f"curves show a History or several, not {type(item).__name__}")
+    if not histories:
         raise ValueError("curves need a history at least: CurvesWidget() makes one")
-    return found
+    return histories

@@ -125,9 +125,9 @@ function paintBad(context, u, series, state, { x, ratio, labels }) {
   const left = at + (at + 40 * ratio > u.bbox.left + u.bbox.width ? -32 : 5) * ratio;
   context.textAlign = "left";
   context.textBaseline = "top";
-  const taken = labels.filter((other) => Math.abs(other.left - left) < 34 * ratio).map(({ row }) => row);
+  const usedRows = labels.filter((label) => Math.abs(label.left - left) < 34 * ratio).map(({ row }) => row);
   let row = 0;
-  while (taken.includes(row)) row += 1;
+  while (usedRows.includes(row)) row += 1;
   labels.push({ left, row });
   context.fillText(text, left, top + (2 + 14 * row) * ratio);
 }

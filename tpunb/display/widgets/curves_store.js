@@ -148,18 +148,18 @@ class CurveSeries {
   /** Return the row of the best value; -1 without any. */
   best() {
     return this.once("best", () => {
-      let found = -1;
-      if (!this.goal) return found;
+      let bestRow = -1;
+      if (!this.goal) return bestRow;
       const sign = this.goal === "min" ? 1 : -1;
       let least = Infinity;
       for (let row = 0; row < this.length; row += 1) {
         const value = sign * this.values[row];
         if (value < least && value > -Infinity) {
           least = value;
-          found = row;
+          bestRow = row;
         }
       }
-      return found;
+      return bestRow;
     });
   }
 
@@ -278,7 +278,7 @@ export function seenLine(series, column, range, pixels, log) {
       else if (value > column[most]) most = row;
     }
     const kept = [first, least, most, bad, row - 1].filter((each) => each >= 0);
-    kept.sort((one, other) => one - other).forEach(put);
+    kept.sort((a, b) => a - b).forEach(put);
   }
   return { x, y };
 }

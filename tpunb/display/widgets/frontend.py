@@ -73,17 +73,17 @@ def can_pass() -> bool:
 _ENDED = "the kernel ended while this ran"
 
 
-def passing(kept: str, *, alive: bool = False) -> dict[str, Any]:
+def passing(saved: str, *, alive: bool = False) -> dict[str, Any]:
     """Return the metadata of an output that the notebook's file does not get: see saving.js.
 
     Args:
-        kept: The plain text that the file gets instead; empty for no output at all.
+        saved: The plain text that the file gets instead; empty for no output at all.
         alive: Whether the output is about work that goes on. If the kernel ends, the page
             replaces the output by a line that says so.
     """
-    metadata: dict[str, Any] = {"file": {"text/plain": kept} if kept else None}
+    metadata: dict[str, Any] = {"file": {"text/plain": saved} if saved else None}
     if alive:
-        metadata["ended"] = f"{kept} · {_ENDED}" if kept else _ENDED.capitalize()
+        metadata["ended"] = f"{saved} · {_ENDED}" if saved else _ENDED.capitalize()
     return {"tpunb": metadata}
 
 
@@ -95,10 +95,10 @@ def cell_id() -> str | None:
     """Return the id of the running cell; None if the front end gives no id."""
     shell = _shell()
     try:
-        found = shell.get_parent()["metadata"]["cellId"]
+        cell = shell.get_parent()["metadata"]["cellId"]
     except (AttributeError, KeyError, TypeError):
         return None
-    return str(found)
+    return str(cell)
 
 
 def execution() -> int | None:

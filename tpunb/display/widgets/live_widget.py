@@ -191,8 +191,8 @@ class AutoDisplays:
             # The widget's display is gone; ipywidgets would keep the widget, and the value, for
             # ever.
             former.close()
-        self._widgets[slot] = made = make()
-        return made
+        self._widgets[slot] = widget = make()
+        return widget
 
     def close(self) -> None:
         """Drop the widgets and their values; their displays stay as they are."""

@@ -36,8 +36,8 @@ def _collect(file: str, parts: list[str], seen: set[str]) -> None:
     """Append a module's imports, then the module itself, each once."""
     seen.add(file)
     source = _read(file)
-    for found in _IMPORT.finditer(source):
-        imported = (Path(file).parent / found["file"]).as_posix()
+    for match in _IMPORT.finditer(source):
+        imported = (Path(file).parent / match["file"]).as_posix()
         if imported not in seen:
             _collect(imported, parts, seen)
     body = _IMPORT.sub("", source)

@@ -22,7 +22,7 @@ function makeSortable(table) {
       if (sorted) head.setAttribute("aria-sort", "descending");
       // A title across all columns, such as a file's name, belongs to the order of the code.
       const shown = sorted ? rows.filter((row) => row.cells.length === heads.length)
-        .sort((one, other) => valueOf(other, column) - valueOf(one, column)) : rows;
+        .sort((a, b) => valueOf(b, column) - valueOf(a, column)) : rows;
       body.replaceChildren(...shown);
     });
     head.replaceChildren(sort);

@@ -204,19 +204,19 @@ class ReplicasView {
 
   notes(section, scene, view) {
     const [panel] = scene.panels;
-    const found = [];
+    const notes = [];
     const drawn = panel && panel.steps.some((step) => step > 1);
     if (drawn && view !== "histogram") {
       const steps = panel.kind === "images" ? panel.steps.slice(1, 3) : panel.steps;
       const names = steps.length === 1 ? ["points"] : ["rows", "columns"];
       const parts = names.flatMap((name, axis) => (steps[axis] > 1 ? [`1 in ${steps[axis]} ${name}`] : []));
-      if (parts.length) found.push(`${parts.join(" and ")} drawn`);
+      if (parts.length) notes.push(`${parts.join(" and ")} drawn`);
     }
-    if (!scene.exact && !this.busy && (this.settings.mode !== "values" || view === "histogram")) found.push("computed from the elements drawn");
+    if (!scene.exact && !this.busy && (this.settings.mode !== "values" || view === "histogram")) notes.push("computed from the elements drawn");
     if (panel?.kind === "images" && section.shape?.length === 4 && panel.sides[0] < section.shape[0] && this.settings.mode !== "gather") {
-      found.push(`first ${panel.sides[0]} of ${section.shape[0]} images`);
+      notes.push(`first ${panel.sides[0]} of ${section.shape[0]} images`);
     }
-    return found;
+    return notes;
   }
 
   note(text) {
@@ -251,11 +251,11 @@ class ReplicasView {
     const { section, mode } = this.settings;
     const { differs } = section.columns;
     if (!differs || mode !== "values" || section.equal || place < 0) return null;
-    const some = differs.reduce((total, one) => total + one, 0);
+    const numDiffering = differs.reduce((total, flag) => total + flag, 0);
     const id = replicaAt(section, 0);
     const short = this.panelWidth < 160 ? `r${id}` : `replica ${id}`;
     // Mark the rarer case: equal or different.
-    const rarely = some <= differs.length / 2;
+    const rarely = numDiffering <= differs.length / 2;
     if (rarely && differs[place]) return element("span", { class: "tpunb-replicas-differs", title: `differs from replica ${id}` }, `≠ ${short}`);
     if (place && !rarely && !differs[place]) return element("span", { class: "tpunb-replicas-same", title: `equal to replica ${id}` }, `= ${short}`);
     return null;
@@ -506,7 +506,7 @@ class ReplicasView {
     if (more) replicas.forEach((replica) => (on ? chosen.delete(replica) : chosen.add(replica)));
     else if (on && chosen.size === replicas.length) chosen.clear();
     else return this.select(replicas);
-    return this.select([...chosen].sort((one, other) => one - other));
+    return this.select([...chosen].sort((a, b) => a - b));
   }
 
   select(replicas) {
@@ -558,9 +558,9 @@ function plainTitle(section) {
 
 function equality(section) {
   if (section.equal === null || !section.distributed) return null;
-  const some = (section.columns.differs ?? []).reduce((total, one) => total + one, 0);
+  const numDiffering = (section.columns.differs ?? []).reduce((total, flag) => total + flag, 0);
   const text = section.equal ? `all ${groups(section.count)} replicas equal`
-    : `${groups(some)} of ${groups(section.count)} ${some === 1 ? "differs" : "differ"} from replica ${replicaAt(section, 0)}`;
+    : `${groups(numDiffering)} of ${groups(section.count)} ${numDiffering === 1 ? "differs" : "differ"} from replica ${replicaAt(section, 0)}`;
   return element("span", { class: `tpunb-replicas-badge${section.equal ? " tpunb-replicas-equal" : ""}` }, text);
 }
 

@@ -98,13 +98,13 @@ def _section(
     if previews and len(previews) == len(shown):
         block = _block(previews, columns, prefix=prefix, thin=thin)
         sizes = [math.prod(side or 0 for side in value.shape or ()) for value in shown]
-        held = [math.prod(preview.shape) for preview in previews]
+        counts = [math.prod(preview.shape) for preview in previews]
         # The previews may hold the elements themselves, or pixels made from them.
         pixels = any(
             preview.kind == "images" and value.dtype != "uint8"
             for preview, value in zip(previews, shown, strict=True)
         )
-        block["whole"] = block["whole"] and held == sizes and not pixels
+        block["whole"] = block["whole"] and counts == sizes and not pixels
     if any(value.statistics for value in values):
         _add_statistics([value.statistics for value in values], columns, prefix=prefix)
     if any(section.differs):

@@ -19,8 +19,8 @@ export function readSections(header, data) {
 }
 
 export function columnsOf(columns, prefix) {
-  const found = Object.entries(columns).filter(([name]) => name.startsWith(prefix));
-  return Object.fromEntries(found.map(([name, column]) => [name.slice(prefix.length), column]));
+  const entries = Object.entries(columns).filter(([name]) => name.startsWith(prefix));
+  return Object.fromEntries(entries.map(([name, column]) => [name.slice(prefix.length), column]));
 }
 
 /** Return the id of the replica at a place of a section. */
@@ -69,7 +69,7 @@ export function product(sides) {
 
 /** Return minimum, mean and maximum of the finite elements, and the counts of other elements. */
 export function statisticsOf(data) {
-  const found = { min: NaN, mean: NaN, max: NaN, std: NaN, nans: 0, infs: 0 };
+  const statistics = { min: NaN, mean: NaN, max: NaN, std: NaN, nans: 0, infs: 0 };
   let [low, high, sum, finite] = [Infinity, -Infinity, 0, 0];
   for (const value of data) {
     if (Number.isFinite(value)) {
@@ -77,14 +77,14 @@ export function statisticsOf(data) {
       if (value > high) high = value;
       sum += value;
       finite += 1;
-    } else if (Number.isNaN(value)) found.nans += 1;
-    else found.infs += 1;
+    } else if (Number.isNaN(value)) statistics.nans += 1;
+    else statistics.infs += 1;
   }
-  if (!finite) return found;
+  if (!finite) return statistics;
   const mean = sum / finite;
   let squares = 0;
   for (const value of data) if (Number.isFinite(value)) squares += (value - mean) ** 2;
-  return { ...found, min: low, mean, max: high, std: Math.sqrt(squares / finite) };
+  return { ...statistics, min: low, mean, max: high, std: Math.sqrt(squares / finite) };
 }
 
 function sameSides(panels) {
@@ -276,10 +276,10 @@ export function widened([low, high]) {
 
 /** Return the outliers: places whose mean is far from the other means. */
 export function oddPlaces(means) {
-  const known = [...means].filter(Number.isFinite).sort((one, other) => one - other);
+  const known = [...means].filter(Number.isFinite).sort((a, b) => a - b);
   if (known.length < 3) return new Set();
   const middle = known[known.length >> 1];
-  const spreads = known.map((mean) => Math.abs(mean - middle)).sort((one, other) => one - other);
+  const spreads = known.map((mean) => Math.abs(mean - middle)).sort((a, b) => a - b);
   const spread = spreads[spreads.length >> 1];
   const most = Math.max(5 * spread, 1e-6 * Math.abs(middle), Number.MIN_VALUE);
   const odd = [...means.keys()].filter((at) => !(Math.abs(means[at] - middle) <= most));

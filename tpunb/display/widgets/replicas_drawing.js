@@ -35,8 +35,8 @@ function tableOf(colours) {
     const at = (place / 255) * (stops.length - 1);
     const first = Math.min(Math.floor(at), stops.length - 2);
     for (let part = 0; part < 3; part += 1) {
-      const [one, other] = [stops[first][part], stops[first + 1][part]];
-      table[place * 3 + part] = one + (other - one) * (at - first);
+      const [from, to] = [stops[first][part], stops[first + 1][part]];
+      table[place * 3 + part] = from + (to - from) * (at - first);
     }
   }
   return table;
@@ -156,7 +156,7 @@ export function paintCurves(canvas, panels, { width, height, cursor, chosen, col
     ? 8 + tall - ((value / 2 - low / 2) / (high / 2 - low / 2)) * tall : 8 + tall / 2);
   paintAxes(context, { low, high, inner, tall, down, last, theme });
   const drawn = panels.map((panel, at) => ({ panel, at, on: chosen.has(panel.place) }));
-  for (const { panel, at, on } of [...drawn].sort((one, other) => one.on - other.on)) {
+  for (const { panel, at, on } of [...drawn].sort((a, b) => a.on - b.on)) {
     context.strokeStyle = colours[at];
     context.globalAlpha = chosen.size && !on ? 0.3 : 1;
     context.lineWidth = on ? 2.4 : 1.4;

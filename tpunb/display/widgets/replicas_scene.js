@@ -15,10 +15,10 @@ export function viewsOf(section, mode, slices) {
   if (!section.drawable) return section.columns.mean ? ["text", "table"] : ["text"];
   const kind = section.block.kinds.length === 1 ? section.block.kind : "mixed";
   const pictures = mode === "values" || mode === "gather" ? ["images", "heat"] : ["heat"];
-  const found = { values: ["numbers", "heat"], curve: ["curves", "heat"], grid: ["heat"],
+  const drawings = { values: ["numbers", "heat"], curve: ["curves", "heat"], grid: ["heat"],
     images: pictures, mixed: ["heat"] }[kind];
   const scalar = section.shape && product(section.shape.map((side) => side ?? 2)) <= 1 && mode !== "gather";
-  const views = scalar ? ["numbers"] : [...found, "histogram"];
+  const views = scalar ? ["numbers"] : [...drawings, "histogram"];
   if (slices.length && section.shape.length - slices.length === 1 && kind !== "images") views.unshift("curves");
   if (section.texts.some((texts) => texts.length)) views.push("text");
   return [...new Set([...views, "table"])];

@@ -13,7 +13,7 @@ export function statisticsTable(section, { order, onOrder, onSelect }) {
   const sorted = columns.find(({ name }) => name === order.replace("-", "")) ?? columns[0];
   const places = Array.from({ length: section.count }, (_, place) => place);
   const keys = places.map((place) => sorted.key(place));
-  places.sort((one, other) => compared(keys[one], keys[other], descending) || one - other);
+  places.sort((a, b) => compared(keys[a], keys[b], descending) || a - b);
   const rows = places.map((place) => rowOf(place, columns, onSelect));
   const head = element("tr", {}, ...columns.map((column) => headOf(column, sorted, descending, onOrder)));
   const table = element("table", { class: "tpunb-replicas-table" }, element("thead", {}, head), element("tbody", {}, ...rows));
@@ -21,36 +21,36 @@ export function statisticsTable(section, { order, onOrder, onSelect }) {
 }
 
 /** Compare two values; an unknown value comes last in both orders. */
-function compared(one, other, descending) {
-  if (typeof one === "string") return descending ? other.localeCompare(one) : one.localeCompare(other);
-  if (Number.isNaN(one) || Number.isNaN(other)) return Number.isNaN(one) - Number.isNaN(other);
-  return descending ? other - one : one - other;
+function compared(left, right, descending) {
+  if (typeof left === "string") return descending ? right.localeCompare(left) : left.localeCompare(right);
+  if (Number.isNaN(left) || Number.isNaN(right)) return Number.isNaN(left) - Number.isNaN(right);
+  return descending ? right - left : left - right;
 }
 
 function columnsFor(section) {
   const { columns } = section;
   const integral = section.block.integral;
-  const found = [{ name: "replica", title: "replica", key: (place) => replicaAt(section, place), text: String }];
+  const shown = [{ name: "replica", title: "replica", key: (place) => replicaAt(section, place), text: String }];
   const vary = (name, title, items, text) => items.length > 1
-    && found.push({ name, title, key: (place) => text(items[place]), text: String });
+    && shown.push({ name, title, key: (place) => text(items[place]), text: String });
   vary("dtype", "dtype", section.dtypes, String);
   vary("shape", "shape", section.shapes, (shape) => (shape ? `[${shape.map((side) => side ?? "None").join(", ")}]` : ""));
   for (const [name, title, read] of [["min", "min", "min"], ["mean", "mean", "mean"], ["max", "max", "max"], ["std", "std", "std"]]) {
     const key = (place) => statisticsAt(columns, place)[read];
-    found.push({ name, title, key, numeric: true,
+    shown.push({ name, title, key, numeric: true,
       text: (value) => (Number.isNaN(value) ? "–" : numberText(value, integral && name !== "mean" && name !== "std")) });
   }
   for (const [name, title] of [["nans", "NaN"], ["infs", "Inf"]]) {
-    if (columns[name]) found.push({ name, title, key: (place) => columns[name][place], numeric: true, text: String, odd: Boolean });
+    if (columns[name]) shown.push({ name, title, key: (place) => columns[name][place], numeric: true, text: String, odd: Boolean });
   }
   if (columns.differs) {
-    const some = columns.differs.reduce((total, one) => total + one, 0);
+    const numDiffering = columns.differs.reduce((total, flag) => total + flag, 0);
     // Mark only the rarer case.
-    const rarely = some <= columns.differs.length / 2;
-    found.push({ name: "differs", title: `like replica ${replicaAt(section, 0)}`, key: (place) => columns.differs[place],
+    const rarely = numDiffering <= columns.differs.length / 2;
+    shown.push({ name: "differs", title: `like replica ${replicaAt(section, 0)}`, key: (place) => columns.differs[place],
       text: (differs) => (differs ? "differs" : "equal"), odd: (differs) => rarely && differs });
   }
-  return found;
+  return shown;
 }
 
 function headOf({ name, title, numeric }, sorted, descending, onOrder) {

@@ -67,8 +67,8 @@ function treeOf(sections) {
 
 /** Return `['loss']` and `.loss` as `loss`. */
 function stepName(step) {
-  const found = /^\[(['"])(.*)\1\]$|^\.(.*)$/su.exec(step);
-  return found ? (found[2] ?? found[3]) : step;
+  const match = /^\[(['"])(.*)\1\]$|^\.(.*)$/su.exec(step);
+  return match ? (match[2] ?? match[3]) : step;
 }
 
 function leafFacts(section) {

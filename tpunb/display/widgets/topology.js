@@ -387,8 +387,8 @@ class TopologyView {
       }
       y += down;
       z += back;
-      const found = this.coreAtPlace([x, y, z, slot]);
-      if (found >= 0) return found;
+      const next = this.coreAtPlace([x, y, z, slot]);
+      if (next >= 0) return next;
     }
     return core;
   }

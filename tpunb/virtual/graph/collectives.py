@@ -134,16 +134,16 @@ def _constant(node: NodeDef, index: int, nodes: Mapping[str, NodeDef]) -> np.nda
     text = data_inputs(node)[index]
     while text.source in nodes and nodes[text.source].op == "Identity":
         text = data_inputs(nodes[text.source])[0]
-    made = _made_of(text.source, nodes)
-    if made is None:
+    sources = _constant_sources(text.source, nodes)
+    if sources is None:
         raise ValueError(
             f"Input {index} to node `{node.name}` with op {node.op} must be a compile-time "
             "constant."
         )
-    if made[0].op == "Const":
-        value: np.ndarray = tensor_util.MakeNdarray(made[0].attr["value"].tensor)
+    if sources[0].op == "Const":
+        value: np.ndarray = tensor_util.MakeNdarray(sources[0].attr["value"].tensor)
         return value
-    computed = FunctionDef(node_def=made, ret={"value": f"{text.source}{text.suffix}"})
+    computed = FunctionDef(node_def=sources, ret={"value": f"{text.source}{text.suffix}"})
     graph, names = function_def_to_graph_def(computed)
     with tf.Graph().as_default():
         (result,) = tf.graph_util.import_graph_def(
@@ -153,19 +153,19 @@ def _constant(node: NodeDef, index: int, nodes: Mapping[str, NodeDef]) -> np.nda
             return np.asarray(session.run(result))
 
 
-def _made_of(name: str, nodes: Mapping[str, NodeDef]) -> list[NodeDef] | None:
+def _constant_sources(name: str, nodes: Mapping[str, NodeDef]) -> list[NodeDef] | None:
     """Return a node and all nodes that it is computed from; None unless all come from constants."""
-    pending, made = [name], dict[str, NodeDef]()
+    pending, copies = [name], dict[str, NodeDef]()
     while pending:
         name = pending.pop()
-        found = nodes.get(name)
-        if found is None or is_stateful(found) or any(called_functions(found)):
+        node = nodes.get(name)
+        if node is None or is_stateful(node) or any(called_functions(node)):
             return None
-        if name not in made:
-            made[name] = NodeDef()
-            made[name].CopyFrom(found)
-            made[name].device = ""
-            del made[name].input[:]
-            made[name].input.extend(text for text in found.input if not text.startswith("^"))
-            pending.extend(source.source for source in data_inputs(found))
-    return list(made.values())
+        if name not in copies:
+            copies[name] = NodeDef()
+            copies[name].CopyFrom(node)
+            copies[name].device = ""
+            del copies[name].input[:]
+            copies[name].input.extend(text for text in node.input if not text.startswith("^"))
+            pending.extend(source.source for source in data_inputs(node))
+    return list(copies.values())

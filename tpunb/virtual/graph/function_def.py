@@ -96,15 +96,15 @@ def returned(function: FunctionDef) -> list[Returned]:
 
 def function_attributes(node: NodeDef) -> Iterator[Any]:
     """Yield the functions in a node's attributes; their names may be changed."""
-    found: dict[str, Sequence[Any]] = {}
+    functions: dict[str, Sequence[Any]] = {}
     for key, value in node.attr.items():
         kind = value.WhichOneof("value")
         if kind == "func":
-            found[key] = [value.func]
+            functions[key] = [value.func]
         elif kind == "list":
-            found[key] = value.list.func
-    for key in sorted(found):
-        yield from found[key]
+            functions[key] = value.list.func
+    for key in sorted(functions):
+        yield from functions[key]
 
 
 def called_functions(node: NodeDef) -> list[str]:
@@ -147,14 +147,14 @@ def needed(function: FunctionDef, *, without: Collection[str] = ()) -> set[str]:
     pending = [text.partition(":")[0] for text in function.ret.values()]
     pending += function.control_ret.values()
     pending += [name for name, node in nodes.items() if is_stateful(node)]
-    found: set[str] = set()
+    needed_nodes: set[str] = set()
     while pending:
         name = pending.pop()
-        if name in nodes and name not in found:
-            found.add(name)
+        if name in nodes and name not in needed_nodes:
+            needed_nodes.add(name)
             if nodes[name].op not in without:
                 pending += [text.lstrip("^").partition(":")[0] for text in nodes[name].input]
-    return found
+    return needed_nodes
 
 
 def in_topological_order(nodes: Iterable[NodeDef]) -> list[NodeDef]:
@@ -215,18 +215,21 @@ def arguments_read(function: FunctionDef, arguments: Collection[str], library: L
     read: set[str] = set()
     if not arguments:
         return read
-    wanted = frozenset(arguments)
+    sought = frozenset(arguments)
     for node in function.node_def:
         sources = enumerate(data_inputs(node))
-        taken = {place: source.source for place, source in sources if source.source in wanted}
-        if not taken:
+        passed = {place: source.source for place, source in sources if source.source in sought}
+        if not passed:
             continue
         if node.op in READS:
-            read.update(taken.values())
+            read.update(passed.values())
         first = int(node.op in BRANCHES)  # A branch does not see its condition.
         for body in map(library, called_functions(node)):
-            names = {place + first: one.name for place, one in enumerate(body.signature.input_arg)}
-            inner = {names[place]: source for place, source in taken.items() if place in names}
+            names = {
+                place + first: argument.name
+                for place, argument in enumerate(body.signature.input_arg)
+            }
+            inner = {names[place]: source for place, source in passed.items() if place in names}
             read.update(inner[name] for name in arguments_read(body, inner, library))
     return read
 
@@ -362,7 +365,9 @@ class StaticTensors:
     def __init__(
         self, function: FunctionDef, nodes: Mapping[str, NodeDef], sizes: KnownSizes
     ) -> None:
-        self._arguments = {one.name: one.type for one in function.signature.input_arg}
+        self._arguments = {
+            argument.name: argument.type for argument in function.signature.input_arg
+        }
         self._nodes = nodes
         self._sizes = sizes
 
@@ -416,7 +421,7 @@ class StaticTensors:
             return constant
         if node.op not in {"Range", "Identity"}:
             return None
-        values = [self.value(one) for one in data_inputs(node)]
+        values = [self.value(tensor) for tensor in data_inputs(node)]
         if any(value is None for value in values):
             return None
         return values[0] if node.op == "Identity" else np.arange(*map(int, values))  # type: ignore[arg-type]

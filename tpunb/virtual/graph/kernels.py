@@ -77,7 +77,11 @@ def why_not(node: NodeDef) -> str:
 @functools.cache
 def _kernels(op: str) -> Sequence[Any]:
     _register()
-    return [one for one in get_registered_kernels_for_op(op).kernel if one.device_type == _DEVICE]
+    return [
+        kernel
+        for kernel in get_registered_kernels_for_op(op).kernel
+        if kernel.device_type == _DEVICE
+    ]
 
 
 @functools.cache

@@ -133,7 +133,7 @@ def _waiting_for_effects(function: FunctionDef) -> FunctionDef:
         effects[node.name] = (node.name,)
         if _is_pure(node):
             sources = [*(source.source for source in data_inputs(node)), *control_inputs(node)]
-            behind = dict.fromkeys(name for one in sources for name in effects.get(one, ()))
+            behind = dict.fromkeys(name for source in sources for name in effects.get(source, ()))
             if len(behind) <= _MOST_EFFECTS:
                 effects[node.name] = tuple(behind)
     rewrite = Rewrite(function)

@@ -70,9 +70,9 @@ def renew_function(graph: Any, name: str) -> None:
         graph._add_function(function)
 
 
-def add_functions_of(graph: Any, other: Any) -> None:
+def add_functions_of(graph: Any, source: Any) -> None:
     """Make all functions that another graph can call, and their callees, callable from a graph."""
-    for function in functions_of(other).values():
+    for function in functions_of(source).values():
         graph._add_function_recursive(function)
 
 
@@ -137,7 +137,7 @@ def value_of_handle(handle: Any) -> Any:
 def known_sizes(graph: FuncGraph, definition: FunctionDef) -> dict[tuple[str, int], Sizes]:
     """Return the fully known shapes of a replica function's tensors."""
     arguments = zip(definition.signature.input_arg, graph.inputs, strict=True)
-    tensors = [((one.name, 0), placeholder) for one, placeholder in arguments]
+    tensors = [((argument.name, 0), placeholder) for argument, placeholder in arguments]
     for name, operation in named_operations(graph):
         if operation.type not in CALLS:
             tensors += [((name, k), tensor) for k, tensor in enumerate(operation.outputs)]

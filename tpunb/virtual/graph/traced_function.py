@@ -52,7 +52,7 @@ _PASSED_ON = frozenset({"Placeholder", "Identity", "IdentityN", "Reshape"}) | CA
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
+class TracedTensor:
     """A tensor that a replica function makes.
 
     Attributes:
@@ -127,14 +127,16 @@ class TracedFunction:
     def shapes(self) -> list[tf.TensorShape]:
         """The shapes of the arguments, at their largest sizes if these are known."""
         own = [tensor.shape for tensor in self.graph.inputs]
-        fixed = [] if self.fixed is None else [one.shape for one in self.fixed.graph.inputs]
+        fixed = [] if self.fixed is None else [tensor.shape for tensor in self.fixed.graph.inputs]
         return fixed if len(fixed) == len(own) else own
 
     @property
     def is_sized(self) -> bool:
         """True if the largest sizes of all arguments are known."""
         pairs = zip(self.graph.inputs, self.shapes, strict=True)
-        return all(shape.is_fully_defined() for one, shape in pairs if one.dtype not in _HANDLES)
+        return all(
+            shape.is_fully_defined() for argument, shape in pairs if argument.dtype not in _HANDLES
+        )
 
     @functools.cached_property
     def library(self) -> Library:
@@ -152,18 +154,18 @@ class TracedFunction:
         return any(node.op == "VarIsInitializedOp" for node in self.definition.node_def)
 
     @functools.cached_property
-    def made(self) -> list[Made]:
+    def tensors(self) -> list[TracedTensor]:
         """The tensors of known size that are really made, also in loops, branches and calls."""
         used = needed(self.definition, without=_ASK_SHAPES)
-        return list(_made(self.graph, "", used, self.library))
+        return list(_tensors_of(self.graph, "", used, self.library))
 
 
 def traced_function_of(concrete: Any) -> TracedFunction:
     """Return a concrete function, made for no TPU, as a function that a core would run."""
     graph = concrete.graph
     atomic = atomic_function.from_func_graph(f"{graph.name}_examined_{ops.uid()}", graph, {})
-    held = {id(handle_of(variable)) for variable in graph.variables}
-    handles = {id(inner): outer for outer, inner in graph.captures if id(outer) in held}
+    variable_handles = {id(handle_of(variable)) for variable in graph.variables}
+    handles = {id(inner): outer for outer, inner in graph.captures if id(outer) in variable_handles}
     device = tf.config.list_logical_devices("CPU")[0].name
     captured = {id(inner) for _, inner in graph.captures}
     passed = [tensor for tensor in graph.inputs if id(tensor) not in captured]
@@ -186,18 +188,20 @@ def open_axes(tensors: Sequence[Any], parts: Sequence[bool]) -> dict[int, tuple[
         parts: For each argument, whether it is a part of a composite tensor. TensorFlow does not
             pad such parts.
     """
-    found: dict[int, tuple[int, ...]] = {}
+    axes_by_place: dict[int, tuple[int, ...]] = {}
     for place, (tensor, is_part) in enumerate(zip(tensors, parts, strict=True)):
         sizes = [] if tensor.shape.rank is None else tensor.shape.as_list()
         axes = tuple(axis for axis, size in enumerate(sizes) if size is None)
         if axes and not is_part and tensor.dtype not in _NO_TENSORS:
-            found[place] = axes
-    return found
+            axes_by_place[place] = axes
+    return axes_by_place
 
 
 def _parts_in(signature: Any) -> list[bool]:
     """Return whether each tensor of a concrete function's signature is part of a composite."""
-    specs = [one for one in tf.nest.flatten(signature) if isinstance(one, tf.TypeSpec)]
+    specs = [
+        component for component in tf.nest.flatten(signature) if isinstance(component, tf.TypeSpec)
+    ]
     return [
         not isinstance(spec, tf.TensorSpec)
         for spec in specs
@@ -205,9 +209,9 @@ def _parts_in(signature: Any) -> list[bool]:
     ]
 
 
-def _made(
+def _tensors_of(
     graph: FuncGraph, path: str, used: set[str], library: Library, *, hosts: bool = False
-) -> Iterator[Made]:
+) -> Iterator[TracedTensor]:
     """Yield the tensors that a graph makes."""
     for operation in graph.get_operations():
         name, op = path + operation.name, operation.type
@@ -217,33 +221,33 @@ def _made(
         if op in CALLS:
             body = body_of(graph, callees[0])
             if body is not None:
-                yield from _made(body, f"{name}/", used, library, hosts=here)
+                yield from _tensors_of(body, f"{name}/", used, library, hosts=here)
         elif name in used and op not in _PASSED_ON:
             yield from _outputs(operation, name, hosts=here)
             for callee in callees:
-                for made in _made_in_a_body(body_of(graph, callee), callee, library):
+                for tensor in _tensors_of_body(body_of(graph, callee), callee, library):
                     yield dataclasses.replace(
-                        made,
-                        node=f"{name}/{made.node}",
+                        tensor,
+                        node=f"{name}/{tensor.node}",
                         outermost=name,
-                        certain=made.certain and op not in BRANCHES,
-                        hosts=made.hosts or here,
+                        certain=tensor.certain and op not in BRANCHES,
+                        hosts=tensor.hosts or here,
                     )
 
 
-def _made_in_a_body(body: FuncGraph | None, name: str, library: Library) -> Iterator[Made]:
+def _tensors_of_body(body: FuncGraph | None, name: str, library: Library) -> Iterator[TracedTensor]:
     """Yield the tensors of a loop's or a branch's body."""
     if body is not None:
-        yield from _made(
+        yield from _tensors_of(
             body, "", needed(inlined(library(name), library), without=_ASK_SHAPES), library
         )
 
 
-def _outputs(operation: Any, node: str, *, hosts: bool) -> Iterator[Made]:
+def _outputs(operation: Any, node: str, *, hosts: bool) -> Iterator[TracedTensor]:
     for tensor in operation.outputs:
         if tensor.dtype not in _NO_TENSORS and tensor.shape.is_fully_defined():
             sizes = tuple(tensor.shape.as_list())
-            yield Made(node, node, operation.type, tensor.dtype, sizes, hosts=hosts)
+            yield TracedTensor(node, node, operation.type, tensor.dtype, sizes, hosts=hosts)
 
 
 def gathered_origins(
@@ -350,13 +354,13 @@ class SourceLines:
     def _inner(self) -> dict[str, str]:
         """The full names of nodes in bodies, by the short names that the compiler uses."""
         known = self._known[1]
-        found: dict[str, str] = {}
+        full_names: dict[str, str] = {}
         for name in known:
             parts = name.split("/")
             for place in range(1, len(parts)):
                 if "/".join(parts[:place]) in known:
-                    found.setdefault("/".join(parts[place:]), name)
-        return found
+                    full_names.setdefault("/".join(parts[place:]), name)
+        return full_names
 
 
 def _place(info: GraphDebugInfo, number: int) -> SourceLine:

@@ -85,31 +85,31 @@ class TPUNames:
 
     def attributes(self) -> list[tuple[str, str]]:
         """Return the full name and the type of each device, as in the TPU's metadata."""
-        found = [("/job:localhost/replica:0/task:0/device:CPU:0", "CPU")]
+        devices = [("/job:localhost/replica:0/task:0/device:CPU:0", "CPU")]
         for host in range(len(self._devices.hosts)):
             if self.job != "localhost":
-                found.append((self._full("CPU", host, 0), "CPU"))
-            found.append((self._full("TPU_SYSTEM", host, 0), "TPU_SYSTEM"))
+                devices.append((self._full("CPU", host, 0), "CPU"))
+            devices.append((self._full("TPU_SYSTEM", host, 0), "TPU_SYSTEM"))
             for ordinal in range(self.accelerator.devices_per_host):
-                found.append((self._full("TPU", host, ordinal), "TPU"))
-        return found
+                devices.append((self._full("TPU", host, ordinal), "TPU"))
+        return devices
 
-    def of_session(self, found: Sequence[Any], *, remote: bool) -> list[Any]:
+    def of_session(self, existing: Sequence[Any], *, remote: bool) -> list[Any]:
         """Return the devices that a TensorFlow 1 session lists.
 
         The list matches recordings of notebooks on TPUs: a worker that is connected to by its
         address calls its job `tpu_worker`, and every XLA device claims 16 GiB.
 
         Args:
-            found: The existing devices. All CPUs but one act as the TPU.
+            existing: The existing devices. All CPUs but one act as the TPU.
             remote: Whether the session is with the TPU's worker.
         """
-        cpus = [device for device in found if device.device_type == "CPU"]
-        mine = [*cpus[:1], *(device for device in found if device.device_type != "CPU")]
+        cpus = [device for device in existing if device.device_type == "CPU"]
+        mine = [*cpus[:1], *(device for device in existing if device.device_type != "CPU")]
         if not remote and self.job != "localhost":
             return mine
         job = WORKER_OF_A_SESSION if remote else self.job
-        numbers = {device.name: device.incarnation for device in found}
+        numbers = {device.name: device.incarnation for device in existing}
         tpu: list[Any] = []
         for task, (host, cores) in enumerate(
             zip(self._devices.hosts, self._devices.cores, strict=True)

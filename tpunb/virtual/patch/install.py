@@ -60,12 +60,12 @@ def install(
         VirtualDevicesError: TensorFlow has started with too few devices. An earlier installation
             stays.
     """
-    wanted = _wanted(tpu, strict, environment, arithmetic)
+    installation = _installation(tpu, strict, environment, arithmetic)
     require_tensorflow()
-    _put(wanted)
+    _put(installation)
 
 
-def _put(wanted: Installation) -> None:
+def _put(installation: Installation) -> None:
     """Replace the installation in force."""
     from tpunb.virtual.devices import virtual_devices
     from tpunb.virtual.patch.device_names import TPUNames
@@ -73,12 +73,14 @@ def _put(wanted: Installation) -> None:
     from tpunb.virtual.tensorflow_strategies import STAND_INS
 
     with _lock:
-        wanted._names = TPUNames(wanted.accelerator, virtual_devices(wanted.accelerator))
+        installation._names = TPUNames(
+            installation.accelerator, virtual_devices(installation.accelerator)
+        )
         uninstall()
         with contextlib.ExitStack() as undo:  # undo all changes if one of them fails
-            make_changes(wanted, STAND_INS, undo)
-            wanted.undo = undo.pop_all()
-        set_current(wanted)
+            make_changes(installation, STAND_INS, undo)
+            installation.undo = undo.pop_all()
+        set_current(installation)
         set_failure(None)
 
 
@@ -89,10 +91,10 @@ def uninstall() -> None:
     """
     with _lock:
         _disarm()
-        found = current()
+        installation = current()
         set_current(None)
-        if found is not None:
-            found.undo.close()
+        if installation is not None:
+            installation.undo.close()
 
 
 @contextlib.contextmanager
@@ -141,18 +143,19 @@ def lend(
         The argument for `give_back`. None if the same TPU is installed already, which must not be
         undone.
     """
-    found = current()
+    before = current()
     if (
-        found is not None
-        and not found.lent
-        and (found.accelerator, found.strictness, found.arithmetic) == (tpu, strictness, arithmetic)
+        before is not None
+        and not before.lent
+        and (before.accelerator, before.strictness, before.arithmetic)
+        == (tpu, strictness, arithmetic)
     ):
         return None
     install(tpu, strict=strictness, arithmetic=arithmetic)
     mine = current()
     assert mine is not None
     mine.lent = True
-    mine.before = found.before if found is not None and found.lent else found
+    mine.before = before.before if before is not None and before.lent else before
     return mine
 
 
@@ -188,14 +191,14 @@ def install_when_imported(
         ConnectError: `TPUNB_REQUIRE_TPU` requires a real TPU.
         VirtualDevicesError: TensorFlow has started already with too few devices.
     """
-    wanted = _wanted(tpu, strict, environment, arithmetic)
+    installation = _installation(tpu, strict, environment, arithmetic)
     if "tensorflow" in sys.modules:
-        install(wanted.accelerator, **wanted.options())
+        install(installation.accelerator, **installation.options())
         return
 
     def arrived() -> None:
         try:
-            install(wanted.accelerator, **wanted.options())
+            install(installation.accelerator, **installation.options())
         except Exception as error:
             set_failure(error)
             if not required:
@@ -205,7 +208,7 @@ def install_when_imported(
     with _lock, contextlib.ExitStack() as undo:
         _disarm()
         if environment:
-            set_tpu_variables(wanted.accelerator, undo)
+            set_tpu_variables(installation.accelerator, undo)
         undo.enter_context(Hook(arrived, required=required))
         _armed.append(undo.pop_all())
 
@@ -218,7 +221,7 @@ def _disarm() -> None:
         _armed.pop().close()
 
 
-def _wanted(
+def _installation(
     tpu: str | int | Accelerator | None,
     strict: bool | Mapping[str, bool] | Strictness,
     environment: bool,
@@ -229,8 +232,8 @@ def _wanted(
     refuse_simulation()
     if tpu is None:
         tpu = default_tpu() or DEFAULT_TPU
-    found = tpu if isinstance(tpu, Accelerator) else accelerator(tpu)
-    return Installation(found, Strictness.of(strict), environment, arithmetic_of(arithmetic))
+    tpu_type = tpu if isinstance(tpu, Accelerator) else accelerator(tpu)
+    return Installation(tpu_type, Strictness.of(strict), environment, arithmetic_of(arithmetic))
 
 
 class Hook(WatchedImport, contextlib.AbstractContextManager[None]):

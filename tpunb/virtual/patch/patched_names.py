@@ -165,7 +165,7 @@ def run_on_replicas(
     options = _options(installation, device_assignment, len(rows))
     results = replicate(lambda row: _tensors(computation(*row)), rows, options)
     # A single tensor means that the computation returned only operations.
-    return tf.no_op(), [tf.group(one) if tf.is_tensor(one) else one for one in results]
+    return tf.no_op(), [tf.group(result) if tf.is_tensor(result) else result for result in results]
 
 
 def _options(
@@ -180,7 +180,7 @@ def _options(
             fix="Give inputs for fewer replicas, or install a larger TPU.",
         )
     return ReplicateOptions(
-        cores=[list(one) for one in cores[:replicas]],
+        cores=[list(devices) for devices in cores[:replicas]],
         assigned=assignment is not None,
         # TensorFlow 1's variables are outside any strategy's scope.
         strictness=Strictness(installation.strictness.off | {"scope"}),
@@ -193,16 +193,16 @@ def _tensors(result: Any) -> Any:
     parts = tf.nest.flatten(result)
     effects = [part for part in parts if isinstance(part, tf.Operation)]
     with tf.control_dependencies(effects):
-        kept = [
+        tensors = [
             None if part is None or isinstance(part, tf.Operation) else tf.identity(part)
             for part in parts
         ]
-        if all(part is None for part in kept):
+        if all(part is None for part in tensors):
             return tf.constant(0)
     return (
-        [part for part in kept if part is not None]
+        [part for part in tensors if part is not None]
         if is_flat(result)
-        else tf.nest.pack_sequence_as(result, kept)
+        else tf.nest.pack_sequence_as(result, tensors)
     )
 
 
@@ -308,9 +308,9 @@ class Replacements:
         if not kwargs.get("use_tpu", True):
             return original(computation, *args, **kwargs)
         places = ("inputs", "infeed_queue", "device_assignment")
-        given = {**dict(zip(places, args, strict=False)), **kwargs}
+        arguments = {**dict(zip(places, args, strict=False)), **kwargs}
         return run_on_replicas(
-            self._installation, computation, **{key: given.get(key) for key in places}
+            self._installation, computation, **{key: arguments.get(key) for key in places}
         )
 
     @staticmethod
@@ -373,14 +373,14 @@ class Replacements:
             return ""
         return target
 
-    def session_devices(self, session: Any, found: list[Any]) -> list[Any]:
+    def session_devices(self, session: Any, existing: list[Any]) -> list[Any]:
         """Return a session's devices: the worker's, or this machine's.
 
         Args:
             session: The session.
-            found: The existing devices.
+            existing: The existing devices.
         """
-        return self._names.of_session(found, remote=session in self._remote)
+        return self._names.of_session(existing, remote=session in self._remote)
 
     def make_strategy(self, stand_in: type) -> Callable[..., None]:
         """Return an initializer of a strategy, with the virtual TPU as the default resolver."""
@@ -393,9 +393,9 @@ class Replacements:
 
 
 def _listed(original: _Original, tpu: Callable[[], list[Any]], device_type: Any) -> list[Any]:
-    found = original(device_type)
+    existing = original(device_type)
     # The other logical CPUs are the TPU.
-    cpus = [device for device in found if device.device_type == "CPU"][:1]
-    others = [device for device in found if device.device_type != "CPU"]
+    cpus = [device for device in existing if device.device_type == "CPU"][:1]
+    others = [device for device in existing if device.device_type != "CPU"]
     mine = [d for d in tpu() if device_type is None or d.device_type == device_type]
     return [*cpus, *mine, *others]

@@ -36,22 +36,24 @@ class InstalledTPUClusterResolver(VirtualTPUClusterResolver):
         discovery_url: str | None = None,
     ) -> None:
         del zone, project, credentials, service, discovery_url
-        found = current()
-        if found is None:
+        installation = current()
+        if installation is None:
             raise RuntimeError("tpunb.virtual.install has been undone.")
         try:
             super().__init__(
-                found.accelerator, strict=found.strictness, arithmetic=found.arithmetic
+                installation.accelerator,
+                strict=installation.strictness,
+                arithmetic=installation.arithmetic,
             )
         except VirtualDevicesError as error:
             set_failure(error)
             raise
-        self.names = found.names
+        self.names = installation.names
         self.task_type = job_name
         self._coordinator = (coordinator_name, coordinator_address)
         self._tpu = _called(tpu)
         self._addresses = _addresses(self._tpu, self.accelerator.num_hosts)
-        found.addresses.update(self._addresses)
+        installation.addresses.update(self._addresses)
 
     @property
     def _local(self) -> bool:
@@ -130,8 +132,8 @@ def _addresses(tpu: str, hosts: int) -> list[str]:
     """Return an address for each host; the first is the notebook's own if it names an address."""
     if tpu == _LOCAL:
         return []
-    given = tpu.rpartition("://")[2].split(",")
-    first = given[0] if ":" in given[0] else ADDRESS
+    addresses = tpu.rpartition("://")[2].split(",")
+    first = addresses[0] if ":" in addresses[0] else ADDRESS
     network, _, port = ADDRESS.partition(":")
     stem, _, last = network.rpartition(".")
     return [first, *(f"{stem}.{int(last) + k}:{port}" for k in range(1, hosts))]

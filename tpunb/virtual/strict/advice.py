@@ -65,9 +65,9 @@ class Product:
         return f"[{self.batch}, {self.inner}] × [{self.inner}, {self.outer}]"
 
 
-def wasted(found: Iterable[Product]) -> float:
+def wasted(multiplications: Iterable[Product]) -> float:
     """Return the share of the multiply-adds that padding adds, between 0 and 1."""
-    listed = list(found)
+    listed = list(multiplications)
     padded = sum(product.padded for product in listed)
     return 1 - sum(product.work for product in listed) / padded if padded else 0.0
 
@@ -140,22 +140,24 @@ def advice(examination: Examination) -> Iterator[Problem]:
     Yields:
         Findings of the rules padding, small-batch, float32 and last-batch.
     """
-    found = sorted(products(examination.graph), key=lambda one: one.padded, reverse=True)
-    work = sum(product.work for product in found)
+    by_padding = sorted(
+        products(examination.graph), key=lambda product: product.padded, reverse=True
+    )
+    work = sum(product.work for product in by_padding)
     advised = []
     if work >= _WORTH_WHILE:
-        advised += [_small_batch(found), _padding(found), _float32(found, work)]
+        advised += [_small_batch(by_padding), _padding(by_padding), _float32(by_padding, work)]
     advised.append(_last_batch(examination.traced.graph))
     for problem in advised:
         if problem is not None:
             yield examination.located(problem)
 
 
-def _padding(found: list[Product]) -> Problem | None:
-    share = wasted(found)
+def _padding(multiplications: list[Product]) -> Problem | None:
+    share = wasted(multiplications)
     if share < _MUCH_WASTE:
         return None
-    worst = max(found, key=lambda one: one.padded - one.work)
+    worst = max(multiplications, key=lambda product: product.padded - product.work)
     reason = (
         f"Padding to tiles wastes {share:.0%} of the multiply-adds, most of it in the {worst.op} "
         f"of {worst.sizes}: {1 - worst.work / worst.padded:.0%}."
@@ -167,9 +169,11 @@ def _padding(found: list[Product]) -> Problem | None:
     return _advice("padding", worst, reason, fix, "padding to tiles")
 
 
-def _small_batch(found: list[Product]) -> Problem | None:
-    small = [product for product in found if product.batch < ROWS]
-    if 2 * sum(product.padded for product in small) < sum(product.padded for product in found):
+def _small_batch(multiplications: list[Product]) -> Problem | None:
+    small = [product for product in multiplications if product.batch < ROWS]
+    if 2 * sum(product.padded for product in small) < sum(
+        product.padded for product in multiplications
+    ):
         return None
     worst = small[0]
     reason = (
@@ -180,8 +184,8 @@ def _small_batch(found: list[Product]) -> Problem | None:
     return _advice("small-batch", worst, reason, fix, "small batch")
 
 
-def _float32(found: list[Product], work: int) -> Problem | None:
-    single = [product for product in found if product.dtype is dtypes.float32]
+def _float32(multiplications: list[Product], work: int) -> Problem | None:
+    single = [product for product in multiplications if product.dtype is dtypes.float32]
     share = sum(product.work for product in single) / work
     if share < 0.5:
         return None

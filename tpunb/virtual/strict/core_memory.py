@@ -12,39 +12,39 @@ from tpunb.errors.code_problems import Problem
 from tpunb.errors.compiler_refusals import SMALLER
 from tpunb.machine.resources import measure
 from tpunb.virtual._tensorflow import dtypes
-from tpunb.virtual.graph.traced_function import Made
+from tpunb.virtual.graph.traced_function import TracedTensor
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def beyond_a_core(
-    made: list[Made], variables: Mapping[int, Any], memory: int, whose: str
+    tensors: list[TracedTensor], variables: Mapping[int, Any], memory: int, owner: str
 ) -> Iterator[Problem]:
     """Yield a problem for each tensor that no core can hold, and for variables that do not fit.
 
     Args:
-        made: The tensors.
+        tensors: The tensors.
         variables: Handles of the replica's variables.
         memory: The memory of a replica, in bytes.
-        whose: The owner of the memory, as in "a core of v5e-8".
+        owner: The owner of the memory, as in "a core of v5e-8".
     """
-    for one in made:
-        if one.size > memory and not one.hosts:
+    for tensor in tensors:
+        if tensor.size > memory and not tensor.hosts:
             reason = (
-                f"{one.op} makes {one.text}, which takes {_shown(one.size)}: {whose} has "
+                f"{tensor.op} makes {tensor.text}, which takes {_shown(tensor.size)}: {owner} has "
                 f"{_shown(memory)}."
             )
             yield Problem(
                 "memory",
                 reason,
                 SMALLER,
-                message=_message(one.size, memory),
-                node=one.node,
-                op=one.op,
+                message=_message(tensor.size, memory),
+                node=tensor.node,
+                op=tensor.op,
             )
     total = sum(map(_size_of_variable, {id(h): h for h in variables.values()}.values()))
     if total > memory:
-        reason = f"The variables take {_shown(total)}: {whose} has {_shown(memory)}."
+        reason = f"The variables take {_shown(total)}: {owner} has {_shown(memory)}."
         hint = "Make the model smaller, or spread it over several cores a replica."
         yield Problem("memory", reason, hint, message=_message(total, memory))
 
@@ -61,12 +61,12 @@ def _gigabytes(size: int) -> str:
 
 
 def beyond_the_machine(
-    made: list[Made], replicas: int, repeated: frozenset[str]
-) -> tuple[Made, str] | None:
+    tensors: list[TracedTensor], replicas: int, repeated: frozenset[str]
+) -> tuple[TracedTensor, str] | None:
     """Find a tensor that this machine cannot hold, which would hang it or end the process.
 
     Args:
-        made: The tensors.
+        tensors: The tensors.
         replicas: The number of replicas that this process runs at once.
         repeated: The outermost nodes that each replica has for itself.
 
@@ -74,10 +74,10 @@ def beyond_the_machine(
         The largest tensor and a sentence about it, or None if it fits.
     """
 
-    def need(one: Made) -> int:
-        return one.size * (replicas if one.outermost in repeated else 1)
+    def need(tensor: TracedTensor) -> int:
+        return tensor.size * (replicas if tensor.outermost in repeated else 1)
 
-    worst = max((one for one in made if one.certain), key=need, default=None)
+    worst = max((tensor for tensor in tensors if tensor.certain), key=need, default=None)
     available = None if worst is None else measure().available
     if worst is None or available is None or need(worst) <= available:
         return None
@@ -90,9 +90,9 @@ def _size_of_variable(handle: Any) -> int:
     data = getattr(handle, "_handle_data", None)
     if data is None or not data.shape_and_type:
         return 0
-    held = data.shape_and_type[0]
-    size = int(dtypes.as_dtype(held.dtype).size)
-    for dimension in held.shape.dim:
+    shape_and_type = data.shape_and_type[0]
+    size = int(dtypes.as_dtype(shape_and_type.dtype).size)
+    for dimension in shape_and_type.shape.dim:
         size *= max(dimension.size, 0)
     return size
 

@@ -16,11 +16,11 @@ from tpunb.errors import MemoryLimitError, TpuWarning
 from tpunb.errors.code_problems import Problem, SourceLine, innermost, refusal
 from tpunb.virtual.graph.tensorflow_graphs import outermost_graph
 from tpunb.virtual.graph.traced_function import SourceLines, TracedFunction
+from tpunb.virtual.strict.accepted_ops import compiles_for_certain
 from tpunb.virtual.strict.core_memory import beyond_a_core, beyond_the_machine
-from tpunb.virtual.strict.known_ops import compiles_for_certain
-from tpunb.virtual.strict.lint import statically_found
 from tpunb.virtual.strict.lowering import lower
 from tpunb.virtual.strict.open_sizes import RULE, refused_for_open_sizes
+from tpunb.virtual.strict.refused_ops import statically_found
 from tpunb.virtual.strict.stand_ins import Unknown, on_host
 from tpunb.virtual.strictness import REFUSED, Strictness
 
@@ -67,20 +67,20 @@ def observing(*, written: bool = True) -> Iterator[list[TracedFunction]]:
         written: Whether the functions are written out for all replicas, which is necessary if they
             may run later.
     """
-    found: list[TracedFunction] = []
+    functions: list[TracedFunction] = []
     last: Any = None
 
     def observe(traced: TracedFunction) -> None:
         nonlocal last
         trace = outermost_graph()
         if trace is not last:
-            found.clear()
+            functions.clear()
             last = trace
-        found.append(traced)
+        functions.append(traced)
 
     tokens = _observer.set(observe), _written.set(written)
     try:
-        yield found
+        yield functions
     finally:
         _observer.reset(tokens[0])
         _written.reset(tokens[1])
@@ -112,8 +112,8 @@ def enforce(traced: TracedFunction, strictness: Strictness) -> None:
         return
     if not strictness.any:
         return
-    found = examine(traced, lambda one: strictness.holds(_rule(one)), trusting=True)
-    for problem in found.problems:
+    examination = examine(traced, lambda problem: strictness.holds(_rule(problem)), trusting=True)
+    for problem in examination.problems:
         if _rule(problem) in REFUSED:
             raise _error(problem)
         _warn(problem)
@@ -146,11 +146,11 @@ def spare_the_machine(traced: TracedFunction, replicas: int, repeated: frozenset
     Raises:
         MemoryLimitError: A tensor does not fit.
     """
-    found = beyond_the_machine(traced.made, replicas, repeated)
-    if found is None or is_observed():
+    excess = beyond_the_machine(traced.tensors, replicas, repeated)
+    if excess is None or is_observed():
         return
-    made, reason = found
-    at = "".join(f"\n{_shown(place)}" for place in SourceLines(traced.atomic).own(made.node)[:1])
+    tensor, reason = excess
+    at = "".join(f"\n{_shown(place)}" for place in SourceLines(traced.atomic).own(tensor.node)[:1])
     raise MemoryLimitError(
         f"{reason}{at}", fix="Make the batch smaller, or connect to a TPU of fewer cores."
     )
@@ -165,7 +165,7 @@ def _rule(problem: Problem) -> str:
 
 def examine(
     traced: TracedFunction,
-    wanted: Callable[[Problem], bool] = lambda _: True,
+    is_kept: Callable[[Problem], bool] = lambda _: True,
     *,
     trusting: bool = False,
 ) -> Examination:
@@ -173,29 +173,29 @@ def examine(
 
     Args:
         traced: The function.
-        wanted: Selects the problems to keep.
+        is_kept: Returns whether to keep a problem.
         trusting: Whether to skip the compiler if it cannot refuse.
     """
     fixed = traced.fixed or traced
-    found = [
+    findings = [
         *statically_found(fixed),
-        *beyond_a_core(fixed.made, fixed.variables, fixed.memory, fixed.cores),
+        *beyond_a_core(fixed.tensors, fixed.variables, fixed.memory, fixed.cores),
     ]
-    problems = [problem for problem in found if wanted(problem)]
+    problems = [problem for problem in findings if is_kept(problem)]
     # The compiler is not asked about types that it cannot compile, or about tensors that are too
     # large and that it might make.
-    hopeless = any(problem.code in {"unsupported-type", "memory"} for problem in found)
+    hopeless = any(problem.code in {"unsupported-type", "memory"} for problem in findings)
     refused = None
     if not hopeless and not (trusting and compiles_for_certain(fixed)):
         with contextlib.suppress(Unknown):
-            refused = lower(fixed, on_host(fixed, found))
-    if refused is not None and wanted(refused) and not _says_again(refused, found):
+            refused = lower(fixed, on_host(fixed, findings))
+    if refused is not None and is_kept(refused) and not _says_again(refused, findings):
         problems.append(refused)
     places = SourceLines(fixed.atomic)
     located = [_located(problem, places) for problem in problems]
     compiles = not hopeless and (refused is None or refused.code not in REFUSED)
-    if compiles and traced.is_padded and wanted(_OPEN_SIZES):
-        located += filter(wanted, _with_open_sizes(traced))
+    if compiles and traced.is_padded and is_kept(_OPEN_SIZES):
+        located += filter(is_kept, _with_open_sizes(traced))
     return Examination(fixed.graph, places, tuple(once_a_line(located)), traced)
 
 
@@ -218,9 +218,9 @@ def _with_open_sizes(traced: TracedFunction) -> Iterator[Problem]:
             yield _located(refused, SourceLines(traced.atomic))
 
 
-def _says_again(refused: Problem, found: list[Problem]) -> bool:
+def _says_again(refused: Problem, findings: list[Problem]) -> bool:
     """Return whether the compiler repeats a finding."""
-    reported = {problem.code for problem in found}
+    reported = {problem.code for problem in findings}
     return refused.code in reported or (
         refused.code == "bounded-shape" and "dynamic-shape" in reported
     )
@@ -228,13 +228,13 @@ def _says_again(refused: Problem, found: list[Problem]) -> bool:
 
 def once_a_line(located: list[Problem]) -> Iterator[Problem]:
     """Yield one problem of each kind for a line of code: the most informative."""
-    kept: dict[object, Problem] = {}
+    most_informative: dict[object, Problem] = {}
     for item in located:
         key = (item.code, item.places[:1] or item.node)
-        before = kept.get(key)
+        before = most_informative.get(key)
         if before is None or _says_little(before):
-            kept[key] = item
-    yield from kept.values()
+            most_informative[key] = item
+    yield from most_informative.values()
 
 
 def _says_little(problem: Problem) -> bool:
@@ -257,17 +257,17 @@ def _shown(place: SourceLine) -> str:
 
 
 _warned: dict[Any, Any] = {}
-_said: set[tuple[str, tuple[SourceLine, ...]]] = set()
+_reported: set[tuple[str, tuple[SourceLine, ...]]] = set()
 
 
-def said(problems: Iterable[Problem]) -> None:
+def leave_out_of_warnings(problems: Iterable[Problem]) -> None:
     """Leave out of warnings the problems that were reported before a cell runs."""
-    _said.update((problem.reason, problem.places) for problem in problems)
+    _reported.update((problem.reason, problem.places) for problem in problems)
 
 
 def _warn(problem: Problem) -> None:
     """Warn once for each line."""
-    if (problem.reason, problem.places) in _said:
+    if (problem.reason, problem.places) in _reported:
         return
     place = problem.places[0] if problem.places else SourceLine("<unknown>", 0)
     warnings.warn_explicit(

@@ -142,15 +142,18 @@ def _lowered(
 ) -> Lowered | Problem | Refused:
     if not ops.executing_eagerly_outside_functions():
         raise Unknown("Variables of TensorFlow 1's graphs have no values yet.")
-    given = parameters(traced, bounded=bounded)
+    values = parameters(traced, bounded=bounded)
     writer = CompilerFunctions(traced.library, for_tpu=for_tpu)
-    lowered, specs = writer.write(traced.definition, given, host)
+    lowered, specs = writer.write(traced.definition, values, host)
     arguments = tuple(argument.name for argument in lowered.signature.input_arg)
     tensors = [(_sizes(spec.shape), spec.dtype.as_datatype_enum) for spec in specs]
-    variables = [_variable(handle_of(given[name])) for name in arguments[len(specs) :]]
+    variables = [_variable(handle_of(values[name])) for name in arguments[len(specs) :]]
     request = Request(
         lowered.signature.name,
-        [one.SerializeToString() for one in _with_callees(lowered, writer.made, traced.library)],
+        [
+            function.SerializeToString()
+            for function in _with_callees(lowered, writer.written, traced.library)
+        ],
         tensors,
         variables,
         serialized=for_tpu,
@@ -171,18 +174,18 @@ def _lowered(
 
 
 def _with_callees(
-    function: FunctionDef, made: Sequence[FunctionDef], library: Library
+    function: FunctionDef, written: Sequence[FunctionDef], library: Library
 ) -> list[FunctionDef]:
     """Return a function with all functions that it calls."""
-    own = {one.signature.name: one for one in made}
-    found = {function.signature.name: function}
+    own = {callee.signature.name: callee for callee in written}
+    by_name = {function.signature.name: function}
     pending = [function]
     while pending:
         for name in map(str, _names_in(pending.pop())):
-            if name not in found:
-                found[name] = own[name] if name in own else library(name)
-                pending.append(found[name])
-    return list(found.values())
+            if name not in by_name:
+                by_name[name] = own[name] if name in own else library(name)
+                pending.append(by_name[name])
+    return list(by_name.values())
 
 
 def _names_in(function: FunctionDef) -> Iterator[str]:
@@ -198,17 +201,17 @@ def _sizes(shape: tf.TensorShape) -> tuple[int, ...]:
     return tuple(ANY_SIZE if size is None else size for size in shape)
 
 
-def _bytes(held: tuple[tuple[int, ...], int]) -> int:
+def _bytes(tensor: tuple[tuple[int, ...], int]) -> int:
     """Return the bytes of a tensor or a variable, from its sizes and its type's number."""
-    sizes, kind = held
+    sizes, kind = tensor
     return math.prod(sizes) * int(tf.as_dtype(kind).size)
 
 
 def _result_bytes(traced: TracedFunction) -> int:
     """Return the bytes of the results whose sizes are known; each tensor counts once."""
     distinct = {id(tensor): tensor for tensor in traced.graph.outputs}.values()
-    known = [one for one in distinct if one.shape.is_fully_defined() and one.dtype.size]
-    return sum(_bytes((tuple(one.shape), one.dtype.as_datatype_enum)) for one in known)
+    known = [tensor for tensor in distinct if tensor.shape.is_fully_defined() and tensor.dtype.size]
+    return sum(_bytes((tuple(tensor.shape), tensor.dtype.as_datatype_enum)) for tensor in known)
 
 
 def _variable(handle: Any) -> tuple[tuple[int, ...], int]:
@@ -216,8 +219,8 @@ def _variable(handle: Any) -> tuple[tuple[int, ...], int]:
     data = getattr(handle, "_handle_data", None)
     if data is None or not data.shape_and_type:
         raise Unknown("An argument is neither a tensor nor a variable.")
-    held = data.shape_and_type[0]
-    return _sizes(tf.TensorShape(held.shape)), held.dtype
+    shape_and_type = data.shape_and_type[0]
+    return _sizes(tf.TensorShape(shape_and_type.shape)), shape_and_type.dtype
 
 
 def _unchecked(reason: str) -> Problem:
@@ -243,10 +246,12 @@ def _problem(refused: Refused) -> Problem:
 
 def _bounded(text: str) -> Problem | None:
     """Find a size that is only bounded, which XLA on a CPU can compile and a TPU cannot."""
-    found = [line for line in text.splitlines() if _BOUNDED.search(line.partition("metadata=")[0])]
-    if not found:
+    bounded_lines = [
+        line for line in text.splitlines() if _BOUNDED.search(line.partition("metadata=")[0])
+    ]
+    if not bounded_lines:
         return None
-    origin = next((match for match in map(_METADATA.search, found) if match), None)
+    origin = next((match for match in map(_METADATA.search, bounded_lines) if match), None)
     op, node = origin.groups() if origin else ("", "")
     reason = f"A tensor's size depends on the data: {PADDED_TO_BOUND}"
     fix = FIXED_SHAPE

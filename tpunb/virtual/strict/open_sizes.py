@@ -68,8 +68,8 @@ def _named_in(message: str, traced: TracedFunction) -> str:
     kinds = [re.compile(call[1]), _ALGEBRA] if call else []
     kinds += [_GATHERS] if "gather" in message else []
     nodes = traced.definition.node_def
-    found = (node.name for kind in kinds for node in nodes if kind.search(node.op))
-    return next(found, "")
+    names = (node.name for kind in kinds for node in nodes if kind.search(node.op))
+    return next(names, "")
 
 
 def of_bounds(traced: TracedFunction) -> str:
@@ -88,9 +88,10 @@ def no_size(traced: TracedFunction) -> str:
             "the batch has no size. Pass `dataset.batch(n, "
             "drop_remainder=True)`, or a `tf.TensorSpec` with the batch as its first size."
         )
-    what = "a size of an input is not known" if inner else "a size is not known"
+    unknown = "a size of an input is not known" if inner else "a size is not known"
     return (
-        f"{what}. Pass a dataset whose elements have one size, or a `tf.TensorSpec` with all sizes."
+        f"{unknown}. Pass a dataset whose elements have one size, or a `tf.TensorSpec` with all "
+        "sizes."
     )
 
 
@@ -106,9 +107,13 @@ def open_size_problem(
         message: The compiler's whole message.
         node: The node that the message is about; empty if it names none.
     """
-    op = next((one.op for one in traced.definition.node_def if one.name == node), "")
-    what = op or "an operation"
-    cause = f"{what_is_open(traced)}, and {who} cannot compile {what} with such a size: {reason}."
+    op = next(
+        (candidate.op for candidate in traced.definition.node_def if candidate.name == node), ""
+    )
+    operation = op or "an operation"
+    cause = (
+        f"{what_is_open(traced)}, and {who} cannot compile {operation} with such a size: {reason}."
+    )
     return Problem(RULE, cause, how_to_fix(traced), message=message, node=node, op=op)
 
 
@@ -134,5 +139,5 @@ def how_to_fix(traced: TracedFunction) -> str:
 
 def _kinds(traced: TracedFunction) -> tuple[bool, bool]:
     """Return whether a first size is not fixed, and whether another size is not."""
-    axes = {axis for one in traced.open_axes.values() for axis in one}
+    axes = {axis for open_axes in traced.open_axes.values() for axis in open_axes}
     return 0 in axes, bool(axes - {0})

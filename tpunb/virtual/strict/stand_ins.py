@@ -71,17 +71,17 @@ class Host:
         return [spec for specs in self.nodes.values() for spec in specs.values()]
 
 
-def on_host(traced: TracedFunction, found: Iterable[Problem]) -> Host:
+def on_host(traced: TracedFunction, problems: Iterable[Problem]) -> Host:
     """Find the part of a replica function on the host, and the tensors that the cores take from it.
 
     Args:
         traced: The function.
-        found: The problems in it. An operation without a TPU kernel runs on the host, if at all.
+        problems: The problems in it. An operation without a TPU kernel runs on the host, if at all.
 
     Raises:
         Unknown: The host's tensors are not known.
     """
-    unsupported = {one.node for one in found if one.code == "unsupported-op"}
+    unsupported = {problem.node for problem in problems if problem.code == "unsupported-op"}
     return _Search(traced.library, unsupported).of(traced.definition, traced.graph, "", ())
 
 
@@ -107,20 +107,20 @@ class _Search:
         }
         cores = [node for node in function.node_def if node.name not in hosted]
         used = {text for node in cores for text in node.input}.union(returned)
-        given = {name: self._given_by(graph, node, used) for name, node in hosted.items()}
+        host_tensors = {name: self._given_by(graph, node, used) for name, node in hosted.items()}
         inside = {
-            (node.name, name): found
+            (node.name, name): host_part
             for node in cores
             for name in called_functions(node)
-            if (found := self._inside(node, name, graph, path))
+            if (host_part := self._inside(node, name, graph, path))
         }
-        return Host(given, inside)
+        return Host(host_tensors, inside)
 
     def _inside(self, node: NodeDef, name: str, graph: Any, path: str) -> Host:
         around = f"{path}{node.name}/"
         body = self._library(name)
         if not has_outside(body, self._library) and not any(
-            one.startswith(around) for one in self._unsupported
+            unsupported.startswith(around) for unsupported in self._unsupported
         ):
             return Host()
         body = inlined(body, self._library)
@@ -137,15 +137,15 @@ class _Search:
         if operation is None:
             raise Unknown("It is not known what a node on the host gives.")
         arguments = [argument.name for argument in op_def_registry.get(node.op).output_arg]
-        given = {}
+        specs = {}
         for end in sorted(ends):
             _, argument, index = end.split(":")
             place = arguments.index(argument) if len(arguments) > 1 else int(index)
             tensor = operation.outputs[place]
             if tensor.dtype in NO_TENSORS:
                 raise Unknown("A node on the host gives what is no tensor.")
-            given[end] = tf.TensorSpec(tensor.shape, tensor.dtype)
-        return given
+            specs[end] = tf.TensorSpec(tensor.shape, tensor.dtype)
+        return specs
 
 
 _ALL = "all"
@@ -247,21 +247,21 @@ def marked_collective(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[NodeD
 
 def pass_on(node: NodeDef) -> None:
     """Make a node pass on its first input, which has the shape of its result."""
-    kept = [text for text in node.input if not text.startswith("^")][:1]
+    first_input = [text for text in node.input if not text.startswith("^")][:1]
     controls = [text for text in node.input if text.startswith("^")]
     del node.input[:]
-    node.input.extend([*kept, *controls])
+    node.input.extend([*first_input, *controls])
     make_identity(node)
 
 
 def exchange(node: NodeDef) -> list[NodeDef]:
     """Return an `AllToAll`'s shape without its partners: split, and joined along another axis."""
-    split, concat, count = (
+    split_axis, concat_axis, count = (
         node.attr[key].i for key in ("split_dimension", "concat_dimension", "split_count")
     )
     kind = node.attr["T"]
-    from_axis = new_constant(f"{node.name}/s", split)
-    to_axis = new_constant(f"{node.name}/c", concat)
+    from_axis = new_constant(f"{node.name}/s", split_axis)
+    to_axis = new_constant(f"{node.name}/c", concat_axis)
     parts = new_node(
         "Split",
         f"{node.name}/parts",
@@ -356,11 +356,11 @@ def _is_unused(body: FunctionDef, place: int) -> bool:
 
 def _make_int32(body: FunctionDef, place: int) -> None:
     argument = body.signature.input_arg[place]
-    for one in (argument, *body.signature.output_arg):
-        if one is argument or body.ret[one.name] == argument.name:
-            one.type = _INT32
-            one.ClearField("handle_data")
-            one.ClearField("experimental_full_type")
+    for parameter in (argument, *body.signature.output_arg):
+        if parameter is argument or body.ret[parameter.name] == argument.name:
+            parameter.type = _INT32
+            parameter.ClearField("handle_data")
+            parameter.ClearField("experimental_full_type")
     body.arg_attr.pop(place, None)
 
 
@@ -431,7 +431,7 @@ class CompilerFunctions:
     """
 
     def __init__(self, library: Library, *, for_tpu: bool = False) -> None:
-        self.made: list[FunctionDef] = []
+        self.written: list[FunctionDef] = []
         self._library = library
         self._for_tpu = for_tpu
 
@@ -446,42 +446,44 @@ class CompilerFunctions:
         Returns:
             The function and the specs of its tensors.
         """
-        given = [_argument(f"host_{k}", spec) for k, spec in enumerate(host.specs)]
-        result = self._copy(function, host, [argument.name for argument in given])
+        host_arguments = [_argument(f"host_{k}", spec) for k, spec in enumerate(host.specs)]
+        result = self._copy(function, host, [argument.name for argument in host_arguments])
         sizes = _bound(result, parameters)
         arguments = list(function.signature.input_arg)
         tensors = [a for a in arguments if parameters[a.name].spec is not None]
         used = {text.partition(":")[0] for node in result.node_def for text in node.input}
         variables = [a for a in arguments if parameters[a.name].spec is None and a.name in used]
-        kept = [*tensors, *given, *sizes, *variables]
+        new_arguments = [*tensors, *host_arguments, *sizes, *variables]
         del result.signature.input_arg[:]
-        result.signature.input_arg.extend(kept)
+        result.signature.input_arg.extend(new_arguments)
         result.arg_attr.clear()
         specs = [spec for a in tensors if (spec := parameters[a.name].spec) is not None]
         _drop_outputs(result, host)
         return result, [*specs, *host.specs, *(tf.TensorSpec([], tf.int32) for _ in sizes)]
 
     def _copy(
-        self, function: FunctionDef, host: Host, given: Sequence[str] | None = None
+        self, function: FunctionDef, host: Host, host_arguments: Sequence[str] | None = None
     ) -> FunctionDef:
         """Return a copy of a function without the part that runs on the host.
 
         Args:
             function: The function.
             host: The part that runs on the host.
-            given: The arguments that replace the host's tensors; None for a body, which gets
-                unknown numbers instead.
+            host_arguments: The arguments that replace the host's tensors; None for a body, which
+                gets unknown numbers instead.
         """
         rewrite = Rewrite(function)
         result = rewrite.result
         result.signature.name = f"{function.signature.name}_lowered_{next(_names)}"
-        rewrite.replace(_unknowns(result, host) if given is None else _arguments(host, given))
+        rewrite.replace(
+            _unknowns(result, host) if host_arguments is None else _arguments(host, host_arguments)
+        )
         nodes = {node.name: node for node in function.node_def}
-        kept = needed(function)
+        run_nodes = needed(function)
         for node in function.node_def:
             if node.name in host.nodes:
                 rewrite.drop(node.name)
-            elif node.name in kept:
+            elif node.name in run_nodes:
                 for stand_in in self._stand_in(node, nodes, host):
                     rewrite.keep(stand_in)
                 if self._for_tpu and node.op in RESIZINGS:  # the node is an Identity now
@@ -489,7 +491,7 @@ class CompilerFunctions:
         rewrite.finish()
         if host:
             _prune(result)
-        self.made.append(result)
+        self.written.append(result)
         return result
 
     def _stand_in(self, node: NodeDef, nodes: Mapping[str, NodeDef], host: Host) -> list[NodeDef]:
@@ -523,7 +525,7 @@ class CompilerFunctions:
                 called.name = body.signature.name
         if not in_part or node.op not in CONTROL_FLOW:
             return [copy]
-        used = {text for other in nodes.values() for text in other.input}
+        used = {text for user in nodes.values() for text in user.input}
         return [*hide_what_the_host_takes(copy, bodies, used), copy]
 
     def _body(self, name: str, host: Host, *, copied: bool) -> FunctionDef:
@@ -573,10 +575,10 @@ def _bound(function: FunctionDef, parameters: Mapping[str, Parameter]) -> list[A
     return sizes
 
 
-def _arguments(host: Host, given: Sequence[str]) -> dict[str, str]:
+def _arguments(host: Host, names: Sequence[str]) -> dict[str, str]:
     """Return the arguments for the host's tensors, by the references to the tensors."""
     ends = [name + end for name, specs in host.nodes.items() for end in specs]
-    return dict(zip(ends, given, strict=True))
+    return dict(zip(ends, names, strict=True))
 
 
 def _unknowns(body: FunctionDef, host: Host) -> dict[str, str]:
@@ -590,8 +592,8 @@ def _unknowns(body: FunctionDef, host: Host) -> dict[str, str]:
 
 def _prune(function: FunctionDef) -> None:
     """Leave out nodes that are no longer needed."""
-    kept = needed(function)
-    nodes = [node for node in function.node_def if node.name in kept]
+    run_nodes = needed(function)
+    nodes = [node for node in function.node_def if node.name in run_nodes]
     del function.node_def[:]
     function.node_def.extend(nodes)
 

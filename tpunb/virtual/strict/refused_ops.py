@@ -1,4 +1,7 @@
-"""Findings in a replica function's graph that XLA on a CPU accepts and a TPU does not."""
+"""Operations, types and variables that a TPU refuses, found in a replica function's graph.
+
+XLA on a CPU accepts most of them, so it cannot be asked.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tpunb.virtual.graph.function_def import (
 )
 from tpunb.virtual.graph.kernels import compiles, why_not
 from tpunb.virtual.graph.traced_function import TracedFunction
-from tpunb.virtual.strict.known_ops import PRODUCTS, is_known
+from tpunb.virtual.strict.accepted_ops import PRODUCTS, is_known
 from tpunb.virtual.variable_copies import copies_of, handle_of
 
 _WHERE = (
@@ -87,11 +90,11 @@ def statically_found(traced: TracedFunction) -> list[Problem]:
     return [
         *foreign_types(traced, traced.definition),
         *out_of_scope_variables(traced, traced.definition),
-        *lint(traced.definition, traced.library, traced.graph.name),
+        *problems_of_nodes(traced.definition, traced.library, traced.graph.name),
     ]
 
 
-def lint(function: FunctionDef, library: Library, name: str) -> list[Problem]:
+def problems_of_nodes(function: FunctionDef, library: Library, name: str) -> list[Problem]:
     """Return the findings about each node by itself.
 
     Args:
@@ -103,10 +106,10 @@ def lint(function: FunctionDef, library: Library, name: str) -> list[Problem]:
         The findings, in the order of the nodes. The names of nodes in loops and branches start with
         the names of the nodes around them.
     """
-    return list(_lint(function, library, name, "", frozenset()))
+    return list(_problems_of_nodes(function, library, name, "", frozenset()))
 
 
-def _lint(
+def _problems_of_nodes(
     function: FunctionDef, library: Library, name: str, path: str, around: frozenset[str]
 ) -> Iterator[Problem]:
     nodes = {node.name: node for node in function.node_def}
@@ -115,14 +118,18 @@ def _lint(
         if OUTSIDE in node.attr:
             continue  # together with everything that it calls
         if node.name in examined:
-            yield from _lint_node(node, nodes, name, path)
+            yield from _problems_of_node(node, nodes, name, path)
         for callee in called_functions(node):
             if callee not in around:
                 inner = f"{path}{node.name}/"
-                yield from _lint(library(callee), library, name, inner, around | {callee})
+                yield from _problems_of_nodes(
+                    library(callee), library, name, inner, around | {callee}
+                )
 
 
-def _lint_node(node: NodeDef, nodes: dict[str, NodeDef], name: str, path: str) -> Iterator[Problem]:
+def _problems_of_node(
+    node: NodeDef, nodes: dict[str, NodeDef], name: str, path: str
+) -> Iterator[Problem]:
     if is_known(node):
         return
     if not compiles(node):
@@ -131,7 +138,7 @@ def _lint_node(node: NodeDef, nodes: dict[str, NodeDef], name: str, path: str) -
         yield _dynamic(node, path)
     elif _is_unbounded(node, nodes):
         reason = "The TensorArray or the loop has no fixed size, so no memory can be reserved."
-        yield _found("list-size", node, path, reason, FIXED_LIST, _LIST_MESSAGE)
+        yield _problem("list-size", node, path, reason, FIXED_LIST, _LIST_MESSAGE)
     elif _computes_in(node, dtypes.complex128):
         yield _complex128(node, path)
     elif kind := _never_rewritten(node):
@@ -142,7 +149,7 @@ def _lint_node(node: NodeDef, nodes: dict[str, NodeDef], name: str, path: str) -
 
 def _unsupported(node: NodeDef, name: str, path: str) -> Problem:
     place = f"{{{{node {path}{node.name}}}}}"
-    return _found(
+    return _problem(
         "unsupported-op",
         node,
         path,
@@ -156,13 +163,13 @@ def _unsupported(node: NodeDef, name: str, path: str) -> Problem:
     )
 
 
-def _found(rule: str, node: NodeDef, path: str, reason: str, fix: str, message: str) -> Problem:
+def _problem(rule: str, node: NodeDef, path: str, reason: str, fix: str, message: str) -> Problem:
     return Problem(rule, reason, fix, message=message, node=path + node.name, op=node.op)
 
 
 def _dynamic(node: NodeDef, path: str) -> Problem:
     called, fix = _DYNAMIC[node.op]
-    return _found(
+    return _problem(
         "dynamic-shape",
         node,
         path,
@@ -202,7 +209,7 @@ def _never_rewritten(node: NodeDef) -> str:
 
 
 def _x64(node: NodeDef, path: str, kind: str) -> Problem:
-    return _found(
+    return _problem(
         "x64-op",
         node,
         path,
@@ -217,7 +224,7 @@ def _x64(node: NodeDef, path: str, kind: str) -> Problem:
 
 
 def _complex128(node: NodeDef, path: str) -> Problem:
-    return _found(
+    return _problem(
         "unsupported-type",
         node,
         path,
@@ -229,7 +236,7 @@ def _complex128(node: NodeDef, path: str) -> Problem:
 
 def _float64(node: NodeDef, path: str) -> Problem:
     reason = f"{node.op} is computed in float64, which a TPU emulates with float32."
-    return _found("float64", node, path, reason, _FLOAT64_FIX, reason)
+    return _problem("float64", node, path, reason, _FLOAT64_FIX, reason)
 
 
 def _serve_assertions(function: FunctionDef) -> set[str]:

@@ -259,7 +259,9 @@ class KnownLoops:
         self._function = function
         self._library = library
         self._body_sizes = body_sizes
-        self._statics = StaticTensors(function, {one.name: one for one in function.node_def}, sizes)
+        self._statics = StaticTensors(
+            function, {node.name: node for node in function.node_def}, sizes
+        )
         self._lists: dict[str, _List | None] = dict(lists or {})
         self._loops: dict[str, bool] = {}
         self._carried: dict[tuple[str, int], _List] = {}
@@ -267,11 +269,14 @@ class KnownLoops:
     def compiles(self) -> bool:
         """Return whether the function certainly compiles."""
         # An assertion's message is not a tensor on a TPU, which has no assertions.
-        kept, said = needed(self._function), needed(self._function, without={"Assert"})
+        run_nodes, run_without_assertions = (
+            needed(self._function),
+            needed(self._function, without={"Assert"}),
+        )
         nodes = [
             node
             for node in self._function.node_def
-            if node.name in (said if node.op == "Const" else kept)
+            if node.name in (run_without_assertions if node.op == "Const" else run_nodes)
         ]
         return compiles_surely(self._function, nodes, self._knows)
 
@@ -337,9 +342,9 @@ class KnownLoops:
         """Return a list that a node makes of other lists."""
         sources = data_inputs(node)
         if node.op in _ALIKE:
-            found = {self.list_of(source) for source in sources}
-            alike = found.pop() if len(found) == 1 else None
-            return alike if alike and (alike.written or node.op == "Identity") else None
+            lists_read = {self.list_of(source) for source in sources}
+            common = lists_read.pop() if len(lists_read) == 1 else None
+            return common if common and (common.written or node.op == "Identity") else None
         if node.op not in _CHANGING:
             return None
         values = self.list_of(sources[0])
@@ -384,19 +389,22 @@ class KnownLoops:
         condition, body = (self._library(node.attr[key].func.name) for key in ("cond", "body"))
         library, sources = self._library, data_inputs(node)
         if any(
-            has_effects(one, library) or has_collectives(one, library) for one in (condition, body)
+            has_effects(function, library) or has_collectives(function, library)
+            for function in (condition, body)
         ):
             return False
-        names = [one.name for one in body.signature.input_arg]
-        lists, around = {}, {}
-        for name, other, source in zip(names, condition.signature.input_arg, sources, strict=True):
+        names = [argument.name for argument in body.signature.input_arg]
+        lists, argument_sizes = {}, {}
+        for name, argument, source in zip(
+            names, condition.signature.input_arg, sources, strict=True
+        ):
             values, sizes = self.list_of(source), self._statics.sizes(source)
-            for place in (name, other.name):
+            for place in (name, argument.name):
                 if values is not None:
                     lists[place] = values
                 if sizes is not None:
-                    around[place, 0] = sizes
-        known = as_tried(body, self._body_sizes(body.signature.name), around)
+                    argument_sizes[place, 0] = sizes
+        known = as_tried(body, self._body_sizes(body.signature.name), argument_sizes)
         inside = KnownLoops(body, library, known, self._body_sizes, lists)
         for place, (name, result) in enumerate(zip(names, returned(body), strict=True)):
             if dtypes.as_dtype(result.type) == dtypes.variant:
@@ -409,10 +417,14 @@ class KnownLoops:
                 same = result.source == Reference(name, "")
             else:
                 sizes = inside._statics.sizes(result.source)
-                same = sizes is not None and sizes == known.get((name, 0)) == around.get((name, 0))
+                same = sizes is not None and sizes == known.get((name, 0)) == argument_sizes.get(
+                    (name, 0)
+                )
             if not same:
                 return False
-        sizes_before = as_tried(condition, self._body_sizes(condition.signature.name), around)
+        sizes_before = as_tried(
+            condition, self._body_sizes(condition.signature.name), argument_sizes
+        )
         test = KnownLoops(condition, library, sizes_before, self._body_sizes, lists)
         return inside.compiles() and test.compiles()
 
@@ -426,7 +438,7 @@ def as_tried(function: FunctionDef, known: KnownSizes, arguments: KnownSizes) ->
         arguments: The shapes of the arguments.
     """
     signature = function.signature.input_arg
-    if all((one.name, 0) in known for one in signature if one.type not in _HANDLES):
+    if all((argument.name, 0) in known for argument in signature if argument.type not in _HANDLES):
         return known
     rewrite = Rewrite(function)
     rewrite.result.arg_attr.clear()  # these attributes have shapes, too
@@ -451,8 +463,8 @@ def as_tried(function: FunctionDef, known: KnownSizes, arguments: KnownSizes) ->
                 sizes = np.where(shape < 0, ANY_SIZE, shape) if shape.ndim else shape
                 tried = new_constant(f"{node.name}/tried", sizes)
                 node.input[place] = f"{rewrite.keep(tried).name}:output:0"
-    shapes = [arguments.get((one.name, 0)) for one in signature]
-    found = dict(known)
+    shapes = [arguments.get((argument.name, 0)) for argument in signature]
+    sizes_tried = dict(known)
     with tf.Graph().as_default() as graph:
         try:
             graph_def, _ = function_def_to_graph_def(
@@ -465,8 +477,8 @@ def as_tried(function: FunctionDef, known: KnownSizes, arguments: KnownSizes) ->
         for operation in graph.get_operations():
             for index, tensor in enumerate(operation.outputs):
                 if tensor.shape.is_fully_defined():
-                    found[operation.name, index] = tuple(tensor.shape.as_list())
-    return found
+                    sizes_tried[operation.name, index] = tuple(tensor.shape.as_list())
+    return sizes_tried
 
 
 def _make_placeholder(node: NodeDef, sizes: Sizes) -> None:
