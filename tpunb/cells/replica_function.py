@@ -150,7 +150,7 @@ FUNCTION = "function()"
 """The name under which a function is captured; not an identifier, so that no result hides it."""
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_NO_GLOBALS: dict[str, Any] = {}  # one dict for all, because programs are found by their namespace
+_NO_GLOBALS: dict[str, Any] = {}  # one for all: traced cells are found by it
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

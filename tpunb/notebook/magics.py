@@ -157,13 +157,12 @@ class TpuMagics(Magics):  # type: ignore[misc]
     def _run_once(self, cell: str, settings: RunSettings, args: Any) -> tuple[Any, bool]:
         if args.check:
             _inspect(self.session.check(cell))
-        result = self.session.run(cell, settings)
+        run = self.session.run_once(cell, settings)
         if args.timed or args.verbose:
-            display(reports.cell_report(result, timed=args.timed, verbose=args.verbose))
-        elif result.quiet or result.value is None:
-            replicas = int(self.session.connection.strategy.num_replicas_in_sync)
-            show_in_passing(lambda: reports.ran_line(result, settings, replicas))
-        return result.value, result.quiet
+            display(reports.cell_report(run, timed=args.timed, verbose=args.verbose))
+        elif run.cell.quiet or run.value is None:
+            show_in_passing(lambda: reports.ran_line(run))
+        return run.value, run.cell.quiet
 
     def _run_steps(self, cell: str, settings: RunSettings, args: Any) -> tuple[Any, bool]:
         inspect = _inspect if args.check else None
