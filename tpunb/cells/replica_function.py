@@ -205,8 +205,8 @@ def function_source(function: Callable[..., Any], settings: RunSettings) -> Func
     """
     if not callable(function):
         raise CellError(
-            f"A {type(function).__name__} cannot be run on the replicas.",
-            fix="Give the function that makes one step.",
+            f"An object of type {type(function).__name__} cannot be run on the replicas.",
+            fix="Pass the function that makes one step, or the text of a cell.",
         )
     wanted = dict.fromkeys([*settings.plot, *(settings.reduce or {}), *(settings.gather or {})])
     wanted.pop("_", None)  # the whole result

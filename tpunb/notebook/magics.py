@@ -210,10 +210,16 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
             %%tpu_check -d train_ds --as images,labels
             loss = compute_loss(labels, model(images, training=True))
+
+            %%tpu_check -o report
+            y = tf.nn.relu(x @ w)  # then: report.raise_if_refused()
         """
         require_tensorflow("%%tpu_check")
         args = arguments_of(self.tpu_check, line)
-        return self.session.check(cell, self._data(args), args.names)
+        report = self.session.check(cell, self._data(args), args.names)
+        if args.out is not None:
+            self.shell.user_ns[args.out] = report
+        return report
 
     @magic_arguments("%tpu_compile")
     @options(*COMPILE)
