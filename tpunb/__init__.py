@@ -17,6 +17,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tpunb.connection.cell_runners import RunsCells, register_cell_runner
 from tpunb.tpu.program_display import ProgramDisplay, register_program_display
 from tpunb.version import __version__
 
@@ -150,6 +151,15 @@ def _program_display() -> ProgramDisplay:
 
 
 register_program_display(_program_display)
+
+
+def _cell_runner(strategy: Any, last_resort: Any, lines: Any) -> RunsCells:
+    from tpunb.cells.runner import CellRunner
+
+    return CellRunner(strategy, last_resort, lines)
+
+
+register_cell_runner(_cell_runner)
 
 
 def __dir__() -> list[str]:

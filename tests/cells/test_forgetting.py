@@ -23,8 +23,8 @@ KEPT = 3
 
 @pytest.fixture(params=["virtual", *thorough(["one"])])
 def book(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
-    """A notebook that keeps a few programs and cells."""
-    monkeypatch.setattr("tpunb.cells.trace_cache._MOST_PROGRAMS", KEPT)
+    """A notebook that keeps a few traced cells."""
+    monkeypatch.setattr("tpunb.cells.trace_cache._MOST_TRACED", KEPT)
     monkeypatch.setattr("tpunb.cells.recent_cells._MOST_RECENT", KEPT)
     book = Notebook(request.param)
     with book.strategy.scope():
@@ -56,21 +56,21 @@ def run_edited(book: Notebook, numbers: range, **options: Any) -> list[weakref.r
             book.names.update(run.assigned)
         else:
             book.cell(text)
-        program = book.runner.programs._programs[-1]
-        made += [weakref.ref(program), weakref.ref(program.cell), weakref.ref(program._function)]
+        traced = book.runner.cache._traced[-1]
+        made += [weakref.ref(traced), weakref.ref(traced.cell), weakref.ref(traced._function)]
     return made
 
 
 @pytest.mark.parametrize("options", [{}, {"steps": 8, "steps_per_loop": 3}])
 def test_edited_cells_leave_nothing(book: Notebook, options: dict[str, Any]) -> None:
     run_edited(book, range(2 * KEPT), **options)
-    before = functions(), objects("CellSource"), objects("Program"), objects("Loop")
+    before = functions(), objects("CellSource"), objects("TracedCell"), objects("Loop")
     made = run_edited(book, range(100, 100 + 3 * KEPT), **options)
-    # Without Python's collector: what holds a program is in no cycle with it.
+    # Without Python's collector: what holds a traced cell is in no cycle with it.
     alive = [ref() for ref in made[: -3 * (KEPT + 1)]]
     assert not any(each is not None for each in alive)
-    assert (functions(), objects("CellSource"), objects("Program"), objects("Loop")) == before
-    assert objects("Program") <= KEPT
+    assert (functions(), objects("CellSource"), objects("TracedCell"), objects("Loop")) == before
+    assert 0 < objects("TracedCell") <= KEPT
 
 
 def test_graphs_are_collected_though_python_looks_for_no_cycles(book: Notebook) -> None:

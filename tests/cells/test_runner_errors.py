@@ -218,7 +218,7 @@ def test_replaced_objects_are_let_go(one: Notebook) -> None:
 
 
 def test_only_so_many_programs_are_kept(one: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpunb.cells.trace_cache._MOST_PROGRAMS", 2)
+    monkeypatch.setattr("tpunb.cells.trace_cache._MOST_TRACED", 2)
     for text in ("1", "2", "3"):
         one.cell(text)
     assert not one.cell("3").traced
@@ -273,7 +273,7 @@ def test_any_value_can_be_captured(value: Any) -> None:
 def test_second_run_takes_the_short_way(one: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     one.plain("x = tf.ones([2])\nrate = 0.1\nk = 2\ndef f(v): return v * k")
     one.cell("y = f(x) * rate")
-    monkeypatch.setattr("tpunb.cells.trace_cache.why_new_program", None)
-    monkeypatch.setattr("tpunb.cells.capture.Capturer.capture", None)
+    monkeypatch.setattr("tpunb.cells.trace_cache.why_new_trace", None)
+    monkeypatch.setattr("tpunb.cells.trace_cache.capture", None)
     one.names["x"] = tf.zeros([2])
     assert one.cell("y = f(x) * rate").assigned["y"].numpy().tolist() == [0.0, 0.0]

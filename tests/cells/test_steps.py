@@ -406,7 +406,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "half a step": ({"steps": 1.5}, "positive whole number"),
     "a loop that is too long": ({"steps": 3, "steps_per_loop": 5}, "longer than the 3 steps"),
     "no end": ({"data": "endless"}, "never ends"),
-    "nothing given": ({}, "number of steps is missing"),
+    "a loop without an end": ({"steps_per_loop": 2}, "number of steps is missing"),
     "a name that is not assigned": ({"steps": 2, "plot": ["lose"]}, "Did you mean `loss`"),
     "a name that is no number": ({"steps": 2, "plot": ["batch2"]}, r"its shape is \[2\]"),
     "single examples": ({"data": "single"}, "single examples"),

@@ -77,23 +77,6 @@ def test_repr_and_bundle() -> None:
     assert "(simulated on CPU)" in bundle["text/plain"]
 
 
-def test_run_cell() -> None:
-    with tpunb.connect(simulate=2) as connection:
-        names: dict[str, Any] = {"x": np.ones(2, np.float32)}
-        result = connection.run_cell(
-            "y = x + 1\nz = y[:1]\ny", names, reduce={"y": "sum"}, gather={"z": 0}
-        )
-        assert names["y"].numpy().tolist() == [4, 4]
-        assert names["z"].numpy().tolist() == [2, 2]
-        assert len(result.value.values) == 2
-        assert connection.cells.traces == 1
-        for source in ("return 1", "x +"):
-            with pytest.raises((TpunbError, SyntaxError)):
-                connection.run_cell(source, names)
-        with pytest.raises(TpunbError):
-            connection.run_cell("y = 1", names, reduce={"y": "max"})
-
-
 def test_describe() -> None:
     shape = np.array([1, 1, 1, 2])
     with tpunb.connect(simulate="v3-8", computation_shape=shape, replicas=3) as connection:  # type: ignore[arg-type]

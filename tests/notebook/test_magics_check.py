@@ -46,6 +46,14 @@ def test_lines_and_reasons(book: Notebook) -> None:
     assert "z" not in book.shell.user_ns
 
 
+def test_the_report_under_a_name(book: Notebook) -> None:
+    report = book.good("%%tpu_check -o report\ntf.range(tf.cast(x[0, 0], tf.int32))").value
+    assert report is book.names["report"]
+    error = book.run("report.raise_if_refused()").error
+    assert isinstance(error, CheckError)
+    assert error.code == "constant-size"
+
+
 def test_a_batch_of_data(book: Notebook) -> None:
     book.good(
         "images, labels = np.ones([8, 3], 'float32'), np.ones([8], 'int64')\n"

@@ -143,7 +143,7 @@ for i in tf.range(3):
         return str(written[-1]).splitlines()
 
     printer = Printer(book.names["strategy"], lines)
-    book.session.connection.cells.programs._printer = printer
+    book.session.connection.cells.cache.printer = printer
     assert printed(book, f"{body}\n#") == expected
     assert len(expected) == 3 * 8
     assert sum(map(len, written)) < 5000  # of x, which has 8000 bytes, the ends alone

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpunb.cells.runner import CellResult, CellRunner
+from tpunb.cells.runner import CellRunner
+from tpunb.training.run_result import RunResult
 from tpunb.virtual import VirtualTPUStrategy
 
 KINDS = ("one", "mirrored", "virtual")
@@ -38,7 +39,7 @@ class Notebook:
         """Executes an ordinary cell."""
         exec(text, self.names)
 
-    def cell(self, text: str, **options: Any) -> CellResult:
+    def cell(self, text: str, **options: Any) -> RunResult:
         """Executes a `%%tpu_run` cell."""
         result = self.runner.run(text, self.names, **options)
         self.names.update(result.assigned)

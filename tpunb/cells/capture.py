@@ -61,6 +61,7 @@ class Captured:
     """A cell's names with their values, in one run.
 
     Attributes:
+        strategy: The strategy whose replicas get the values.
         values: The values of the names that exist.
         key: For each name, a value that must be equal for a traced function to fit.
         arguments: The tensors and per-replica values among the values, as a flat list.
@@ -72,6 +73,7 @@ class Captured:
         local: Names whose values hide the notebook's.
     """
 
+    strategy: Any
     values: dict[str, Any] = field(default_factory=dict)
     key: dict[str, Hashable] = field(default_factory=dict)
     arguments: list[Any] = field(default_factory=list)
@@ -81,195 +83,198 @@ class Captured:
     read: dict[str, Any] = field(default_factory=dict)
     local: frozenset[str] = frozenset()
 
+    @property
+    def roots(self) -> dict[str, Any]:
+        """The values that a trace closes over, by name: all its dependencies begin there."""
+        roots = dict(self.closed)
+        for name in dict.fromkeys(self.owners):
+            value = self.values[name]
+            if kind_of(value) is CaptureKind.NEST:
+                roots[name] = tuple(leaf for leaf in leaves(value) if not is_argument(leaf))
+        return roots
+
+    def shortcut(self, cell: StepSource) -> Shortcut | None:
+        """Return a quick way to capture the same values again; None for lists and dicts."""
+        if any(kind_of(value) is CaptureKind.NEST for value in self.values.values()):
+            return None
+        names = [name for name in (*cell.names.reads, *cell.later) if name not in PROVIDED]
+        closed = {name: self.values.get(name, _MISSING) for name in names}
+        for name in self.owners:
+            del closed[name]
+        arguments = tuple((name, kind_of(self.values[name])) for name in self.owners)
+        return Shortcut(self.strategy, tuple(closed.items()), arguments, self.signature)
+
+    def add(self, name: str, value: Any, namespace: dict[str, Any]) -> None:
+        """Add a name's value to the arguments or to the closed-over values."""
+        self.values[name] = value
+        self.key[name] = self._added(name, value, namespace)
+
+    def _added(self, name: str, value: Any, namespace: dict[str, Any]) -> Hashable:
+        """Add a value, and return its key."""
+
+        def leaf_key(leaf: Any) -> Hashable:
+            if kind_of(leaf) is CaptureKind.STREAM:
+                raise _unreadable(name, leaf)
+            return self.add_argument(name, leaf) if is_argument(leaf) else _closed_key(leaf)
+
+        if is_argument(value):
+            return self.add_argument(name, value)
+        kind = kind_of(value)
+        if kind is CaptureKind.NEST and not _is_large(value):
+            if any(map(is_argument, leaves(value))):
+                return (CaptureKind.NEST, _nest_key(value, leaf_key))
+        elif kind is CaptureKind.FUNCTION:
+            self.read.update(globals_read(value, namespace))
+        self.closed[name] = value
+        return _closed_key(value)
+
+    def add_argument(self, name: str, value: Any) -> Hashable:
+        """Add a tensor, an array or per-replica values to the arguments, and return its key."""
+        kind = kind_of(value)
+        if kind is CaptureKind.ARRAY:
+            kind, value = CaptureKind.TENSOR, tf.convert_to_tensor(value)
+        elif kind is CaptureKind.DISTRIBUTED:
+            value = self._per_replica(name, value)
+        self.arguments.append(value)
+        self.signature.append(self._signature(value))
+        self.owners.append(name)
+        return kind
+
+    def _per_replica(self, name: str, value: Any) -> Any:
+        """Convert a value of all replicas to the form that `strategy.run` takes."""
+        local = getattr(value, "values", None) or self.strategy.experimental_local_results(value)
+        count = self.strategy.num_replicas_in_sync
+        if len(local) != count:
+            raise CellError(
+                f"`{name}` holds the values of {len(local)} replicas; there are {count} now.",
+                fix=f"Compute `{name}` again with this strategy.",
+            )
+        if is_composite(value) and all(map(is_argument, local)):
+            return value
+        return self.strategy.experimental_distribute_values_from_function(
+            lambda context: tf.convert_to_tensor(local[context.replica_id_in_sync_group])
+        )
+
+    def _signature(self, value: Any) -> Hashable:
+        kind = kind_of(value)
+        if kind is CaptureKind.DISTRIBUTED:
+            local = self.strategy.experimental_local_results(value)
+            return tuple(map(self._signature, local))
+        if kind is CaptureKind.TENSOR:
+            return (value.dtype, value.shape)
+        return tf.type_spec_from_value(value)  # type: ignore[no-any-return]
+
 
 @dataclass(frozen=True)
 class Shortcut:
     """The few comparisons that show that a cell's last trace fits again.
 
     Attributes:
+        strategy: The strategy whose replicas get the values.
         closed: Names that must still be bound to the very same objects.
         arguments: Names of single arguments, with their kinds.
         signature: The shapes and dtypes that the arguments must have.
     """
 
+    strategy: Any
     closed: tuple[tuple[str, Any], ...]
     arguments: tuple[tuple[str, CaptureKind], ...]
     signature: list[Hashable]
 
-
-class Capturer:
-    """The capture of values for one strategy."""
-
-    def __init__(self, strategy: Any) -> None:
-        self._strategy = strategy
-        # Weak keys, because a cell that defines a class makes another class after each edit.
-        self._kinds: weakref.WeakKeyDictionary[type, CaptureKind] = weakref.WeakKeyDictionary(
-            dict.fromkeys(PLAIN, CaptureKind.PLAIN)
-        )
-
-    def capture(
-        self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any]
-    ) -> Captured:
-        """Look up the names that a cell reads; `bound` hides the notebook's names.
-
-        Raises:
-            CellError: A name is not defined, or its value cannot be passed to the replicas.
-        """
-        captured = Captured(local=frozenset(bound))
-        for name in (*cell.names.reads, *cell.later):
-            if name in PROVIDED:
-                continue
-            value = bound[name] if name in bound else namespace.get(name, _MISSING)
-            if value is _MISSING and hasattr(builtins, name):
-                # Capture a builtin too if an assignment of the cell hides it.
-                if name in cell.names.assigned:
-                    value = getattr(builtins, name)
-            elif value is _MISSING and name in cell.names.certain:
-                raise _undefined(cell, name, namespace, bound)
-            if self.kind(value) is CaptureKind.STREAM:
-                raise _unreadable(name, value, cell)
-            if value is not _MISSING:
-                captured.values[name] = value
-                captured.key[name] = self._taken(captured, name, value, namespace)
-        return captured
-
-    def shortcut(self, cell: StepSource, captured: Captured) -> Shortcut | None:
-        """Return a quick way to capture the same values again; None for lists and dicts."""
-        if any(self.kind(value) is CaptureKind.NEST for value in captured.values.values()):
-            return None
-        names = [name for name in (*cell.names.reads, *cell.later) if name not in PROVIDED]
-        closed = {name: captured.values.get(name, _MISSING) for name in names}
-        for name in captured.owners:
-            del closed[name]
-        arguments = tuple((name, self.kind(captured.values[name])) for name in captured.owners)
-        return Shortcut(tuple(closed.items()), arguments, captured.signature)
-
-    def again(
-        self, shortcut: Shortcut, namespace: dict[str, Any], bound: Mapping[str, Any]
-    ) -> Captured | None:
+    def capture(self, namespace: dict[str, Any], bound: Mapping[str, Any]) -> Captured | None:
         """Return the arguments of another run; None if anything else differs from the last run."""
         get = {**namespace, **bound}.get if bound else namespace.get
-        for name, value in shortcut.closed:
+        for name, value in self.closed:
             if get(name, _MISSING) is not value:
                 return None
-        captured = Captured()
-        for name, kind in shortcut.arguments:
+        captured = Captured(self.strategy)
+        for name, kind in self.arguments:
             value = get(name, _MISSING)
-            if self._kinds.get(type(value)) is not kind or not self.passed(value):
+            if _kinds.get(type(value)) is not kind or not is_argument(value):
                 return None
-            self._add_argument(captured, name, value)
-        if captured.signature != shortcut.signature:
+            captured.add_argument(name, value)
+        if captured.signature != self.signature:
             return None
-        captured.signature = shortcut.signature  # its identity shows that it is the same
+        captured.signature = self.signature  # its identity shows that it is the same
         return captured
 
-    def kind(self, value: Any) -> CaptureKind:
-        """Return the kind of a value, which is remembered by the value's type."""
-        known = self._kinds.get(type(value))
-        if known is None:
-            known = self._kinds[type(value)] = _kind(value)
-        return known
 
-    def roots(self, captured: Captured) -> dict[str, Any]:
-        """Return the values that a trace closes over, by name: all its dependencies begin there."""
-        roots = dict(captured.closed)
-        for name in dict.fromkeys(captured.owners):
-            value = captured.values[name]
-            if self.kind(value) is CaptureKind.NEST:
-                roots[name] = tuple(leaf for leaf in leaves(value) if not self.passed(leaf))
-        return roots
+def capture(
+    cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any], strategy: Any
+) -> Captured:
+    """Look up the names that a cell reads; `bound` hides the notebook's names.
 
-    def passed(self, leaf: Any) -> bool:
-        """Return whether a value that is not a nest is passed as an argument."""
-        kind = self.kind(leaf)
-        if kind is CaptureKind.ARRAY:
-            return _converts(leaf.dtype)
-        return kind in (CaptureKind.TENSOR, CaptureKind.COMPOSITE, CaptureKind.DISTRIBUTED)
+    Raises:
+        CellError: A name is not defined, or its value cannot be passed to the replicas.
+    """
+    captured = Captured(strategy, local=frozenset(bound))
+    for name in (*cell.names.reads, *cell.later):
+        if name in PROVIDED:
+            continue
+        value = bound[name] if name in bound else namespace.get(name, _MISSING)
+        if value is _MISSING and hasattr(builtins, name):
+            # Capture a builtin too if an assignment of the cell hides it.
+            if name in cell.names.assigned:
+                value = getattr(builtins, name)
+        elif value is _MISSING and name in cell.names.certain:
+            raise _undefined(cell, name, namespace, bound)
+        if kind_of(value) is CaptureKind.STREAM:
+            raise _unreadable(name, value, cell)
+        if value is not _MISSING:
+            captured.add(name, value, namespace)
+    return captured
 
-    def _taken(
-        self, captured: Captured, name: str, value: Any, namespace: dict[str, Any]
-    ) -> Hashable:
-        """Add a value to the arguments or to the closed-over values, and return its key."""
 
-        def leaf_key(leaf: Any) -> Hashable:
-            if self.kind(leaf) is CaptureKind.STREAM:
-                raise _unreadable(name, leaf)
-            passed = self.passed(leaf)
-            return self._add_argument(captured, name, leaf) if passed else self.closed_key(leaf)
+# Weak keys, because a cell that defines a class makes another class after each edit.
+_kinds: weakref.WeakKeyDictionary[type, CaptureKind] = weakref.WeakKeyDictionary()
+_kinds.update((kind, CaptureKind.PLAIN) for kind in PLAIN)
 
-        if self.passed(value):
-            return self._add_argument(captured, name, value)
-        kind = self.kind(value)
-        if kind is CaptureKind.NEST and not self._is_large(value):
-            if any(map(self.passed, leaves(value))):
-                return (CaptureKind.NEST, self._nest_key(value, leaf_key))
-        elif kind is CaptureKind.FUNCTION:
-            captured.read.update(globals_read(value, namespace))
-        captured.closed[name] = value
-        return self.closed_key(value)
 
-    def _add_argument(self, captured: Captured, name: str, value: Any) -> Hashable:
-        kind = self.kind(value)
-        if kind is CaptureKind.ARRAY:
-            kind, value = CaptureKind.TENSOR, tf.convert_to_tensor(value)
-        elif kind is CaptureKind.DISTRIBUTED:
-            value = self._per_replica(name, value)
-        captured.arguments.append(value)
-        captured.signature.append(self._signature(value))
-        captured.owners.append(name)
-        return kind
+def kind_of(value: Any) -> CaptureKind:
+    """Return the kind of a value, which is remembered by the value's type."""
+    known = _kinds.get(type(value))
+    if known is None:
+        known = _kinds[type(value)] = _kind(value)
+    return known
 
-    def _per_replica(self, name: str, value: Any) -> Any:
-        """Convert a value of all replicas to the form that `strategy.run` takes."""
-        local = getattr(value, "values", None) or self._strategy.experimental_local_results(value)
-        count = self._strategy.num_replicas_in_sync
-        if len(local) != count:
-            raise CellError(
-                f"`{name}` holds the values of {len(local)} replicas; there are {count} now.",
-                fix=f"Compute `{name}` again with this strategy.",
-            )
-        if is_composite(value) and all(map(self.passed, local)):
-            return value
-        return self._strategy.experimental_distribute_values_from_function(
-            lambda context: tf.convert_to_tensor(local[context.replica_id_in_sync_group])
-        )
 
-    def _signature(self, value: Any) -> Hashable:
-        kind = self.kind(value)
-        if kind is CaptureKind.DISTRIBUTED:
-            local = self._strategy.experimental_local_results(value)
-            return tuple(map(self._signature, local))
-        if kind is CaptureKind.TENSOR:
-            return (value.dtype, value.shape)
-        return tf.type_spec_from_value(value)  # type: ignore[no-any-return]
+def is_argument(leaf: Any) -> bool:
+    """Return whether a value that is not a nest is passed to the replicas as an argument."""
+    kind = kind_of(leaf)
+    if kind is CaptureKind.ARRAY:
+        return _converts(leaf.dtype)
+    return kind in (CaptureKind.TENSOR, CaptureKind.COMPOSITE, CaptureKind.DISTRIBUTED)
 
-    def closed_key(self, value: Any) -> Hashable:
-        """Return the key that identifies a value that is closed over."""
-        kind = self.kind(value)
-        if kind is CaptureKind.PLAIN:
-            return (type(value), repr(value) if isinstance(value, (float, complex)) else value)
-        if kind is CaptureKind.NEST and not self._is_large(value):
-            return self._nest_key(value, self.closed_key)
-        return (kind, id(value))
 
-    def _nest_key(self, value: Any, leaf_key: Callable[[Any], Hashable]) -> Hashable:
-        if self.kind(value) is not CaptureKind.NEST:
-            return leaf_key(value)
-        if isinstance(value, dict):
-            children = [(key, self._nest_key(child, leaf_key)) for key, child in value.items()]
-            return (type(value), *children)
-        return (type(value), *(self._nest_key(child, leaf_key) for child in value))
+def _closed_key(value: Any) -> Hashable:
+    """Return the key that identifies a value that is closed over."""
+    kind = kind_of(value)
+    if kind is CaptureKind.PLAIN:
+        return (type(value), repr(value) if isinstance(value, (float, complex)) else value)
+    if kind is CaptureKind.NEST and not _is_large(value):
+        return _nest_key(value, _closed_key)
+    return (kind, id(value))
 
-    def _is_large(self, value: Any) -> bool:
-        """Return whether a nest is too large to compare, or so deep that it may contain itself."""
-        passed = False
-        for number, leaf in enumerate(leaves(value)):
-            if self.kind(leaf) is CaptureKind.NEST:
-                return True
-            passed = passed or self.passed(leaf)
-            if number >= _LARGE:
-                return not passed
-        return False
+
+def _nest_key(value: Any, leaf_key: Callable[[Any], Hashable]) -> Hashable:
+    if kind_of(value) is not CaptureKind.NEST:
+        return leaf_key(value)
+    if isinstance(value, dict):
+        children = [(key, _nest_key(child, leaf_key)) for key, child in value.items()]
+        return (type(value), *children)
+    return (type(value), *(_nest_key(child, leaf_key) for child in value))
+
+
+def _is_large(value: Any) -> bool:
+    """Return whether a nest is too large to compare, or so deep that it may contain itself."""
+    passed = False
+    for number, leaf in enumerate(leaves(value)):
+        if kind_of(leaf) is CaptureKind.NEST:
+            return True
+        passed = passed or is_argument(leaf)
+        if number >= _LARGE:
+            return not passed
+    return False
 
 
 def _undefined(
@@ -303,9 +308,9 @@ def _unreadable(name: str, value: Any, cell: StepSource | None = None) -> CellEr
     """Return the error for a dataset or an iterator that the replicas would read."""
     for node in cell.nodes if cell is not None else ():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
             if node.func.attr in KERAS_LOOPS and name in (
-                getattr(each, "id", "") for each in given
+                getattr(argument, "id", "") for argument in arguments
             ):
                 message, fix = keras_loop(node.func.attr)
                 return CellError(f"Line {node.lineno}: {message}", fix=fix)

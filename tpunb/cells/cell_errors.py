@@ -21,6 +21,7 @@ from tpunb.cells.source import (
 )
 from tpunb.errors import CellError
 from tpunb.errors.code_problems import SourceLine, innermost, refusal_in_short
+from tpunb.errors.explain import explain
 
 _NODE = re.compile(r"{{node ([^}]+?)(?:/replica_\d+)?}}")
 _REPLICA = re.compile(r"{{node [^}]+?/replica_(\d+)}}")
@@ -31,8 +32,8 @@ def mark(error: BaseException, cell: StepSource, graph: Any = None) -> None:
     """Mark an error with the lines of the cell that it came from, outermost call first.
 
     Set `tpunb_lines`, and `tpunb_replicas` if the message names replicas, and add a note if Python
-    supports notes (3.11). A message may name only nodes. The replica function's graph tells where
-    these nodes came from.
+    supports notes (3.11). Set `code` to the rule of strictness if a real TPU refuses the cell. A
+    message may name only nodes. The replica function's graph tells where these nodes came from.
     """
     if hasattr(error, "tpunb_lines"):
         return
@@ -44,6 +45,8 @@ def mark(error: BaseException, cell: StepSource, graph: Any = None) -> None:
     # Replica 0's nodes have plain names, and so have all nodes inside functions.
     replicas = {int(number) for number in _REPLICA.findall(str(error))}
     error.tpunb_replicas = sorted(replicas)  # type: ignore[attr-defined]
+    if not hasattr(error, "code") and (known := explain(error)) and known.rule:
+        error.code = known.rule  # type: ignore[attr-defined]
     if numbers and hasattr(error, "add_note"):
         number = numbers[-1]
         error.add_note(f"line {number} of the cell: {cell.lines[number - 1].strip()}")
@@ -418,8 +421,9 @@ def mistake(
         words = _words(error, nodes, replicas)
         texts = found.cause.format_map(words), found.fix.format_map(words)
     explained = CellError(texts[0], fix=texts[1])
-    for name in ("tpunb_lines", "tpunb_replicas"):
-        setattr(explained, name, getattr(error, name, ()))
+    for name in ("tpunb_lines", "tpunb_replicas", "code"):
+        if hasattr(error, name):
+            setattr(explained, name, getattr(error, name))
     return explained
 
 

@@ -18,6 +18,7 @@ from tpunb.cells.open_batches import open_batch, opened, silent
 from tpunb.cells.settings import CompileSettings
 from tpunb.cells.source import StepSource
 from tpunb.cells.steps import Steps
+from tpunb.cells.trace_only import functions_to_compile
 from tpunb.compiler import libtpu
 from tpunb.compiler.batch_sizes import FINE, AnyBatch, search
 from tpunb.compiler.partial_answers import for_each_type
@@ -39,7 +40,7 @@ _MUCH = 0.1
 @giving_back()
 def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPrograms:
     """Compile a step of a cell, and read only its data's first batch: see `CellRunner.compile`."""
-    strategy = steps.programs.strategy
+    strategy = steps.cache.strategy
     libtpu.start()
     xla.start()
     refuse_other_strategies(strategy)
@@ -92,7 +93,9 @@ def _traced(
     def traced(
         arguments: Callable[[Captured], list[Any]] | None,
     ) -> tuple[Captured, list[TracedFunction]]:
-        return steps.programs.traced(steps.cell, steps.namespace, steps.bound, arguments)
+        return functions_to_compile(
+            steps.cache, steps.cell, steps.namespace, steps.bound, arguments
+        )
 
     resized = None if size is None else functools.partial(_resized, names=steps.names, size=size)
     captured, fixed = traced(resized)

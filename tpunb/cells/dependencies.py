@@ -41,7 +41,7 @@ from tpunb.virtual.keras_internals import layers_of
 
 
 class Dependencies:
-    """The guards of one program, for everything that its traces may have read.
+    """The guards of one traced cell, for everything that its traces may have read.
 
     Args:
         roots: The values that the cell closes over, by name.

@@ -64,15 +64,6 @@ class OutputRecord:
     graph: Any = None
     places: list[int] = field(default_factory=list)
 
-    def values(self, outputs: list[Any]) -> dict[str, Any]:
-        """Return the values by name, from the outputs of the traced function."""
-
-        def fill(leaf: Any) -> Any:
-            return outputs[self.places[leaf.index]] if type(leaf) is Slot else leaf
-
-        values = {name: substitute(nest, fill) for name, nest in self.nests.items()}
-        return {**self.plain, **values}
-
     def filled(self, name: str, tensors: list[Any]) -> Any:
         """Return a name's nest with tensors for its slots."""
         each = iter(tensors)
@@ -82,6 +73,33 @@ class OutputRecord:
         """Return the positions of a name's tensors among the outputs."""
         found = leaves(self.nests.get(name))
         return [leaf.index for leaf in found if type(leaf) is Slot]
+
+
+@dataclass(frozen=True)
+class CellOutputs:
+    """The outputs of one call of a traced cell.
+
+    Attributes:
+        tensors: The outputs of the traced function.
+        record: Their meaning in the notebook.
+    """
+
+    tensors: list[Any]
+    record: OutputRecord
+
+    def tensor(self, index: int) -> Any:
+        """Return the tensor of a slot."""
+        return self.tensors[self.record.places[index]]
+
+    def values(self) -> dict[str, Any]:
+        """Return the values by name."""
+
+        def fill(leaf: Any) -> Any:
+            return self.tensor(leaf.index) if type(leaf) is Slot else leaf
+
+        record = self.record
+        values = {name: substitute(nest, fill) for name, nest in record.nests.items()}
+        return {**record.plain, **values}
 
 
 class OutputRecorder:

@@ -11,10 +11,10 @@ _MOST_RECENT = 32
 
 
 class RecentCells:
-    """A parser of cells that remembers the latest cells, and cells that a program or a run holds.
+    """A parser of cells that remembers the latest cells, and cells that are traced or running.
 
-    A program belongs to the object that its cell was parsed to. The weak references find that
-    object again for as long as the program lives.
+    A traced cell belongs to the object that its text was parsed to. The weak references find that
+    object again for as long as the traced cell lives.
     """
 
     def __init__(self) -> None:

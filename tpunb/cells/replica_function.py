@@ -150,7 +150,7 @@ FUNCTION = "function()"
 """The name under which a function is captured; not an identifier, so that no result hides it."""
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_NO_GLOBALS: dict[str, Any] = {}  # one dict for all, because programs are found by their namespace
+_NO_GLOBALS: dict[str, Any] = {}  # one for all: traced cells are found by it
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -205,8 +205,8 @@ def function_source(function: Callable[..., Any], settings: RunSettings) -> Func
     """
     if not callable(function):
         raise CellError(
-            f"A {type(function).__name__} cannot be run on the replicas.",
-            fix="Give the function that makes one step.",
+            f"An object of type {type(function).__name__} cannot be run on the replicas.",
+            fix="Pass the function that makes one step, or the text of a cell.",
         )
     wanted = dict.fromkeys([*settings.plot, *(settings.reduce or {}), *(settings.gather or {})])
     wanted.pop("_", None)  # the whole result

@@ -118,10 +118,12 @@ def refuse_counts(steps: int | None, steps_per_loop: int | None) -> None:
         )
 
 
-def total_steps(steps: int | None, batches: Batches | None) -> int | None:
+def total_steps(settings: RunSettings, batches: Batches | None) -> int | None:
     """Return the total number of steps, as far as it is known."""
-    if steps is not None:
-        return int(steps)
+    if settings.steps is not None:
+        return int(settings.steps)
+    if not settings.is_stepped:
+        return 1
     if batches is None:
         raise CellError(
             "The number of steps is missing.",

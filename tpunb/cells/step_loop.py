@@ -18,8 +18,8 @@ import tensorflow as tf
 from tpunb.cells.capture import Captured
 from tpunb.cells.cell_errors import replicas_text
 from tpunb.cells.nests import leaves, parts_of
-from tpunb.cells.outputs import LAST, OutputRecord, Slot
-from tpunb.cells.program import Program, called_weakly, traced_by_itself
+from tpunb.cells.outputs import LAST, CellOutputs, OutputRecord, Slot
+from tpunb.cells.traced_cell import TracedCell, called_weakly, traced_by_itself
 from tpunb.errors import CellError, did_you_mean
 from tpunb.training.history import History
 from tpunb.training.metrics import mean_of
@@ -41,11 +41,11 @@ class LoopResult:
 
 
 class Loop:
-    """The loop form of a program, for one layout of its arguments.
+    """The loop form of a traced cell, for one layout of its arguments.
 
     Args:
-        program: The program whose replica function runs; it must have run once.
-        captured: The program's arguments, batch included.
+        traced: The cell whose replica function runs; it must have run once.
+        captured: The cell's arguments, batch included.
         fed: Names whose values are the batch's.
         carried: Names that the cell reads and assigns.
         timed: Whether to measure how long steps wait for batches.
@@ -56,19 +56,19 @@ class Loop:
 
     def __init__(
         self,
-        program: Program,
+        traced: TracedCell,
         captured: Captured,
         fed: Sequence[str],
         carried: Sequence[str],
         *,
         timed: bool,
     ) -> None:
-        self._program = weakref.proxy(program)  # the program holds the loop
-        self._strategy = program.strategy
+        self._traced = weakref.proxy(traced)  # the traced cell holds the loop
+        self._strategy = traced.strategy
         self._fed, self._carried, self._timed = tuple(fed), tuple(carried), timed
         self._owners = tuple(captured.owners)
-        self._record = program.records[tuple(captured.signature)]
-        self._plotted = [plotted_slot(self._record, name) for name in program.options.plot]
+        self._record = traced.records[tuple(captured.signature)]
+        self._plotted = [plotted_slot(self._record, name) for name in traced.options.plot]
         with tf.device("CPU:0"):
             self._count = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._before = 0
@@ -99,7 +99,7 @@ class Loop:
 
     def _loop(self) -> Callable[..., Any]:
         """Return the function that is traced: the code that a user would write by hand."""
-        strategy, replica, plotted = self._strategy, self._program.replica, bool(self._plotted)
+        strategy, replica, plotted = self._strategy, self._traced.replica, bool(self._plotted)
         read, after = called_weakly(self._read), called_weakly(self._after)
         arguments = called_weakly(self._arguments)
         width = len(self._plotted) * strategy.num_replicas_in_sync
@@ -135,7 +135,7 @@ class Loop:
         """Return the values that a step passes to the next, after all its writes."""
         made = tf.compat.v1.get_default_graph().get_operations()[self._before :]
         written = [op for op in made if op.op_def.is_stateful and op.type.startswith("Assign")]
-        self._record = self._program.traced_record()
+        self._record = self._traced.traced_record()
         outputs = list(outputs or ())
         if self._plotted:
             numbers = [part for slot in self._plotted for part in parts_of(outputs[slot])]
@@ -305,9 +305,9 @@ class PlottedValues:
         self._flushed = 0.0
         self._warned: set[str] = set()
 
-    def add(self, step: int, record: OutputRecord, outputs: Sequence[Any]) -> None:
+    def add(self, step: int, outputs: CellOutputs) -> None:
         """Take a single step's values, which stay on the devices for a while."""
-        values = [outputs[record.places[plotted_slot(record, name)]] for name in self._names]
+        values = [outputs.tensor(plotted_slot(outputs.record, name)) for name in self._names]
         for name, value in zip(self._names, values, strict=True):
             shape = parts_of(value)[0].shape
             if shape.rank != 0:

@@ -1,52 +1,29 @@
-"""Runs of many steps of a cell or function, which the stop button ends and `go` continues."""
+"""Runs of a cell or a function, of one step or of many."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tpunb._util.interrupts import Overdue, StopButton, Stopped
+from tpunb._util.interrupts import Overdue, StopButton, Stopped, explaining_interrupts
 from tpunb._util.units import grouped
 from tpunb.cells.batches import Batch, Batches
 from tpunb.cells.cell_errors import mark_step
 from tpunb.cells.open_batches import open_batch
 from tpunb.cells.optimizers import make_ready
 from tpunb.cells.outputs import LAST, OutputRecord
-from tpunb.cells.program import Program
 from tpunb.cells.settings import RunSettings, checked_outputs, refuse_counts, total_steps
 from tpunb.cells.source import CellSource, StepSource
 from tpunb.cells.step_loop import Loop, PlottedValues, StepsPerLoop, bound_to
-from tpunb.cells.trace_cache import Programs
+from tpunb.cells.trace_cache import TraceCache
+from tpunb.cells.trace_only import refuse_open_sizes
+from tpunb.cells.traced_cell import TracedCell
 from tpunb.errors import CellError
 from tpunb.training.history import History
-from tpunb.virtual.rule_check import CheckReport
+from tpunb.training.run_result import RunResult, Timings
 from tpunb.virtual.stoppable import StoppableCalls
-
-
-@dataclass
-class LoopTimings:
-    """The times of a run of many steps, in seconds.
-
-    Attributes:
-        trace: The time to trace the single step and the loop; None if nothing was traced.
-        first_step: The first step, with tracing and compiling.
-        steady_step: The fastest step, with its share of the host's part.
-        input_wait: The share of the time that steps wait for batches, 0 to 1; None without data.
-        steps_per_loop: The number of steps in one call.
-        steps: The number of steps made.
-        seconds: The whole run.
-    """
-
-    trace: float | None = None
-    first_step: float | None = None
-    steady_step: float | None = None
-    input_wait: float | None = None
-    steps_per_loop: int = 1
-    steps: int = 0
-    seconds: float = 0.0
 
 
 class Watcher(Protocol):
@@ -67,7 +44,16 @@ _GRACE = 0.8
 
 
 class Steps:
-    """A run of many steps, which can be ended and continued.
+    """A run of a cell or a function: a single step by `once`, or many by `go`.
+
+    The stop button ends a run of many steps, and `go` continues it.
+
+    Args:
+        cache: The traced cells of the strategy.
+        cell: The cell or the function.
+        namespace: The namespace of the cell's names; it does not change.
+        settings: The number of steps, the data, and so on.
+        bound: Values that hide the notebook's.
 
     Attributes:
         batches: The batches; None for steps without data.
@@ -80,6 +66,7 @@ class Steps:
         stopped: Whether the stop button has ended the run.
         is_half_done: Whether the stop button has ended the run within a step.
         ended: Whether the data has ended.
+        trace_reason: Why the step was traced in this run; None if it was traced before.
         timings: The run's times.
         bound: Values that hide the notebook's: the batch, and the values that steps pass on.
 
@@ -89,27 +76,28 @@ class Steps:
 
     def __init__(
         self,
-        programs: Programs,
+        cache: TraceCache,
         cell: StepSource,
         namespace: dict[str, Any],
         settings: RunSettings,
         bound: Mapping[str, Any],
     ) -> None:
         refuse_counts(settings.steps, settings.steps_per_loop)
-        self.programs, self.cell, self.namespace = programs, cell, namespace
+        self.cache, self.cell, self.namespace = cache, cell, namespace
         self.settings = settings
         self.batches: Batches | None = None
         if settings.data is not None:
             repeat = settings.steps is not None
-            self.batches = Batches(programs.strategy, settings.data, programs.calls, repeat=repeat)
+            self.batches = Batches(cache.strategy, settings.data, cache.calls, repeat=repeat)
         self.names = tuple(settings.names) if self.batches is not None else ()
-        self.total = total_steps(settings.steps, self.batches)
+        self.total = total_steps(settings, self.batches)
         self.options = checked_outputs(cell, settings)
         self.history = History(total_steps=self.total)
         self.watcher: Watcher | None = None
         self.done = 0
         self.stopped = self.is_half_done = self.ended = False
-        self.timings = LoopTimings()
+        self.trace_reason: str | None = None
+        self.timings = Timings()
         self.bound = dict(bound)
         loopable = self.batches is None or (
             self.batches.distributed and self.batches.left is not None
@@ -121,7 +109,7 @@ class Steps:
         self._waited = self._watched = 0.0  # seconds: waits for batches, all measured time
         self._record: OutputRecord | None = None
         self._button = StopButton(grace=_GRACE)
-        self._checked: Program | None = None  # dependencies are checked once for each `go`
+        self._checked: TracedCell | None = None  # dependencies are checked once for each `go`
 
     @property
     def left(self) -> float:
@@ -149,16 +137,19 @@ class Steps:
         """Names that stay in the cell."""
         return tuple(n for n in self._record.withheld if n != LAST) if self._record else ()
 
-    def check(self) -> CheckReport:
-        """Check with the first batch whether a step would compile for a TPU, without running it.
-
-        Raises:
-            CheckError: The strategy is not a virtual TPU's.
-            Exception: Any error that the cell raises when it is traced.
-        """
-        self.bind_first_batch()
-        types = open_batch(self.batches, self.names)
-        return self.programs.check(self.cell, self.namespace, self.bound, types)
+    @property
+    def result(self) -> RunResult:
+        """The result so far."""
+        return RunResult(
+            value=self.value,
+            assigned=self.assigned,
+            withheld=self.withheld,
+            history=self.history,
+            steps=self.done,
+            stopped=self.stopped,
+            trace_reason=self.trace_reason,
+            timings=self.timings,
+        )
 
     def bind_first_batch(self) -> Batch | None:
         """Bind the cell's names to the first batch, if any, which the first step still gets."""
@@ -166,6 +157,21 @@ class Steps:
         if batch is not None:
             self.bound.update(bound_to(self.names, batch.value))
         return batch
+
+    def once(self) -> None:
+        """Run a single step, which the first interrupt ends.
+
+        Raises:
+            Stopped: An interrupt has ended the step.
+            Exception: Any error that the cell raises, with `tpunb_lines`: the cell's lines that
+                the error came from.
+        """
+        started = time.perf_counter()
+        calls = self.cache.calls
+        calls.begin()
+        with explaining_interrupts(lambda: _interrupted(calls)):
+            self._single()
+        self.timings.steps, self.timings.seconds = 1, time.perf_counter() - started
 
     def go(self) -> None:
         """Run the steps that are left.
@@ -196,7 +202,7 @@ class Steps:
                     if button.pressed and wanted and not button.is_overdue:
                         self._call(1)
         except Overdue:
-            self.stopped, self.is_half_done = True, self.programs.calls.has_run
+            self.stopped, self.is_half_done = True, self.cache.calls.has_run
         except Exception as error:
             names = self.names if isinstance(self.cell, CellSource) else ()
             mark_step(error, self.done, self.batches.described(names) if self.batches else "")
@@ -216,14 +222,14 @@ class Steps:
         types = open_batch(self.batches, self.names)
         if not types:
             return
-        self.programs.calls.begin()
+        self.cache.calls.begin()
         with self._button.work():
             if self.bind_first_batch() is not None:
-                self.programs.enforce_open_sizes(self.cell, self.namespace, self.bound, types)
+                refuse_open_sizes(self.cache, self.cell, self.namespace, self.bound, types)
 
     def _call(self, count: int) -> None:
         """Run one step, or a loop of steps."""
-        self.programs.calls.begin()
+        self.cache.calls.begin()
         if count > 1 and self._looped(count):
             self._is_stale = True
         elif self._single():
@@ -243,32 +249,32 @@ class Steps:
                 return False
             self.bound.update(bound_to(self.names, batch.value))
         waited = time.perf_counter() - began
-        program, captured, _ = self.programs.find(
+        traced, captured, reason = self.cache.find(
             self.cell, self.options, self.namespace, self.bound, self._checked
         )
-        known = tuple(captured.signature) in program.records
-        if not known:
+        if reason is not None:
+            self.trace_reason = self.trace_reason or reason
             if self.watcher is not None:
                 self.watcher.tracing("step")
-            make_ready(self.cell, captured, self.namespace, self.programs.strategy)
+            make_ready(self.cell, captured, self.namespace, self.cache.strategy)
         try:
             with self._button.work():
-                outputs, record, traced = self.programs.execute(program, captured)
+                outputs = self.cache.run(traced, captured)
         except KeyboardInterrupt:
-            if self.batches is not None and not self.programs.calls.has_run:
+            if self.batches is not None and not self.cache.calls.has_run:
                 self.batches.give_back()
             raise
-        self._checked = program
-        self._plots.add(self.done + 1, record, outputs)
+        self._checked = traced
+        self._plots.add(self.done + 1, outputs)
         ended = time.perf_counter()
-        self._record, self._values = record, record.values(outputs)
+        self._record, self._values = outputs.record, outputs.values()
         for name in (*self.cell.names.reads, *self.cell.later):  # pass values on to the next step
             if name in self._values and name not in self.names:
                 self.bound[name] = self._values[name]
         self.done += 1
-        trace = program.traced_at - began if traced else None
+        trace = None if reason is None else traced.traced_at - began
         self._took(1, ended - began, trace)
-        if not traced and self.batches is not None:
+        if reason is None and self.batches is not None:
             # Reading a batch alone takes some time even if the batch is ready.
             self._waited += max(0.0, waited - _READING)
             self._watched += ended - began
@@ -276,10 +282,10 @@ class Steps:
 
     def _looped(self, count: int) -> bool:
         """Run steps in one call; return False if the loop's form is not known yet."""
-        program, captured, _ = self.programs.find(
+        traced, captured, _ = self.cache.find(
             self.cell, self.options, self.namespace, self.bound, self._checked
         )
-        record = program.records.get(tuple(captured.signature))
+        record = traced.records.get(tuple(captured.signature))
         if record is None:
             return False
         # A step takes these values from the step before.
@@ -287,20 +293,20 @@ class Steps:
         carried = tuple(sorted(owners & record.nests.keys()))
         # Include the names, because other parts of a batch may have the same shapes.
         layout = (tuple(captured.signature), self.names, carried, self.settings.timed)
-        loop = program.loops.get(layout)
+        loop = traced.loops.get(layout)
         known = loop is not None
         if loop is None:
-            loop = Loop(program, captured, self.names, carried, timed=self.settings.timed)
-            program.loops[layout] = loop
+            loop = Loop(traced, captured, self.names, carried, timed=self.settings.timed)
+            traced.loops[layout] = loop
         if not known and self.watcher is not None:
             self.watcher.tracing("loop")
         began = time.perf_counter()
-        watched = contextlib.nullcontext() if known else program.dependencies.tracing()
+        watched = contextlib.nullcontext() if known else traced.dependencies.tracing()
         try:
             with watched, self._button.work():
                 iterator = self.batches.iterator if self.batches else None
-                kept = self.programs.guarded(
-                    program, captured, lambda: loop.run(iterator, count, captured)
+                kept = self.cache.guarded(
+                    traced, captured, lambda: loop.run(iterator, count, captured)
                 )
         except (Exception, KeyboardInterrupt):
             self.done += loop.done
@@ -353,7 +359,7 @@ def raise_if_ended_early(run: Steps, *, late: bool = False) -> None:
             "again to continue, or with --restart to start over."
         )
     if run.stopped:
-        left = _LEFT if run.programs.calls.left_behind else ""
+        left = _LEFT if run.cache.calls.left_behind else ""
         again = "continue, or with --restart to start over" if run.can_continue else "start over"
         raise Stopped(
             f"inside step {grouped(run.done + 1)}, after {made}: variables hold what was assigned "
@@ -368,7 +374,7 @@ def raise_if_ended_early(run: Steps, *, late: bool = False) -> None:
         raise Stopped(f"when all of the {grouped(run.done)} steps were made; nothing is lost.")
 
 
-def interrupted(calls: StoppableCalls) -> str:
+def _interrupted(calls: StoppableCalls) -> str:
     """Describe the state after an interrupt of a single step."""
     if calls.was_cut:
         left = _LEFT if calls.left_behind else ""

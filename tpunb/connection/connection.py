@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpunb._util.logs import logger
 from tpunb._util.units import counted
+from tpunb.connection.cell_runners import RunsCells, cell_runner
 from tpunb.connection.plan import Plan
 from tpunb.errors import ConnectError, NotConnectedError
 from tpunb.virtual import current_strategy
@@ -17,34 +17,14 @@ from tpunb.virtual.installation import Installation
 from tpunb.virtual.patch.install import give_back
 
 if TYPE_CHECKING:
-    from tpunb.cells.runner import CellResult, CellRunner
-    from tpunb.cells.steps import LoopTimings
     from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.connection.cluster.pod import Pod
     from tpunb.display.describe.connection import ConnectionDescription
     from tpunb.tpu.logical_placement import Annotations
-    from tpunb.training.history import History
+    from tpunb.training.run_result import RunResult, Timings
+    from tpunb.virtual.rule_check import CheckReport
 
 _log = logger("connection")
-
-
-@dataclasses.dataclass(frozen=True)
-class RunResult:
-    """The result of a run of many steps.
-
-    Attributes:
-        value: The value of the last step: per-replica values if it consists of tensors.
-        history: The plotted values.
-        steps: The number of steps made.
-        stopped: Whether an interrupt ended the run early.
-        timings: The times that the run took.
-    """
-
-    value: Any
-    history: History
-    steps: int
-    stopped: bool
-    timings: LoopTimings
 
 
 _opened: list[weakref.ref[Connection]] = []
@@ -77,7 +57,6 @@ class Connection:
         pod: The workers of a virtual Pod; None for any other TPU.
         notes: Sentences to show to the user.
         closed: Whether `close` was called.
-        timings: The times of the last run of many steps; None before the first run.
         program: The latest result of `%%tpu_compile`, a `TpuProgram` or several; or None.
         lent: The patches of TensorFlow's names, with `patch=True`.
         link: The id of the connection's live displays, which may outlive the connection.
@@ -104,10 +83,9 @@ class Connection:
         self.topology = topology
         self.device_assignment = assignment
         self.closed = False
-        self.timings: LoopTimings | None = None
         self.program: TpuProgram | TpuPrograms | None = None
         self.lent: Installation | None = None
-        self._cells: CellRunner | None = None
+        self._cells: RunsCells | None = None
         self.link = uuid.uuid4().hex
         _opened.append(weakref.ref(self))
         from tpunb.virtual import fit_notes
@@ -136,48 +114,113 @@ class Connection:
         return memory_per_core(self.strategy, topology)
 
     @property
-    def cells(self) -> CellRunner:
-        """The runner that runs cells on every replica and keeps their traces.
+    def cells(self) -> Any:
+        """The `CellRunner` that runs cells on every replica and keeps their traces.
 
         Raises:
             NotConnectedError: The connection is closed.
         """
         self._refuse_closed()
         if self._cells is None:
-            from tpunb.cells.runner import CellRunner
-
             local = self.pod.local if self.pod is not None else None
             lines = None if local is None else local.printed
-            self._cells = CellRunner(self.strategy, self._cut, lines)
+            self._cells = cell_runner(self.strategy, self._cut, lines)
         return self._cells
+
+    @property
+    def timings(self) -> Timings | None:
+        """The times of the last run of many steps; None before the first run."""
+        return None if self._cells is None else self._cells.timings
 
     def run_cell(
         self,
-        source: str,
-        namespace: dict[str, Any],
+        cell: str | Callable[..., Any],
+        namespace: dict[str, Any] | None = None,
         *,
+        data: Any = None,
+        names: Sequence[str] = ("batch",),
+        steps: int | None = None,
+        steps_per_loop: int | None = None,
+        plot: str | Sequence[str] = (),
         reduce: Mapping[str, str] | None = None,
         gather: Mapping[str, int] | None = None,
-    ) -> CellResult:
-        """Run Python source on every replica, as `%%tpu_run` does.
+    ) -> RunResult:
+        """Run a cell's body or a function on every replica, as `%%tpu_run` does.
+
+        Example::
+
+            result = connection.run_cell("y = x * 2.0", globals(), reduce={"y": "sum"})
+            result.assigned["y"]
 
         Args:
-            source: The body of a cell.
+            cell: The Python source of a cell's body, or a function whose call is the body.
             namespace: The mapping to read names from and to store assigned names in, such as
-                `globals()`.
+                `globals()`. If the run fails, it stays as it was. A function reads its own
+                globals.
+            data: The source of the batches, as for `run`; by default the cell has no batch.
+            names: The cell's name for a batch; several for its parts.
+            steps: The number of steps. By default one step, or all steps of the data.
+            steps_per_loop: The number of steps in one call; None to choose it by measuring.
+            plot: Names whose numbers to record in every step.
             reduce: Names to combine over the replicas, by `"mean"` or `"sum"`.
             gather: Names to concatenate over the replicas, with the axis.
 
         Returns:
-            The value of the last expression and the assigned names.
+            The value of the last expression, the assigned names, and the times.
 
         Raises:
-            CellError: The source cannot run on the replicas.
+            SyntaxError: The source is not Python.
+            CellError: The cell cannot run on the replicas.
             NotConnectedError: The connection is closed.
+            Stopped: An interrupt ended the run inside a step.
+            Exception: The error of the cell or the data. If a TPU refuses the cell, its `code`
+                is the name of the rule.
         """
-        result = self.cells.run(source, namespace, reduce=reduce, gather=gather)
-        namespace.update(result.assigned)
+        result: RunResult = self.cells.run(
+            cell,
+            namespace,
+            data=data,
+            names=names,
+            steps=steps,
+            steps_per_loop=steps_per_loop,
+            plot=(plot,) if isinstance(plot, str) else plot,
+            reduce=reduce,
+            gather=gather,
+        )
+        if namespace is not None and isinstance(cell, str):
+            namespace.update(result.assigned)
         return result
+
+    def check_cell(
+        self,
+        cell: str | Callable[..., Any],
+        namespace: dict[str, Any] | None = None,
+        *,
+        data: Any = None,
+        names: Sequence[str] = ("batch",),
+    ) -> CheckReport:
+        """Check whether a cell would compile for a TPU, without running it, as `%%tpu_check` does.
+
+        Example::
+
+            report = connection.check_cell("tf.zeros([tf.cast(x[0], tf.int32)])", {"x": x})
+            report.ok, [problem.code for problem in report.errors]
+            report.raise_if_refused()
+
+        Args:
+            cell: The Python source of a cell's body, or a function whose call is the body.
+            namespace: The mapping to read names from; it does not change. A function reads its
+                own globals.
+            data: The source of the batches, as for `run`, of which only the first is read.
+            names: The cell's name for a batch; several for its parts.
+
+        Raises:
+            CheckError: The TPU is real: only a virtual TPU checks cells.
+            NotConnectedError: The connection is closed.
+            Exception: The error that the cell raises when it is traced.
+        """
+        report: CheckReport = self.cells.check(cell, namespace, data=data, names=names)
+        return report
 
     def run(
         self,
@@ -202,7 +245,7 @@ class Connection:
             data: A `tf.data.Dataset` of global batches, a `DistributedDataset`, an
                 iterator over either, a dataset function, arrays, or an iterable of
                 global batches.
-            steps: The number of steps; None to run to the end of the data.
+            steps: The number of steps. By default one step, or all steps of the data.
             steps_per_loop: The number of steps in one call; None to choose it by measuring.
             plot: Keys of the dict that `fn` returns, whose numbers to record in every step;
                 any one name if `fn` returns a single number.
@@ -218,29 +261,15 @@ class Connection:
             Stopped: An interrupt ended the run inside a step.
             Exception: The error of the function or the data. Completed steps are kept.
         """
-        from tpunb.cells.settings import RunSettings
-        from tpunb.cells.steps import raise_if_ended_early
-        from tpunb.training.history import remember_history
-
-        settings = RunSettings(
+        return self.run_cell(
+            fn,
             data=data,
             steps=steps,
             steps_per_loop=steps_per_loop,
-            plot=(plot,) if isinstance(plot, str) else plot,
+            plot=plot,
             reduce=reduce,
             gather=gather,
         )
-        run = self.cells.steps_of_function(fn, settings)
-        try:
-            run.go()
-        finally:
-            self.timings = run.timings
-            run.history.finish(stopped=run.stopped)
-            if run.settings.plot and run.done:
-                remember_history(run.history)
-        if run.is_half_done or not run.stopped:
-            raise_if_ended_early(run)
-        return RunResult(run.value, run.history, run.done, run.stopped, run.timings)
 
     def _cut(self) -> None:
         """Close the connections to workers when cancelling cannot end TensorFlow's wait.

@@ -74,6 +74,9 @@ class KernelError(TpunbError, RuntimeError):
 class MemoryLimitError(TpunbError, MemoryError):
     """A request for more memory than this machine has."""
 
+    code = "memory"
+    """The rule of strictness that refuses the request."""
+
     ag_pass_through = True
     """Tells AutoGraph, which traces the code that raises this error, not to wrap it."""
 

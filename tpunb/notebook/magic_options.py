@@ -218,7 +218,7 @@ COMPILE = (
     _AS,
     _OUT,
 )
-CHECK = (_DATA, _AS)
+CHECK = (_DATA, _AS, _OUT)
 PROFILE = (
     argument(
         "--keep", metavar="DIR", help="keep the recording in this folder, for TensorBoard or xprof"

@@ -157,13 +157,12 @@ class TpuMagics(Magics):  # type: ignore[misc]
     def _run_once(self, cell: str, settings: RunSettings, args: Any) -> tuple[Any, bool]:
         if args.check:
             _inspect(self.session.check(cell))
-        result = self.session.run(cell, settings)
+        run = self.session.run_once(cell, settings)
         if args.timed or args.verbose:
-            display(reports.cell_report(result, timed=args.timed, verbose=args.verbose))
-        elif result.quiet or result.value is None:
-            replicas = int(self.session.connection.strategy.num_replicas_in_sync)
-            show_in_passing(lambda: reports.ran_line(result, settings, replicas))
-        return result.value, result.quiet
+            display(reports.cell_report(run, timed=args.timed, verbose=args.verbose))
+        elif run.cell.quiet or run.value is None:
+            show_in_passing(lambda: reports.ran_line(run))
+        return run.value, run.cell.quiet
 
     def _run_steps(self, cell: str, settings: RunSettings, args: Any) -> tuple[Any, bool]:
         inspect = _inspect if args.check else None
@@ -211,10 +210,16 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
             %%tpu_check -d train_ds --as images,labels
             loss = compute_loss(labels, model(images, training=True))
+
+            %%tpu_check -o report
+            y = tf.nn.relu(x @ w)  # then: report.raise_if_refused()
         """
         require_tensorflow("%%tpu_check")
         args = arguments_of(self.tpu_check, line)
-        return self.session.check(cell, self._data(args), args.names)
+        report = self.session.check(cell, self._data(args), args.names)
+        if args.out is not None:
+            self.shell.user_ns[args.out] = report
+        return report
 
     @magic_arguments("%tpu_compile")
     @options(*COMPILE)

@@ -12,8 +12,6 @@ from tpunb._util.units import byte_count, counted, duration, number_text
 from tpunb.virtual.import_tensorflow import has_tensorflow
 
 if TYPE_CHECKING:
-    from tpunb.cells.runner import CellResult
-    from tpunb.cells.settings import RunSettings
     from tpunb.cells.steps import Steps
     from tpunb.notebook.session import Session
 
@@ -68,10 +66,11 @@ def status_report(session: Session) -> Report:
     return Report(headline[0].upper() + headline[1:], rows)
 
 
-def cell_report(result: CellResult, *, timed: bool, verbose: bool) -> Report:
+def cell_report(run: Steps, *, timed: bool, verbose: bool) -> Report:
     """Describe how a cell ran, for `--time` and `--verbose`: times, and why it was traced."""
     rows = []
-    step, trace = duration(result.timings.step), result.timings.trace
+    trace = run.timings.trace
+    step = duration((run.timings.first_step or 0.0) - (trace or 0.0))
     if timed:
         rows += (
             [("step", step)]
@@ -79,9 +78,9 @@ def cell_report(result: CellResult, *, timed: bool, verbose: bool) -> Report:
             else [("trace", duration(trace)), ("first step", step)]
         )
     if verbose:
-        rows.append(("traced", result.trace_reason or "no, as before"))
-        if result.withheld:
-            rows.append(("stays in the cell", ", ".join(result.withheld)))
+        rows.append(("traced", run.trace_reason or "no, as before"))
+        if run.withheld:
+            rows.append(("stays in the cell", ", ".join(run.withheld)))
     return Report("tpu_run", rows)
 
 
@@ -102,13 +101,13 @@ def steps_report(run: Steps) -> Report:
     return Report("tpu_run", rows)
 
 
-def ran_line(result: CellResult, settings: RunSettings, replicas: int) -> str:
+def ran_line(run: Steps) -> str:
     """Return the line under a cell that shows no value: combined names, replicas and the time."""
-    names = dict.fromkeys([*(settings.reduce or ()), *(settings.gather or ())])
-    combined = {name: result.assigned[name] for name in names if name in result.assigned}
-    timings = result.timings
-    seconds = timings.step + (timings.trace or 0.0)
-    how = "traced and run" if result.traced else "run as traced before"
+    names = dict.fromkeys([*(run.settings.reduce or ()), *(run.settings.gather or ())])
+    assigned = run.assigned
+    combined = {name: assigned[name] for name in names if name in assigned}
+    how = "run as traced before" if run.trace_reason is None else "traced and run"
+    replicas = int(run.cache.strategy.num_replicas_in_sync)
     facts = []
     for name, value in combined.items():
         shape = getattr(value, "shape", None)
@@ -117,7 +116,8 @@ def ran_line(result: CellResult, settings: RunSettings, replicas: int) -> str:
             continue
         dtype = getattr(getattr(value, "dtype", None), "name", type(value).__name__)
         facts.append(f"{name} {dtype}" if shape is None else f"{name} {dtype} {list(shape)}")
-    return " · ".join([*facts, f"{counted(replicas, 'replica')}, {how}", duration(seconds)])
+    facts += [f"{counted(replicas, 'replica')}, {how}", duration(run.timings.seconds)]
+    return " · ".join(facts)
 
 
 class Sentence:

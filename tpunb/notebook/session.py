@@ -23,7 +23,7 @@ from tpunb.notebook.bound_names import BoundNames, notice_of_kept, notice_of_str
 from tpunb.virtual.import_tensorflow import require_tensorflow
 
 if TYPE_CHECKING:
-    from tpunb.cells.runner import CellResult
+    from tpunb.cells.runner import CellRunner
     from tpunb.cells.settings import CompileSettings, RunSettings
     from tpunb.cells.steps import Steps
     from tpunb.compiler.program import TpuProgram, TpuPrograms
@@ -82,6 +82,12 @@ class Session:
         connection = self._connection
         return None if connection is None or connection.closed else connection
 
+    @property
+    def _cells(self) -> CellRunner:
+        """The runner of the connection's cells."""
+        cells: CellRunner = self.connection.cells
+        return cells
+
     def stoppable_calls(self) -> StoppableCalls | None:
         """Return the calls whose TensorFlow functions interrupts end; None without a connection."""
         connection = self.open_connection
@@ -138,13 +144,14 @@ class Session:
             connection.close()
             self._note_closed(connection)
 
-    def run(self, source: str, settings: RunSettings) -> CellResult:
-        """Run a cell's body on every replica and bind the names that it assigns."""
-        cells = self.connection.cells
+    def run_once(self, source: str, settings: RunSettings) -> Steps:
+        """Run a cell's body on every replica once, and bind the names that it assigns."""
+        cells = self._cells
         with self._short_errors(source), CellDisplay(lambda: cells.calls.phase):
-            result = cells.run(source, self.namespace, settings)
-        self.namespace.update(result.assigned)
-        return result
+            run = cells.steps(source, self.namespace, settings)
+            run.once()
+        self.namespace.update(run.assigned)
+        return run
 
     def run_steps(
         self,
@@ -168,14 +175,15 @@ class Session:
         Raises:
             Stopped: The stop button has ended the run; the results so far are bound.
         """
+        from tpunb.cells.checking import check_step
         from tpunb.cells.steps import raise_if_ended_early
 
-        cells = self.connection.cells
+        cells = self._cells
         with self._short_errors(source):
             run = None if restart else self._paused
             if (
                 run is None
-                or run.programs is not cells.programs
+                or run.cache is not cells.cache
                 or run.cell is not cells.parsed(source)
                 or not run.settings.is_same(settings)
             ):
@@ -184,8 +192,8 @@ class Session:
                     run.history.name = f"run {self._runs + 1}"
             if inspect is not None:
                 with explaining_interrupts(_UNCHECKED):
-                    found = run.check()
-                inspect(found)
+                    report = check_step(run)
+                inspect(report)
             # Catch interrupts to the very end, so that a late interrupt does not break off the
             # output.
             with StopButton() as late:
@@ -213,15 +221,15 @@ class Session:
                 remember_history(plotted)
                 self._names.bind_if_free("history", plotted)
             self.namespace.update(run.assigned)
-            self.connection.timings = run.timings
+            self._cells.timings = run.timings
 
     def check(
         self, source: str, data: Any = None, names: Sequence[str] = ("batch",)
     ) -> CheckReport:
         """Check whether a cell's body would compile for a TPU, without running it."""
-        cells = self.connection.cells
+        connection = self.connection
         with self._short_errors(source), explaining_interrupts(_UNCHECKED):
-            return cells.check(source, self.namespace, data=data, names=names)
+            return connection.check_cell(source, self.namespace, data=data, names=names)
 
     def compile(
         self,
@@ -277,7 +285,7 @@ class Session:
                     fix="Leave -d out; tpunb.largest_batch(step, ...) finds the largest batch.",
                 )
             return compile_call_cell(cell, self.namespace, of_call)
-        cells = self.connection.cells
+        cells = self._cells
         try:
             return cells.compile(source, self.namespace, settings, data=data, names=names)
         except Exception:

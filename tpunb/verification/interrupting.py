@@ -76,7 +76,7 @@ class Interrupting(Suite):
 
     def _steps(self, step: Callable[[], Any], count: int) -> Any:
         settings = RunSettings(steps=count, steps_per_loop=1)
-        return self.connection.cells.steps_of_function(step, settings)
+        return self.connection.cells.steps(step, settings=settings)
 
 
 class Reconnecting(Suite):

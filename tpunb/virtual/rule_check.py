@@ -58,7 +58,13 @@ _MAX_CAUSE = 2000
 
 
 class CheckError(TpunbError, ValueError):
-    """A function or an argument that cannot be checked."""
+    """A function or an argument that cannot be checked, or that a TPU refuses.
+
+    Attributes:
+        code: The rule that refuses the function; None if it cannot be checked.
+    """
+
+    code: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,11 +106,13 @@ class CheckReport:
         """Raise an error if the function does not compile; for scripts and tests.
 
         Raises:
-            CheckError: The function does not compile.
+            CheckError: The function does not compile. Its `code` is the rule of the first error.
         """
         if not self.ok:
             first = self.errors[0]
-            raise CheckError(f"{self.headline} The first: {first.reason}", fix=first.fix)
+            error = CheckError(f"{self.headline} The first: {first.reason}", fix=first.fix)
+            error.code = first.code
+            raise error
 
     def __str__(self) -> str:
         notes = [self.compiler] if self.compiler else []

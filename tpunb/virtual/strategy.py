@@ -102,7 +102,12 @@ class VirtualTPU:
         """Run `fn` on each replica, by TensorFlow's method, which refuses pure eager execution."""
         if tf.executing_eagerly() and not self.extended.strictness.holds("eager-run"):
             fn = self.extended.in_graph(fn)
-        return super().run(fn, args, kwargs, options)  # type: ignore[misc]
+        try:
+            return super().run(fn, args, kwargs, options)  # type: ignore[misc]
+        except NotImplementedError as error:
+            if tf.executing_eagerly() and "pure eager execution" in str(error):
+                error.code = "eager-run"  # type: ignore[attr-defined]
+            raise
 
     @property
     def topology(self) -> tf.tpu.experimental.Topology:

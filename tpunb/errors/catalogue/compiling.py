@@ -21,6 +21,7 @@ COMPILING = (
         "function. `tf.config.set_soft_device_placement(True)` lets the host run some of them.",
         ("tensorflow/tpu#176",),
         rank=1,
+        rule="unsupported-op",
     ),
     Explanation(
         "23",
@@ -30,6 +31,7 @@ COMPILING = (
         "Return the value and print it outside the function, or call "
         "`tf.config.set_soft_device_placement(True)` first.",
         ("tensorflow/tensorflow#43705", "tensorflow/tensorflow#37568"),
+        rule="unsupported-op",
     ),
     Explanation(
         "24",
@@ -43,6 +45,7 @@ COMPILING = (
         "Turn strings into numbers in the input pipeline, and remove them from the elements of "
         "the dataset.",
         ("tensorflow/tensorflow#60092",),
+        rule="unsupported-type",
     ),
     Explanation(
         "25",
@@ -77,6 +80,7 @@ COMPILING = (
         "from data, or the number of rows of a result depends on data (tf.unique, for example).",
         "Use static sizes: a Python number, `x.shape[0]`, `tf.sequence_mask(lengths, maxlen=64)`.",
         ("tensorflow/tensorflow#51693",),
+        rule="constant-size",
     ),
     Explanation(
         "28",
@@ -122,6 +126,7 @@ COMPILING = (
         "Make `maximum_iterations` or the TensorArray's `size` a constant, and compile the "
         "outermost function, gradient included.",
         (_KNOWN_ISSUES, "tensorflow/tensorflow#39162"),
+        rule="list-size",
     ),
     Explanation(
         "30",
@@ -138,6 +143,7 @@ COMPILING = (
         "`jax.checkpoint`, `tf.recompute_grad`). `tpunb.largest_batch(model, dataset, "
         'tpu="v5e-8")` finds the batch that fits.',
         ("tensorflow/tpu#385", page_of_xla("1000")),
+        rule="memory",
     ),
     Explanation(
         "50",

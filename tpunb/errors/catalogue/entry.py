@@ -45,6 +45,8 @@ class Explanation:
             TensorFlow that raises it.
         rank: The precedence among several matches: 0 for the error itself, 1 for a
             general error that others make precise, 2 for a warning beside an error.
+        rule: The rule of strictness by which a virtual TPU refuses the same code; None if there
+            is none, or if several do.
     """
 
     code: str
@@ -54,6 +56,7 @@ class Explanation:
     fix: str
     sources: tuple[str, ...]
     rank: int = 0
+    rule: str | None = None
 
     @property
     def number(self) -> int | None:

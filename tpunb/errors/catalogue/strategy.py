@@ -38,6 +38,7 @@ STRATEGY = (
         "Decorate the function, or the function that calls strategy.run, with `@tf.function`. Or "
         "write the body into a `%%tpu_run` cell.",
         ("tensorflow/tensorflow#41074",),
+        rule="eager-run",
     ),
     Explanation(
         "33",

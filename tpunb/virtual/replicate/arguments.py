@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tpunb.virtual._tensorflow import EagerTensor, is_flat, ops, tensor_util, variable_utils
 from tpunb.virtual.graph.traced_function import TracedFunction
+from tpunb.virtual.refused_errors import error_of_rule
 from tpunb.virtual.replicate.trace import TracedVariable
 from tpunb.virtual.replicate.variance import Argument, Passing
 from tpunb.virtual.tensorflow_state import padded_for_replicas
@@ -41,7 +42,7 @@ def of_one_shape(values: Sequence[Any]) -> list[Any]:
         return tensors
     for replica, shape in enumerate(shapes):
         if not shape.is_compatible_with(shapes[0]):
-            raise tf.errors.InvalidArgumentError(
+            raise error_of_rule(tf.errors.InvalidArgumentError, "gather-shapes")(
                 None,
                 None,
                 f"{_MESSAGE}: it is {shapes[0]} on replica 0 and {shape} on replica {replica}.",
@@ -86,7 +87,7 @@ def check_ranks(inputs: Sequence[Any]) -> None:
     for value in tf.nest.flatten(inputs):
         rank = value.shape.rank if tensor_util.is_tf_type(value) else np.ndim(value)
         if rank is None:
-            raise ValueError(
+            raise error_of_rule(ValueError, "unknown-rank")(
                 f"input tensor {value} to TPUStrategy.run() has unknown rank, which is not allowed"
             )
 

@@ -16,6 +16,7 @@ from tpunb.errors import MemoryLimitError, TpuWarning
 from tpunb.errors.code_problems import Problem, SourceLine, innermost, refusal
 from tpunb.virtual.graph.tensorflow_graphs import outermost_graph
 from tpunb.virtual.graph.traced_function import SourceLines, TracedFunction
+from tpunb.virtual.refused_errors import error_of_rule
 from tpunb.virtual.strict.accepted_ops import compiles_for_certain
 from tpunb.virtual.strict.core_memory import beyond_a_core, beyond_the_machine
 from tpunb.virtual.strict.lowering import lower
@@ -245,9 +246,9 @@ def _error(problem: Problem) -> tf.errors.OpError:
     """Return the error that a TPU's compiler raises, with the place, the cause and the fix."""
     at = "".join(f"\n{_shown(place)}" for place in reversed(problem.places))
     text = refusal(problem.message, at, problem.shown(innermost))
-    if problem.code == "memory":
-        return tf.errors.ResourceExhaustedError(None, None, text)
-    return tf.errors.InvalidArgumentError(None, None, text)
+    is_memory = problem.code == "memory"
+    error_type = tf.errors.ResourceExhaustedError if is_memory else tf.errors.InvalidArgumentError
+    return error_of_rule(error_type, problem.code)(None, None, text)
 
 
 def _shown(place: SourceLine) -> str:

@@ -12,21 +12,22 @@ import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
 
 from tpunb._util.logs import logger
 from tpunb._util.units import byte_count
-from tpunb.cells.capture import Captured, Capturer, Shortcut
-from tpunb.cells.cell_errors import is_traced_in_branch
+from tpunb.cells.capture import Captured, Shortcut, is_argument
+from tpunb.cells.cell_errors import is_traced_in_branch, mark, mistake, original
 from tpunb.cells.code_names import value_of
 from tpunb.cells.dependencies import Dependencies
 from tpunb.cells.names import bound_in
 from tpunb.cells.nests import leaves, parts_of, substitute
 from tpunb.cells.outputs import (
     LAST,
+    CellOutputs,
     OutputRecord,
     OutputRecorder,
     Slot,
@@ -60,9 +61,9 @@ def traced_by_itself(function: Callable[..., Any]) -> Any:
 def called_weakly(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that calls a method without a reference to its object.
 
-    AutoGraph does not convert this function. A program holds the function that TensorFlow traces.
-    If that function held the program, a forgotten program and its graphs would stay until Python's
-    collector looks for cycles.
+    AutoGraph does not convert this function. A traced cell holds the function that TensorFlow
+    traces. If that function held the traced cell, a forgotten cell and its graphs would stay until
+    Python's collector looks for cycles.
     """
     weak = weakref.WeakMethod(method)
 
@@ -75,11 +76,18 @@ def called_weakly(method: Callable[..., Any]) -> Callable[..., Any]:
     return call  # type: ignore[no-any-return]
 
 
-class Program:
-    """A cell with one set of closed-over values.
+class TracedCell:
+    """A cell with one set of closed-over values, inside one `tf.function`.
+
+    Args:
+        cell: The cell.
+        namespace: The notebook's names.
+        captured: The values that the cell captures.
+        options: How results are combined.
+        printer: Collects what the replicas print.
 
     Attributes:
-        names: By captured name, the key for which the program was made.
+        names: By captured name, the key for which the cell was traced.
         closed: The closed-over values; lists and dicts as they were.
         dependencies: The objects besides the names on which its traces depend.
         shortcut: A quick check that the last run's trace fits again.
@@ -95,11 +103,9 @@ class Program:
 
     def __init__(
         self,
-        strategy: Any,
         cell: StepSource,
         namespace: dict[str, Any],
         captured: Captured,
-        capturer: Capturer,
         options: OutputOptions,
         printer: Printer,
     ) -> None:
@@ -119,20 +125,19 @@ class Program:
         self._printer = printer
         self._text = ""
         self.traced_at = 0.0
-        self.strategy = strategy
+        self.strategy = captured.strategy
         self.loops: dict[Hashable, Any] = {}
         self._recorders: list[OutputRecorder] = []
         self._fresh: OutputRecord | None = None
-        roots = capturer.roots(captured)
-        self.dependencies = Dependencies(roots, cell.code, namespace)
+        self.dependencies = Dependencies(captured.roots, cell.code, namespace)
         self._held = [list(leaves(value)) for value in captured.closed.values()]
-        taken = {**captured.read, **captured.closed}
-        self._containers = {n: v for n, v in taken.items() if isinstance(v, (list, dict))}
-        self._inputs = _inputs(cell, captured, capturer)
+        closed = {**captured.read, **captured.closed}
+        self._containers = {n: v for n, v in closed.items() if isinstance(v, (list, dict))}
+        self._inputs = _inputs(cell, captured)
         self._function = traced_by_itself(self._step())
 
-    def run(self, captured: Captured) -> tuple[list[Any], OutputRecord, bool]:
-        """Run once; return the tensors, the record that describes them, and whether it traced."""
+    def run(self, captured: Captured) -> CellOutputs:
+        """Run once, and trace if the arguments are of new shapes."""
         self._fresh = self.failure = None
         # Hashing shapes is expensive. The identity of the signature shows that a run is like the
         # last.
@@ -157,7 +162,7 @@ class Program:
             self._last_record = self.records[signature]
             self._last_signature = captured.signature
             self.signature = signature
-        return list(outputs), self._last_record, not known
+        return CellOutputs(list(outputs), self._last_record)
 
     def _warn_of_large_arrays(self) -> None:
         """Warn once of arrays that may change in place without the cell's noticing."""
@@ -174,6 +179,28 @@ class Program:
                     1,
                     registry={},
                 )
+
+    def has_trace_for(self, captured: Captured) -> bool:
+        """Return whether there is a trace for arguments of these shapes."""
+        return tuple(captured.signature) in self.records
+
+    def raise_explained(self, error: Exception, captured: Captured | None = None) -> NoReturn:
+        """Raise an error of the cell with its lines, or an error that explains it better.
+
+        Args:
+            error: The error that running or tracing raised.
+            captured: The arguments with which the cell ran; None if it was only traced.
+        """
+        record = None if captured is None else self.records.get(tuple(captured.signature))
+        raised = original(error, self.failure)
+        mark(raised, self.cell, record.graph if record else None)
+        replicas = self.strategy.num_replicas_in_sync
+        explained = mistake(raised, self.cell, in_branch=self.in_branch, replicas=replicas)
+        if explained is not None:
+            raise explained from raised
+        if raised is error:
+            raise raised
+        raise raised from None
 
     def trace(self, captured: Captured) -> None:
         """Trace as a run would, but keep no record, and undo changes of lists and dicts."""
@@ -345,7 +372,7 @@ class Program:
                 (container.update if isinstance(container, dict) else container.extend)(contents)
 
 
-def _inputs(cell: StepSource, captured: Captured, capturer: Capturer) -> dict[str, Any]:
+def _inputs(cell: StepSource, captured: Captured) -> dict[str, Any]:
     """Return the function's parameters by name, with slots for the tensors among their values.
 
     The parameters are the arguments, closed-over names that the cell also assigns, and names that
@@ -355,7 +382,7 @@ def _inputs(cell: StepSource, captured: Captured, capturer: Capturer) -> dict[st
     numbers = itertools.count()
 
     def slot(leaf: Any) -> Any:
-        return Slot(next(numbers)) if capturer.passed(leaf) else leaf
+        return Slot(next(numbers)) if is_argument(leaf) else leaf
 
     owners = dict.fromkeys(captured.owners)
     inputs = {name: substitute(captured.values[name], slot) for name in owners}

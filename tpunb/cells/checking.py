@@ -1,0 +1,48 @@
+"""Checks whether a step of a cell would compile for a TPU, and run well, without running it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+from tpunb.cells.cell_errors import first_line, line_in
+from tpunb.cells.open_batches import open_batch
+from tpunb.cells.source import CellSource, StepSource, above
+from tpunb.cells.steps import Steps
+from tpunb.cells.trace_only import Types, functions_to_check
+from tpunb.compiler.check import with_verdict
+from tpunb.errors.code_problems import Problem
+from tpunb.virtual.rule_check import CheckReport, report
+from tpunb.virtual.strict.examination import examine
+
+
+def check_step(steps: Steps) -> CheckReport:
+    """Check a step of a run with its first batch, which the first step still gets.
+
+    Raises:
+        CheckError: The strategy is not a virtual TPU's.
+        Exception: Any error that the cell raises when it is traced.
+    """
+    steps.bind_first_batch()
+    return _checked(steps, steps.cell, open_batch(steps.batches, steps.names))
+
+
+def _checked(steps: Steps, cell: StepSource, types: Types) -> CheckReport:
+    """Check the cell of a run, or the part of the cell above an error."""
+    try:
+        functions = functions_to_check(steps.cache, cell, steps.namespace, steps.bound, types)
+        examinations = [examine(function) for function in functions]
+    except Exception as error:
+        # Above the line that cannot be traced, there may be code that a TPU refuses.
+        lines: Sequence[int] = getattr(error, "tpunb_lines", ())
+        part = above(cell, lines[-1]) if lines and isinstance(cell, CellSource) else None
+        if part is None or (refused := _checked(steps, part, types)).ok:
+            raise
+        reason = getattr(error, "message", None) or first_line(error)
+        fix = getattr(error, "fix", "") or "Fix this line first."
+        problem = Problem("trace", reason, fix, lines[-1])
+        return dataclasses.replace(refused, errors=(*refused.errors, problem))
+    choose = functools.partial(line_in, cell)
+    found = report(examinations, line_of=choose)
+    return with_verdict(found, examinations, steps.cache.strategy, choose)
