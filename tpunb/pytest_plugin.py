@@ -164,7 +164,7 @@ def tpu_compiler() -> Callable[..., Any]:
 
     Skips the test, with the reason, if the compiler is missing and no recorded verdicts replace it.
     """
-    import tpunb
+    from tpunb.compiler import compile as compiling
     from tpunb.compiler import libtpu
     from tpunb.errors import TpunbError
 
@@ -172,7 +172,7 @@ def tpu_compiler() -> Callable[..., Any]:
         libtpu.require()
     except TpunbError as error:
         pytest.skip(f"{error.message} {error.fix}".strip())
-    return tpunb.compile
+    return compiling.compile
 
 
 @pytest.hookimpl(wrapper=True)
