@@ -80,7 +80,10 @@ def profiled(book: Notebook, cell: str, line: str = "") -> Profile:
     return profile
 
 
-def test_a_fit_that_waits_for_its_data(fitted: Notebook, folders: Path) -> None:
+def test_a_fit_that_waits_for_its_data(
+    fitted: Notebook, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tpunb.training.input_speed._latest", None)
     fitted.good("data_sleeps, host_sleeps = 0.3, 0.1")
     profile = profiled(fitted, "took = fit()")
     names = fitted.names
