@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,19 @@ def test_failed_checks_say_what_to_do(solution: Any) -> None:
             asserts = graded.source.split("assert ")[1:]
             assert asserts
             assert all('"' in text.partition("\n")[0] or ", (" in text for text in asserts)
+
+
+def test_each_question_names_what_it_wants(solution: Any, exercise: Any) -> None:
+    """An answer that its test looks for has its name in the exercise, outside of the tests."""
+    wanted: set[str] = set()
+    for graded in graded_cells(solution):
+        names = set(re.findall(r"\w+", graded.source))
+        if marks(graded)["grade"]:
+            said = "\n".join(each.source for each in exercise.cells if not marks(each).get("grade"))
+            assert {name for name in wanted & names if not re.search(rf"\b{name}\b", said)} == set()
+            wanted = set()
+        else:
+            wanted |= set(re.findall(r"^(?:def )?(\w+)(?= =|.*:$)", graded.source, re.MULTILINE))
 
 
 def test_the_exercise_has_no_answers(exercise: Any) -> None:

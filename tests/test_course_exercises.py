@@ -47,10 +47,12 @@ def test_only_answers_and_their_tests_fail(path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("TPUNB_WIDGETS", "never")
     for cell in executed(path).cells:
         marks = cell.metadata.get("nbgrader", {})
-        if marks.get("solution"):
-            assert errors(cell) == ["NotImplementedError"], cell.source
-        elif marks.get("grade"):
+        if marks.get("grade"):
             # Without an answer, no test may give points.
             assert len(errors(cell)) == 1, cell.source
+        elif marks.get("solution"):
+            # The stub in a function raises when a test calls the function. A step without its
+            # answer may miss a name that its magic asks for.
+            assert set(errors(cell)) <= {"NotImplementedError", "CellError"}, cell.source
         elif "raises-exception" not in cell.metadata.get("tags", []):
             assert errors(cell) == [], cell.source
