@@ -40,7 +40,7 @@ class TracedVariable:
         mirrored: Whether the components are kept in sync.
         key: A value that stays the same for as long as the variable lives.
         name: The variable's name.
-        merged: Its components, if the components of a process share or shared a resource.
+        together: Its components, if the components of a process share or shared a resource.
         home: The logical device that holds the variable.
         copies: If every logical device holds the variable: the handles on the devices after the
             first, replica by replica. Otherwise empty.
@@ -51,7 +51,7 @@ class TracedVariable:
     mirrored: bool
     key: str
     name: str
-    merged: Copies | None = None
+    together: Copies | None = None
     home: int = 0
     copies: Sequence[Any] = ()
     dtype: int | None = None
@@ -80,7 +80,7 @@ def _home(variables: Sequence[Any], cores: Sequence[Sequence[str]]) -> int | Non
 def _on_cores(variables: Sequence[Any], cores: Sequence[Sequence[str]]) -> list[Any]:
     """Return for each replica the part that is on one of its cores."""
     by_device = {device_util.canonicalize(variable.device): variable for variable in variables}
-    found = []
+    parts = []
     for replica, logical in enumerate(cores):
         here = [by_device[device] for device in logical if device in by_device]
         if not here:
@@ -88,8 +88,8 @@ def _on_cores(variables: Sequence[Any], cores: Sequence[Sequence[str]]) -> list[
                 f"Failed to find a variable on any device in replica {replica} for "
                 "current device assignment"
             )
-        found.append(here[0])
-    return found
+        parts.append(here[0])
+    return parts
 
 
 def _unpacked(packed: Any, cores: Sequence[str]) -> list[Any]:
@@ -242,7 +242,7 @@ def trace(
         watcher: The strategy's watcher, which is notified of copies that may differ.
     """
     specs = []
-    for column in (one for one in columns if one[0] is not None):
+    for column in (column for column in columns if column[0] is not None):
         shape = column[0].shape
         for tensor in column[1:]:
             shape = shape.most_specific_compatible_shape(tensor.shape)
