@@ -98,14 +98,23 @@ def _keep_waits(add: Add, node: NodeDef) -> None:
 _COMPARISONS = frozenset({"Greater", "GreaterEqual", "Less", "LessEqual"})
 _PARTIAL = frozenset({"Acos", "Acosh", "Asin", "Atanh", "Log", "Log1p", "Rsqrt", "Sqrt"})
 """Functions that are NaN for some numbers."""
+_TYING = _PARTIAL | frozenset(
+    {"Asinh", "Atan", "Ceil", "Elu", "Erf", "Erfc", "Exp", "Expm1", "Floor", "Relu", "Relu6"}
+    | {"Rint", "Selu", "Sigmoid", "Sign", "Sinh", "Softplus", "Softsign", "Tanh"}
+)
+"""Monotonic functions that give different numbers the same result, if only by rounding."""
 _FUSED = frozenset({"Add", "AddV2", "BiasAdd", *(f"FusedBatchNorm{k}" for k in ("", "V2", "V3"))})
 _CHANGED = {
     # `not a < b` becomes `a >= b`, which is false for NaN (`RemoveLogicalNotStage`).
     "LogicalNot": _COMPARISONS,
     # The maximum of square roots becomes the square root of the maximum, which loses NaN. See
     # `OptimizeMaxOrMinOfMonotonicStage`.
-    **dict.fromkeys(("ArgMax", "ArgMin", "Max", "Min"), _PARTIAL),
+    **dict.fromkeys(("Max", "Min"), _PARTIAL),
     **dict.fromkeys(("MaxPool", "MaxPool3D", "MaxPoolV2"), _PARTIAL),
+    # The place of the largest f(x) becomes the place of the largest x, although an earlier f(x) may
+    # be as large: https://github.com/tensorflow/tensorflow/issues/116436 and 118675. Releases after
+    # 2.21 have https://github.com/tensorflow/tensorflow/pull/122826, which limits this.
+    **dict.fromkeys(("ArgMax", "ArgMin"), _TYING),
     # log(1 + x) becomes log1p(x) (`ConvertLog1pStage`), and log(softmax(x)) becomes log_softmax(x)
     # (`LogSoftmaxStage`). Both are finite where the sum or the softmax is rounded to 1 or to 0.
     # exp(x) - 1 becomes expm1(x) (`ConvertExpm1Stage`).
