@@ -418,7 +418,7 @@ For one worker, and for workers that are processes, TensorFlow behaves as before
 
 
 class _Clones(Mapping[str, Any]):
-    """The copies of a dataset, by their devices: hosts on one device get theirs one by one."""
+    """The copies of a dataset, by their devices: each host on a device takes the next copy."""
 
     def __init__(self, dataset: tf.data.Dataset, devices: Sequence[str]) -> None:
         with ops.colocate_with(dataset._variant_tensor):
