@@ -327,7 +327,7 @@ class Replication:
             keys = keys_of(self._arguments, expansion.diverged)
             names = ", ".join(sorted(key.rpartition("_")[0] for key in keys))
             raise ValueError(
-                f"In a function to be saved, replicas give copies different values ({names}), and a "
+                f"In a function to be saved, replicas give copies different values ({names}). A "
                 "saved model holds one value for all copies. Aggregate the update, as "
                 "tf.Variable(..., aggregation=...) does, or leave the function out of the model."
             )
