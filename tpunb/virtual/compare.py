@@ -289,7 +289,8 @@ def _separate_traces(arithmetic: Arithmetic, rounds: bool) -> _SeparateTraces:
 @contextlib.contextmanager
 def _tracing_separately(arithmetic: Arithmetic) -> Iterator[None]:
     """Use no trace that was made with the other arithmetic."""
-    # TensorFlow knows a context by its address: each must live as long as its traces.
+    # TensorFlow knows a context by its address, so each must live as long as its traces. See
+    # `xla_context_id` in python/eager/polymorphic_function/function_context.py, up to 2.21.
     around = _separate_traces(
         arithmetic, tf.config.experimental.tensor_float_32_execution_enabled()
     )

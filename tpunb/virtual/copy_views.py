@@ -254,7 +254,11 @@ def _mirrored(
 
 
 def _unique_key(variable: Any) -> str:
-    """Give a variable a unique key: TensorFlow reuses the key of a variable that is gone."""
+    """Give a variable a unique key: TensorFlow reuses the key of a variable that is gone.
+
+    Up to TensorFlow 2.21, its key ends in the address of the first copy: see `_handle_id` in
+    python/distribute/tpu_values.py.
+    """
     variable._handle_id += f"_{next(numbers)}"
     return str(variable._handle_id)
 

@@ -29,7 +29,7 @@ EMPTY, LOST, OUTSIDE = "empty-share", "lost-variables", "outside-scope"
 _METHODS = ("fit", "evaluate", "predict")
 _LIBRARIES = {"keras", "tf_keras"}
 _TRAINING_DATA = frozenset({"data_handler", "epoch_iterator"})
-"""The names of the training data in `fit` of tf_keras and of Keras 3."""
+"""The names of the training data in `fit` of tf_keras (up to 2.21) and of Keras 3 (up to 3.15)."""
 
 _notes: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
 _warned_models: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -59,7 +59,7 @@ class TracedVariable:
 
 def _handle(variable: Any) -> Any:
     if isinstance(variable, TPUReplicatedVariable):
-        # Its own `handle` asks for an operation that only TPUs have.
+        # Its own `handle` is a TPUPartitionedInputV2, which only TPUs have (TensorFlow 2.21).
         variable = variable.variables[0]
     return variable if isinstance(variable, tf.Tensor) else handle_of(variable)
 
@@ -127,7 +127,8 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
         self._cores = cores
         self._assigned = assigned
         self._watcher = watcher
-        # TensorFlow stores it when it enters the context, and uses it in `outside_compilation`.
+        # TensorFlow stores it when it enters the context, and uses it in `outside_compilation`: see
+        # python/tpu/tpu_replication.py, up to TensorFlow 2.21.
         self._outer_device_function_stack = device_functions(graph)
         self.variables: dict[int, TracedVariable] = {}
 
