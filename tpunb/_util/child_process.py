@@ -1,7 +1,7 @@
 """A process of tpunb that answers requests, and may crash without ending this process.
 
 It stays alive between requests. If it has crashed or taken too long, the next request starts a new
-one.
+process.
 """
 
 from __future__ import annotations

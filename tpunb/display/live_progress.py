@@ -49,7 +49,7 @@ class CurvesDisplay:
         self._histories, self._metrics = tuple(histories), metrics
         self._widget: CurvesWidget | None = None
         if frontend.shows_widgets() or frontend.in_marimo():
-            _kept.drop_former()
+            _kept_widgets.drop_former()
             from tpunb.display.widgets.curves import CurvesWidget
             from tpunb.training.metrics import MAX_PANELS, panels_of
 
@@ -68,7 +68,7 @@ class CurvesDisplay:
         """End the live curves, in a form that a file can keep; without them, show a picture."""
         if self._widget is not None and (frontend.saves_static_forms() or frontend.in_marimo()):
             self._widget.settle()
-            _kept.add(self._widget)
+            _kept_widgets.add(self._widget)
             return
         if self._widget is not None:
             self._widget.freeze()
@@ -112,7 +112,7 @@ class _KeptWidgets:
         widget.close()
 
 
-_kept = _KeptWidgets()
+_kept_widgets = _KeptWidgets()
 
 
 _SLOW = 2.0

@@ -352,7 +352,7 @@ def _traced(fn: Callable[..., Any], inputs: Sequence[Any], strategy: Any) -> Any
         def seeded() -> Any:
             graph = ops.get_default_graph()
             graph.seed = 0 if graph.seed is None else graph.seed
-            with _traced_apart(strategy.extended.arithmetic):
+            with _tracing_separately(strategy.extended.arithmetic):
                 result = call()
             return None if isinstance(result, tf.Operation) else result
 
@@ -367,7 +367,7 @@ def _traced(fn: Callable[..., Any], inputs: Sequence[Any], strategy: Any) -> Any
     raise failures[0]
 
 
-class _Apart(XLAControlFlowContext):  # type: ignore[misc]
+class _SeparateTraces(XLAControlFlowContext):  # type: ignore[misc]
     """A context in which functions get traces of their own, without any other effect."""
 
     def RequiresUniqueFunctionRetracing(self) -> bool:
@@ -378,16 +378,19 @@ class _Apart(XLAControlFlowContext):  # type: ignore[misc]
 
 
 @functools.cache
-def _apart(arithmetic: Arithmetic, rounds: bool) -> _Apart:
+def _separate_traces(arithmetic: Arithmetic, rounds: bool) -> _SeparateTraces:
     del arithmetic, rounds
-    return _Apart()
+    return _SeparateTraces()
 
 
 @contextlib.contextmanager
-def _traced_apart(arithmetic: Arithmetic) -> Iterator[None]:
+def _tracing_separately(arithmetic: Arithmetic) -> Iterator[None]:
     """Use no trace that was made with the other arithmetic."""
-    # TensorFlow knows a context by its address: each must live as long as its traces.
-    around = _apart(arithmetic, tf.config.experimental.tensor_float_32_execution_enabled())
+    # TensorFlow knows a context by its address, so each must live as long as its traces. See
+    # `xla_context_id` in python/eager/polymorphic_function/function_context.py, up to 2.21.
+    around = _separate_traces(
+        arithmetic, tf.config.experimental.tensor_float_32_execution_enabled()
+    )
     around.Enter()
     try:
         yield

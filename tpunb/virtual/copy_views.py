@@ -51,7 +51,6 @@ from tpunb.virtual.variable_copies import (
 CORE = "_tpunb_core"
 _CREATED = "_tpunb_created"
 _FIRST_VALUE = "_tpunb_first_value"
-_LAST_CREATOR = (lambda: None).__name__
 _MIRRORED = frozenset({tf.VariableSynchronization.AUTO, tf.VariableSynchronization.ON_WRITE, None})
 _READS = (
     "_copy_trackable_to_cpu",
@@ -114,8 +113,12 @@ def _can_share(variable: Any, creator: Any, options: Mapping[str, Any]) -> bool:
 
 
 def is_tensorflows(creator: Any) -> bool:
-    """Return whether a variable creator is TensorFlow's last, with no user's creator behind it."""
-    return getattr(creator, "__name__", "") == _LAST_CREATOR
+    """Return whether a variable creator is TensorFlow's last, with no user's creator behind it.
+
+    `_variable_call` in TensorFlow's python/ops/variables.py, up to 2.21, begins its chain of
+    creators with a lambda. It wraps each user's creator in a function with the name `getter`.
+    """
+    return getattr(creator, "__name__", "") == "<lambda>"
 
 
 def _created_in_function(creator: Any, options: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -251,7 +254,11 @@ def _mirrored(
 
 
 def _unique_key(variable: Any) -> str:
-    """Give a variable a unique key: TensorFlow reuses the key of a variable that is gone."""
+    """Give a variable a unique key: TensorFlow reuses the key of a variable that is gone.
+
+    Up to TensorFlow 2.21, its key ends in the address of the first copy: see `_handle_id` in
+    python/distribute/tpu_values.py.
+    """
     variable._handle_id += f"_{next(numbers)}"
     return str(variable._handle_id)
 

@@ -418,7 +418,7 @@ For one worker, and for workers that are processes, TensorFlow behaves as before
 
 
 class _Clones(Mapping[str, Any]):
-    """The copies of a dataset, by their devices: hosts on one device get theirs one by one."""
+    """The copies of a dataset, by their devices: each host on a device takes the next copy."""
 
     def __init__(self, dataset: tf.data.Dataset, devices: Sequence[str]) -> None:
         with ops.colocate_with(dataset._variant_tensor):
@@ -430,23 +430,23 @@ class _Clones(Mapping[str, Any]):
         definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
         handles = _handles_of_state(definition)
         names = [handle.name for handle in handles]
-        self._left: dict[str, list[Any]] = defaultdict(list)
+        self._remaining: dict[str, list[Any]] = defaultdict(list)
         for number, device in enumerate(devices):
             if handles:
                 for handle, name in zip(handles, names, strict=True):
                     handle.name = f"{name}/host_{number}"
                 graph = tf.constant(definition.SerializeToString())
             clone = dataset_distribution._RemoteDataset(graph, device, dataset.element_spec)
-            self._left[device].append(clone)
+            self._remaining[device].append(clone)
 
     def __getitem__(self, device: str) -> Any:
-        return self._left[device].pop(0)
+        return self._remaining[device].pop(0)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._left)
+        return iter(self._remaining)
 
     def __len__(self) -> int:
-        return len(self._left)
+        return len(self._remaining)
 
 
 def _handles_of_state(definition: Any) -> list[Any]:

@@ -26,7 +26,7 @@ EMPTY, LOST, OUTSIDE = "empty-share", "lost-variables", "outside-scope"
 """The kinds of notes."""
 
 _notes: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
-_told: weakref.WeakSet[Any] = weakref.WeakSet()
+_warned_models: weakref.WeakSet[Any] = weakref.WeakSet()
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -183,13 +183,13 @@ def _fitting(sizes: BatchSizes, replicas: int, own: Sequence[int]) -> int | None
 def _sizes_of(adapter: Any) -> BatchSizes | None:
     """Return the sizes of the batches that Keras makes from arrays; None if it makes none."""
     names = (("batch_size",), ("partial_batch_size",), ("num_batches", "get_size"))
-    full, last, count = (_asked(adapter, attributes) for attributes in names)
+    full, last, count = (_first_integer(adapter, attributes) for attributes in names)
     if not full:
         return None
     return BatchSizes(full, last, count and full * count - (full - last if last else 0))
 
 
-def _asked(adapter: Any, names: Sequence[str]) -> int | None:
+def _first_integer(adapter: Any, names: Sequence[str]) -> int | None:
     for name in names:
         try:
             value = getattr(adapter, name, None)
@@ -204,7 +204,7 @@ def _asked(adapter: Any, names: Sequence[str]) -> int | None:
 def opened(strategy: Any) -> None:
     """Watch, until `closed`, the data of models that were made outside a strategy's scope."""
     _open.add(strategy)
-    _default()._experimental_distribute_dataset = _left_as_it_is
+    _default()._experimental_distribute_dataset = _unchanged
     # A virtual TPU's strategy looks at the data itself.
     if not hasattr(strategy.extended, "strictness"):
         distribute = strategy.extended._experimental_distribute_dataset
@@ -224,14 +224,14 @@ def closed(strategy: Any) -> None:
     if not _open:
         vars(_default()).pop("_experimental_distribute_dataset", None)
         _notes.clear()
-        _told.clear()
+        _warned_models.clear()
 
 
 def _default() -> Any:
     return default_strategy().extended
 
 
-def _left_as_it_is(dataset: Any, options: Any) -> Any:
+def _unchanged(dataset: Any, options: Any) -> Any:
     """Distribute as the default strategy does: return the dataset unchanged."""
     del options
     strategy = next(iter(_open), None)
@@ -243,10 +243,10 @@ def _left_as_it_is(dataset: Any, options: Any) -> Any:
         f"runs on one CPU, not on the {strategy.num_replicas_in_sync} replicas. Make and compile "
         "the model inside of `with strategy.scope():`."
     )
-    if call.model in _told:
+    if call.model in _warned_models:
         _notes[call.model] = {OUTSIDE: text}
     else:
-        _told.add(call.model)
+        _warned_models.add(call.model)
         _notes[call.model] = {}
         _say(call, OUTSIDE, text)
     return dataset

@@ -187,7 +187,8 @@ def jax_value_of(variable: Any, model: Any) -> Any:
     """Return the present array of a variable of a model's optimizer or metrics.
 
     Within an epoch the variable itself holds nothing, and the model has the arrays of its last
-    step. The next step consumes them, so copy an array to keep it.
+    step (Keras 3.15: `JAXTrainer._jax_state`). The next step consumes them, so copy an array to
+    keep it.
     """
     if model._jax_state_synced:
         return variable.value

@@ -56,7 +56,7 @@ from tpunb.virtual.replicate.batch_parts import (
     are_as_usual,
     chosen,
     cut_batches,
-    of_usual_size,
+    graph_of_usual_size,
     unknown_sizes,
 )
 from tpunb.virtual.replicate.divergence import Divergence
@@ -241,7 +241,7 @@ def replicate(
     if not is_observed():
         settle_compilation_around()
     with uncollected():
-        inputs = [variable_utils.convert_variables_to_tensors(list(one)) for one in inputs]
+        inputs = [variable_utils.convert_variables_to_tensors(list(nest)) for nest in inputs]
         columns = columns_of(inputs)
         graph = trace(
             function,
@@ -309,7 +309,7 @@ def _call(
     replicas = len(options.cores)
     failure = None
     try:
-        usual = _of_usual_size(function, traced, columns, batches, options)
+        usual = _written_for_usual_size(function, traced, columns, batches, options)
         if usual is not None and usual.expansion.joined:
             outputs, places = _call_either(graph, written, usual, batches, replicas)
             return _packed(graph, outputs, places, options.cores)
@@ -378,7 +378,7 @@ def _batches(
     return cut_batches(columns) if len(options.cores) > 1 else {}
 
 
-def _of_usual_size(
+def _written_for_usual_size(
     function: ReplicaFunction,
     traced: TracedFunction,
     columns: Sequence[Sequence[Any]],
@@ -386,7 +386,7 @@ def _of_usual_size(
     options: ReplicateOptions,
 ) -> Written | None:
     """Write a function for parts of the usual size; None if that size is not known."""
-    graph = of_usual_size(traced.graph, traced.definition, batches) if batches else None
+    graph = graph_of_usual_size(traced.graph, traced.definition, batches) if batches else None
     if graph is None:
         return None
     sizes = known_sizes(graph, traced.definition)
@@ -432,7 +432,7 @@ def _refuse_single_copies(traced: TracedFunction) -> None:
 
 def _call_either(
     graph: FuncGraph,
-    apart: Written,
+    plain: Written,
     joined: Written,
     batches: Mapping[int, BatchParts],
     replicas: int,
@@ -443,21 +443,21 @@ def _call_either(
         The outputs, each once per replica, and the index among them of each output of the replica
         function.
     """
-    pairs = list(zip(apart.expansion.places, joined.expansion.places, strict=True))
+    pairs = list(zip(plain.expansion.places, joined.expansion.places, strict=True))
     order = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}
 
-    def call(written: Written, which: int) -> list[Any]:
+    def call(written: Written, side: int) -> list[Any]:
         names = list(written.values)
         values = {
             names[place]: [batch.stacked()] if written is joined else batch.parts()
             for place, batch in batches.items()
         }
         outputs = _emit(graph, written, replicas, values)
-        columns = [outputs[pair[which] * replicas :][:replicas] for pair in order]
+        columns = [outputs[pair[side] * replicas :][:replicas] for pair in order]
         return [tensor for column in columns for tensor in column]
 
     usual = are_as_usual(batches.values())
-    outputs = chosen(usual, lambda: call(joined, 1), lambda: call(apart, 0))
+    outputs = chosen(usual, lambda: call(joined, 1), lambda: call(plain, 0))
     return outputs, [order[pair] for pair in pairs]
 
 
@@ -465,7 +465,7 @@ def read_rows(copies: Copies, options: ReplicateOptions) -> Sequence[Any] | None
     """Read each replica's value of a variable in the graph that is being built.
 
     The read is a replica function of one node. So it still reads the right values when the copies,
-    which are the rows of one resource, are split.
+    which are the rows of one resource, become separate.
 
     Returns:
         The values; None if the graph calls no replica function. The graph may belong to a function
@@ -487,12 +487,12 @@ def read_rows(copies: Copies, options: ReplicateOptions) -> Sequence[Any] | None
     definition.signature.control_output.append("read")
     called: dict[str, FunctionDef] = {}
     function = ReplicaFunction(definition, called.__getitem__, options.places)
-    argument = Argument(Passing.LOCAL, key=copies.key, merged=True)
-    made = options.divergence.write(function, {"handle": argument}, None)
-    if made is None:
-        raise AssertionError("To read rows splits them.")
+    argument = Argument(Passing.LOCAL, key=copies.key, traced_together=True)
+    expanded = options.divergence.write(function, {"handle": argument}, None)
+    if expanded is None:
+        raise AssertionError("Reading rows makes them separate.")
     copies.used = True
-    written = Written({"handle": copies.handles()[:1]}, *made)
+    written = Written({"handle": copies.handles()[:1]}, *expanded)
     rows = _emit(None, written, len(options.cores))
     for row in rows:
         row.set_shape(copies.shape)
@@ -522,10 +522,10 @@ def _emit(
         add_functions_of(outer, graph)
     for function in written.functions:
         function.add_to(outer)
-    given = {**written.values, **(instead or {})}
-    flat = [value for column in given.values() for value in column]
+    arguments = {**written.values, **(instead or {})}
+    flat = [value for column in arguments.values() for value in column]
     if graph is not None and outer.building_function:
-        _name_captures(outer, graph, given.values())
+        _name_captures(outer, graph, arguments.values())
     if not outer.building_function and replicas == 1:
         return _write_into_graph(expansion.definition, flat)
     try:
@@ -540,7 +540,7 @@ def _emit(
         refuse_unequal_shapes(error)
         raise
     # Automatic control dependencies ask which variables are only read.
-    only_read = [name in expansion.reads for name, column in given.items() for _ in column]
+    only_read = [name in expansion.reads for name, column in arguments.items() for _ in column]
     places = [place for place, read in enumerate(only_read) if read]
     ops.set_int_list_attr(call, auto_control_deps_utils.READ_ONLY_RESOURCE_INPUTS_ATTR, places)
     return call.outputs  # type: ignore[no-any-return]
@@ -597,18 +597,20 @@ def _on_cores(traced: Any, column: Sequence[Any], cores: Sequence[Sequence[str]]
 def _write_into_graph(function: FunctionDef, values: Sequence[Any]) -> list[Any]:
     """Write a function's nodes into the graph that is being built; return its results."""
     graph, names = function_def_to_graph_def(function)
-    given = dict(zip((one.name for one in function.signature.input_arg), values, strict=True))
-    for node in [node for node in graph.node if node.name in given]:
+    values_of_arguments = dict(
+        zip((argument.name for argument in function.signature.input_arg), values, strict=True)
+    )
+    for node in [node for node in graph.node if node.name in values_of_arguments]:
         graph.node.remove(node)
     results = [function.ret[output.name] for output in function.signature.output_arg]
-    made = [text for text in results if text not in given]
+    computed = [text for text in results if text not in values_of_arguments]
     effects = [function.control_ret[name] for name in function.signature.control_output]
-    found = tf.graph_util.import_graph_def(
+    imported = tf.graph_util.import_graph_def(
         graph,
-        input_map={f"{name}:0": value for name, value in given.items()},
-        return_elements=[*(names[text] for text in made), *effects],
+        input_map={f"{name}:0": value for name, value in values_of_arguments.items()},
+        return_elements=[*(names[text] for text in computed), *effects],
         name=function.signature.name,
     )
-    tensors = {**given, **dict(zip(made, found, strict=False))}
-    with tf.control_dependencies(found[len(made) :]):
+    tensors = {**values_of_arguments, **dict(zip(computed, imported, strict=False))}
+    with tf.control_dependencies(imported[len(computed) :]):
         return [tf.identity(tensors[text]) for text in results]

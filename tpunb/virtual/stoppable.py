@@ -109,14 +109,14 @@ class StoppableCalls:
         self._last_resort = last_resort
         self._known: set[str] = set()
         self._worker: _Worker | None = None
-        self._left: Job | None = None
+        self._left_job: Job | None = None
         self._impl: Any = None  # TensorFlow asks a cancellation manager for this attribute
         self._call: Any = None
 
     @property
     def left_behind(self) -> bool:
         """True if a stopped call is still running."""
-        return self._left is not None and not self._left.is_done
+        return self._left_job is not None and not self._left_job.is_done
 
     def begin(self) -> None:
         """Reset the state at the start of something new."""
@@ -227,7 +227,7 @@ class StoppableCalls:
         """Cancel a call, and leave it behind if it does not end."""
         self.was_cut = True
         pywrap_tfe.TFE_CancellationManagerStartCancel(manager)
-        self._left = job
+        self._left_job = job
         self._start(job)  # the interrupt may have come before the job was started
         if job.wait(_GRACE):
             return
@@ -239,13 +239,13 @@ class StoppableCalls:
 
     def _await_left_behind(self) -> None:
         """Wait for a call that could not be cancelled, because it may still write variables."""
-        job = self._left
+        job = self._left_job
         if job is None:
             return
         self.phase = WAITING
         for _ in range(round(_PATIENCE / _LOOK)):
             if job.wait(_LOOK):
-                self._left = None
+                self._left_job = None
                 return
             raise_if_due()
         raise CellError(

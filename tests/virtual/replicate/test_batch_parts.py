@@ -37,13 +37,13 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[Written | None]:
 def observed(monkeypatch: pytest.MonkeyPatch) -> list[Written | None]:
     """What is written for parts of the usual size."""
     found: list[Written | None] = []
-    write = replica_call._of_usual_size
+    write = replica_call._written_for_usual_size
 
     def writing(*args: Any) -> Written | None:
         found.append(write(*args))
         return found[-1]
 
-    monkeypatch.setattr(replica_call, "_of_usual_size", writing)
+    monkeypatch.setattr(replica_call, "_written_for_usual_size", writing)
     return found
 
 

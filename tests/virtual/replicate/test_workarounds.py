@@ -52,11 +52,23 @@ MAXIMA: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", MAXIMA)
-@pytest.mark.parametrize("joined", [True, False], ids=["joined", "apart"])
-def test_a_maximum_is_no_leaky_relu(name: str, joined: bool) -> None:
-    """TensorFlow's optimizer makes `maximum(x, 2x)` a LeakyRelu, which gives the minimum."""
-    function, expected = MAXIMA[name]
+PLACES: dict[str, Callable[[Any], Any]] = {
+    "of tanh": lambda x: tf.argmax(tf.tanh(20.0 * x), axis=-1),
+    "of exp": lambda x: tf.argmax(tf.exp(200.0 * x), axis=-1),
+    "of the least relu": lambda x: tf.argmin(tf.nn.relu(x), axis=-1),
+    "of a relu6": lambda x: tf.argmax(tf.nn.relu6(20.0 * x), axis=-1),
+    "of floor": lambda x: tf.argmin(tf.floor(0.1 * x), axis=-1),
+    "of a sign": lambda x: tf.argmax(tf.sign(tf.identity(x)), axis=-1),
+    "in a branch": lambda x: tf.cond(
+        tf.reduce_sum(x) < 1e3,
+        lambda: tf.argmin(tf.nn.relu(x), axis=-1),
+        lambda: tf.constant(0, tf.int64),
+    ),
+}
+
+
+def on_replicas(function: Callable[[Any], Any], joined: bool) -> Any:
+    """Return a function's results for the rows of X, from a replica for each row."""
     strategy = strategy_of(REPLICAS, joined=joined)
 
     @tf.function
@@ -66,5 +78,20 @@ def test_a_maximum_is_no_leaky_relu(name: str, joined: bool) -> None:
         )
         return strategy.experimental_local_results(strategy.run(function, args=(parts,)))
 
-    found = np.stack(run(tf.constant(X, tf.float32)))
-    np.testing.assert_allclose(found, expected(X), rtol=1e-6)
+    return np.stack(run(tf.constant(X, tf.float32)))
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("joined", [True, False], ids=["joined", "separate"])
+def test_a_place_is_the_first_of_equal_elements(name: str, joined: bool) -> None:
+    """TensorFlow's optimizer makes `argmax(tanh(x))` `argmax(x)`: eager kernels do not."""
+    expected = np.stack([PLACES[name](tf.constant(row, tf.float32)) for row in X])
+    np.testing.assert_array_equal(on_replicas(PLACES[name], joined), expected)
+
+
+@pytest.mark.parametrize("name", MAXIMA)
+@pytest.mark.parametrize("joined", [True, False], ids=["joined", "separate"])
+def test_a_maximum_is_no_leaky_relu(name: str, joined: bool) -> None:
+    """TensorFlow's optimizer makes `maximum(x, 2x)` a LeakyRelu, which gives the minimum."""
+    function, expected = MAXIMA[name]
+    np.testing.assert_allclose(on_replicas(function, joined), expected(X), rtol=1e-6)

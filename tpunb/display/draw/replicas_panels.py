@@ -114,7 +114,7 @@ def panels_html(section: Section, *, images: bool) -> str:
 
 
 def _caption(section: Section, place: int) -> str:
-    """Name the replica, and compare it with the first one."""
+    """Name the replica, and compare it with the first replica."""
     if not section.distributed:
         return ""
     if section.all_equal:

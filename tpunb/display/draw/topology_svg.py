@@ -294,7 +294,7 @@ def _hosts(plane: Plane, page: _Page, shades: Sequence[int]) -> str:
 def _links(topology: TopologyDescription, plane: Plane, page: _Page) -> str:
     """Return links between neighbours, and dotted stubs where an axis closes to a ring.
 
-    Links to the next plane and to the one before leave a chip at its upper right and
+    Links to the next and to the previous plane leave a chip at its upper right and
     lower left corner.
     """
     width, height, depth = topology.mesh

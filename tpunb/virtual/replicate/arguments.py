@@ -51,8 +51,8 @@ def of_one_shape(values: Sequence[Any]) -> list[Any]:
         return tensors
     first = tf.shape(tensors[0])
     checks = [
-        tf.debugging.assert_equal(tf.shape(other), first, message=f"{_MESSAGE}.")
-        for other in tensors[1:]
+        tf.debugging.assert_equal(tf.shape(tensor), first, message=f"{_MESSAGE}.")
+        for tensor in tensors[1:]
     ]
     with tf.control_dependencies(checks):
         return [tf.identity(tensor) for tensor in tensors]
@@ -64,12 +64,12 @@ def refuse_unequal_shapes(error: ValueError) -> None:
     Raises:
         tf.errors.InvalidArgumentError: The error reports it.
     """
-    if found := _UNEQUAL.search(str(error)):
+    if match := _UNEQUAL.search(str(error)):
         raise tf.errors.InvalidArgumentError(
             None,
             None,
             "A collective in a replica function wants values of the same shape on all replicas, "
-            f"and they are {found[1]}. Use `drop_remainder=True` if a last batch is smaller, or "
+            f"and they are {match[1]}. Use `drop_remainder=True` if a last batch is smaller, or "
             "pad them.",
         ) from error
 
@@ -107,8 +107,8 @@ def padded(inputs: Sequence[Any], *, to_power_of_two: bool) -> list[Any]:
         The same arguments with shapes that are the same on each replica.
     """
     inputs = variable_utils.convert_variables_to_tensors(list(inputs))
-    flat = [_flat(one) for one in inputs]
-    tensors = [[tf.convert_to_tensor(0 if v is None else v) for v in one] for one in flat]
+    flat = [_flat(nest) for nest in inputs]
+    tensors = [[tf.convert_to_tensor(0 if v is None else v) for v in nest] for nest in flat]
     shapes = [
         None if composite else tf.TensorShape([None] * tensor.shape.rank)
         for composite, tensor in zip(parts_of_composites(inputs[0]), tensors[0], strict=True)
@@ -116,11 +116,11 @@ def padded(inputs: Sequence[Any], *, to_power_of_two: bool) -> list[Any]:
     filled = padded_for_replicas(tensors, shapes, to_power_of_two=to_power_of_two)
     return [
         tf.nest.pack_sequence_as(
-            one,
+            nest,
             [None if old is None else new for old, new in zip(before, after, strict=False)],
             expand_composites=True,
         )
-        for one, before, after in zip(inputs, flat, filled, strict=True)
+        for nest, before, after in zip(inputs, flat, filled, strict=True)
     ]
 
 
@@ -141,8 +141,8 @@ def columns_of(inputs: Sequence[Any]) -> list[list[Any]]:
         ValueError: The replicas' arguments differ in structure or in types.
         TypeError: They differ in the types of their containers.
     """
-    for other in inputs[1:]:
-        tf.nest.assert_same_structure(inputs[0], other)
+    for replica_inputs in inputs[1:]:
+        tf.nest.assert_same_structure(inputs[0], replica_inputs)
     columns = [_as_tensors(column) for column in zip(*map(_flat, inputs), strict=True)]
     first = [_type(column[0]) for column in columns]
     for replica in range(1, len(inputs)):
@@ -303,7 +303,9 @@ def passed_to(
     graph = traced.graph
     external = {id(inner): outer for outer, inner in graph.captures}
     names = [argument.name for argument in traced.definition.signature.input_arg]
-    passed = {name: _of_column(one, places) for name, one in zip(names, columns, strict=False)}
+    passed = {
+        name: _of_column(column, places) for name, column in zip(names, columns, strict=False)
+    }
     captured = graph.inputs[len(columns) :]
     for name, placeholder in zip(names[len(columns) :], captured, strict=True):
         variable = graph.tracing.variables.get(id(placeholder))
@@ -328,12 +330,12 @@ def _of_column(
 
 def _of_variable(variable: TracedVariable) -> tuple[Argument, Sequence[Any]]:
     passing = Passing.MIRRORED if variable.mirrored else Passing.LOCAL
-    merged = variable.merged
-    if merged is not None:
-        # Its copies may have been split since it was traced.
-        handles, are_merged = merged.handles(), merged.are_together
-        merged.used |= are_merged
-        return Argument(passing, key=variable.key, merged=are_merged), handles
+    copies = variable.together
+    if copies is not None:
+        # Its copies may have become separate since it was traced.
+        handles, are_together = copies.handles(), copies.are_together
+        copies.used |= are_together
+        return Argument(passing, key=variable.key, traced_together=are_together), handles
     argument = Argument(
         passing,
         key=variable.key if variable.mirrored else "",

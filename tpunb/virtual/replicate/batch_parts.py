@@ -112,7 +112,7 @@ class BatchPartsSpec(distribute_values.PerReplicaSpec):  # type: ignore[misc]
         """Return a type that a trace for all these types can use; None if none exists."""
         if all(type(other) is BatchPartsSpec for other in others):
             return super().most_specific_common_supertype(others)
-        plain = [one._of_any_parts() if type(one) is BatchPartsSpec else one for one in others]
+        plain = [spec._of_any_parts() if type(spec) is BatchPartsSpec else spec for spec in others]
         return self._of_any_parts().most_specific_common_supertype(plain)
 
     def _of_any_parts(self) -> Any:
@@ -127,21 +127,21 @@ def cut_batches(columns: Sequence[Sequence[Any]]) -> dict[int, BatchParts]:
         The batches, by the places of the arguments. It is empty unless all arguments of unknown
         size are such parts, and only the first axis is unknown.
     """
-    found: dict[int, BatchParts] = {}
+    batches: dict[int, BatchParts] = {}
     for place, column in enumerate(columns):
         if all(value.shape.is_fully_defined() for value in column):
             continue
         batch = getattr(column[0], "_tpunb_batch", None)
         if batch is None or not batch.usual or len(batch.values) != len(column):
             return {}
-        are_its = all(one is part for one, part in zip(column, batch.values, strict=True))
-        if not are_its or not batch.whole.shape[1:].is_fully_defined():
+        are_its_parts = all(value is part for value, part in zip(column, batch.values, strict=True))
+        if not are_its_parts or not batch.whole.shape[1:].is_fully_defined():
             return {}
-        found[place] = batch
-    return found
+        batches[place] = batch
+    return batches
 
 
-def of_usual_size(
+def graph_of_usual_size(
     graph: FuncGraph, definition: FunctionDef, batches: Mapping[int, BatchParts]
 ) -> FuncGraph | None:
     """Return a replica function with shapes that TensorFlow infers for parts of the usual size.
@@ -162,7 +162,7 @@ def of_usual_size(
             inferred.inputs.append(placeholder)
         add_functions_of(inferred, graph)
         nodes, _ = function_def_to_graph_def(definition)
-        names = [f"{one.name}:0" for one in definition.signature.input_arg]
+        names = [f"{argument.name}:0" for argument in definition.signature.input_arg]
         arguments = dict(zip(names, inferred.inputs, strict=True))
         try:
             tf.graph_util.import_graph_def(nodes, input_map=arguments, name="")
@@ -205,11 +205,11 @@ def unknown_sizes(graph: FuncGraph) -> dict[str, tuple[int, ...]] | None:
     )
     if known:
         return None
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for name, operation in named_operations(graph):
         if operation.type in CONVOLUTIONS:
             shape = operation.outputs[0].shape
             batch, *rest = shape.as_list() if shape.rank else [0]
             if not batch and None not in rest and 0 not in rest:
-                found[name] = (-1, *rest)
-    return found
+                shapes[name] = (-1, *rest)
+    return shapes

@@ -59,11 +59,11 @@ class JoinedTensors:
 
     def of_replica(self, source: Reference, replica: int) -> str:
         """Return a replica's part of a joined node's output."""
-        given = self._analysis.given(source, self._analysis.plans)
-        if given is None or given is Form.SHARED:
-            return self.taken(source, Form.SHARED)
+        form = self._analysis.form_of(source, self._analysis.plans)
+        if form is None or form is Form.SHARED:
+            return self.in_form(source, Form.SHARED)
         if source not in self._parts:
-            self._parts[source] = self._part(source, given)
+            self._parts[source] = self._part(source, form)
         return f"{self._parts[source]}:output:{replica}"
 
     def constant(self, take: Take) -> str:
@@ -72,7 +72,7 @@ class JoinedTensors:
 
     def input(self, source: Reference, take: Take) -> str:
         """Return a tensor in the form that a joined node takes."""
-        text = self.taken(source, take.form)
+        text = self.in_form(source, take.form)
         if take.sizes is None or take.sizes == self._sizes(source):
             return text
         # Only axes of size 1 are added in front, so their number identifies the shape.
@@ -82,7 +82,7 @@ class JoinedTensors:
             self._widened[name] = self._reshaped(name, source, text, sizes)
         return self._widened[name]
 
-    def taken(self, source: Reference, form: Form) -> str:
+    def in_form(self, source: Reference, form: Form) -> str:
         """Return a tensor in a form, converting it if necessary."""
         key = source, form
         if key not in self._known:
@@ -90,24 +90,24 @@ class JoinedTensors:
         return self._known[key]
 
     def _written(self, source: Reference, form: Form) -> str:
-        given = self._analysis.given(source, self._analysis.plans)
-        if given is form:
+        present = self._analysis.form_of(source, self._analysis.plans)
+        if present is form:
             return self._output(source)
         if form is Form.SHARED:
             return self._tensor(source, 0)
         if form is Form.LISTED:
             return self._list(source)
-        if given is None or (given is Form.SHARED and form is Form.SUMMED):
+        if present is None or (present is Form.SHARED and form is Form.SUMMED):
             return self._joined(source, form)
-        if form is Form.INNER or (given is Form.INNER and form is Form.STACKED):
+        if form is Form.INNER or (present is Form.INNER and form is Form.STACKED):
             return self._turned(source, form)
-        if given is Form.SHARED:
+        if present is Form.SHARED:
             return self._repeated(source, form)
         name = self._name(source, form)
         if form is Form.SUMMED:
-            inputs = [self.taken(source, Form.STACKED), self._integers(0)]
+            inputs = [self.in_form(source, Form.STACKED), self._integers(0)]
             return self._node("Sum", name, source, inputs, Tidx=_INT32)
-        text = self.taken(source, Form.STACKED if given is Form.INNER else given)
+        text = self.in_form(source, Form.STACKED if present is Form.INNER else present)
         return self._reshaped(name, source, text, self._whole(source, form))
 
     def _output(self, source: Reference) -> str:
@@ -166,7 +166,7 @@ class JoinedTensors:
             return self._node("ConcatV2", name, source, inputs, N=count, Tidx=_INT32)
         if form is Form.STACKED and self._statics.sizes(source):
             # Joined as rows, it can have both forms, and is copied once.
-            rows = self.taken(source, Form.ROWS)
+            rows = self.in_form(source, Form.ROWS)
             return self._reshaped(name, source, rows, self._whole(source, form))
         return self._node("Pack", name, source, values, N=count, axis=integer(axis))
 
@@ -174,10 +174,10 @@ class JoinedTensors:
         """Move the replicas from the first axis to the second, or back."""
         name, sizes = self._name(source, form), self._sizes(source)
         back = form is Form.STACKED
-        text = self.taken(source, Form.INNER if back else Form.STACKED)
+        text = self.in_form(source, Form.INNER if back else Form.STACKED)
         if back:
-            apart = (sizes[0], self._replicas, *sizes[1:])
-            text = self._reshaped(f"{name}/apart", source, text, apart)
+            by_replica = (sizes[0], self._replicas, *sizes[1:])
+            text = self._reshaped(f"{name}/by_replica", source, text, by_replica)
         order = self._integers([1, 0, *range(2, len(sizes) + 1)])
         text = self._node("Transpose", f"{name}/turned", source, [text, order], Tperm=_INT32)
         return text if back else self._reshaped(name, source, text, self._whole(source, form))
@@ -190,7 +190,7 @@ class JoinedTensors:
         shape, length = data_inputs(node)
         name = self._name(source, Form.LISTED)
         whole = self._integers(listed_shape(self._statics.value(shape), self._replicas))
-        inputs = [whole, self.taken(length, Form.SHARED)]
+        inputs = [whole, self.in_form(length, Form.SHARED)]
         kind = node.attr["element_dtype"]
         self._add(node.op, name, self._device, inputs, shape_type=_INT32, element_dtype=kind)
         return f"{name}:handle:0"
@@ -198,7 +198,7 @@ class JoinedTensors:
     def _repeated(self, source: Reference, form: Form) -> str:
         """Repeat a value that all replicas share, once for each."""
         name = self._name(source, form)
-        text = self.taken(source, Form.SHARED)
+        text = self.in_form(source, Form.SHARED)
         if self._statics.sizes(source) is None:
             count = integer(self._replicas)
             return self._node("Pack", name, source, [text] * self._replicas, N=count)
@@ -208,11 +208,11 @@ class JoinedTensors:
             return text
         return self._reshaped(name, source, text, self._whole(source, form))
 
-    def _part(self, source: Reference, given: Form) -> str:
+    def _part(self, source: Reference, form: Form) -> str:
         """Split a tensor into the replicas' parts; return the node that does it."""
         name, count = self._name(source), integer(self._replicas)
-        text, axis = self.taken(source, given), int(given is Form.INNER)
-        if given is Form.ROWS or (axis and len(self._sizes(source)) > 1):
+        text, axis = self.in_form(source, form), int(form is Form.INNER)
+        if form is Form.ROWS or (axis and len(self._sizes(source)) > 1):
             self._node("Split", name, source, [self._integers(axis), text], num_split=count)
         else:
             self._node("Unpack", name, source, [text], num=count, axis=integer(axis))
@@ -243,31 +243,31 @@ class Handles:
         self._firsts = sorted(set(self._leads))
         self._written: dict[tuple[str, int], str] = {}
 
-    def is_merged(self, source: Reference) -> bool:
+    def are_together(self, source: Reference) -> bool:
         """Return whether a tensor is the handle of a copy that the replicas of a process share."""
         argument = self._arguments.get(source.source)
-        return argument is not None and argument.is_merged
+        return argument is not None and argument.is_together
 
     def holder(self, source: Reference, replica: int) -> int:
         """Return the replica whose copy a replica uses: the first that shares it, or itself."""
-        return self._leads[replica] if self.is_merged(source) else replica
+        return self._leads[replica] if self.are_together(source) else replica
 
     def holders(self, source: Reference) -> Sequence[int]:
         """Return the replicas whose copies exist."""
-        return self._firsts if self.is_merged(source) else range(len(self._leads))
+        return self._firsts if self.are_together(source) else range(len(self._leads))
 
     def sharing(self, source: Reference, replica: int) -> Sequence[int]:
         """Return the replicas that use a replica's copy."""
-        if not self.is_merged(source):
+        if not self.are_together(source):
             return [replica]
-        return [other for other, lead in enumerate(self._leads) if lead == replica]
+        return [sharer for sharer, lead in enumerate(self._leads) if lead == replica]
 
     def passed(self, argument: Argument) -> Sequence[int]:
         """Return the replicas whose handle of a variable is an argument of the function."""
-        return self._firsts if argument.merged else range(len(self._leads))
+        return self._firsts if argument.traced_together else range(len(self._leads))
 
     def tensor(self, name: str, replica: int) -> str:
-        """Return a replica's handle of a variable whose copies are or were merged."""
+        """Return a replica's handle of a variable whose copies are or were together."""
         resources = self._arguments[name].resources
         resource = resources[replica] if resources else None
         if resource is None:
@@ -384,8 +384,8 @@ class Builder:
             if argument.copy_type is not None:
                 places = itertools.product(self.replicas, self.further_cores())
                 names += [argument_name(traced.name, *place) for place in places]
-            for one in names:
-                self.result.signature.input_arg.add(name=one, type=traced.type)
+            for new_name in names:
+                self.result.signature.input_arg.add(name=new_name, type=traced.type)
 
     def runs(self, node: NodeDef) -> bool:
         """Return whether anything needs a node; TensorFlow prunes it otherwise."""
@@ -418,7 +418,7 @@ class Builder:
         argument = self.analysis.arguments.get(name)
         if self.analysis.is_stacked(source) or name in self.analysis.plans:
             return self.joined.of_replica(source, replica)
-        if argument is not None and argument.merged:
+        if argument is not None and argument.traced_together:
             return self.handles.tensor(name, replica)
         if argument is not None:
             return argument_name(name, replica) if argument.per_replica else argument_name(name)
@@ -454,7 +454,7 @@ class Builder:
 
     def _once_before(self, node: NodeDef) -> list[str]:
         """Return those inputs of a node for which only the first replica waits."""
-        return [one.source for one in data_inputs(node) if one.source in self.once]
+        return [source.source for source in data_inputs(node) if source.source in self.once]
 
     def _is_one_end(self, name: str) -> bool:
         """Return whether all replicas are done with a node after the same nodes."""

@@ -73,17 +73,20 @@ class Divergence:
         assume_equal = ops.executing_eagerly_outside_functions()
         with self.lock:
             known = as_known(arguments, self.variables, self._separate())
-            made = expand(function, known, assume_equal=assume_equal)
-            self.diverge(keys_of(arguments, made.diverged))
-            if made.split:
-                self.separate(keys_of(arguments, made.split))
+            expansion = expand(function, known, assume_equal=assume_equal)
+            self.diverge(keys_of(arguments, expansion.diverged))
+            if expansion.must_separate:
+                self.separate(keys_of(arguments, expansion.must_separate))
                 return None
-            replication = Replication(function, arguments, made)
+            replication = Replication(function, arguments, expansion)
             if assume_equal:
                 replication.equal = replication.variables - self.variables
             self._replications.add(replication)
-            bodies = [ReplicatedFunction(body, None, replication) for body in made.bodies]
-            return made, [*bodies, ReplicatedFunction(made.definition, traced, replication)]
+            bodies = [ReplicatedFunction(body, None, replication) for body in expansion.bodies]
+            return expansion, [
+                *bodies,
+                ReplicatedFunction(expansion.definition, traced, replication),
+            ]
 
     def diverge(self, variables: Collection[str]) -> None:
         """Note that copies of variables may differ from now on, and separate them.
@@ -151,7 +154,7 @@ class Divergence:
             affected = {
                 replication
                 for replication in self._replications
-                if not keys.isdisjoint(replication.equal | replication.merged)
+                if not keys.isdisjoint(replication.equal | replication.together)
             }
             more = keys.union(*(replication.keys for replication in affected))
             if more == keys:
@@ -168,9 +171,9 @@ class Divergence:
             self._has_changed = True
             for replication in stale:
                 # An update of one variable from another spreads the divergence.
-                spread, split = replication.renew(self.variables, self._separate())
+                spread, to_separate = replication.renew(self.variables, self._separate())
                 self.variables.update(spread)
-                self._separate_all(spread | split)
+                self._separate_all(spread | to_separate)
         if self._has_changed:
             # Functions that have inlined a redefined function are prepared again at their next
             # call. Kernels that made resources are dropped: each is for one name and takes 30 KiB.
@@ -186,11 +189,11 @@ class Divergence:
                 copies.separate()
 
     def _stale(self) -> list[Replication]:
-        """Return the functions that take copies for one that differ or are separate."""
+        """Return the functions that take copies for equal, or for together, that no longer are."""
         separate = self._separate().keys()
         return [
             replication
             for replication in self._replications
             if not replication.equal.isdisjoint(self.variables)
-            or not replication.merged.isdisjoint(separate)
+            or not replication.together.isdisjoint(separate)
         ]

@@ -55,12 +55,12 @@ class FunctionCopies:
         guarded: Whether a replica may have no examples.
 
     Attributes:
-        made: The functions made so far.
+        written: The functions written so far.
     """
 
     def __init__(self, library: Library, owner: str, prefix: str, *, guarded: bool = False) -> None:
         self._guarded = guarded
-        self.made: list[FunctionDef] = []
+        self.written: list[FunctionDef] = []
         self.library = library
         self._owner = owner
         self._names = (f"{prefix}_body_{number}" for number in itertools.count())
@@ -101,25 +101,25 @@ class FunctionCopies:
         return next(self._names)
 
     def _make(self, body: FunctionDef, replica: int, path: str, *, compiled: bool) -> str:
-        made = FunctionDef()
-        made.CopyFrom(body)
-        made.signature.name = self.new_name()
-        kept = set() if compiled else needed(body)
-        add, nodes = functools.partial(add_node, made), {node.name: node for node in body.node_def}
-        for node in list(made.node_def):
+        copy = FunctionDef()
+        copy.CopyFrom(body)
+        copy.signature.name = self.new_name()
+        run_nodes = set() if compiled else needed(body)
+        add, nodes = functools.partial(add_node, copy), {node.name: node for node in body.node_def}
+        for node in list(copy.node_def):
             origin = f"{path}/{node.name}"
             if logical_core(node.device) is not None:
                 # The body runs on the device of the replica's first core.
                 node.device = ""
             self.sign(node, origin)
             self.specialize(node, replica, origin, compiled=compiled)
-            if node.name in kept:
+            if node.name in run_nodes:
                 keep_arithmetic(add, nodes[node.name], node, nodes)
                 keep_from_folding(add, node, in_body=True)
         if self._guarded:
-            guard_all(made)
-        self.made.append(made)
-        return str(made.signature.name)
+            guard_all(copy)
+        self.written.append(copy)
+        return str(copy.signature.name)
 
 
 def _is_seeded(node: NodeDef) -> bool:

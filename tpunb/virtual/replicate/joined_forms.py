@@ -115,7 +115,7 @@ class Input:
     def integers(self) -> list[int] | None:
         """Return the value as a list of integers; None if it is not known."""
         value = self.value()
-        return None if value is None else [int(one) for one in np.ravel(value)]
+        return None if value is None else [int(number) for number in np.ravel(value)]
 
 
 def constant(values: int | Sequence[int] | np.ndarray, like: Input | None = None) -> Take:
@@ -125,18 +125,18 @@ def constant(values: int | Sequence[int] | np.ndarray, like: Input | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
+class KnownNode:
     """A node of the replica function, as the rules see it.
 
     Attributes:
-        node: The node.
+        definition: The node as it was traced.
         inputs: Its inputs.
         outputs: The shapes of its outputs.
         replicas: The number of replicas.
         summed: Whether only the sum of the replicas' results is used.
     """
 
-    node: NodeDef
+    definition: NodeDef
     inputs: Sequence[Input]
     outputs: Sequence[Sizes]
     replicas: int
@@ -162,7 +162,7 @@ class Seen:
         return Plan(takes, [gives] * len(self.outputs), op, attributes or {}, gain)
 
 
-Rule = Callable[[Seen], Plan | None]
+Rule = Callable[[KnownNode], Plan | None]
 """Returns a plan for a node that does the work of all replicas' nodes; None if it cannot."""
 
 REAL = frozenset(
@@ -174,7 +174,7 @@ REAL = frozenset(
 
 
 @dataclasses.dataclass(frozen=True)
-class Holding:
+class JoiningRule:
     """A rule, and the nodes of an operation for which it holds.
 
     Attributes:
@@ -188,12 +188,12 @@ class Holding:
     attributes: frozenset[str]
     varying: Collection[int] | None
 
-    def holds(self, node: NodeDef, kinds: Iterable[dtypes.DType]) -> bool:
+    def applies_to(self, node: NodeDef, kinds: Iterable[dtypes.DType]) -> bool:
         """Return whether the rule is for a node."""
         definition = op_def_registry.get(node.op)
-        defaults = {one.name: one for one in definition.attr}
+        defaults = {attribute.name: attribute for attribute in definition.attr}
         arguments = (*definition.input_arg, *definition.output_arg)
-        counts = {one.number_attr for one in arguments}
+        counts = {argument.number_attr for argument in arguments}
         return REAL.issuperset(kinds) and all(
             name in self.attributes | counts | _UNIMPORTANT
             or (name in defaults and defaults[name].type == "type")
@@ -201,22 +201,22 @@ class Holding:
             for name, value in node.attr.items()
         )
 
-    def plan(self, seen: Seen) -> Plan | None:
+    def plan(self, node: KnownNode) -> Plan | None:
         """Return the plan for a node for which the rule holds, or None."""
         if self.varying is not None:
-            varying = {place for place, one in enumerate(seen.inputs) if one.varies}
+            varying = {place for place, tensor in enumerate(node.inputs) if tensor.varies}
             if not varying.issubset(self.varying):
                 return None
-        return self.rule(seen)
+        return self.rule(node)
 
 
 _UNIMPORTANT = frozenset({"_class", "_has_manual_control_dependencies", "_output_shapes"})
 """Attributes that do not affect what a node computes."""
 
 
-def holding(
+def rules_for(
     rule: Rule, operations: str, attributes: str = "", varying: Collection[int] | None = None
-) -> dict[str, Holding]:
+) -> dict[str, JoiningRule]:
     """Return a rule for some operations.
 
     Args:
@@ -225,5 +225,5 @@ def holding(
         attributes: The attributes that may have any value, separated by spaces.
         varying: The places of the inputs that may vary; None for any.
     """
-    one = Holding(rule, frozenset(attributes.split()), varying)
-    return dict.fromkeys(operations.split(), one)
+    joining_rule = JoiningRule(rule, frozenset(attributes.split()), varying)
+    return dict.fromkeys(operations.split(), joining_rule)

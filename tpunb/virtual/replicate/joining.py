@@ -38,12 +38,12 @@ from tpunb.virtual.replicate.joined_forms import (
     SHARED,
     Form,
     Input,
+    KnownNode,
     Plan,
-    Seen,
     Take,
 )
 from tpunb.virtual.replicate.joining_rules import linear, rule_of
-from tpunb.virtual.replicate.passes import ReplicaFunction, handed_on, with_constant_shapes
+from tpunb.virtual.replicate.passes import ReplicaFunction, read_past_loops, with_constant_shapes
 from tpunb.virtual.replicate.variance import (
     Analysis,
     Argument,
@@ -118,8 +118,8 @@ class _Candidates:
         self._replicas = replicas
         self._bodies = bodies
         self._needed = needed(function)
-        results = [one.source for one in returned(function)]
-        self._parted = {one.source for one in results} if gives is None else set()
+        results = [result.source for result in returned(function)]
+        self._parted = {source.source for source in results} if gives is None else set()
         self._returned: dict[Reference, set[Form]] = defaultdict(set)
         self._outputs: dict[str, set[Reference]] = defaultdict(set)
         for source, form in zip(results, gives or [Form.STACKED] * len(results), strict=True):
@@ -148,21 +148,21 @@ class _Candidates:
             if self._bodies is None or node.name not in self._analysis.output_variances:
                 return None
             return self._bodies.plan(self, self._analysis, node)
-        taken = map(self.statics.dtype, data_inputs(node))
-        kinds = [kind for kind in taken if kind != dtypes.resource] + output_types(node)
-        known = rule_of(node.op, lists=dtypes.variant in kinds or node.op in FRESH)
-        if known is None:
+        input_kinds = map(self.statics.dtype, data_inputs(node))
+        kinds = [kind for kind in input_kinds if kind != dtypes.resource] + output_types(node)
+        rule = rule_of(node.op, lists=dtypes.variant in kinds or node.op in FRESH)
+        if rule is None:
             return None
         kinds = [kind for kind in kinds if kind != dtypes.variant]
-        seen = self._seen(node) if known.holds(node, kinds) else None
-        if seen is None:
+        known_node = self._known_node(node) if rule.applies_to(node, kinds) else None
+        if known_node is None:
             return None
-        plan = (linear(seen) if seen.summed else None) or known.plan(seen)
+        plan = (linear(known_node) if known_node.summed else None) or rule.plan(known_node)
         if plan is None:
             return None
-        pairs = zip(plan.takes, seen.inputs, strict=False)
+        pairs = zip(plan.takes, known_node.inputs, strict=False)
         # A tensor that is taken as rows must have an axis.
-        return None if any(take is ROWS and not one.sizes for take, one in pairs) else plan
+        return None if any(take is ROWS and not tensor.sizes for take, tensor in pairs) else plan
 
     def _may_join(self, node: NodeDef) -> bool:
         analysis = self._analysis
@@ -175,25 +175,27 @@ class _Candidates:
             and OUTSIDE not in node.attr
         )
 
-    def _seen(self, node: NodeDef) -> Seen | None:
+    def _known_node(self, node: NodeDef) -> KnownNode | None:
         """Return a node with its known properties; None if too little is known."""
         kinds = output_types(node)
         outputs = [self.statics.output_sizes(node.name, k) for k in range(len(kinds))]
         inputs = [self._input(source) for source in data_inputs(node)]
         known_outputs = [
-            one for one in outputs if one is not None and (0 not in one or node.op == _ELEMENTS)
+            sizes
+            for sizes in outputs
+            if sizes is not None and (0 not in sizes or node.op == _ELEMENTS)
         ]
-        known_inputs = [one for one in inputs if one is not None]
+        known_inputs = [tensor for tensor in inputs if tensor is not None]
         if len(known_outputs) < len(outputs) or len(known_inputs) < len(inputs):
             return None
-        if not any(one.varies for one in known_inputs):
+        if not any(tensor.varies for tensor in known_inputs):
             return None
         # In float16, the sum over all replicas may overflow where each replica's value, scaled down
         # or not, does not.
         outputs_used = self._outputs[node.name]
         summed = dtypes.float16 not in kinds and all(map(self.is_summed, outputs_used))
         summed = summed and bool(outputs_used)
-        return Seen(node, known_inputs, known_outputs, self._replicas, summed)
+        return KnownNode(node, known_inputs, known_outputs, self._replicas, summed)
 
     def _input(self, source: Reference) -> Input | None:
         kind = self.statics.dtype(source)
@@ -220,7 +222,7 @@ class _Candidates:
         if user.op == _SUM:
             return gives_one_value(user, self._nodes)
         plan = self.plans.get(user.name)
-        return plan is not None and all(one.form in _SUM_TAKES for one in plan.takes)
+        return plan is not None and all(take.form in _SUM_TAKES for take in plan.takes)
 
     # Tensors around and inside loops and branches.
 
@@ -228,18 +230,18 @@ class _Candidates:
         self, sources: Sequence[Reference], variances: Sequence[Variance]
     ) -> list[Form] | None:
         """Return the forms of tensors at the edges of control flow; None if any has no form."""
-        found = []
+        forms = []
         for source, variance in zip(sources, variances, strict=True):
             kind, sizes = self.statics.dtype(source), self.statics.sizes(source)
             if variance is not Variance.VARYING:
-                found.append(Form.SHARED)
+                forms.append(Form.SHARED)
             elif kind == dtypes.variant:
-                found.append(Form.LISTED)
+                forms.append(Form.LISTED)
             elif kind in REAL and sizes is not None and 0 not in sizes:
-                found.append(Form.ROWS if sizes else Form.STACKED)
+                forms.append(Form.ROWS if sizes else Form.STACKED)
             else:
                 return None
-        return found
+        return forms
 
     def may_sum(self, source: Reference) -> bool:
         """Return whether a tensor may be given as its sum over all replicas."""
@@ -247,7 +249,7 @@ class _Candidates:
 
     def gives(self, source: Reference, form: Form, plans: Mapping[str, Plan]) -> bool:
         """Return whether a function can give a tensor in a form."""
-        return self.is_taken(source, plans) and (
+        return self.fits_readers(source, plans) and (
             form is Form.LISTED or self.statics.sizes(source) is not None
         )
 
@@ -276,8 +278,8 @@ class _Candidates:
         if self._holds(node, plan, plans):
             if Form.LISTED in {*plan.gives, *(take.form for take in plan.takes)}:
                 return False  # lists are not converted: all lists that meet are joined, or none is
-            joined, apart = self._costs(node, plan, plans)
-            if joined <= apart:
+            joined, separate = self._costs(node, plan, plans)
+            if joined <= separate:
                 return False
         del plans[node.name]
         return True
@@ -285,40 +287,40 @@ class _Candidates:
     def _holds(self, node: NodeDef, plan: Plan, plans: Mapping[str, Plan]) -> bool:
         """Return whether other nodes still meet a plan's assumptions.
 
-        A varying value must not be taken from the first replica. A sum or list for all replicas
-        must be taken as a sum or list.
+        A varying value must not be read from the first replica alone. A sum or list for all
+        replicas must be read as a sum or list.
         """
         for source, take in zip(data_inputs(node), plan.takes, strict=False):
-            given = self._analysis.given(source, plans)
-            if take.form is Form.LISTED and not self._is_list(source, given):
+            form = self._analysis.form_of(source, plans)
+            if take.form is Form.LISTED and not self._is_list(source, form):
                 return False
-            if take.form is Form.SHARED and take.constant is None and given is not Form.SHARED:
+            if take.form is Form.SHARED and take.constant is None and form is not Form.SHARED:
                 return False
-        return all(self.is_taken(source, plans) for source in self._outputs[node.name])
+        return all(self.fits_readers(source, plans) for source in self._outputs[node.name])
 
-    def _is_list(self, source: Reference, given: Form | None) -> bool:
+    def _is_list(self, source: Reference, form: Form | None) -> bool:
         """Return whether one list can represent the lists of all replicas."""
-        if given is Form.LISTED:
+        if form is Form.LISTED:
             return True
         node = self._nodes.get(source.source)
-        return given is Form.SHARED and node is not None and node.op in FRESH
+        return form is Form.SHARED and node is not None and node.op in FRESH
 
-    def is_taken(self, source: Reference, plans: Mapping[str, Plan]) -> bool:
+    def fits_readers(self, source: Reference, plans: Mapping[str, Plan]) -> bool:
         """Return whether all readers of a sum or list for all replicas take it as such."""
-        given, results = self._analysis.given(source, plans), self._returned.get(source, set())
-        if Form.LISTED in results and not self._is_list(source, given):
+        form, results = self._analysis.form_of(source, plans), self._returned.get(source, set())
+        if Form.LISTED in results and not self._is_list(source, form):
             return False
-        if given not in {Form.SUMMED, Form.LISTED}:
+        if form not in {Form.SUMMED, Form.LISTED}:
             return True
-        return results <= {given} and all(
-            (given is Form.SUMMED and user.op == _SUM)
-            or (user.name in plans and _takes_as(user, plans[user.name], source, given))
+        return results <= {form} and all(
+            (form is Form.SUMMED and user.op == _SUM)
+            or (user.name in plans and _takes_as(user, plans[user.name], source, form))
             for user in self._uses.get(source, ())
         )
 
     def _costs(self, node: NodeDef, plan: Plan, plans: Mapping[str, Plan]) -> tuple[float, float]:
         """Return the cost of conversions if a node is joined, and if it is not."""
-        joined, apart = 0.0, plan.gain
+        joined, separate = 0.0, plan.gain
         for source in dict.fromkeys(data_inputs(node)):
             if self._analysis.variance(source) is not Variance.VARYING:
                 continue
@@ -327,15 +329,15 @@ class _Candidates:
             if source.source not in plans and not self._analysis.is_stacked(source):
                 joined += self._conversion(source) / max(alike, 1)
             else:
-                apart += self._conversion(source) / (len(users) - alike + 1)
+                separate += self._conversion(source) / (len(users) - alike + 1)
         users = self._users[node.name]
         others = [user for user in users if user.name not in plans and user.op != _SUM]
         size = self.statics.bytes_of(node) / _BYTES
         if others or node.name in self._parted:
             joined += _CONVERSION
         if len(others) < len(users):
-            apart += _CONVERSION + size
-        return joined, apart
+            separate += _CONVERSION + size
+        return joined, separate
 
     def _conversion(self, source: Reference) -> float:
         sizes = self.statics.sizes(source) or ()
@@ -362,7 +364,7 @@ def _takes_as(node: NodeDef, plan: Plan, source: Reference, form: Form) -> bool:
     """Return whether a node takes a tensor in one form, at all of its inputs."""
     pairs = zip(data_inputs(node), plan.takes, strict=False)
     return all(
-        take.form is form or take.constant is not None for one, take in pairs if one == source
+        take.form is form or take.constant is not None for tensor, take in pairs if tensor == source
     )
 
 
@@ -398,15 +400,15 @@ class _Bodies:
                 is_condition = is_loop and name == node.attr["cond"].func.name
                 forms = [Form.SHARED] if is_condition else ends
                 arguments = {
-                    one.name: _argument(form, analysis.arguments.get(source.source))
-                    for one, source, form in zip(
+                    parameter.name: _argument(form, analysis.arguments.get(source.source))
+                    for parameter, source, form in zip(
                         self._library(name).signature.input_arg, sources, starts, strict=True
                     )
                 }
                 sizes = self._sizes(name)
                 around = {
-                    (one, 0): known
-                    for one, source in zip(arguments, sources, strict=True)
+                    (name_of_argument, 0): known
+                    for name_of_argument, source in zip(arguments, sources, strict=True)
                     if (known := outer.statics.sizes(source)) is not None
                 }
                 if is_loop and not is_condition and not _same(arguments, sizes, around):
@@ -434,15 +436,15 @@ class _Bodies:
         gives: Sequence[Form],
     ) -> tuple[Body, set[int]] | None:
         """Return the joined function, and the arguments or results that are not sums."""
-        function = with_constant_shapes(handed_on(self._library(name), self._library), sizes)
+        function = with_constant_shapes(read_past_loops(self._library(name), self._library), sizes)
         inner = analyze(function, arguments, self._library)
         candidates = _Candidates(function, inner, sizes, self._replicas, self, gives)
         plans = candidates.worthwhile()
         not_summed: set[int] = set()
-        for place, (one, argument) in enumerate(arguments.items()):
+        for place, (name_of_argument, argument) in enumerate(arguments.items()):
             if not argument.is_stacked:
                 continue
-            if not candidates.is_taken(Reference(one, ""), plans):
+            if not candidates.fits_readers(Reference(name_of_argument, ""), plans):
                 if argument.form is not Form.SUMMED:
                     return None
                 not_summed.add(place)
@@ -454,14 +456,14 @@ class _Bodies:
                 if form is not Form.SUMMED:
                     return None
                 not_summed.add(place)
-        if inner.split:
+        if inner.must_separate:
             return None
         return Body(function, candidates.joined(plans), gives), not_summed
 
 
 def _same(arguments: Arguments, sizes: KnownSizes, around: KnownSizes) -> bool:
     """Return whether varying values have the same shape in a function and around it."""
-    keys = [(one, 0) for one, argument in arguments.items() if argument.is_stacked]
+    keys = [(name, 0) for name, argument in arguments.items() if argument.is_stacked]
     return all(key in sizes and sizes[key] == around.get(key) for key in keys)
 
 
@@ -471,7 +473,7 @@ def _argument(form: Form, outer: Argument | None) -> Argument:
         return Argument(Passing.STACKED, form=form)
     if outer is not None and outer.is_mirrored:
         # If a variable is the same on every replica, the function takes the first replica's handle.
-        return Argument(Passing.MIRRORED, outer.key, merged=True)
+        return Argument(Passing.MIRRORED, outer.key, traced_together=True)
     return Argument(Passing.SHARED)
 
 
@@ -482,7 +484,7 @@ def _gain_of(bodies: Iterable[Body]) -> float:
         gain += sum(plan.gain for plan in body.analysis.plans.values())
         used, analysis = needed(body.function), body.analysis
         gain -= sum(
-            name in used and one is Variance.VARYING and name not in analysis.plans
-            for name, one in analysis.variances.items()
+            name in used and variance is Variance.VARYING and name not in analysis.plans
+            for name, variance in analysis.variances.items()
         )
     return gain

@@ -131,8 +131,8 @@ class MatrixUnit:
         if node.op not in FACTORS or OUTSIDE in node.attr:
             return False
         if "precision_config" in node.attr:
-            given = PrecisionConfig.FromString(node.attr["precision_config"].s)
-            return not any(given.operand_precision)
+            precision = PrecisionConfig.FromString(node.attr["precision_config"].s)
+            return not any(precision.operand_precision)
         return self.by_default and (
             "equation" not in node.attr or _contracts(node.attr["equation"].s.decode())
         )
@@ -140,8 +140,8 @@ class MatrixUnit:
 
 def _contracts(equation: str) -> bool:
     """Return whether an einsum sums products: a TPU computes only those as matrix products."""
-    given, _, result = equation.partition("->")
-    factors = [set(filter(str.isalpha, labels)) for labels in given.split(",")]
+    operands, _, result = equation.partition("->")
+    factors = [set(filter(str.isalpha, labels)) for labels in operands.split(",")]
     return len(factors) == 2 and bool((factors[0] & factors[1]) - set(result))
 
 
@@ -153,7 +153,7 @@ def _factors(node: NodeDef) -> Iterator[tuple[int, Reference]]:
         count = node.attr[argument.number_attr].i if argument.number_attr else 1
         kind = node.attr[argument.type_attr].type if argument.type_attr else argument.type
         if argument.name in FACTORS[node.op] and kind == _FLOAT32.type:
-            yield from ((one, sources[one]) for one in range(place, place + count))
+            yield from ((index, sources[index]) for index in range(place, place + count))
         place += count
 
 
@@ -199,20 +199,20 @@ class ReplicaFunction:
     def computed(self) -> FunctionDef:
         """The function as the replicas compute it, after all passes."""
         function = self.definition
-        for one in PASSES:
-            function = one.rewrite(function, self)
+        for graph_pass in PASSES:
+            function = graph_pass.rewrite(function, self)
         return function
 
     @functools.cached_property
     def inlined_library(self) -> Library:
         """The functions that it calls as replicas compute them, with their own calls inlined."""
 
-        def found(name: str) -> FunctionDef:
+        def inlined_body(name: str) -> FunctionDef:
             if self.unit:
                 return self.unit.body(name, self.library)
             return inlined(self.library(name), self.library)
 
-        return functools.cache(found)
+        return functools.cache(inlined_body)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,15 +242,15 @@ def with_constant_shapes(function: FunctionDef, known: KnownSizes | None) -> Fun
     A value that depends on a varying value counts as varying, unless it can be proved constant.
     Known shapes also tell the axes over which a gradient is summed.
     """
-    constants = {} if known is None else _Constants(function, known).found()
+    constants = {} if known is None else _Constants(function, known).by_node()
     if not constants:
         return function
     rewrite = Rewrite(function)
     for node in function.node_def:
         if node.name in constants:
-            for constant, given in _constants(node, constants[node.name]):
+            for constant, replaced in _constants(node, constants[node.name]):
                 rewrite.keep(constant)
-                rewrite.replace({given: f"{constant.name}:output:0"})
+                rewrite.replace({replaced: f"{constant.name}:output:0"})
         else:
             rewrite.keep(node)
     return rewrite.finish()
@@ -263,28 +263,30 @@ class _Constants:
         nodes = {node.name: node for node in function.node_def}
         self._order = in_topological_order(function.node_def)
         self._statics = StaticTensors(function, nodes, known)
-        self._found: dict[str, list[Any]] = {}
+        self._outputs: dict[str, list[Any]] = {}
 
-    def found(self) -> Mapping[str, Sequence[Any]]:
+    def by_node(self) -> Mapping[str, Sequence[Any]]:
         """Return the value of each output, for each such node."""
         rules = {
-            **dict.fromkeys(_ASK, self._asked),
+            **dict.fromkeys(_ASK, self._shapes),
             _SLICE: self._sliced,
             _BROADCAST: self._summed,
         }
         for node in self._order:
             values = rules[node.op](node) if node.op in rules else None
             if values is not None:
-                self._found[node.name] = values
-        return self._found
+                self._outputs[node.name] = values
+        return self._outputs
 
-    def _asked(self, node: NodeDef) -> list[Any] | None:
+    def _shapes(self, node: NodeDef) -> list[Any] | None:
         """Return the shapes of a node's inputs, or their ranks or sizes; None if any is unknown."""
         shapes = [self._statics.sizes(source) for source in data_inputs(node)]
         if None in shapes:
             return None
-        known: list[Sizes] = [one for one in shapes if one is not None]
-        return [{"Rank": len(one), "Size": int(np.prod(one))}.get(node.op, one) for one in known]
+        known: list[Sizes] = [sizes for sizes in shapes if sizes is not None]
+        return [
+            {"Rank": len(sizes), "Size": int(np.prod(sizes))}.get(node.op, sizes) for sizes in known
+        ]
 
     def _sliced(self, node: NodeDef) -> list[Any] | None:
         """Return some sizes of a shape, or a single size."""
@@ -292,12 +294,12 @@ class _Constants:
         masks = {key: node.attr[key].i for key in SLICE_MASKS}
         if values is None or masks["ellipsis_mask"] or masks["new_axis_mask"]:
             return None
-        if any(source.source in self._found for source in data_inputs(node)[1:]):
+        if any(source.source in self._outputs for source in data_inputs(node)[1:]):
             return None  # the choice of sizes may depend on sizes
         sizes, *bounds = values
-        if sizes.dtype.kind != "i" or sizes.ndim != 1 or any(one.size != 1 for one in bounds):
+        if sizes.dtype.kind != "i" or sizes.ndim != 1 or any(bound.size != 1 for bound in bounds):
             return None
-        begin, end, stride = (int(one[0]) for one in bounds)
+        begin, end, stride = (int(bound[0]) for bound in bounds)
         if masks["shrink_axis_mask"]:
             return [sizes[begin]]
         first, last = (None if masks["begin_mask"] else begin), (None if masks["end_mask"] else end)
@@ -309,37 +311,43 @@ class _Constants:
         if known is None:
             return None
         rank = max(map(len, known))
-        padded = [np.concatenate([np.ones(rank - len(one), one.dtype), one]) for one in known]
-        return [np.flatnonzero(one == 1) for one in padded]
+        padded = [
+            np.concatenate([np.ones(rank - len(sizes), sizes.dtype), sizes]) for sizes in known
+        ]
+        return [np.flatnonzero(sizes == 1) for sizes in padded]
 
     def _values(self, node: NodeDef) -> list[np.ndarray] | None:
         """Return the values of a node's inputs; None if any is unknown."""
         values = [self._value(source) for source in data_inputs(node)]
-        known = [np.asarray(one) for one in values if one is not None]
+        known = [np.asarray(value) for value in values if value is not None]
         return known if len(known) == len(values) else None
 
     def _value(self, source: Reference) -> Any | None:
-        if source.source in self._found:
-            return self._found[source.source][self._statics.place(source)]
+        if source.source in self._outputs:
+            return self._outputs[source.source][self._statics.place(source)]
         return self._statics.value(source)
 
 
 def _constants(node: NodeDef, values: Sequence[Any]) -> Iterator[tuple[NodeDef, str]]:
     """Yield constants for a node's outputs, each with the reference that it replaces."""
     outputs = op_def_registry.get(node.op).output_arg
-    asked = "T" if node.op in {_SLICE, _BROADCAST} else "out_type"
-    kind = dtypes.as_dtype(node.attr[asked].type) if asked in node.attr else dtypes.int32
-    for index, one in enumerate(values):
+    type_attribute = "T" if node.op in {_SLICE, _BROADCAST} else "out_type"
+    kind = (
+        dtypes.as_dtype(node.attr[type_attribute].type)
+        if type_attribute in node.attr
+        else dtypes.int32
+    )
+    for index, value in enumerate(values):
         # Nodes that wait for the node wait for its first constant.
         name = f"{node.name}/known_{index}" if index else node.name
-        constant = new_constant(name, np.asarray(one, kind.as_numpy_dtype), kind, node.device)
+        constant = new_constant(name, np.asarray(value, kind.as_numpy_dtype), kind, node.device)
         constant.input.extend(f"^{name}" for name in control_inputs(node))
         # Several outputs have a name each, or are a list with one name.
         output = f"{outputs[index].name}:0" if len(outputs) > 1 else f"{outputs[0].name}:{index}"
         yield constant, f"{node.name}:{output}"
 
 
-def handed_on(function: FunctionDef, library: Library) -> FunctionDef:
+def read_past_loops(function: FunctionDef, library: Library) -> FunctionDef:
     """Read tensors that pass through a function's loops unchanged from before the loops.
 
     A gradient asks for the shape of a variable whose handle the loop returned.
@@ -351,10 +359,10 @@ def handed_on(function: FunctionDef, library: Library) -> FunctionDef:
             continue
         body = library(node.attr["body"].func.name)
         pairs = zip(body.signature.input_arg, body.signature.output_arg, strict=True)
-        for place, (source, (taken, given)) in enumerate(
+        for place, (source, (parameter, result_)) in enumerate(
             zip(data_inputs(node), pairs, strict=True)
         ):
-            if body.ret[given.name] == taken.name:
+            if body.ret[result_.name] == parameter.name:
                 instead[f"{node.name}:output:{place}"] = f"{source.source}{source.suffix}"
     if not instead:
         return function
@@ -411,7 +419,9 @@ PASSES = (
         "read what loops hand on from before them",
         "Its shape is then known, though the loop's is not. Before the shapes, which need it.",
         lambda function, known: (
-            function if known.body_sizes is None else handed_on(function, known.inlined_library)
+            function
+            if known.body_sizes is None
+            else read_past_loops(function, known.inlined_library)
         ),
     ),
     Pass(

@@ -68,7 +68,7 @@ class Expansion:
         reads: Arguments of the replica function that are variables' handles and that it only reads.
         diverged: Mirrored arguments whose copies a replica may set on its own, or whose copies
             differed already.
-        split: Mirrored arguments whose copies share a resource and must not. The written function
+        must_separate: Mirrored arguments whose copies are together and must not be. The function
             is then wrong.
         places: The index in `definition`'s outputs of each output of the replica function. A tensor
             that is returned twice is a single output.
@@ -81,7 +81,7 @@ class Expansion:
     bodies: tuple[FunctionDef, ...]
     reads: frozenset[str]
     diverged: frozenset[str]
-    split: frozenset[str]
+    must_separate: frozenset[str]
     places: tuple[int, ...]
     repeated: frozenset[str]
     joined: frozenset[str] = frozenset()
@@ -120,8 +120,8 @@ def expand(
         failure = error
     # If joined loops cannot be written, write a loop for each replica. If the program is wrong,
     # these loops raise the same error.
-    apart = dataclasses.replace(function, body_sizes=None)
-    expansion = _expanded(apart, arguments, name, prefix, assume_equal=assume_equal)
+    unjoined = dataclasses.replace(function, body_sizes=None)
+    expansion = _expanded(unjoined, arguments, name, prefix, assume_equal=assume_equal)
     report_internal_error(failure, logger("replicate"), "Loops and branches are not joined.")
     return expansion
 
@@ -135,7 +135,7 @@ def _expanded(
     assume_equal: bool,
 ) -> Expansion:
     flat, library = function.computed, function.inlined_library
-    analysis = found = analyze(flat, arguments, library)
+    analysis = optimistic = analyze(flat, arguments, library)
     if not assume_equal:
         diverged = {
             name: mark_diverged(argument) if argument.is_mirrored else argument
@@ -156,13 +156,13 @@ def _expanded(
     write_effects(builder)
     return Expansion(
         definition=builder.result,
-        bodies=(*copies.made, *builder.lifted),
+        bodies=(*copies.written, *builder.lifted),
         reads=_only_read(flat, arguments),
-        diverged=found.diverged,
-        split=found.split,
+        diverged=optimistic.diverged,
+        must_separate=optimistic.must_separate,
         places=tuple(places[output] for output in outputs),
         repeated=builder.repeated(),
-        joined=frozenset(analysis.plans.keys() - found.plans.keys()),
+        joined=frozenset(analysis.plans.keys() - optimistic.plans.keys()),
         at_once=at_once,
     )
 
@@ -256,7 +256,7 @@ class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
 
 
 Separate = Mapping[str, Copies]
-"""The copies of variables that were merged, by the variables' keys."""
+"""The copies of variables that were together, by the variables' keys."""
 
 
 class Replication:
@@ -265,32 +265,38 @@ class Replication:
     Attributes:
         name: The name of the function for all replicas, in TensorFlow's runtime.
         equal: The keys of variables whose copies it assumes to be equal.
-        merged: The keys of variables whose copies it assumes to share one resource.
+        together: The keys of variables whose copies it assumes to share one resource.
         bodies: The functions that were made for it, at first and later.
         graphs: The graphs that contain the function for all replicas. Another thread may still be
             building some of them.
     """
 
-    def __init__(self, function: ReplicaFunction, arguments: Arguments, made: Expansion) -> None:
+    def __init__(
+        self, function: ReplicaFunction, arguments: Arguments, expansion: Expansion
+    ) -> None:
         self._function = function
         self._arguments = arguments
-        self.name = str(made.definition.signature.name)
-        self.bodies: Sequence[FunctionDef] = made.bodies
+        self.name = str(expansion.definition.signature.name)
+        self.bodies: Sequence[FunctionDef] = expansion.bodies
         self._renewed: list[ReplicatedFunction] = []
         self.equal: frozenset[str] = frozenset()
         self.graphs = weakref.WeakSet[Any]()
-        self.merged = frozenset(one.key for one in arguments.values() if one.is_merged)
+        self.together = frozenset(
+            argument.key for argument in arguments.values() if argument.is_together
+        )
         self._used: list[Copies] = []
 
     @property
     def variables(self) -> frozenset[str]:
         """The keys of the mirrored variables that it uses."""
-        return frozenset(one.key for one in self._arguments.values() if one.is_mirrored)
+        return frozenset(
+            argument.key for argument in self._arguments.values() if argument.is_mirrored
+        )
 
     @property
     def keys(self) -> frozenset[str]:
         """The keys of all variables that it uses and whose copies are watched."""
-        return frozenset(one.key for one in self._arguments.values() if one.key)
+        return frozenset(argument.key for argument in self._arguments.values() if argument.key)
 
     @functools.cached_property
     def saved(self) -> Mapping[str, FunctionDef]:
@@ -304,48 +310,50 @@ class Replication:
             ValueError: Replicas give copies values of their own.
         """
         # Row variables have one resource, which every replica updates.
-        one = (None,) * len(self._function.cores)
+        no_resources = (None,) * len(self._function.cores)
         arguments = {
-            name: dataclasses.replace(argument, resources=one) if argument.has_rows else argument
+            name: dataclasses.replace(argument, resources=no_resources)
+            if argument.has_rows
+            else argument
             for name, argument in self._arguments.items()
         }
         changed = arguments != self._arguments or self._function.unit is not None
         if self.equal == self.variables and not self._used and not changed:
             return {}
         function = dataclasses.replace(self._function, unit=None)
-        made = expand(function, arguments, name=self.name)
-        if made.diverged:
-            keys = keys_of(self._arguments, made.diverged)
+        expansion = expand(function, arguments, name=self.name)
+        if expansion.diverged:
+            keys = keys_of(self._arguments, expansion.diverged)
             names = ", ".join(sorted(key.rpartition("_")[0] for key in keys))
             raise ValueError(
-                f"In a function to be saved replicas set copies of a variable apart ({names}), and "
-                "a saved model holds one value for all copies. Aggregate the update, as "
+                f"In a function to be saved, replicas give copies different values ({names}). A "
+                "saved model holds one value for all copies. Aggregate the update, as "
                 "tf.Variable(..., aggregation=...) does, or leave the function out of the model."
             )
-        return {one.signature.name: one for one in (*made.bodies, made.definition)}
+        return {body.signature.name: body for body in (*expansion.bodies, expansion.definition)}
 
     def renew(self, diverged: Collection[str], separate: Separate) -> tuple[set[str], set[str]]:
-        """Redefine the function after more copies diverged or were split.
+        """Redefine the function after more copies diverged or became separate.
 
         Returns:
-            The keys of variables whose copies the redefined function may set apart, and the keys of
-            variables whose copies must be split before it can be redefined.
+            The keys of variables to whose copies the redefined function may give different values,
+            and the keys of variables whose copies must become separate before it can be redefined.
         """
-        equal, merged = self.equal.difference(diverged), self.merged.difference(separate)
+        equal, together = self.equal.difference(diverged), self.together.difference(separate)
         # The function keeps copies alive that nothing else uses any more.
-        self._used += [separate[key] for key in self.merged.intersection(separate)]
+        self._used += [separate[key] for key in self.together.intersection(separate)]
         self.__dict__.pop("saved", None)
         known = as_known(self._arguments, diverged, separate)
-        prefix = f"{self.name}_with_{len(equal)}_equal_{len(merged)}_merged"
-        made = expand(self._function, known, name=self.name, prefix=prefix)
-        if made.split:
-            return set(), keys_of(self._arguments, made.split)
+        prefix = f"{self.name}_with_{len(equal)}_equal_{len(together)}_together"
+        expansion = expand(self._function, known, name=self.name, prefix=prefix)
+        if expansion.must_separate:
+            return set(), keys_of(self._arguments, expansion.must_separate)
         # The old bodies stay: a function that is running or being prepared may need them.
-        self.bodies = (*self.bodies, *made.bodies)
-        self._renewed += [ReplicatedFunction(body) for body in made.bodies]
-        _redefine(made.definition, list(self.graphs))
-        self.equal, self.merged = equal, merged
-        return keys_of(self._arguments, made.diverged), set()
+        self.bodies = (*self.bodies, *expansion.bodies)
+        self._renewed += [ReplicatedFunction(body) for body in expansion.bodies]
+        _redefine(expansion.definition, list(self.graphs))
+        self.equal, self.together = equal, together
+        return keys_of(self._arguments, expansion.diverged), set()
 
 
 def keys_of(arguments: Arguments, names: Collection[str]) -> set[str]:
@@ -359,7 +367,7 @@ def as_known(
     """Return arguments updated with the present knowledge of their variables."""
     known = dict(arguments)
     for name, argument in arguments.items():
-        if argument.merged and argument.key in separate:
+        if argument.traced_together and argument.key in separate:
             resources = separate[argument.key].resources
             known[name] = dataclasses.replace(argument, resources=resources)
         if argument.is_mirrored and argument.key in diverged:

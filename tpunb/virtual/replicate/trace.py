@@ -41,7 +41,7 @@ class TracedVariable:
         mirrored: Whether the components are kept in sync.
         key: A value that stays the same for as long as the variable lives.
         name: The variable's name.
-        merged: Its components, if the components of a process share or shared a resource.
+        together: Its components, if the components of a process share or shared a resource.
         home: The logical device that holds the variable.
         copies: If every logical device holds the variable: the handles on the devices after the
             first, replica by replica. Otherwise empty.
@@ -52,7 +52,7 @@ class TracedVariable:
     mirrored: bool
     key: str
     name: str
-    merged: Copies | None = None
+    together: Copies | None = None
     home: int = 0
     copies: Sequence[Any] = ()
     dtype: int | None = None
@@ -60,7 +60,7 @@ class TracedVariable:
 
 def _handle(variable: Any) -> Any:
     if isinstance(variable, TPUReplicatedVariable):
-        # Its own `handle` asks for an operation that only TPUs have.
+        # Its own `handle` is a TPUPartitionedInputV2, which only TPUs have (TensorFlow 2.21).
         variable = variable.variables[0]
     return variable if isinstance(variable, tf.Tensor) else handle_of(variable)
 
@@ -81,7 +81,7 @@ def _home(variables: Sequence[Any], cores: Sequence[Sequence[str]]) -> int | Non
 def _on_cores(variables: Sequence[Any], cores: Sequence[Sequence[str]]) -> list[Any]:
     """Return for each replica the part that is on one of its cores."""
     by_device = {device_util.canonicalize(variable.device): variable for variable in variables}
-    found = []
+    parts = []
     for replica, logical in enumerate(cores):
         here = [by_device[device] for device in logical if device in by_device]
         if not here:
@@ -89,8 +89,8 @@ def _on_cores(variables: Sequence[Any], cores: Sequence[Sequence[str]]) -> list[
                 f"Failed to find a variable on any device in replica {replica} for "
                 "current device assignment"
             )
-        found.append(here[0])
-    return found
+        parts.append(here[0])
+    return parts
 
 
 def _unpacked(packed: Any, cores: Sequence[str]) -> list[Any]:
@@ -134,7 +134,8 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
         self._assigned = assigned
         self._watcher = watcher
         self.trial = trial
-        # TensorFlow stores it when it enters the context, and uses it in `outside_compilation`.
+        # TensorFlow stores it when it enters the context, and uses it in `outside_compilation`: see
+        # python/tpu/tpu_replication.py, up to TensorFlow 2.21.
         self._outer_device_function_stack = device_functions(graph)
         self.variables: dict[int, TracedVariable] = {}
 
@@ -271,7 +272,7 @@ def trace(
         trial: The trial whose stand-ins replace the variables; None outside a trial.
     """
     specs = []
-    for column in (one for one in columns if one[0] is not None):
+    for column in (column for column in columns if column[0] is not None):
         shape = column[0].shape
         for tensor in column[1:]:
             shape = shape.most_specific_compatible_shape(tensor.shape)

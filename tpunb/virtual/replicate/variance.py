@@ -86,11 +86,11 @@ class Argument:
             number of the protocol buffers; otherwise None. The handles of these copies come after
             the handles of all replicas, for each replica in the order of its logical devices.
         diverged: Whether the copies of a mirrored variable may differ between replicas.
-        merged: Whether its copies in one process share a resource, or did when the function was
+        traced_together: Whether its copies in one process shared a resource when the function was
             traced. Then each process has a single handle. The copies are equal, or rows of the
             resource.
-        resources: The resources of the copies since they were split; None for copies whose handle
-            is passed.
+        resources: The resources of the copies since they became separate; None for copies whose
+            handle is passed.
         form: The form of one tensor of all replicas' values.
     """
 
@@ -99,7 +99,7 @@ class Argument:
     home: int = 0
     copy_type: int | None = None
     diverged: bool = False
-    merged: bool = False
+    traced_together: bool = False
     resources: Sequence[Resource | None] = ()
     form: Form = Form.STACKED
 
@@ -124,14 +124,14 @@ class Argument:
         return self.passing is Passing.VARYING or self.is_component
 
     @property
-    def is_merged(self) -> bool:
+    def is_together(self) -> bool:
         """True if its copies in one process share a resource."""
-        return self.merged and not self.resources
+        return self.traced_together and not self.resources
 
     @property
     def has_rows(self) -> bool:
         """True if it is a variable whose values on the replicas are rows of one resource."""
-        return self.passing is Passing.LOCAL and self.is_merged
+        return self.passing is Passing.LOCAL and self.is_together
 
     @property
     def variance(self) -> Variance:
@@ -163,7 +163,7 @@ def body_arguments(
             # The function around the body updates the copies on other logical devices, and passes a
             # handle for each resource.
             inner[name] = dataclasses.replace(
-                outer, copy_type=None, merged=outer.is_merged, resources=()
+                outer, copy_type=None, traced_together=outer.is_together, resources=()
             )
         else:
             varies = variance is Variance.VARYING
@@ -206,7 +206,8 @@ class Analysis:
         plans: The plans of joined and kept nodes, by their names.
         statics: The known constants and types of the function's tensors, and their shapes if nodes
             are joined.
-        apart: The names of merged arguments that each replica changes for itself.
+        set_by_each: The names of arguments whose copies are together and that each replica changes
+            for itself.
     """
 
     order: Sequence[NodeDef]
@@ -216,7 +217,7 @@ class Analysis:
     arguments: Arguments
     statics: StaticTensors
     plans: Mapping[str, Plan] = dataclasses.field(default_factory=dict)
-    apart: AbstractSet[str] = frozenset()
+    set_by_each: AbstractSet[str] = frozenset()
 
     @property
     def diverged(self) -> frozenset[str]:
@@ -224,9 +225,11 @@ class Analysis:
         return frozenset(n for n, argument in self.arguments.items() if argument.diverged)
 
     @property
-    def split(self) -> frozenset[str]:
-        """The names of merged arguments whose copies may not share a resource."""
-        return frozenset(self.apart | {n for n in self.diverged if self.arguments[n].is_merged})
+    def must_separate(self) -> frozenset[str]:
+        """The names of arguments whose copies are together and must become separate."""
+        return frozenset(
+            self.set_by_each | {n for n in self.diverged if self.arguments[n].is_together}
+        )
 
     def variance(self, source: Reference) -> Variance:
         """Return whether a tensor differs between replicas."""
@@ -242,7 +245,7 @@ class Analysis:
         argument = self.arguments.get(source.source)
         return argument is not None and argument.is_stacked
 
-    def given(self, source: Reference, plans: Mapping[str, Plan]) -> Form | None:
+    def form_of(self, source: Reference, plans: Mapping[str, Plan]) -> Form | None:
         """Return the form of a tensor; None if each replica has a tensor of its own."""
         if source.source in plans:
             return plans[source.source].gives[self.statics.place(source)]
@@ -303,7 +306,7 @@ class _Pass:
         self.output_variances: dict[str, list[Variance]] = {}
         self.roles: dict[str, Role] = {}
         self.plans: dict[str, Plan] = {}
-        self.apart: set[str] = set()
+        self.set_by_each: set[str] = set()
         self.analysis = Analysis(
             order,
             self.variances,
@@ -312,7 +315,7 @@ class _Pass:
             self.arguments,
             StaticTensors(function, self.nodes, {}),
             self.plans,
-            apart=self.apart,
+            set_by_each=self.set_by_each,
         )
 
     def run(self) -> Analysis:
@@ -323,21 +326,21 @@ class _Pass:
     def _visit(self, node: NodeDef) -> None:
         """Analyze a node whose inputs are analyzed already."""
         self.roles[node.name] = Role.COMPUTE
-        rows = [one.source for one in data_inputs(node) if self._has_rows(one)]
+        rows = [source.source for source in data_inputs(node) if self._has_rows(source)]
         if rows and node.op in _OF_ALL_ROWS:
             self.roles[node.name], self.plans[node.name] = Role.KEPT, _OF_ALL_ROWS[node.op]
             self.variances[node.name] = Variance.VARYING
             return
-        self._split(rows)
+        self._note_set_by_each(rows)
         if self._hands_on(node):
             handles = self._mirrored(node)
             self._diverge(handles)
-            self._split(handles)
+            self._note_set_by_each(handles)
         called = [self.library(name) for name in called_functions(node)]
         if node.op in COLLECTIVES:
             self.roles[node.name] = Role.COLLECTIVE
-            one = gives_one_value(node, self.nodes)
-            self.variances[node.name] = Variance.INVARIANT if one else Variance.VARYING
+            is_same = gives_one_value(node, self.nodes)
+            self.variances[node.name] = Variance.INVARIANT if is_same else Variance.VARYING
         elif node.op in CONTROL_FLOW and any(has_collectives(b, self.library) for b in called):
             self.roles[node.name] = Role.LIFTED
             self.output_variances[node.name] = self._lifted_variances(node)
@@ -356,7 +359,7 @@ class _Pass:
         return argument is not None and argument.has_rows
 
     def _hands_on(self, node: NodeDef) -> bool:
-        """Return whether a node passes a handle on: later uses of the handle are not seen here."""
+        """Return whether a node passes a handle on: later uses of the handle are not known."""
         if node.op in READS or not self._mirrored(node):
             return False
         if op_def_registry.get(node.op) is None:
@@ -365,23 +368,23 @@ class _Pass:
             return True
         kinds = output_types(node)
         return any(
-            kinds[output_place(node, one)] == dtypes.resource for one in self._used[node.name]
+            kinds[output_place(node, output)] == dtypes.resource for output in self._used[node.name]
         )
 
     @functools.cached_property
     def _used(self) -> Mapping[str, Sequence[Reference]]:
         """The tensors that are used, by the name of the node that gives them."""
         used: dict[str, list[Reference]] = defaultdict(list)
-        taken = [source for node in self.analysis.order for source in data_inputs(node)]
-        for source in [*taken, *map(reference, self.function.ret.values())]:
+        inputs = [source for node in self.analysis.order for source in data_inputs(node)]
+        for source in [*inputs, *map(reference, self.function.ret.values())]:
             used[source.source].append(source)
         return used
 
     def _visit_caller(self, node: NodeDef, bodies: Sequence[FunctionDef]) -> None:
         """Analyze a loop, a branch or a compiled call that each replica has for itself."""
         if any(writes_variables(body, self.library) for body in bodies):
-            self._diverge(self._set_apart(node, bodies))
-            self._split(self._mirrored(node))
+            self._diverge(self._may_diverge(node, bodies))
+            self._note_set_by_each(self._mirrored(node))
         pure = not any(has_effects(body, self.library) for body in bodies)
         self.variances[node.name] = self._input_variance(node) if pure else Variance.VARYING
         if pure and node.op in CONTROL_FLOW and self._goes_one_way(node):
@@ -399,8 +402,8 @@ class _Pass:
         condition = self.library(node.attr["cond"].func.name)
         return Variance.VARYING not in self._body_variances(condition, sources, variances)
 
-    def _set_apart(self, node: NodeDef, bodies: Sequence[FunctionDef]) -> set[str]:
-        """Return the variables whose copies a loop, a branch or a call may set apart.
+    def _may_diverge(self, node: NodeDef, bodies: Sequence[FunctionDef]) -> set[str]:
+        """Return the variables whose copies may diverge in a loop, a branch or a call.
 
         The set is empty if all replicas go the same way and write the same values. Examples are the
         initialization of variables that the first step makes, and an update in each tenth step.
@@ -425,7 +428,7 @@ class _Pass:
             self.roles[node.name] = Role.UPDATE
             return
         names = self._mirrored(node)
-        self._split(names)
+        self._note_set_by_each(names)
         if varies:
             self._diverge(names)
 
@@ -436,9 +439,9 @@ class _Pass:
     def _diverge(self, names: Iterable[str]) -> None:
         self.arguments.update((name, mark_diverged(self.arguments[name])) for name in names)
 
-    def _split(self, names: Iterable[str]) -> None:
+    def _note_set_by_each(self, names: Iterable[str]) -> None:
         """Note that each replica changes its own copy, even if only to the others' value."""
-        self.apart.update(name for name in names if self.arguments[name].is_merged)
+        self.set_by_each.update(name for name in names if self.arguments[name].is_together)
 
     def _input_variance(self, node: NodeDef) -> Variance:
         variances = map(self.analysis.variance, data_inputs(node))
@@ -478,12 +481,12 @@ class _Pass:
     def _body(
         self, body: FunctionDef, sources: Sequence[Reference], variances: Sequence[Variance]
     ) -> tuple[set[str], list[Variance]]:
-        """Return the outer variables that a body may set apart, and which of its results differ."""
+        """Return the outer variables that may diverge in a body, and its results' variances."""
         names = [argument.name for argument in body.signature.input_arg]
         arguments = body_arguments(names, sources, variances, self.arguments)
         inner = analyze(body, arguments, self.library)
         outer = dict(zip(names, (source.source for source in sources), strict=True))
-        self._split(outer[name] for name in inner.split)
+        self._note_set_by_each(outer[name] for name in inner.must_separate)
         results = [inner.variance(reference(body.ret[o.name])) for o in body.signature.output_arg]
         return {outer[name] for name in inner.diverged}, results
 
@@ -492,7 +495,7 @@ def _keeps_handles(body: FunctionDef) -> bool:
     """Return whether a loop's body returns each handle at the place where it takes the handle."""
     pairs = zip(body.signature.input_arg, body.signature.output_arg, strict=True)
     return all(
-        body.ret[output.name] == taken.name
-        for taken, output in pairs
-        if dtypes.resource.as_datatype_enum in {taken.type, output.type}
+        body.ret[output.name] == parameter.name
+        for parameter, output in pairs
+        if dtypes.resource.as_datatype_enum in {parameter.type, output.type}
     )

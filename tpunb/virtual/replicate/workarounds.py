@@ -1,13 +1,18 @@
 """Nodes rewritten around faults of TensorFlow's kernels and of its optimizer.
 
 The last batch of a data set may leave replicas without examples, and some of TensorFlow's kernels
-are wrong for a batch of size zero. With oneDNN, a convolution returns the shape of its input, its
-gradient leaves out the bias, and the gradient of a max-pooling crashes the process. Without oneDNN,
-the gradient of a depthwise convolution's filter is uninitialized memory. Nodes whose sizes are
-known only at run time are rewritten around these faults. The changes cost next to nothing and keep
-oneDNN's speed. Control flow and some tensors are hidden from constant folding, which handles them
-wrongly. Arithmetic is hidden from TensorFlow's optimizer where the optimizer changes more than the
-last digits.
+are wrong for a batch of size zero, up to TensorFlow 2.21:
+
+- With oneDNN, a convolution returns the shape of its input (core/kernels/mkl/mkl_conv_ops.cc), and
+  its gradient leaves out the bias.
+- With oneDNN, the gradient of a max-pooling crashes the process:
+  https://github.com/tensorflow/tensorflow/issues/126128.
+- Without oneDNN, the gradient of a depthwise convolution's filter is uninitialized memory.
+
+Nodes whose sizes are known only at run time are rewritten around these faults. The changes cost
+next to nothing and keep oneDNN's speed. Control flow and some tensors are hidden from constant
+folding, which handles them wrongly. Arithmetic is hidden from TensorFlow's optimizer where the
+optimizer changes more than the last digits.
 """
 
 from __future__ import annotations
@@ -50,7 +55,7 @@ def hide(add: Add, name: str, device: str, tensor: str, kind: AttrValue) -> str:
 
 
 def keep_from_folding(add: Add, node: NodeDef, *, in_body: bool = False) -> None:
-    """Keep TensorFlow's optimizer from changes that are wrong here.
+    """Keep TensorFlow's optimizer from changes that are wrong here, up to TensorFlow 2.21.
 
     It folds control flow and compiled calls of constants by running them in one thread. There, a
     loop that is not lowered recurses once a round, and 30,000 rounds overflow the stack. It also
@@ -84,24 +89,35 @@ def _keep_waits(add: Add, node: NodeDef) -> None:
     waits = [f"^{name}" for name in control_inputs(node)]
     if not waits:
         return
-    kept = [text for text in node.input if not text.startswith("^")]
+    data = [text for text in node.input if not text.startswith("^")]
     trigger = add("ControlTrigger", f"{node.name}/waits", node.device, waits)
     del node.input[:]
-    node.input.extend([*kept, f"^{trigger}"])
+    node.input.extend([*data, f"^{trigger}"])
 
 
 _COMPARISONS = frozenset({"Greater", "GreaterEqual", "Less", "LessEqual"})
 _PARTIAL = frozenset({"Acos", "Acosh", "Asin", "Atanh", "Log", "Log1p", "Rsqrt", "Sqrt"})
 """Functions that are NaN for some numbers."""
+_TYING = _PARTIAL | frozenset(
+    {"Asinh", "Atan", "Ceil", "Elu", "Erf", "Erfc", "Exp", "Expm1", "Floor", "Relu", "Relu6"}
+    | {"Rint", "Selu", "Sigmoid", "Sign", "Sinh", "Softplus", "Softsign", "Tanh"}
+)
+"""Monotonic functions that give different numbers the same result, if only by rounding."""
 _FUSED = frozenset({"Add", "AddV2", "BiasAdd", *(f"FusedBatchNorm{k}" for k in ("", "V2", "V3"))})
 _CHANGED = {
-    # `not a < b` becomes `a >= b`, which is false for NaN.
+    # `not a < b` becomes `a >= b`, which is false for NaN (`RemoveLogicalNotStage`).
     "LogicalNot": _COMPARISONS,
-    # The maximum of square roots becomes the square root of the maximum: NaN gets lost.
-    **dict.fromkeys(("ArgMax", "ArgMin", "Max", "Min"), _PARTIAL),
+    # The maximum of square roots becomes the square root of the maximum, which loses NaN. See
+    # `OptimizeMaxOrMinOfMonotonicStage`.
+    **dict.fromkeys(("Max", "Min"), _PARTIAL),
     **dict.fromkeys(("MaxPool", "MaxPool3D", "MaxPoolV2"), _PARTIAL),
-    # log(1 + x) becomes log1p(x), and log(softmax(x)) becomes log_softmax(x). Both are finite where
-    # the sum or the softmax is rounded to 1 or to 0. exp(x) - 1 becomes expm1(x).
+    # The place of the largest f(x) becomes the place of the largest x, although an earlier f(x) may
+    # be as large: https://github.com/tensorflow/tensorflow/issues/116436 and 118675. Releases after
+    # 2.21 have https://github.com/tensorflow/tensorflow/pull/122826, which limits this.
+    **dict.fromkeys(("ArgMax", "ArgMin"), _TYING),
+    # log(1 + x) becomes log1p(x) (`ConvertLog1pStage`), and log(softmax(x)) becomes log_softmax(x)
+    # (`LogSoftmaxStage`). Both are finite where the sum or the softmax is rounded to 1 or to 0.
+    # exp(x) - 1 becomes expm1(x) (`ConvertExpm1Stage`).
     "Log": frozenset({"Add", "AddV2", "Softmax"}),
     "Sub": frozenset({"Exp"}),
     # oneDNN's fused product or batch norm, with a bias and a Relu, gives 0 for NaN.
@@ -109,8 +125,9 @@ _CHANGED = {
 }
 """Operations that TensorFlow's optimizer changes together with the producers of their first input.
 
-See Grappler's arithmetic_optimizer.cc and remapper.cc, up to TensorFlow 2.21. `python -m
-differential --optimizer` compares functions with the optimizer and without.
+The stages are in core/grappler/optimizers/arithmetic_optimizer.cc, and oneDNN's fusions in
+remapper.cc beside it, up to TensorFlow 2.21. `python -m differential --optimizer` compares
+functions with the optimizer and without.
 """
 _TRANSPARENT = frozenset({"Cast", "Identity", "Reshape", "StopGradient"})
 
@@ -132,8 +149,9 @@ def keep_arithmetic(add: Add, node: NodeDef, copy: NodeDef, nodes: Mapping[str, 
 
 def _is_changed(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
     if node.op == "Maximum":
-        # `maximum(x, c * x)` becomes a LeakyRelu even if c is above 1, where it is the minimum. The
-        # product's inputs can look different here.
+        # With https://github.com/tensorflow/tensorflow/pull/56375, `maximum(x, c * x)` becomes a
+        # LeakyRelu even if c is above 1, where it is the minimum. The product's inputs can look
+        # different here.
         producers = [_producer(source.source, nodes) for source in data_inputs(node)]
         return "Const" not in producers and dtypes.as_dtype(node.attr["T"].type).is_floating
     return node.op in _CHANGED and (
@@ -202,10 +220,10 @@ def _give_shape(add: Add, node: NodeDef, shape: Sequence[int]) -> str:
     # TensorFlow's optimizer trusts the shape that it infers, and would remove a reshape to it.
     hidden = hide(add, node.name, node.device, constant, _INT32)
     inputs = [f"{node.name}:output:0", hidden]
-    made = add(
+    reshape = add(
         "Reshape", f"{node.name}/shaped", node.device, inputs, T=node.attr["T"], Tshape=_INT32
     )
-    return f"{made}:output:0"
+    return f"{reshape}:output:0"
 
 
 def _with_one_row(add: Add, node: NodeDef, types: Sequence[str], rank: int) -> str:
@@ -224,7 +242,7 @@ def _with_one_row(add: Add, node: NodeDef, types: Sequence[str], rank: int) -> s
         for name, value in (("begin", 0), ("end", -1), ("strides", 1))
     ]
     inputs = [f"{node.name}:output:0", *limits]
-    made = add(
+    rows_kept = add(
         "StridedSlice",
         f"{node.name}/rows",
         node.device,
@@ -233,7 +251,7 @@ def _with_one_row(add: Add, node: NodeDef, types: Sequence[str], rank: int) -> s
         Index=_INT32,
         **_NO_MASKS,
     )
-    return f"{made}:output:0"
+    return f"{rows_kept}:output:0"
 
 
 def _or_zeros(add: Add, node: NodeDef) -> str:
@@ -245,8 +263,8 @@ def _or_zeros(add: Add, node: NodeDef) -> str:
     some = add("Greater", f"{node.name}/some", device, inputs, T=_INT32)
     zero = add("Cast", f"{node.name}/zero", device, [none], SrcT=_INT32, DstT=kind)
     inputs = [f"{some}:z:0", f"{node.name}:output:0", f"{zero}:y:0"]
-    made = add("SelectV2", f"{node.name}/or_zeros", device, inputs, T=kind)
-    return f"{made}:output:0"
+    select = add("SelectV2", f"{node.name}/or_zeros", device, inputs, T=kind)
+    return f"{select}:output:0"
 
 
 def _without_onednn(add: Add, node: NodeDef) -> None:

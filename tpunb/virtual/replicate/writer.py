@@ -216,8 +216,8 @@ def _write_sum(builder: Builder, node: NodeDef) -> None:
     joined = groups(node, builder.nodes)
     if value.source in builder.analysis.plans and len(joined) == 1:
         # The replicas' values are joined in one tensor, or summed already.
-        taken = builder.joined.taken(value, Form.SUMMED)
-        inputs = [taken, *builder.all_waits(node, builder.replicas)]
+        total = builder.joined.in_form(value, Form.SUMMED)
+        inputs = [total, *builder.all_waits(node, builder.replicas)]
         name, device = instance(node.name, 0), builder.cores[0][0]
         builder.add("Identity", name, device, inputs, T=node.attr["T"])
         return
@@ -268,19 +268,19 @@ def _added_as_they_come(
 
 def _write_exchange(builder: Builder, node: NodeDef) -> None:
     value = data_inputs(node)[0]
-    split, concat, count = (
+    split_axis, concat_axis, count = (
         node.attr[key].i for key in ("split_dimension", "concat_dimension", "split_count")
     )
     kind = node.attr["T"]
     for replica in builder.replicas:
         name, device = instance(node.name, replica), builder.cores[replica][0]
-        axis = add_constant(builder.add, f"{name}/split_dim", device, split)
+        axis = add_constant(builder.add, f"{name}/split_dim", device, split_axis)
         inputs = [axis, builder.tensor(value, replica), *builder.waits(node, replica)]
         builder.add("Split", f"{name}/split", device, inputs, T=kind, num_split=integer(count))
     for group in groups(node, builder.nodes):
         for place, replica in enumerate(group):
             name, device = instance(node.name, replica), builder.cores[replica][0]
-            axis = add_constant(builder.add, f"{name}/concat_dim", device, concat)
+            axis = add_constant(builder.add, f"{name}/concat_dim", device, concat_axis)
             parts = [f"{instance(node.name, k)}/split:output:{place}" for k in group]
             builder.tensors[node.name, ":output:0", replica] = f"{name}:output:0"
             if len(parts) == 1:  # TensorFlow does not concatenate a single part
@@ -478,8 +478,8 @@ def write_lifted(builder: Builder, node: NodeDef) -> None:
     results = (
         sources if is_loop else [Reference(node.name, f":output:{k}") for k in range(len(outputs))]
     )
-    given = _widened(builder, node.attr["T" if is_loop else "Tout"], results, outputs)
-    set_types(copy, types, given)
+    result_types = _widened(builder, node.attr["T" if is_loop else "Tout"], results, outputs)
+    set_types(copy, types, result_types)
     for function in function_attributes(copy):
         is_condition = is_loop and function.name == node.attr["cond"].func.name
         body = builder.copies.library(function.name)
@@ -500,8 +500,8 @@ def write_lifted(builder: Builder, node: NodeDef) -> None:
     for index, (source, variance) in enumerate(zip(results, outputs, strict=True)):
         places = {owner: place + k for k, owner in enumerate(builder.own(source, variance))}
         for replica in builder.replicas:
-            found = places.get(builder.handles.holder(source, replica), place)
-            text = f"{copy.name}:output:{found}"
+            output = places.get(builder.handles.holder(source, replica), place)
+            text = f"{copy.name}:output:{output}"
             builder.tensors[node.name, f":output:{index}", replica] = text
         place += len(places)
     for replica in builder.replicas:
@@ -594,11 +594,11 @@ def _write_body(builder: Builder, node: NodeDef, body: Body) -> str:
     write_nodes(inside)
     for index, (result, form) in enumerate(zip(returned(body.function), body.gives, strict=True)):
         added = inside.result.signature.output_arg.add(name=f"output_{index}", type=result.type)
-        inside.result.ret[added.name] = inside.joined.taken(result.source, form)
+        inside.result.ret[added.name] = inside.joined.in_form(result.source, form)
     write_effects(inside)
-    for one in list(inside.result.node_def):
-        if one.op == "Pack" and not one.input[0].endswith("/hidden:output:0"):
-            keep_from_folding(inside.add, one, in_body=True)
+    for inner_node in list(inside.result.node_def):
+        if inner_node.op == "Pack" and not inner_node.input[0].endswith("/hidden:output:0"):
+            keep_from_folding(inside.add, inner_node, in_body=True)
     builder.lifted += [*inside.lifted, inside.result]
     return str(inside.result.signature.name)
 

@@ -284,13 +284,13 @@ class KnownLoops:
         """Return whether a loop, or an operation on a list, certainly compiles."""
         if node.op in LOOPS:
             if node.name not in self._loops:
-                self._loops[node.name] = self._turns(node)
+                self._loops[node.name] = self._loop_compiles(node)
             return self._loops[node.name]
         if node.op in {"TensorListElementShape", "TensorListLength"}:
             values = self.list_of(data_inputs(node)[0])
             return values is not None and values.written
         if node.op not in {"TensorListGetItem", "TensorListStack"}:
-            return node.op in _GIVE_LISTS and self._made(node) is not None
+            return node.op in _GIVE_LISTS and self._list_from(node) is not None
         source, *_, shape = data_inputs(node)
         values = self.list_of(source)
         if values is None or values.length is None or not values.written:
@@ -307,16 +307,16 @@ class KnownLoops:
             return self._lists.get(source.source)
         if node.op in LOOPS:
             return self._carried.get((node.name, source.index)) if self._knows(node) else None
-        return self._made(node)
+        return self._list_from(node)
 
-    def _made(self, node: NodeDef) -> _List | None:
+    def _list_from(self, node: NodeDef) -> _List | None:
         """Return the list that a node gives."""
         if node.name not in self._lists:
             self._lists[node.name] = None
-            self._lists[node.name] = self._new(node) or self._changed(node)
+            self._lists[node.name] = self._new_list(node) or self._changed_list(node)
         return self._lists[node.name]
 
-    def _new(self, node: NodeDef) -> _List | None:
+    def _new_list(self, node: NodeDef) -> _List | None:
         """Return a list that a node makes."""
         if node.op not in _FRESH | {"TensorListFromTensor"}:
             return None
@@ -338,7 +338,7 @@ class KnownLoops:
             written=not np.any(shape < 0),
         )
 
-    def _changed(self, node: NodeDef) -> _List | None:
+    def _changed_list(self, node: NodeDef) -> _List | None:
         """Return a list that a node makes of other lists."""
         sources = data_inputs(node)
         if node.op in _ALIKE:
@@ -384,7 +384,7 @@ class KnownLoops:
         end = len(value) if size[0] < 0 else begin[0] + size[0]
         return value[begin[0] : end]
 
-    def _turns(self, node: NodeDef) -> bool:
+    def _loop_compiles(self, node: NodeDef) -> bool:
         """Return whether a loop compiles, and returns values like its inputs."""
         condition, body = (self._library(node.attr[key].func.name) for key in ("cond", "body"))
         library, sources = self._library, data_inputs(node)

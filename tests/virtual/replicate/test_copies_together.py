@@ -36,7 +36,7 @@ def are_together(variable: Any) -> bool:
     return copies_of(variable.values[0]).are_together  # type: ignore[union-attr]
 
 
-# What keeps them merged.
+# What keeps them together.
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_copy_outlives_its_variable(three: Any) -> None:
     assert float(last) == 8.0
 
 
-# What splits them.
+# What separates them.
 
 
 def in_own_branch(v: Any) -> None:
@@ -239,7 +239,7 @@ def test_a_graph_that_changes_them(three: Any, held: bool) -> None:
 
 
 def test_the_order_of_what_a_graph_does(three: Any) -> None:
-    """A function takes the first copy's handle alone if it was traced when they were merged."""
+    """A function takes the first copy's handle alone if it was traced when they were together."""
     v = make(three, 1.0)
     double = function(lambda: three.run(lambda: v.assign(v * 2.0)))
     double()
@@ -281,7 +281,7 @@ def test_a_function_outlives_what_it_uses(three: Any) -> None:
 
 
 def test_variables_of_one_name_one_after_the_other(three: Any) -> None:
-    """What was split is no concern of a later variable, though it had the same address."""
+    """A later variable at the same address has nothing to do with copies that became separate."""
     for k in range(10):
         v = make(three, float(k), name="same")
         read = function(lambda v=v: three.run(lambda: v + 0.0))
@@ -318,8 +318,8 @@ def test_saved_models(three: Any, tmp_path: Path) -> None:
 
     module.serve = serve
     assert float(serve()) == 2.0 * CORES
-    for name, split in (("merged", False), ("split", True)):
-        if split:
+    for name, separate in (("together", False), ("separate", True)):
+        if separate:
             assert float(function(lambda: v.values[-1] + 0.0)()) == 2.0
             assert not are_together(v)
         tf.saved_model.save(module, tmp_path / name)
