@@ -153,11 +153,13 @@ _COMPILE_BEFORE = (
 
 def needs(program: TpuProgram | TpuPrograms | None) -> Iterator[TpuNeed]:
     """Yield the examples a second that programs need, if they were compiled with their time."""
-    for one in [program] if isinstance(program, TpuProgram) else program or ():
-        if one.time is not None and one.examples:
-            hosts = accelerator(one.tpu).num_hosts
-            low, high = (one.examples / time / hosts for time in (one.time.high, one.time.low))
-            yield TpuNeed(one.tpu, hosts, low, high)
+    for compiled in [program] if isinstance(program, TpuProgram) else program or ():
+        if compiled.time is not None and compiled.examples:
+            hosts = accelerator(compiled.tpu).num_hosts
+            low, high = (
+                compiled.examples / time / hosts for time in (compiled.time.high, compiled.time.low)
+            )
+            yield TpuNeed(compiled.tpu, hosts, low, high)
 
 
 def _stages(dataset: tf.data.Dataset, pipeline: Pipeline, seconds: float) -> Sequence[Stage]:
@@ -177,9 +179,14 @@ def limits(worked: Sequence[StageStatistics]) -> Sequence[Stage]:
         worked: The statistics of the stages, the last stage first.
     """
     delivered = max(worked[0].elements, 1) if worked else 1
-    total = sum(one.seconds / one.workers for one in worked) or 1.0
+    total = sum(stage.seconds / stage.workers for stage in worked) or 1.0
     stages = [
-        Stage(one.name, one.seconds / delivered, one.workers, one.seconds / one.workers / total)
-        for one in worked
+        Stage(
+            stage.name,
+            stage.seconds / delivered,
+            stage.workers,
+            stage.seconds / stage.workers / total,
+        )
+        for stage in worked
     ]
     return sorted(stages, key=lambda stage: stage.share, reverse=True)

@@ -28,8 +28,8 @@ def split_line(line: str) -> tuple[str, str]:
     Raises:
         UsageError: The statement is missing.
     """
-    found = _OPTIONS.match(line)
-    end = found.end() if found else 0
+    match = _OPTIONS.match(line)
+    end = match.end() if match else 0
     if line[end:].startswith("--"):  # an unknown option
         return line, ""
     if not line[end:].strip():
@@ -94,9 +94,10 @@ def compiler_estimates(connection: Connection | None) -> tuple[str, ...]:
         return ()
     programs = [program] if isinstance(program, TpuProgram) else program
     return tuple(
-        f"The TPU's compiler estimates {one.time} for a call on {one.tpu} (last %%tpu_compile)."
-        for one in programs
-        if one.time is not None
+        f"The TPU's compiler estimates {program.time} for a call on {program.tpu} "
+        "(last %%tpu_compile)."
+        for program in programs
+        if program.time is not None
     )
 
 
