@@ -153,13 +153,11 @@ _COMPILE_BEFORE = (
 
 def needs(program: TpuProgram | TpuPrograms | None) -> Iterator[TpuNeed]:
     """Yield the examples a second that programs need, if they were compiled with their time."""
-    for compiled in [program] if isinstance(program, TpuProgram) else program or ():
-        if compiled.time is not None and compiled.examples:
-            hosts = accelerator(compiled.tpu).num_hosts
-            low, high = (
-                compiled.examples / time / hosts for time in (compiled.time.high, compiled.time.low)
-            )
-            yield TpuNeed(compiled.tpu, hosts, low, high)
+    for one in [program] if isinstance(program, TpuProgram) else program or ():
+        if one.time is not None and one.examples:
+            hosts = accelerator(one.tpu).num_hosts
+            low, high = (one.examples / time / hosts for time in (one.time.high, one.time.low))
+            yield TpuNeed(one.tpu, hosts, low, high)
 
 
 def _stages(dataset: tf.data.Dataset, pipeline: Pipeline, seconds: float) -> Sequence[Stage]:

@@ -102,6 +102,10 @@ class Steps:
         loopable = self.batches is None or (
             self.batches.distributed and self.batches.left is not None
         )
+        # A step reads the combined value of the step before, and a loop would pass on each
+        # replica's own.
+        combined = {name for name, _ in (*self.options.reduce, *self.options.gather)}
+        loopable &= combined.isdisjoint({*cell.names.reads, *cell.later} - {*self.names})
         self._pace = StepsPerLoop(settings.steps_per_loop, loopable=loopable)
         self._plots = PlottedValues(self.history, self.options.plot, dict(self.options.reduce))
         self._values: dict[str, Any] = {}

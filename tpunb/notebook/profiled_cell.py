@@ -94,10 +94,9 @@ def compiler_estimates(connection: Connection | None) -> tuple[str, ...]:
         return ()
     programs = [program] if isinstance(program, TpuProgram) else program
     return tuple(
-        f"The TPU's compiler estimates {program.time} for a call on {program.tpu} "
-        "(last %%tpu_compile)."
-        for program in programs
-        if program.time is not None
+        f"The TPU's compiler estimates {one.time} for a call on {one.tpu} (last %%tpu_compile)."
+        for one in programs
+        if one.time is not None
     )
 
 
