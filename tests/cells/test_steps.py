@@ -401,6 +401,16 @@ def test_nan_is_warned_of_once(connection: Any, tf: Any) -> None:
         assert run.history.first_nonfinite("loss") == 8
 
 
+@pytest.mark.parametrize("loop", [1, 4, None])
+def test_a_combined_name_is_passed_on_combined(tf: Any, connection: Any, loop: int | None) -> None:
+    names = {"tf": tf, "x": tf.constant(1.0)}
+    source = "x = x + tf.cast(replica_id, tf.float32)"
+    run = connection.cells.steps(source, names, steps=12, steps_per_loop=loop, reduce={"x": "mean"})
+    run.go()
+    assert float(run.assigned["x"]) == 1.0 + 12 * 1.5  # the mean of the replicas 0 to 3
+    assert run.timings.steps_per_loop == 1
+
+
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no steps": ({"steps": 0}, "positive whole number"),
     "half a step": ({"steps": 1.5}, "positive whole number"),

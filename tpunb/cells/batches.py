@@ -173,12 +173,12 @@ def _opened(strategy: Any, source: Any, *, repeat: bool) -> tuple[Any, float | N
         return source, left if left == float("inf") else None
     if isinstance(source, tf.data.Dataset):
         return _of_dataset(strategy, source)
-    found = list(leaves(source))
+    parts = list(leaves(source))
     # Arrays and tensors only; a list is a list of batches.
-    are_arrays = found and all(isinstance(leaf, (np.ndarray, tf.Tensor)) for leaf in found)
+    are_arrays = parts and all(isinstance(leaf, (np.ndarray, tf.Tensor)) for leaf in parts)
     if are_arrays and not isinstance(source, list):
         return _of_dataset(strategy, _batched(strategy, source, repeat=repeat))
-    if any(isinstance(leaf, tf.data.Dataset) for leaf in found):
+    if any(isinstance(leaf, tf.data.Dataset) for leaf in parts):
         raise CellError(
             "Several datasets cannot be read side by side.",
             fix="Combine them into one: `tf.data.Dataset.zip((a, b))`.",

@@ -80,7 +80,7 @@ def _imported_by(cell: CellSource) -> set[str]:
         alias.name for node in cell.nodes if isinstance(node, ast.Import) for alias in node.names
     ]
     modules += [node.module or "" for node in cell.nodes if isinstance(node, ast.ImportFrom)]
-    return {found for name in modules if (found := framework_of_module(name)) is not None}
+    return {framework for name in modules if (framework := framework_of_module(name)) is not None}
 
 
 def compile_call_cell(

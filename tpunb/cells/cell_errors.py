@@ -37,10 +37,10 @@ def mark(error: BaseException, cell: StepSource, graph: Any = None) -> None:
     """
     if hasattr(error, "tpunb_lines"):
         return
-    found = [line for name, line in _places(error) if name == cell.filename]
-    found = found or _node_lines(error, graph, cell.filename)
+    lines = [line for name, line in _places(error) if name == cell.filename]
+    lines = lines or _node_lines(error, graph, cell.filename)
     inside = range(2, len(cell.lines) + 1)  # without the generated lines around the body
-    numbers = list(dict.fromkeys(cell.first_line(line) for line in found if line in inside))
+    numbers = list(dict.fromkeys(cell.first_line(line) for line in lines if line in inside))
     error.tpunb_lines = numbers  # type: ignore[attr-defined]
     # Replica 0's nodes have plain names, and so have all nodes inside functions.
     replicas = {int(number) for number in _REPLICA.findall(str(error))}
@@ -410,16 +410,16 @@ def mistake(
         texts = f"{cause} Python needs the value of a tensor here.", fix
     if texts is None:
         fits = (
-            each
-            for each in _MISTAKES
-            if isinstance(error, each.kinds)
-            and re.search(each.pattern, str(error))
-            and each.applies(nodes)
+            known
+            for known in _MISTAKES
+            if isinstance(error, known.kinds)
+            and re.search(known.pattern, str(error))
+            and known.applies(nodes)
         )
-        if (found := next(fits, None)) is None:
+        if (fitting := next(fits, None)) is None:
             return None
         words = _words(error, nodes, replicas)
-        texts = found.cause.format_map(words), found.fix.format_map(words)
+        texts = fitting.cause.format_map(words), fitting.fix.format_map(words)
     explained = CellError(texts[0], fix=texts[1])
     for name in ("tpunb_lines", "tpunb_replicas", "code"):
         if hasattr(error, name):
@@ -505,16 +505,16 @@ _OPERATORS: dict[str, type[ast.AST]] = {
 
 def _of_mixed_types(message: str, nodes: list[ast.AST]) -> tuple[str, str]:
     """Return the types that TensorFlow did not mix, and a cast of one operand to the other."""
-    found = _TWO_TYPES.search(message) or _TWO_DTYPES.search(message)
-    operator = _OPERATORS.get(found.groupdict().get("op") or "") if found else None
+    match = _TWO_TYPES.search(message) or _TWO_DTYPES.search(message)
+    operator = _OPERATORS.get(match.groupdict().get("op") or "") if match else None
     pairs = [pair for node in nodes if (pair := _operands(node, operator)) is not None]
     left, right = pairs[0] if len(pairs) == 1 else (ast.Name("x"), ast.Name("x"))
-    if found is None:  # a tensor and a Python number
+    if match is None:  # a tensor and a Python number
         kind = _TENSORS_TYPE.search(message)
         types = (kind[1] if kind else "int32", "float32")
         operands = (right, left) if isinstance(left, ast.Constant) else (left, right)
     else:
-        types, operands = (found["left"], found["right"]), (left, right)
+        types, operands = (match["left"], match["right"]), (left, right)
     changed = 0 if _rank(types[0]) < _rank(types[1]) else 1
     mixed = " and ".join(types)
     if any(map(_is_integer, types)) and not all(map(_is_integer, types)):
@@ -554,10 +554,10 @@ _REDUCTIONS = {
 def _of_all_reduce(nodes: list[ast.AST]) -> tuple[str, str]:
     """Return the value that a cell reduces over the replicas, and the code that reduces it."""
     calls = (node for node in nodes if isinstance(node, ast.Call))
-    call = next((one for one in calls if getattr(one.func, "attr", "") == "all_reduce"), None)
-    named = {one.arg: one.value for one in call.keywords} if call else {}
-    given = [*(call.args if call else ()), None, None]
-    operation, argument = given[0] or named.get("reduce_op"), given[1] or named.get("value")
+    call = next((call for call in calls if getattr(call.func, "attr", "") == "all_reduce"), None)
+    named = {keyword.arg: keyword.value for keyword in call.keywords} if call else {}
+    first, second = [*(call.args if call else []), None, None][:2]
+    operation, argument = first or named.get("reduce_op"), second or named.get("value")
     value = _shown(argument) if argument is not None else "x"
     name = str(operation.value).lower() if isinstance(operation, ast.Constant) else "max"
     if (function := _REDUCTIONS.get(name)) is None:
@@ -574,6 +574,6 @@ def _path(body: list[ast.stmt], line: int) -> list[ast.stmt]:
     """Return the statements around a line, outermost first."""
     for statement in body:
         if statement.lineno <= line <= (statement.end_lineno or statement.lineno):
-            inner = (found for block in blocks(statement) if (found := _path(block, line)))
+            inner = (path for block in blocks(statement) if (path := _path(block, line)))
             return [statement, *next(inner, [])]
     return []

@@ -44,5 +44,5 @@ def _checked(steps: Steps, cell: StepSource, types: Types) -> CheckReport:
         problem = Problem("trace", reason, fix, lines[-1])
         return dataclasses.replace(refused, errors=(*refused.errors, problem))
     choose = functools.partial(line_in, cell)
-    found = report(examinations, line_of=choose)
-    return with_verdict(found, examinations, steps.cache.strategy, choose)
+    by_rules = report(examinations, line_of=choose)
+    return with_verdict(by_rules, examinations, steps.cache.strategy, choose)

@@ -140,8 +140,8 @@ def _name_is_computed(reader: str, following: Sequence[dis.Instruction]) -> bool
         not in _CALLS
     ):
         return False  # `vars(x)` reads an object, not globals
-    given = itertools.dropwhile(lambda each: each.opname in _BEFORE_A_NAME, following)
-    names = [each.opname for each in given if each.opname not in {"CACHE", "PUSH_NULL"}][:2]
+    loads = itertools.dropwhile(lambda each: each.opname in _BEFORE_A_NAME, following)
+    names = [each.opname for each in loads if each.opname not in {"CACHE", "PUSH_NULL"}][:2]
     return names[0] != "LOAD_CONST" or names[1] not in _USES
 
 
@@ -165,10 +165,10 @@ def _second_is_constant(following: Sequence[dis.Instruction]) -> bool:
     return False
 
 
-def imported(found: Mentions, namespace: Mapping[str, Any]) -> Iterator[tuple[str, ModuleType]]:
+def imported(mentioned: Mentions, namespace: Mapping[str, Any]) -> Iterator[tuple[str, ModuleType]]:
     """Yield the loaded modules that code imports when it runs, among the globals `namespace`."""
     package = namespace.get("__package__")
-    for name in found.imports:
+    for name in mentioned.imports:
         names = [name, *(name[: at.start()] for at in re.finditer(r"\.", name))]
         if isinstance(package, str) and package:
             parents = [package.rsplit(".", up)[0] for up in range(package.count(".") + 1)]
@@ -176,21 +176,21 @@ def imported(found: Mentions, namespace: Mapping[str, Any]) -> Iterator[tuple[st
                 importlib.util.resolve_name(f".{name}", parent) if name else parent
                 for parent in parents
             ]
-        for each in names:
-            module = sys.modules.get(each)
+        for module_name in names:
+            module = sys.modules.get(module_name)
             if isinstance(module, ModuleType):
-                yield each, module
+                yield module_name, module
 
 
 def closed_over(function: FunctionType) -> dict[str, Any]:
     """Return the variables that a function closes over, if they are bound."""
-    found = {}
+    values = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
-            found[name] = cell.cell_contents
+            values[name] = cell.cell_contents
         except ValueError:  # not bound yet
             continue
-    return found
+    return values
 
 
 def wrapped(value: Any) -> tuple[Any, ...]:
@@ -240,7 +240,7 @@ def globals_read(function: Any, namespace: Mapping[str, Any]) -> dict[str, Any]:
 
     Functions of other modules are not examined.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     seen: set[int] = set()
     waiting = [function]
     while waiting:
@@ -252,7 +252,7 @@ def globals_read(function: Any, namespace: Mapping[str, Any]) -> dict[str, Any]:
         if current.__globals__ is not namespace:
             continue
         for name in mentions(current.__code__).globals:
-            if name in namespace and name not in found:
-                found[name] = namespace[name]
+            if name in namespace and name not in values:
+                values[name] = namespace[name]
                 waiting.append(namespace[name])
-    return found
+    return values

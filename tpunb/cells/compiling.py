@@ -49,8 +49,8 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     batch = steps.bind_first_batch()
     types = open_batch(steps.batches, steps.names)
     captured, functions = _traced(steps, types)
-    taken = (*captured.read.values(), *captured.closed.values())
-    used = [leaf for value in taken for leaf in leaves(value)]
+    values = (*captured.read.values(), *captured.closed.values())
+    used = [leaf for value in values for leaf in leaves(value)]
     layers = {name for leaf in used for name in layer_names(leaf)}
     models = [model for leaf in used for model in models_in(leaf)]
     how = Settings(
@@ -59,9 +59,9 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
         settings.speed,
         progress=settings.say,
     )
-    each = max(batch.sizes, default=None) if batch is not None else None
-    function = traced_function(functions, how, layers=frozenset(layers), each=each)
-    batches = _any_batch(steps, types, each) if each else None
+    share = max(batch.sizes, default=None) if batch is not None else None
+    function = traced_function(functions, how, layers=frozenset(layers), each=share)
+    batches = _any_batch(steps, types, share) if share else None
 
     def completed(kind: Target, program: TpuProgram) -> TpuProgram:
         if batches is None:
@@ -135,8 +135,8 @@ def _with_largest(
         deadline = deadline_for([kind], settings.timeout)
         return batches.on(kind, size, dataclasses.replace(quiet, deadline=deadline))
 
-    found = search(attempt, first, memory.available, fine=FINE)
-    return dataclasses.replace(program, largest_batch=program.replicas * found)
+    largest = search(attempt, first, memory.available, fine=FINE)
+    return dataclasses.replace(program, largest_batch=program.replicas * largest)
 
 
 def _resized(captured: Captured, names: Sequence[str], size: int) -> list[Any]:

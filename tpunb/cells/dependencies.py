@@ -96,8 +96,8 @@ class Dependencies:
 
     def _reached(self) -> list[Guard]:
         """Return the guards for everything reachable from the roots; the roots have no guards."""
-        found = mentions(self._code)
-        attributes, any_name = set(found.attributes), found.any_attribute
+        mentioned = mentions(self._code)
+        attributes, any_name = set(mentioned.attributes), mentioned.any_attribute
         while True:
             walk = _Walk(self._namespace, attributes, self._ignored, any_name=any_name)
             walk.run(self._roots, self._code)
@@ -143,9 +143,9 @@ class _Walk:
                 self._add_items(path, value)
             else:
                 self._waiting.append((path, value))
-        found, namespace = mentions(code), self._namespace
-        self._globals("the cell", _by_string(found, namespace), namespace)
-        self._add_imports(found, namespace)
+        mentioned, namespace = mentions(code), self._namespace
+        self._globals("the cell", _by_string(mentioned, namespace), namespace)
+        self._add_imports(mentioned, namespace)
         while self._waiting and len(self._seen) < _MOST:
             path, value = self._waiting.popleft()  # objects that the cell names itself come first
             if not is_plain(value) and id(value) not in self._seen:
@@ -162,8 +162,8 @@ class _Walk:
         elif isinstance(value, type):
             if is_users_class(kind):
                 self._waiting.append((kind.__name__, kind))
-            for each in filter(is_users_class, value.__mro__):
-                self._attributes(each.__name__, each, _called_by_others(each))
+            for base in filter(is_users_class, value.__mro__):
+                self._attributes(base.__name__, base, _called_by_others(base))
         elif isinstance(value, _CONTAINERS):
             if len(value) <= _LARGE and not isinstance(value, (tuple, frozenset)):
                 self._add(ItemsGuard(value, path))
@@ -179,7 +179,7 @@ class _Walk:
             )
             self._waiting.append((path, value.get(None)))
         elif inner := wrapped(value):
-            self._waiting += [(path, each) for each in inner]
+            self._waiting += [(path, part) for part in inner]
         # A `tf.function` keeps its own trace in any cell. Its type shows this. A look-up on the
         # object could run the user's `__getattr__`.
         elif not (hasattr(kind, "python_function") and hasattr(kind, "get_concrete_function")):
@@ -205,14 +205,14 @@ class _Walk:
             lambda part: f"`{path}`" if part == "__code__" else f"a default of `{path}`",
             _FUNCTION,
         )
-        found = mentions(function.__code__)
-        self.attributes |= found.attributes
-        self.any_name |= found.any_attribute
+        mentioned = mentions(function.__code__)
+        self.attributes |= mentioned.attributes
+        self.any_name |= mentioned.any_attribute
         namespace = function.__globals__
-        self._globals(f"`{name}`", found.globals + _by_string(found, namespace), namespace)
+        self._globals(f"`{name}`", mentioned.globals + _by_string(mentioned, namespace), namespace)
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-        self._waiting += [(f"{path}()", each) for each in defaults]
-        self._add_imports(found, namespace)
+        self._waiting += [(f"{path}()", default) for default in defaults]
+        self._add_imports(mentioned, namespace)
 
     def _globals(self, reader: str, names: tuple[str, ...], namespace: dict[str, Any]) -> None:
         self._guard(
@@ -225,20 +225,20 @@ class _Walk:
         if (wrapped := attributes_of(value).get("__wrapped__")) is not None:
             self._waiting.append((path, wrapped))
 
-    def _add_imports(self, found: Mentions, namespace: Mapping[str, Any]) -> None:
+    def _add_imports(self, mentioned: Mentions, namespace: Mapping[str, Any]) -> None:
         """Visit the modules that code imports, and guard the environment if the code reads it."""
-        self._waiting += imported(found, namespace)
-        if found.any_module and not self._has_all_modules:
+        self._waiting += imported(mentioned, namespace)
+        if mentioned.any_module and not self._has_all_modules:
             self._has_all_modules = True
             loaded = [(n, m) for n, m in sys.modules.items() if isinstance(m, types.ModuleType)]
             self._waiting += [(name, module) for name, module in loaded if is_users_module(module)]
-        if {"environ", "getenv"} & {*found.attributes, *found.globals}:
+        if {"environ", "getenv"} & {*mentioned.attributes, *mentioned.globals}:
             self._guard(
                 os.environ,
                 os._Environ.copy,
                 lambda name: f"`os.environ[{name!r}]`",
                 tuple(os.environ),
-                wanted=found.attributes,
+                wanted=mentioned.attributes,
             )
 
     # Objects
@@ -300,7 +300,7 @@ class _Walk:
         if len(value) > _LARGE:
             return
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
-        self._waiting += [(f"{path}[{key!r}]", each) for key, each in pairs if not is_plain(each)]
+        self._waiting += [(f"{path}[{key!r}]", item) for key, item in pairs if not is_plain(item)]
 
     def _add(self, guard: ItemsGuard | ArrayGuard) -> None:
         if items_entry(guard.owner) not in self._ignored:
@@ -321,12 +321,12 @@ class _Walk:
             self.guards.append(NamesGuard(owner, read, describe, names, wanted, any_name=any_name))
 
 
-def _by_string(found: Mentions, namespace: Mapping[str, Any]) -> tuple[str, ...]:
+def _by_string(mentioned: Mentions, namespace: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the globals that code reads by strings; for computed ones, all but IPython's."""
-    if not found.any_global:
-        return found.by_string
+    if not mentioned.any_global:
+        return mentioned.by_string
     names = {name for name in namespace if not name.startswith("_")}
-    return found.by_string + tuple(sorted(names - {"In", "Out"} - found.stored))
+    return mentioned.by_string + tuple(sorted(names - {"In", "Out"} - mentioned.stored))
 
 
 def _function_parts(function: types.FunctionType) -> Mapping[str, Any]:
@@ -398,20 +398,20 @@ def _definitions(text: str) -> dict[str, list[Definition]]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return {}
-    found: dict[str, list[Definition]] = {}
+    definitions: dict[str, list[Definition]] = {}
     waiting: list[tuple[str, ast.AST]] = [("", tree)]
     while waiting:
         prefix, node = waiting.pop()
         if isinstance(node, Definition):
-            found.setdefault(prefix + node.name, []).append(node)
+            definitions.setdefault(prefix + node.name, []).append(node)
             continue
         inner = f"{prefix}{node.name}." if isinstance(node, ast.ClassDef) else prefix
         waiting += [(inner, child) for child in ast.iter_child_nodes(node)]
-    return found
+    return definitions
 
 
 def _first_line(node: Definition) -> int:
-    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def _compiled_alone(node: Definition) -> CodeType:

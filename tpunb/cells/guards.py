@@ -109,16 +109,16 @@ class NamesGuard:
     def changes(self) -> list[Change]:
         """Return the changes, if there are any."""
         has = self._read(self.owner)
-        found = []
+        changes = []
         for name, value in zip(self.names, self._values, strict=True):
             before, now = MISSING if name in self._missing else value, has.get(name, MISSING)
             if not _same(before, now):
-                found.append(self._change(name, before, now))
+                changes.append(self._change(name, before, now))
         if self._wanted is not None and len(has) != self._size:
             more = open_names(has) if self._any_name else has.keys() & self._wanted
             new = sorted(more.difference(self.names))
-            found += [self._change(name, MISSING, has[name]) for name in new]
-        return found
+            changes += [self._change(name, MISSING, has[name]) for name in new]
+        return changes
 
     def _change(self, name: str, before: Any, now: Any) -> Change:
         return Change(self._describe(name), before, now, (id(self.owner), name))
@@ -220,5 +220,5 @@ Guard = NamesGuard | ItemsGuard | ArrayGuard
 
 def attributes_of(owner: Any) -> Mapping[str, Any]:
     """Return the attributes that an object, a class or a module has itself."""
-    found: Mapping[str, Any] = attribute(owner, "__dict__", {})
-    return found
+    attributes: Mapping[str, Any] = attribute(owner, "__dict__", {})
+    return attributes

@@ -162,10 +162,12 @@ class _KerasArguments:
                 f"The arrays have different numbers of examples: {shapes}.",
                 fix="Give as many targets as inputs.",
             )
-        (found,) = rows
-        if found is None or not (split := self._given.get("validation_split")):
-            return found
-        return found if self._given["validation_data"] is not None else int(found * (1 - split))
+        (examples,) = rows
+        if examples is None or not (split := self._given.get("validation_split")):
+            return examples
+        return (
+            examples if self._given["validation_data"] is not None else int(examples * (1 - split))
+        )
 
     def _asked(self, examples: int | None) -> int:
         """Return the batch size that the call asks for."""
@@ -230,7 +232,7 @@ class _KerasArguments:
         Raises:
             CompileError: The object gives no batches, or gives the first batch only once.
         """
-        of_one_batch = next(one for one, name in OF_ONE_BATCH.items() if name == self._name)
+        of_one_batch = next(own for own, name in OF_ONE_BATCH.items() if name == self._name)
         if hasattr(self._x, "__getitem__") and not isinstance(self._x, (list, tuple, dict, str)):
             first = self._x[0]  # a `keras.utils.PyDataset`
         elif isinstance(self._x, Iterator):
@@ -246,11 +248,11 @@ class _KerasArguments:
                 fix=f"Make them arrays: model.{self._name}(np.array(x), np.array(y)).",
             )
         parts = first if isinstance(first, (list, tuple)) else (first,)
-        given = dict(zip(("x", "y", "sample_weight"), parts, strict=False))
+        arguments = dict(zip(("x", "y", "sample_weight"), parts, strict=False))
         if self._name == "predict":
-            given = {"x": parts[0]}
-        given["class_weight"] = self._given.get("class_weight")
-        return _KerasArguments(self._model, of_one_batch, given)
+            arguments = {"x": parts[0]}
+        arguments["class_weight"] = self._given.get("class_weight")
+        return _KerasArguments(self._model, of_one_batch, arguments)
 
     def _notes(self, size: int | None) -> Iterator[str]:
         validation = self._given.get("validation_batch_size") or 0

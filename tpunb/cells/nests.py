@@ -93,10 +93,10 @@ def stays_inside(value: Any) -> bool:
 def holds_symbolic(value: Any) -> bool:
     """Return whether a tensor of a graph can be reached from a value."""
     waiting, seen = [value], {id(value)}
-    kept: list[Any] = []  # kept alive, so that no id is used twice during the search
-    while waiting and len(kept) < _MOST:
+    alive: list[Any] = []  # kept alive, so that no id is used twice during the search
+    while waiting and len(alive) < _MOST:
         current = waiting.pop()
-        kept.append(current)
+        alive.append(current)
         if tf.is_symbolic_tensor(current):
             return True
         for inner in _inside(current):

@@ -34,7 +34,7 @@ def open_batch(batches: Batches | None, names: Sequence[str]) -> Mapping[str, Se
     if batches is None or not batches.distributed:
         return {}
     spec = batches.iterator.element_spec
-    if all(one.shape.is_fully_defined() for one in tf.nest.flatten(spec, expand_composites=True)):
+    if all(part.shape.is_fully_defined() for part in tf.nest.flatten(spec, expand_composites=True)):
         return {}
     return {name: list(leaves(part)) for name, part in bound_to(names, spec).items()}
 

@@ -26,15 +26,15 @@ def make_ready(
     Raises:
         CellError: Variables that the cell trains were made outside the scope.
     """
-    taken = {**captured.read, **captured.closed}
+    values = {**captured.read, **captured.closed}
     optimizers = {
         name: value
-        for name, value in taken.items()
+        for name, value in values.items()
         if has_attributes(value, "apply_gradients", "learning_rate")
     }
     models = {
         name: value
-        for name, value in taken.items()
+        for name, value in values.items()
         if name not in optimizers and not isinstance(value, type)
         if isinstance(value, tf.Module) or has_attributes(value, "trainable_variables")
     }
@@ -97,9 +97,9 @@ def _trained(cell: StepSource, optimizer: str, namespace: dict[str, Any]) -> lis
             named = named.args[-1]  # the variables in zip(gradients, variables)
         if isinstance(named, ast.Name):  # follow a name that the cell itself assigns once
             named = assigned.get(named.id, named)
-        found = value_of(named, namespace)
-        if isinstance(found, list | tuple):
-            return list(found)
+        variables = value_of(named, namespace)
+        if isinstance(variables, list | tuple):
+            return list(variables)
     return []
 
 

@@ -66,13 +66,13 @@ class OutputRecord:
 
     def filled(self, name: str, tensors: list[Any]) -> Any:
         """Return a name's nest with tensors for its slots."""
-        each = iter(tensors)
-        return substitute(self.nests[name], lambda leaf: next(each) if type(leaf) is Slot else leaf)
+        left = iter(tensors)
+        return substitute(self.nests[name], lambda leaf: next(left) if type(leaf) is Slot else leaf)
 
     def slots(self, name: str) -> list[int]:
         """Return the positions of a name's tensors among the outputs."""
-        found = leaves(self.nests.get(name))
-        return [leaf.index for leaf in found if type(leaf) is Slot]
+        parts = leaves(self.nests.get(name))
+        return [leaf.index for leaf in parts if type(leaf) is Slot]
 
 
 @dataclass(frozen=True)
@@ -192,9 +192,9 @@ class OutputRecorder:
             before = len(unbound)
             unbound |= {n for n, code in definitions.items() if unbound & {*mentions(code).globals}}
         wanted = {n: code for n, code in definitions.items() if n not in unbound}
-        made = _executed(wanted, self._namespace, self.record.plain)
-        self.record.plain.update(made)
-        self.record.withheld.extend(n for n in definitions if n not in made)
+        defined = _executed(wanted, self._namespace, self.record.plain)
+        self.record.plain.update(defined)
+        self.record.withheld.extend(n for n in definitions if n not in defined)
 
 
 def without_repeats(values: list[Any]) -> tuple[list[Any], list[int]]:
@@ -203,15 +203,15 @@ def without_repeats(values: list[Any]) -> tuple[list[Any], list[int]]:
     The last line often names values that the cell has just assigned. It costs a tenth of a
     millisecond to fetch a tensor from the cores to the notebook.
     """
-    found: dict[tuple[int, ...], int] = {}
+    first_places: dict[tuple[int, ...], int] = {}
     once: list[Any] = []
     places: list[int] = []
     for value in values:
         key = tuple(map(id, parts_of(value)))
-        if key not in found:
-            found[key] = len(once)
+        if key not in first_places:
+            first_places[key] = len(once)
             once.append(value)
-        places.append(found[key])
+        places.append(first_places[key])
     return once, places
 
 
@@ -226,20 +226,20 @@ def _executed(
     missing = object()
     touched = (*definitions, *values, "__builtins__")
     before = {name: namespace.get(name, missing) for name in touched}
-    made: dict[str, Any] = {}
+    defined: dict[str, Any] = {}
     try:
         namespace.update(values)
         for name, code in definitions.items():
             with contextlib.suppress(NameError):
                 exec(code, namespace)
-                made[name] = namespace[name]
+                defined[name] = namespace[name]
     finally:
         for name, value in before.items():
             if value is missing:
                 namespace.pop(name, None)
             else:
                 namespace[name] = value
-    return made
+    return defined
 
 
 def _is_dynamic(leaf: Any) -> bool:

@@ -87,8 +87,8 @@ def read(
     finally:
         reading.stop.set()
     reading.ended.wait(_TO_END)  # reading ahead would slow down the next pipeline
-    taken = max(came[-1][0] - came[0][0], 1e-9)
-    return Measured(len(came) - 1, sum(size for _, size in came[1:]), taken)
+    seconds_taken = max(came[-1][0] - came[0][0], 1e-9)
+    return Measured(len(came) - 1, sum(size for _, size in came[1:]), seconds_taken)
 
 
 class _Reading:
@@ -191,8 +191,8 @@ def is_in_memory(source: Any) -> bool:
     """Return whether `-d` may name this source: an array, or a tuple or dict of arrays."""
     if isinstance(source, list):  # a list of batches
         return False
-    found = tf.nest.flatten(source)
-    return bool(found) and all(isinstance(leaf, (np.ndarray, tf.Tensor)) for leaf in found)
+    arrays = tf.nest.flatten(source)
+    return bool(arrays) and all(isinstance(leaf, (np.ndarray, tf.Tensor)) for leaf in arrays)
 
 
 class _Repeated:

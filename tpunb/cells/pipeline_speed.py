@@ -177,9 +177,14 @@ def limits(worked: Sequence[StageStatistics]) -> Sequence[Stage]:
         worked: The statistics of the stages, the last stage first.
     """
     delivered = max(worked[0].elements, 1) if worked else 1
-    total = sum(one.seconds / one.workers for one in worked) or 1.0
+    total = sum(stage.seconds / stage.workers for stage in worked) or 1.0
     stages = [
-        Stage(one.name, one.seconds / delivered, one.workers, one.seconds / one.workers / total)
-        for one in worked
+        Stage(
+            stage.name,
+            stage.seconds / delivered,
+            stage.workers,
+            stage.seconds / stage.workers / total,
+        )
+        for stage in worked
     ]
     return sorted(stages, key=lambda stage: stage.share, reverse=True)

@@ -152,8 +152,8 @@ class Printer:
                 if isinstance(array, bytes):
                     array = array.decode("utf-8", "replace")
                 filled[place] = _Shown(extent.text(array, size))
-            found = tf.nest.pack_sequence_as(values_shape, filled)
-            text = sep.join(map(str, found)) + end
+            shown = tf.nest.pack_sequence_as(values_shape, filled)
+            text = sep.join(map(str, shown)) + end
             with self._lock:
                 room = _MOST_LETTERS - self._letters
                 self._letters += len(text)
@@ -256,10 +256,10 @@ class Extent:
         large = tf.size(tensor, tf.int64) > self.threshold
         for axis in range(tensor.shape.rank):
             count = tf.shape(tensor, tf.int64)[axis]
-            kept = tf.where(large, tf.minimum(count, most), count)
-            place = tf.range(kept)
+            shown = tf.where(large, tf.minimum(count, most), count)
+            place = tf.range(shown)
             tensor = tf.gather(
-                tensor, tf.where(place <= self.edge, place, place + count - kept), axis=axis
+                tensor, tf.where(place <= self.edge, place, place + count - shown), axis=axis
             )
         return tensor
 
@@ -293,6 +293,6 @@ class Elsewhere:
                 sizes, arrays = [int(size) for size in values[::2]], []
                 for text in values[1::2]:
                     encoded = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-                    found = tf.make_ndarray(tf.make_tensor_proto(0).FromString(encoded))
-                    arrays.append(found[()])  # without axes, a number and not an array
+                    array = tf.make_ndarray(tf.make_tensor_proto(0).FromString(encoded))
+                    arrays.append(array[()])  # without axes, a number and not an array
                 self._shows[int(site)](int(replica), *arrays, sizes=sizes)

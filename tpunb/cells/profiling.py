@@ -44,7 +44,7 @@ def profile(keep: str | Path | None = None) -> Iterator[Profile]:
     Raises:
         ProfileError: A profiler is running already, or code in the block has stopped the profiler.
     """
-    found = Profile()
+    recorded = Profile()
     with contextlib.ExitStack() as cleaning:
         if keep is None:
             # An interrupted recording may still be writing files. This must not stop the clean-up.
@@ -62,7 +62,7 @@ def profile(keep: str | Path | None = None) -> Iterator[Profile]:
             ) from None
         began = time.perf_counter()
         try:
-            yield found
+            yield recorded
         except BaseException:
             with contextlib.suppress(tf.errors.UnavailableError):  # the block stopped the profiler
                 tf.profiler.experimental.stop(save=keep is not None)
@@ -80,4 +80,4 @@ def profile(keep: str | Path | None = None) -> Iterator[Profile]:
         space = XSpace()  # the planes of all hosts that wrote a file
         for file in sorted(set(folder.glob(_RECORDINGS)) - before):
             space.MergeFromString(file.read_bytes())
-        vars(found).update(vars(read_profile(space, seconds)))
+        vars(recorded).update(vars(read_profile(space, seconds)))

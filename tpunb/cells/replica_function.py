@@ -51,10 +51,10 @@ def function_text(cell: CellSource, parameters: Iterable[str], direct: Iterable[
         line = raw[number - 1]
         raw[number - 1] = line[:start] + insert.encode("utf-8") + line[end:]
     lines = [line.decode("utf-8") for line in raw]
-    kept = _inside_strings(cell)
+    verbatim = _inside_strings(cell)
     header = f"def {NAME}(*, {', '.join([*parameters, RECORDER])}):"
     body = [
-        line if number in kept else f" {_RESET.sub('', line)}"
+        line if number in verbatim else f" {_RESET.sub('', line)}"
         for number, line in enumerate(lines[1:], start=2)
     ]
     results = ", ".join(f"{name!r}: {name}" for name in direct)

@@ -73,7 +73,8 @@ class RunSettings:
     def is_same(self, other: RunSettings) -> bool:
         """Return whether these are the same settings, with the very same data."""
         mine, theirs = (
-            each.data if isinstance(each.data, tuple) else (each.data,) for each in (self, other)
+            settings.data if isinstance(settings.data, tuple) else (settings.data,)
+            for settings in (self, other)
         )
         if len(mine) != len(theirs) or any(a is not b for a, b in zip(mine, theirs, strict=True)):
             return False

@@ -73,21 +73,21 @@ class StepSource:
 
     def first_line(self, number: int) -> int:
         """Return the first line of the statement that a line belongs to."""
-        found = number
+        first = number
         for node in self.nodes:
             if not isinstance(node, ast.stmt) or isinstance(node, ast.Match):
                 continue
             if hasattr(node, "body"):
                 continue
             if node.lineno <= number <= (node.end_lineno or node.lineno):
-                found = node.lineno
-        return found
+                first = node.lineno
+        return first
 
     @functools.cached_property
     def unconvertible(self) -> ast.NamedExpr | ast.Match | None:
         """The first `:=` or `match`, because AutoGraph does not convert a function that has one."""
-        found = [node for node in self.nodes if isinstance(node, (ast.NamedExpr, ast.Match))]
-        return min(found, key=lambda node: node.lineno, default=None)
+        nodes = [node for node in self.nodes if isinstance(node, (ast.NamedExpr, ast.Match))]
+        return min(nodes, key=lambda node: node.lineno, default=None)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -247,7 +247,7 @@ def _unfit(node: ast.AST, in_function: bool) -> tuple[str, str] | None:
 
 def _definitions(body: list[ast.stmt], names: Names, filename: str) -> dict[str, CodeType]:
     """Return the code of definitions and lambdas that a cell binds once and in every run."""
-    found: dict[str, CodeType] = {}
+    codes: dict[str, CodeType] = {}
     for statement in body:
         name = None
         if isinstance(statement, DEFINITIONS):
@@ -257,8 +257,8 @@ def _definitions(body: list[ast.stmt], names: Names, filename: str) -> dict[str,
             name = None if more else getattr(first, "id", None)
         if name in names.definite and names.bindings[name] == 1:
             module = ast.Module([statement], type_ignores=[])
-            found[name] = compile(module, filename, "exec", dont_inherit=True)
-    return found
+            codes[name] = compile(module, filename, "exec", dont_inherit=True)
+    return codes
 
 
 _AUTOGRAPH = "ag__"
@@ -275,16 +275,16 @@ def _declarations(
     Raises:
         CellError: A function assigns a name that the replica function may not have.
     """
-    found: dict[ast.Global, str] = {}
+    replacements: dict[ast.Global, str] = {}
     waiting: list[tuple[ast.AST, tuple[Scope, ...]]] = [(node, ()) for node in reversed(body)]
     while waiting:
         node, scopes = waiting.pop()
         if isinstance(node, ast.Global):
-            found[node] = _declaration(node, scopes, definite, bound)
+            replacements[node] = _declaration(node, scopes, definite, bound)
         inner = (*scopes, node) if isinstance(node, Scope) else scopes
         children = [each for each in ast.iter_child_nodes(node) if isinstance(each, _WITH_BODIES)]
         waiting += [(child, inner) for child in reversed(children)]
-    return found
+    return replacements
 
 
 def _declaration(
@@ -328,7 +328,7 @@ def _locals(scope: Scope) -> set[str]:
     """Return the local names of a function; a class has no names that inner scopes see."""
     if isinstance(scope, ast.ClassDef):
         return set()
-    named = {each.arg for each in ast.iter_child_nodes(scope.args) if isinstance(each, ast.arg)}
+    named = {arg.arg for arg in ast.iter_child_nodes(scope.args) if isinstance(arg, ast.arg)}
     outer = {
         name
         for node in ast.walk(scope)

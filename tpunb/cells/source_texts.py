@@ -34,7 +34,7 @@ def keep_text(cell: StepSource, *codes: CodeType) -> None:
     text = _texts.get(cell.filename)
     if text is None:
         text = _texts[cell.filename] = _Text(cell.filename, "\n".join(cell.lines))
-    inner = [each for code in codes for each in nested_codes(code)]
+    inner = [nested for code in codes for nested in nested_codes(code)]
     for holder in (cell, *inner):
         weakref.finalize(holder, text.release).atexit = False
 

@@ -92,10 +92,10 @@ class Loop:
         owners = [owner for owner in self._owners if owner in self._carried]
         for owner, tensor in zip(owners, state, strict=True):
             tensors.setdefault(owner, []).append(tensor)
-        carried = {name: self._record.filled(name, each) for name, each in tensors.items()}
+        carried = {name: self._record.filled(name, parts) for name, parts in tensors.items()}
         shape = (count, len(self._plotted), self._strategy.num_replicas_in_sync)
-        kept = np.asarray(plots).reshape(shape) if self._plotted else np.zeros(shape, np.float32)
-        return LoopResult(carried, kept, float(waited) if self._timed else None)
+        plotted = np.asarray(plots).reshape(shape) if self._plotted else np.zeros(shape, np.float32)
+        return LoopResult(carried, plotted, float(waited) if self._timed else None)
 
     def _loop(self) -> Callable[..., Any]:
         """Return the function that is traced: the code that a user would write by hand."""
@@ -133,13 +133,15 @@ class Loop:
 
     def _after(self, step: Any, outputs: Any, state: Any, plots: Any) -> tuple[Any, Any, Any]:
         """Return the values that a step passes to the next, after all its writes."""
-        made = tf.compat.v1.get_default_graph().get_operations()[self._before :]
-        written = [op for op in made if op.op_def.is_stateful and op.type.startswith("Assign")]
+        operations = tf.compat.v1.get_default_graph().get_operations()[self._before :]
+        written = [
+            op for op in operations if op.op_def.is_stateful and op.type.startswith("Assign")
+        ]
         self._record = self._traced.traced_record()
         outputs = list(outputs or ())
         if self._plotted:
             numbers = [part for slot in self._plotted for part in parts_of(outputs[slot])]
-            plots = plots.write(step, tf.stack([tf.cast(each, tf.float32) for each in numbers]))
+            plots = plots.write(step, tf.stack([tf.cast(number, tf.float32) for number in numbers]))
         with tf.control_dependencies([*self._arrived, *written]):
             self._count.assign_add(1)
             # In the order of the arguments.
@@ -151,10 +153,10 @@ class Loop:
 
     def _arguments(self, batch: Any, state: Any, rest: Any) -> tuple[Any, ...]:
         """Return the replica function's arguments, in their order."""
-        handed, kept = iter(state), iter(rest)
+        carried, others = iter(state), iter(rest)
         parts = {n: leaves(v) for n, v in bound_to(self._fed, batch).items()} if self._fed else {}
         return tuple(
-            next(parts.get(owner, handed if owner in self._carried else kept))
+            next(parts.get(owner, carried if owner in self._carried else others))
             for owner in self._owners
         )
 
@@ -229,9 +231,9 @@ class StepsPerLoop:
             return
         self._traced_loop = True
         if trace is None:
-            each = seconds / count
-            self._loop_step = min(self._loop_step or math.inf, each)
-            self.step = min(self.step or math.inf, each)
+            step_seconds = seconds / count
+            self._loop_step = min(self._loop_step or math.inf, step_seconds)
+            self.step = min(self.step or math.inf, step_seconds)
 
 
 def _rounded_down(number: float) -> int:
@@ -262,14 +264,14 @@ def plotted_slot(record: OutputRecord, name: str) -> int:
     The name is a name that the cell assigns, or a key of its last line's dict.
     """
     last = record.nests.get(LAST)
-    found = record.nests.get(name)
-    if found is None and isinstance(last, Mapping):
-        found = last.get(name)
-    if found is None and record.nests.keys() == {LAST}:
-        found = last  # the result of a function that returns one number
-    if type(found) is Slot:
-        return found.index
-    if found is None:
+    plotted = record.nests.get(name)
+    if plotted is None and isinstance(last, Mapping):
+        plotted = last.get(name)
+    if plotted is None and record.nests.keys() == {LAST}:
+        plotted = last  # the result of a function that returns one number
+    if type(plotted) is Slot:
+        return plotted.index
+    if plotted is None:
         raise CellError(
             f"`{name}` cannot be plotted: the cell does not assign it in every step.",
             fix=did_you_mean(name, record.nests, "Name a number that each step assigns."),
@@ -278,10 +280,10 @@ def plotted_slot(record: OutputRecord, name: str) -> int:
 
 
 def _refuse_other_shape(before: Any, after: Any) -> None:
-    for one, other in itertools.zip_longest(parts_of(before), parts_of(after)):
-        if one is None or other is None or one.dtype != other.dtype or one.shape != other.shape:
+    for was, now in itertools.zip_longest(parts_of(before), parts_of(after)):
+        if was is None or now is None or was.dtype != now.dtype or was.shape != now.shape:
             raise CellError(
-                f"A name passed from step to step changes from {_kind(one)} to {_kind(other)}.",
+                f"A name passed from step to step changes from {_kind(was)} to {_kind(now)}.",
                 fix="Keep the dtype and shape of what a step reads and assigns.",
             )
 
@@ -324,13 +326,13 @@ class PlottedValues:
         self.flush()
         steps: Any = np.arange(before + 1, before + len(values) + 1)
         for number, name in enumerate(self._names):
-            each = values[:, number, :]
-            self._warn_of_nan(name, steps, each)
+            numbers = values[:, number, :]
+            self._warn_of_nan(name, steps, numbers)
             operation = self._reduce.get(name)
-            if operation is None and each.shape[1] > 1:
-                self.history.extend(name, steps, mean_of(each), each.min(1), each.max(1))
+            if operation is None and numbers.shape[1] > 1:
+                self.history.extend(name, steps, mean_of(numbers), numbers.min(1), numbers.max(1))
             else:
-                combined = each.sum(1) if operation == "sum" else mean_of(each)
+                combined = numbers.sum(1) if operation == "sum" else mean_of(numbers)
                 self.history.extend(name, steps, combined)
 
     def flush(self) -> None:
@@ -363,6 +365,6 @@ class PlottedValues:
         # If only some replicas differ, name at most four of them.
         some = not odd[row].all()
         where = f" on {replicas_text(np.flatnonzero(odd[row]).tolist())}" if some else ""
-        found = f"`{name}` is not finite at step {int(steps[row])}{where}, for the first time"
+        message = f"`{name}` is not finite at step {int(steps[row])}{where}, for the first time"
         # Show the magic instead of a file's line: a path in tpunb does not help the cell's author.
-        warnings.warn_explicit(found, RuntimeWarning, "%%tpu_run", 1)
+        warnings.warn_explicit(message, RuntimeWarning, "%%tpu_run", 1)

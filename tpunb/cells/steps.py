@@ -102,6 +102,10 @@ class Steps:
         loopable = self.batches is None or (
             self.batches.distributed and self.batches.left is not None
         )
+        # A step reads the combined value of the step before, and a loop would pass on each
+        # replica's own.
+        combined = {name for name, _ in (*self.options.reduce, *self.options.gather)}
+        loopable &= combined.isdisjoint({*cell.names.reads, *cell.later} - {*self.names})
         self._pace = StepsPerLoop(settings.steps_per_loop, loopable=loopable)
         self._plots = PlottedValues(self.history, self.options.plot, dict(self.options.reduce))
         self._values: dict[str, Any] = {}
@@ -305,7 +309,7 @@ class Steps:
         try:
             with watched, self._button.work():
                 iterator = self.batches.iterator if self.batches else None
-                kept = self.cache.guarded(
+                result = self.cache.guarded(
                     traced, captured, lambda: loop.run(iterator, count, captured)
                 )
         except (Exception, KeyboardInterrupt):
@@ -314,14 +318,14 @@ class Steps:
                 self.batches.took(loop.done)
             raise
         seconds = time.perf_counter() - began
-        self._plots.extend(self.done, kept.plots)
-        self.bound.update(kept.carried)
+        self._plots.extend(self.done, result.plots)
+        self.bound.update(result.carried)
         self.done += count
         if self.batches is not None:
             self.batches.took(count)
         self._took(count, seconds, None if known else seconds)
-        if kept.waited is not None and known:
-            self._waited += kept.waited
+        if result.waited is not None and known:
+            self._waited += result.waited
             self._watched += seconds
         return True
 
@@ -352,17 +356,17 @@ def raise_if_ended_early(run: Steps, *, late: bool = False) -> None:
         CellError: The data has ended too soon.
     """
     total = "" if run.total is None else f" of {grouped(run.total)}"
-    made = f"{grouped(run.done)}{total} steps"
+    done = f"{grouped(run.done)}{total} steps"
     if run.stopped and not run.is_half_done:
         raise Stopped(
-            f"after {made}. Variables, curves and the place in the data are kept: run the cell "
+            f"after {done}. Variables, curves and the place in the data are kept: run the cell "
             "again to continue, or with --restart to start over."
         )
     if run.stopped:
         left = _LEFT if run.cache.calls.left_behind else ""
         again = "continue, or with --restart to start over" if run.can_continue else "start over"
         raise Stopped(
-            f"inside step {grouped(run.done + 1)}, after {made}: variables hold what was assigned "
+            f"inside step {grouped(run.done + 1)}, after {done}: variables hold what was assigned "
             f"until then.{left} Run the cell again to {again}."
         )
     if run.ended and run.total is not None and run.done < run.total:

@@ -83,7 +83,7 @@ class TraceCache:
             if same is not None and (last is checked or not last.dependencies.change()):
                 return last, same, None
         captured = capture(cell, namespace, bound, self.strategy)
-        made_alike = (
+        alike = (
             traced
             for traced in reversed(self._traced)
             if traced.cell is cell
@@ -91,7 +91,9 @@ class TraceCache:
             and traced.options == options
             and traced.names == captured.key
         )
-        fitting = (it for it in made_alike if it is checked or not it.dependencies.change())
+        fitting = (
+            traced for traced in alike if traced is checked or not traced.dependencies.change()
+        )
         traced = next(fitting, None)
         if traced is not None and traced.has_trace_for(captured):
             return traced, captured, None

@@ -89,8 +89,8 @@ def _shape(signature: Hashable) -> str:
     if not isinstance(signature, tuple):
         return str(signature)
     if len(signature) != 2 or not isinstance(signature[0], tf.DType):
-        each = list(dict.fromkeys(map(_shape, signature)))
-        return f"{', '.join(each)} per replica"
+        shapes = list(dict.fromkeys(map(_shape, signature)))
+        return f"{', '.join(shapes)} per replica"
     dtype, shape = signature
     sizes = ["..."] if shape.rank is None else ["?" if n is None else str(n) for n in shape]
     return f"{dtype.name}[{', '.join(sizes)}]"

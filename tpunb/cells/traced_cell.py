@@ -395,7 +395,7 @@ def _warn_of_lost_names(cell: StepSource, record: OutputRecord) -> None:
     """Warn if a cell assigns names only in branches and loops over tensors."""
     returned = (record.nests.keys() | record.plain.keys()) - {LAST}
     counters = bound_in([node.target for node in cell.nodes if isinstance(node, ast.For)])
-    lost = {name: it for name, it in record.conditional.items() if name not in counters}
+    lost = {name: value for name, value in record.conditional.items() if name not in counters}
     if returned or not lost:
         return
     name, value = next(iter(lost.items()))

@@ -96,5 +96,5 @@ def _values(option: Any, start: str, namespace: Mapping[str, Any], cell: str) ->
 
 def _assigned(cell: str) -> list[str]:
     """Return the names that a cell assigns, as far as the cell is written."""
-    found = (name for names in _ASSIGNED.findall(cell) for name in names.split(","))
-    return list(dict.fromkeys(name.strip() for name in found))
+    assigned = (name for names in _ASSIGNED.findall(cell) for name in names.split(","))
+    return list(dict.fromkeys(name.strip() for name in assigned))

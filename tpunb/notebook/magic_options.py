@@ -57,24 +57,24 @@ def _seconds(text: str) -> float:
 
 def _reductions(text: str) -> list[tuple[str, str]]:
     """Read `loss=mean,total=sum`."""
-    found = []
+    reductions = []
     for part in _parts(text):
         name, _, operation = part.partition("=")
         if operation not in {"mean", "sum"} or not is_name(name):
             raise UsageError(f"-r takes NAME=mean or NAME=sum, not {part!r}")
-        found.append((name, operation))
-    return found
+        reductions.append((name, operation))
+    return reductions
 
 
 def _gathers(text: str) -> list[tuple[str, int]]:
     """Read `logits,labels:1`."""
-    found = []
+    gathers = []
     for part in _parts(text):
         name, _, axis = part.partition(":")
         if not is_name(name) or not re.fullmatch(r"(-?\d+)?", axis):
             raise UsageError(f"-g takes NAME or NAME:AXIS, not {part!r}")
-        found.append((name, int(axis or 0)))
-    return found
+        gathers.append((name, int(axis or 0)))
+    return gathers
 
 
 def _targets(text: str) -> list[slice]:
@@ -238,11 +238,11 @@ CONNECT = (
 """An option for each parameter of `tpunb.connect`, with the same defaults."""
 
 
-def options(*given: argument) -> Callable[[_Magic], _Magic]:
+def options(*arguments: argument) -> Callable[[_Magic], _Magic]:
     """Return a decorator that adds options to a magic."""
 
     def give(magic: _Magic) -> _Magic:
-        for option in reversed(given):
+        for option in reversed(arguments):
             magic = option(magic)
         return magic
 
@@ -262,7 +262,7 @@ def arguments_of(magic: Callable[..., Any], line: str) -> Any:
     parser = magic.parser  # type: ignore[attr-defined]
     parser.allow_abbrev = False
     try:
-        found, unknown = parser.parse_known_args(words)
+        arguments, unknown = parser.parse_known_args(words)
     except UsageError as error:
         bare = re.fullmatch(r"argument (-[^:/]+)(?:/\S+)?: expected one argument", str(error))
         if bare is None:
@@ -276,4 +276,4 @@ def arguments_of(magic: Callable[..., Any], line: str) -> Any:
         near = nearest(unknown[0].partition("=")[0], options, most=1)
         meant = f"; did you mean {near[0]}?" if near else ""
         raise UsageError(f"unrecognized arguments: {' '.join(unknown)}{meant}")
-    return found
+    return arguments

@@ -177,21 +177,21 @@ class TpuMagics(Magics):  # type: ignore[misc]
             raise UsageError(
                 f"--as names the batches of -d: write -d DATASET --as {','.join(args.names)}"
             )
-        found = []
+        values = []
         for name in args.data:
             first, *rest = name.split(".")
             if first not in self.shell.user_ns:
-                shown = [each for each in self.shell.user_ns if not each.startswith("_")]
+                shown = [word for word in self.shell.user_ns if not word.startswith("_")]
                 near = nearest(first, shown, most=1)
                 meant = f"; did you mean {near[0]!r}?" if near else ""
                 raise UsageError(f"-d: there is no {first!r} in the notebook{meant}")
             value = self.shell.user_ns[first]
             for part in rest:
                 value = getattr(value, part)
-            found.append(value)
-        if not found:
+            values.append(value)
+        if not values:
             return None
-        return found[0] if len(found) == 1 else tuple(found)
+        return values[0] if len(values) == 1 else tuple(values)
 
     @magic_arguments("%tpu_check")
     @options(*CHECK)
@@ -416,11 +416,11 @@ class TpuMagics(Magics):  # type: ignore[misc]
         )
 
 
-def _inspect(found: CheckReport) -> None:
+def _inspect(report: CheckReport) -> None:
     """Show the findings of a check, and raise an error if the cell would not compile."""
     from tpunb.virtual.strict.examination import leave_out_of_warnings
 
-    clean = not (found.errors or found.warnings)
-    display(reports.Sentence(found.headline) if clean else found)
-    found.raise_if_refused()
-    leave_out_of_warnings(found.warnings)
+    clean = not (report.errors or report.warnings)
+    display(reports.Sentence(report.headline) if clean else report)
+    report.raise_if_refused()
+    leave_out_of_warnings(report.warnings)

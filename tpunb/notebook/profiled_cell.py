@@ -28,8 +28,8 @@ def split_line(line: str) -> tuple[str, str]:
     Raises:
         UsageError: The statement is missing.
     """
-    found = _OPTIONS.match(line)
-    end = found.end() if found else 0
+    match = _OPTIONS.match(line)
+    end = match.end() if match else 0
     if line[end:].startswith("--"):  # an unknown option
         return line, ""
     if not line[end:].strip():

@@ -87,12 +87,14 @@ def cell_report(run: Steps, *, timed: bool, verbose: bool) -> Report:
 def steps_report(run: Steps) -> Report:
     """Describe how long a run of many steps took, and where the time went, for `--time`."""
     times = run.timings
-    each = {
+    seconds_of = {
         "trace": times.trace,
         "first step": times.first_step,
         "steady step": times.steady_step,
     }
-    rows = [(name, duration(seconds)) for name, seconds in each.items() if seconds is not None]
+    rows = [
+        (name, duration(seconds)) for name, seconds in seconds_of.items() if seconds is not None
+    ]
     rows.append(("steps per loop", str(times.steps_per_loop)))
     rows.append(("in all", f"{counted(times.steps, 'step')} in {duration(times.seconds)}"))
     if times.input_wait is not None:

@@ -66,10 +66,10 @@ def install_kernel(
         KernelError: The name is not valid, or belongs to another package's kernel,
             or the folder cannot be written.
     """
-    found = accelerator(tpu)
+    simulated = accelerator(tpu)
     if keras is not None:
         require_keras_2()
-    name = _default_name(found, keras) if name is None else checked_name(name)
+    name = _default_name(simulated, keras) if name is None else checked_name(name)
     manager = _manager()
     base = manager.user_kernel_dir
     if prefix is not None:
@@ -78,19 +78,19 @@ def install_kernel(
         folder = folder_for(Path(base), name, manager.find_kernel_specs())
         replaced = tpu_of(folder) is not None
         logos = {file.name: file.read_bytes() for file in Path(__file__).parent.glob("logo-*")}
-        write(folder, {**_spec_file(_spec(found, keras)), **logos})
+        write(folder, {**_spec_file(_spec(simulated, keras)), **logos})
     except OSError as error:
         raise KernelError(
             f"Cannot write {error.filename or base}: {error.strerror}.",
             fix="Install it for yourself alone (--user), or into this environment (--sys-prefix).",
         ) from error
-    return InstalledKernel(name, found.name, folder, replaced)
+    return InstalledKernel(name, simulated.name, folder, replaced)
 
 
 def installed_kernels() -> list[InstalledKernel]:
     """Return the kernels of tpunb that Jupyter finds, by name."""
-    found = _manager().find_kernel_specs()
-    kernels = ((name, tpu_of(Path(folder)), Path(folder)) for name, folder in found.items())
+    folders = _manager().find_kernel_specs()
+    kernels = ((name, tpu_of(Path(folder)), Path(folder)) for name, folder in folders.items())
     return sorted(
         (InstalledKernel(name, tpu, folder) for name, tpu, folder in kernels if tpu is not None),
         key=lambda kernel: kernel.name,
@@ -152,14 +152,14 @@ def temporary_kernel(tpu: str | int, *, keras: int | None = None) -> Iterator[st
             not installed.
         KernelError: The packages that a kernel needs are not installed.
     """
-    found = accelerator(tpu)
+    simulated = accelerator(tpu)
     refuse_simulation()
     require_packages("ipykernel", "jupyter_client")
     if keras is not None:
         require_keras_2()
-    name = _default_name(found, keras)
-    spec = _spec(found, keras, [_WITHOUT_HISTORY])
-    spec["env"]["TPUNB_TPU"] = _argument(found)
+    name = _default_name(simulated, keras)
+    spec = _spec(simulated, keras, [_WITHOUT_HISTORY])
+    spec["env"]["TPUNB_TPU"] = _argument(simulated)
     with _only_here(name, spec):
         yield name
 
@@ -186,10 +186,10 @@ def own_kernel() -> Iterator[str]:
 @contextlib.contextmanager
 def _only_here(name: str, spec: Mapping[str, Any]) -> Iterator[None]:
     """Let Jupyter find a kernel inside a block, by `JUPYTER_PATH`."""
-    with tempfile.TemporaryDirectory(prefix="tpunb-", ignore_cleanup_errors=True) as made:
-        write(Path(made, "kernels", name), _spec_file(spec))
+    with tempfile.TemporaryDirectory(prefix="tpunb-", ignore_cleanup_errors=True) as directory:
+        write(Path(directory, "kernels", name), _spec_file(spec))
         before = os.environ.get("JUPYTER_PATH")
-        os.environ["JUPYTER_PATH"] = os.pathsep.join([made, *([before] if before else [])])
+        os.environ["JUPYTER_PATH"] = os.pathsep.join([directory, *([before] if before else [])])
         try:
             yield
         finally:
@@ -221,16 +221,16 @@ def _manager() -> Any:
     return manager
 
 
-def _default_name(found: Accelerator, keras: int | None) -> str:
-    return f"tpunb-{found.name.replace(' ', '-')}{'' if keras is None else '-keras-2'}"
+def _default_name(simulated: Accelerator, keras: int | None) -> str:
+    return f"tpunb-{simulated.name.replace(' ', '-')}{'' if keras is None else '-keras-2'}"
 
 
-def _argument(found: Accelerator) -> str:
+def _argument(simulated: Accelerator) -> str:
     """Return the type in a form without spaces."""
-    return str(found.num_devices) if found.family == "generic" else found.name
+    return str(simulated.num_devices) if simulated.family == "generic" else simulated.name
 
 
-def _spec(found: Accelerator, keras: int | None, extra: Sequence[str] = ()) -> dict[str, Any]:
+def _spec(simulated: Accelerator, keras: int | None, extra: Sequence[str] = ()) -> dict[str, Any]:
     """Return the contents of kernel.json.
 
     The type is an argument, not a variable, because Jupyter lets the variables of a spec override
@@ -239,19 +239,19 @@ def _spec(found: Accelerator, keras: int | None, extra: Sequence[str] = ()) -> d
     from ipykernel.kernelspec import get_kernel_dict
 
     ordinary = get_kernel_dict()  # keys that front ends may read, by release
-    called = f"of {found.name}" if found.family == "generic" else found.name
+    called = f"of {simulated.name}" if simulated.family == "generic" else simulated.name
     # Without this, debugpy would warn about modules that CPython has frozen.
     environment = {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}
     if keras is not None:
         called += ", Keras 2"
         choose_keras_2(environment)
-    tpu = f"--tpu={_argument(found)}"
+    tpu = f"--tpu={_argument(simulated)}"
     return {
         **ordinary,
         "argv": [sys.executable, "-m", LAUNCHER, tpu, "-f", "{connection_file}", *extra],
         "display_name": f"Python {sys.version_info[0]} (virtual TPU {called})",
         "env": environment,
-        "metadata": {**ordinary["metadata"], MARK: {"tpu": found.name}},
+        "metadata": {**ordinary["metadata"], MARK: {"tpu": simulated.name}},
     }
 
 
@@ -304,15 +304,15 @@ def tpu_of(folder: Path) -> str | None:
     return tpu if ours else None
 
 
-def folder_for(base: Path, name: str, found: Mapping[str, str]) -> Path:
+def folder_for(base: Path, name: str, folders: Mapping[str, str]) -> Path:
     """Return the folder to install a kernel into: new, empty, or the folder of a tpunb kernel.
 
     Raises:
         KernelError: The name belongs to another package's kernel.
     """
     # A kernel elsewhere would not be deleted, but the user could no longer choose it.
-    if name == _RESERVED or (name in found and tpu_of(Path(found[name])) is None):
-        where = Path(found[name]).parent if name in found else base
+    if name == _RESERVED or (name in folders and tpu_of(Path(folders[name])) is None):
+        where = Path(folders[name]).parent if name in folders else base
         raise _others(name, f"There is another kernel named {name!r} in {where}.")
     for folder in _called(base, name):
         if folder.is_symlink():  # writing would change the link's target
