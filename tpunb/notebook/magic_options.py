@@ -265,8 +265,8 @@ def arguments_of(magic: Callable[..., Any], line: str) -> Any:
             a.metavar or a.dest.upper() for a in parser._actions if bare[1] in a.option_strings
         ]
         raise UsageError(f"{bare[1]} needs a value: {bare[1]} {values[0]}") from None
-    if (meant := _bare_option(parser, words, found, unknown)) is not None:
-        raise UsageError(f"{meant[0]} is an option: did you mean {' '.join(meant[1])}?")
+    if (dashless := _bare_option(parser, words, found, unknown)) is not None:
+        raise UsageError(f"{dashless[0]} is an option: did you mean {' '.join(dashless[1])}?")
     if unknown:
         options = [name for action in parser._actions for name in action.option_strings]
         near = nearest(unknown[0].partition("=")[0], options, most=1)
