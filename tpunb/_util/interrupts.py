@@ -1,4 +1,4 @@
-"""Ctrl-C and the stop button: where an interrupt ends a cell, and what it does not cut short.
+"""Ctrl-C and the stop button: where an interrupt ends a cell, and the work that it completes.
 
 One handler of SIGINT serves every block of these kinds:
 
