@@ -349,6 +349,22 @@ def test_a_trace_ends_at_once() -> None:
 
 
 @pytest.mark.usefixtures("tracing")
+def test_another_error_that_comes_of_it() -> None:
+    """TensorFlow's C++ code makes an AttributeError of an interrupt."""
+
+    def trace() -> None:
+        try:
+            press_and_wait()
+        except Overdue:
+            raise AttributeError from None
+
+    with pytest.raises(Overdue), StopButton() as button, button.work():
+        trace()
+    with pytest.raises(AttributeError), StopButton() as button, button.work():
+        raise AttributeError
+
+
+@pytest.mark.usefixtures("tracing")
 def test_a_trace_ends_when_its_context_is_entered(library: Any) -> None:
     scope = library.Scope(press, "__enter__")
     with pytest.raises(Overdue), StopButton() as button, button.work(), scope:

@@ -144,7 +144,8 @@ def test_what_is_known_of_a_program_follows() -> None:
     assert (memory.fits, memory.free, memory.fraction) == (False, 0, 1.2)
     time = StepTime(0.1, 0.4)
     assert time.estimate == pytest.approx(0.2)
-    assert str(time) == "100 ms to 400 ms"
+    assert str(time) == repr(time) == "100 ms to 400 ms"
+    assert repr(memory) == "12 B of 10 B per core"
     program = TpuProgram("v5e-8", 4, 2, 64, memory=memory, time=time)
     assert program.cores == 8
     assert program.examples_per_second_per_core == pytest.approx(40)

@@ -57,7 +57,7 @@ def test_chosen_replicas_are_drawn_whatever_their_number(tf: Any) -> None:
     assert all(one.preview is not None for one in section.values)
     assert section.differs == (False, True, True)
     assert plain.chosen == ()
-    with pytest.raises(IndexError, match="There are replicas 0 to 99"):
+    with pytest.raises(IndexError, match="There is no replica 100: choose 0 to 99"):
         describe_chosen_replicas(value, [slice(100, 101)])
 
 

@@ -83,6 +83,43 @@ def test_many_frames(book: Notebook) -> None:
     assert text.count("in press\n") == 6
 
 
+REFUSED = """
+import warnings, keras, numpy as np, tensorflow as tf
+%tpu_connect --simulate 2
+class Mine(keras.layers.Layer):
+    def call(self, x):
+        return tf.strings.to_number(tf.strings.as_string(x))
+with strategy.scope():
+    model = keras.Sequential([keras.Input((4,)), Mine(name="mine"), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    theirs = keras.Sequential([keras.Input((4,)), keras.layers.Hashing(8, name="hashing")])
+x = np.ones([4, 4], "float32")
+"""
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("source", "first"),
+    [
+        ("model.fit(x, x[:, :1], batch_size=4, verbose=0)", "In the layer mine: StringToNumber"),
+        ("model.predict(x, verbose=0)", "In the layer mine: StringToNumber works"),
+        ("strategy.run(tf.function(tf.strings.as_string), args=(x,))", "A string tensor comes"),
+        ("theirs.predict(x, verbose=0)", "In the layer hashing: "),
+    ],
+)
+def test_a_refusal_shows_the_users_lines(book: Notebook, source: str, first: str) -> None:
+    book.good(REFUSED)
+    lines = shown(book, source).splitlines()
+    assert lines[0] == "Traceback (most recent call last; your code alone):"
+    assert lines[2] == f"    {source}"
+    assert lines[-1].startswith(f"InvalidArgumentError: {first}")
+    assert "Known error" in lines[-1]
+    assert not [line for line in lines if "site-packages" in line or "tpunb/" in line]
+    assert ("    return tf.strings.to_number(tf.strings.as_string(x))" in lines) == (
+        source.startswith("model")
+    )
+
+
 def test_a_librarys_context_is_not_left_half_entered(book: Notebook) -> None:
     context = library("tensorflow.made_up")["Context"](press)
     book.names.update(context=context, wait=lambda: wait_until(lambda: False))

@@ -390,6 +390,11 @@ def test_a_cell_magic_below_the_first_line(book: Notebook) -> None:
         ("%tpu_conect --simulate 2", "Did you mean `%tpu_connect`?"),
         ("%%tpu_rn\nx = 1", "Did you mean `%%tpu_run`?"),
         ("%tpu_connect --simulat 2", "did you mean --simulate?"),
+        ("%tpu_connect simulate v3-8", "did you mean --simulate v3-8?"),
+        ("%tpu_connect simulate", "simulate is an option: did you mean --simulate?"),
+        ("%tpu_connect Simulate=2", "did you mean --simulate=2?"),
+        ("%tpu_connect --simulate 4 replicas 2", "did you mean --simulate 4 --replicas 2?"),
+        ("%%tpu_run steps 2\nx = 1", "did you mean --steps 2?"),
         ("%%tpu_run --step 2\nx = 1", "did you mean --steps?"),
     ],
 )

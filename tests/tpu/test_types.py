@@ -146,6 +146,12 @@ def test_the_order_of_devices() -> None:
     ("spec", "part"),
     [
         ("v5e-9", "Did you mean v5e-8 or v5e-16?"),
+        ("v5e_9", "Did you mean v5e-8 or v5e-16?"),
+        ("v3_8", "Did you mean v3-8?"),
+        ("V3 8", "Did you mean v3-8?"),
+        ("v38", "Did you mean v3-8?"),
+        ("v3\u20138", "Did you mean v3-8?"),
+        ("tpu-v5litepod/8", "Did you mean v5e-8?"),
         ("v5e-0", "Did you mean v5e-1?"),
         ("v5e--8", "Did you mean v5e-1?"),
         ("v5e-512", "Did you mean v5e-256?"),

@@ -164,6 +164,17 @@ def test_models_outside_of_the_scope(connection: Any, library: Any, method: str)
     assert fit_notes.OUTSIDE in fit_notes.notes_of(model)
 
 
+@pytest.mark.parametrize("library", [keras, tf_keras])
+def test_models_of_a_closed_connection(connection: Any, library: Any) -> None:
+    with tpunb.connect(simulate=2) as other, other.strategy.scope():
+        model = model_of(library)
+    (found,) = told(lambda: model.fit(X[:64], Y[:64], batch_size=32, verbose=0))
+    assert f"The model {model.name} belongs to a connection that is closed: `fit` runs" in found
+    assert "on its 2 replicas, not on the 8 replicas of the present connection" in found
+    assert fit_notes.notes_of(model) == {fit_notes.CLOSED: found}
+    assert told(lambda: model.evaluate(X[:64], Y[:64], verbose=0)) == []  # it was told
+
+
 def test_nothing_is_left_when_the_connection_is_closed() -> None:
     default = vars(fit_notes._default())
     before = dict(default)

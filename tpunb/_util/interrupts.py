@@ -1,4 +1,4 @@
-"""Ctrl-C and the stop button: where an interrupt ends a cell, and what it does not cut short.
+"""Ctrl-C and the stop button: where an interrupt ends a cell, and the work that it completes.
 
 One handler of SIGINT serves every block of these kinds:
 
@@ -166,6 +166,10 @@ class StopButton(Interruptible):
         self.at_work = True
         try:
             yield
+        except Exception as error:
+            if self.is_overdue:  # TensorFlow's C++ code has made another error of it
+                raise self._overdue() from error
+            raise
         finally:
             self.at_work = False
 
@@ -245,7 +249,10 @@ _RESUMABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENE
 
 _CONTEXT_METHODS = frozenset({"__aenter__", "__aexit__", "__enter__", "__exit__"})
 _LIBRARIES = frozenset({"keras", "tensorflow", "tf_keras", "threading", "tpunb"})
-_DROPPING = frozenset({"IPython.core.events", "_weakrefset", "weakref"})
+_DROPPING_MODULES = frozenset({"IPython.core.events", "_weakrefset", "weakref"})
+_DROPPING = frozenset({"__del__", "_without_tensor_names"})
+"""Functions that C code calls, which drops their exceptions. TensorFlow (2.18 to 2.21) compares
+structures of types in C++, and then reports that a type has no `_without_tensor_names`."""
 
 
 def _is_halfway(frame: FrameType | None) -> bool:
@@ -261,7 +268,7 @@ def _is_halfway(frame: FrameType | None) -> bool:
     inner = frame
     while frame is not None:
         name, module = frame.f_code.co_name, _module(frame)
-        if name == "__del__" or module in _DROPPING:
+        if name in _DROPPING or module in _DROPPING_MODULES:
             return True
         if name in _CONTEXT_METHODS:
             # A generator that serves as a context is called by contextlib.

@@ -18,7 +18,7 @@ from tpunb.compiler.verdict import DEPENDS_ON_DATA, LOWERING, TRACING, Function,
 from tpunb.errors.code_problems import Choose, Problem, SourceLine
 from tpunb.virtual.graph.function_def import called_functions, data_inputs
 from tpunb.virtual.graph.traced_function import SourceLines, TracedFunction
-from tpunb.virtual.keras_internals import layer_names, model_of
+from tpunb.virtual.keras_internals import layer_names, layer_with, model_of
 from tpunb.virtual.keras_models import model_step
 from tpunb.virtual.rule_check import (
     at_largest,
@@ -296,12 +296,7 @@ class GraphOrigins:
 
     def _layer(self, node: str) -> str:
         """Return the innermost layer in a node's name. A gradient has its forward pass's layer."""
-        for part in reversed(node.split("/")):
-            # In a layer's second call, TensorFlow adds a number to the scope.
-            for name in (part, re.sub(r"_\d+$", "", part)):
-                if name in self._layers:
-                    return name
-        return ""
+        return layer_with(node, self._layers)
 
     def operation(self, node: str) -> str:
         """Return TensorFlow's operation of a node, or an empty string if unknown."""

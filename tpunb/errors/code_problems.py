@@ -20,6 +20,11 @@ _REFUSAL = re.compile(
     r'^ +File "[^"\n]*", line \d+(?:\n +[^\n]*)?\n *\n *(?P<summary>[^\n]+)\s*\Z', re.MULTILINE
 )
 
+# The code of a library has no lines of the user's.
+_KNOWN_REFUSAL = re.compile(
+    r"\n *\n *(?P<summary>[^\n]+ Known error [^\n.]+\. More: tpunb\.explain\([^\n)]*\)\.)\s*\Z"
+)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SourceLine:
@@ -111,7 +116,7 @@ def known_error(code: str) -> str:
 
 def refusal_in_short(message: str) -> str | None:
     """Return tpunb's own words in a message made by `refusal`, or None for another message."""
-    match = _REFUSAL.search(message)
+    match = _REFUSAL.search(message) or _KNOWN_REFUSAL.search(message)
     return match["summary"] if match else None
 
 

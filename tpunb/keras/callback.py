@@ -49,7 +49,7 @@ class LiveCurves:
     changes. Values are fetched after later batches have started, so training does not wait for
     them.
 
-    The stop button ends training between two executions with `tpunb._util.interrupts.Stopped`.
+    The stop button ends training between two executions with `Stopped`, a `KeyboardInterrupt`.
     Weights and curves are kept, and `model.history` is the value that `fit` would have returned.
     In a notebook, an execution that takes longer than a second is cancelled. A second press is
     an ordinary interrupt.

@@ -40,19 +40,25 @@ class Described:
         return _static(self.description)
 
 
-def chosen_replicas(value: Any, targets: Sequence[slice]) -> Described:
-    """Show a value of only some replicas.
+def refuse_targets(targets: Sequence[slice], replicas: int) -> None:
+    """Refuse chosen replicas that do not exist, before a cell runs.
 
     Raises:
         CellError: One of the replicas does not exist.
     """
-    from tpunb.display.describe.replicas import describe_chosen_replicas
+    from tpunb.display.describe.replicas import chosen_ids
 
     try:
-        return Described(describe_chosen_replicas(value, targets))
+        chosen_ids(targets, replicas)
     except IndexError as error:
-        fix = f"Choose among those that exist. {error}"
-        raise CellError("-t names a replica that does not exist.", fix=fix) from None
+        raise CellError(str(error), fix=f"-t {replicas - 1}, the last one.") from None
+
+
+def chosen_replicas(value: Any, targets: Sequence[slice]) -> Described:
+    """Show a value of only some replicas, which exist."""
+    from tpunb.display.describe.replicas import describe_chosen_replicas
+
+    return Described(describe_chosen_replicas(value, targets))
 
 
 def show(value: Any) -> LiveWidget | None:

@@ -1,8 +1,9 @@
-"""Interrupts of a notebook's cells: what they end, and the short traceback that they show."""
+"""Interrupts of a notebook's cells, and the short traceback of an interrupt or a refusal."""
 
 from __future__ import annotations
 
 import linecache
+import re
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -12,21 +13,26 @@ from tpunb._util.interrupts import Interruptible, is_of
 from tpunb._util.plain_text import plain, shortened
 from tpunb._util.units import grouped
 from tpunb._util.user_code import is_users_code
+from tpunb.errors.code_problems import refusal_in_short
 
 _LIBRARIES = frozenset({"keras", "tensorflow", "tf_keras", "tpunb"})
 _GENERATED = "__autograph_generated_file"
 _ENDS = 4
 """The number of frames that are shown at either end of a long traceback."""
 _WIDTH = 200
+_PLACE = re.compile(r'^ *File "([^"\n]+)", line (\d+)$', re.MULTILINE)
 
 
 def shorten(error: BaseException, shell: Any) -> None:
-    """Make IPython show an interrupt by the lines of the user's code that led to it.
+    """Make IPython show an interrupt, or a TPU's refusal, by the lines of the user's code.
 
-    An interrupt outside libraries is shown as IPython shows it. So is an interrupt that renders
-    itself.
+    An interrupt outside libraries is shown as IPython shows it. So is an error that renders itself.
     """
-    if not isinstance(error, KeyboardInterrupt) or hasattr(error, "_render_traceback_"):
+    message = str(error) if isinstance(error, Exception) else ""
+    refused = refusal_in_short(message)
+    if not isinstance(error, KeyboardInterrupt) and refused is None:
+        return
+    if hasattr(error, "_render_traceback_"):
         return
     frames = list(traceback.walk_tb(error.__traceback__))
     if not any(is_of(frame, _LIBRARIES) for frame, _ in frames):
@@ -38,16 +44,33 @@ def shorten(error: BaseException, shell: Any) -> None:
         code = frame.f_code
         is_users = is_users_code(code) and not is_of(frame, _LIBRARIES)
         if is_users and _GENERATED not in code.co_filename:
-            label = name_of(code.co_filename)
-            where = " ".join(label) if label else f'File "{code.co_filename}"'
-            text = shortened(linecache.getline(code.co_filename, line).strip(), _WIDTH)
-            own.append(f"  {where}, line {line}, in {code.co_name}\n    {text}")
-    if len(own) > 2 * _ENDS:
-        own[_ENDS:-_ENDS] = [f"  … {grouped(len(own) - 2 * _ENDS)} more …"]
-    lines = ["Traceback (most recent call last; your code alone):", *own]
-    lines += traceback.format_exception_only(type(error), error)
+            own.append((code.co_filename, line, f", in {code.co_name}"))
+    # The refusal of a traced function names the lines that the function came from.
+    own += [(file, int(line), "") for file, line in _PLACE.findall(message)]
+    entries = [_entry(file, line, function, name_of(file)) for file, line, function in own]
+    if len(entries) > 2 * _ENDS:
+        entries[_ENDS:-_ENDS] = [f"  … {grouped(len(entries) - 2 * _ENDS)} more …"]
+    lines = ["Traceback (most recent call last; your code alone):", *entries]
+    if refused is None:
+        lines += traceback.format_exception_only(type(error), error)
+    else:
+        lines.append(f"{type(error).__name__}: {refused}")
     shown = [plain(line.rstrip("\n")) for line in lines]
     error._render_traceback_ = lambda: shown  # type: ignore[attr-defined]
+
+
+def _entry(file: str, line: int, function: str, label: tuple[str, ...] | None) -> str:
+    """Return the lines of a short traceback for one line of code.
+
+    Args:
+        file: The file of the code.
+        line: The line's number.
+        function: The function's name as the end of a sentence; may be empty.
+        label: IPython's words for the file, if the file is a cell.
+    """
+    where = " ".join(label) if label else f'File "{file}"'
+    text = shortened(linecache.getline(file, line).strip(), _WIDTH)
+    return f"  {where}, line {line}{function}\n    {text}"
 
 
 class InterruptibleCells:

@@ -6,7 +6,7 @@ import functools
 import keyword
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from IPython.core.error import UsageError
@@ -271,9 +271,31 @@ def arguments_of(magic: Callable[..., Any], line: str) -> Any:
             a.metavar or a.dest.upper() for a in parser._actions if bare[1] in a.option_strings
         ]
         raise UsageError(f"{bare[1]} needs a value: {bare[1]} {values[0]}") from None
+    if (dashless := _bare_option(parser, words, arguments, unknown)) is not None:
+        raise UsageError(f"{dashless[0]} is an option: did you mean {' '.join(dashless[1])}?")
     if unknown:
         options = [name for action in parser._actions for name in action.option_strings]
         near = nearest(unknown[0].partition("=")[0], options, most=1)
         meant = f"; did you mean {near[0]}?" if near else ""
         raise UsageError(f"unrecognized arguments: {' '.join(unknown)}{meant}")
     return arguments
+
+
+def _bare_option(
+    parser: Any, words: Sequence[str], arguments: Any, unknown: Sequence[str]
+) -> tuple[str, list[str]] | None:
+    """Return an option's name that is written as a value, and the words with its dashes.
+
+    Args:
+        parser: The magic's parser.
+        words: The words of the line.
+        arguments: The arguments that the parser has found.
+        unknown: The words that it does not know.
+    """
+    long = {name[2:] for a in parser._actions for name in a.option_strings if name[:2] == "--"}
+    values = [getattr(arguments, a.dest) for a in parser._actions if not a.option_strings]
+    for place, word in enumerate(words):
+        name = word.partition("=")[0].lower()
+        if name in long and (word in values or word in unknown):
+            return word, [*words[:place], f"--{name}{word[len(name) :]}", *words[place + 1 :]]
+    return None

@@ -146,6 +146,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             gather=dict(args.gather),
             timed=args.timed,
         )
+        displays.refuse_targets(args.targets, self.session.connection.strategy.num_replicas_in_sync)
         make = self._run_steps if settings.is_stepped else self._run_once
         value, quiet = make(cell, settings, args)
         if args.out is not None:

@@ -79,7 +79,7 @@ class Share:
     bytes: int = 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class ProgramMemory:
     """A program's use of a core's memory, in bytes.
 
@@ -116,6 +116,9 @@ class ProgramMemory:
     by_layer: tuple[Share, ...] = ()
     exact: bool = True
     bound: bool = False
+
+    def __repr__(self) -> str:
+        return f"{self.takes} of {byte_count(self.available)} per core"
 
     @property
     def takes(self) -> str:
@@ -167,7 +170,7 @@ class ProgramMemory:
         return {**parts, "free": self.free} if self.free else parts
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class StepTime:
     """An estimate of the time of one call on the TPU, in seconds.
 
@@ -223,7 +226,7 @@ class StepTime:
         rest = 1 - math.fsum(fractions.values())
         return {**parts, "other": rest} if parts and rest > 0.005 else parts
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"{duration(self.low)} to {duration(self.high)}"
 
 

@@ -181,9 +181,30 @@ def _unknown(spec: str, text: str) -> AcceleratorTypeError:
         return AcceleratorTypeError(
             f"The TPU type {_short(spec)} lacks a size.", fix=_did_you_mean(examples)
         )
+    if (meant := _spelled_differently(text)) is not None:
+        return AcceleratorTypeError(message, fix=_did_you_mean([meant]))
+    parts = re.fullmatch(r"([a-z0-9]+)[^a-z0-9]+([0-9]{1,9})", text)
+    if parts is not None and (family := BY_PREFIX.get(parts[1])):
+        return _wrong_size(family, int(parts[2]))
     if (named := re.fullmatch(r"(?:tpu-?)?v?7x?-(\d+)", text)) is not None:
         return AcceleratorTypeError(message, fix=_did_you_mean([f"tpu7x-{named[1]}"]))
     return AcceleratorTypeError(message, fix=_did_you_mean(nearest(text[:40], accelerator_types())))
+
+
+def _spelled_differently(text: str) -> str | None:
+    """Return the only type with the same letters and digits, such as v3-8 for `v3_8`."""
+    letters = _letters(text)
+    names = {
+        f"{family.name}-{size}"
+        for prefix, family in BY_PREFIX.items()
+        for size in family.sizes
+        if letters in (_letters(f"{prefix}-{size}"), _letters(f"tpu-{prefix}-{size}"))
+    }
+    return names.pop() if len(names) == 1 else None
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text)
 
 
 def _wrong_size(family: Family, size: int) -> AcceleratorTypeError:

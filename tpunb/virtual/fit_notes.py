@@ -23,11 +23,14 @@ from tpunb.virtual.keras_internals import ModelCall, model_call
 from tpunb.virtual.tensorflow_state import default_strategy
 
 EMPTY, LOST, OUTSIDE = "empty-share", "lost-variables", "outside-scope"
+CLOSED = "closed-connection"
 """The kinds of notes."""
 
 _notes: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
 _warned_models: weakref.WeakSet[Any] = weakref.WeakSet()
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
+_closed: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The strategies of the connections that are open, and of those that are closed."""
 
 
 def notes_of(model: Any) -> dict[str, str]:
@@ -50,9 +53,14 @@ def data_arrives(replicas: int, dataset: Any, distributed: Any) -> None:
         distributed: The same data as the strategy has distributed it.
     """
     call = model_call(sys._getframe(1))
-    if call is None or not call.trains:
+    if call is None:
         return
-    _notes[call.model] = {}
+    if call.trains:
+        _notes[call.model] = {}
+    if _open and getattr(call.model, "distribute_strategy", None) in _closed:
+        _say_where_it_runs(call, replicas)
+    if not call.trains:
+        return
     if lost := lost_variables(call.model):
         _say(call, LOST, lost)
     watch_shares(
@@ -62,6 +70,20 @@ def data_arrives(replicas: int, dataset: Any, distributed: Any) -> None:
         lambda text: _say(call, EMPTY, text),
         _sizes_of(call.adapter),
     )
+
+
+def _say_where_it_runs(call: ModelCall, replicas: int) -> None:
+    """Say once that a model of a closed connection still runs on that connection's replicas."""
+    if call.model in _warned_models:
+        return
+    _warned_models.add(call.model)
+    present = next(iter(_open)).num_replicas_in_sync
+    text = (
+        f"The model {call.model.name} belongs to a connection that is closed: `{call.method}` runs "
+        f"on its {replicas} replicas, not on the {present} replicas of the present connection. "
+        "Make the model again inside of `with strategy.scope():`."
+    )
+    _say(call, CLOSED, text)
 
 
 def lost_variables(model: Any) -> str:
@@ -220,6 +242,7 @@ def opened(strategy: Any) -> None:
 def closed(strategy: Any) -> None:
     """Undo `opened`."""
     _open.discard(strategy)
+    _closed.add(strategy)
     vars(strategy.extended).pop("_experimental_distribute_dataset", None)
     if not _open:
         vars(_default()).pop("_experimental_distribute_dataset", None)

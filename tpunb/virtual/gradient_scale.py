@@ -256,9 +256,7 @@ class _Experiment:
         try:
             values = run.respond(arguments, strengths, steps)
         except Exception as error:
-            raise NotKnownError(
-                f"The step fails with weights of zero: {_line(error)}"
-            ) from error
+            raise NotKnownError(f"The step fails with weights of zero: {_line(error)}") from error
         return {
             variable.key: each
             for variable, each in zip(run.variables, values, strict=True)
@@ -271,7 +269,9 @@ class _Experiment:
         if ratio is None or not self._batch.is_even:
             return []
         given = self._batch.as_given()
-        on_many = [np.mean(each, axis=0) for call in self._many.measure(given.on_replicas) for each in call]
+        on_many = [
+            np.mean(each, axis=0) for call in self._many.measure(given.on_replicas) for each in call
+        ]
         on_one = [each[0] for call in _measured(one, given.on_one) for each in call]
         common = 1.0 if math.isnan(ratio.common) else ratio.common
         largest = max((np.linalg.norm(each) for each in on_one), default=0.0)

@@ -7,8 +7,9 @@ them and reports if a release of Keras no longer has them. This module does not 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -70,6 +71,21 @@ def model_call(frame: FrameType | None) -> ModelCall | None:
             )
         frame = frame.f_back
     return None
+
+
+def layer_with(node: str, layers: Container[str]) -> str:
+    """Return the innermost layer in a node's name; an empty string if there is none.
+
+    Args:
+        node: The node's name, with the scopes around it.
+        layers: The names of the layers.
+    """
+    for part in reversed(node.split("/")):
+        # In a layer's second call, TensorFlow adds a number to the scope.
+        for name in (part, re.sub(r"_\d+$", "", part)):
+            if name in layers:
+                return name
+    return ""
 
 
 def is_looking_for_shapes() -> bool:

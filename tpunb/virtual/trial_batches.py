@@ -75,9 +75,7 @@ class GlobalBatch:
         a factor at most.
         """
         place = self._largest
-        same = self._mapped(
-            lambda parts: distribute_values.PerReplica([parts[place]] * len(parts))
-        )
+        same = self._mapped(lambda parts: distribute_values.PerReplica([parts[place]] * len(parts)))
         return TrialBatch(same, self._mapped(lambda parts: _joined([parts[place]] * len(parts))))
 
     def one_part(self) -> list[Any]:

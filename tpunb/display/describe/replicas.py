@@ -237,6 +237,26 @@ def describe_leaves(value: Any, leaves: Sequence[Leaf], omitted: int) -> Replica
     )
 
 
+def chosen_ids(targets: Sequence[slice], count: int) -> tuple[int, ...]:
+    """Return the ids of chosen replicas, each once.
+
+    Args:
+        targets: The replicas, as slices of their ids.
+        count: The number of replicas.
+
+    Raises:
+        IndexError: No replica is in one of the slices.
+    """
+    for target in targets:
+        if not range(*target.indices(count)):
+            is_one = target.stop is not None and target.stop == target.start + 1
+            end = "" if target.stop is None else target.stop
+            name = str(target.start) if is_one else f"in {target.start}:{end}"
+            choices = "0" if count == 1 else f"0 to {count - 1}"
+            raise IndexError(f"There is no replica {name}: choose {choices}.")
+    return tuple(dict.fromkeys(i for target in targets for i in range(*target.indices(count))))
+
+
 def describe_chosen_replicas(value: Any, targets: Sequence[slice]) -> ReplicaValuesDescription:
     """Describe the values of some replicas, as `describe_replica_values` does.
 
@@ -249,10 +269,7 @@ def describe_chosen_replicas(value: Any, targets: Sequence[slice]) -> ReplicaVal
     """
     leaves, omitted = leaves_of(value)
     count = max((len(leaf.parts) for leaf in leaves if leaf.distributed), default=0)
-    replicas = [range(*target.indices(count)) for target in targets]
-    if count and not all(replicas):
-        raise IndexError(f"There are replicas 0 to {count - 1}.")
-    chosen = tuple(dict.fromkeys(replica for ids in replicas for replica in ids))
+    chosen = chosen_ids(targets, count) if count else ()
     for number, leaf in enumerate(leaves):
         if leaf.distributed:
             parts = tuple(leaf.parts[replica] for replica in chosen)

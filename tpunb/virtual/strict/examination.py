@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import dataclasses
 import linecache
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from tpunb.errors import MemoryLimitError, TpuWarning
 from tpunb.errors.code_problems import Problem, SourceLine, innermost, refusal
 from tpunb.virtual.graph.tensorflow_graphs import outermost_graph
 from tpunb.virtual.graph.traced_function import SourceLines, TracedFunction
+from tpunb.virtual.keras_internals import layer_names, layer_with, model_call
 from tpunb.virtual.refused_errors import error_of_rule
 from tpunb.virtual.strict.accepted_ops import compiles_for_certain
 from tpunb.virtual.strict.core_memory import beyond_a_core, beyond_the_machine
@@ -244,6 +246,9 @@ def _says_little(problem: Problem) -> bool:
 
 def _error(problem: Problem) -> tf.errors.OpError:
     """Return the error that a TPU's compiler raises, with the place, the cause and the fix."""
+    call = model_call(sys._getframe(1))
+    if call is not None and (layer := layer_with(problem.node, layer_names(call.model))):
+        problem = dataclasses.replace(problem, reason=f"In the layer {layer}: {problem.reason}")
     at = "".join(f"\n{_shown(place)}" for place in reversed(problem.places))
     text = refusal(problem.message, at, problem.shown(innermost))
     is_memory = problem.code == "memory"
