@@ -36,9 +36,7 @@ def batch(replicas: int, each: int = 3, *, seed: int = 1, extra: int = 0) -> tf.
 
 def args_of(strategy: Any, **options: Any) -> tuple[Any, ...]:
     """The parts of a global batch."""
-    data = strategy.experimental_distribute_dataset(
-        batch(strategy.num_replicas_in_sync, **options)
-    )
+    data = strategy.experimental_distribute_dataset(batch(strategy.num_replicas_in_sync, **options))
     return tuple(next(iter(data)))
 
 
@@ -94,9 +92,7 @@ def sgd(strategy: Any, wrong: bool) -> Any:
 
 @kind
 def momentum(strategy: Any, wrong: bool) -> Any:
-    return loop(
-        strategy, wrong=wrong, optimizer=lambda: keras.optimizers.SGD(0.1, momentum=0.9)
-    )
+    return loop(strategy, wrong=wrong, optimizer=lambda: keras.optimizers.SGD(0.1, momentum=0.9))
 
 
 @kind
@@ -164,23 +160,17 @@ def clipped_by_global_norm(strategy: Any, wrong: bool) -> Any:
 
 @kind
 def clipped_by_norm(strategy: Any, wrong: bool) -> Any:
-    return loop(
-        strategy, wrong=wrong, optimizer=lambda: keras.optimizers.Adam(1e-3, clipnorm=0.01)
-    )
+    return loop(strategy, wrong=wrong, optimizer=lambda: keras.optimizers.Adam(1e-3, clipnorm=0.01))
 
 
 @kind
 def clipped_by_value(strategy: Any, wrong: bool) -> Any:
-    return loop(
-        strategy, wrong=wrong, optimizer=lambda: keras.optimizers.SGD(0.1, clipvalue=0.001)
-    )
+    return loop(strategy, wrong=wrong, optimizer=lambda: keras.optimizers.SGD(0.1, clipvalue=0.001))
 
 
 @kind
 def clipped_by_hand(strategy: Any, wrong: bool) -> Any:
-    return loop(
-        strategy, wrong=wrong, change=lambda found: tf.clip_by_global_norm(found, 0.05)[0]
-    )
+    return loop(strategy, wrong=wrong, change=lambda found: tf.clip_by_global_norm(found, 0.05)[0])
 
 
 @kind
@@ -202,9 +192,7 @@ def dropout(strategy: Any, wrong: bool) -> Any:
 
 @kind
 def legacy_dropout(strategy: Any, wrong: bool) -> Any:
-    return loop(
-        strategy, wrong=wrong, lib=tf_keras, layers=lambda: [tf_keras.layers.Dropout(0.5)]
-    )
+    return loop(strategy, wrong=wrong, lib=tf_keras, layers=lambda: [tf_keras.layers.Dropout(0.5)])
 
 
 @kind
@@ -230,9 +218,7 @@ def l2_scaled_by_tensorflow(strategy: Any, wrong: bool) -> Any:
 
 @kind
 def average_loss(strategy: Any, wrong: bool) -> Any:
-    return loop(
-        strategy, wrong=wrong, loss=lambda error: tf.nn.compute_average_loss(error[:, 0])
-    )
+    return loop(strategy, wrong=wrong, loss=lambda error: tf.nn.compute_average_loss(error[:, 0]))
 
 
 @kind
@@ -248,9 +234,7 @@ def average_loss_of_a_known_batch(strategy: Any, wrong: bool) -> Any:
 @kind
 def sum_over_the_global_batch(strategy: Any, wrong: bool) -> Any:
     size = 3 * strategy.num_replicas_in_sync
-    return loop(
-        strategy, wrong=wrong, loss=lambda error: tf.reduce_sum(error) * (1.0 / size)
-    )
+    return loop(strategy, wrong=wrong, loss=lambda error: tf.reduce_sum(error) * (1.0 / size))
 
 
 @kind
@@ -397,8 +381,11 @@ def accumulated_in_a_step(strategy: Any, wrong: bool) -> Any:
         for part in range(2):
             with tf.GradientTape() as tape:
                 error = tf.square(model(x * (part + 1.0), training=True) - y)
-                loss = tf.reduce_mean(error) / 2.0 / (share if share == 1 else
-                    strategy.num_replicas_in_sync)
+                loss = (
+                    tf.reduce_mean(error)
+                    / 2.0
+                    / (share if share == 1 else strategy.num_replicas_in_sync)
+                )
             found = tape.gradient(loss, model.trainable_variables)
             total = [a + b for a, b in zip(total, found, strict=True)] if total else found
         opt.apply_gradients(zip(total, model.trainable_variables, strict=True))

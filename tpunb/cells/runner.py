@@ -143,10 +143,18 @@ class CellRunner:
         """Check whether a cell would compile for a TPU, and run well, without running it.
 
         Takes `data` and `names` as `steps` does, and raises the same errors. Also raises
-        `CheckError` if the strategy is not a virtual TPU's.
+        `CheckError` if the strategy is not a virtual TPU's. With `compare=True`, the report also
+        compares the gradients with those on one replica; see `tpunb.compare`.
         """
-        steps = _steps_to_examine(options.get("data"))
-        return self.steps(source, namespace, steps=steps, **options).check()
+        from tpunb.cells.compare_cell import with_comparison
+
+        compare = options.pop("compare", False)
+        step = self.steps(
+            source, namespace, steps=_steps_to_examine(options.get("data")), **options
+        )
+        report = step.check()
+        self.calls.begin()
+        return with_comparison(report, step) if compare else report
 
     def steps(
         self,

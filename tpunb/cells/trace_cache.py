@@ -156,13 +156,34 @@ class Programs:
             self.traces += len(program.records) - before
             self._remember(program, captured)
 
-    def guarded(self, program: Program, captured: Captured, call: Callable[[], _T]) -> _T:
+    def replica_function(
+        self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any]
+    ) -> tuple[Program, list[Any]]:
+        """Return a new program of a cell, whose `replica` is to be traced, and the arguments.
+
+        Args:
+            cell: The cell.
+            namespace: The notebook's names.
+            bound: Values that hide the notebook's.
+
+        Raises:
+            CheckError: The strategy is not a virtual TPU's.
+        """
+        refuse_other_strategies(self.strategy)
+        captured = self._capturer.capture(cell, namespace, bound)
+        make_ready(cell, captured, namespace, self.strategy)
+        program = Program(
+            self.strategy, cell, namespace, captured, self._capturer, OutputOptions(), self._printer
+        )
+        return program, captured.arguments
+
+    def guarded(self, program: Program, captured: Captured | None, call: Callable[[], _T]) -> _T:
         """Call a function, and mark its errors with the line of the cell that they come from."""
         try:
             with self.calls:
                 return call()
         except Exception as error:
-            record = program.records.get(tuple(captured.signature))
+            record = program.records.get(tuple(captured.signature)) if captured else None
             self._raise(error, program, record.graph if record else None)
         finally:
             self._printer.show()

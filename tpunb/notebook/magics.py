@@ -211,10 +211,13 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
             %%tpu_check -d train_ds --as images,labels
             loss = compute_loss(labels, model(images, training=True))
+
+            %%tpu_check -d train_ds --compare
+            loss = train_step(batch)  # is the loss divided by the number of replicas?
         """
         require_tensorflow("%%tpu_check")
         args = arguments_of(self.tpu_check, line)
-        return self.session.check(cell, self._data(args), args.names)
+        return self.session.check(cell, self._data(args), args.names, compare=args.compare)
 
     @magic_arguments("%tpu_compile")
     @options(*COMPILE)

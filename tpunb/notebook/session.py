@@ -216,12 +216,24 @@ class Session:
             self.connection.timings = run.timings
 
     def check(
-        self, source: str, data: Any = None, names: Sequence[str] = ("batch",)
+        self,
+        source: str,
+        data: Any = None,
+        names: Sequence[str] = ("batch",),
+        *,
+        compare: bool = False,
     ) -> CheckReport:
-        """Check whether a cell's body would compile for a TPU, without running it."""
+        """Check whether a cell's body would compile for a TPU, without running it.
+
+        Args:
+            source: The cell's body.
+            data: The source of the batches.
+            names: The cell's names for a batch, or its parts.
+            compare: Whether to compare the gradients with those on one replica, too.
+        """
         cells = self.connection.cells
         with self._short_errors(source), explaining_interrupts(_UNCHECKED):
-            return cells.check(source, self.namespace, data=data, names=names)
+            return cells.check(source, self.namespace, data=data, names=names, compare=compare)
 
     def compile(
         self,

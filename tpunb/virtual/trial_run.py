@@ -176,8 +176,7 @@ class TrialRun:
 
             token = current_trial.set(self._trial)
             try:
-                function = tf.function(seeded, autograph=way is as_caller)
-                return function.get_concrete_function(*_tensors(arguments))
+                return tf.function(seeded).get_concrete_function(*_tensors(arguments))
             except Exception as error:
                 failures.append(error)
                 restore()  # a tf.function makes variables only in its first trace

@@ -73,6 +73,9 @@ class StandIn:
         """
         for original, variable in zip(self.originals, self.variables, strict=True):
             value = _value_of(original)
+            if not variable.shape.is_compatible_with(value.shape):
+                # A copy that became separate before its first value has none.
+                value = _value_of(self.originals[0])
             if with_zeros and value.dtype.is_floating and value.shape.rank:
                 value = tf.zeros_like(value)
             variable.assign(value)
