@@ -170,7 +170,8 @@ class _Experiment:
 
     def rows(self) -> Iterator[GradientScale]:
         """Yield the gradients as far as they were measured."""
-        names = [pair for one in self._many.gradients for pair in zip(one.names, one.shapes)]
+        calls = self._many.gradients
+        names = [pair for one in calls for pair in zip(one.names, one.shapes, strict=True)]
         each = self._ratio.each if self._ratio is not None else ()
         for place, (name, shape) in enumerate(names):
             scale = each[place] * self._gain if place < len(each) and self._gain else None

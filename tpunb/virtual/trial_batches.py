@@ -105,7 +105,7 @@ class GlobalBatch:
         return tf.is_tensor(leaf) and self._first is not None and _rows(leaf) == self._first
 
     def _parts(self, leaf: Any) -> Sequence[Any]:
-        return leaf.values if _is_per_replica(leaf) else [leaf] * self._replicas  # type: ignore[no-any-return]
+        return leaf.values if _is_per_replica(leaf) else [leaf] * self._replicas
 
 
 def _for_each(parts: Sequence[Any]) -> Any:

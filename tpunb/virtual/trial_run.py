@@ -154,8 +154,9 @@ class TrialRun:
         def filled(tensors: Sequence[Any]) -> list[Any]:
             values = iter(tensors)
             parts = [next(values) if tf.is_tensor(part) else part for part in flat]
-            packed = tf.nest.pack_sequence_as(list(arguments), parts, expand_composites=True)
-            return packed  # type: ignore[no-any-return]
+            return tf.nest.pack_sequence_as(  # type: ignore[no-any-return]
+                list(arguments), parts, expand_composites=True
+            )
 
         def as_replica(inputs: list[Any]) -> Any:
             return strategy.run(step, args=tuple(inputs))

@@ -126,9 +126,10 @@ def _scalars(function: FunctionDef, graph: Any) -> Iterator[tuple[str, float, dt
     outside = {id(inner): outer for outer, inner in graph.captures}
     for argument, inner in zip(function.signature.input_arg, graph.inputs, strict=True):
         outer = outside.get(id(inner))
-        if isinstance(outer, EagerTensor) and outer.shape.rank == 0:
-            if outer.dtype.is_floating or outer.dtype.is_integer:
-                yield argument.name, float(outer.numpy()), outer.dtype
+        if not isinstance(outer, EagerTensor) or outer.shape.rank != 0:
+            continue
+        if outer.dtype.is_floating or outer.dtype.is_integer:
+            yield argument.name, float(outer.numpy()), outer.dtype
 
 
 def _reached(name: str, users: Mapping[str, list[NodeDef]]) -> Iterator[tuple[NodeDef, int]]:
