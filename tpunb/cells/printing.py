@@ -31,6 +31,7 @@ from tpunb.virtual.graph.tensorflow_graphs import (
     run_after,
     set_attr,
 )
+from tpunb.virtual.replicate.trial import current_trial
 from tpunb.virtual.strategy import VirtualTPU
 from tpunb.virtual.strict.examination import is_observed
 
@@ -73,7 +74,8 @@ class Printer:
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
         """Collect the output of a replica function that is traced inside, when it runs."""
-        if is_observed() or not (self._collects or self._is_out_of_reach):
+        collects = self._collects or self._is_out_of_reach
+        if is_observed() or current_trial.get() is not None or not collects:
             yield
             return
         python, tensorflow = builtins.print, tf.print

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tpunb.cells.checking import check_step
+from tpunb.cells.compare_cell import with_comparison
 from tpunb.cells.printing import Lines, Printer
 from tpunb.cells.recent_cells import RecentCells
 from tpunb.cells.replica_function import FUNCTION, function_source, globals_of
@@ -129,17 +130,25 @@ class CellRunner:
         self,
         cell: str | Callable[..., Any],
         namespace: dict[str, Any] | None = None,
+        *,
+        compare: bool = False,
         **options: Any,
     ) -> CheckReport:
         """Check whether a cell would compile for a TPU, and run well, without running it.
 
-        Takes what `steps` takes, and raises the same errors.
+        Takes what `steps` takes, and raises the same errors. With `compare`, the report also
+        compares the gradients with those on one replica; see `tpunb.compare`.
 
         Raises:
             CheckError: The strategy is not a virtual TPU's.
             Exception: Any error that the cell raises when it is traced.
         """
-        return check_step(self._step_to_examine(cell, namespace, options))
+        step = self._step_to_examine(cell, namespace, options)
+        report = check_step(step)
+        if compare:
+            self.calls.begin()
+            report = with_comparison(report, step)
+        return report
 
     def compile(
         self,

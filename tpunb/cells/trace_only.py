@@ -77,6 +77,26 @@ def functions_to_compile(
     return captured, functions
 
 
+def ready_cell(
+    cache: TraceCache, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any]
+) -> tuple[TracedCell, Captured]:
+    """Return a cell that is ready to be traced, and its captured values.
+
+    Args:
+        cache: The traced cells of the strategy, to which nothing is added.
+        cell: The cell.
+        namespace: The notebook's names.
+        bound: Values that hide the notebook's.
+
+    Raises:
+        CheckError: The strategy is not a virtual TPU's.
+    """
+    refuse_other_strategies(cache.strategy)
+    captured = capture(cell, namespace, bound, cache.strategy)
+    make_ready(cell, captured, namespace, cache.strategy)
+    return TracedCell(cell, namespace, captured, OutputOptions(), cache.printer), captured
+
+
 def refuse_open_sizes(
     cache: TraceCache,
     cell: StepSource,

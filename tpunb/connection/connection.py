@@ -198,6 +198,7 @@ class Connection:
         *,
         data: Any = None,
         names: Sequence[str] = ("batch",),
+        compare: bool = False,
     ) -> CheckReport:
         """Check whether a cell would compile for a TPU, without running it, as `%%tpu_check` does.
 
@@ -213,13 +214,17 @@ class Connection:
                 own globals.
             data: The source of the batches, as for `run`, of which only the first is read.
             names: The cell's name for a batch; several for its parts.
+            compare: Whether to compare the gradients with those on one replica, too: see
+                `tpunb.compare`.
 
         Raises:
             CheckError: The TPU is real: only a virtual TPU checks cells.
             NotConnectedError: The connection is closed.
             Exception: The error that the cell raises when it is traced.
         """
-        report: CheckReport = self.cells.check(cell, namespace, data=data, names=names)
+        report: CheckReport = self.cells.check(
+            cell, namespace, data=data, names=names, compare=compare
+        )
         return report
 
     def run(

@@ -218,7 +218,17 @@ COMPILE = (
     _AS,
     _OUT,
 )
-CHECK = (_DATA, _AS, _OUT)
+CHECK = (
+    _DATA,
+    _AS,
+    argument(
+        "--compare",
+        action="store_true",
+        help="also run the step on copies of the variables, on all replicas and on one, and "
+        "compare the gradients",
+    ),
+    _OUT,
+)
 PROFILE = (
     argument(
         "--keep", metavar="DIR", help="keep the recording in this folder, for TensorBoard or xprof"

@@ -212,12 +212,15 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %%tpu_check -d train_ds --as images,labels
             loss = compute_loss(labels, model(images, training=True))
 
+            %%tpu_check -d train_ds --compare
+            loss = train_step(batch)  # is the loss divided by the number of replicas?
+
             %%tpu_check -o report
             y = tf.nn.relu(x @ w)  # then: report.raise_if_refused()
         """
         require_tensorflow("%%tpu_check")
         args = arguments_of(self.tpu_check, line)
-        report = self.session.check(cell, self._data(args), args.names)
+        report = self.session.check(cell, self._data(args), args.names, compare=args.compare)
         if args.out is not None:
             self.shell.user_ns[args.out] = report
         return report

@@ -224,12 +224,24 @@ class Session:
             self._cells.timings = run.timings
 
     def check(
-        self, source: str, data: Any = None, names: Sequence[str] = ("batch",)
+        self,
+        source: str,
+        data: Any = None,
+        names: Sequence[str] = ("batch",),
+        *,
+        compare: bool = False,
     ) -> CheckReport:
-        """Check whether a cell's body would compile for a TPU, without running it."""
-        connection = self.connection
+        """Check whether a cell's body would compile for a TPU, without running it.
+
+        Args:
+            source: The cell's body.
+            data: The source of the batches.
+            names: The cell's names for a batch, or its parts.
+            compare: Whether to compare the gradients with those on one replica, too.
+        """
+        options = {"data": data, "names": names, "compare": compare}
         with self._short_errors(source), explaining_interrupts(_UNCHECKED):
-            return connection.check_cell(source, self.namespace, data=data, names=names)
+            return self.connection.check_cell(source, self.namespace, **options)
 
     def compile(
         self,

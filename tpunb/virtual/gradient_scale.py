@@ -53,14 +53,14 @@ class GradientScale:
         name: The variable's name.
         shape: The variable's shape.
         scale: The gradient that reaches the update, as a multiple of the gradient on one replica;
-            NaN if it is no multiple.
+            NaN if it is no multiple, None if that was not measured.
         difference: The relative difference on the batch itself, apart from the scale; None if it
             was not measured.
     """
 
     name: str
     shape: tuple[int, ...]
-    scale: float
+    scale: float | None
     difference: float | None = None
 
 
@@ -143,7 +143,7 @@ class _Experiment:
         self._many, self._on_many = many, on_many
         self._same = batch.repeated()
         self._ratio: _Ratio | None = None
-        self._gain = math.nan
+        self._gain = 0.0
         self._differences: Sequence[float | None] = ()
 
     def scale(self) -> Scale:
@@ -170,10 +170,11 @@ class _Experiment:
 
     def rows(self) -> Iterator[GradientScale]:
         """Yield the gradients as far as they were measured."""
-        names = [pair for one in self._many.gradients for pair in zip(one.names, one.shapes)]
+        calls = self._many.gradients
+        names = [pair for one in calls for pair in zip(one.names, one.shapes, strict=True)]
         each = self._ratio.each if self._ratio is not None else ()
         for place, (name, shape) in enumerate(names):
-            scale = each[place] * self._gain if place < len(each) else math.nan
+            scale = each[place] * self._gain if place < len(each) and self._gain else None
             known = place < len(self._differences)
             yield GradientScale(name, shape, scale, self._differences[place] if known else None)
 
@@ -273,10 +274,10 @@ class _Experiment:
             np.mean(each, axis=0) for call in self._many.measure(given.on_replicas) for each in call
         ]
         on_one = [each[0] for call in _measured(one, given.on_one) for each in call]
-        common = 1.0 if math.isnan(ratio.common) else ratio.common
+        scale = 1 / self._gain if math.isnan(ratio.common) else ratio.common
         largest = max((np.linalg.norm(each) for each in on_one), default=0.0)
         return [
-            float(np.linalg.norm(a / common - b) / size) if size > _NEGLIGIBLE * largest else None
+            float(np.linalg.norm(a / scale - b) / size) if size > _NEGLIGIBLE * largest else None
             for a, b in zip(on_many, on_one, strict=True)
             for size in [np.linalg.norm(b)]
         ]
@@ -323,18 +324,14 @@ class _Experiment:
             NotKnownError: A constant may be the number of two replicas, or a half.
         """
         count = self._many.replicas
-        kept = [
-            (place, constant)
-            for place, constant in self._kept(one)
-            if _is_size(constant.value, count)
-        ]
-        divisors = {place: 1.0 for place, constant in kept if constant.value > 1}
-        factors = {place: 1.0 for place, constant in kept if constant.value < 1}
-        together = [edit for edit in (divisors, factors) if len(edit) > 1]
-        alone = [{place: 1.0} for place, _ in kept]
+        kept = [pair for pair in self._kept(one) if _is_size(pair[1].divisor, count)]
+        after = {place: 1.0 for place, constant in kept if constant.is_after}
+        before = {place: 1.0 for place, constant in kept if not constant.is_after}
+        together = [after, before, {**after, **before}] if after and before else [after or before]
+        alone = [{place: 1.0} for place in [*before][:_MOST_EDITS]]
         explained: set[int] = set()
         used: dict[int, float] = {}
-        for values in [*together, *alone[:_MOST_EDITS]]:
+        for values in [*filter(None, together), *alone]:
             each = self._factors_with(one, values)
             new = {place for place, factor in enumerate(each) if factor == 1.0} - explained
             if not new:
@@ -342,10 +339,12 @@ class _Experiment:
             explained |= new
             used = values if len(new) == len(each) else {**used, **values}
             if len(explained) == len(each) and self._is_one_with(Edit(used)):
-                value = one.constants[next(iter(used))].value
+                how = _how(one.constants[next(iter(used))])
                 if count == 2:
-                    raise NotKnownError(_of_two(value))
-                how = f"divided by {value:g}" if value > 1 else f"multiplied by {value:g}"
+                    raise NotKnownError(
+                        f"The loss or its gradients are {how}. If that is for the two replicas, "
+                        "the gradients are those of one device; otherwise they are twice those."
+                    )
                 return f"The loss or its gradients are {how}, taken as the number of replicas."
         return ""
 
@@ -370,18 +369,17 @@ class _Experiment:
         """
         count = self._many.replicas
         multiples = [
-            (place, constant.value)
+            (place, constant)
             for place, constant in self._kept(one)
-            if not constant.is_after and _is_multiple(constant.value, count)
+            if not constant.is_after and _is_multiple(constant.divisor, count)
         ]
-        for place, value in multiples[:_MOST_EDITS]:
-            smaller = value / count if value >= count else value * count
-            each = self._factors_with(one, {place: smaller})
+        for place, constant in multiples[:_MOST_EDITS]:
+            value = constant.with_divisor(constant.divisor / count)
+            each = self._factors_with(one, {place: value})
             if each and all(factor == 1.0 for factor in each):
-                how = f"divided by {value:g}" if value > 1 else f"multiplied by {value:g}"
                 raise NotKnownError(
-                    f"The loss is {how}. If that contains the number of replicas, the gradients "
-                    f"are those of one device; otherwise they are {count} times those."
+                    f"The loss is {_how(constant)}. If that contains the number of replicas, the "
+                    f"gradients are those of one device; otherwise they are {count} times those."
                 )
 
     def _sum_over_part(self, one: TrialRun) -> str:
@@ -392,16 +390,18 @@ class _Experiment:
         """
         count, examples = self._many.replicas, self._batch.examples or 1
         total = examples * count
-        kept = [(place, constant.value) for place, constant in self._kept(one)]
-        if examples == 1 or any(_is_size(value, total) for _, value in kept):
+        kept = self._kept(one)
+        if examples == 1 or any(_is_size(constant.divisor, total) for _, constant in kept):
             return ""
-        for place, value in [pair for pair in kept if _is_size(pair[1], examples)][:_MOST_EDITS]:
-            each = self._factors_with(one, {place: value * count if value > 1 else value / count})
+        parts = [pair for pair in kept if _is_size(pair[1].divisor, examples)]
+        for place, constant in parts[:_MOST_EDITS]:
+            value = constant.with_divisor(constant.divisor * count)
+            each = self._factors_with(one, {place: value})
             if each and all(factor == count for factor in each) and self._sums_examples(one):
                 raise NotKnownError(
-                    f"The loss is a sum over the examples of a replica, divided by {examples}. If "
-                    f"that is the number of a replica's examples, divide by the global batch, "
-                    f"{total}: the gradients are {count} times those of one device."
+                    f"The loss is a sum over the examples of a replica, {_how(constant)}. If that "
+                    f"is the number of a replica's examples, divide by the global batch, {total}: "
+                    f"the gradients are {count} times those of one device."
                 )
         return ""
 
@@ -487,25 +487,22 @@ def _size(*values: np.ndarray) -> float:
     return max(float(np.abs(one).max()) if one.size else 0.0 for one in values)
 
 
-def _is_multiple(value: float, count: int) -> bool:
-    """Return whether a number, or its inverse, is a whole multiple of a count."""
-    quotient = max(value, 1 / value) / count if value > 0 else 0.0
+def _is_multiple(divisor: float, count: int) -> bool:
+    """Return whether a divisor is a multiple of a count, and not the count."""
+    quotient = divisor / count
     return quotient >= 1.5 and abs(quotient - round(quotient)) <= 1e-5 * quotient
 
 
-def _is_size(value: float, size: int) -> bool:
-    """Return whether a number, or its inverse, is a size."""
-    return value > 0 and abs(max(value, 1 / value) / size - 1) <= 1e-5
+def _is_size(divisor: float, size: int) -> bool:
+    """Return whether a divisor is a size."""
+    return abs(divisor / size - 1) <= 1e-5
 
 
-def _of_two(value: float) -> str:
-    how = f"divided by {value:g}" if value > 1 else f"multiplied by {value:g}"
-    return (
-        f"The loss is {how}. If that is for the two replicas, the gradients are those of one "
-        "device; otherwise they are twice those."
-    )
+def _how(constant: ScalarConstant) -> str:
+    return f"{'divided' if constant.divides else 'multiplied'} by {constant.value:g}"
 
 
 def _line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    # AutoGraph's errors begin with the traceback.
+    return lines[-1].strip() if lines[0].startswith("in user code") else lines[0]

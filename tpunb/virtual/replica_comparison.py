@@ -67,7 +67,7 @@ class ReplicaComparison:
     def headline(self) -> str:
         """The outcome in one sentence."""
         if self.factor is None:
-            return f"It is not known whether the loss is divided as it should. {self.note}"
+            return f"It is not known whether the gradients are those of one device. {self.note}"
         if self.factor == 1.0:
             return " ".join(filter(None, [self._equal, self.note]))
         return f"{self.problem}: {self.fix}"
@@ -120,7 +120,7 @@ class ReplicaComparison:
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         for one in self.gradients[:_MOST_ROWS]:
-            scale = "no multiple" if math.isnan(one.scale) else f"{one.scale:.4g} ×"
+            scale = _times(one.scale)
             difference = "" if one.difference is None else _share(one.difference)
             yield shortened(one.name, _LONGEST_NAME), str(list(one.shape)), scale, difference
         if len(self.gradients) > _MOST_ROWS:
@@ -148,6 +148,12 @@ def _order(value: float | None) -> float:
     if value is None:
         return -1.0
     return math.inf if math.isnan(value) else value
+
+
+def _times(scale: float | None) -> str:
+    if scale is None:
+        return ""
+    return "no multiple" if math.isnan(scale) else f"{scale:.4g} ×"
 
 
 def _share(value: float) -> str:

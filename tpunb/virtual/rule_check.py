@@ -22,6 +22,7 @@ from tpunb.virtual.fit_notes import empty_share
 from tpunb.virtual.graph.traced_function import TracedFunction, traced_function_of
 from tpunb.virtual.keras_internals import chooser, model_of
 from tpunb.virtual.keras_models import model_step, strategy_of
+from tpunb.virtual.replica_comparison import ReplicaComparison
 from tpunb.virtual.strategy import VirtualTPU, current
 from tpunb.virtual.strict.advice import advice
 from tpunb.virtual.strict.examination import Examination, examine, observing
@@ -51,6 +52,7 @@ def no_embedding_tables(error: Exception, place: tuple[str, int] | None) -> Prob
     return Problem("unsupported-op", known.cause, known.fix, line, file, known.code)
 
 
+_UNDIVIDED = "undivided-loss"
 _WIDTH = 92
 _MANY_TRACES = 5
 _MAX_PROBLEMS = 30  # of either kind
@@ -76,11 +78,14 @@ class CheckReport:
         warnings: The code that is slow on a TPU, or behaves differently there.
         compiler: A sentence with the verdict of the TPU's own compiler, or the reason that the
             compiler was not asked. Empty if it was not meant to be asked.
+        comparison: The comparison of the gradients with those on one replica; None if it was not
+            asked for.
     """
 
     errors: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
     compiler: str = dataclasses.field(default="", compare=False)
+    comparison: ReplicaComparison | None = dataclasses.field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("errors", "warnings"):
@@ -102,6 +107,15 @@ class CheckReport:
         outcome = "Compiles for a TPU" if self.ok else "Does not compile for a TPU"
         return f"{outcome}: {', '.join(counts)}." if counts else f"{outcome}."
 
+    def compared(self, comparison: ReplicaComparison) -> CheckReport:
+        """Return the report completed by a comparison with one replica."""
+        warnings = self.warnings
+        if comparison.problem:
+            fix = comparison.fix[0].upper() + comparison.fix[1:]
+            found = Problem(_UNDIVIDED, f"{comparison.problem}.", fix)
+            warnings = (*warnings, found)
+        return dataclasses.replace(self, warnings=warnings, comparison=comparison)
+
     def raise_if_refused(self) -> None:
         """Raise an error if the function does not compile; for scripts and tests.
 
@@ -115,8 +129,14 @@ class CheckReport:
             raise error
 
     def __str__(self) -> str:
-        notes = [self.compiler] if self.compiler else []
-        return plain("\n".join([self.headline, *map(_paragraph, _rows(self)), *notes]))
+        return plain("\n".join([self.headline, *map(_paragraph, _rows(self)), *self._notes]))
+
+    @property
+    def _notes(self) -> list[str]:
+        """The sentences below the findings."""
+        comparison = self.comparison
+        compared = comparison.headline if comparison and not comparison.problem else ""
+        return [text for text in (self.compiler, compared) if text]
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text("CheckReport(...)" if cycle else str(self))
@@ -127,8 +147,8 @@ class CheckReport:
             for place, kind, cause, fix in _rows(self)
         ]
         findings = table(rows, style=PLAIN) if rows else ""
-        note = f"<p>{escaped(self.compiler)}</p>" if self.compiler else ""
-        return f"<p><b>{escaped(self.headline)}</b></p>{findings}{note}"
+        notes = "".join(f"<p>{escaped(text)}</p>" for text in self._notes)
+        return f"<p><b>{escaped(self.headline)}</b></p>{findings}{notes}"
 
 
 def check(

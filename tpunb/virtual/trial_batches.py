@@ -45,6 +45,11 @@ class GlobalBatch:
         self._columns = [self._parts(leaf) for leaf in leaves if self._is_part(leaf)]
 
     @property
+    def is_distributed(self) -> bool:
+        """True if some arguments are per-replica values."""
+        return self._is_distributed
+
+    @property
     def exists(self) -> bool:
         """True if there are examples."""
         return bool(self._columns)
@@ -66,7 +71,7 @@ class GlobalBatch:
 
     def as_given(self) -> TrialBatch:
         """Return the batch itself; its parts must be even."""
-        return TrialBatch(self._arguments, self._mapped(lambda parts: _joined(parts)))
+        return TrialBatch(self._mapped(_for_each), self._mapped(_joined))
 
     def repeated(self) -> TrialBatch:
         """Return a batch in which all replicas have the same examples.
@@ -75,8 +80,14 @@ class GlobalBatch:
         a factor at most.
         """
         place = self._largest
-        same = self._mapped(lambda parts: distribute_values.PerReplica([parts[place]] * len(parts)))
-        return TrialBatch(same, self._mapped(lambda parts: _joined([parts[place]] * len(parts))))
+
+        def alike(parts: Sequence[Any]) -> list[Any]:
+            return [parts[place]] * len(parts)
+
+        return TrialBatch(
+            self._mapped(lambda parts: _for_each(alike(parts))),
+            self._mapped(lambda parts: _joined(alike(parts))),
+        )
 
     def one_part(self) -> list[Any]:
         """Return the arguments of a single replica that has the examples of one replica."""
@@ -94,7 +105,11 @@ class GlobalBatch:
         return tf.is_tensor(leaf) and self._first is not None and _rows(leaf) == self._first
 
     def _parts(self, leaf: Any) -> Sequence[Any]:
-        return leaf.values if _is_per_replica(leaf) else [leaf] * self._replicas  # type: ignore[no-any-return]
+        return leaf.values if _is_per_replica(leaf) else [leaf] * self._replicas
+
+
+def _for_each(parts: Sequence[Any]) -> Any:
+    return distribute_values.PerReplica(parts)
 
 
 def _is_per_replica(leaf: Any) -> bool:

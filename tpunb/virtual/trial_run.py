@@ -154,8 +154,9 @@ class TrialRun:
         def filled(tensors: Sequence[Any]) -> list[Any]:
             values = iter(tensors)
             parts = [next(values) if tf.is_tensor(part) else part for part in flat]
-            packed = tf.nest.pack_sequence_as(list(arguments), parts, expand_composites=True)
-            return packed  # type: ignore[no-any-return]
+            return tf.nest.pack_sequence_as(  # type: ignore[no-any-return]
+                list(arguments), parts, expand_composites=True
+            )
 
         def as_replica(inputs: list[Any]) -> Any:
             return strategy.run(step, args=tuple(inputs))
@@ -176,8 +177,7 @@ class TrialRun:
 
             token = current_trial.set(self._trial)
             try:
-                function = tf.function(seeded, autograph=way is as_caller)
-                return function.get_concrete_function(*_tensors(arguments))
+                return tf.function(seeded).get_concrete_function(*_tensors(arguments))
             except Exception as error:
                 failures.append(error)
                 restore()  # a tf.function makes variables only in its first trace

@@ -15,7 +15,8 @@ import numpy as np
 from tpunb.virtual._tensorflow import EagerTensor, FunctionDef, NodeDef, dtypes, tensor_util
 from tpunb.virtual.graph.function_def import KnownSizes, data_inputs, new_constant
 
-_SCALES = frozenset({"Mul", "RealDiv", "Div", "DivNoNan", "MulNoNan", "Xdivy"})
+_DIVIDES = frozenset({"RealDiv", "Div", "DivNoNan"})
+_SCALES = frozenset({"Mul"}) | _DIVIDES
 _MOST_AXES = 3
 """A loss, or the losses of a batch or of an image's lines, have at most so many axes."""
 
@@ -28,13 +29,26 @@ class ScalarConstant:
         name: The constant's node, or the argument of the replica function that has its value.
         value: The value.
         dtype: The type.
+        divides: Whether tensors are divided by it; otherwise they are multiplied.
         is_after: Whether it scales what is computed from gradients.
     """
 
     name: str
     value: float
     dtype: dtypes.DType
+    divides: bool
     is_after: bool = False
+
+    @property
+    def divisor(self) -> float:
+        """The number by which tensors are divided; 0 if they are multiplied by zero."""
+        if self.divides:
+            return self.value
+        return 1 / self.value if self.value else 0.0
+
+    def with_divisor(self, divisor: float) -> float:
+        """Return the value that divides by another number."""
+        return divisor if self.divides else 1 / divisor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,12 +81,13 @@ def scalar_constants(
     found = []
     for name, value, kind in _scalars(function, graph):
         reached = list(_reached(name, users))
-        scaled = [node for node in reached if node.op in _SCALES]
+        scaled = [node for node, _ in reached if node.op in _SCALES]
         if not scaled or not (kind.is_floating or len(scaled) == len(reached)):
             continue  # a whole number that is also a size or a bound of a loop stays as it is
         is_after = all(node.name in after for node in scaled)
         if is_after or any(len(sizes.get((n.name, 0), ())) <= _MOST_AXES for n in scaled):
-            found.append(ScalarConstant(name, value, kind, is_after))
+            divides = any(node.op in _DIVIDES and at for node, at in reached)
+            found.append(ScalarConstant(name, value, kind, divides, is_after))
     return found
 
 
@@ -111,15 +126,17 @@ def _scalars(function: FunctionDef, graph: Any) -> Iterator[tuple[str, float, dt
     outside = {id(inner): outer for outer, inner in graph.captures}
     for argument, inner in zip(function.signature.input_arg, graph.inputs, strict=True):
         outer = outside.get(id(inner))
-        if isinstance(outer, EagerTensor) and outer.shape.rank == 0:
-            if outer.dtype.is_floating or outer.dtype.is_integer:
-                yield argument.name, float(outer.numpy()), outer.dtype
+        if not isinstance(outer, EagerTensor) or outer.shape.rank != 0:
+            continue
+        if outer.dtype.is_floating or outer.dtype.is_integer:
+            yield argument.name, float(outer.numpy()), outer.dtype
 
 
-def _reached(name: str, users: Mapping[str, list[NodeDef]]) -> Iterator[NodeDef]:
-    """Yield the nodes that use a scalar, also after it was cast or passed on."""
+def _reached(name: str, users: Mapping[str, list[NodeDef]]) -> Iterator[tuple[NodeDef, int]]:
+    """Yield the nodes that use a scalar, also after a cast, each with the place of the input."""
     for node in users.get(name, ()):
         if node.op in {"Cast", "Identity"}:
             yield from _reached(node.name, users)
         else:
-            yield node
+            places = [source.source for source in data_inputs(node)]
+            yield node, places.index(name)

@@ -73,6 +73,9 @@ class StandIn:
         """
         for original, variable in zip(self.originals, self.variables, strict=True):
             value = _value_of(original)
+            if not variable.shape.is_compatible_with(value.shape):
+                # A copy that became separate before its first value has none.
+                value = _value_of(self.originals[0])
             if with_zeros and value.dtype.is_floating and value.shape.rank:
                 value = tf.zeros_like(value)
             variable.assign(value)
@@ -102,7 +105,8 @@ class Gradients:
         """Return the kept elements of each gradient, on each replica."""
         columns = [_numbers(variable.read_value()) for variable in self.variables]
         cuts = np.cumsum(self.sizes)[:-1]
-        return [list(parts) for parts in zip(*(np.split(one, cuts) for one in columns))]
+        parts = [np.split(column, cuts) for column in columns]
+        return [list(each) for each in zip(*parts, strict=True)]
 
 
 class Trial:
@@ -309,8 +313,7 @@ def _sketch(gradient: Any) -> tf.Tensor:
         gradient = tf.linalg.matvec(tf.reshape(values, [-1, size]), weights, transpose_a=True)
         gradient.set_shape([size])
     flat = tf.reshape(tf.cast(gradient, tf.float32), [-1])
-    flat = flat[:: max(1, -(-(flat.shape[0] or 1) // _MOST_NUMBERS))]
-    return flat
+    return flat[:: max(1, -(-(flat.shape[0] or 1) // _MOST_NUMBERS))]
 
 
 def _made_up(gradient: Any, shape: tuple[int, ...], weight: Any) -> Any:

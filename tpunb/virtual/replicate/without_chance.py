@@ -1,4 +1,4 @@
-"""Replica functions whose random numbers are fixed, so that two runs can be compared."""
+"""Replica functions without chance and without output, so that two runs can be compared."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from tpunb.virtual.graph.function_def import new_constant
 
 _UNIFORM, _NORMAL = 0.75, 0.5
 """The numbers drawn. A dropout keeps all values if it drops at most three quarters."""
+
+_PRINTS = "PrintV2"
 
 _DRAWS = {
     "RandomUniform": _UNIFORM,
@@ -25,11 +27,11 @@ _DRAWS = {
 
 
 def without_chance(function: FunctionDef) -> FunctionDef:
-    """Return a function that gets the same number wherever it draws a random number.
+    """Return a function that always draws the same number, and prints nothing.
 
-    Draws within loops and branches stay random.
+    Loops and branches stay as they are.
     """
-    if not any(node.op in _DRAWS for node in function.node_def):
+    if not any(node.op in _DRAWS or node.op == _PRINTS for node in function.node_def):
         return function
     result = FunctionDef()
     result.CopyFrom(function)
@@ -37,7 +39,18 @@ def without_chance(function: FunctionDef) -> FunctionDef:
         if node.op in _DRAWS:
             result.node_def.append(_number_of(node))
             _fill(node, result.node_def[-1].name)
+        elif node.op == _PRINTS:
+            _only_wait(node)
     return result
+
+
+def _only_wait(node: NodeDef) -> None:
+    """Turn a node without outputs into a node that does nothing."""
+    waits = [text for text in node.input if text.startswith("^")]
+    node.op = "NoOp"
+    del node.input[:]
+    node.input.extend(waits)
+    node.attr.clear()
 
 
 def _number_of(node: NodeDef) -> NodeDef:

@@ -1,0 +1,306 @@
+"""`tpunb.compare(step, batch, replicas=1)`: is the loss divided by the number of replicas?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.kinds_of_steps import FEATURES, KINDS, args_of, batch, dense_model
+from support.strategies import each, strategy_of
+from support.tiers import THOROUGH
+
+import tpunb
+from tpunb.virtual import trial_run
+from tpunb.virtual.compare import CompareError
+from tpunb.virtual.gradient_scale import GradientScale
+from tpunb.virtual.replica_comparison import ReplicaComparison, UndividedLossError
+
+EIGHT = 8
+ALWAYS = {"adam", "clipped_by_global_norm", "divided_by_a_python_number", "dropout"}
+FOR_TWO = {
+    "accumulated_in_a_step",
+    "divided_by_a_cast_number",
+    "divided_by_a_python_number",
+    "divided_by_a_tensor",
+    "gradients_divided",
+    "l2_in_the_loss",
+    "two_divisions_by_python_numbers",
+}
+"""Steps that divide by 2 in Python: whether that is for two replicas is not known."""
+
+
+@pytest.fixture(scope="module")
+def eight() -> Any:
+    return strategy_of(EIGHT)
+
+
+def compared(strategy: Any, step: Any, *args: Any) -> ReplicaComparison:
+    found = tpunb.compare(step, *args, replicas=1, strategy=strategy)
+    assert isinstance(found, ReplicaComparison)
+    return found
+
+
+def verdict(strategy: Any, name: str, *, wrong: bool) -> ReplicaComparison:
+    step, args = KINDS[name](strategy, wrong)
+    return compared(strategy, step, *args)
+
+
+ALL = [pytest.param(name, marks=[] if name in ALWAYS else THOROUGH) for name in KINDS]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_right_step_raises_no_alarm(eight: Any, name: str) -> None:
+    found = verdict(eight, name, wrong=False)
+    assert found.factor == 1.0, found
+    assert not found.problem
+    assert "gradients on 8 replicas" in found.headline
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_classic_mistake_is_found(eight: Any, name: str) -> None:
+    found = verdict(eight, name, wrong=True)
+    assert found.factor == EIGHT, found
+    assert "8.0 times" in found.headline
+    assert found.headline.endswith("divide the loss by the number of replicas.")
+
+
+@pytest.mark.parametrize("replicas", [2, pytest.param(32, marks=THOROUGH)])
+@pytest.mark.parametrize(
+    "name", ["sgd", *(pytest.param(n, marks=THOROUGH) for n in ["adam", *FOR_TWO])]
+)
+def test_other_numbers_of_replicas(replicas: int, name: str) -> None:
+    strategy = strategy_of(replicas)
+    right, wrong = (verdict(strategy, name, wrong=wrong) for wrong in (False, True))
+    assert right.ok is (
+        None if replicas == 2 and name in FOR_TWO - {"accumulated_in_a_step"} else True
+    )
+    half = replicas == 2 and name == "accumulated_in_a_step"
+    assert wrong.factor == (None if half else replicas), wrong
+
+
+def test_adam_hides_the_scale_of_an_update(eight: Any) -> None:
+    assert verdict(eight, "sgd", wrong=True).problem.startswith("The update is 8.0 times")
+    assert verdict(eight, "adam", wrong=True).problem.startswith("The gradients are 8.0 times")
+
+
+def test_statistics_of_a_part_are_measured(eight: Any) -> None:
+    found = verdict(eight, "batch_norm", wrong=False)
+    assert found.difference is not None
+    assert found.difference > 0.01
+    assert "because each replica computes statistics" in found.headline
+    assert all(one.scale == pytest.approx(1, rel=1e-3) for one in found.gradients)
+
+
+@pytest.fixture
+def model(eight: Any) -> Any:
+    with eight.scope():
+        return dense_model()
+
+
+def step_of(model: Any, loss: Callable[[Any, Any], Any], optimizer: Any = None) -> Any:
+    optimizer = optimizer or keras.optimizers.SGD(0.1)
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            value = loss(tf.square(model(x, training=True) - y), model)
+        found = tape.gradient(value, model.trainable_variables)
+        optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
+
+    return step
+
+
+def _l2(model: Any) -> Any:
+    return tf.add_n([tf.nn.l2_loss(weights) for weights in model.trainable_variables])
+
+
+def _replicas() -> int:
+    return int(tf.distribute.get_strategy().num_replicas_in_sync)
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (
+            lambda error, model: tf.reduce_mean(error) / _replicas() + _l2(model),
+            "no multiple of those on one replica. A part of the loss, such as a regularization",
+        ),
+        (lambda error, _: tf.reduce_sum(error) / 3, "divide by the global batch, 24"),
+        (lambda error, _: tf.reduce_mean(error) / 24, "The loss is divided by 24. If that"),
+        (lambda error, _: 0.0 * tf.reduce_mean(error), "All gradients are zero."),
+        (lambda error, _: tf.reduce_mean(error) * float("nan"), "not finite"),
+        (lambda error, _: tf.reduce_mean(tf.reshape(error, [3])), "does not run on one replica"),
+    ],
+)
+def test_it_is_not_known(eight: Any, model: Any, loss: Any, said: str) -> None:
+    with eight.scope():
+        step = step_of(model, loss)
+    found = compared(eight, step, *args_of(eight))
+    assert found.ok is None
+    assert said in str(found)
+    found.raise_if_wrong()
+
+
+@pytest.mark.parametrize(
+    ("loss", "factor"),
+    [
+        (lambda error, _: tf.reduce_sum(error), 1.0),
+        (lambda error, _: tf.reduce_mean(error) / _replicas() ** 2, 1 / EIGHT),
+        (lambda error, _: 0.5 * tf.reduce_mean(error), EIGHT),
+    ],
+)
+def test_other_scales(eight: Any, model: Any, loss: Any, factor: float) -> None:
+    with eight.scope():
+        step = step_of(model, loss)
+    assert compared(eight, step, *args_of(eight)).factor == factor
+
+
+def test_without_gradients(eight: Any, model: Any) -> None:
+    found = compared(eight, lambda x, y: tf.reduce_mean(model(x) - y), *args_of(eight))
+    assert found.ok is None
+    assert "No tf.GradientTape" in found.headline
+
+
+def test_replicas_that_do_not_communicate(eight: Any) -> None:
+    with eight.scope():
+        w = tf.Variable(tf.ones([FEATURES, 1]))
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.matmul(x, w) - y))
+        w.assign_sub(tape.gradient(loss, w))
+
+    assert "different weights" in compared(eight, step, *args_of(eight)).headline
+
+
+def test_an_update_by_signs(eight: Any) -> None:
+    with eight.scope():
+        w = tf.Variable(tf.ones([FEATURES, 1]))
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.matmul(x, w) - y))
+        total = tf.distribute.get_replica_context().all_reduce("sum", tape.gradient(loss, w))
+        w.assign_sub(0.1 * tf.sign(total))
+
+    found = compared(eight, step, *args_of(eight))
+    assert found.ok
+    assert "does not depend on the scale" in found.headline
+
+
+def test_the_arguments_of_each_replica(eight: Any, model: Any) -> None:
+    """Without per-replica values, each replica takes the arrays as they are."""
+    with eight.scope():
+        right = step_of(model, lambda error, _: tf.nn.compute_average_loss(error[:, 0]))
+        wrong = step_of(model, lambda error, _: tf.reduce_mean(error))
+    x, y = np.ones([4, FEATURES], np.float32), np.zeros([4, 1], np.float32)
+    assert compared(eight, right, x, y).factor == 1.0
+    assert compared(eight, wrong, x, y).factor == EIGHT
+
+
+def test_a_dataset_and_branches_over_tensors(eight: Any, model: Any) -> None:
+    def loss(error: Any, _: Any) -> Any:
+        value = tf.reduce_mean(error)
+        if value > 0.0:
+            value = tf.identity(value)
+        return value
+
+    with eight.scope():
+        inner = step_of(model, loss)
+    found = compared(eight, lambda pair: inner(*pair), batch(EIGHT))
+    assert found.factor == EIGHT
+    with pytest.raises(CompareError, match="another batch"):
+        compared(eight, inner, iter(batch(EIGHT)))
+    assert "takes no batch" in compared(eight, lambda: None).headline
+
+
+class Failure(Exception):
+    """An error of the user's code."""
+
+
+@pytest.mark.parametrize("error", [None, Failure, KeyboardInterrupt])
+def test_nothing_of_the_users_changes(
+    eight: Any, error: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with eight.scope():
+        model, optimizer = dense_model(), keras.optimizers.Adam(0.1)
+        steps = tf.Variable(7, dtype=tf.int64)
+        seen = tf.Variable(
+            0.0,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+        noise = tf.random.Generator.from_seed(5)
+    inner = step_of(model, lambda value, _: tf.reduce_mean(value), optimizer)
+
+    def step(x: Any, y: Any) -> None:
+        inner(x + noise.normal(tf.shape(x)), y)
+        steps.assign_add(1)
+        seen.assign_add(tf.reduce_sum(x))
+
+    variables = [*model.variables, *optimizer.variables, steps, seen, noise.state]
+    before = [np.array(variable.numpy()) for variable in variables]
+    made = trial_run.TrialRun._run
+    runs = []
+
+    def failing(self: Any, arguments: Any) -> None:
+        made(self, arguments)
+        runs.append(self.replicas)
+        if error is not None and len(runs) == 3:
+            raise error
+
+    monkeypatch.setattr(trial_run.TrialRun, "_run", failing)
+    if error is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            compared(eight, step, *args_of(eight))
+    else:
+        assert compared(eight, step, *args_of(eight)).ok is (None if error else False)
+    for variable, value in zip(variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+    assert not optimizer.built
+    assert int(eight.num_replicas_in_sync) == EIGHT
+    eight.run(tf.function(step), args=args_of(eight))
+    assert steps.numpy() == 8
+
+
+def test_an_error_of_the_step(eight: Any) -> None:
+    def step(x: Any) -> None:
+        raise Failure
+
+    with pytest.raises(Failure):
+        compared(eight, step, each(eight, [np.float32(n) for n in range(EIGHT)]))
+    assert eight.num_replicas_in_sync == EIGHT
+
+
+def test_it_wants_replicas_to_compare() -> None:
+    for strategy, said in (
+        (tf.distribute.get_strategy(), "tpunb.connect"),
+        (strategy_of(1), "several cores"),
+    ):
+        with pytest.raises(CompareError) as raised:
+            compared(strategy, tf.identity, 1.0)
+        assert said in str(raised.value.fix)
+    with pytest.raises(CompareError, match="not of 4"):
+        tpunb.compare(tf.identity, 1.0, replicas=4, strategy=strategy_of(1))
+
+
+def test_it_shows_itself() -> None:
+    gradients = (
+        GradientScale("<b>kernel</b>", (2, 3), 8.0, 0.5),
+        GradientScale("bias", (3,), float("nan")),
+        GradientScale("scale", (), None),
+    )
+    found = ReplicaComparison(EIGHT, 8.0, "", gradients, scales_update=True)
+    text, page = str(found), found._repr_html_()
+    assert "The update is 8.0 times that of one device: divide the loss" in text
+    assert "8 ×" in text
+    assert "50%" in text
+    assert "no multiple" in text
+    assert "&lt;b&gt;kernel" in page
+    assert "<b>kernel" not in page
+    with pytest.raises(UndividedLossError, match=r"8\.0 times") as raised:
+        found.raise_if_wrong()
+    assert raised.value.fix == "Divide the loss by the number of replicas."

@@ -1,0 +1,49 @@
+"""The step of a cell on all replicas, compared with the same step on one replica."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tpunb.cells.open_batches import silent
+from tpunb.cells.steps import Steps
+from tpunb.cells.trace_only import ready_cell
+from tpunb.virtual.compare import compared_with_one
+from tpunb.virtual.replica_comparison import ReplicaComparison
+from tpunb.virtual.rule_check import CheckReport
+from tpunb.virtual.trial_batches import GlobalBatch
+
+_NO_DATA = (
+    "The cell takes no batch: name its data with -d, or give it a per-replica value, as from "
+    "next(iterator)."
+)
+_REFUSED = "The cell does not compile for a TPU, so it was not run."
+
+
+def with_comparison(report: CheckReport, step: Steps) -> CheckReport:
+    """Return a report completed by a comparison of the cell's gradients with one replica's.
+
+    Args:
+        report: The report of a check of the step.
+        step: The step, whose batch is bound.
+
+    Raises:
+        Exception: Any error that the cell raises.
+    """
+    replicas = int(step.cache.strategy.num_replicas_in_sync)
+    if not report.ok:
+        return report.compared(ReplicaComparison(replicas, None, _REFUSED))
+    return report.compared(_compared(step))
+
+
+def _compared(step: Steps) -> ReplicaComparison:
+    cache = step.cache
+    traced, captured = ready_cell(cache, step.cell, step.namespace, step.bound)
+    replicas = int(cache.strategy.num_replicas_in_sync)
+    if not GlobalBatch(captured.arguments, replicas).is_distributed:
+        return ReplicaComparison(replicas, None, _NO_DATA)
+
+    def compared() -> Any:
+        with silent():  # the check has shown what the cell prints
+            return compared_with_one(traced.replica, captured.arguments, cache.strategy)
+
+    return cache.guarded(traced, captured, compared)  # type: ignore[no-any-return]
