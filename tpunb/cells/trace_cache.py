@@ -119,6 +119,12 @@ class Programs:
         _log.debug("%s has to be traced: %s", cell.filename, reason)
         return program, captured, reason
 
+    def captured(
+        self, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any]
+    ) -> Captured:
+        """Return the values of the names that a cell reads; see `find` for the arguments."""
+        return self._capturer.capture(cell, namespace, bound)
+
     def _last_of(self, cell: StepSource) -> Program | None:
         """Return the program of a cell that ran last; None if it is gone."""
         return next((it for it in reversed(self._programs) if it.cell is cell), None)

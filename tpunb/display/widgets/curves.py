@@ -42,10 +42,10 @@ _LOADING_SECONDS = 5.0
 _RESEND_SECONDS = 1.0
 _INT32 = 2**31
 
-_PICTURE_SECONDS = 5.0
+_PICTURE_SECONDS = 3.0
 """Seconds between two pictures for the notebook's file while a run goes on."""
 
-_PICTURE_SHARE = 0.05
+_PICTURE_SHARE = 0.1
 """The largest share of a run's time that these pictures may take."""
 
 
@@ -280,6 +280,7 @@ class _PictureTimer:
 
     def __init__(self) -> None:
         self._due = time.monotonic() + _PICTURE_SECONDS
+        self._is_first = True
 
     @property
     def is_due(self) -> bool:
@@ -294,7 +295,10 @@ class _PictureTimer:
             yield
         finally:
             ended = time.monotonic()
-            self._due = ended + max(_PICTURE_SECONDS, (ended - began) / _PICTURE_SHARE)
+            # The first picture imports Matplotlib.
+            pause = 0.0 if self._is_first else (ended - began) / _PICTURE_SHARE
+            self._due = ended + max(_PICTURE_SECONDS, pause)
+            self._is_first = False
 
 
 class CurvesWidget(LiveWidget):
