@@ -519,3 +519,48 @@ def test_in_a_front_end(book: Any, page: Any, screenshot: Any) -> None:
     again = page.locator(ROOT).first
     expect(again).to_have_attribute("data-points", "2000")
     expect(again).to_have_attribute("data-step", "2000")
+
+
+@pytest.mark.parametrize("width", [1100, 400])
+def test_runs_with_given_names(host: Any, page: Any, screenshot: Any, width: int) -> None:
+    """The names are in the legend, and on the buttons that hide a run."""
+    page.set_viewport_size({"width": width, "height": 900})
+    names = ["lr 0.1", "lr 0.01, a much longer name of a run"]
+    runs = [trained(speed=1.0, steps=300), trained(speed=0.5)]
+    host(lambda: CurvesWidget(runs, names=names))
+    root = page.locator(ROOT)
+    expect(root).to_have_attribute("data-runs", "2")
+    for name in names:
+        expect(root.get_by_role("button", name=name, exact=True)).to_be_visible()
+        expect(root.get_by_text(f"{name} · train").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    both_themes(page, screenshot, f"{width}")
+
+
+def test_a_kernel_that_ends(host: Any, page: Any, screenshot: Any) -> None:
+    history = trained(steps=240, total=938)
+    hosted = host(lambda: by_hand(CurvesWidget(history)))
+    root = page.locator(ROOT)
+    expect(root).to_have_attribute("data-state", "running")
+    page.evaluate(
+        """(name) => {
+          const { model } = widgets[name];
+          model.widget_manager = { get_model: async () => ({ comm_live: false }) };
+          model.fire("comm_live_update");
+        }""",
+        hosted.name,
+    )
+    expect(root).to_have_attribute("data-state", "lost")
+    expect(root).to_contain_text("the kernel ended while this ran · step 240 of 938")
+    both_themes(page, screenshot, "lost")
+
+
+def test_silence(host: Any, page: Any) -> None:
+    """A speed and a time that is left are not shown when nothing has come for long."""
+    page.clock.install()
+    history = trained(steps=240, total=938)
+    host(lambda: by_hand(CurvesWidget(history)))
+    page.clock.run_for(1000)
+    expect(page.locator(ROOT)).to_contain_text("running · step 240 of 938")
+    page.clock.run_for(45_000)
+    expect(page.locator(ROOT)).to_contain_text("running · step 240 of 938 · no news for 4")

@@ -50,7 +50,11 @@ def test_text() -> None:
     one = history()
     assert curves_text(describe_history(one)) == "Training curves · loss, accuracy · 100 steps"
     runs = describe_history([one, history("b", 1, loss=1)])
-    assert curves_text(runs) == "Training curves · 2 runs · loss, accuracy · 100 steps"
+    assert curves_text(runs) == "Training curves · 2 runs: run 1, b · loss, accuracy · 100 steps"
+    runs = describe_history([one, one], names=["lr 0.1", "run 2"])
+    assert curves_text(runs).startswith("Training curves · 2 runs: lr 0.1, run 2 · loss")
+    unnamed = describe_history([one, one], names=["", ""])
+    assert curves_text(unnamed).startswith("Training curves · 2 runs · loss")
     many = history(steps=1, **{f"metric{number}": 1 for number in range(20)})
     assert curves_text(describe_history(many)).endswith("metric7 and 12 more · 1 step")
 

@@ -25,6 +25,7 @@ from support.patience import wait_until
 from support.strategies import strategy_of
 from support.tiers import THOROUGH, thorough
 
+import tpunb
 from tpunb._util.interrupts import Stopped
 from tpunb.display.widgets import frontend
 from tpunb.keras import LiveCurves, log_recorder
@@ -358,6 +359,34 @@ def test_live_then_a_picture(
     assert static.keys() == {"text/plain", "image/png"}
     assert (shown, update, later) == (place, False, True)
     assert live["text/plain"] == static["text/plain"]
+
+
+def test_what_fit_returns_is_shown(keras: Any) -> None:
+    """One record, several, and with names; mixed with a history of the batches."""
+    live = LiveCurves()
+    model = compiled(keras)
+    settings = {"batch_size": BATCH, "shuffle": False, "verbose": 0, "callbacks": [live]}
+    first = model.fit(X, Y, epochs=2, **settings)
+    second = model.fit(X, Y, epochs=3, **settings)
+    shown = [
+        tpunb.show(first),
+        tpunb.show([first, second]),
+        tpunb.show({"lr 0.1": first, "batches": live.runs[1]}),
+    ]
+    assert [repr(widget) for widget in shown] == [
+        f"Training curves · loss · {2 * STEPS} steps",
+        f"Training curves · 2 runs · loss · {3 * STEPS} steps",
+        f"Training curves · 2 runs: lr 0.1, batches · loss · {3 * STEPS} steps",
+    ]
+    at_epochs, at_batches = shown[-1].histories
+    assert at_epochs.steps("loss").tolist() == [STEPS, 2 * STEPS]
+    assert at_epochs.values("loss").tolist() == first.history["loss"]
+    assert len(at_batches) == 3 * STEPS
+    assert live.runs[1].name == "run 2"  # the names are only for this comparison
+    names = [run["name"] for run in shown[-1]._stream.delta()[0]["runs"]]
+    assert names == ["lr 0.1", "batches"]
+    for widget in shown:
+        widget.close()
 
 
 @ONE_KERAS

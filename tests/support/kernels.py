@@ -6,7 +6,7 @@ from typing import Any
 
 from jupyter_client.manager import KernelManager
 
-from support.patience import PATIENCE
+from support.patience import PATIENCE, wait_until
 
 
 class Client:
@@ -34,6 +34,13 @@ class Client:
             code, output_hook=see, timeout=PATIENCE, stop_on_error=False
         )
         return reply["content"], "\n".join(shown)
+
+    def start(self, code: str) -> None:
+        """Sends a cell, and does not wait for it."""
+        self._client.execute(code)
+
+    def wait_until_dead(self) -> None:
+        wait_until(lambda: not self._manager.is_alive())
 
     def close(self) -> None:
         self._client.stop_channels()

@@ -31,6 +31,23 @@ class OutputOptions(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
+class CheckpointSettings:
+    """The settings of a run's checkpoints.
+
+    Attributes:
+        folder: The folder of the checkpoints, also at an address such as `gs://bucket/run`.
+        every: The number of steps between two checkpoints; None to save by the time.
+        seconds: The time between two checkpoints if `every` is None.
+        restart: Whether to begin again, and remove the checkpoints of the folder.
+    """
+
+    folder: str
+    every: int | None = None
+    seconds: float = 60.0
+    restart: bool = dataclasses.field(default=False, compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
 class RunSettings:
     """The settings of a run, of one step or of many.
 
@@ -44,6 +61,7 @@ class RunSettings:
             expression.
         gather: Names to concatenate over the replicas, with the axis.
         timed: Whether to measure the time; in a loop also how long steps wait for batches.
+        checkpoint: Where and when to save the run; None to save nothing.
     """
 
     data: Any = None
@@ -54,6 +72,7 @@ class RunSettings:
     reduce: Mapping[str, str] | None = None
     gather: Mapping[str, int] | None = None
     timed: bool = False
+    checkpoint: CheckpointSettings | None = None
 
     def __post_init__(self) -> None:
         for name, kind in (("names", tuple), ("plot", tuple), ("reduce", dict), ("gather", dict)):

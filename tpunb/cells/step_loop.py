@@ -324,6 +324,7 @@ class PlottedValues:
     def extend(self, before: int, values: Any) -> None:
         """Take a loop's values, `[steps, names, replicas]`, after `before` other steps."""
         self.flush()
+        values = np.asarray(values, np.float64)  # as precise as the mean of a single step's values
         steps: Any = np.arange(before + 1, before + len(values) + 1)
         for number, name in enumerate(self._names):
             numbers = values[:, number, :]

@@ -11,6 +11,7 @@ from tpunb._util.interrupts import Overdue, StopButton, Stopped, explaining_inte
 from tpunb._util.units import grouped
 from tpunb.cells.batches import Batch, Batches
 from tpunb.cells.cell_errors import mark_step
+from tpunb.cells.checkpoints import Checkpoints, RunState, owners_in
 from tpunb.cells.open_batches import open_batch
 from tpunb.cells.optimizers import make_ready
 from tpunb.cells.outputs import LAST, OutputRecord
@@ -34,6 +35,9 @@ class Watcher(Protocol):
 
     def set_steps(self, steps: int, examples: int | None) -> None:
         """Report the steps made so far, and the examples of each."""
+
+    def resumed(self, steps: int, text: str) -> None:
+        """Report that the run continues from a checkpoint after so many steps."""
 
 
 _READING = 2e-3
@@ -69,6 +73,7 @@ class Steps:
         trace_reason: Why the step was traced in this run; None if it was traced before.
         timings: The run's times.
         bound: Values that hide the notebook's: the batch, and the values that steps pass on.
+        checkpoints: Saves the run and continues it after a restart; None to save nothing.
 
     Raises:
         CellError: The settings contradict each other, the cell or the data.
@@ -113,6 +118,11 @@ class Steps:
         self._waited = self._watched = 0.0  # seconds: waits for batches, all measured time
         self._record: OutputRecord | None = None
         self._button = StopButton(grace=_GRACE)
+        self.checkpoints: Checkpoints | None = None
+        if settings.checkpoint is not None:
+            self.checkpoints = Checkpoints(
+                settings.checkpoint, cache.strategy, cell, self.history, self._owners
+            )
         self._checked: TracedCell | None = None  # dependencies are checked once for each `go`
 
     @property
@@ -191,6 +201,7 @@ class Steps:
         started = time.perf_counter()
         self.stopped = self.is_half_done = False
         self._checked = None
+        self._resume()
         try:
             with self._button as button:
                 self._enforce_open_sizes()
@@ -200,11 +211,15 @@ class Steps:
                         break
                     there = self.batches.left if self.batches is not None else None
                     room = self.left if there is None else min(self.left, max(there, 1))
+                    if self.checkpoints is not None:
+                        room = min(room, self.checkpoints.room(self.done))
                     self._call(self._pace.choose(room))
                     # After a loop, the names have the values of a step before it.
                     wanted = self._is_stale and self.left > 0 and not self.ended
                     if button.pressed and wanted and not button.is_overdue:
                         self._call(1)
+                    self._save_if_due()
+                self._save()
         except Overdue:
             self.stopped, self.is_half_done = True, self.cache.calls.has_run
         except Exception as error:
@@ -218,6 +233,57 @@ class Steps:
             if self._watched > 0:
                 times.input_wait = min(1.0, self._waited / self._watched)
             times.steps, times.seconds = self.done, times.seconds + time.perf_counter() - started
+
+    def _resume(self) -> None:
+        """Continue from the last checkpoint, if the folder has any."""
+        if self.checkpoints is None or self.done:
+            return
+        try:
+            with self._button as button:
+                resumed = self.checkpoints.resume(self.batches, self.names, self.total, button)
+        except Overdue:
+            raise Stopped(
+                "while the batches before the checkpoint were read again: no step was made, and no "
+                "variable has changed."
+            ) from None
+        if resumed is None:
+            return
+        state, text = resumed
+        self.done, self.ended, self._values = state.done, state.ended, dict(state.values)
+        self._pass_on()
+        if self.watcher is not None:
+            self.watcher.resumed(self.done, text)
+
+    def _owners(self) -> Mapping[str, Any]:
+        """Return the objects with variables that the cell uses, with built optimizers."""
+        if not self.done:
+            with self._button.work():
+                has_batch = self.bind_first_batch() is not None
+            if has_batch or self.batches is None:
+                captured = self.programs.captured(self.cell, self.namespace, self.bound)
+                make_ready(self.cell, captured, self.namespace, self.programs.strategy)
+        return owners_in(self.cell, self.namespace, self.bound)
+
+    def _save_if_due(self) -> None:
+        if self.checkpoints is None or self._is_stale:
+            return
+        if self.checkpoints.is_due(self.done):
+            self._save()
+
+    def _save(self) -> None:
+        """Save a checkpoint, if there was a step since the last checkpoint."""
+        if self.checkpoints is None:
+            return
+        self._plots.flush()
+        is_known = self.batches is not None and not self._is_stale and not self.ended
+        batch = [self.bound[name] for name in self.names] if is_known else None
+        self.checkpoints.save(RunState(self.done, self.ended, self._values, batch))
+
+    def _pass_on(self) -> None:
+        """Pass the values of the cell's names on to the next step."""
+        for name in (*self.cell.names.reads, *self.cell.later):
+            if name in self._values and name not in self.names:
+                self.bound[name] = self._values[name]
 
     def _enforce_open_sizes(self) -> None:
         """Refuse a cell at the beginning if a loop of its steps would be refused later."""
@@ -272,9 +338,7 @@ class Steps:
         self._plots.add(self.done + 1, outputs)
         ended = time.perf_counter()
         self._record, self._values = outputs.record, outputs.values()
-        for name in (*self.cell.names.reads, *self.cell.later):  # pass values on to the next step
-            if name in self._values and name not in self.names:
-                self.bound[name] = self._values[name]
+        self._pass_on()
         self.done += 1
         trace = None if reason is None else traced.traced_at - began
         self._took(1, ended - began, trace)
@@ -365,6 +429,8 @@ def raise_if_ended_early(run: Steps, *, late: bool = False) -> None:
     if run.stopped:
         left = _LEFT if run.cache.calls.left_behind else ""
         again = "continue, or with --restart to start over" if run.can_continue else "start over"
+        if not run.can_continue and run.checkpoints is not None and run.checkpoints.last:
+            again = f"continue at step {grouped(run.checkpoints.last)}, the last checkpoint"
         raise Stopped(
             f"inside step {grouped(run.done + 1)}, after {done}: variables hold what was assigned "
             f"until then.{left} Run the cell again to {again}."

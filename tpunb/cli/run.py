@@ -17,6 +17,7 @@ from tpunb.cli.execution import (
     prepare,
 )
 from tpunb.notebook.files import NotebookError, read_notebook
+from tpunb.notebook.parameters import set_parameters, typed
 
 _EPILOG = """\
 examples:
@@ -25,6 +26,7 @@ examples:
   tpunb run notebook.ipynb --tpu v3-8 --keep-going  all cells, even after a failure
   tpunb run notebook.ipynb --tpu v3-8 --keras 2     a notebook written for Keras 2
   tpunb run notebook.ipynb --kernel tpunb-v5e-8     in an installed kernel
+  tpunb run notebook.ipynb -p lr 0.01 -p epochs 3   with other parameters
 
 exit codes: 0 all cells passed; 1 a cell failed; 2 the notebook could not be read,
 executed or written; 130 interrupted, 143 terminated (SIGTERM). The notebook is
@@ -79,6 +81,27 @@ def add_to(commands: Any) -> None:
         action="store_true",
         help="print only failures",
     )
+    run.add_argument(
+        "-p",
+        "--parameter",
+        dest="parameters",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "VALUE"),
+        help="set a parameter: a name that the cell with the tag `parameters` assigns. "
+        "Numbers, True, False and None get their types, as with papermill",
+    )
+    run.add_argument(
+        "-r",
+        "--raw-parameter",
+        dest="raw_parameters",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "TEXT"),
+        help="set a parameter to text, also if the text looks like a number",
+    )
     kernel = run.add_mutually_exclusive_group()
     kernel.add_argument(
         "--tpu",
@@ -102,6 +125,10 @@ def _run(args: argparse.Namespace) -> None:
     from tpunb.notebook.kernels.specs import temporary_kernel
 
     notebook = read_notebook(path)
+    values = {name: typed(value) for name, value in args.parameters}
+    values |= dict(args.raw_parameters)
+    if values:
+        set_parameters(notebook, values)
     prepare(output)
     execution = Execution(
         folder=path.parent,

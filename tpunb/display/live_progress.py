@@ -195,6 +195,11 @@ class RunDisplay:
             self._compiling, self._started, self._begin = "", time.monotonic(), steps
         self._steps = steps
 
+    def resumed(self, steps: int, text: str) -> None:
+        """Say that the run continues from a checkpoint after so many steps."""
+        self._begin = self._steps = steps
+        frontend.publish({"text/plain": text}, {}, display_id=uuid.uuid4().hex, update=False)
+
     def _reached(self) -> str:
         """Return the number of steps made."""
         of = f" of {grouped(self._total)}" if self._total is not None else ""

@@ -14,6 +14,7 @@ from tpunb.errors import AcceleratorTypeError, CellError
 if TYPE_CHECKING:
     from tpunb.connection.connection import Connection
     from tpunb.display.widgets.live_widget import AutoDisplays, LiveWidget
+    from tpunb.training.history import History
 
 Bundle = dict[str, Any]
 Forms = Bundle | tuple[Bundle, Bundle]
@@ -67,34 +68,33 @@ def show(value: Any) -> LiveWidget | None:
     Args:
         value: A distributed value, a variable, a tensor, or tuples, lists and
             mappings of these; a topology, a device assignment, a connection or a
-            TPU type such as `"v4-32"`; a training history or a list of them; a compiled
-            program or a list of them; a Keras model or layer; or a frozen tpunb widget.
+            TPU type such as `"v4-32"`; a training history or the record that Keras's `fit`
+            returns; a list of these, or a dict with a name for each, to compare the runs; a
+            compiled program or a list of them; a Keras model or layer; or a frozen tpunb widget.
 
     Returns:
         The displayed widget; its `freeze` replaces it by the static form.
         If widgets cannot run, the static form is shown at once. None for a model,
         whose layers fold without a widget.
     """
-    from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.connection.connection import Connection, latest_connection
     from tpunb.display import widgets
     from tpunb.display.describe.model_description import is_model
     from tpunb.display.widgets.live_widget import LiveWidget
-    from tpunb.training.history import History
 
     connection = value if isinstance(value, Connection) else latest_connection()
     link = connection.link if connection is not None else ""
-    several = value if isinstance(value, list | tuple) and value else [value]
+    runs = _runs(value)
     widget: LiveWidget
     if is_model(value):
         display(Described(_described_model(value, connection)))
         return None
     if isinstance(value, LiveWidget):
         widget = value
-    elif all(isinstance(item, History) for item in several):
-        widget = widgets.CurvesWidget(value, link=link)
-    elif all(isinstance(item, TpuProgram | TpuPrograms) for item in several):
-        widget = widgets.ProgramsWidget(_side_by_side(several), link=link)
+    elif runs is not None:
+        widget = widgets.CurvesWidget(runs[0], names=runs[1], link=link)
+    elif programs:
+        widget = widgets.ProgramsWidget(programs, link=link)
     elif _is_topology(value):
         memory = connection.memory_per_core if connection is value else None
         widget = widgets.TopologyWidget(value, link=link, memory=memory)
@@ -104,12 +104,29 @@ def show(value: Any) -> LiveWidget | None:
     return widget
 
 
-def _side_by_side(several: Sequence[Any]) -> list[Any]:
-    """Return the programs in a list of programs and tables of programs."""
-    from tpunb.compiler.program import TpuProgram
+def _programs(value: Any) -> list[Any]:
+    """Return the programs in a value; an empty list for other values."""
+    from tpunb.compiler.program import TpuProgram, TpuPrograms
 
+    several = list(value) if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(item, TpuProgram | TpuPrograms) for item in several):
+        return []
     groups = [[item] if isinstance(item, TpuProgram) else item for item in several]
     return [program for group in groups for program in group]
+
+
+def _runs(value: Any) -> tuple[list[History], list[str] | None] | None:
+    """Return the histories in a value, and the names that it gives them; None for other values."""
+    from tpunb.training.fit_history import history_of_fit, is_fit_history
+    from tpunb.training.history import History
+
+    names = [str(name) for name in value] if isinstance(value, dict) else None
+    several = value.values() if isinstance(value, dict) else value
+    several = list(several) if isinstance(value, dict | list | tuple) else [value]
+    if not several or not all(isinstance(run, History) or is_fit_history(run) for run in several):
+        return None
+    runs = [run if isinstance(run, History) else history_of_fit(run) for run in several]
+    return runs, names
 
 
 def _is_topology(value: Any) -> bool:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import keyword
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 
+from tpunb.cells.settings import CheckpointSettings
 from tpunb.connection import request
 from tpunb.errors import nearest
 
@@ -53,6 +56,15 @@ def _seconds(text: str) -> float:
     if not seconds > 0:
         raise UsageError(f"--timeout takes seconds, not {seconds:g}")
     return seconds
+
+
+def _interval(text: str) -> tuple[int | None, float | None]:
+    """Read `100`, a number of steps, or `30s`, a number of seconds."""
+    if re.fullmatch(r"0*[1-9]\d*", text):
+        return int(text), None
+    if re.fullmatch(r"\d+(\.\d+)?s", text):
+        return None, float(text[:-1])
+    raise UsageError(f"--checkpoint-every takes steps, as in 100, or seconds, as in 30s: {text!r}")
 
 
 def _reductions(text: str) -> list[tuple[str, str]]:
@@ -168,6 +180,17 @@ RUN = (
         default=[],
         metavar="NAME[:AXIS]",
         help="concatenate a name over the replicas (axis 0)",
+    ),
+    argument(
+        "--checkpoint",
+        metavar="DIR",
+        help="save the run in this folder, and continue it from there after a restart",
+    ),
+    argument(
+        "--checkpoint-every",
+        type=_interval,
+        metavar="N|Ns",
+        help="save every N steps, or every N seconds with an s (default: 60s)",
     ),
     argument("--check", action="store_true", help="first check for the TPU, as %%%%tpu_check does"),
     argument(
@@ -309,3 +332,21 @@ def _bare_option(
         if name in long and (word in values or word in unknown):
             return word, [*words[:place], f"--{name}{word[len(name) :]}", *words[place + 1 :]]
     return None
+
+
+def checkpoint_settings(args: Any) -> CheckpointSettings | None:
+    """Return the settings of a run's checkpoints from the arguments of `%%tpu_run`.
+
+    Raises:
+        UsageError: An interval was given without a folder.
+    """
+    if args.checkpoint is None:
+        if args.checkpoint_every is not None:
+            raise UsageError("--checkpoint-every needs a folder: add --checkpoint DIR")
+        return None
+    steps, seconds = args.checkpoint_every or (None, None)
+    folder = args.checkpoint
+    if "://" not in folder:  # an address such as gs://bucket/run stays as it is
+        folder = str(Path(folder).expanduser())
+    settings = CheckpointSettings(folder, every=steps, restart=args.restart)
+    return settings if seconds is None else dataclasses.replace(settings, seconds=seconds)

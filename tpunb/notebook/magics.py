@@ -35,6 +35,7 @@ from tpunb.notebook.magic_options import (
     PROFILE,
     RUN,
     arguments_of,
+    checkpoint_settings,
     options,
 )
 from tpunb.notebook.session import Session
@@ -126,8 +127,12 @@ class TpuMagics(Magics):  # type: ignore[misc]
             gradients = tape.gradient(loss, model.trainable_variables)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 
+            %%tpu_run -d train_ds -p loss --checkpoint run1
+            loss = train_step(batch)
+
         An interrupt of a run of many steps keeps the completed steps. Run the same
-        cell again to continue.
+        cell again to continue. With ``--checkpoint`` it also continues after the kernel
+        has died or was restarted: run the notebook again.
         """
         require_tensorflow("%%tpu_run")
         args = self._run_arguments(line)
@@ -145,7 +150,10 @@ class TpuMagics(Magics):  # type: ignore[misc]
             reduce=dict(args.reduce),
             gather=dict(args.gather),
             timed=args.timed,
+            checkpoint=checkpoint_settings(args),
         )
+        if settings.checkpoint is not None and not settings.is_stepped:
+            raise UsageError("--checkpoint saves a run of many steps: add -d DATASET or -n N")
         displays.refuse_targets(args.targets, self.session.connection.strategy.num_replicas_in_sync)
         make = self._run_steps if settings.is_stepped else self._run_once
         value, quiet = make(cell, settings, args)

@@ -68,13 +68,16 @@ class HistoryDescription:
 
 
 def describe_history(
-    history: History | Sequence[History], metrics: Iterable[str] | None = None
+    history: History | Sequence[History],
+    metrics: Iterable[str] | None = None,
+    names: Sequence[str] | None = None,
 ) -> HistoryDescription:
     """Describe the present content of one or several histories.
 
     Args:
         history: A history, or several to compare.
         metrics: Names of metrics, or of panels, to keep; None for all.
+        names: A name for each history; None for its own name.
 
     Returns:
         The description. Values that are appended later do not change it.
@@ -82,7 +85,7 @@ def describe_history(
     every = list(history) if isinstance(history, Sequence) else [history]
     chosen, num_panels = chosen_series(every, None if metrics is None else frozenset(metrics))
     histories = every[:MAX_RUNS]
-    names = run_names(histories)
+    shown = run_names(histories, names)
     places = {
         line.metric: (title, line)
         for title, lines in panels_of(metric for _, metric in chosen).items()
@@ -95,11 +98,11 @@ def describe_history(
         for column in part[1:]:
             if column is not None:
                 column.setflags(write=False)
-        label = f"{names[number]} · {place.role}" if len(histories) > 1 else place.role
+        label = f"{shown[number]} · {place.role}" if len(histories) > 1 else place.role
         line = line_of(metric, part, label=label, validation=place.validation, run=number)
         panels.setdefault(title, []).append(line)
     runs = []
-    for name, each in zip(names, histories, strict=True):
+    for name, each in zip(shown, histories, strict=True):
         first, last = each.first_step, each.last_step
         steps = 0 if last is None else last + (first == 0)
         runs.append(Run(name, each.state, steps, each.total_steps))
@@ -143,13 +146,19 @@ def chosen_series(
     return chosen, len(panels)
 
 
-def run_names(histories: Sequence[History]) -> list[str]:
-    """Return a distinct name for each history."""
+def run_names(histories: Sequence[History], given: Sequence[str] | None = None) -> list[str]:
+    """Return a distinct name for each history.
+
+    Args:
+        histories: The histories.
+        given: A name for each history, and perhaps for further ones; None for its own name.
+    """
+    wanted = [history.name for history in histories] if given is None else [*given]
     if len(histories) == 1:
-        return [histories[0].name]
+        return wanted[:1]
     names: list[str] = []
-    for number, history in enumerate(histories, start=1):
-        name = title = history.name or f"run {number}"
+    for number, own in enumerate(wanted[: len(histories)], start=1):
+        name = title = own or f"run {number}"
         copies = 1
         while name in names:
             copies += 1

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from tpunb._util.plain_text import shortened
 from tpunb._util.units import and_more, counted, grouped
 from tpunb.display.describe.history_description import HistoryDescription
 
 _MAX_NAMES = 8
+_NUMBERED = re.compile(r"run \d+( \(\d+\))?$")
 
 
 def curves_text(description: HistoryDescription) -> str:
@@ -16,7 +19,7 @@ def curves_text(description: HistoryDescription) -> str:
     """
     parts = ["Training curves"]
     if description.num_runs > 1:
-        parts.append(counted(description.num_runs, "run"))
+        parts.append(counted(description.num_runs, "run") + _names_of_runs(description))
     titles = [_shown(panel.title) for panel in description.panels]
     if titles:
         more = description.num_panels - _MAX_NAMES
@@ -25,6 +28,16 @@ def curves_text(description: HistoryDescription) -> str:
     if description.num_steps:
         parts.append(description.steps_text)
     return "\n".join([" · ".join(parts), *(f"Note: {note}" for note in description.notes)])
+
+
+def _names_of_runs(description: HistoryDescription) -> str:
+    """Return the names of the runs, unless they are only numbers."""
+    if all(_NUMBERED.match(run.name) for run in description.runs):
+        return ""
+    names = [_shown(run.name) for run in description.runs[:_MAX_NAMES]]
+    more = description.num_runs - len(names)
+    rest = f" {and_more(more)}" if more > 0 else ""
+    return f": {', '.join(names)}{rest}"
 
 
 def shown_of(description: HistoryDescription) -> list[str]:

@@ -42,10 +42,10 @@ _LOADING_SECONDS = 5.0
 _RESEND_SECONDS = 1.0
 _INT32 = 2**31
 
-_PICTURE_SECONDS = 5.0
+_PICTURE_SECONDS = 3.0
 """Seconds between two pictures for the notebook's file while a run goes on."""
 
-_PICTURE_SHARE = 0.05
+_PICTURE_SHARE = 0.1
 """The largest share of a run's time that these pictures may take."""
 
 
@@ -59,6 +59,7 @@ class CurvesStream:
         histories: The histories to send.
         metrics: Names of metrics, or of panels, to send; None for all.
         paced: Whether to send how fast the steps are.
+        names: A name for each history; None for its own name.
     """
 
     def __init__(
@@ -67,9 +68,11 @@ class CurvesStream:
         metrics: frozenset[str] | None,
         *,
         paced: bool = True,
+        names: Sequence[str] | None = None,
     ) -> None:
         self.histories = tuple(histories)[:MAX_RUNS]
         self._num_runs = len(histories)
+        self._names = names
         self._metrics = metrics
         self._sent: dict[tuple[int, str], int] = {}
         self._spread: set[tuple[int, str]] = set()
@@ -154,7 +157,7 @@ class CurvesStream:
                 "seconds": rate.seconds if self._paced and history.finished else None,
             }
             for name, history, rate in zip(
-                run_names(self.histories), self.histories, self._rates, strict=True
+                run_names(self.histories, self._names), self.histories, self._rates, strict=True
             )
         ]
         layout, data = pack(columns)
@@ -280,6 +283,7 @@ class _PictureTimer:
 
     def __init__(self) -> None:
         self._due = time.monotonic() + _PICTURE_SECONDS
+        self._is_first = True
 
     @property
     def is_due(self) -> bool:
@@ -289,12 +293,15 @@ class _PictureTimer:
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
         """Measure how long a picture takes, and set the time of the next picture."""
-        began = time.monotonic()
+        # Time of the processor: other programs that slow down the drawing slow down the run, too.
+        began = time.thread_time()
         try:
             yield
         finally:
-            ended = time.monotonic()
-            self._due = ended + max(_PICTURE_SECONDS, (ended - began) / _PICTURE_SHARE)
+            # The first picture imports Matplotlib.
+            pause = 0.0 if self._is_first else (time.thread_time() - began) / _PICTURE_SHARE
+            self._due = time.monotonic() + max(_PICTURE_SECONDS, pause)
+            self._is_first = False
 
 
 class CurvesWidget(LiveWidget):
@@ -312,6 +319,7 @@ class CurvesWidget(LiveWidget):
         paced: Whether to show how fast the steps are, and how long they have taken.
         awaited: The number of panels that will come, if known. The widget has its final height
             even before the first step.
+        names: A name for each history; None for its own name.
         state: First values of the attributes below.
 
     Attributes:
@@ -348,12 +356,14 @@ class CurvesWidget(LiveWidget):
         link: str = "",
         paced: bool = True,
         awaited: int = 0,
+        names: Sequence[str] | None = None,
         **state: Any,
     ) -> None:
         self.histories = _histories(history)
-        names = [metrics] if isinstance(metrics, str) else metrics
-        self._metrics = None if names is None else frozenset(names)
-        self._stream = CurvesStream(self.histories, self._metrics, paced=paced)
+        chosen = [metrics] if isinstance(metrics, str) else metrics
+        self._metrics = None if chosen is None else frozenset(chosen)
+        self._names = names
+        self._stream = CurvesStream(self.histories, self._metrics, paced=paced, names=names)
         self._sending = threading.Lock()
         self._text: str | None = None
         self._pictures = _PictureTimer()
@@ -418,7 +428,7 @@ class CurvesWidget(LiveWidget):
     @property
     def description(self) -> HistoryDescription:
         """The description of the present curves."""
-        return describe_history(self.histories, self._metrics)
+        return describe_history(self.histories, self._metrics, self._names)
 
     def static_bundle(self) -> Bundle:
         """Return the text, and the picture if there is something to draw."""

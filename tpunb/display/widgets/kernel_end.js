@@ -13,10 +13,10 @@ export function onKernelEnd(model, callback) {
   const status = (_, now) => { if (ENDED.has(now)) callback(); };
   session?.statusChanged?.connect(status);
   const channel = async () => {
-    const { comm_live: live } = await manager.get_model(model.get("_live_id"));
+    const { comm_live: live } = await model.widget_manager.get_model(model.get("_live_id"));
     if (live === false) callback();
   };
-  const look = () => { if (manager) channel().catch(() => {}); };
+  const look = () => { channel().catch(() => {}); }; // a front end may have no manager
   model.on("comm_live_update", look);
   return () => {
     session?.statusChanged?.disconnect(status);

@@ -1,0 +1,351 @@
+"""Runs that continue from their checkpoints to the numbers of uninterrupted runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.cells import Notebook, strategy_of
+from support.interrupts import press
+
+from tpunb._util.interrupts import Stopped
+from tpunb.cells import checkpoints
+from tpunb.cells.settings import CheckpointSettings
+from tpunb.cells.steps import Steps
+from tpunb.errors import CellError, TpuWarning
+
+TRAIN = """
+with tf.GradientTape() as tape:
+    loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+gradients = tape.gradient(loss, model.trainable_variables)
+optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+seen.update_state(loss)
+smooth = 0.9 * smooth + loss
+count.assign_add(1.0)
+loss
+"""
+COUNT = "count.assign_add(tf.reduce_mean(batch))\nvalue = tf.reduce_mean(batch)"
+
+
+def data(seed: int | None = 1) -> Any:
+    x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+    examples = tf.data.Dataset.from_tensor_slices((x, x.sum(1, keepdims=True)))
+    return examples.shuffle(64, seed=seed).batch(8, drop_remainder=True).repeat()
+
+
+def numbers_to(end: int) -> Any:
+    return tf.data.Dataset.range(end).map(lambda n: tf.cast(n, tf.float32)).batch(8)
+
+
+class Session:
+    """A notebook after a start of its kernel."""
+
+    def __init__(self, folder: Path | None, kind: str = "virtual") -> None:
+        self.book, self.folder, self.said = Notebook(kind), folder, ""
+        with self.book.strategy.scope():
+            mean = tf.VariableAggregation.MEAN
+            self.count = tf.Variable(0.0, aggregation=mean)
+        self.book.names |= {"count": self.count, "smooth": tf.constant(0.0)}
+
+    def with_model(self, width: int = 6) -> Session:
+        """With a model whose first values are others in every session."""
+        with self.book.strategy.scope():
+            model = keras.Sequential(
+                [
+                    keras.layers.Input((4,)),
+                    keras.layers.Dense(width, activation="relu"),
+                    keras.layers.BatchNormalization(),
+                    keras.layers.Dropout(0.3, seed=1),
+                    keras.layers.Dense(1),
+                ]
+            )
+            optimizer, seen = keras.optimizers.Adam(0.01), keras.metrics.Mean()
+        self.book.names |= {"model": model, "optimizer": optimizer, "seen": seen}
+        return self
+
+    def steps(self, cell: str, count: int | None, batches: Any, **options: Any) -> Steps:
+        settings = {"folder": str(self.folder), "every": options.pop("every", 5)}
+        settings |= {name: options.pop(name) for name in ("restart", "seconds") if name in options}
+        names = ("x", "y") if "(x" in cell else ("batch",)
+        run = self.book.runner.steps(
+            cell,
+            self.book.names,
+            data=batches,
+            names=names,
+            steps=count,
+            checkpoint=CheckpointSettings(**settings) if self.folder else None,
+            **options,
+        )
+        run.watcher = self
+        return run
+
+    def run(self, cell: str, count: int | None, batches: Any, **options: Any) -> Steps:
+        run = self.steps(cell, count, batches, **options)
+        run.go()
+        self.book.names |= run.assigned
+        return run
+
+    def tracing(self, what: str) -> None:
+        pass
+
+    def made(self, steps: int, examples: int | None) -> None:
+        pass
+
+    def resumed(self, steps: int, text: str) -> None:
+        self.said = text
+
+    def numbers(self) -> list[Any]:
+        """All copies of all variables, and what goes from step to step."""
+        names = self.book.names
+        keras_variables = [
+            *names["model"].variables,
+            *names["optimizer"].variables,
+            *names["seen"].variables,
+        ]
+        variables = [variable.value for variable in keras_variables]
+        found = [part.numpy() for each in variables for part in getattr(each, "values", (each,))]
+        return [*found, self.count.numpy(), *self.book.each(names["smooth"])]
+
+
+def assert_equal(one: list[Any], other: list[Any]) -> None:
+    assert len(one) == len(other)
+    for left, right in zip(one, other, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("kind", ["virtual", "mirrored"])
+def test_the_numbers_of_an_uninterrupted_run(tmp_path: Path, kind: str) -> None:
+    """Weights, Adam, batch statistics of each replica, dropout, metrics, names and curves."""
+    keras.utils.set_random_seed(1)
+    first = Session(tmp_path / "run", kind).with_model()
+    copies = [weight.numpy() for weight in first.book.names["model"].variables]
+    first.run(TRAIN, 13, data(), plot=("loss",))
+    whole = Session(None, kind).with_model()
+    for variable, weight in zip(whole.book.names["model"].variables, copies, strict=True):
+        variable.assign(weight)
+    expected = whole.run(TRAIN, 20, data(), plot=("loss",))
+    again = Session(tmp_path / "run", kind).with_model()  # other first weights
+    continued = again.run(TRAIN, 20, data(), plot=("loss",))
+    assert again.said == (
+        f"Continues at step 13 of 20 from {tmp_path / 'run'}. To begin again: --restart."
+    )
+    assert_equal(again.numbers(), whole.numbers())
+    assert continued.history.to_dict() == expected.history.to_dict()
+    assert again.book.each(continued.value) == whole.book.each(expected.value)
+
+
+def test_a_complete_run_is_restored(tmp_path: Path) -> None:
+    first = Session(tmp_path)
+    run = first.run(COUNT, None, numbers_to(64), plot=("value",))
+    again = Session(tmp_path)
+    batches = numbers_to(64)
+    restored = again.run(COUNT, None, batches, plot=("value",))
+    assert "The run was complete, at step 8 of 8" in again.said
+    assert restored.done == 8
+    assert again.count.numpy() == first.count.numpy() == 252
+    assert again.book.each(again.book.names["value"]) == first.book.each(run.assigned["value"])
+    assert restored.history.values("value").tolist() == run.history.values("value").tolist()
+    longer = Session(tmp_path)
+    longer.run(COUNT, 10, numbers_to(80))
+    assert "Continues at step 8 of 10" in longer.said
+    assert longer.count.numpy() == sum(range(80)) / 8
+
+
+def test_to_begin_again(tmp_path: Path) -> None:
+    Session(tmp_path).run(COUNT, 7, numbers_to(64))
+    again = Session(tmp_path)
+    again.run(COUNT, 2, numbers_to(64), restart=True)
+    assert again.said == ""
+    assert again.count.numpy() == sum(range(16)) / 8
+    assert {file.name.partition(".")[0] for file in tmp_path.iterdir()} == {"checkpoint", "step-2"}
+
+
+@pytest.mark.parametrize("every", [1, 4, 7])
+def test_when_it_saves(tmp_path: Path, every: int) -> None:
+    saved: list[int] = []
+    write = checkpoints.Checkpoints._write
+
+    def note(self: Any, state: Any) -> None:
+        saved.append(state.done)
+        write(self, state)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints.Checkpoints, "_write", note)
+        Session(tmp_path).run(COUNT, 16, numbers_to(160), every=every, steps_per_loop=3)
+    assert saved == [*range(every, 16, every), 16]
+    assert len(list(tmp_path.glob("*.index"))) == min(2, len(saved))
+
+
+def test_by_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[int] = []
+    monkeypatch.setattr(
+        checkpoints.Checkpoints, "_write", lambda _, state: saved.append(state.done)
+    )
+    Session(tmp_path).run(COUNT, 6, numbers_to(64), every=None, seconds=0.0)
+    assert saved[0] == 1  # always due, but a save takes some time
+    assert saved[-1] == 6
+    saved.clear()
+    Session(tmp_path).run(COUNT, 6, numbers_to(64), every=None, seconds=3600)
+    assert saved == [6]
+
+
+def test_the_stop_button_saves(tmp_path: Path) -> None:
+    first = Session(tmp_path)
+    run = first.steps(COUNT, 1000, numbers_to(8000), every=10_000)
+    presses = iter([press])
+    first.made = lambda steps, _: next(presses, int)() if steps >= 5 else None  # type: ignore
+    run.go()
+    assert run.stopped
+    again = Session(tmp_path)
+    again.run(COUNT, run.done + 1, numbers_to(8000))
+    assert f"Continues at step {run.done} of" in again.said
+    assert again.count.numpy() == sum(range(8 * (run.done + 1))) / 8
+
+
+def test_stopped_while_batches_are_read_again(tmp_path: Path) -> None:
+    Session(tmp_path).run(COUNT, 5, numbers_to(64))
+    batches = numbers_to(64)
+
+    def pressing() -> Any:
+        for batch in batches:
+            next(presses, int)()
+            yield batch
+
+    presses = iter([press])
+    again = Session(tmp_path)
+    with pytest.raises(Stopped, match="before the checkpoint were read again: no step was made"):
+        again.run(COUNT, 6, pressing())
+    assert again.count.numpy() == 0
+    again.run(COUNT, 6, batches)
+    assert again.count.numpy() == sum(range(48)) / 8
+
+
+def test_data_in_another_order(tmp_path: Path) -> None:
+    Session(tmp_path).with_model().run(TRAIN, 5, data(seed=1))
+    again = Session(tmp_path).with_model()
+    with pytest.warns(TpuWarning, match=r"The data is not the same as before: batch 5 differs"):
+        again.run(TRAIN, 6, data(seed=2))
+    assert again.count.numpy() == 6
+
+
+def test_data_that_ends_too_soon(tmp_path: Path) -> None:
+    Session(tmp_path).run(COUNT, 8, numbers_to(64))
+    with pytest.raises(CellError, match="The data ends after 2 batches, before step 8 of the"):
+        Session(tmp_path).run(COUNT, 9, iter(numbers_to(16)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s.with_model(width=7), "`model` is not the same as in .*: variable 0 of .* is "),
+        (lambda s: s.book.names.update(model=keras.Sequential([keras.layers.Dense(1)])),
+         "`model` has .* variables?, and .* in the checkpoint"),
+        (lambda s: s.book.names.update(seen=None), "the difference is `seen`"),
+    ],
+)  # fmt: skip
+def test_another_model(tmp_path: Path, change: Callable[[Session], Any], message: str) -> None:
+    Session(tmp_path).with_model().run(TRAIN, 2, data())
+    again = Session(tmp_path).with_model()
+    change(again)
+    with pytest.raises(CellError, match=message) as refused:
+        again.run(TRAIN, 3, data())
+    assert "--restart" in refused.value.fix
+    assert again.count.numpy() == 0
+
+
+def test_another_cell(tmp_path: Path) -> None:
+    Session(tmp_path).run(COUNT, 2, numbers_to(64))
+    Session(tmp_path).run(f"# a comment\n{COUNT}", 3, numbers_to(64))
+    with pytest.raises(CellError, match="is of another cell, or this cell has changed since"):
+        Session(tmp_path).run(f"{COUNT} + 1.0", 3, numbers_to(64))
+
+
+def test_checkpoints_of_another_program_stay(tmp_path: Path) -> None:
+    own = tf.train.Checkpoint(x=tf.Variable(1.0))
+    tf.train.CheckpointManager(own, str(tmp_path), 2).save()
+    before = sorted(tmp_path.iterdir())
+    for restart in (False, True):
+        with pytest.raises(CellError, match="has checkpoints that %%tpu_run did not save"):
+            Session(tmp_path).run(COUNT, 2, numbers_to(64), restart=restart)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CellError, match="Checkpoints cannot be kept in"):
+        Session(tmp_path / "file" / "run").run(COUNT, 2, numbers_to(64))
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints.Checkpoints, "_write", full)
+    session = Session(tmp_path)
+    with pytest.warns(TpuWarning, match="No checkpoint at step 1: No space left on device") as said:
+        run = session.run(COUNT, 6, numbers_to(64), every=1)
+    assert run.done == 6
+    assert len(said) == 1
+
+
+def test_what_the_cell_reaches(tmp_path: Path) -> None:
+    """Variables in lists, in objects, and behind functions of the notebook."""
+    code = """
+class Trainer:
+    def __init__(self, variable):
+        self.inner = {"v": [variable]}
+    def step(self, batch):
+        self.inner["v"][0].assign_add(tf.reduce_mean(batch))
+        later.assign_add(1.0)
+def made(variable):
+    def step():
+        variable.assign_add(1.0)
+    return step
+"""
+
+    def session() -> tuple[Session, list[Any]]:
+        session = Session(tmp_path)
+        mean = tf.VariableAggregation.MEAN
+        with session.book.strategy.scope():
+            held, later, closed = (tf.Variable(0.0, aggregation=mean) for _ in range(3))
+        session.book.plain(code)
+        names = session.book.names
+        names |= {"later": later, "trainer": names["Trainer"](held), "step": names["made"](closed)}
+        return session, [held, later, closed]
+
+    cell = "trainer.step(batch)\nstep()"
+    session()[0].run(cell, 3, numbers_to(64))
+    again, variables = session()
+    again.run(cell, 4, numbers_to(64))
+    assert [float(v.numpy()) for v in variables] == [sum(range(32)) / 8, 4.0, 4.0]
+
+
+def test_other_tensorflow_programs_can_read_it(tmp_path: Path) -> None:
+    first = Session(tmp_path).with_model()
+    first.run(TRAIN, 2, data())
+    model = Session(None).with_model().book.names["model"]
+    checkpoint = tf.train.Checkpoint(model=model)
+    checkpoint.restore(tf.train.latest_checkpoint(str(tmp_path))).expect_partial()
+    kept = first.book.names["model"].layers[0].kernel
+    np.testing.assert_array_equal(model.layers[0].kernel.numpy(), kept.numpy())
+
+
+def test_on_another_number_of_replicas(tmp_path: Path) -> None:
+    Session(tmp_path).run(COUNT, 3, numbers_to(64))
+    other = Session(tmp_path, "one")
+    assert strategy_of("one").num_replicas_in_sync == 1
+    other.run(COUNT, 4, numbers_to(64))
+    assert other.count.numpy() == sum(range(32)) / 8
+
+
+def test_steps_without_data(tmp_path: Path) -> None:
+    cell = "count.assign_add(1.0)\nx = x + 1.0"
+    for total in (3, 7):
+        session = Session(tmp_path)
+        session.book.names["x"] = tf.constant(0.0)
+        session.run(cell, total, None, every=2)
+    assert session.count.numpy() == 7
+    assert session.book.each(session.book.names["x"]) == [7.0, 7.0]
