@@ -22,6 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb._util.interrupts import Overdue, StopButton
 from tpunb._util.units import counted, grouped
 from tpunb.cells.batches import Batch, Batches
 from tpunb.cells.cell_variables import owners_of, plain_variable, reachable, variables_of
@@ -39,7 +40,6 @@ from tpunb.cells.source import CellSource, StepSource
 from tpunb.cells.step_loop import bound_to
 from tpunb.errors import CellError, TpuWarning
 from tpunb.training.history import History
-from tpunb.training.stop_button import Overdue, StopButton
 from tpunb.virtual.variable_copies import copies_of
 
 _PREFIX = "step"

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from tpunb._util.interrupts import Overdue, StopButton, Stopped, explaining_interrupts
 from tpunb._util.units import grouped
 from tpunb.cells.batches import Batch, Batches
+from tpunb.cells.capture import capture
 from tpunb.cells.cell_errors import mark_step
 from tpunb.cells.checkpoints import Checkpoints, RunState, owners_in
 from tpunb.cells.open_batches import open_batch
@@ -260,8 +261,9 @@ class Steps:
             with self._button.work():
                 has_batch = self.bind_first_batch() is not None
             if has_batch or self.batches is None:
-                captured = self.programs.captured(self.cell, self.namespace, self.bound)
-                make_ready(self.cell, captured, self.namespace, self.programs.strategy)
+                strategy = self.cache.strategy
+                captured = capture(self.cell, self.namespace, self.bound, strategy)
+                make_ready(self.cell, captured, self.namespace, strategy)
         return owners_in(self.cell, self.namespace, self.bound)
 
     def _save_if_due(self) -> None:

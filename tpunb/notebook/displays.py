@@ -84,7 +84,7 @@ def show(value: Any) -> LiveWidget | None:
 
     connection = value if isinstance(value, Connection) else latest_connection()
     link = connection.link if connection is not None else ""
-    runs = _runs(value)
+    runs, programs = _runs(value), _programs(value)
     widget: LiveWidget
     if is_model(value):
         display(Described(_described_model(value, connection)))
