@@ -329,7 +329,7 @@ def test_a_second_interrupt_is_an_ordinary_one(connection: Any, tf: Any) -> None
         def tracing(self, what: str) -> None:
             pass
 
-        def made(self, steps: int, examples: int | None) -> None:
+        def set_steps(self, steps: int, examples: int | None) -> None:
             interrupt(steps)
 
     run = connection.cells.steps("x = replica_id", {"tf": tf}, steps=100)
