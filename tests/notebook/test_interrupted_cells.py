@@ -134,6 +134,19 @@ def test_an_interrupt_that_waits_ends_with_its_cell(book: Notebook) -> None:
     book.good("1")
 
 
+def test_an_interrupt_before_the_cells_code_waits_for_it(book: Notebook) -> None:
+    events, names = book.shell.events, book.names
+    names["done"] = False
+    events.register("pre_run_cell", press_before := lambda _: press())
+    try:
+        ran = book.run("done = True\nwait_in_cell = (lambda: None)()")
+    finally:
+        events.unregister("pre_run_cell", press_before)
+    assert isinstance(ran.error, KeyboardInterrupt)
+    assert "traitlets" not in ran.text
+    assert "run_cell_async" not in ran.text
+
+
 def test_what_it_costs(book: Notebook) -> None:
     caught: list[Any] = []
     book.names["caught"] = caught

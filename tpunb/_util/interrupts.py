@@ -254,6 +254,8 @@ _DROPPING = frozenset({"__del__", "_without_tensor_names"})
 """Functions that C code calls, which drops their exceptions. TensorFlow (2.18 to 2.21) compares
 structures of types in C++, and then reports that a type has no `_without_tensor_names`."""
 
+_SHELL = "IPython.core.interactiveshell"
+
 
 def _is_halfway(frame: FrameType | None) -> bool:
     """Return whether an exception in a frame is dropped, or leaves a context half entered.
@@ -270,6 +272,8 @@ def _is_halfway(frame: FrameType | None) -> bool:
         name, module = frame.f_code.co_name, _module(frame)
         if name in _DROPPING or module in _DROPPING_MODULES:
             return True
+        if module == _SHELL and name in ("run_code", "run_cell_async"):
+            return name != "run_code"  # IPython shows its own frames before and after the code
         if name in _CONTEXT_METHODS:
             # A generator that serves as a context is called by contextlib.
             owner = inner if module == "contextlib" and inner is not None else frame
