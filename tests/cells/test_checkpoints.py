@@ -93,7 +93,7 @@ class Session:
     def tracing(self, what: str) -> None:
         pass
 
-    def made(self, steps: int, examples: int | None) -> None:
+    def set_steps(self, steps: int, examples: int | None) -> None:
         pass
 
     def resumed(self, steps: int, text: str) -> None:
