@@ -24,6 +24,7 @@ from tpunb.compiler import libtpu
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+COURSE = sorted(FOLDER.glob("course/solutions/*.ipynb"))
 WITH_COMPILER = ("07_will_it_fit.ipynb", "08_from_tpustrategy_to_jax.ipynb")
 CONNECTING = re.compile(r"^((?:\w+ = )?%tpu_connect)(?: --simulate \S+)?", re.MULTILINE)
 
@@ -81,7 +82,7 @@ def test_runs_with_one_argument_changed(
         assert all(line.endswith(": True") for line in results), results
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *COURSE], ids=lambda path: path.name)
 def test_loading_comes_before_tensorflow(path: Path) -> None:
     """So that nothing of its log is seen, and a libtpu that does not fit is named."""
     book = nbformat.read(path, as_version=4)
