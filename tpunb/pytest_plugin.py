@@ -164,15 +164,15 @@ def tpu_compiler() -> Callable[..., Any]:
 
     Skips the test, with the reason, if the compiler is missing and no recorded verdicts replace it.
     """
-    import tpunb
     from tpunb.compiler import libtpu
+    from tpunb.compiler.compile import compile as compile_for_tpus
     from tpunb.errors import TpunbError
 
     try:
         libtpu.require()
     except TpunbError as error:
         pytest.skip(f"{error.message} {error.fix}".strip())
-    return tpunb.compile
+    return compile_for_tpus
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,13 +7,25 @@ import contextlib
 import sys
 from collections.abc import Sequence
 
+from tpunb.cli import compile as compile_command
 from tpunb.cli import compiler, demo, doctor, explain, kernel, run, topology, verify, worker
 from tpunb.cli.command import Failed, Interrupted, OutputError, ReaderGone, safe_streams
 from tpunb.errors import TpunbError
 from tpunb.version import __version__
 
 _READER_GONE = 141  # 128 + SIGPIPE, as in shells
-_COMMANDS = (demo, run, kernel, topology, worker, compiler, doctor, verify, explain)
+_COMMANDS = (
+    demo,
+    run,
+    kernel,
+    topology,
+    worker,
+    compile_command,
+    compiler,
+    doctor,
+    verify,
+    explain,
+)
 _EPILOG = """\
 examples:
   tpunb demo                             execute the quickstart notebook on a virtual TPU
@@ -21,13 +33,15 @@ examples:
   tpunb kernel install v5e-8             add a virtual TPU to Jupyter's kernel picker
   tpunb topology v4-32                   draw the chips and cores of a TPU type
   tpunb worker --cores 8                 serve a host of a virtual Pod to another machine
+  tpunb compile train.py::step --for v5e-8   ask whether a step fits on a TPU
   tpunb compiler install                 install the TPU's own compiler, apart from your packages
   tpunb doctor                           check this machine's TPU setup
   tpunb verify local                     check that this TPU does what tpunb says it does
   tpunb explain < training.log           explain why a run failed and how to fix it
 
 exit codes: 0 success; 1 a cell failed, a claim differs, or the error is unknown;
-2 the command failed; 130 interrupted; 141 the reader of the output has gone
+2 the command failed; 130 interrupted; 141 the reader of the output has gone.
+tpunb compile has codes of its own: tpunb compile --help
 """
 
 
@@ -40,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 for success; 1 if a cell failed, a claim differs or an error is unknown;
         2 if the command failed; 130 if it was interrupted; 141 if its output lost its reader.
+        `tpunb compile` has other codes.
     """
     parser = argparse.ArgumentParser(
         prog="tpunb",
@@ -64,13 +79,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _carry_out(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     try:
-        args = parser.parse_args(argv)
+        args, unknown = parser.parse_known_args(argv)
+        if unknown:  # the command's own parser shows its usage, and knows its exit code
+            args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         args.command(args)
     except OutputError:
         raise
     except Failed as failure:
         print(failure, file=sys.stderr)
-        return 1
+        return failure.code
     except TpunbError as error:
         print(f"tpunb: {error}", file=sys.stderr)
         return 2

@@ -39,7 +39,7 @@ def add_command(
         name, formatter_class=argparse.RawDescriptionHelpFormatter, **texts
     )
     if run is not None:
-        parser.set_defaults(command=run)
+        parser.set_defaults(command=run, parser=parser)
     return parser
 
 
@@ -66,7 +66,15 @@ def whole_number(kind: str, least: int, most: int | None = None) -> Callable[[st
 
 
 class Failed(Exception):
-    """The command ran and the result is negative. The message says why. Exit code 1."""
+    """The command ran and the result is negative. The message says why.
+
+    Attributes:
+        code: The exit code.
+    """
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Interrupted(Exception):

@@ -345,6 +345,46 @@ def _export(
     return prepared, devices
 
 
+def prepared_module(module: bytes, settings: Settings) -> tuple[Prepared, int]:
+    """Return the request for libtpu about a StableHLO module, and the number of its devices.
+
+    Args:
+        module: The module as text or as bytecode, which any framework may have exported.
+        settings: The settings of the compilation.
+
+    Raises:
+        CompileError: The module cannot be read, has open sizes, or is for several replicas.
+    """
+    answer = libtpu.read_exported(module, settings.deadline)
+    if "error" in answer:
+        raise CompileError(
+            f"The StableHLO cannot be read: {answer['error'].strip()}.",
+            fix="Export it again, with a release of StableHLO that is not newer than the "
+            "compiler's.",
+        )
+    if answer["open"]:
+        raise CompileError(
+            f"The program has open sizes: {answer['open']}.", fix="Export it with numbers."
+        )
+    replicas, partitions = answer["devices"]
+    if replicas > 1:
+        raise CompileError(
+            f"The program is for {replicas} replicas.",
+            fix="Export it with a mesh and shardings (jax.jit), not with jax.pmap.",
+        )
+    # A stranger's export must not show lines of this machine's other files.
+    places = [[place for place in each if place[0].endswith(".py")] for each in answer["places"]]
+    prepared = Prepared(
+        _Origins(places, settings.choose, ()),
+        module=answer["module"],
+        jax=True,
+        parameters=answer["arguments"],
+        held_bytes=answer["bytes"],
+        fingerprint=Fingerprint(answer["digest"], tuple(answer["names"])),
+    )
+    return prepared, max(partitions, answer["mesh"])
+
+
 def _bytes(arrays: Iterable[Any]) -> int:
     """Return the bytes of arrays. Types of less than a byte do not count."""
     small = ("int2", "int4", "e2m1fn")

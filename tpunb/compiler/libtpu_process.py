@@ -44,6 +44,12 @@ _OF_THIS_PROGRAM = (AttributeError, ImportError, LookupError, NameError, TypeErr
 
 _MODULE = re.compile(r"\bmodule @(?:\"[^\"]*\"|[\w.$-]+)")
 
+_BYTECODE = b"ML\xefR"
+"""The first bytes of MLIR's bytecode."""
+
+_TENSOR = re.compile(r"tensor<((?:\d+x)*)(?:u?i|s?i|bf|f)(\d+)(?:E\w+)?(?:, .*)?>")
+"""A type with fixed sizes, its sizes and the bits of its numbers."""
+
 _DONATED = ("jax.buffer_donor", "tf.aliasing_output")
 
 
@@ -124,7 +130,7 @@ def _devices(topology: str, chip: str) -> list[Any]:
 def _exported(artifact: bytes) -> dict[str, Any]:
     """Return a JAX module whose operations have unique names, and the places they come from."""
     with mlir.make_ir_context(), ir.Location.unknown():
-        module = _jax.mlir.deserialize_portable_artifact(artifact)
+        module = _module(artifact)
         digest = _digest(module)
         names: list[str] = []
         places: list[list[tuple[str, int]]] = []
@@ -139,7 +145,7 @@ def _exported(artifact: bytes) -> dict[str, Any]:
             return ir.WalkResult.ADVANCE
 
         module.operation.walk(mark)
-        main = ir.SymbolTable(module.operation)["main"]
+        main = _main(module)
         arguments = [
             (getattr(argument.location, "name_str", ""), any(key in attributes for key in _DONATED))
             for argument, attributes in zip(main.arguments, _attributes(main, "arg"), strict=True)
@@ -152,9 +158,48 @@ def _exported(artifact: bytes) -> dict[str, Any]:
         "places": places,
         "arguments": arguments,
         "mesh": max(sizes, default=1),
+        "devices": [_count(module, f"mhlo.num_{kind}") for kind in ("replicas", "partitions")],
+        "open": next((str(kind) for kind in main.type.inputs if "?" in str(kind)), ""),
+        "bytes": max(sum(map(_size, kinds)) for kinds in (main.type.inputs, main.type.results)),
         "digest": digest,
         "names": (*names, *(name for name, _ in arguments)),
     }
+
+
+def _module(exported: bytes) -> Any:
+    """Return the module that is exported as a portable artifact, as other bytecode, or as text."""
+    if exported.startswith(_BYTECODE):
+        with contextlib.suppress(ValueError, RuntimeError):
+            return _jax.mlir.deserialize_portable_artifact(exported)
+    return ir.Module.parse(exported)
+
+
+def _main(module: Any) -> Any:
+    """Return a module's function `main`, which is the program."""
+    functions = {
+        each.attributes["sym_name"].value: each
+        for each in module.body.operations
+        if each.operation.name == "func.func"
+    }
+    if "main" not in functions:
+        listed = ", ".join(functions) or "no function"
+        raise ValueError(f"it has no function @main, but {listed}")
+    return functions["main"]
+
+
+def _count(module: Any, name: str) -> int:
+    """Return an attribute of a module that is a number; 1 if the module does not have it."""
+    attributes = module.operation.attributes
+    return int(attributes[name].value) if name in attributes else 1
+
+
+def _size(kind: Any) -> int:
+    """Return the bytes of a tensor by its type; 0 if they are not known."""
+    match = _TENSOR.fullmatch(str(kind))
+    if match is None:
+        return 0
+    numbers = math.prod(int(size) for size in match[1].split("x") if size)
+    return numbers * max(int(match[2]) // 8, match[2] == "1")
 
 
 def _digest(module: Any) -> str:
