@@ -17,7 +17,7 @@ COURSE = Path(__file__).parent
 SOLUTIONS = COURSE / "solutions"
 
 STUB = ("# YOUR CODE HERE", "raise NotImplementedError()")
-"""The lines that nbgrader puts in place of a solution."""
+"""The lines that nbgrader writes instead of a solution."""
 
 _SOLUTION = re.compile(
     r"^([ \t]*)### BEGIN SOLUTION\n.*?^[ \t]*### END SOLUTION$", re.DOTALL | re.MULTILINE

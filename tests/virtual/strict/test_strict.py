@@ -86,6 +86,17 @@ def test_variables_made_outside_of_the_scope(four: Any) -> None:
     assert run(lenient, lambda x: stray.assign(x), each(lenient, [2.0] * 4)) == [2.0] * 4
 
 
+@pytest.mark.parametrize("replica", [0, 2])
+def test_one_copy_in_a_replica_function(four: Any, replica: int) -> None:
+    with four.scope():
+        variable = tf.Variable(2.0)
+    copy = variable.values[replica]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the copy of one replica") as error:
+        run(four, lambda x: copy.assign_add(x), each(four, [1.0] * 4))
+    assert explain(error.value) is None
+    assert [float(value) for value in variable.values] == [2.0] * 4
+
+
 def test_pure_eager_execution(four: Any) -> None:
     with pytest.raises(NotImplementedError, match="pure eager"):
         four.run(lambda x: x + 1.0, args=(each(four, [1.0] * 4),))

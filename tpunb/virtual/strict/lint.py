@@ -20,7 +20,7 @@ from tpunb.virtual.graph.function_def import (
 from tpunb.virtual.graph.kernels import compiles, why_not
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.strict.known_ops import PRODUCTS, is_known
-from tpunb.virtual.variable_copies import handle_of
+from tpunb.virtual.variable_copies import copies_of, handle_of
 
 _WHERE = (
     "Work at a fixed shape: compute a mask and multiply, or give `tf.where` all three arguments."
@@ -314,6 +314,13 @@ def _out_of_scope(node: NodeDef, variable: Any, device: str) -> Problem:
         f"Trying to access resource {variable.name} located in device {variable.device} from "
         f"device {device}"
     )
+    if copies_of(variable) is not None:
+        reason = f"{variable.name} is the copy of one replica, and every replica would set it."
+        fix = (
+            "Use the variable itself: `v.assign(...)` sets the copy of the replica that runs. To "
+            "set one copy, call `v.values[0].assign(...)` outside of the replica function."
+        )
+        message = f"{variable.name} cannot be set on the other replicas."
     if in_save_context():  # here a variable of the scope appears without its copies
         reason = (
             "A function that returns no tensor is traced again when it is saved, where a variable "
