@@ -172,6 +172,7 @@ def test_an_error_of_the_users_has_its_line_and_no_frame_of_ours(run: Run) -> No
         (["step.mlir", "--for", "v5e-8", "--batch", "8"], "are for a .keras file"),
         (["model.keras", "--for", "v5e-8", "--batch", "8"], "model.keras does not exist."),
         ([".", "--for", "v5e-8"], ". is a folder."),
+        (["step.mlir", "--for", "v5e-8", "-o", "no/x"], "Cannot write no/x: No such file"),
     ],
 )
 def test_wrong_use_is_no_verdict(arguments: list[str], message: str, run: Run) -> None:

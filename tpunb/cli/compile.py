@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tpunb._util.atomic_files import check_writable
 from tpunb.cli.command import Failed, OutputError, ReaderGone, add_command
 from tpunb.cli.python_source import (
     SEPARATOR,
@@ -151,7 +152,9 @@ def _compile(args: argparse.Namespace) -> None:
         args.parser.error("the following arguments are required: SOURCE")
     source = {"kind": "unknown", "path": args.source.partition(SEPARATOR)[0], "name": ""}
     try:
-        with _standard_output_to_standard_error():
+        with _standard_output_to_standard_error(), _quiet_tensorflow():
+            if args.output:
+                _check_output(args.output)
             programs = _programs(args, source)
             if args.output:
                 programs.save(args.output)
@@ -166,6 +169,17 @@ def _compile(args: argparse.Namespace) -> None:
     _print(json.dumps(report, indent=2) if args.json else str(programs))
     if code := report["exit_code"]:
         raise Failed("\n".join(_reasons(programs, args.limit)), code)
+
+
+def _check_output(path: str) -> None:
+    """Refuse a file that cannot be written, before compiling takes minutes."""
+    try:
+        check_writable(path)
+    except OSError as error:
+        raise SourceError(
+            f"Cannot write {path}: {error.strerror}.",
+            fix="Name a file in a folder that exists and that you may write to.",
+        ) from None
 
 
 def _reasons(programs: Any, limit: str | None) -> Iterator[str]:
@@ -200,6 +214,19 @@ def _standard_output_to_standard_error() -> Iterator[None]:
             undo.callback(os.dup2, before, 1)
             os.dup2(2, 1)
         yield
+
+
+@contextlib.contextmanager
+def _quiet_tensorflow() -> Iterator[None]:
+    """Within a block, keep TensorFlow's log from hiding the errors of the user's code."""
+    from tpunb.virtual.import_tensorflow import QuietImport
+
+    finder = QuietImport()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def _failure(error: BaseException) -> tuple[int, str, dict[str, Any]]:
