@@ -198,7 +198,7 @@ def test_the_stop_button_saves(tmp_path: Path) -> None:
     first = Session(tmp_path)
     run = first.steps(COUNT, 1000, numbers_to(8000), every=10_000)
     presses = iter([press])
-    first.made = lambda steps, _: next(presses, int)() if steps >= 5 else None  # type: ignore
+    first.set_steps = lambda steps, _: next(presses, int)() if steps >= 5 else None  # type: ignore
     run.go()
     assert run.stopped
     again = Session(tmp_path)

@@ -28,9 +28,13 @@ CONNECT = [
 ]
 RUN = [
     *("--data", "--steps", "--steps-per-loop", "--as", "--plot", "--restart"),
-    *("--out", "--targets", "--reduce", "--gather", "--check", "--time", "--verbose"),
+    *("--out", "--targets", "--reduce", "--gather", "--checkpoint"),
+    *("--checkpoint-every", "--check", "--time", "--verbose"),
 ]
-COMPILE = ["--for", "--speed", "--largest-batch", "--input", "--timeout", "--data", "--as", "--out"]
+COMPILE = [
+    *("--for", "--speed", "--largest-batch", "--input", "--timeout", "--recorded"),
+    *("--data", "--as", "--out"),
+]
 PROFILE = ["--keep", "--out"]
 TYPES = list(accelerator_types())
 OPENING = ["%load_ext tpunb"]

@@ -21,7 +21,6 @@ from tpunb.cells.source import (
 )
 from tpunb.errors import CellError
 from tpunb.errors.code_problems import SourceLine, innermost, refusal_in_short
-from tpunb.errors.explain import explain
 
 _NODE = re.compile(r"{{node ([^}]+?)(?:/replica_\d+)?}}")
 _REPLICA = re.compile(r"{{node [^}]+?/replica_(\d+)}}")
@@ -45,8 +44,12 @@ def mark(error: BaseException, cell: StepSource, graph: Any = None) -> None:
     # Replica 0's nodes have plain names, and so have all nodes inside functions.
     replicas = {int(number) for number in _REPLICA.findall(str(error))}
     error.tpunb_replicas = sorted(replicas)  # type: ignore[attr-defined]
-    if not hasattr(error, "code") and (known := explain(error)) and known.rule:
-        error.code = known.rule  # type: ignore[attr-defined]
+    if not hasattr(error, "code"):
+        from tpunb.errors.explain import explain  # loads the catalogue, which is large
+
+        known = explain(error)
+        if known is not None and known.rule:
+            error.code = known.rule  # type: ignore[attr-defined]
     if numbers and hasattr(error, "add_note"):
         number = numbers[-1]
         error.add_note(f"line {number} of the cell: {cell.lines[number - 1].strip()}")
