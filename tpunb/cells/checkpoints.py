@@ -268,14 +268,25 @@ class Checkpoints:
     def _read(self, path: str) -> dict[str, Any]:
         """Return the position that a checkpoint has."""
         state = _SavedState()
-        tf.train.Checkpoint(**{_STATE: state}).restore(path, options=_options()).expect_partial()
+        checkpoint = tf.train.Checkpoint(**{_STATE: state})
+        try:
+            checkpoint.restore(path, options=_options()).expect_partial()
+        except Exception as error:  # TensorFlow raises many types, also IndexError
+            raise CellError(
+                f"The checkpoint {path} cannot be read: {_reason(error)}.",
+                fix="Name another folder, or begin again with --restart, which removes the "
+                "checkpoints.",
+            ) from error
         content = state.content
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
-            raise CellError(
-                f"{self._settings.folder} has checkpoints that %%tpu_run did not save.",
-                fix="Name another folder: --checkpoint DIR.",
-            )
+            raise self._foreign()
         return content
+
+    def _foreign(self) -> CellError:
+        return CellError(
+            f"{self._settings.folder} has checkpoints that %%tpu_run did not save.",
+            fix="Name another folder: --checkpoint DIR.",
+        )
 
     def _refuse_others(self, content: Mapping[str, Any], owners: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of another cell, or of variables that do not fit."""
@@ -352,9 +363,10 @@ class Checkpoints:
 
     def _remove(self) -> None:
         """Remove the checkpoints of `%%tpu_run` in the folder."""
-        for path in self._manager(tf.train.Checkpoint()).checkpoints:
-            self._read(path)  # other programs' checkpoints are not removed
         folder = self._settings.folder
+        paths = self._manager(tf.train.Checkpoint()).checkpoints
+        if not all(path.rpartition("/")[2].startswith(f"{_PREFIX}-") for path in paths):
+            raise self._foreign()  # other programs' checkpoints are not removed
         # First the file that names the others, so that no name leads to a missing file.
         files = [name for name in tf.io.gfile.listdir(folder) if name.startswith(f"{_PREFIX}-")]
         for name in ("checkpoint", *files):
