@@ -15,7 +15,7 @@ from support.interrupts import press
 
 from tpunb.cells import checkpoints
 from tpunb.cells.cell_variables import plain_variable
-from tpunb.cells.settings import CheckpointSettings
+from tpunb.cells.settings import CheckpointSettings, RunSettings
 from tpunb.cells.steps import Steps
 from tpunb.errors import CellError, TpuWarning
 from tpunb.training.stop_button import Stopped
@@ -348,6 +348,43 @@ def test_other_tensorflow_programs_can_read_it(tmp_path: Path) -> None:
     checkpoint.restore(tf.train.latest_checkpoint(str(tmp_path))).expect_partial()
     kept = first.book.names["model"].layers[0].kernel
     np.testing.assert_array_equal(model.layers[0].kernel.numpy(), kept.numpy())
+
+
+def test_a_function(tmp_path: Path) -> None:
+    """A function's step, with a variable that it closes over; another function is refused."""
+
+    def made(session: Session) -> tuple[Any, Any]:
+        count = session.count
+
+        def step(batch: Any) -> Any:
+            count.assign_add(tf.reduce_mean(batch))
+            return {"mean": tf.reduce_mean(batch)}
+
+        def other(batch: Any) -> Any:
+            count.assign_sub(tf.reduce_mean(batch))
+            return {"mean": tf.reduce_mean(batch)}
+
+        return step, other
+
+    def go(session: Session, function: Any, steps: int) -> Steps:
+        settings = RunSettings(
+            data=numbers_to(64),
+            steps=steps,
+            plot=("mean",),
+            checkpoint=CheckpointSettings(str(tmp_path)),
+        )
+        run = session.book.runner.steps_of_function(function, settings)
+        run.watcher = session
+        run.go()
+        return run
+
+    first, again = Session(tmp_path), Session(tmp_path)
+    go(first, made(first)[0], 3)
+    run = go(again, made(again)[0], 5)
+    assert again.count.numpy() == sum(range(40)) / 8
+    assert run.history.steps("mean").tolist() == [1, 2, 3, 4, 5]
+    with pytest.raises(CellError, match="is of another cell"):
+        go(again, made(again)[1], 6)
 
 
 def test_on_another_number_of_replicas(tmp_path: Path) -> None:

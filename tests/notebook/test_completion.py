@@ -28,7 +28,17 @@ CONNECT = [
 ]
 RUN = [
     *("--data", "--steps", "--steps-per-loop", "--as", "--plot", "--restart"),
-    *("--out", "--targets", "--reduce", "--gather", "--check", "--time", "--verbose"),
+    *(
+        "--out",
+        "--targets",
+        "--reduce",
+        "--gather",
+        "--checkpoint",
+        "--checkpoint-every",
+        "--check",
+        "--time",
+        "--verbose",
+    ),
 ]
 COMPILE = ["--for", "--speed", "--largest-batch", "--input", "--timeout", "--data", "--as", "--out"]
 PROFILE = ["--keep", "--out"]

@@ -12,7 +12,9 @@ The checksum tells whether they were the same batches.
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
+import inspect
 import json
 import time
 import warnings
@@ -94,6 +96,7 @@ class Checkpoints:
         strategy: The run's strategy.
         cell: The source of the steps.
         history: The run's curves.
+        function: The function that makes a step; None if the cell does.
         owners: Returns the objects with variables that the cell uses, by name.
     """
 
@@ -103,10 +106,11 @@ class Checkpoints:
         strategy: Any,
         cell: StepSource,
         history: History,
+        function: Any,
         owners: Callable[[], Mapping[str, Any]],
     ) -> None:
         self._settings, self._strategy, self._history = settings, strategy, history
-        self._cell = _hash_of(cell)
+        self._cell = _hash_of(cell, function)
         self._owners = owners
         self._is_open = False
         self._saved: tuple[int, bool] | None = None
@@ -438,11 +442,16 @@ def _kind(spec: list[Any]) -> str:
     return f"{dtype}{shape}"
 
 
-def _hash_of(cell: StepSource) -> str:
-    """Return a hash of a cell's statements: comments and blank lines do not count."""
+def _hash_of(cell: StepSource, function: Any) -> str:
+    """Return a hash of a cell's statements, or of a function's source.
+
+    In a cell, comments and blank lines do not count.
+    """
     text = cell.text
     if isinstance(cell, CellSource):
         text = ast.dump(ast.Module(cell.body, type_ignores=[]))
+    with contextlib.suppress(OSError, TypeError):  # no function, or no source
+        text += inspect.getsource(function)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

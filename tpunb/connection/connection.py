@@ -18,6 +18,7 @@ from tpunb.virtual.patch.install import give_back
 
 if TYPE_CHECKING:
     from tpunb.cells.runner import CellResult, CellRunner
+    from tpunb.cells.settings import CheckpointSettings
     from tpunb.cells.steps import LoopTimings
     from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.connection.cluster.pod import Pod
@@ -189,6 +190,7 @@ class Connection:
         plot: str | Sequence[str] = (),
         reduce: Mapping[str, str] | None = None,
         gather: Mapping[str, int] | None = None,
+        checkpoint: str | CheckpointSettings | None = None,
     ) -> RunResult:
         """Run a function on every replica, step after step, as `%%tpu_run` does with a cell.
 
@@ -208,6 +210,8 @@ class Connection:
                 any one name if `fn` returns a single number.
             reduce: Keys to combine over the replicas, by `"mean"` or `"sum"`.
             gather: Keys to concatenate over the replicas, with the axis.
+            checkpoint: A folder. The run is saved there, and continues from there after a
+                restart. `tpunb.cells.settings.CheckpointSettings` also says when to save.
 
         Returns:
             The value of the last step, and the history of the plotted values.
@@ -218,10 +222,11 @@ class Connection:
             Stopped: An interrupt ended the run inside a step.
             Exception: The error of the function or the data. Completed steps are kept.
         """
-        from tpunb.cells.settings import RunSettings
+        from tpunb.cells.settings import CheckpointSettings, RunSettings
         from tpunb.cells.steps import raise_if_ended_early
         from tpunb.training.history import remember_history
 
+        to_save = CheckpointSettings(checkpoint) if isinstance(checkpoint, str) else checkpoint
         settings = RunSettings(
             data=data,
             steps=steps,
@@ -229,6 +234,7 @@ class Connection:
             plot=(plot,) if isinstance(plot, str) else plot,
             reduce=reduce,
             gather=gather,
+            checkpoint=to_save,
         )
         run = self.cells.steps_of_function(fn, settings)
         try:
