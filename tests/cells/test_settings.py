@@ -41,8 +41,6 @@ def test_the_same_settings(mine: dict[str, object], theirs: dict[str, object], s
 
 
 def test_connections_take_the_same_settings() -> None:
-    """All but those of a cell's text, of the magic's report, and of a notebook's next kernel."""
+    """All but those of a cell's text, and of the magic's report."""
     taken = set(inspect.signature(Connection.run).parameters) - {"self", "fn"}
-    assert taken == {field.name for field in dataclasses.fields(RunSettings)} - {
-        *("names", "timed", "checkpoint")
-    }
+    assert taken == {field.name for field in dataclasses.fields(RunSettings)} - {"names", "timed"}

@@ -13,8 +13,8 @@ from tpunb.training.history import History
 pytestmark = pytest.mark.oldest
 
 
-def record(lists: dict[str, list[Any]], epochs: list[int], **params: Any) -> Any:
-    return SimpleNamespace(history=lists, epoch=epochs, params=params)
+def record(lists: dict[str, list[Any]], numbers: list[int], **params: Any) -> Any:
+    return SimpleNamespace(history=lists, epoch=numbers, params=params)
 
 
 def test_values_are_at_the_last_step_of_their_epoch() -> None:

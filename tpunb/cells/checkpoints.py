@@ -12,7 +12,9 @@ The checksum tells whether they were the same batches.
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
+import inspect
 import json
 import time
 import warnings
@@ -35,10 +37,10 @@ from tpunb.cells.saved_values import (
     packed,
     unpacked,
 )
-from tpunb.cells.settings import CheckpointSettings
 from tpunb.cells.source import CellSource, StepSource
 from tpunb.cells.step_loop import bound_to
 from tpunb.errors import CellError, TpuWarning
+from tpunb.training.checkpoint_settings import CheckpointSettings
 from tpunb.training.history import History
 from tpunb.virtual.variable_copies import copies_of
 
@@ -94,6 +96,7 @@ class Checkpoints:
         strategy: The run's strategy.
         cell: The source of the steps.
         history: The run's curves.
+        function: The function that makes a step; None if the cell does.
         owners: Returns the objects with variables that the cell uses, by name.
     """
 
@@ -103,10 +106,11 @@ class Checkpoints:
         strategy: Any,
         cell: StepSource,
         history: History,
+        function: Any,
         owners: Callable[[], Mapping[str, Any]],
     ) -> None:
         self._settings, self._strategy, self._history = settings, strategy, history
-        self._cell = _hash_of(cell)
+        self._cell = _hash_of(cell, function)
         self._owners = owners
         self._is_open = False
         self._saved: tuple[int, bool] | None = None
@@ -268,14 +272,25 @@ class Checkpoints:
     def _read(self, path: str) -> dict[str, Any]:
         """Return the position that a checkpoint has."""
         state = _SavedState()
-        tf.train.Checkpoint(**{_STATE: state}).restore(path, options=_options()).expect_partial()
+        checkpoint = tf.train.Checkpoint(**{_STATE: state})
+        try:
+            checkpoint.restore(path, options=_options()).expect_partial()
+        except Exception as error:  # TensorFlow raises many types, also IndexError
+            raise CellError(
+                f"The checkpoint {path} cannot be read: {_reason(error)}.",
+                fix="Name another folder, or begin again with --restart, which removes the "
+                "checkpoints.",
+            ) from error
         content = state.content
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
-            raise CellError(
-                f"{self._settings.folder} has checkpoints that %%tpu_run did not save.",
-                fix="Name another folder: --checkpoint DIR.",
-            )
+            raise self._foreign()
         return content
+
+    def _foreign(self) -> CellError:
+        return CellError(
+            f"{self._settings.folder} has checkpoints that %%tpu_run did not save.",
+            fix="Name another folder: --checkpoint DIR.",
+        )
 
     def _refuse_others(self, content: Mapping[str, Any], owners: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of another cell, or of variables that do not fit."""
@@ -352,9 +367,10 @@ class Checkpoints:
 
     def _remove(self) -> None:
         """Remove the checkpoints of `%%tpu_run` in the folder."""
-        for path in self._manager(tf.train.Checkpoint()).checkpoints:
-            self._read(path)  # other programs' checkpoints are not removed
         folder = self._settings.folder
+        paths = self._manager(tf.train.Checkpoint()).checkpoints
+        if not all(path.rpartition("/")[2].startswith(f"{_PREFIX}-") for path in paths):
+            raise self._foreign()  # other programs' checkpoints are not removed
         # First the file that names the others, so that no name leads to a missing file.
         files = [name for name in tf.io.gfile.listdir(folder) if name.startswith(f"{_PREFIX}-")]
         for name in ("checkpoint", *files):
@@ -426,11 +442,16 @@ def _kind(spec: list[Any]) -> str:
     return f"{dtype}{shape}"
 
 
-def _hash_of(cell: StepSource) -> str:
-    """Return a hash of a cell's statements: comments and blank lines do not count."""
+def _hash_of(cell: StepSource, function: Any) -> str:
+    """Return a hash of a cell's statements, or of a function's source.
+
+    In a cell, comments and blank lines do not count.
+    """
     text = cell.text
     if isinstance(cell, CellSource):
         text = ast.dump(ast.Module(cell.body, type_ignores=[]))
+    with contextlib.suppress(OSError, TypeError):  # no function, or no source
+        text += inspect.getsource(function)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

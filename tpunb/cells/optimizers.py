@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb._util.attributes import has_attributes
+from tpunb._util.attributes import attribute, has_attributes
 from tpunb.cells.capture import Captured
 from tpunb.cells.code_names import value_of
 from tpunb.cells.source import CellSource, StepSource
@@ -46,7 +46,7 @@ def make_ready(
         _refuse_outside(name, _variables(optimizer, "variables"), strategy)
     distinct = {id(model): model for model in models.values()}
     for name, optimizer in optimizers.items():
-        if getattr(optimizer, "built", True) and getattr(optimizer, "_built", True):  # tf_keras
+        if _is_built(optimizer):
             continue
         variables = _trained(cell, name, namespace)
         if not variables and len(distinct) == 1:  # otherwise the variables are not certain
@@ -54,6 +54,13 @@ def make_ready(
         if variables:
             with strategy.scope():
                 optimizer.build(variables)
+
+
+def _is_built(optimizer: Any) -> bool:
+    """Return whether an optimizer has its variables, or does not make them by `build`."""
+    if has_attributes(optimizer, "build", "_create_iteration_variable"):  # tf_keras
+        return bool(attribute(optimizer, "_built", False))  # missing until it is built
+    return bool(attribute(optimizer, "built", True))
 
 
 def _variables(owner: Any, name: str) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpunb._util.integers import is_whole
 from tpunb.errors import CellError, did_you_mean
+from tpunb.training.checkpoint_settings import CheckpointSettings
 
 if TYPE_CHECKING:
     from tpunb.cells.batches import Batches
@@ -28,23 +29,6 @@ class OutputOptions(NamedTuple):
     reduce: tuple[tuple[str, str], ...] = ()
     gather: tuple[tuple[str, int], ...] = ()
     plot: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckpointSettings:
-    """The settings of a run's checkpoints.
-
-    Attributes:
-        folder: The folder of the checkpoints, also at an address such as `gs://bucket/run`.
-        every: The number of steps between two checkpoints; None to save by the time.
-        seconds: The time between two checkpoints if `every` is None.
-        restart: Whether to begin again, and remove the checkpoints of the folder.
-    """
-
-    folder: str
-    every: int | None = None
-    seconds: float = 60.0
-    restart: bool = dataclasses.field(default=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +61,8 @@ class RunSettings:
     def __post_init__(self) -> None:
         for name, kind in (("names", tuple), ("plot", tuple), ("reduce", dict), ("gather", dict)):
             object.__setattr__(self, name, kind(getattr(self, name) or ()))
+        if isinstance(self.checkpoint, str):
+            object.__setattr__(self, "checkpoint", CheckpointSettings(self.checkpoint))
 
     @property
     def outputs(self) -> OutputOptions:

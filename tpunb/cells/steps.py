@@ -16,6 +16,7 @@ from tpunb.cells.checkpoints import Checkpoints, RunState, owners_in
 from tpunb.cells.open_batches import open_batch
 from tpunb.cells.optimizers import make_ready
 from tpunb.cells.outputs import LAST, OutputRecord
+from tpunb.cells.replica_function import FUNCTION
 from tpunb.cells.settings import RunSettings, checked_outputs, refuse_counts, total_steps
 from tpunb.cells.source import CellSource, StepSource
 from tpunb.cells.step_loop import Loop, PlottedValues, StepsPerLoop, bound_to
@@ -122,7 +123,12 @@ class Steps:
         self.checkpoints: Checkpoints | None = None
         if settings.checkpoint is not None:
             self.checkpoints = Checkpoints(
-                settings.checkpoint, cache.strategy, cell, self.history, self._owners
+                settings.checkpoint,
+                cache.strategy,
+                cell,
+                self.history,
+                bound.get(FUNCTION),
+                self._owners,
             )
         self._checked: TracedCell | None = None  # dependencies are checked once for each `go`
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tpunb.connection.cluster.pod import Pod
     from tpunb.display.describe.connection import ConnectionDescription
     from tpunb.tpu.logical_placement import Annotations
+    from tpunb.training.checkpoint_settings import CheckpointSettings
     from tpunb.training.run_result import RunResult, Timings
     from tpunb.virtual.rule_check import CheckReport
 
@@ -144,6 +145,7 @@ class Connection:
         plot: str | Sequence[str] = (),
         reduce: Mapping[str, str] | None = None,
         gather: Mapping[str, int] | None = None,
+        checkpoint: str | CheckpointSettings | None = None,
     ) -> RunResult:
         """Run a cell's body or a function on every replica, as `%%tpu_run` does.
 
@@ -164,6 +166,7 @@ class Connection:
             plot: Names whose numbers to record in every step.
             reduce: Names to combine over the replicas, by `"mean"` or `"sum"`.
             gather: Names to concatenate over the replicas, with the axis.
+            checkpoint: A folder, as for `run`.
 
         Returns:
             The value of the last expression, the assigned names, and the times.
@@ -186,6 +189,7 @@ class Connection:
             plot=(plot,) if isinstance(plot, str) else plot,
             reduce=reduce,
             gather=gather,
+            checkpoint=checkpoint,
         )
         if namespace is not None and isinstance(cell, str):
             namespace.update(result.assigned)
@@ -237,6 +241,7 @@ class Connection:
         plot: str | Sequence[str] = (),
         reduce: Mapping[str, str] | None = None,
         gather: Mapping[str, int] | None = None,
+        checkpoint: str | CheckpointSettings | None = None,
     ) -> RunResult:
         """Run a function on every replica, step after step, as `%%tpu_run` does with a cell.
 
@@ -256,6 +261,8 @@ class Connection:
                 any one name if `fn` returns a single number.
             reduce: Keys to combine over the replicas, by `"mean"` or `"sum"`.
             gather: Keys to concatenate over the replicas, with the axis.
+            checkpoint: A folder. The run is saved there, and continues from there after a
+                restart. `tpunb.training.checkpoint_settings.CheckpointSettings` also says when to save.
 
         Returns:
             The value of the last step, and the history of the plotted values.
@@ -274,6 +281,7 @@ class Connection:
             plot=plot,
             reduce=reduce,
             gather=gather,
+            checkpoint=checkpoint,
         )
 
     def _cut(self) -> None:

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 
-from tpunb.cells.settings import CheckpointSettings
 from tpunb.connection import request
 from tpunb.errors import nearest
+from tpunb.training.checkpoint_settings import CheckpointSettings
 
 _Magic = TypeVar("_Magic", bound=Callable[..., Any])
 
