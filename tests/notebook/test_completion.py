@@ -30,7 +30,8 @@ RUN = [
     *("--data", "--steps", "--steps-per-loop", "--as", "--plot", "--restart"),
     *("--out", "--targets", "--reduce", "--gather", "--check", "--time", "--verbose"),
 ]
-COMPILE = ["--for", "--speed", "--largest-batch", "--input", "--timeout", "--data", "--as", "--out"]
+COMPILE = ["--for", "--speed", "--largest-batch", "--input", "--timeout", "--recorded", "--data"]
+COMPILE += ["--as", "--out"]
 PROFILE = ["--keep", "--out"]
 TYPES = list(accelerator_types())
 OPENING = ["%load_ext tpunb"]
