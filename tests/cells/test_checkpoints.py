@@ -374,7 +374,7 @@ def test_a_function(tmp_path: Path) -> None:
             plot=("mean",),
             checkpoint=CheckpointSettings(str(tmp_path)),
         )
-        run = session.book.runner.steps_of_function(function, settings)
+        run = session.book.runner.steps(function, settings=settings)
         run.watcher = session
         run.go()
         return run

@@ -14,6 +14,7 @@ from support.jax_process import said_with_jax
 
 import tpunb
 from tpunb.compiler import kept_verdicts, recorded_verdicts
+from tpunb.compiler.batch_sizes import LargestBatch
 from tpunb.compiler.fingerprint import Fingerprint
 from tpunb.compiler.program import CompilerUnavailableError, NotRecordedError, TpuProgram
 from tpunb.errors import TpuWarning
@@ -167,6 +168,8 @@ def test_recorded_verdicts_answer_where_the_compiler_is_missing(
     assert [each.name for each in program.provenance.compiler] == ["libtpu", "jax", "jaxlib"]
     assert str(program).startswith("TPU v5e-8 (recorded) · 8 replicas")
     assert "v5e-8 (recorded)" in program._repr_html_()
+    largest = LargestBatch("v5e-8", 8, 64, program, ())
+    assert str(largest).startswith("v5e-8 (recorded): 64 examples")
     assert "product = values @ values" in [line.text for line in program.lines], "its own lines"
     assert program.memory is not None
 

@@ -265,10 +265,10 @@ class LargestBatch:
 
     def __str__(self) -> str:
         if not self.per_replica:
-            return f"{self.tpu}: not even one example a replica fits."
+            return f"{self.program.label}: not even one example a replica fits."
         each = f"{grouped(self.batch)} examples, {grouped(self.per_replica)} a replica"
         rounded = "" if self.round == self.batch else f" A round batch is {grouped(self.round)}."
-        return f"{self.tpu}: {each}.{rounded} Next: batch({self.round}) in your dataset."
+        return f"{self.program.label}: {each}.{rounded} Next: batch({self.round}) in your dataset."
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """Return the sentence, and the program with its memory bar."""

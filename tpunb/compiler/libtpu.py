@@ -53,6 +53,7 @@ _ENVIRONMENT = {
     "TPU_WORKER_HOSTNAMES": "localhost",
     "PYTHONWARNINGS": "ignore",
 }
+_SECONDS_FOR_RELEASES = 60.0
 _FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 """The environment variables with the options of libtpu and XLA, which change programs."""
 
@@ -351,14 +352,19 @@ def _kept_or_answered(
     asked = {**question, "flags": recorded_verdicts.flags_for_tpus(_flags())}
     if recordings is not None and (unavailable := why_unavailable()):
         return recorded_verdicts.recorded_answer(recordings, program, asked, tpu, unavailable)
-    releases = _releases(deadline)
+
+    is_kept = program is not None and kept_verdicts.folder() is not None
+    releases = _releases(deadline) if is_kept else {}
 
     def answered() -> Mapping[str, Any]:
-        made = {"time": versions.now(), "compiler": releases, "software": versions.software()}
-        return {**_answered(request, deadline), "made": made}
+        answer = _answered(request, deadline)
+        # The time limit may be over now, but it must not cost the answer.
+        compiler = releases or _releases(Deadline(_SECONDS_FOR_RELEASES))
+        made = {"time": versions.now(), "compiler": compiler, "software": versions.software()}
+        return {**answer, "made": made}
 
-    known = set(releases) == set(environment.PACKAGES)  # an unknown release may change later
-    if program is None or kept_verdicts.folder() is None or not known:
+    # An unknown release may change later.
+    if program is None or set(releases) != set(environment.PACKAGES):
         answer = answered()
     else:
         compiler = {"releases": releases, "flags": _flags(), "process": _digest_of_script()}
@@ -432,13 +438,14 @@ def _child() -> ChildProcess:
 
 def _start() -> subprocess.Popen[bytes]:
     run = f"runpy.run_path({str(_SCRIPT)!r}, run_name='__main__')"
-    # Without a compiler, the process only reads exports of JAX, and this Python's JAX can do that.
-    available = why_unavailable() is None
-    if available and (python := os.environ.get(PYTHON)):
+    # Beside recorded verdicts, the process may only have to read exports of JAX. This Python's JAX
+    # does that where there is no compiler.
+    reads_only = recorded_verdicts.folder() is not None and why_unavailable() is not None
+    if not reads_only and (python := os.environ.get(PYTHON)):
         # Its Python has its own packages; and this folder has a `libtpu` too, so remove it.
         code = f"import sys, runpy; sys.path.remove(''); {run}"
         return started([python, "-c", code], {**_ENVIRONMENT, "PYTHONPATH": ""})
-    if available and (installed := environment.find()) and not installed.problem:
+    if not reads_only and (installed := environment.find()) and not installed.problem:
         return started(installed.command(f"import runpy; {run}"), _ENVIRONMENT)
     # Use this process's own search path, which may differ from a new process's.
     code = f"import sys, runpy; sys.path[:] = {sys.path!r}; {run}"

@@ -262,7 +262,8 @@ class Connection:
             reduce: Keys to combine over the replicas, by `"mean"` or `"sum"`.
             gather: Keys to concatenate over the replicas, with the axis.
             checkpoint: A folder. The run is saved there, and continues from there after a
-                restart. `tpunb.training.checkpoint_settings.CheckpointSettings` also says when to save.
+                restart. A `tpunb.training.checkpoint_settings.CheckpointSettings` also says
+                when to save.
 
         Returns:
             The value of the last step, and the history of the plotted values.
