@@ -256,6 +256,7 @@ def test_it_costs_nothing_unless_it_is_used(run: Run, pytester: pytest.Pytester)
         "    assert 'tpunb.pytest_plugin' in sys.modules\n"
         "    ours = {name for name in sys.modules if name.startswith('tpunb')}\n"
         "    registered = {'tpunb.tpu', 'tpunb.tpu.program_display'}\n"
+        "    registered |= {'tpunb.connection', 'tpunb.connection.cell_runners'}\n"
         "    assert ours == {'tpunb', 'tpunb.version', 'tpunb.pytest_plugin'} | registered\n"
         "    heavy = {'tensorflow', 'numpy', 'IPython', 'jupyter_client', 'nbformat'}\n"
         "    assert not heavy & set(sys.modules)\n"

@@ -22,7 +22,7 @@ ds = tf.data.Dataset.range(64).map(lambda n: tf.cast(n, tf.float32)).batch(8, dr
 with strategy.scope():
     total = tf.Variable(0.0)"""
 TRAINING = """\
-%%tpu_run -d ds -n 1000000 -p loss
+%%tpu_run -d ds -n 1000000000 -p loss
 total.assign_add(1.0)
 loss = ctx.all_reduce("mean", tf.reduce_mean(batch));"""
 FINISHED = """\
@@ -121,7 +121,7 @@ def test_a_kernel_that_dies(book: Callable[..., Book], page: Any, screenshot: An
     expect(curves).to_contain_text("the kernel ended while this ran · step ")
     expect(page.get_by_text("steps/s")).to_have_count(0)
     expect(page.get_by_text(" left", exact=False)).to_have_count(0)
-    ended = page.get_by_text(" of 1,000,000 · the kernel ended while this ran")
+    ended = page.get_by_text(" of 1,000,000,000 · the kernel ended while this ran")
     expect(ended.last).to_be_visible()
     screenshot(name="lost")
     page.get_by_role(
@@ -147,7 +147,7 @@ def steps_in_file(opened: Book) -> int:
     pictures = [each.data for each in outputs if "image/png" in each.get("data", {})]
     if not pictures:
         return 0
-    found = re.fullmatch(r"Training curves · loss · ([\d,]+) of 1,000,000 steps", text_of(pictures))
+    found = re.fullmatch(r"Training curves · loss · ([\d,]+) of 1,000,000,000 steps", text_of(pictures))
     assert found, pictures[0]["text/plain"]
     return int(found[1].replace(",", ""))
 

@@ -60,9 +60,9 @@ def test_what_does_not_compile_has_no_largest_batch() -> None:
 
 
 def test_a_notebook_shows_its_sentence_and_its_memory() -> None:
-    found = LargestBatch("v5e-8", 1600, 12800, FITS, ((1600, 10**9, True),))
+    found = LargestBatch("v3-8", 1600, 12800, FITS, ((1600, 10**9, True),))
     assert str(found) == (
-        "v5e-8: 12,800 examples, 1600 a replica. A round batch is 12,288. Next: batch(12288) in "
+        "v3-8: 12,800 examples, 1600 a replica. A round batch is 12,288. Next: batch(12288) in "
         "your dataset."
     )
     bundle = found._repr_mimebundle_()
