@@ -147,7 +147,9 @@ def steps_in_file(opened: Book) -> int:
     pictures = [each.data for each in outputs if "image/png" in each.get("data", {})]
     if not pictures:
         return 0
-    found = re.fullmatch(r"Training curves · loss · ([\d,]+) of 1,000,000,000 steps", text_of(pictures))
+    found = re.fullmatch(
+        r"Training curves · loss · ([\d,]+) of 1,000,000,000 steps", text_of(pictures)
+    )
     assert found, pictures[0]["text/plain"]
     return int(found[1].replace(",", ""))
 

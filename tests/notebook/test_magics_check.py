@@ -161,3 +161,36 @@ def test_only_a_virtual_tpu_can_check(book: Notebook) -> None:
     ran = book.run("tpunb.check(tf.abs, x, strategy=single)")
     assert isinstance(ran.error, CheckError)
     assert "virtual TPU" in ran.text
+
+
+STEP = """
+with tf.GradientTape() as tape:
+    loss = tf.reduce_mean(tf.square(tf.matmul(x, w) - y)){}
+total = ctx.all_reduce("sum", tape.gradient(loss, w))
+w.assign_sub(0.1 * total)
+"""
+
+
+def test_a_loss_that_is_not_divided(book: Notebook) -> None:
+    book.good(
+        "with strategy.scope():\n    w = tf.Variable(tf.ones([3, 1]))\n"
+        "parts = np.random.rand(8, 3).astype('float32'), np.ones([8, 1], 'float32')\n"
+        "data = tf.data.Dataset.from_tensor_slices(parts).batch(4, drop_remainder=True)"
+    )
+    line = "%%tpu_check -d data --as x,y --compare\n"
+    report = book.good(line + STEP.format("")).value
+    assert report.ok
+    (warning,) = [one for one in report.warnings if one.code == "undivided-loss"]
+    assert warning.reason == "The update is 2.0 times that of one device."
+    assert warning.fix == "Divide the loss by the number of replicas."
+    assert report.comparison.factor == 2.0
+    report = book.good(line + STEP.format(" / num_replicas")).value
+    assert not report.warnings
+    assert "The gradients on 2 replicas equal one device's gradients." in str(report)
+    assert "The gradients on 2 replicas equal" in report._repr_html_()
+    assert (book.shell.user_ns["w"].numpy() == 1).all()
+    refused = book.good(line + "tf.zeros([tf.cast(x[0, 0], tf.int32)])").value
+    assert "so it was not run" in str(refused)
+    alone = book.good("%%tpu_check --compare\ntf.matmul(tf.ones([2, 3]), w)").value
+    assert "name its data with -d" in str(alone)
+    assert book.good("%%tpu_check -d data --as x,y\n" + STEP.format("")).value.comparison is None

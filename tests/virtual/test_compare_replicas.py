@@ -84,7 +84,9 @@ def test_other_numbers_of_replicas(replicas: int, name: str) -> None:
 
 def test_adam_hides_the_scale_of_an_update(eight: Any) -> None:
     assert verdict(eight, "sgd", wrong=True).problem.startswith("The update is 8.0 times")
-    assert verdict(eight, "adam", wrong=True).problem.startswith("The gradients are 8.0 times")
+    assert verdict(eight, "adam", wrong=True).problem.startswith(
+        "The gradients are 8.0 times one device's"
+    )
 
 
 def test_statistics_of_a_part_are_measured(eight: Any) -> None:
@@ -126,7 +128,7 @@ def _replicas() -> int:
     [
         (
             lambda error, model: tf.reduce_mean(error) / _replicas() + _l2(model),
-            "no multiple of those on one replica. A part of the loss, such as a regularization",
+            "do not differ by a factor. A part of the loss, such as a regularization",
         ),
         (lambda error, _: tf.reduce_sum(error) / 3, "divide by the global batch, 24"),
         (lambda error, _: tf.reduce_mean(error) / 24, "The loss is divided by 24. If that"),

@@ -212,8 +212,8 @@ def compare(
     `compare(step, batch)` measures how far a TPU's arithmetic moves the step's results. Both runs
     start from the same variables and draw the same random numbers.
 
-    `compare(step, batch, replicas=1)` measures whether the gradients are those of one device with
-    the same global batch. They are a multiple if the loss is not divided by the number of replicas.
+    `compare(step, batch, replicas=1)` measures whether the gradients have the scale of one device
+    with the same global batch. They do not if the loss is not divided by the number of replicas.
 
     The variables have their values afterwards. A step that changes tables or files changes them
     once in each run.
@@ -229,9 +229,9 @@ def compare(
             else the open connection's.
 
     Returns:
-        Of two arithmetics: for each part of the result and each variable that changes, the largest
-            absolute difference over all replicas, and its share of the largest value. Of all
-            replicas and one: the multiple of one device's gradients that reaches the update.
+        Without `replicas`: for each part of the result and each variable that changes, the largest
+            absolute difference over all replicas, and its share of the largest value. With
+            `replicas=1`: the gradients that reach the update, as a multiple of one device's.
 
     Raises:
         CompareError: The strategy is missing or not a virtual TPU's, it has one replica, or an
@@ -282,7 +282,7 @@ def compared_with_one(
     count = int(strategy.num_replicas_in_sync)
     if count == 1:
         raise CompareError(
-            "There is one replica, which cannot be compared with one.",
+            "The strategy has a single replica, so there is nothing to compare.",
             fix="Connect to a TPU of several cores: tpunb.connect(simulate='v5e-8').",
         )
     if strategy.extended.has_model_parallelism:

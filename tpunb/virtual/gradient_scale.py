@@ -1,15 +1,15 @@
-"""The scale of a step's gradients on several replicas, measured against one replica.
+"""The scale of a step's gradients on several replicas, compared with one replica.
 
 A loss must be divided by the number of replicas, because their gradients are summed. Nothing fails
 if it is not, so the scale is measured, in two parts:
 
-- The gradients that tapes compute, on several replicas and on one, from the same weights and
-  examples. All replicas get the same examples, and random numbers are fixed: what differs by chance
-  or by the statistics of a batch then differs by nothing.
-- What the step makes of the gradients of all replicas: a sum, a mean, or neither. The replicas get
-  made-up gradients, and so does the one, in several strengths. The strength that leads to the same
-  variables is the answer. So no optimizer needs to be known, and clipping does not interfere: the
-  made-up gradients are too small.
+- Tapes compute gradients on several replicas and on one, from the same weights. All replicas
+  get the same examples, and random numbers are fixed. So chance makes no difference, and batch
+  statistics make none.
+- The step sums or averages the gradients of all replicas. To find out, all replicas get made-up
+  gradients, and the single replica gets them in several strengths. One strength leads to the same
+  variables. So no optimizer needs to be known, and clipping does not interfere, because the made-up
+  gradients are too small.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class GradientScale:
     Attributes:
         name: The variable's name.
         shape: The variable's shape.
-        scale: The gradient that reaches the update, as a multiple of the gradient on one replica;
-            NaN if it is no multiple, None if that was not measured.
+        scale: The gradient that reaches the update, as a multiple of the gradient on one replica.
+            NaN if they do not differ by a factor, None if they were not compared.
         difference: The relative difference on the batch itself, apart from the scale; None if it
             was not measured.
     """
@@ -85,7 +85,7 @@ class Scale:
 
 @dataclasses.dataclass(frozen=True)
 class _Ratio:
-    """Gradients on several replicas, as multiples of those on one; NaN if they are none.
+    """Gradients on several replicas, as multiples of the gradients on one replica, or NaN.
 
     Attributes:
         common: The multiple that nearly all have.
@@ -303,9 +303,8 @@ class _Experiment:
 
     def _no_multiple(self) -> str:
         return (
-            "The gradients are no multiple of those on one replica. A part of the loss, such as "
-            "a regularization loss, may not be divided by the number of replicas, or the replicas "
-            "compute something else."
+            "The gradients on the replicas and on one replica do not differ by a factor. A part of "
+            "the loss, such as a regularization loss, may not be divided by the number of replicas."
         )
 
     def _rounded(self, factor: float) -> float:
@@ -326,9 +325,11 @@ class _Experiment:
         count = self._many.replicas
         kept = [pair for pair in self._kept(one) if _is_size(pair[1].divisor, count)]
         after = {place: 1.0 for place, constant in kept if constant.is_after}
-        before = {place: 1.0 for place, constant in kept if not constant.is_after}
+        before = {place: 1.0 for place, constant in kept if constant.is_of_loss}
+        # Scales inside a model have no effect on the loss alone, as in attention.
+        inside = [place for place, c in kept if not (c.is_after or c.is_of_loss)]
         together = [after, before, {**after, **before}] if after and before else [after or before]
-        alone = [{place: 1.0} for place in [*before][:_MOST_EDITS]]
+        alone = [{place: 1.0} for place in [*before, *inside][:_MOST_EDITS]]
         explained: set[int] = set()
         used: dict[int, float] = {}
         for values in [*filter(None, together), *alone]:
@@ -342,8 +343,9 @@ class _Experiment:
                 how = _how(one.constants[next(iter(used))])
                 if count == 2:
                     raise NotKnownError(
-                        f"The loss or its gradients are {how}. If that is for the two replicas, "
-                        "the gradients are those of one device; otherwise they are twice those."
+                        f"The loss or its gradients are {how}. If that divides by the number of "
+                        "replicas, the scale is right. Otherwise the gradients are twice as large "
+                        "as on one device."
                     )
                 return f"The loss or its gradients are {how}, taken as the number of replicas."
         return ""
@@ -371,15 +373,16 @@ class _Experiment:
         multiples = [
             (place, constant)
             for place, constant in self._kept(one)
-            if not constant.is_after and _is_multiple(constant.divisor, count)
+            if constant.is_of_loss and _is_multiple(constant.divisor, count)
         ]
         for place, constant in multiples[:_MOST_EDITS]:
             value = constant.with_divisor(constant.divisor / count)
             each = self._factors_with(one, {place: value})
             if each and all(factor == 1.0 for factor in each):
                 raise NotKnownError(
-                    f"The loss is {_how(constant)}. If that contains the number of replicas, the "
-                    f"gradients are those of one device; otherwise they are {count} times those."
+                    f"The loss is {_how(constant)}. If that divides by the number of replicas, "
+                    f"the scale is right. Otherwise the gradients are {count} times as large as on "
+                    "one device."
                 )
 
     def _sum_over_part(self, one: TrialRun) -> str:
@@ -390,7 +393,7 @@ class _Experiment:
         """
         count, examples = self._many.replicas, self._batch.examples or 1
         total = examples * count
-        kept = self._kept(one)
+        kept = [pair for pair in self._kept(one) if pair[1].is_of_loss]
         if examples == 1 or any(_is_size(constant.divisor, total) for _, constant in kept):
             return ""
         parts = [pair for pair in kept if _is_size(pair[1].divisor, examples)]
@@ -401,7 +404,7 @@ class _Experiment:
                 raise NotKnownError(
                     f"The loss is a sum over the examples of a replica, {_how(constant)}. If that "
                     f"is the number of a replica's examples, divide by the global batch, {total}: "
-                    f"the gradients are {count} times those of one device."
+                    f"the gradients are {count} times as large as on one device."
                 )
         return ""
 
@@ -448,7 +451,7 @@ def _measured(run: TrialRun, arguments: Sequence[Any]) -> Any:
 
 
 def _ratio(many: Sequence[np.ndarray], one: Sequence[np.ndarray], tolerance: float) -> _Ratio:
-    """Return by which multiple gradients are larger than others; NaN where they are no multiple."""
+    """Return gradients as multiples of others; NaN where they do not differ by a factor."""
     sizes = [float(np.linalg.norm(b)) for b in one]
     others = [float(np.linalg.norm(a)) for a in many]
     largest, most = max(sizes, default=0.0), max(others, default=0.0)

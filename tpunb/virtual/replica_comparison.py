@@ -21,17 +21,17 @@ _SAME = 1e-3
 
 
 class UndividedLossError(TpunbError, ValueError):
-    """A step whose gradients are not those of one device."""
+    """A step whose gradients have another scale than one device's gradients."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaComparison:
-    """The gradients of a step on all replicas, against those of the same step on one replica.
+    """The gradients of a step on all replicas, compared with the same step on one replica.
 
     Attributes:
         replicas: The number of replicas.
-        factor: The gradients that reach the update, as a multiple of those of one replica with the
-            same global batch: 1.0 is right. None if that is not known.
+        factor: The gradients that reach the update, as a multiple of the gradients on one replica
+            with the same global batch. 1.0 is right; None means not known.
         note: The reason that the factor is not known, or a remark about it.
         gradients: The gradients of the variables.
         scales_update: Whether the update of the variables grows with the gradients, as in gradient
@@ -51,7 +51,7 @@ class ReplicaComparison:
 
     @property
     def ok(self) -> bool | None:
-        """True if the gradients are those of one device, False if not; None if not known."""
+        """True if the gradients have one device's scale, False if not; None if not known."""
         return None if self.factor is None else self.factor == 1.0
 
     @property
@@ -67,31 +67,31 @@ class ReplicaComparison:
     def headline(self) -> str:
         """The outcome in one sentence."""
         if self.factor is None:
-            return f"It is not known whether the gradients are those of one device. {self.note}"
+            return f"It is not known whether the gradients have one device's scale. {self.note}"
         if self.factor == 1.0:
             return " ".join(filter(None, [self._equal, self.note]))
         return f"{self.problem}: {self.fix}"
 
     @property
     def problem(self) -> str:
-        """What is wrong with the scale; empty if nothing is, or if it is not known."""
+        """The problem in a phrase; empty if there is no problem, or if the scale is not known."""
         if self.factor is None or self.factor == 1.0:
             return ""
         factor = f"{self.factor:.3g}" if self.factor < 1 else f"{self.factor:.1f}"
         if self.scales_update:
             return f"The update is {factor} times that of one device"
-        return f"The gradients are {factor} times those of one device"
+        return f"The gradients are {factor} times one device's gradients"
 
     @property
     def fix(self) -> str:
-        """What to do about the problem; empty if there is none."""
+        """The fix in a phrase; empty if there is no problem."""
         if self.factor is None or self.factor == 1.0:
             return ""
         if self.factor == self.replicas:
             return "divide the loss by the number of replicas."
         if self.factor * self.replicas == 1.0:
-            return "the loss is divided by the number of replicas, and again."
-        return "check by what the loss is divided."
+            return "the loss is divided by the number of replicas twice."
+        return "check the divisor of the loss."
 
     def raise_if_wrong(self) -> None:
         """Raise an error if the gradients have another scale than one device's; for tests.
@@ -107,12 +107,12 @@ class ReplicaComparison:
     def _equal(self) -> str:
         difference = self.difference
         if difference is None:
-            return f"The gradients on {self.replicas} replicas have the scale of one device's."
+            return f"The gradients on {self.replicas} replicas have one device's scale."
         if difference <= _SAME:
-            return f"The gradients on {self.replicas} replicas are those of one device."
+            return f"The gradients on {self.replicas} replicas equal one device's gradients."
         most = max(self.gradients, key=lambda one: _order(_difference(one)))
         return (
-            f"The gradients on {self.replicas} replicas have the scale of one device's. On this "
+            f"The gradients on {self.replicas} replicas have one device's scale. On this "
             f"batch they differ by up to {_share(difference)} "
             f"({shortened(most.name, _LONGEST_NAME)}), because each replica computes statistics or "
             "means of its own part."

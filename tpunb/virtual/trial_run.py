@@ -1,8 +1,9 @@
-"""Runs of a trial: the trace of a step for some replicas, and what comes of its gradients."""
+"""Runs of a trial: the gradients of a step, and the variables after steps."""
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -51,7 +52,14 @@ def _traced_for_itself() -> Iterator[None]:
 
 def _gradient(original: Any, tape: Any, target: Any, sources: Any, *rest: Any, **named: Any) -> Any:
     """Return a tape's gradients, or a trial's made-up gradients of variables."""
-    gradients = original(tape, target, sources, *rest, **named)
+    is_inner = _differentiating.get()
+    token = _differentiating.set(True)
+    try:
+        gradients = original(tape, target, sources, *rest, **named)
+    finally:
+        _differentiating.reset(token)
+    if is_inner:
+        return gradients  # a part of other gradients, as of a function that is recomputed
     context = enclosing_tpu_context()
     if not isinstance(context, ReplicaTracingContext) or context.trial is None:
         return gradients
@@ -59,6 +67,10 @@ def _gradient(original: Any, tape: Any, target: Any, sources: Any, *rest: Any, *
         return gradients  # another tape differentiates these gradients
     return context.trial.taken(context, sources, gradients)
 
+
+_differentiating: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "tpunb_differentiating", default=False
+)
 
 _TAPES = Replaced(tf.GradientTape, "gradient", _gradient)
 
@@ -87,6 +99,8 @@ class TrialRun:
     ) -> None:
         self._trial = strategy.extended.new_trial(replicas, edit)
         self._traced = self._trace(step, arguments, strategy)
+        # A function that makes variables is traced twice, and only its last trace runs.
+        self._trial.keep(self._traced.captured_inputs)
         self._others = self._with_others_replaced()
 
     @property

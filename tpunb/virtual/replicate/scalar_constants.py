@@ -23,7 +23,7 @@ _MOST_AXES = 3
 
 @dataclasses.dataclass(frozen=True)
 class ScalarConstant:
-    """A scalar that multiplies or divides tensors of few axes, or gradients.
+    """A scalar that multiplies or divides tensors.
 
     Attributes:
         name: The constant's node, or the argument of the replica function that has its value.
@@ -31,13 +31,15 @@ class ScalarConstant:
         dtype: The type.
         divides: Whether tensors are divided by it; otherwise they are multiplied.
         is_after: Whether it scales what is computed from gradients.
+        is_of_loss: Whether it may scale a loss, because a tensor that it scales has few axes.
     """
 
     name: str
     value: float
     dtype: dtypes.DType
     divides: bool
-    is_after: bool = False
+    is_after: bool
+    is_of_loss: bool
 
     @property
     def divisor(self) -> float:
@@ -65,7 +67,7 @@ class Edit:
 def scalar_constants(
     function: FunctionDef, graph: Any, sizes: KnownSizes, gradients: Collection[str]
 ) -> list[ScalarConstant]:
-    """Return the scalars that multiply or divide tensors of few axes, or gradients.
+    """Return the scalars that multiply or divide tensors.
 
     Args:
         function: A replica function.
@@ -85,9 +87,9 @@ def scalar_constants(
         if not scaled or not (kind.is_floating or len(scaled) == len(reached)):
             continue  # a whole number that is also a size or a bound of a loop stays as it is
         is_after = all(node.name in after for node in scaled)
-        if is_after or any(len(sizes.get((n.name, 0), ())) <= _MOST_AXES for n in scaled):
-            divides = any(node.op in _DIVIDES and at for node, at in reached)
-            found.append(ScalarConstant(name, value, kind, divides, is_after))
+        few = any(len(sizes.get((node.name, 0), ())) <= _MOST_AXES for node in scaled)
+        divides = any(node.op in _DIVIDES and at for node, at in reached)
+        found.append(ScalarConstant(name, value, kind, divides, is_after, few and not is_after))
     return found
 
 

@@ -43,7 +43,7 @@ STRENGTH = 2.0**-20
 
 @dataclasses.dataclass
 class StandIn:
-    """The trial's own resources in place of a variable.
+    """The trial's own resources, which replace a variable.
 
     Attributes:
         key: A value that tells the variable from others.
@@ -119,7 +119,7 @@ class Trial:
 
     Attributes:
         strategy: The strategy.
-        divergence: The trial's own record of copies, none of which belongs to the user.
+        divergence: The trial's own record of copies; no copy belongs to the user.
         gradients: What tapes computed, in the order of their calls.
         stand_ins: The variables' stand-ins.
         constants: The scalar constants of the functions that were traced.
@@ -149,9 +149,18 @@ class Trial:
 
     @property
     def handles(self) -> list[Any]:
-        """The handles of the trial's variables that stand for no variable of the user's."""
+        """The handles of the trial's variables, apart from the stand-ins."""
         kept = [variable for one in self.gradients for variable in one.variables]
         return [variable.handle for variable in (*self._weights, *kept)]
+
+    def keep(self, captures: Sequence[Any]) -> None:
+        """Keep only the gradients of functions that run.
+
+        Args:
+            captures: The resources that these functions use.
+        """
+        used = {id(capture) for capture in captures}
+        self.gradients = [one for one in self.gradients if id(one.variables[0].handle) in used]
 
     def forget(self) -> None:
         """Forget a trace that failed."""
