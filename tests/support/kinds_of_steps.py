@@ -724,3 +724,127 @@ def attention_with_a_scale_of_an_eighth(strategy: Any, wrong: bool) -> Any:
         opt.apply_gradients(zip(tape.gradient(loss, [q, k]), [q, k], strict=True))
 
     return step, args_of(strategy)
+
+
+def _mean(strategy: Any, value: Any, *, wrong: bool) -> Any:
+    mean = tf.reduce_mean(value)
+    return mean if wrong else mean / strategy.num_replicas_in_sync
+
+
+def _trained(strategy: Any, loss: Callable[[Any, Any, Any], Any]) -> tuple[Any, Any, Any, Any]:
+    """A model, its optimizer, its loss and the gradients of the loss."""
+    with strategy.scope():
+        model, opt = dense_model(), keras.optimizers.SGD(0.1)
+
+    def gradients(x: Any, y: Any) -> tuple[Any, Any]:
+        with tf.GradientTape() as tape:
+            value = loss(model, x, y)
+        return value, tape.gradient(value, model.trainable_variables)
+
+    def apply(found: Any) -> None:
+        opt.apply_gradients(zip(found, model.trainable_variables, strict=True))
+
+    return model, opt, gradients, apply
+
+
+def _squared(strategy: Any, *, wrong: bool) -> Callable[[Any, Any, Any], Any]:
+    return lambda model, x, y: _mean(strategy, tf.square(model(x, training=True) - y), wrong=wrong)
+
+
+@kind
+def loop_in_the_graph(strategy: Any, wrong: bool) -> Any:
+    _, _, gradients, apply = _trained(strategy, _squared(strategy, wrong=wrong))
+
+    def step(x: Any, y: Any) -> None:
+        for _ in tf.range(2):
+            apply(gradients(x, y)[1])
+
+    return step, args_of(strategy)
+
+
+@kind
+def compiled_by_xla(strategy: Any, wrong: bool) -> Any:
+    _, _, gradients, apply = _trained(strategy, _squared(strategy, wrong=wrong))
+
+    def step(x: Any, y: Any) -> None:
+        apply(gradients(x, y)[1])
+
+    return tf.function(step, jit_compile=True), args_of(strategy)
+
+
+@kind
+def only_if_the_loss_is_finite(strategy: Any, wrong: bool) -> Any:
+    _, _, gradients, apply = _trained(strategy, _squared(strategy, wrong=wrong))
+
+    def step(x: Any, y: Any) -> None:
+        loss, found = gradients(x, y)
+        if tf.math.is_finite(loss):
+            apply(found)
+
+    return step, args_of(strategy)
+
+
+@kind
+def sharpness_aware(strategy: Any, wrong: bool) -> Any:
+    model, _, gradients, apply = _trained(strategy, _squared(strategy, wrong=wrong))
+
+    def step(x: Any, y: Any) -> None:
+        weights = model.trainable_variables
+        total = tf.distribute.get_replica_context().all_reduce("sum", gradients(x, y)[1])
+        norm = tf.linalg.global_norm(total) + 1e-12
+        moves = [0.05 * gradient / norm for gradient in total]
+        for weight, move in zip(weights, moves, strict=True):
+            weight.assign_add(move)
+        found = gradients(x, y)[1]
+        for weight, move in zip(weights, moves, strict=True):
+            weight.assign_sub(move)
+        apply(found)
+
+    return step, args_of(strategy)
+
+
+@kind
+def pixels_divided_by_a_python_number(strategy: Any, wrong: bool) -> Any:
+    n = 1 if wrong else strategy.num_replicas_in_sync
+
+    def loss(model: Any, x: Any, y: Any) -> Any:
+        error = tf.square(model(x) - y)[:, :, None, None] * tf.ones([1, 1, 2, 2])
+        return tf.reduce_mean(error / n)
+
+    _, _, gradients, apply = _trained(strategy, loss)
+    return lambda x, y: apply(gradients(x, y)[1]), args_of(strategy)
+
+
+@kind
+def recomputed(strategy: Any, wrong: bool) -> Any:
+    with strategy.scope():
+        inner = tf.Variable(tf.random.stateless_normal([FEATURES, 5], [1, 2]))
+        outer = tf.Variable(tf.random.stateless_normal([5, 1], [1, 3]))
+        opt = keras.optimizers.Adam(1e-3)
+    model = tf.recompute_grad(lambda x: tf.matmul(tf.tanh(tf.matmul(x, inner)), outer))
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = _mean(strategy, tf.square(model(x) - y), wrong=wrong)
+        found = tape.gradient(loss, [inner, outer])
+        opt.apply_gradients(zip(found, [inner, outer], strict=True))
+
+    return step, args_of(strategy)
+
+
+@kind
+def minimized_in_a_caller(strategy: Any, wrong: bool) -> Any:
+    """An optimizer that is built by the first trace of a function within a function."""
+    with strategy.scope():
+        model, opt = dense_model(tf_keras), tf_keras.optimizers.Adam(1e-3)
+
+    def replica(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = _mean(strategy, tf.square(model(x) - y), wrong=wrong)
+        opt.minimize(loss, model.trainable_variables, tape=tape)
+
+    @tf.function
+    def train(pair: Any) -> None:
+        strategy.run(replica, args=pair)
+
+    return lambda x, y: train((x, y)), args_of(strategy)
