@@ -17,8 +17,13 @@ WITH_COMPILER = (
     "5_input_time_and_hardware.ipynb",
 )
 WITH_JAX = ("08_from_tpustrategy_to_jax.ipynb", "3_to_jax_meshes.ipynb")
-LONG: tuple[str, ...] = ()
-"""The notebooks that take more than 25 s of a processor. `make test` leaves them to CI."""
+LONG: tuple[str, ...] = (
+    "2_data_parallel_training.ipynb",
+    "3_to_jax_meshes.ipynb",
+    "4_memory_and_padding.ipynb",
+    "5_input_time_and_hardware.ipynb",
+)
+"""The lessons that `make test` leaves to CI: the notebooks before them call the same functions."""
 
 COURSE = Path(__file__).with_name("course")
 

@@ -13,6 +13,7 @@ from counterparts.children import WITHOUT_KERAS
 from jupyter import Book
 from playwright.sync_api import expect
 from support.patience import wait_until
+from support.tiers import THOROUGH
 
 SETUP = f"""\
 {WITHOUT_KERAS}import tensorflow as tf, tpunb
@@ -105,6 +106,7 @@ print("process", os.getpid())"""
 STILL = f"document.querySelector('{CURVES}').isSameNode(window.first)"
 
 
+@THOROUGH
 def test_a_kernel_that_dies(book: Callable[..., Book], page: Any, screenshot: Any) -> None:
     """The page says so, and the file has the curves up to the last picture."""
     opened = book(KILLED, TRAINING, run=False)

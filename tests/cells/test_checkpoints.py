@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from support.cells import Notebook, strategy_of
 from support.interrupts import press
+from support.tiers import thorough
 
 from tpunb._util.interrupts import Stopped
 from tpunb.cells import checkpoints
@@ -122,7 +123,8 @@ def assert_equal(one: list[Any], other: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "package"), [("virtual", "keras"), ("mirrored", "keras"), ("virtual", "tf_keras")]
+    ("kind", "package"),
+    [("virtual", "keras"), *thorough([("mirrored", "keras"), ("virtual", "tf_keras")])],
 )
 def test_the_numbers_of_an_uninterrupted_run(tmp_path: Path, kind: str, package: str) -> None:
     """Weights, Adam, batch statistics of each replica, dropout, metrics, names and curves."""

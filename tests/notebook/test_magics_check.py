@@ -34,6 +34,22 @@ def checked(book: Notebook, body: str) -> CheckReport:
     return report
 
 
+def test_an_optimizer_that_is_not_built(book: Notebook) -> None:
+    """A trace that never runs would leave copies of its variables without a value."""
+    book.good(
+        "import keras\nwith strategy.scope():\n    w = tf.Variable(tf.ones([16, 2]))\n"
+        "    optimizer = keras.optimizers.Adam()"
+    )
+    checked(book, "optimizer.apply_gradients([(w * 1.0, w)])\ny = tf.reduce_sum(x @ w)")
+    shapes = {
+        tuple(copy.shape)
+        for variable in book.names["optimizer"].variables
+        for copy in getattr(variable.value, "values", ())
+        if "momentum" in variable.path
+    }
+    assert shapes == {(16, 2)}
+
+
 def test_lines_and_reasons(book: Notebook) -> None:
     report = checked(book, MASK)
     assert [(one.code, one.line, one.entry) for one in report.errors] == [

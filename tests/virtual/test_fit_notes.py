@@ -44,7 +44,7 @@ def model_of(library: Any) -> Any:
     return model
 
 
-@pytest.fixture(scope="module", params=[keras, tf_keras], ids=["keras", "tf_keras"])
+@pytest.fixture(scope="module", params=[keras, *thorough([tf_keras])], ids=["keras", "tf_keras"])
 def traced_model(request: pytest.FixtureRequest, connection: Any) -> tuple[Any, list[Any]]:
     """A model of the scope, with its first weights: tracing it is what takes long."""
     with connection.strategy.scope():
@@ -152,7 +152,7 @@ def test_variables_that_are_lost(connection: Any, model: Any) -> None:
     assert "load its weights" in found
 
 
-@pytest.mark.parametrize("library", [keras, tf_keras])
+@pytest.mark.parametrize("library", [keras, *thorough([tf_keras])])
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
 def test_models_outside_of_the_scope(connection: Any, library: Any, method: str) -> None:
     model = model_of(library)
@@ -164,7 +164,7 @@ def test_models_outside_of_the_scope(connection: Any, library: Any, method: str)
     assert fit_notes.OUTSIDE in fit_notes.notes_of(model)
 
 
-@pytest.mark.parametrize("library", [keras, tf_keras])
+@pytest.mark.parametrize("library", [keras, *thorough([tf_keras])])
 def test_models_of_a_closed_connection(connection: Any, library: Any) -> None:
     with tpunb.connect(simulate=2) as other, other.strategy.scope():
         model = model_of(library)

@@ -46,6 +46,8 @@ def functions_to_check(
         CheckError: The strategy is not a virtual TPU's.
         Exception: Any error that the cell raises when it is traced.
     """
+    # A trace would leave an optimizer half built that it makes the variables of.
+    ready_cell(cache, cell, namespace, bound)
     with observing() as fixed:
         _trace(cache, cell, namespace, bound)
     if not types:
@@ -71,7 +73,7 @@ def functions_to_compile(
         bound: Values that hide the notebook's.
         arguments: Returns the values to trace with instead of the captured arguments.
     """
-    make_ready(cell, capture(cell, namespace, bound, cache.strategy), namespace, cache.strategy)
+    ready_cell(cache, cell, namespace, bound)
     with observing(written=False) as functions, traced_anew():
         captured = _trace(cache, cell, namespace, bound, arguments)
     return captured, functions
@@ -112,7 +114,6 @@ def refuse_open_sizes(
     rules = getattr(cache.strategy.extended, "strictness", None)
     if rules is None or not rules.holds(RULE):
         return
-    make_ready(cell, capture(cell, namespace, bound, cache.strategy), namespace, cache.strategy)
     with silent():  # the cell is traced again when it runs
         functions = functions_to_check(cache, cell, namespace, bound, types)
     try:
