@@ -18,8 +18,8 @@ from tpunb.display.draw.curves_png import curves_png
 from tpunb.display.draw.curves_text import curves_text
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.widgets.curves import CurvesStream
-from tpunb.training.curves_figure import smoothed
 from tpunb.training.history import History
+from tpunb.training.smoothing import smoothed
 
 pytestmark = pytest.mark.oldest
 

@@ -22,9 +22,9 @@ from tpunb.display.draw.static_forms import mimebundle
 from tpunb.notebook.reports import status_report
 from tpunb.notebook.session import Session
 from tpunb.tpu.logical_placement import Annotation, Annotations
-from tpunb.training.curves_figure import smoothed
 from tpunb.training.history import History
 from tpunb.training.metrics import MAX_PANELS
+from tpunb.training.smoothing import smoothed
 
 # Comes from ipywidgets' own traits, of old versions.
 pytestmark = pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")

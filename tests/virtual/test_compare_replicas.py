@@ -70,7 +70,7 @@ def test_the_classic_mistake_is_found(eight: Any, name: str) -> None:
 
 @pytest.mark.parametrize("replicas", [2, pytest.param(32, marks=THOROUGH)])
 @pytest.mark.parametrize(
-    "name", ["sgd", *(pytest.param(n, marks=THOROUGH) for n in ["adam", *FOR_TWO])]
+    "name", ["sgd", *(pytest.param(n, marks=THOROUGH) for n in ["adam", *sorted(FOR_TWO)])]
 )
 def test_other_numbers_of_replicas(replicas: int, name: str) -> None:
     strategy = strategy_of(replicas)

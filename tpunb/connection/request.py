@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from tpunb._util.integers import is_whole
 from tpunb._util.secret_masking import mask
 from tpunb.errors import ComputationShapeError, ConnectError, nearest
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.defaults import CONNECT_TIMEOUT, DEFAULT_TPU
 from tpunb.virtual.arithmetic import ARITHMETICS, arithmetic_of
 from tpunb.virtual.strictness import Strictness
 
@@ -180,7 +180,11 @@ class Request:
         metavar="N",
     )
     timeout: float = _option(
-        60, "seconds to wait for a worker to answer", compare=False, type=float, metavar="S"
+        CONNECT_TIMEOUT,
+        "seconds to wait for a worker to answer",
+        compare=False,
+        type=float,
+        metavar="S",
     )
 
     strictness: Strictness = dataclasses.field(init=False, repr=False)

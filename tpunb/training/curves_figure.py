@@ -15,6 +15,7 @@ import numpy as np
 from tpunb._util.plain_text import shortened
 from tpunb._util.units import number_text
 from tpunb.training.metrics import Columns, Floats, Ints, best_row, goal_of, within_reach
+from tpunb.training.smoothing import smoothed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -212,28 +213,6 @@ def _make_room(axes: Axes, columns: Sequence[Columns]) -> None:
     if kept.size == 1 and all(part.lows is None for part in columns):
         axes.set_autoscaley_on(False)
         axes.set_ylim(kept[0] / 10, kept[0] * 10)
-
-
-def smoothed(steps: Ints, values: Floats, weight: float) -> Floats:
-    """Return the exponential moving average, as the widget's page computes it.
-
-    The weight is per 1/200 of the line's reach: the same setting smooths a line of ten values
-    as it does one of a hundred thousand. Values that are not finite stay as they are, and do
-    not enter the average.
-    """
-    kept = np.flatnonzero(np.isfinite(values))
-    result: Floats = values.copy()
-    if not kept.size:
-        return result
-    unit = max(float(steps[-1] - steps[0]), 1.0) / 200
-    weights = np.power(weight, np.diff(steps[kept]) / unit)
-    average = float(values[kept[0]])
-    averages = [average]
-    for keep, value in zip(weights.tolist(), values[kept[1:]].tolist(), strict=True):
-        average = keep * average + (1 - keep) * value
-        averages.append(average)
-    result[kept] = averages
-    return result
 
 
 def _without_mathematics(text: str) -> Any:
