@@ -46,8 +46,6 @@ def functions_to_check(
         CheckError: The strategy is not a virtual TPU's.
         Exception: Any error that the cell raises when it is traced.
     """
-    # A trace would leave an optimizer half built that it makes the variables of.
-    ready_cell(cache, cell, namespace, bound)
     with observing() as fixed:
         _trace(cache, cell, namespace, bound)
     if not types:
@@ -73,7 +71,6 @@ def functions_to_compile(
         bound: Values that hide the notebook's.
         arguments: Returns the values to trace with instead of the captured arguments.
     """
-    ready_cell(cache, cell, namespace, bound)
     with observing(written=False) as functions, traced_anew():
         captured = _trace(cache, cell, namespace, bound, arguments)
     return captured, functions
@@ -83,6 +80,8 @@ def ready_cell(
     cache: TraceCache, cell: StepSource, namespace: dict[str, Any], bound: Mapping[str, Any]
 ) -> tuple[TracedCell, Captured]:
     """Return a cell that is ready to be traced, and its captured values.
+
+    A trace that never runs would leave an optimizer half built that it makes the variables of.
 
     Args:
         cache: The traced cells of the strategy, to which nothing is added.
@@ -132,9 +131,7 @@ def _trace(
     arguments: Callable[[Captured], list[Any]] | None = None,
 ) -> Captured:
     """Trace a cell and remember nothing; observers of traces see its replica functions."""
-    refuse_other_strategies(cache.strategy)
-    captured = capture(cell, namespace, bound, cache.strategy)
-    traced = TracedCell(cell, namespace, captured, OutputOptions(), cache.printer)
+    traced, captured = ready_cell(cache, cell, namespace, bound)
     if arguments is not None:
         captured = dataclasses.replace(captured, arguments=arguments(captured))
     try:

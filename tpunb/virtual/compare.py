@@ -21,13 +21,13 @@ from tpunb.virtual._tensorflow import XLAControlFlowContext, ops
 from tpunb.virtual.arithmetic import ARITHMETICS, Arithmetic
 from tpunb.virtual.dataset_sizes import with_batches
 from tpunb.virtual.gradient_scale import measured_scale
-from tpunb.virtual.graph.tensorflow_graphs import value_of_handle
 from tpunb.virtual.keras_internals import model_of
 from tpunb.virtual.keras_models import model_step, strategy_of
 from tpunb.virtual.replica_comparison import ReplicaComparison
 from tpunb.virtual.rule_check import parts_of_batch
 from tpunb.virtual.strategy import VirtualTPU, current
 from tpunb.virtual.trial_batches import GlobalBatch
+from tpunb.virtual.trial_run import has_value, read_handle
 from tpunb.virtual.untouched import untouched
 
 # The suffix that TensorFlow gives the names of a distributed variable's copies.
@@ -42,12 +42,12 @@ class VariableValues:
     """
 
     def __init__(self, handles: list[Any]) -> None:
-        self._earlier = [(handle, _read(handle)) for handle in handles]
+        self._earlier = [(handle, read_handle(handle)) for handle in handles]
 
     @classmethod
     def used_by(cls, concrete: Any) -> VariableValues:
         """Return the present values of the variables that a concrete function reads or changes."""
-        return cls([handle for handle in concrete.captured_inputs if _is_variable(handle)])
+        return cls([handle for handle in concrete.captured_inputs if has_value(handle)])
 
     def changed(self) -> dict[str, list[np.ndarray]]:
         """Return the values of the variables that have changed since, copy by copy, by name."""
@@ -55,7 +55,7 @@ class VariableValues:
         changed = set()
         for handle, before in self._earlier:
             name = _COPY.sub("", str(handle._name))
-            now = values_of(_read(handle))
+            now = values_of(read_handle(handle))
             copies_by_name.setdefault(name, []).append(now)
             if not np.array_equal(now, values_of(before)):
                 changed.add(name)
@@ -72,20 +72,6 @@ def values_of(tensor: Any) -> np.ndarray:
     """Return a tensor's numbers, in a dtype that NumPy knows."""
     values = np.asarray(tensor)
     return values.astype(np.float32) if values.dtype.kind == "V" else values
-
-
-def _is_variable(handle: Any) -> bool:
-    """Return whether a captured input is the handle of a variable that has a value."""
-    if handle.dtype != tf.resource or value_of_handle(handle) is None:
-        return False
-    with tf.device(handle.device):
-        return bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
-
-
-def _read(handle: Any) -> Any:
-    kind = tf.as_dtype(value_of_handle(handle).dtype)
-    with tf.device(handle.device):
-        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=kind)
 
 
 _HEAD = ("result", "type", "largest value", "moves by", "relative")

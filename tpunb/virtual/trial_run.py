@@ -156,7 +156,7 @@ class TrialRun:
     def _begin(self, strengths: Sequence[float], *, with_zeros: bool) -> None:
         self._trial.begin(strengths, with_zeros=with_zeros)
         for handle, variable in self._others:
-            variable.assign(_read(handle))
+            variable.assign(read_handle(handle))
 
     def _run(self, arguments: Sequence[Any]) -> None:
         self._traced(*_tensors(arguments))
@@ -209,9 +209,9 @@ class TrialRun:
         own |= {id(handle) for handle in self._trial.handles}
         others, captures = [], list(self._traced.captured_inputs)
         for place, handle in enumerate(captures):
-            if id(handle) not in own and _has_value(handle):
+            if id(handle) not in own and has_value(handle):
                 with tf.device(handle.device):
-                    variable = ResourceVariable(_read(handle), trainable=False, name="other")
+                    variable = ResourceVariable(read_handle(handle), trainable=False, name="other")
                 others.append((handle, variable))
                 captures[place] = variable.handle
         self._traced.set_external_captures(captures)
@@ -223,7 +223,7 @@ def _tensors(arguments: Sequence[Any]) -> list[Any]:
     return [part for part in flat if tf.is_tensor(part)]
 
 
-def _has_value(handle: Any) -> bool:
+def has_value(handle: Any) -> bool:
     """Return whether a captured input is the handle of a variable that has a value."""
     if handle.dtype != tf.resource or value_of_handle(handle) is None:
         return False
@@ -231,7 +231,8 @@ def _has_value(handle: Any) -> bool:
         return bool(tf.raw_ops.VarIsInitializedOp(resource=handle))
 
 
-def _read(handle: Any) -> Any:
+def read_handle(handle: Any) -> Any:
+    """Return the value of the variable that a captured input is the handle of."""
     kind = tf.as_dtype(value_of_handle(handle).dtype)
     with tf.device(handle.device):
         return tf.raw_ops.ReadVariableOp(resource=handle, dtype=kind)
