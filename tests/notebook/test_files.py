@@ -213,7 +213,10 @@ child = subprocess.Popen([sys.executable, "-c",
 child.stdout.readline()
 pathlib.Path({made!r}).write_text(f"{{os.getpid()}} {{child.pid}}")
 os.replace({made!r}, {begun!r})
-time.sleep(6000)
+try:
+    time.sleep(6000)
+except KeyboardInterrupt:
+    print("to here")
 """
 
 
@@ -250,8 +253,27 @@ def test_a_signal_saves_what_was_executed(
     assert not [pid for pid in begun.read_text().split() if is_alive(int(pid))]
     first, second, third = nbformat.read(tmp_path / "slow.executed.ipynb", 4).cells
     assert first.outputs[0].data["text/plain"] == "42"
-    assert second.outputs[0].text == "so far\n"
+    assert "".join(output.text for output in second.outputs) == "so far\nto here\n"
     assert not third.outputs
+
+
+def test_a_second_interrupt_ends_a_cell_that_ignores_the_first(tmp_path: Path) -> None:
+    begun, ignored = tmp_path / "begun", tmp_path / "ignored"
+    ignore = f"lambda *_: pathlib.Path({str(ignored)!r}).touch()"
+    text = (
+        "import pathlib, signal, time\n"
+        f"signal.signal(signal.SIGINT, {ignore})\n"
+        f"pathlib.Path({str(begun)!r}).touch()\n"
+        "while True: time.sleep(0.1)"
+    )
+    source = saved(tmp_path / "deaf.ipynb", text)
+    process = subprocess.Popen([*MAIN, "run", str(source)], stderr=subprocess.PIPE, text=True)
+    for sign in (begun, ignored):
+        wait_for(sign.exists, process)
+        process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=PATIENCE)
+    assert error == "Interrupted in cell 1 of 1\n"
+    assert process.returncode == 130
 
 
 def test_a_kernel_that_does_not_answer_ends_too(tmp_path: Path) -> None:

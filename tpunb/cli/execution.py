@@ -11,7 +11,6 @@ import importlib.util
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +25,9 @@ from tpunb.notebook.files import NotebookError, write_notebook
 
 TIMEOUT = 600
 """Seconds that one cell may take by default."""
+
+_ANSWER_TIME = 10.0
+"""Seconds that an interrupted cell may take to end, before its kernel is ended."""
 
 EXECUTING = {name: name for name in ("nbclient", "ipykernel", "nbformat")}
 """The packages that execute a notebook (`tpunb[run]`), by their modules."""
@@ -185,7 +187,7 @@ def _execute(
 
 
 def _run_in_thread(client: Any, environment: dict[str, str]) -> None:
-    """Execute a notebook in a thread, so that Ctrl-C ends the kernel and then this command.
+    """Execute a notebook in a thread, so that Ctrl-C ends the cell, the kernel and this command.
 
     In the main thread, nbclient (0.10) handles Ctrl-C itself: it ends the kernel while a cell
     runs, and then raises an arbitrary error or none.
@@ -194,37 +196,93 @@ def _run_in_thread(client: Any, environment: dict[str, str]) -> None:
         client: nbclient's client, with the notebook.
         environment: The kernel's environment variables.
     """
-    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
-    stopped = threading.Event()
-
-    async def execute() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        running.append((asyncio.get_running_loop(), task))
-        if stopped.is_set():
-            return
-        manager = client.create_kernel_manager()
-        try:
-            await client.async_execute(env=environment)
-        finally:
-            if stopped.is_set():
-                await _end(manager)
-
+    run = _Run(client, environment)
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
-        execution = pool.submit(asyncio.run, execute())
+        execution = pool.submit(asyncio.run, run.execute())
         try:
-            # Wait in short steps: if another thread gets the signal, a wait is not interrupted.
-            while not execution.done():
-                concurrent.futures.wait([execution], timeout=0.5)
+            _wait(execution)
             execution.result()
         except KeyboardInterrupt:
-            stopped.set()
-            for loop, task in running:
-                loop.call_soon_threadsafe(task.cancel)
+            run.stop()
+            try:
+                _wait(execution)
+            except KeyboardInterrupt:
+                run.stop()
             raise
         finally:
             # If the kernel did not start, nbclient's own clean-up at exit would fail.
             execution.add_done_callback(lambda _: atexit.unregister(client._cleanup_kernel))
+
+
+def _wait(execution: concurrent.futures.Future[Any]) -> None:
+    # Wait in short steps: if another thread gets the signal, a wait is not interrupted.
+    while not execution.done():
+        concurrent.futures.wait([execution], timeout=0.5)
+
+
+class _Run:
+    """The execution of a notebook in an event loop, which another thread can stop.
+
+    Args:
+        client: nbclient's client, with the notebook.
+        environment: The kernel's environment variables.
+    """
+
+    def __init__(self, client: Any, environment: dict[str, str]) -> None:
+        self._client = client
+        self._environment = environment
+        self._stops = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._execution: asyncio.Task[Any] | None = None
+        self._interrupt: asyncio.Task[None] | None = None
+        self._start_cell = client.on_cell_execute
+        client.on_cell_execute = self._start_cell_unless_stopped
+
+    async def execute(self) -> None:
+        """Execute the notebook. If it is stopped, end the kernel before returning."""
+        self._loop = asyncio.get_running_loop()
+        if self._stops:
+            return
+        manager = self._client.create_kernel_manager()
+        self._execution = asyncio.ensure_future(self._client.async_execute(env=self._environment))
+        try:
+            await self._execution
+        finally:
+            if self._stops:
+                await _end(manager)
+
+    def stop(self) -> None:
+        """Interrupt the running cell, whose outputs are saved; at the second call, end the kernel.
+
+        A kernel that is starting or does not answer is ended, too.
+        """
+        self._stops += 1
+        with contextlib.suppress(RuntimeError):  # the execution has just ended
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._end_execution, self._stops)
+
+    def _end_execution(self, stops: int) -> None:
+        if self._execution is None:
+            return
+        if stops == 1 and self._client.code_cells_executed:
+            self._interrupt = asyncio.ensure_future(self._interrupt_cell(self._execution))
+        else:
+            self._cancel(self._execution)
+
+    async def _interrupt_cell(self, execution: asyncio.Task[Any]) -> None:
+        with contextlib.suppress(Exception):  # the kernel has died
+            await self._client.km.interrupt_kernel()
+        await asyncio.wait([execution], timeout=_ANSWER_TIME)
+        self._cancel(execution)
+
+    def _cancel(self, execution: asyncio.Task[Any]) -> None:
+        self._client.shutdown_kernel = "immediate"
+        execution.cancel()
+
+    def _start_cell_unless_stopped(self, **cell: Any) -> None:
+        if self._stops:
+            raise asyncio.CancelledError
+        self._start_cell(**cell)
 
 
 async def _end(manager: Any) -> None:
