@@ -235,7 +235,7 @@ def trees() -> dict[str, ast.Module]:
 def defined(tree: ast.Module) -> Iterator[str]:
     """The names that a module defines, the attributes of its own objects among them."""
     for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id

@@ -265,11 +265,11 @@ class _Run:
         if self._execution is None:
             return
         if stops == 1 and self._client.code_cells_executed:
-            self._interrupt = asyncio.ensure_future(self._end_cell(self._execution))
+            self._interrupt = asyncio.ensure_future(self._interrupt_cell(self._execution))
         else:
             self._cancel(self._execution)
 
-    async def _end_cell(self, execution: asyncio.Task[Any]) -> None:
+    async def _interrupt_cell(self, execution: asyncio.Task[Any]) -> None:
         with contextlib.suppress(Exception):  # the kernel has died
             await self._client.km.interrupt_kernel()
         await asyncio.wait([execution], timeout=_ANSWER_TIME)
