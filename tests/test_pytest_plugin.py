@@ -19,6 +19,7 @@ from tpunb.compiler.libtpu import why_unavailable
 from tpunb.pytest_plugin import comparable
 
 pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 INSTALLED = any(
@@ -159,6 +160,7 @@ def test_the_kernel_is_ours_whatever_the_notebook_says(
     done.assert_outcomes(passed=2, failed=1)
 
 
+@THOROUGH
 def test_keras_2(run: Run, pytester: pytest.Pytester) -> None:
     pytest.importorskip("tf_keras")
     variable = "import os\nprint(os.environ['TF_USE_LEGACY_KERAS'])"
@@ -384,6 +386,7 @@ def test_the_compilers_fixture(run: Run, pytester: pytest.Pytester) -> None:
     run("-rs").assert_outcomes(passed=2)
 
 
+@THOROUGH
 def test_without_a_compiler_a_test_is_skipped_with_the_reason(
     run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

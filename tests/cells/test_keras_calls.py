@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from support.jax_process import said_with_jax
 from support.keras_calls import X, Y, differences, model_that_records
-from support.tiers import thorough
+from support.tiers import THOROUGH, thorough
 
 from tpunb.cells.keras_calls import keras_call
 from tpunb.compiler.program import CompileError
@@ -38,6 +38,7 @@ def test_keras_makes_the_same_batches(library: str) -> None:
         assert differences(importlib.import_module(library)) == {}
 
 
+@THOROUGH
 def test_so_does_keras_on_jax(tmp_path: Path) -> None:
     assert said_with_jax(WITH_JAX, tmp_path, keras=True)["differences"] == {}
 

@@ -21,7 +21,7 @@ import tpunb
 from tpunb import cli
 from tpunb.cli.progress import Progress
 
-pytestmark = pytest.mark.oldest
+pytestmark = [pytest.mark.oldest, pytest.mark.slow]
 
 
 def test_a_notebook_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

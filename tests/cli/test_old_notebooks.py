@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.notebooks import notebook, outputs
-from support.tiers import THOROUGH
+from support.tiers import THOROUGH, thorough
 
 import tpunb
 from tpunb import cli
@@ -198,7 +198,7 @@ else:
     ("how", "expected"),
     [
         ("", ["tf.keras is Keras 2 (tf_keras 2.", "tf_keras.src."]),
-        ("late", ["was imported with Keras 3 and", "Restart the kernel"]),
+        *thorough([("late", ["was imported with Keras 3 and", "Restart the kernel"])]),
         ("gone", ["which is not installed", 'pip install --no-deps "tf_keras==2.']),
     ],
 )

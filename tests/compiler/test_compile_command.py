@@ -16,6 +16,7 @@ import jsonschema
 import pytest
 import tensorflow as tf
 from support.jax_process import said_with_both
+from support.tiers import THOROUGH
 
 import tpunb
 from tpunb import cli
@@ -319,6 +320,7 @@ def test_a_saved_keras_model(run: Run, project: Path) -> None:
     assert "cannot load plain.keras" in report["error"]["message"]
 
 
+@THOROUGH
 @pytest.mark.usefixtures("libtpu")
 def test_an_interrupt_is_no_verdict(project: Path) -> None:
     command = [sys.executable, "-m", "tpunb", "compile", "users_train.py::slow", "--for", "v5e-8"]

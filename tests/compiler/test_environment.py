@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.tiers import THOROUGH
 
 from tpunb import cli
 from tpunb.compiler import environment, libtpu
@@ -123,6 +124,7 @@ def _the_compilers_process_is_started_with_it(said: Said, monkeypatch: pytest.Mo
     assert "which TPUNB_COMPILER_PYTHON names" in said("status")
 
 
+@THOROUGH
 def test_a_failure_leaves_what_was_there(said: Said, folder: Path, packages: Path) -> None:
     (packages / "libtpu-0.0.52-py3-none-any.whl").unlink()
     assert "Installing failed with exit code" in said("install", code=2)
@@ -135,6 +137,7 @@ def test_a_failure_leaves_what_was_there(said: Said, folder: Path, packages: Pat
     assert libtpu.why_unavailable() is None  # the one before
 
 
+@THOROUGH
 def test_an_interrupted_installation_is_not_found(
     said: Said, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.jax_process import said_with_jax
 
-pytestmark = pytest.mark.usefixtures("libtpu")
+pytestmark = [pytest.mark.usefixtures("libtpu"), pytest.mark.slow]
 
 PROGRAM = """
 import dataclasses, functools

@@ -8,7 +8,7 @@ import pytest
 from support.jax_process import said_with_jax
 from support.tiers import THOROUGH
 
-pytestmark = pytest.mark.usefixtures("libtpu")
+pytestmark = [pytest.mark.usefixtures("libtpu"), pytest.mark.slow]
 
 MODEL = """
 import os

@@ -12,6 +12,7 @@ from IPython.core.error import UsageError
 from jupyter_client.manager import KernelManager
 from support.kernels import Client
 from support.shell import Notebook
+from support.tiers import THOROUGH
 
 from tpunb.display.widgets import frontend
 
@@ -81,6 +82,7 @@ def test_continued_and_complete(shell: Notebook, tmp_path: Path) -> None:
     assert "80 steps" in ran.plain
 
 
+@THOROUGH
 @pytest.mark.tensorflow
 def test_a_kernel_that_is_killed(tmp_path: Path) -> None:
     """After a kill, a restarted kernel continues to the numbers of an uninterrupted run."""
