@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
-import threading
 from typing import Any
 
 import numpy as np
 import pytest
+from support.interrupts import When
 
 from tpunb._util.interrupts import Stopped
 from tpunb.display.widgets import frontend
@@ -88,11 +86,8 @@ def test_stopping_while_other_threads_tell() -> None:
     """Nothing of what was done is missing, and nothing comes after the end."""
     live, model = LiveCurves(), compiled()
     counted = model.optimizer.iterations
-    timer = threading.Timer(0.7, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(Stopped):
+    with When(lambda: int(counted.numpy()) > 100), pytest.raises(Stopped):
         model.fit(X, Y, batch_size=4, epochs=100_000, verbose=0, callbacks=[live])
-    timer.join()
     history = live.history
     assert history is not None
     assert history.state == "stopped"

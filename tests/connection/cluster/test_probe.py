@@ -126,8 +126,8 @@ def test_all_at_once(server: Served) -> None:
 _INTERRUPTED = """
 import _thread, sys, threading
 from tpunb.connection.cluster.probe import check_all
-threading.Timer(0.5, _thread.interrupt_main).start()
 try:
+    threading.Timer(0.5, _thread.interrupt_main).start()
     check_all([sys.argv[1], sys.argv[2]], timeout=6000)
 except KeyboardInterrupt:
     print("interrupted")

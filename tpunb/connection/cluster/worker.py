@@ -77,9 +77,9 @@ def serve(cores: int, port: int, *, ready: Callable[[int], None]) -> None:
             received.append(number)
             raise _Stopped(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
     with contextlib.suppress(_Stopped):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
         server = _server(cores, port)
         ready(int(server.target.rpartition(":")[2]))
         while not received:
