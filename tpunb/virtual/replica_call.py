@@ -279,6 +279,7 @@ def _call(
         memory=options.memory,
         cores=options.called,
         replicas=len(options.cores),
+        columns=columns,
         open_axes=open_sizes,
         in_loop=any(_is_of_loop(column[0]) for column in columns),
     )
