@@ -21,6 +21,7 @@ from tpunb._util.logs import logger
 from tpunb._util.units import byte_count
 from tpunb.cells.capture import Captured, Shortcut, is_argument
 from tpunb.cells.cell_errors import is_traced_in_branch, mark, mistake, original
+from tpunb.cells.closed_connections import warn_of_closed_connections
 from tpunb.cells.code_names import value_of
 from tpunb.cells.dependencies import Dependencies
 from tpunb.cells.names import bound_in
@@ -132,6 +133,7 @@ class TracedCell:
         self.dependencies = Dependencies(captured.roots, cell.code, namespace)
         self._held = [list(leaves(value)) for value in captured.closed.values()]
         closed = {**captured.read, **captured.closed}
+        warn_of_closed_connections(cell, closed, namespace, self.strategy)
         self._containers = {n: v for n, v in closed.items() if isinstance(v, (list, dict))}
         self._inputs = _inputs(cell, captured)
         self._function = traced_by_itself(self._step())

@@ -250,6 +250,16 @@ def closed(strategy: Any) -> None:
         _warned_models.clear()
 
 
+def any_is_closed() -> bool:
+    """Return whether a strategy exists whose connection is closed."""
+    return bool(_closed)
+
+
+def is_closed(strategy: Any) -> bool:
+    """Return whether the connection of a strategy is closed."""
+    return strategy is not None and strategy in _closed
+
+
 def _default() -> Any:
     return default_strategy().extended
 
