@@ -519,3 +519,41 @@ def test_a_function_of_one_copy_that_a_replica_function_calls(three: Any) -> Non
     assert run(three, lambda: [v.assign_add(1.0), v.values[0] + v][1]) == [4.0] * CORES
     write()
     assert copies(v) == [5.0, 2.0, 2.0]
+
+
+UNCERTAIN = "reads a single copy of Variable"
+
+
+@pytest.mark.parametrize("replica", [0, 2])
+def test_one_copy_is_read_in_a_replica_function_that_uses_the_variable(
+    three: Any, replica: int
+) -> None:
+    v = make(three, 1.0)
+    assert run(three, lambda: v.values[replica] + v) == [2.0] * CORES
+    for other, value in enumerate([1.0, 2.0, 3.0]):
+        v.values[other].assign(value)
+    # The first copy has the handle of the variable: each replica would read its own copy.
+    if replica == 0:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"{UNCERTAIN}, whose copies"):
+            run(three, lambda: v.values[0] + v)
+    else:
+        assert run(three, lambda: v.values[replica] + v) == [4.0, 5.0, 6.0]
+    assert run(three, lambda: v.values[replica] * 1.0) == [float(replica + 1)] * CORES
+
+
+def test_one_copy_is_read_in_a_replica_function_that_sets_the_variable(three: Any) -> None:
+    v = make(three, 1.0)
+    assert run(three, lambda: [v.assign_add(1.0), v.values[0] * 1.0][1]) == [2.0] * CORES
+    for set_and_read in (
+        lambda: [v.assign_add(1.0), v.values[2] * 1.0][1],
+        lambda: [v.assign(rank()), v.values[0] * 1.0][1],
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=UNCERTAIN):
+            run(three, set_and_read)
+    assert copies(v) == [2.0] * CORES
+
+
+def test_a_function_of_the_variable_that_was_traced_outside(three: Any) -> None:
+    v = make(three, 2.0)
+    read = function(lambda: v * 1.0).get_concrete_function()
+    assert run(three, lambda: [v.assign_add(1.0), read()][1]) == [3.0] * CORES

@@ -295,6 +295,11 @@ def out_of_scope_variables(traced: TracedFunction, definition: FunctionDef) -> I
             yield _out_of_scope(node, variable, traced.device)
 
 
+def is_set(traced: TracedFunction, name: str) -> bool:
+    """Return whether a core does more than read the variable that is an argument."""
+    return _touching(traced.definition, name, traced.library) is not None
+
+
 def _set_first_copies(traced: TracedFunction) -> Iterator[Problem]:
     """Yield problems for the first copies that a function sets although it uses their variables.
 
