@@ -36,7 +36,7 @@ def connected() -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 def said(connected: Any, text: str) -> list[str]:
-    """What a cell warns of."""
+    """Return the warnings of a cell."""
     connection, names = connected
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -102,7 +102,7 @@ def lost_variables(model: Any) -> str:
         return ""
     return (
         f"{counted(len(lost), 'variable')} of the model {model.name} held NaN before the first "
-        f"step ({lost[0]} is one), so its loss is NaN. Make the model anew, or load its weights."
+        f"step ({lost[0]} is one), so its loss is NaN. Make the model again, or load its weights."
     )
 
 

@@ -101,7 +101,8 @@ class TracedFunction:
             strategy.
         columns: The arguments of its call, each with its value on every replica; captures are not
             among them.
-        has_stand_ins: Whether one value stands in for the different values on the replicas.
+        has_stand_ins: Whether a column may repeat a single value although each replica will get a
+            value of its own.
         open_axes: The axes of its arguments whose sizes are not fixed, by the arguments' places.
         in_loop: Whether its arguments come from a loop over a distributed dataset within a
             `tf.function`. The loop fixes no batch size, as it passes empty batches after the end.
