@@ -405,7 +405,9 @@ class _Experiment:
         for number, smaller in pairs[:_MOST_EDITS]:
             with one.with_number(number, smaller):
                 try:
-                    ratio, (gain, _) = self._compared(one), self._combined(one)
+                    ratio = self._compared(one)
+                    # A share of 1 after the tape may be a learning rate, and tells nothing.
+                    gain = self._combined(one)[0] if number.value > 1 else self._gain
                 except NotKnownError:
                     continue
             if all(self._rounded(each * gain) == 1.0 for each in ratio.telling):
