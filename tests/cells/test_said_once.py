@@ -30,6 +30,11 @@ LOST = [
     ("for i in tf.range(3):\n    a = x * 2.0", "a = tf.zeros([2])", 3),
     ("if replica_id == 0:\n    a, b = 1.0, 2.0", "`a`, `b` do not come back", 3),
     ("if replica_id == 0:\n    a = 1.0\nx", "a = 0.0", 3),
+    ("if replica_id == 0:\n    def a():\n        return 1.0", "defines it only within a branch", 3),
+    ("if replica_id == 0:\n    class a:\n        b = 1.0", "Define it outside", 3),
+    ("for i in tf.range(3):\n    def a(): pass\nx", "`a` does not come back", 3),
+    ("if True:\n    def a(): pass\n    def b(): pass", "`a`, `b` do not come back", 3),
+    ("try:\n    @tf.function\n    def a(): pass\nexcept ValueError: pass", "a `try`", 4),
 ]  # fmt: skip
 
 
@@ -52,6 +57,8 @@ def test_names_that_vanish(text: str, words: str, line: int) -> None:
         "if replica_id == 0:\n    a = 1.0\nelse:\n    a = 2.0",
         "if True:\n    a = 1.0",
         "for a in range(3): pass",
+        "def a():\n    return 1.0\nif replica_id == 0:\n    def _a(): pass",
+        "def f(v):\n    def a(): pass\n    return v\nf(x)",
         "total = 0.0\nfor i in tf.range(3):\n    part = x * 2.0\n    total = total + tf.reduce_sum(part)",
         "def f(v):\n    if replica_id == 0:\n        a = 1.0\n    return v\nf(x)",
         "with tf.GradientTape() as tape:\n    tf.reduce_sum(x)",

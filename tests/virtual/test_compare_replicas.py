@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -144,6 +145,40 @@ def test_it_is_not_known(eight: Any, model: Any, loss: Any, said: str) -> None:
     assert found.ok is None
     assert said in str(found)
     found.raise_if_wrong()
+
+
+@pytest.mark.parametrize("place", ["loss", "gradients", "share", "batch", "outside"])
+def test_a_variable_holds_the_number_of_replicas(eight: Any, model: Any, place: str) -> None:
+    value = {"share": 1.0 / EIGHT, "batch": 3.0 * EIGHT}.get(place, float(EIGHT))
+    with eight.scope() if place != "outside" else contextlib.nullcontext():
+        number = tf.Variable(value, name="n", trainable=False)
+    with eight.scope():
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+            loss = {"share": loss * number, "gradients": loss}.get(place, loss / number)
+            loss = loss * 3.0 if place == "batch" else loss
+        found = tape.gradient(loss, model.trainable_variables)
+        if place == "gradients":
+            found = [gradient / number for gradient in found]
+        optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
+
+    found = compared(eight, step, *args_of(eight))
+    assert found.ok is None
+    assert f"which is {value:g}. If that contains the number of replicas" in found.headline
+    assert not found.problem
+    number.assign(1.0 if place != "batch" else 3.0)
+    assert compared(eight, step, *args_of(eight)).factor == EIGHT
+
+
+def test_a_variable_that_is_the_number_of_replicas_by_chance(eight: Any, model: Any) -> None:
+    with eight.scope():
+        unused = tf.Variable(float(EIGHT), trainable=False)
+        step = step_of(model, lambda error, _: tf.reduce_mean(error) + 0.0 * tf.square(unused))
+    assert compared(eight, step, *args_of(eight)).factor == EIGHT
 
 
 @pytest.mark.parametrize(

@@ -486,3 +486,74 @@ def test_a_variable_of_a_strategy_of_another_size(three: Any) -> None:
     v = make(three, 1.0)
     with pytest.raises(ValueError, match="has 3 copies, and the strategy that uses it has 2"):
         run(strategy_of(2), lambda: v * 1.0)
+
+
+@pytest.mark.filterwarnings("ignore")  # of what is deprecated
+@pytest.mark.parametrize("kept", [{}, SUMMED_ON_READ], ids=["mirrored", "rows"])
+@pytest.mark.parametrize("replica", [0, 2])
+@pytest.mark.parametrize("way", WRITERS)
+def test_one_copy_is_not_written_in_a_replica_function_that_uses_the_variable(
+    three: Any, way: str, replica: int, kept: dict[str, Any]
+) -> None:
+    for order in (1, -1):
+        v = make(three, 1.0, **kept)
+        uses = [lambda v=v: v * 1.0, lambda v=v: WRITERS[way](v.values[replica])][::order]
+
+        def step(uses: Any = uses) -> Any:
+            for use in uses:
+                use()
+            return tf.constant(0.0)
+
+        with pytest.raises(tf.errors.InvalidArgumentError, match="the copy of one replica"):
+            run(three, step)
+        assert copies(v) == [1.0] * CORES
+
+
+def test_a_function_of_one_copy_that_a_replica_function_calls(three: Any) -> None:
+    v = make(three, 1.0)
+    write = function(lambda: v.values[0].assign(5.0)).get_concrete_function()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the copy of one replica"):
+        run(three, lambda: [write(), v * 1.0][1])
+    assert copies(v) == [1.0] * CORES
+    # Reading is allowed, and so is setting the variable itself.
+    assert run(three, lambda: [v.assign_add(1.0), v.values[0] + v][1]) == [4.0] * CORES
+    write()
+    assert copies(v) == [5.0, 2.0, 2.0]
+
+
+UNCERTAIN = "reads a single copy of Variable"
+
+
+@pytest.mark.parametrize("replica", [0, 2])
+def test_one_copy_is_read_in_a_replica_function_that_uses_the_variable(
+    three: Any, replica: int
+) -> None:
+    v = make(three, 1.0)
+    assert run(three, lambda: v.values[replica] + v) == [2.0] * CORES
+    for other, value in enumerate([1.0, 2.0, 3.0]):
+        v.values[other].assign(value)
+    # The first copy has the handle of the variable: each replica would read its own copy.
+    if replica == 0:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"{UNCERTAIN}, whose copies"):
+            run(three, lambda: v.values[0] + v)
+    else:
+        assert run(three, lambda: v.values[replica] + v) == [4.0, 5.0, 6.0]
+    assert run(three, lambda: v.values[replica] * 1.0) == [float(replica + 1)] * CORES
+
+
+def test_one_copy_is_read_in_a_replica_function_that_sets_the_variable(three: Any) -> None:
+    v = make(three, 1.0)
+    assert run(three, lambda: [v.assign_add(1.0), v.values[0] * 1.0][1]) == [2.0] * CORES
+    for set_and_read in (
+        lambda: [v.assign_add(1.0), v.values[2] * 1.0][1],
+        lambda: [v.assign(rank()), v.values[0] * 1.0][1],
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=UNCERTAIN):
+            run(three, set_and_read)
+    assert copies(v) == [2.0] * CORES
+
+
+def test_a_function_of_the_variable_that_was_traced_outside(three: Any) -> None:
+    v = make(three, 2.0)
+    read = function(lambda: v * 1.0).get_concrete_function()
+    assert run(three, lambda: [v.assign_add(1.0), read()][1]) == [3.0] * CORES

@@ -16,7 +16,7 @@ _NO_DATA = (
     "The cell takes no batch: name its data with -d, or give it a per-replica value, as from "
     "next(iterator)."
 )
-_REFUSED = "The cell does not compile for a TPU, so it was not run."
+_REFUSED = "A TPU refuses the cell, so it was not run."
 
 
 def with_comparison(report: CheckReport, step: Steps) -> CheckReport:

@@ -21,6 +21,7 @@ from tpunb._util.logs import logger
 from tpunb._util.units import byte_count
 from tpunb.cells.capture import Captured, Shortcut, is_argument
 from tpunb.cells.cell_errors import is_traced_in_branch, mark, mistake, original
+from tpunb.cells.closed_connections import warn_of_closed_connections
 from tpunb.cells.code_names import value_of
 from tpunb.cells.dependencies import Dependencies
 from tpunb.cells.names import bound_in
@@ -38,7 +39,7 @@ from tpunb.cells.outputs import (
 from tpunb.cells.printing import Printer
 from tpunb.cells.replica_function import RECORDER, FunctionSource, compile_function, function_text
 from tpunb.cells.settings import OutputOptions
-from tpunb.cells.source import CellSource, StepSource
+from tpunb.cells.source import DEFINITIONS, CellSource, StepSource
 from tpunb.cells.source_texts import keep_text, shown_as
 from tpunb.errors import CellError, TpuWarning
 
@@ -132,6 +133,7 @@ class TracedCell:
         self.dependencies = Dependencies(captured.roots, cell.code, namespace)
         self._held = [list(leaves(value)) for value in captured.closed.values()]
         closed = {**captured.read, **captured.closed}
+        warn_of_closed_connections(cell, closed, namespace, self.strategy)
         self._containers = {n: v for n, v in closed.items() if isinstance(v, (list, dict))}
         self._inputs = _inputs(cell, captured)
         self._function = traced_by_itself(self._step())
@@ -394,6 +396,8 @@ def _inputs(cell: StepSource, captured: Captured) -> dict[str, Any]:
 def _warn_of_lost_names(cell: StepSource, record: OutputRecord) -> None:
     """Warn if a cell assigns names only in branches and loops over tensors."""
     returned = (record.nests.keys() | record.plain.keys()) - {LAST}
+    if not returned:
+        _warn_of_lost_definitions(cell, record)
     counters = bound_in([node.target for node in cell.nodes if isinstance(node, ast.For)])
     lost = {name: value for name, value in record.conditional.items() if name not in counters}
     if returned or not lost:
@@ -413,6 +417,29 @@ def _warn_of_lost_names(cell: StepSource, record: OutputRecord) -> None:
         TpuWarning,
         cell.filename,
         min(stores, default=1),
+        registry={},
+    )
+
+
+def _warn_of_lost_definitions(cell: StepSource, record: OutputRecord) -> None:
+    """Warn if a cell defines functions and classes only within other statements."""
+    lost = [
+        node
+        for node in cell.nodes
+        if isinstance(node, DEFINITIONS)
+        and node.name in set(record.withheld) - cell.definitions.keys()
+        and not node.name.startswith("_")
+    ]
+    if not lost:
+        return
+    names = ", ".join(dict.fromkeys(f"`{node.name}`" for node in lost))
+    do, them = ("do", "them") if "," in names else ("does", "it")
+    warnings.warn_explicit(
+        f"{names} {do} not come back: the cell defines {them} only within a branch, a loop or a "
+        f"`try`. Define {them} outside, in the first lines of the cell.",
+        TpuWarning,
+        cell.filename,
+        lost[0].lineno,
         registry={},
     )
 

@@ -151,6 +151,19 @@ class Rules(Suite):
         shapes = [np.ones([replica + 1], np.float32) for replica in range(self.replicas)]
         return self.strategy.gather(self.each(shapes), axis=0)
 
+    @refused_by_a_tpu()
+    def collective_branch(self) -> Any:
+        self.need_replicas()
+        if not self.is_virtual:
+            raise NotRunError("the program hangs on a TPU")
+        context = tf.distribute.get_replica_context
+
+        def on_the_first_replica(x: Any) -> Any:
+            is_first = tf.equal(context().replica_id_in_sync_group, 0)
+            return tf.cond(is_first, lambda: context().all_reduce("SUM", x), lambda: x)
+
+        return self._on_each(on_the_first_replica)
+
     @warned_of
     def host_op(self) -> tuple[Any, Any]:
         def digits(x: Any) -> Any:

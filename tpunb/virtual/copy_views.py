@@ -11,6 +11,7 @@ variables, with methods that this module overrides:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -131,10 +132,12 @@ def _created_in_function(creator: Any, options: Mapping[str, Any]) -> tuple[Any,
     """
     graph: Any = ops.get_default_graph()
     before = len(graph.get_operations())
-    variable = creator(**options)
-    if not isinstance(variable, BaseResourceVariable):
-        return variable, None
-    handle = graph.capture(variable._handle)
+    # The graph of a replica function distinguishes the first value from a use of a single copy.
+    with getattr(graph, "creating_variable", contextlib.nullcontext)():
+        variable = creator(**options)
+        if not isinstance(variable, BaseResourceVariable):
+            return variable, None
+        handle = graph.capture(variable._handle)
     values = [
         [tensor for tensor in op.inputs[1:] if tensor is not handle]
         for op in graph.get_operations()[before:]

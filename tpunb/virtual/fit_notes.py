@@ -102,7 +102,7 @@ def lost_variables(model: Any) -> str:
         return ""
     return (
         f"{counted(len(lost), 'variable')} of the model {model.name} held NaN before the first "
-        f"step ({lost[0]} is one), so its loss is NaN. Make the model anew, or load its weights."
+        f"step ({lost[0]} is one), so its loss is NaN. Make the model again, or load its weights."
     )
 
 
@@ -248,6 +248,16 @@ def closed(strategy: Any) -> None:
         vars(_default()).pop("_experimental_distribute_dataset", None)
         _notes.clear()
         _warned_models.clear()
+
+
+def any_is_closed() -> bool:
+    """Return whether a strategy exists whose connection is closed."""
+    return bool(_closed)
+
+
+def is_closed(strategy: Any) -> bool:
+    """Return whether the connection of a strategy is closed."""
+    return strategy is not None and strategy in _closed
 
 
 def _default() -> Any:

@@ -160,9 +160,11 @@ class _Experiment:
         factor = self._rounded(ratio.common * gain)
         if factor != 1.0 and (kept := self._number_of_replicas(one)):
             factor, note = 1.0, kept
-        elif math.isnan(factor):
+        elif factor != 1.0:
+            self._refuse_numbers(one)
+        if math.isnan(factor):
             raise NotKnownError(self._no_multiple())
-        elif factor == self._many.replicas:
+        if factor == self._many.replicas:
             self._refuse_multiples(one)
         elif factor == 1.0:
             note = note or self._sum_over_part(one)
@@ -385,6 +387,37 @@ class _Experiment:
                     "one device."
                 )
 
+    def _refuse_numbers(self, one: TrialRun) -> None:
+        """Refuse a verdict if a variable may contain the number of replicas.
+
+        The variable keeps its value on one replica. If it contains the number of replicas, it would
+        contain 1 there.
+
+        Raises:
+            NotKnownError: With the smaller number, the gradients have one device's scale.
+        """
+        count = self._many.replicas
+        pairs = [
+            (number, smaller)
+            for number in one.numbers()
+            if (smaller := _for_one_replica(number.value, count)) is not None
+        ]
+        for number, smaller in pairs[:_MOST_EDITS]:
+            with one.with_number(number, smaller):
+                try:
+                    ratio = self._compared(one)
+                    # A share of 1 after the tape may be a learning rate, and tells nothing.
+                    gain = self._combined(one)[0] if number.value > 1 else self._gain
+                except NotKnownError:
+                    continue
+            if all(self._rounded(each * gain) == 1.0 for each in ratio.telling):
+                name = f"the variable `{number.name}`" if number.name else "a variable"
+                raise NotKnownError(
+                    f"The scale depends on {name}, which is {number.value:g}. If that contains the "
+                    f"number of replicas, the scale is right. Otherwise the gradients are {count} "
+                    "times as large as on one device."
+                )
+
     def _sum_over_part(self, one: TrialRun) -> str:
         """Return a remark if a sum is divided by the number of examples of one replica.
 
@@ -494,6 +527,20 @@ def _is_multiple(divisor: float, count: int) -> bool:
     """Return whether a divisor is a multiple of a count, and not the count."""
     quotient = divisor / count
     return quotient >= 1.5 and abs(quotient - round(quotient)) <= 1e-5 * quotient
+
+
+def _for_one_replica(value: float, count: int) -> float | None:
+    """Return the value on one replica of a number that may contain the number of replicas.
+
+    None if the number cannot contain it.
+    """
+    if not (math.isfinite(value) and value > 0):
+        return None
+    if _is_size(value, count) or _is_multiple(value, count):
+        return value / count
+    if _is_size(1 / value, count) or _is_multiple(1 / value, count):
+        return value * count
+    return None
 
 
 def _is_size(divisor: float, size: int) -> bool:

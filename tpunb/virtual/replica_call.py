@@ -36,7 +36,7 @@ from tpunb.virtual._tensorflow import (
 from tpunb.virtual.arithmetic import Arithmetic
 from tpunb.virtual.devices import VirtualDevices, is_elsewhere, process_of
 from tpunb.virtual.graph.collectives import check_all
-from tpunb.virtual.graph.function_def import add_node, arguments_read
+from tpunb.virtual.graph.function_def import add_node
 from tpunb.virtual.graph.tensorflow_graphs import (
     add_functions_of,
     body_sizes,
@@ -44,7 +44,6 @@ from tpunb.virtual.graph.tensorflow_graphs import (
     without_attribute,
 )
 from tpunb.virtual.graph.traced_function import TracedFunction, open_axes
-from tpunb.virtual.order_of_copies import outermost
 from tpunb.virtual.replicate.arguments import (
     columns_of,
     parts_of_composites,
@@ -65,6 +64,7 @@ from tpunb.virtual.replicate.replication import Expansion, ReplicatedFunction
 from tpunb.virtual.replicate.trace import TracingGraph, trace
 from tpunb.virtual.replicate.trial import Trial
 from tpunb.virtual.replicate.variance import Argument, Passing
+from tpunb.virtual.single_copies import refuse_copies_one_by_one, refuse_uncertain_reads
 from tpunb.virtual.strict.examination import (
     enforce,
     is_observed,
@@ -72,7 +72,7 @@ from tpunb.virtual.strict.examination import (
     spare_the_machine,
 )
 from tpunb.virtual.strictness import Strictness
-from tpunb.virtual.variable_copies import Copies, replica_of
+from tpunb.virtual.variable_copies import Copies
 
 _USUAL_MEMORY = 2**33  # assumed if a machine does not report its memory
 _JOINED_PART = 8
@@ -279,11 +279,12 @@ def _call(
         memory=options.memory,
         cores=options.called,
         replicas=len(options.cores),
+        columns=columns,
         open_axes=open_sizes,
         in_loop=any(_is_of_loop(column[0]) for column in columns),
     )
     enforce(traced, options.strictness)
-    _refuse_single_copies(traced)
+    refuse_copies_one_by_one(traced)
     if not is_written():
         check_all(traced.definition, traced.library, len(options.cores))
         return _packed(graph, _stand_ins(graph, options), range(len(graph.outputs)), options.cores)
@@ -303,6 +304,10 @@ def _call(
         options.joined,
     )
     written = _written(function, traced, columns, options)
+    if options.trial is None:
+        refuse_uncertain_reads(
+            function, traced, lambda: passed_to(traced, columns, options.places)[0]
+        )
     if _runs_here(options):
         spare_the_machine(traced, len(options.cores), written.expansion.repeated)
     batches = _batches(function, columns, options)
@@ -401,33 +406,6 @@ def _stand_ins(graph: FuncGraph, options: ReplicateOptions) -> list[Any]:
         for output in graph.outputs
         for _ in options.cores
     ]
-
-
-def _refuse_single_copies(traced: TracedFunction) -> None:
-    """Refuse a function that was traced outside the replicas and reads a variable's copies.
-
-    In such a function, a variable that is summed when it is read represents all its copies. The
-    replica function would take the first copy for the replica's own, and the others as they are.
-    """
-    # A variable that is kept in sync is represented by its first copy, which may be read.
-    graph, definition = traced.graph, traced.definition
-    outside = {id(inner): outer for outer, inner in graph.captures}
-    further = [
-        argument.name
-        for argument, inner in zip(definition.signature.input_arg, graph.inputs, strict=True)
-        if id(inner) not in graph.tracing.variables
-        and id(inner) in outside
-        and replica_of(outermost(outside[id(inner)]))
-    ]
-    # A variable that is only assigned was made by the function, which assigns its first values.
-    if arguments_read(definition, further, traced.library):
-        raise tf.errors.InvalidArgumentError(
-            None,
-            None,
-            "A function that was traced outside of the replicas reads the copies of a variable "
-            "one by one, and is called within a replica function.\nCall the tf.function "
-            "itself, which is traced again there, or pass the value as an argument.",
-        )
 
 
 def _call_either(

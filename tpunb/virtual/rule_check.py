@@ -25,6 +25,7 @@ from tpunb.virtual.keras_models import model_step, strategy_of
 from tpunb.virtual.replica_comparison import ReplicaComparison
 from tpunb.virtual.strategy import VirtualTPU, current
 from tpunb.virtual.strict.advice import advice
+from tpunb.virtual.strict.collective_branches import RULE as COLLECTIVE_BRANCH
 from tpunb.virtual.strict.examination import Examination, examine, observing
 from tpunb.virtual.strict.traced_anew import traced_anew
 from tpunb.virtual.strictness import REFUSED
@@ -93,7 +94,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """True if the function compiles for a TPU."""
+        """True if the function compiles for a TPU, and its replicas do not hang."""
         return not self.errors
 
     @property
@@ -104,7 +105,9 @@ class CheckReport:
             for problems, name in ((self.errors, "error"), (self.warnings, "warning"))
             if problems
         ]
-        outcome = "Compiles for a TPU" if self.ok else "Does not compile for a TPU"
+        hangs = not self.ok and all(problem.code == COLLECTIVE_BRANCH for problem in self.errors)
+        refused = "Hangs on a TPU" if hangs else "Does not compile for a TPU"
+        outcome = "Compiles for a TPU" if self.ok else refused
         return f"{outcome}: {', '.join(counts)}." if counts else f"{outcome}."
 
     def compared(self, comparison: ReplicaComparison) -> CheckReport:
@@ -117,10 +120,10 @@ class CheckReport:
         return dataclasses.replace(self, warnings=warnings, comparison=comparison)
 
     def raise_if_refused(self) -> None:
-        """Raise an error if the function does not compile; for scripts and tests.
+        """Raise an error if a TPU refuses the function; for scripts and tests.
 
         Raises:
-            CheckError: The function does not compile. Its `code` is the rule of the first error.
+            CheckError: A TPU refuses the function. Its `code` is the rule of the first error.
         """
         if not self.ok:
             first = self.errors[0]
@@ -279,7 +282,7 @@ def trace_for(fn: Callable[..., Any], args: Sequence[Any], strategy: Any) -> lis
         values = [_element(argument) for argument in args]
         with observing(written=False) as functions:
             _traced(lambda *inputs: strategy.run(fn, args=inputs), values)
-        return functions
+        return [dataclasses.replace(traced, has_stand_ins=True) for traced in functions]
 
     def as_caller() -> list[TracedFunction]:
         inputs = [_itself_or_dataset(argument) for argument in args]

@@ -21,7 +21,6 @@ from tpunb.virtual import current_strategy
 from tpunb.virtual._tensorflow import (
     TPUExtended,
     TPUStrategyV2,
-    _TPUReplicaContext,
     autograph_artifact,
     deprecation,
     device_util,
@@ -55,6 +54,7 @@ from tpunb.virtual.replica_call import (
     read_rows,
     replicate,
 )
+from tpunb.virtual.replica_context import VirtualReplicaContext
 from tpunb.virtual.replicate.arguments import check_ranks, checked_result, of_one_shape, padded
 from tpunb.virtual.replicate.scalar_constants import Edit
 from tpunb.virtual.replicate.trial import Trial, current_trial
@@ -447,7 +447,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         strategy = self._container_strategy()
 
         def replica_function(replica_id: tf.Tensor, args: Any, kwargs: Any) -> Any:
-            with _TPUReplicaContext(strategy, replica_id_in_sync_group=replica_id):
+            with VirtualReplicaContext(strategy, replica_id_in_sync_group=replica_id):
                 return checked_result(fn(*args, **kwargs))
 
         def tpu_function(args: Any, kwargs: Any) -> Any:

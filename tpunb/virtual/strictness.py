@@ -92,6 +92,12 @@ RULES: tuple[Rule, ...] = (
         "`gather` needs the same shape on all replicas.",
     ),
     Rule(
+        "collective-branch",
+        True,
+        "A collective under a condition that replicas disagree about, such as "
+        "`if replica_id == 0:`, hangs: the replicas wait for each other.",
+    ),
+    Rule(
         "host-op",
         False,
         "With soft device placement an operation without a TPU kernel runs on the host, and the "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -75,6 +76,21 @@ _differentiating: contextvars.ContextVar[bool] = contextvars.ContextVar(
 _TAPES = Replaced(tf.GradientTape, "gradient", _gradient)
 
 
+@dataclasses.dataclass(frozen=True)
+class NumberVariable:
+    """A variable of one number.
+
+    Attributes:
+        name: The variable's name; empty if the step uses it outside its replicas.
+        value: The number.
+        variables: The trial's variables that replace it.
+    """
+
+    name: str
+    value: float
+    variables: Sequence[Any]
+
+
 class TrialRun:
     """A step, traced for some replicas on stand-ins of its variables.
 
@@ -102,6 +118,7 @@ class TrialRun:
         # A function that makes variables is traced twice, and only its last trace runs.
         self._trial.keep(self._traced.captured_inputs)
         self._others = self._with_others_replaced()
+        self._replaced: list[tuple[NumberVariable, float]] = []
 
     @property
     def replicas(self) -> int:
@@ -138,6 +155,29 @@ class TrialRun:
         self._run(arguments)
         return [one.values() for one in self.gradients]
 
+    def numbers(self) -> list[NumberVariable]:
+        """Return the variables of one number that no tape trains."""
+        self._begin([0.0] * self.replicas, with_zeros=False)
+        candidates = [
+            *((one.name, one.variables) for one in self.variables if not one.is_trained),
+            *(("", [variable]) for _, variable in self._others),
+        ]
+        return [
+            NumberVariable(name, float(np.ravel(variables[0].numpy())[0]), variables)
+            for name, variables in candidates
+            if variables[0].shape.num_elements() == 1
+            and (variables[0].dtype.is_floating or variables[0].dtype.is_integer)
+        ]
+
+    @contextlib.contextmanager
+    def with_number(self, variable: NumberVariable, value: float) -> Iterator[None]:
+        """Give a variable another value in the runs inside."""
+        self._replaced = [(variable, value)]
+        try:
+            yield
+        finally:
+            self._replaced = []
+
     def respond(
         self, arguments: Sequence[Any], strengths: Sequence[float], steps: int
     ) -> list[list[np.ndarray]]:
@@ -157,6 +197,9 @@ class TrialRun:
         self._trial.begin(strengths, with_zeros=with_zeros)
         for handle, variable in self._others:
             variable.assign(read_handle(handle))
+        for number, value in self._replaced:
+            for variable in number.variables:
+                variable.assign(tf.cast(tf.fill(variable.shape, value), variable.dtype))
 
     def _run(self, arguments: Sequence[Any]) -> None:
         self._traced(*_tensors(arguments))

@@ -435,6 +435,13 @@ def handle_of(copy: Any) -> Any:
     return copy.handle if copies is None else copies.handle(getattr(copy, INDEX))
 
 
+def copy_with(handle: Any) -> Any | None:
+    """Return the watched copy that has a handle; None for all other handles."""
+    refer = getattr(handle, "_parent_trackable", None)
+    owner = refer() if refer is not None else None
+    return owner if copies_of(owner) is not None else None
+
+
 def replica_of(handle: Any) -> int:
     """Return the replica whose copy has a handle; 0 for other tensors."""
     return getattr(handle, INDEX, 0)

@@ -262,6 +262,29 @@ def test_collectives_in_one_branch_only(four: Any, which: int, expected: list[in
         assert [total for total, _ in found] == ([10] * 4 if which == 1 else [1, 2, 3, 4])
 
 
+@pytest.mark.parametrize(
+    ("value", "axis", "message"),
+    [
+        (1.0, 0, r"cannot gather a scalar.*\n.*tf.expand_dims\(x, 0\), axis=0"),
+        ({"a": [np.ones(2)], "b": np.int32(1)}, -1, "cannot gather a scalar"),
+        (np.ones(2), 1, r"along axis 1 of a tensor of shape \(2,\).\n.*from -1 to 0"),
+        (np.ones([2, 3]), -3, "from -2 to 1"),
+    ],
+)
+def test_axes_that_do_not_exist(four: Any, value: Any, axis: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(four, lambda: context().all_gather(value, axis))
+
+
+def test_the_fix_of_a_gathered_scalar(four: Any) -> None:
+    gathered = run(
+        four,
+        lambda x: context().all_gather(tf.expand_dims(x, 0), axis=0),
+        each(four, [1.0, 2.0, 3.0, 4.0]),
+    )
+    np.testing.assert_array_equal(gathered, [[1.0, 2.0, 3.0, 4.0]] * 4)
+
+
 @pytest.mark.parametrize("pairs", [[[1, 0], [2, 0]], [[1, 0], [1, 2]], [[0, 4]]])
 def test_pairs_that_are_no_permutation_are_refused(four: Any, pairs: Any) -> None:
     with pytest.raises(ValueError, match="permut"):

@@ -99,6 +99,10 @@ class TracedFunction:
         cores: A description of these cores, such as "a core of v5e-8".
         replicas: The number of replicas that run it; None for a function that is traced without a
             strategy.
+        columns: The arguments of its call, each with its value on every replica; captures are not
+            among them.
+        has_stand_ins: Whether a column may repeat a single value although each replica will get a
+            value of its own.
         open_axes: The axes of its arguments whose sizes are not fixed, by the arguments' places.
         in_loop: Whether its arguments come from a loop over a distributed dataset within a
             `tf.function`. The loop fixes no batch size, as it passes empty batches after the end.
@@ -114,6 +118,8 @@ class TracedFunction:
     memory: int = dataclasses.field(default_factory=largest_memory)
     cores: str = "a core of the largest TPU"
     replicas: int | None = None
+    columns: Sequence[Sequence[Any]] = ()
+    has_stand_ins: bool = False
     open_axes: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     in_loop: bool = False
     fixed: TracedFunction | None = None

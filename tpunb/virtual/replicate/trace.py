@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +13,7 @@ import tensorflow as tf
 from tpunb._util.logs import timed
 from tpunb.virtual._tensorflow import (
     AttrValue,
+    EagerTensor,
     FuncGraph,
     TPUReplicateContext,
     TPUReplicatedVariable,
@@ -122,7 +124,7 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
 
     def __init__(
         self,
-        graph: FuncGraph,
+        graph: TracingGraph,
         cores: Sequence[Sequence[str]],
         assigned: bool,
         watcher: Watcher,
@@ -178,7 +180,7 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
             variable = TracedVariable(handles, is_mirrored, handle_id, label, copies)
         else:
             variable = self._of_components(vars_, is_mirrored, handle_id, label)
-        placeholder = self._traced.capture(variable.handles[0])
+        placeholder = self._traced.capture_variable(variable.handles[0])
         self.variables[id(placeholder)] = variable
         self._replicated_vars[handle_id] = placeholder
         return placeholder
@@ -191,7 +193,7 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
 
     def on_replicas(self, handles: Sequence[Any], key: str, *, mirrored: bool = False) -> Any:
         """Return one handle for the traced function, given a handle for each replica."""
-        placeholder = self._traced.capture(handles[0])
+        placeholder = self._traced.capture_variable(handles[0])
         self.variables[id(placeholder)] = TracedVariable(handles, mirrored, key, key)
         return placeholder
 
@@ -234,8 +236,27 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
         self.AddOp(op)
 
 
+@dataclasses.dataclass(frozen=True)
+class CopyUse:
+    """An operation of a replica function that takes the first copy of a variable by its handle.
+
+    Attributes:
+        operation: The operation.
+        place: The place of the handle among the operation's inputs.
+        handle: The placeholder of the handle, which is also the placeholder of the variable.
+    """
+
+    operation: Any
+    place: int
+    handle: Any
+
+
 class TracingGraph(FuncGraph):  # type: ignore[misc]
-    """The graph into which a replica function is traced; `tracing` knows its variables."""
+    """The graph into which a replica function is traced; `tracing` knows its variables.
+
+    A variable and its first copy have one handle, and so one placeholder. The graph tells their
+    uses apart: the handle of a copy is captured anew for each operation that takes it.
+    """
 
     def __init__(
         self,
@@ -245,8 +266,41 @@ class TracingGraph(FuncGraph):  # type: ignore[misc]
         trial: Trial | None = None,
     ) -> None:
         super().__init__(f"tpu_replica_{next(_names)}")
+        self._captured: list[tuple[int, Any]] = []
         self.tracing = ReplicaTracingContext(self, cores, assigned, watcher, trial)
         set_control_flow_context(self, self.tracing)
+
+    def capture(self, tensor: Any, name: str | None = None, shape: Any = None) -> Any:
+        """Return the placeholder of a tensor, and note a handle that an operation will take."""
+        if isinstance(tensor, EagerTensor) and tensor.dtype == tf.resource:
+            placeholder = super().capture(tensor, name=name, shape=shape)
+            self._captured.append((len(self.get_operations()), placeholder))
+            return placeholder
+        return super().capture(tensor, name=name, shape=shape)
+
+    def capture_variable(self, handle: Any) -> Any:
+        """Return the placeholder of a variable, given the handle of its first copy."""
+        return super().capture(handle)
+
+    @contextlib.contextmanager
+    def creating_variable(self) -> Iterator[None]:
+        """Ignore the handles that are captured to give a new variable its first value."""
+        before = len(self._captured)
+        yield
+        del self._captured[before:]
+
+    @property
+    def copy_uses(self) -> Iterator[CopyUse]:
+        """The operations that take the first copy of a variable instead of the variable."""
+        operations = self.get_operations()
+        for number, placeholder in self._captured:
+            if id(placeholder) not in self.tracing.variables:
+                continue
+            for operation in operations[number:]:
+                places = [k for k, tensor in enumerate(operation.inputs) if tensor is placeholder]
+                if places:
+                    yield from (CopyUse(operation, place, placeholder) for place in places)
+                    break
 
 
 @timed("replicate", "trace the replica function")

@@ -1,4 +1,4 @@
-"""Advice on code that makes a function slow on a TPU, with figures.
+"""Advice on code that makes a function slow on a TPU, with figures, or that may hang there.
 
 A TPU multiplies tiles. The batch is padded to a multiple of 8 and the features to a multiple of
 128, or vice versa. The padding is computed for nothing. Source: Cloud TPU performance guide.
@@ -13,6 +13,7 @@ from typing import Any
 
 from tpunb.errors.code_problems import Problem
 from tpunb.virtual._tensorflow import dtypes
+from tpunb.virtual.strict.collective_branches import uncertain_branches
 from tpunb.virtual.strict.examination import Examination
 
 ROWS = 8
@@ -132,13 +133,13 @@ _MUCH_WASTE = 0.3
 
 
 def advice(examination: Examination) -> Iterator[Problem]:
-    """Yield findings about code that the compiler accepts and a TPU runs slowly.
+    """Yield findings about code that the compiler accepts and that is slow or may hang.
 
     Args:
         examination: The examination of a replica function.
 
     Yields:
-        Findings of the rules padding, small-batch, float32 and last-batch.
+        Findings of the rules padding, small-batch, float32, last-batch and collective-condition.
     """
     by_padding = sorted(
         products(examination.graph), key=lambda product: product.padded, reverse=True
@@ -148,6 +149,7 @@ def advice(examination: Examination) -> Iterator[Problem]:
     if work >= _WORTH_WHILE:
         advised += [_small_batch(by_padding), _padding(by_padding), _float32(by_padding, work)]
     advised.append(_last_batch(examination.traced.graph))
+    advised += uncertain_branches(examination.traced)
     for problem in advised:
         if problem is not None:
             yield examination.located(problem)

@@ -20,6 +20,7 @@ from tpunb.virtual.graph.traced_function import SourceLines, TracedFunction
 from tpunb.virtual.keras_internals import layer_names, layer_with, model_call
 from tpunb.virtual.refused_errors import error_of_rule
 from tpunb.virtual.strict.accepted_ops import compiles_for_certain
+from tpunb.virtual.strict.collective_branches import hanging_branches
 from tpunb.virtual.strict.core_memory import beyond_a_core, beyond_the_machine
 from tpunb.virtual.strict.lowering import lower
 from tpunb.virtual.strict.open_sizes import RULE, refused_for_open_sizes
@@ -182,6 +183,7 @@ def examine(
     fixed = traced.fixed or traced
     findings = [
         *statically_found(fixed),
+        *hanging_branches(fixed),
         *beyond_a_core(fixed.tensors, fixed.variables, fixed.memory, fixed.cores),
     ]
     problems = [problem for problem in findings if is_kept(problem)]

@@ -23,7 +23,7 @@ from tpunb.virtual.graph.function_def import (
 from tpunb.virtual.graph.kernels import compiles, why_not
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.strict.accepted_ops import PRODUCTS, is_known
-from tpunb.virtual.variable_copies import copies_of, handle_of
+from tpunb.virtual.variable_copies import copies_of, copy_with, handle_of
 
 _WHERE = (
     "Work at a fixed shape: compute a mask and multiply, or give `tf.where` all three arguments."
@@ -281,11 +281,13 @@ def out_of_scope_variables(traced: TracedFunction, definition: FunctionDef) -> I
     """
     if traced.variables_anywhere:
         return
+    yield from _set_first_copies(traced)
     known = {id(handle_of(variable)): variable for variable in traced.graph.variables}
     outer = {id(inner): value for value, inner in traced.graph.captures}
     names = [argument.name for argument in definition.signature.input_arg]
     for name, placeholder in zip(names, traced.graph.inputs, strict=True):
-        variable = known.get(id(outer.get(id(placeholder))))
+        handle = outer.get(id(placeholder))
+        variable = known.get(id(handle), copy_with(handle))
         if variable is None or id(placeholder) in traced.variables:
             continue
         node = _touching(definition, name, traced.library)
@@ -293,13 +295,35 @@ def out_of_scope_variables(traced: TracedFunction, definition: FunctionDef) -> I
             yield _out_of_scope(node, variable, traced.device)
 
 
+def is_set(traced: TracedFunction, name: str) -> bool:
+    """Return whether a core does more than read the variable that is an argument."""
+    return _touching(traced.definition, name, traced.library) is not None
+
+
+def _set_first_copies(traced: TracedFunction) -> Iterator[Problem]:
+    """Yield problems for the first copies that a function sets although it uses their variables.
+
+    The problems of other copies are found by the handles, which only these copies have.
+    """
+    if in_save_context():
+        return  # the first copy represents the variable in a saved model
+    for use in traced.graph.copy_uses:
+        variable = traced.graph.tracing.variables[id(use.handle)]
+        node = use.operation.node_def
+        if _sets(node, use.place, traced.library):
+            yield _copy_is_set(node, f"{variable.name}:0")
+
+
+def _sets(node: NodeDef, place: int, library: Library) -> bool:
+    """Return whether a core does more than read the variable that a node takes at a place."""
+    return OUTSIDE not in node.attr and node.op not in READS and _touches(node, place, library)
+
+
 def _touching(function: FunctionDef, name: str, library: Library) -> NodeDef | None:
     """Return the first node that does more on a core with an argument's variable than read it."""
     for node in function.node_def:
-        if OUTSIDE in node.attr or node.op in READS:
-            continue
         for place, source in enumerate(data_inputs(node)):
-            if source.source == name and _touches(node, place, library):
+            if source.source == name and _sets(node, place, library):
                 return node
     return None
 
@@ -321,13 +345,8 @@ def _out_of_scope(node: NodeDef, variable: Any, device: str) -> Problem:
         f"Trying to access resource {variable.name} located in device {variable.device} from "
         f"device {device}"
     )
-    if copies_of(variable) is not None:
-        reason = f"{variable.name} is the copy of one replica, and every replica would set it."
-        fix = (
-            "Use the variable itself: `v.assign(...)` sets the copy of the replica that runs. To "
-            "set one copy, call `v.values[0].assign(...)` outside of the replica function."
-        )
-        message = f"{variable.name} cannot be set on the other replicas."
+    if copies_of(variable) is not None and not in_save_context():
+        return _copy_is_set(node, variable.name)
     if in_save_context():  # here a variable of the scope appears without its copies
         reason = (
             "A function that returns no tensor is traced again when it is saved, where a variable "
@@ -336,3 +355,15 @@ def _out_of_scope(node: NodeDef, variable: Any, device: str) -> Problem:
         fix = "Return a tensor from it, such as `tf.identity(v)`, or leave it out of the model."
         message = f"{variable.name} cannot be set on the replicas while a model is saved."
     return Problem("scope", reason, fix, message=message, node=node.name, op=node.op)
+
+
+def _copy_is_set(node: NodeDef, name: str) -> Problem:
+    return Problem(
+        "scope",
+        f"{name} is the copy of one replica, and every replica would set it.",
+        "Use the variable itself: `v.assign(...)` sets the copy of the replica that runs. To set "
+        "one copy, call `v.values[0].assign(...)` outside of the replica function.",
+        message=f"{name} cannot be set on the other replicas.",
+        node=node.name,
+        op=node.op,
+    )
