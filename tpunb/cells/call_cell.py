@@ -118,7 +118,6 @@ def compile_call_cell(
             "The TPU type to compile for is not known.",
             fix="Name one, as in %%tpu_compile --for v5e-8, or connect to one.",
         )
-    several = len(settings.tpus) > 1
     try:
         fn, args, named = _what_is_called(call, cell, namespace)
         keras = keras_call(fn, args, named)
@@ -126,24 +125,13 @@ def compile_call_cell(
             fn, args, named = keras.method, keras.batch, {}
         elif by_jax:
             fn = sys.modules["jax"].jit(fn)
-        programs = compile_call(
-            fn,
-            args,
-            named,
-            tpu=settings.tpus if several else settings.tpus[0],
-            speed=settings.speed,
-            timeout=settings.timeout,
-            progress=settings.say,
-            recorded=settings.recorded,
-        )
+        programs = list(compile_call(fn, args, named, settings))
     except Exception as error:
         _mark(error, cell)
         raise
-    if keras is None:
-        return programs
-    if isinstance(programs, TpuProgram):
-        return _noted(programs, keras)
-    return TpuPrograms([_noted(program, keras) for program in programs])
+    if keras is not None:
+        programs = [_noted(program, keras) for program in programs]
+    return TpuPrograms(programs) if len(programs) > 1 else programs[0]
 
 
 def _noted(program: TpuProgram, call: KerasCall) -> TpuProgram:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpunb._util.atomic_files import check_writable, own_stream, write_file
-from tpunb.cli.command import Failed, Interrupted, add_command
+from tpunb.cli.command import Failed, add_command, writing
 from tpunb.connection.plan import resolve, type_meant
 from tpunb.connection.request import Request, argument_of, options
-from tpunb.errors import TpunbError
 
 if TYPE_CHECKING:
     from tpunb.verification.suite import Outcome
@@ -79,7 +76,7 @@ def _verify(args: argparse.Namespace) -> None:
     else:
         plan = resolve(Request(args.tpu, **chosen))
     if args.json is not None:
-        with _writing(args.json):
+        with writing(args.json):
             check_writable(args.json)
 
     # A report on standard output must be the only text there.
@@ -97,7 +94,7 @@ def _verify(args: argparse.Namespace) -> None:
     try:
         if args.json is not None:
             text = json.dumps(report.as_dict(), indent=2, ensure_ascii=False)
-            with _writing(args.json):
+            with writing(args.json):
                 write_file(args.json, f"{text}\n")
     finally:  # do not lose the result of minutes
         if args.json is None or own_stream(args.json) != 1:
@@ -108,17 +105,5 @@ def _verify(args: argparse.Namespace) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-    if report.interrupted:
-        raise Interrupted(report.headline, code)
-    if not report.ok:
-        raise Failed(report.headline)
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise TpunbError(
-            f"Cannot write {path}: {error.strerror}.", fix="Choose another file."
-        ) from error
+    if code:
+        raise Failed(report.headline, code)

@@ -14,8 +14,9 @@ from tpunb._util.units import grouped
 from tpunb.compiler import jax_functions, libtpu
 from tpunb.compiler.frameworks import JAX
 from tpunb.compiler.program import CompileError, TpuProgram
-from tpunb.compiler.topologies import Target, targets
-from tpunb.compiler.verdict import Settings, reporting
+from tpunb.compiler.settings import Settings
+from tpunb.compiler.topologies import Target, names_of, targets
+from tpunb.compiler.verdict import reporting
 from tpunb.virtual.import_tensorflow import has_tensorflow, needing_tensorflow
 from tpunb.virtual.keras_internals import backend_of, chooser, model_of
 
@@ -325,7 +326,7 @@ def largest_batch(
                 lambda: Settings(chooser(fn), Deadline(timeout), details=False),
                 say,
             )
-            for kind in targets(tpu, how.strategy)
+            for kind in targets(names_of(tpu), how.strategy)
         ]
     return largest[0] if tpu is None or isinstance(tpu, str) else tuple(largest)
 

@@ -11,8 +11,9 @@ from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import libtpu
 from tpunb.compiler.prepare import prepare
 from tpunb.compiler.program import CompileError, CompilerUnavailableError, merged
+from tpunb.compiler.settings import Settings
 from tpunb.compiler.topologies import targets
-from tpunb.compiler.verdict import Settings, program_for, reporting
+from tpunb.compiler.verdict import program_for, reporting
 from tpunb.errors.code_problems import Choose
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.virtual.keras_internals import chooser, model_of
@@ -84,7 +85,7 @@ def with_verdict(
         return report
     try:
         libtpu.require()
-        target = targets(None if strategy is not None else DEFAULT_TPU, strategy)[0]
+        target = targets([] if strategy is not None else [DEFAULT_TPU], strategy)[0]
         settings = Settings(choose, Deadline(_SECONDS), details=False, progress=progress)
         bounded = target.replicas > 1
         prepared = [prepare(each.traced, settings, bounded=bounded) for each in examinations]

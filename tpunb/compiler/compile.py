@@ -13,8 +13,9 @@ from tpunb.compiler import jax_functions, libtpu, recorded_verdicts
 from tpunb.compiler.batch_sizes import current_strategy, lowering, with_any_batch
 from tpunb.compiler.partial_answers import for_each_type
 from tpunb.compiler.program import TpuProgram, TpuPrograms
-from tpunb.compiler.topologies import Target, targets
-from tpunb.compiler.verdict import Settings, deadline_for, reporting
+from tpunb.compiler.settings import CompileOptions
+from tpunb.compiler.topologies import Target, names_of, targets
+from tpunb.compiler.verdict import reporting
 from tpunb.compiler.would_fit import with_what_fits
 from tpunb.virtual.keras_internals import chooser, models_in
 
@@ -98,17 +99,9 @@ def compile(
         CompilationStopped: An interrupt ended the call when some types were done. Its `programs`
             has them.
     """
-    return compile_call(
-        fn,
-        args,
-        named,
-        tpu=tpu,
-        strategy=strategy,
-        speed=speed,
-        timeout=timeout,
-        progress=progress,
-        recorded=recorded,
-    )
+    options = CompileOptions(names_of(tpu), speed, timeout, recorded, progress)
+    programs = compile_call(fn, args, named, options, strategy)
+    return programs[0] if tpu is None or isinstance(tpu, str) else programs
 
 
 @giving_back()
@@ -116,16 +109,11 @@ def compile_call(
     fn: Any,
     args: Sequence[Any],
     named: Mapping[str, Any],
-    *,
-    tpu: str | Sequence[str] | None = None,
+    options: CompileOptions,
     strategy: Any = None,
-    speed: bool = False,
-    timeout: float | None = None,
-    progress: Callable[[str], None] | None = None,
-    recorded: str | os.PathLike[str] | None = None,
-) -> TpuProgram | TpuPrograms:
+) -> TpuPrograms:
     """Compile a call. Its named arguments may have the names of `compile`'s own arguments."""
-    with recorded_verdicts.recorded_in(recorded), reporting(progress) as say:
+    with recorded_verdicts.recorded_in(options.recorded), reporting(options.progress) as say:
         libtpu.start()
         by_name = ""
         if named:
@@ -134,8 +122,8 @@ def compile_call(
             fn = jax_functions.with_named(fn, named, framework)
         how = lowering(fn, args, strategy)
         note = how.note or by_name
-        kinds = targets(tpu, how.strategy)
-        settings = Settings(chooser(fn), deadline_for(kinds, timeout), speed, progress=say)
+        kinds = targets(options.tpus, how.strategy)
+        settings = options.settings(chooser(fn), len(kinds), say)
         function = how.lower(fn, how.args, how.strategy, settings)
         models = models_in(fn)
         by_jax = how.lower is jax_functions.function_for
@@ -152,4 +140,4 @@ def compile_call(
         programs = for_each_type(
             kinds, lambda kind: function.on(kind, settings), with_fixes, with_note
         )
-    return programs[0] if tpu is None or isinstance(tpu, str) else TpuPrograms(programs)
+    return TpuPrograms(programs)

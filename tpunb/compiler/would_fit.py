@@ -17,8 +17,8 @@ from tpunb._util.units import byte_count, grouped
 from tpunb.compiler import jax_functions
 from tpunb.compiler.batch_sizes import AnyBatch
 from tpunb.compiler.program import TpuProgram
+from tpunb.compiler.settings import Settings
 from tpunb.compiler.topologies import Target, family_of
-from tpunb.compiler.verdict import Settings
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_library, is_of_this_package
 from tpunb.virtual.keras_internals import blocks_of

@@ -15,6 +15,12 @@ from typing import Any, NamedTuple
 
 from tpunb.errors.code_problems import Choose, definition, innermost, plain_function
 
+STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
+"""The step that each method of a model runs."""
+
+OF_ONE_BATCH = {"train_on_batch": "fit", "test_on_batch": "evaluate", "predict_on_batch": "predict"}
+"""The methods that run a step once, with the method that runs it for many batches."""
+
 
 def is_model(value: object) -> bool:
     """Return whether a value is a Keras model, of Keras 3 or tf_keras."""
