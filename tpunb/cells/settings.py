@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpunb._util.integers import is_whole
+from tpunb._util.options import option
 from tpunb.compiler.settings import CompileOptions
 from tpunb.errors import CellError, did_you_mean
 from tpunb.training.checkpoint_settings import CheckpointSettings
@@ -89,13 +90,9 @@ class RunSettings:
 
 @dataclasses.dataclass(frozen=True)
 class CompileSettings(CompileOptions):
-    """The options of compiling a cell.
+    """The options of compiling a cell."""
 
-    Attributes:
-        largest_batch: Whether to look for the largest global batch that fits.
-    """
-
-    largest_batch: bool = False
+    largest_batch: bool = option(False, "look for the largest batch of -d that fits")
 
 
 def refuse_counts(steps: int | None, steps_per_loop: int | None) -> None:

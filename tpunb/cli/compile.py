@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tpunb._util.atomic_files import check_writable
+from tpunb._util.options import argument_of, options_of
 from tpunb.cli.command import Failed, OutputError, ReaderGone, add_command, writing
 from tpunb.cli.python_source import (
     SEPARATOR,
@@ -22,11 +23,11 @@ from tpunb.cli.python_source import (
     function_in,
     user_frames,
 )
+from tpunb.compiler.settings import CompileOptions
 from tpunb.errors import TpunbError
 
 if TYPE_CHECKING:
     from tpunb.compiler.program import TpuPrograms
-    from tpunb.compiler.settings import CompileOptions
 
 USAGE, BAD_INPUT, NO_COMPILER, INTERNAL, NO_OUTPUT = 64, 65, 69, 70, 74
 """Exit codes beside the verdicts, as in sysexits.h: no shell, signal or argparse uses them."""
@@ -66,14 +67,8 @@ def add_to(commands: Any) -> None:
         metavar="SOURCE",
         help="FILE.py::FUNCTION, a .keras file, a jax.export file, or a StableHLO file",
     )
-    parser.add_argument(
-        "--for",
-        dest="tpus",
-        action="append",
-        default=[],
-        metavar="TYPES",
-        help="TPU types, such as v5e-8,v6e-8",
-    )
+    for flag, settings in map(argument_of, options_of(CompileOptions)):
+        parser.add_argument(flag, **settings)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--schema", action="store_true", help="print the report's JSON schema")
     parser.add_argument(
@@ -102,20 +97,6 @@ def add_to(commands: Any) -> None:
         help="the memory that the program may take on a core, such as 90%% or '12 GiB'",
     )
     parser.add_argument(
-        "--speed", action="store_true", help="also estimate the time; takes ten times as long"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=_seconds,
-        metavar="S",
-        help="give up after so many seconds (default: 300 for each TPU type)",
-    )
-    parser.add_argument(
-        "--recorded",
-        metavar="DIR",
-        help="a folder of recorded verdicts: it answers where the compiler is missing",
-    )
-    parser.add_argument(
         "-o", "--output", metavar="FILE", help="save the program, for tpunb.load_program"
     )
 
@@ -134,16 +115,6 @@ def _sizes(text: str) -> list[int]:
     if not sizes or min(sizes) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number, or several")
     return sizes
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
-    return seconds
 
 
 def _compile(args: argparse.Namespace) -> None:
@@ -246,11 +217,10 @@ def _failure(error: BaseException) -> tuple[int, str, dict[str, Any]]:
 def _programs(args: argparse.Namespace, source: dict[str, str]) -> TpuPrograms:
     """Return the compiled programs. `source` gets the kind and the name of the program."""
     from tpunb.compiler.memory_limits import limit_in_bytes
-    from tpunb.compiler.settings import CompileOptions
     from tpunb.tpu.types import accelerator
 
     limit_in_bytes(args.limit, 1)  # raises at once if it is not a limit
-    tpus = [accelerator(name).name for name in ",".join(args.tpus).split(",") if name.strip()]
+    tpus = [accelerator(name).name for name in args.tpus]
     if not tpus:
         raise SourceError("No TPU type is named.", fix="Add --for v5e-8, or several: v5e-8,v6e-8.")
     options = CompileOptions(tpus, args.speed, args.timeout, args.recorded, _progress)

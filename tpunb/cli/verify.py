@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpunb._util.atomic_files import check_writable, own_stream, write_file
+from tpunb._util.options import argument_of, options_of
 from tpunb.cli.command import Failed, add_command, writing
 from tpunb.connection.plan import resolve, type_meant
-from tpunb.connection.request import Request, argument_of, options
+from tpunb.connection.request import Request
 
 if TYPE_CHECKING:
     from tpunb.verification.suite import Outcome
@@ -61,7 +62,7 @@ def add_to(commands: Any) -> None:
     verify.add_argument(
         "-q", "--quiet", action="store_true", help="print only the report, no progress"
     )
-    for option in options():
+    for option in options_of(Request):
         if option.name in _CONNECTING:
             flag, settings = argument_of(option)
             verify.add_argument(flag, **settings)

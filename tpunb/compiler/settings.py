@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from tpunb._util.deadline import Deadline
+from tpunb._util.options import option, parts, positive_seconds
 from tpunb.errors.code_problems import Choose
 
 _SECONDS = 300.0
@@ -34,20 +35,35 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class CompileOptions:
-    """The options of a compilation, as a user gives them. `tpunb.compile` explains each.
+    """The options of a compilation, as a user gives them. The fields' help explains each.
 
     Attributes:
-        tpus: TPU types; empty for the strategy's type.
-        speed: Whether to estimate the time.
-        timeout: The time limit in seconds; None for 300 for each type.
-        recorded: A folder of recorded verdicts.
         progress: Called with each next step; None for a line in the notebook or the terminal.
     """
 
-    tpus: Sequence[str] = ()
-    speed: bool = False
-    timeout: float | None = None
-    recorded: str | os.PathLike[str] | None = None
+    tpus: Sequence[str] = option(
+        (),
+        "TPU types, such as v3-8,v5e-8; in a notebook by default the connection's",
+        flag="--for",
+        action="extend",
+        type=parts,
+        metavar="TYPE",
+    )
+    speed: bool = option(
+        False, "also estimate the time, which takes the compiler ten times as long"
+    )
+    timeout: float | None = option(
+        None,
+        "give up after so many seconds (default: 300 for each TPU type)",
+        type=positive_seconds,
+        metavar="S",
+    )
+    recorded: str | os.PathLike[str] | None = option(  # noqa: RUF009  a field
+        None,
+        "a folder of recorded verdicts: it answers where the compiler is missing, and records "
+        "where the compiler is",
+        metavar="DIR",
+    )
     progress: Callable[[str], None] | None = None
 
     def deadline(self, types: int = 1) -> Deadline:
