@@ -22,7 +22,7 @@ X = tf.TensorSpec([8, 8])
 
 def fingerprint(fn: Any, *specs: Any) -> Fingerprint:
     settings = Settings(lambda places: next(iter(places), None), Deadline(PATIENCE))
-    (prepared,) = function_for(fn, specs, None, settings).lowered(1).prepared
+    (prepared,) = function_for(fn, specs, settings, None).lowered(1).prepared
     assert prepared.fingerprint is not None
     return prepared.fingerprint
 

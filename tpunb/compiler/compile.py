@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from tpunb._util.freed_memory import giving_back
-from tpunb.compiler import jax_functions, libtpu, recorded_verdicts
-from tpunb.compiler.batch_sizes import current_strategy, lowering, with_any_batch
+from tpunb.compiler import libtpu, recorded_verdicts
+from tpunb.compiler.batch_sizes import lowerer_for, with_any_batch
 from tpunb.compiler.partial_answers import for_each_type
 from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.settings import CompileOptions
@@ -115,26 +115,20 @@ def compile_call(
     """Compile a call. Its named arguments may have the names of `compile`'s own arguments."""
     with recorded_verdicts.recorded_in(options.recorded), reporting(options.progress) as say:
         libtpu.start()
-        by_name = ""
-        if named:
-            used = strategy or current_strategy()
-            framework, by_name = jax_functions.chosen(fn, args, used, named)
-            fn = jax_functions.with_named(fn, named, framework)
-        how = lowering(fn, args, strategy)
-        note = how.note or by_name
+        how = lowerer_for(fn, args, strategy, named)
+        fn = how.fn
         kinds = targets(options.tpus, how.strategy)
         settings = options.settings(chooser(fn), len(kinds), say)
-        function = how.lower(fn, how.args, how.strategy, settings)
+        function = how.lower(how.args, settings)
         models = models_in(fn)
-        by_jax = how.lower is jax_functions.function_for
-        jax_call = (fn, args) if by_jax and not models else None
+        jax_call = (fn, args) if how.by_jax and not models else None
 
         def with_fixes(kind: Target, program: TpuProgram) -> TpuProgram:
-            batches = functools.partial(with_any_batch, fn, how, kind)
+            batches = functools.partial(with_any_batch, how, kind)
             return with_what_fits(program, kind, settings, batches, models, jax_call)
 
         def with_note(program: TpuProgram) -> TpuProgram:
-            notes = (note, *program.notes) if note else program.notes
+            notes = (how.note, *program.notes) if how.note else program.notes
             return dataclasses.replace(program, notes=notes)
 
         programs = for_each_type(

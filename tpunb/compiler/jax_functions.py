@@ -151,12 +151,11 @@ def with_named(fn: Any, named: Mapping[str, Any], framework: str) -> Any:
     return functools.partial(fn, **named)
 
 
-def function_for(fn: Any, args: Sequence[Any], strategy: None, settings: Settings) -> JaxFunction:
+def function_for(fn: Any, args: Sequence[Any], settings: Settings) -> JaxFunction:
     """Return a JAX function for any TPU type. See `tpunb.compile` for the arguments and errors.
 
     It is traced and exported when it is compiled for the first type.
     """
-    del strategy
     layers = layer_names(fn)
     if is_keras_model(fn):
         sizes = [array.shape[0] for array in _leaves(_batch(args)) if array.shape]

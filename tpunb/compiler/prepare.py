@@ -120,7 +120,7 @@ def _bounded(
     return Bounded(lambda: prepare(fixed, settings, layers), problem, how_to_fix(traced))
 
 
-def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings) -> Function:
+def function_for(fn: Any, args: Sequence[Any], settings: Settings, strategy: Any) -> Function:
     """Trace and lower a function. See `compile` for the arguments and errors."""
     xla.start()
     layers = layer_names(fn)

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tpunb.errors import TpunbError
 from tpunb.virtual.dataset_sizes import DatasetBatch
-from tpunb.virtual.keras_internals import OF_ONE_BATCH, STEPS, build_for, is_model
+from tpunb.virtual.keras_internals import OF_ONE_BATCH, STEPS, build_for, is_model, model_of
+from tpunb.virtual.strategy import current
 from tpunb.virtual.tensorflow_state import default_strategy
 
 
@@ -115,6 +116,14 @@ def strategy_of(model: Any) -> Any:
     """Return the strategy in whose scope a model was made; None outside any scope."""
     own = getattr(model, "distribute_strategy", None)
     return None if own is default_strategy() else own
+
+
+def strategy_for(fn: Any, strategy: Any) -> Any:
+    """Return a strategy, by default the strategy in use, or else the strategy of a model."""
+    strategy = strategy or current()
+    if strategy is None and (model := model_of(fn)) is not None:
+        return strategy_of(model)
+    return strategy
 
 
 def _batch(args: Sequence[Any], refusal: type[TpunbError]) -> tuple[Any, Any]:
