@@ -12,9 +12,9 @@ from tensorflow.compiler.xla.service import hlo_pb2
 
 from tpunb._util.deadline import Deadline
 from tpunb.compiler import fingerprint as fingerprints
+from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.fingerprint import Fingerprint, of_hlo, renamed
 from tpunb.compiler.prepare import function_for
-from tpunb.compiler.settings import Settings
 
 TINY = (Path(__file__).parent / "tiny.hlo.pb").read_bytes()
 X = tf.TensorSpec([8, 8])

@@ -7,9 +7,9 @@ import functools
 from collections.abc import Sequence
 
 from tpunb.cells.cell_errors import first_line, line_in
+from tpunb.cells.cell_step import CellStep
 from tpunb.cells.open_batches import Types, open_batch
 from tpunb.cells.source import CellSource, above
-from tpunb.cells.step import Step
 from tpunb.cells.steps import Steps
 from tpunb.compiler.check import with_verdict
 from tpunb.errors.code_problems import Problem
@@ -28,7 +28,7 @@ def check_step(steps: Steps) -> CheckReport:
     return _checked(steps.step, open_batch(steps.batches, steps.names))
 
 
-def _checked(step: Step, types: Types) -> CheckReport:
+def _checked(step: CellStep, types: Types) -> CheckReport:
     """Check a step, or the part of its cell above an error."""
     cell = step.cell
     try:

@@ -27,11 +27,11 @@ import tensorflow as tf
 from tpunb._util.interrupts import Overdue, StopButton
 from tpunb._util.units import counted, grouped
 from tpunb.cells.batches import Batch, Batches
+from tpunb.cells.cell_step import CellStep
 from tpunb.cells.cell_variables import plain_variable, reachable, variables_of
 from tpunb.cells.replica_function import FUNCTION
 from tpunb.cells.saved_values import decoded, encoded, fingerprint, restore_curves, saved_curves
 from tpunb.cells.source import CellSource
-from tpunb.cells.step import Step
 from tpunb.cells.step_loop import bound_to
 from tpunb.errors import CellError, TpuWarning
 from tpunb.training.checkpoint_settings import CheckpointSettings
@@ -95,7 +95,7 @@ class Checkpoints:
     def __init__(
         self,
         settings: CheckpointSettings,
-        step: Step,
+        step: CellStep,
         history: History,
         owners: Callable[[], Mapping[str, Any]],
     ) -> None:
@@ -432,7 +432,7 @@ def _kind(spec: list[Any]) -> str:
     return f"{dtype}{shape}"
 
 
-def _hash_of(step: Step) -> str:
+def _hash_of(step: CellStep) -> str:
     """Return a hash of a cell's statements, or of a function's source.
 
     In a cell, comments and blank lines do not count.

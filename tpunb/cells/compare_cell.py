@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tpunb.cells.cell_step import CellStep
 from tpunb.cells.open_batches import silent
-from tpunb.cells.step import Step
 from tpunb.virtual.compare import compared_with_one
 from tpunb.virtual.replica_comparison import ReplicaComparison
 from tpunb.virtual.rule_check import CheckReport
@@ -18,7 +18,7 @@ _NO_DATA = (
 _REFUSED = "The cell does not compile for a TPU, so it was not run."
 
 
-def with_comparison(report: CheckReport, step: Step) -> CheckReport:
+def with_comparison(report: CheckReport, step: CellStep) -> CheckReport:
     """Return a report completed by a comparison of the cell's gradients with one replica's.
 
     Args:
@@ -34,7 +34,7 @@ def with_comparison(report: CheckReport, step: Step) -> CheckReport:
     return report.compared(_compared(step))
 
 
-def _compared(step: Step) -> ReplicaComparison:
+def _compared(step: CellStep) -> ReplicaComparison:
     cache = step.cache
     traced, captured = step.ready_cell()
     replicas = int(cache.strategy.num_replicas_in_sync)

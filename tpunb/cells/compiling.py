@@ -20,10 +20,10 @@ from tpunb.cells.source import StepSource
 from tpunb.cells.steps import Steps
 from tpunb.compiler import libtpu
 from tpunb.compiler.batch_sizes import FINE, AnyBatch, search
+from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.partial_answers import for_each_type
 from tpunb.compiler.prepare import size_of, traced_function
 from tpunb.compiler.program import TpuProgram, TpuPrograms
-from tpunb.compiler.settings import Settings
 from tpunb.compiler.topologies import Target, targets
 from tpunb.compiler.verdict import Function
 from tpunb.compiler.would_fit import with_what_fits

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tpunb.cells.cell_step import CellStep
 from tpunb.cells.checking import check_step
 from tpunb.cells.compare_cell import with_comparison
 from tpunb.cells.printing import Lines, Printer
@@ -15,7 +16,6 @@ from tpunb.cells.recent_cells import RecentCells
 from tpunb.cells.replica_function import FUNCTION, function_source, globals_of
 from tpunb.cells.settings import CompileSettings, RunSettings
 from tpunb.cells.source import CellSource
-from tpunb.cells.step import Step
 from tpunb.cells.steps import Steps, raise_if_ended_early
 from tpunb.cells.trace_cache import TraceCache
 from tpunb.training.history import remember_history
@@ -83,10 +83,10 @@ class CellRunner:
         settings = dataclasses.replace(settings or RunSettings(), **options)
         if isinstance(cell, str):
             names = {} if namespace is None else namespace
-            return Steps(Step(self.cache, self.parsed(cell), names, {}), settings)
+            return Steps(CellStep(self.cache, self.parsed(cell), names, {}), settings)
         function = function_source(cell, settings)
         settings = dataclasses.replace(settings, names=function.parameters)
-        step = Step(self.cache, function, globals_of(cell), {FUNCTION: cell})
+        step = CellStep(self.cache, function, globals_of(cell), {FUNCTION: cell})
         return Steps(step, settings)
 
     def run(

@@ -11,13 +11,13 @@ from tpunb._util.interrupts import Overdue, StopButton, Stopped, explaining_inte
 from tpunb._util.units import grouped
 from tpunb.cells.batches import Batch, Batches
 from tpunb.cells.cell_errors import mark_step
+from tpunb.cells.cell_step import CellStep
 from tpunb.cells.checkpoints import Checkpoints, RunState
 from tpunb.cells.open_batches import open_batch
 from tpunb.cells.optimizers import make_ready
 from tpunb.cells.outputs import LAST, OutputRecord
 from tpunb.cells.settings import RunSettings, checked_outputs, refuse_counts, total_steps
 from tpunb.cells.source import CellSource
-from tpunb.cells.step import Step
 from tpunb.cells.step_loop import Loop, PlottedValues, StepsPerLoop, bound_to
 from tpunb.cells.traced_cell import TracedCell
 from tpunb.errors import CellError
@@ -78,7 +78,7 @@ class Steps:
         CellError: The settings contradict each other, the cell or the data.
     """
 
-    def __init__(self, step: Step, settings: RunSettings) -> None:
+    def __init__(self, step: CellStep, settings: RunSettings) -> None:
         refuse_counts(settings.steps, settings.steps_per_loop)
         self.step, self.settings = step, settings
         cache, cell = step.cache, step.cell

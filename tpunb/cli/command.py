@@ -43,6 +43,12 @@ def add_command(
     return parser
 
 
+def add_keras(parser: argparse.ArgumentParser) -> None:
+    """Add the option that chooses Keras 2."""
+    text = "make tf.keras Keras 2 (tf_keras), for notebooks written for it"
+    parser.add_argument("--keras", type=int, choices=(2,), metavar="2", help=text)
+
+
 def whole_number(kind: str, least: int, most: int | None = None) -> Callable[[str], int]:
     """Return a type for argparse that accepts whole numbers within limits.
 

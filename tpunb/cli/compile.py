@@ -23,7 +23,7 @@ from tpunb.cli.python_source import (
     function_in,
     user_frames,
 )
-from tpunb.compiler.settings import CompileOptions
+from tpunb.compiler.compile_settings import CompileOptions
 from tpunb.errors import TpunbError
 
 if TYPE_CHECKING:

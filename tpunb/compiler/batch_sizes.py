@@ -13,9 +13,9 @@ from tpunb._util.freed_memory import giving_back
 from tpunb._util.tables import escaped
 from tpunb._util.units import grouped
 from tpunb.compiler import jax_functions, libtpu
+from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.frameworks import JAX
 from tpunb.compiler.program import CompileError, TpuProgram
-from tpunb.compiler.settings import Settings
 from tpunb.compiler.topologies import Target, names_of, targets
 from tpunb.compiler.verdict import reporting
 from tpunb.virtual.import_tensorflow import has_tensorflow, needing_tensorflow

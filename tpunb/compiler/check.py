@@ -9,9 +9,9 @@ from typing import Any
 from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import libtpu
+from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.prepare import prepare
 from tpunb.compiler.program import CompileError, CompilerUnavailableError, merged
-from tpunb.compiler.settings import Settings
 from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import program_for, reporting
 from tpunb.errors.code_problems import Choose

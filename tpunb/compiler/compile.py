@@ -11,9 +11,9 @@ from typing import Any, overload
 from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import libtpu, recorded_verdicts
 from tpunb.compiler.batch_sizes import lowerer_for, with_any_batch
+from tpunb.compiler.compile_settings import CompileOptions
 from tpunb.compiler.partial_answers import for_each_type
 from tpunb.compiler.program import TpuProgram, TpuPrograms
-from tpunb.compiler.settings import CompileOptions
 from tpunb.compiler.topologies import Target, names_of, targets
 from tpunb.compiler.verdict import reporting
 from tpunb.compiler.would_fit import with_what_fits

@@ -25,12 +25,12 @@ from typing import Any
 import numpy as np
 
 from tpunb.compiler import libtpu
+from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.fingerprint import Fingerprint
 from tpunb.compiler.frameworks import JAX, TENSORFLOW, frameworks_in, frameworks_of
 from tpunb.compiler.jax_chip import LoweredFor, asks_in_vain
 from tpunb.compiler.libtpu import MARK, Prepared, unmarked
 from tpunb.compiler.program import CompileError, TpuProgram
-from tpunb.compiler.settings import Settings
 from tpunb.compiler.topologies import Target
 from tpunb.compiler.verdict import LOWERING, TRACING, program_for
 from tpunb.errors.code_problems import Choose, Problem, SourceLine, is_library, is_of_this_package

@@ -12,9 +12,9 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.compiler import fingerprint
+from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.libtpu import Bounded, Parameters, Prepared
 from tpunb.compiler.program import CompileError
-from tpunb.compiler.settings import Settings
 from tpunb.compiler.verdict import DEPENDS_ON_DATA, LOWERING, TRACING, Function, Lowering
 from tpunb.errors.code_problems import Choose, Problem, SourceLine
 from tpunb.virtual.graph.function_def import called_functions, data_inputs

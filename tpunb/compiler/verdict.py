@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from tpunb._util.child_process import ChildLostError
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu, versions
+from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.hlo import parse
 from tpunb.compiler.libtpu import Bounded, Compiled, Prepared, Refused, unmarked
 from tpunb.compiler.memory import described, line_name
 from tpunb.compiler.partial_answers import CompilationStopped, is_watched, watching
 from tpunb.compiler.program import NotRecordedError, TpuProgram, merged
-from tpunb.compiler.settings import Settings
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
 from tpunb.errors.code_problems import Problem, SourceLine

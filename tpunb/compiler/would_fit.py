@@ -16,8 +16,8 @@ from tpunb._util.logs import logger
 from tpunb._util.units import byte_count, grouped
 from tpunb.compiler import jax_functions
 from tpunb.compiler.batch_sizes import AnyBatch
+from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.program import TpuProgram
-from tpunb.compiler.settings import Settings
 from tpunb.compiler.topologies import Target, family_of
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_library, is_of_this_package

@@ -28,7 +28,7 @@ from tpunb.virtual.strict.traced_anew import traced_anew
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class CellStep:
     """A step of a cell or a function, on the replicas of one strategy.
 
     Its traces add nothing to the traced cells. They raise `CheckError` if the strategy is not a
