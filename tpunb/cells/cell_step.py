@@ -27,7 +27,7 @@ from tpunb.virtual.strict.open_sizes import RULE
 from tpunb.virtual.strict.traced_anew import traced_anew
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class CellStep:
     """A step of a cell or a function, on the replicas of one strategy.
 

@@ -72,7 +72,7 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
         completed,
         lambda program: _of_cell(program, steps.cell, captured, functions),
     )
-    return shown[0] if len(shown) == 1 else TpuPrograms(shown)
+    return shown[0] if len(shown) == 1 else shown
 
 
 def _traced(

@@ -131,7 +131,4 @@ def compile_call(
             notes = (how.note, *program.notes) if how.note else program.notes
             return dataclasses.replace(program, notes=notes)
 
-        programs = for_each_type(
-            kinds, lambda kind: function.on(kind, settings), with_fixes, with_note
-        )
-    return TpuPrograms(programs)
+        return for_each_type(kinds, lambda kind: function.on(kind, settings), with_fixes, with_note)

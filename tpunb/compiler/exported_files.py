@@ -178,4 +178,4 @@ def compile_exported(
             target = dataclasses.replace(kind, replicas=1, partitions=devices)
             return program_for(prepared, target, settings)
 
-        return TpuPrograms(for_each_type(kinds, compiled, lambda _, program: program))
+        return for_each_type(kinds, compiled, lambda _, program: program)
