@@ -156,7 +156,9 @@ def test_a_gain_that_was_noise_is_measured_again(monkeypatch: pytest.MonkeyPatch
         return Measured(int(next(speeds)), 1, 1.0)
 
     monkeypatch.setattr(pipeline_changes, "read", measured)
-    trials = pipeline_changes._Trials(numbers(), Measured(10, 10, 1.0), SECONDS)
+    trials = pipeline_changes._Trials(
+        numbers(), Pipeline(numbers()), Measured(10, 10, 1.0), SECONDS
+    )
     assert trials.gain(numbers()) == pytest.approx(1.2)
     speeds = iter([9.0])
     assert trials.gain(numbers()) == pytest.approx(0.9)

@@ -12,9 +12,9 @@ from tensorflow.compiler.xla.service import hlo_pb2
 
 from tpunb._util.deadline import Deadline
 from tpunb.compiler import fingerprint as fingerprints
+from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.fingerprint import Fingerprint, of_hlo, renamed
 from tpunb.compiler.prepare import function_for
-from tpunb.compiler.verdict import Settings
 
 TINY = (Path(__file__).parent / "tiny.hlo.pb").read_bytes()
 X = tf.TensorSpec([8, 8])
@@ -22,7 +22,7 @@ X = tf.TensorSpec([8, 8])
 
 def fingerprint(fn: Any, *specs: Any) -> Fingerprint:
     settings = Settings(lambda places: next(iter(places), None), Deadline(PATIENCE))
-    (prepared,) = function_for(fn, specs, None, settings).lowered(1).prepared
+    (prepared,) = function_for(fn, specs, settings, None).lowered(1).prepared
     assert prepared.fingerprint is not None
     return prepared.fingerprint
 

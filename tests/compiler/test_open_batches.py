@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import pytest
 import tensorflow as tf
+from support.rules import check as check_by_rules
 from support.strategies import strategy_of
 from support.tiers import thorough
 from verdicts import open_batches
@@ -21,7 +22,6 @@ from tpunb.compiler.batch_sizes import largest_batch
 from tpunb.compiler.check import check
 from tpunb.compiler.compile import compile  # noqa: A004
 from tpunb.compiler.program import CompileError
-from tpunb.virtual.rule_check import check as check_by_rules
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 

@@ -32,7 +32,7 @@ RUN = [
     *("--checkpoint-every", "--check", "--time", "--verbose"),
 ]
 COMPILE = [
-    *("--for", "--speed", "--largest-batch", "--input", "--timeout", "--recorded"),
+    *("--for", "--speed", "--timeout", "--recorded", "--largest-batch", "--input"),
     *("--data", "--as", "--out"),
 ]
 PROFILE = ["--keep", "--out"]

@@ -20,7 +20,7 @@ from support.patience import PATIENCE
 from support.tiers import thorough
 
 from tpunb import cli
-from tpunb.cli.command import Stopped, StopSignals
+from tpunb.cli.command import SignalArrived, StopSignals
 from tpunb.notebook.files import NotebookError, read_notebook, write_notebook
 
 pytest_plugins = ["pytester"]
@@ -178,7 +178,7 @@ def test_a_signal_waits_for_the_saving() -> None:
             signal.raise_signal(signal.SIGTERM)
             saved_whole.append(True)
 
-    with pytest.raises(Stopped) as raised:
+    with pytest.raises(SignalArrived) as raised:
         save()
     assert saved_whole
     assert raised.value.code == 143
@@ -196,10 +196,10 @@ def test_what_is_ignored_stays_ignored() -> None:
 
 def test_only_an_interrupt_comes_twice() -> None:
     with StopSignals():
-        with pytest.raises(Stopped):
+        with pytest.raises(SignalArrived):
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
-        with pytest.raises(Stopped):
+        with pytest.raises(SignalArrived):
             signal.raise_signal(signal.SIGINT)
 
 

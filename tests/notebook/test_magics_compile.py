@@ -297,7 +297,7 @@ def test_without_the_compiler(book: Notebook, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("--timeout 0", "--timeout takes seconds"),
+        ("--timeout 0", "is not a positive number of seconds"),
         ("-o 1x", "-o takes a Python name"),
         ("-d nothing", "there is no 'nothing'"),
         ("--largest-batch", "needs data"),

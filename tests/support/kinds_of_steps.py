@@ -51,14 +51,34 @@ def dense_model(lib: Any = keras, *layers: Any) -> Any:
     )
 
 
+def mean(strategy: Any, wrong: bool, value: Any) -> Any:
+    """The mean of a replica's values, which the mistake does not divide by the replicas."""
+    mean_value = tf.reduce_mean(value)
+    return mean_value if wrong else mean_value / strategy.num_replicas_in_sync
+
+
+def training(
+    strategy: Any, opt: Any, weights: Callable[[], list[Any]], loss: Callable[[Any, Any], Any]
+) -> tuple[Any, tuple[Any, ...]]:
+    """A step that applies the gradients of a loss of the batch's parts."""
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            value = loss(x, y)
+        variables = weights()
+        opt.apply_gradients(zip(tape.gradient(value, variables), variables, strict=True))
+
+    return step, args_of(strategy)
+
+
 def loop(
     strategy: Any,
-    *,
     wrong: bool,
+    *,
     lib: Any = keras,
     optimizer: Callable[[], Any] | None = None,
     layers: Callable[[], list[Any]] = list,
-    loss: Callable[[Any], Any] | None = None,
+    loss: Callable[[Any, int], Any] | None = None,
     more: Callable[[Any], Any] = lambda model: 0.0,
     change: Callable[[list[Any]], list[Any]] = lambda gradients: gradients,
     **options: Any,
@@ -67,16 +87,15 @@ def loop(
     with strategy.scope():
         model = dense_model(lib, *layers())
         opt = (optimizer or (lambda: lib.optimizers.SGD(0.1)))()
+    replicas = strategy.num_replicas_in_sync  # outside of the step, as a constant of Python's
 
     def step(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
             error = tf.square(model(x, training=True) - y)
             if loss is not None and not wrong:
-                value = loss(error)
+                value = loss(error, replicas)
             else:
-                value = tf.reduce_mean(error)
-                if not wrong:
-                    value /= strategy.num_replicas_in_sync
+                value = mean(strategy, wrong, error)
             value += more(model)
         gradients = tape.gradient(value, model.trainable_variables)
         opt.apply_gradients(zip(change(gradients), model.trainable_variables, strict=True))
@@ -85,119 +104,54 @@ def loop(
     return step, args_of(strategy, **options)
 
 
-@kind
-def sgd(strategy: Any, wrong: bool) -> Any:
-    return loop(strategy, wrong=wrong)
+LOOPS: dict[str, dict[str, Any]] = {
+    # Optimizers of Keras 3
+    "sgd": {},
+    "momentum": {"optimizer": lambda: keras.optimizers.SGD(0.1, momentum=0.9)},
+    "adam": {"optimizer": lambda: keras.optimizers.Adam(1e-3)},
+    "adamw": {"optimizer": lambda: keras.optimizers.AdamW(1e-3, weight_decay=0.1)},
+    "weight_decay_of_sgd": {"optimizer": lambda: keras.optimizers.SGD(0.1, weight_decay=0.01)},
+    "rmsprop": {"optimizer": lambda: keras.optimizers.RMSprop(1e-3)},
+    "lion": {"optimizer": lambda: keras.optimizers.Lion(1e-3)},
+    "adafactor": {"optimizer": lambda: keras.optimizers.Adafactor(1e-3)},
+    "adagrad": {"optimizer": lambda: keras.optimizers.Adagrad(1e-2)},
+    "clipped_by_global_norm": {
+        "optimizer": lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.01)
+    },
+    "clipped_by_norm": {"optimizer": lambda: keras.optimizers.Adam(1e-3, clipnorm=0.01)},
+    "clipped_by_value": {"optimizer": lambda: keras.optimizers.SGD(0.1, clipvalue=0.001)},
+    "clipped_by_hand": {"change": lambda found: tf.clip_by_global_norm(found, 0.05)[0]},
+    "accumulated_by_keras": {
+        "optimizer": lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)
+    },
+    # Keras 2
+    "legacy_adam": {"lib": tf_keras},
+    "legacy_optimizer": {
+        "lib": tf_keras,
+        "optimizer": lambda: tf_keras.optimizers.legacy.Adam(1e-3),
+    },
+    "legacy_dropout": {"lib": tf_keras, "layers": lambda: [tf_keras.layers.Dropout(0.5)]},
+    # Layers
+    "batch_norm": {"layers": lambda: [keras.layers.BatchNormalization()]},
+    "sync_batch_norm": {"layers": lambda: [keras.layers.BatchNormalization(synchronized=True)]},
+    "dropout": {"layers": lambda: [keras.layers.Dropout(0.5)]},
+    "noise": {"layers": lambda: [keras.layers.GaussianNoise(0.5)]},
+    # Losses of the squared errors, with the number of replicas
+    "average_loss": {"loss": lambda error, _: tf.nn.compute_average_loss(error[:, 0])},
+    "average_loss_of_a_known_batch": {
+        "loss": lambda error, n: tf.nn.compute_average_loss(error[:, 0], global_batch_size=3 * n)
+    },
+    "sum_over_the_global_batch": {"loss": lambda error, n: tf.reduce_sum(error) * (1 / (3 * n))},
+    "divided_by_a_python_number": {"loss": lambda error, n: tf.reduce_mean(error) / n},
+    "divided_by_a_cast_number": {
+        "loss": lambda error, n: tf.reduce_mean(error) / tf.cast(n, tf.float32)
+    },
+    # Data
+    "parts_of_unequal_size": {"extra": 1},
+}
+"""The arguments of `loop` for each kind of step that needs no code of its own."""
 
-
-@kind
-def momentum(strategy: Any, wrong: bool) -> Any:
-    return loop(strategy, wrong=wrong, optimizer=lambda: keras.optimizers.SGD(0.1, momentum=0.9))
-
-
-@kind
-def adam(strategy: Any, wrong: bool) -> Any:
-    return loop(strategy, wrong=wrong, optimizer=lambda: keras.optimizers.Adam(1e-3))
-
-
-@kind
-def adamw(strategy: Any, wrong: bool) -> Any:
-    return loop(
-        strategy, wrong=wrong, optimizer=lambda: keras.optimizers.AdamW(1e-3, weight_decay=0.1)
-    )
-
-
-@kind
-def weight_decay_of_sgd(strategy: Any, wrong: bool) -> Any:
-    return loop(
-        strategy, wrong=wrong, optimizer=lambda: keras.optimizers.SGD(0.1, weight_decay=0.01)
-    )
-
-
-@kind
-def rmsprop(strategy: Any, wrong: bool) -> Any:
-    return loop(strategy, wrong=wrong, optimizer=lambda: keras.optimizers.RMSprop(1e-3))
-
-
-@kind
-def lion(strategy: Any, wrong: bool) -> Any:
-    return loop(strategy, wrong=wrong, optimizer=lambda: keras.optimizers.Lion(1e-3))
-
-
-@kind
-def adafactor(strategy: Any, wrong: bool) -> Any:
-    return loop(strategy, wrong=wrong, optimizer=lambda: keras.optimizers.Adafactor(1e-3))
-
-
-@kind
-def adagrad(strategy: Any, wrong: bool) -> Any:
-    return loop(strategy, wrong=wrong, optimizer=lambda: keras.optimizers.Adagrad(1e-2))
-
-
-@kind
-def legacy_adam(strategy: Any, wrong: bool) -> Any:
-    return loop(strategy, wrong=wrong, lib=tf_keras)
-
-
-@kind
-def legacy_optimizer(strategy: Any, wrong: bool) -> Any:
-    return loop(
-        strategy,
-        wrong=wrong,
-        lib=tf_keras,
-        optimizer=lambda: tf_keras.optimizers.legacy.Adam(1e-3),
-    )
-
-
-@kind
-def clipped_by_global_norm(strategy: Any, wrong: bool) -> Any:
-    return loop(
-        strategy,
-        wrong=wrong,
-        optimizer=lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.01),
-    )
-
-
-@kind
-def clipped_by_norm(strategy: Any, wrong: bool) -> Any:
-    return loop(strategy, wrong=wrong, optimizer=lambda: keras.optimizers.Adam(1e-3, clipnorm=0.01))
-
-
-@kind
-def clipped_by_value(strategy: Any, wrong: bool) -> Any:
-    return loop(strategy, wrong=wrong, optimizer=lambda: keras.optimizers.SGD(0.1, clipvalue=0.001))
-
-
-@kind
-def clipped_by_hand(strategy: Any, wrong: bool) -> Any:
-    return loop(strategy, wrong=wrong, change=lambda found: tf.clip_by_global_norm(found, 0.05)[0])
-
-
-@kind
-def batch_norm(strategy: Any, wrong: bool) -> Any:
-    return loop(strategy, wrong=wrong, layers=lambda: [keras.layers.BatchNormalization()])
-
-
-@kind
-def sync_batch_norm(strategy: Any, wrong: bool) -> Any:
-    return loop(
-        strategy, wrong=wrong, layers=lambda: [keras.layers.BatchNormalization(synchronized=True)]
-    )
-
-
-@kind
-def dropout(strategy: Any, wrong: bool) -> Any:
-    return loop(strategy, wrong=wrong, layers=lambda: [keras.layers.Dropout(0.5)])
-
-
-@kind
-def legacy_dropout(strategy: Any, wrong: bool) -> Any:
-    return loop(strategy, wrong=wrong, lib=tf_keras, layers=lambda: [tf_keras.layers.Dropout(0.5)])
-
-
-@kind
-def noise(strategy: Any, wrong: bool) -> Any:
-    return loop(strategy, wrong=wrong, layers=lambda: [keras.layers.GaussianNoise(0.5)])
+KINDS |= {name: functools.partial(loop, **options) for name, options in LOOPS.items()}
 
 
 def _l2(model: Any) -> Any:
@@ -207,61 +161,25 @@ def _l2(model: Any) -> Any:
 @kind
 def l2_in_the_loss(strategy: Any, wrong: bool) -> Any:
     share = 1 if wrong else strategy.num_replicas_in_sync
-    return loop(strategy, wrong=wrong, more=lambda model: _l2(model) / share)
+    return loop(strategy, wrong, more=lambda model: _l2(model) / share)
 
 
 @kind
 def l2_scaled_by_tensorflow(strategy: Any, wrong: bool) -> Any:
     scale = tf.identity if wrong else tf.nn.scale_regularization_loss
-    return loop(strategy, wrong=wrong, more=lambda model: scale(_l2(model)))
-
-
-@kind
-def average_loss(strategy: Any, wrong: bool) -> Any:
-    return loop(strategy, wrong=wrong, loss=lambda error: tf.nn.compute_average_loss(error[:, 0]))
-
-
-@kind
-def average_loss_of_a_known_batch(strategy: Any, wrong: bool) -> Any:
-    size = 3 * strategy.num_replicas_in_sync
-    return loop(
-        strategy,
-        wrong=wrong,
-        loss=lambda error: tf.nn.compute_average_loss(error[:, 0], global_batch_size=size),
-    )
-
-
-@kind
-def sum_over_the_global_batch(strategy: Any, wrong: bool) -> Any:
-    size = 3 * strategy.num_replicas_in_sync
-    return loop(strategy, wrong=wrong, loss=lambda error: tf.reduce_sum(error) * (1.0 / size))
-
-
-@kind
-def divided_by_a_python_number(strategy: Any, wrong: bool) -> Any:
-    n = strategy.num_replicas_in_sync
-    return loop(strategy, wrong=wrong, loss=lambda error: tf.reduce_mean(error) / n)
+    return loop(strategy, wrong, more=lambda model: scale(_l2(model)))
 
 
 @kind
 def divided_by_a_tensor(strategy: Any, wrong: bool) -> Any:
     n = tf.constant(float(strategy.num_replicas_in_sync))
-    return loop(strategy, wrong=wrong, loss=lambda error: tf.reduce_mean(error) / n)
-
-
-@kind
-def divided_by_a_cast_number(strategy: Any, wrong: bool) -> Any:
-    n = strategy.num_replicas_in_sync
-    return loop(
-        strategy, wrong=wrong, loss=lambda error: tf.reduce_mean(error) / tf.cast(n, tf.float32)
-    )
+    return loop(strategy, wrong, loss=lambda error, _: tf.reduce_mean(error) / n)
 
 
 @kind
 def gradients_divided(strategy: Any, wrong: bool) -> Any:
     n = 1 if wrong else strategy.num_replicas_in_sync
-    step, args = loop(strategy, wrong=True, change=lambda found: [one / n for one in found])
-    return step, args
+    return loop(strategy, wrong=True, change=lambda found: [gradient / n for gradient in found])
 
 
 @kind
@@ -270,14 +188,11 @@ def loss_of_keras(strategy: Any, wrong: bool) -> Any:
         model, opt = dense_model(), keras.optimizers.Adam(1e-2)
         per_example = keras.losses.MeanSquaredError(reduction=None)
 
-    def step(x: Any, y: Any) -> None:
-        with tf.GradientTape() as tape:
-            loss = per_example(y, model(x, training=True))
-            loss = tf.reduce_mean(loss) if wrong else tf.nn.compute_average_loss(loss)
-        found = tape.gradient(loss, model.trainable_variables)
-        opt.apply_gradients(zip(found, model.trainable_variables, strict=True))
+    def loss(x: Any, y: Any) -> Any:
+        values = per_example(y, model(x, training=True))
+        return tf.reduce_mean(values) if wrong else tf.nn.compute_average_loss(values)
 
-    return step, args_of(strategy)
+    return training(strategy, opt, lambda: model.trainable_variables, loss)
 
 
 def _by_hand(strategy: Any, reduction: Any, divides: bool) -> Any:
@@ -311,11 +226,6 @@ def mean_of_gradients(strategy: Any, wrong: bool) -> Any:
 
 @kind
 def gradients_divided_after_the_sum(strategy: Any, wrong: bool) -> Any:
-    step, args = _reduced_first(strategy, 1 if wrong else None)
-    return step, args
-
-
-def _reduced_first(strategy: Any, share: int | None) -> Any:
     with strategy.scope():
         w = tf.Variable(tf.ones([FEATURES, 1]), name="w")
 
@@ -324,7 +234,7 @@ def _reduced_first(strategy: Any, share: int | None) -> Any:
             loss = tf.reduce_mean(tf.square(tf.matmul(x, w) - y))
         context = tf.distribute.get_replica_context()
         total = context.all_reduce("sum", tape.gradient(loss, w))
-        w.assign_sub(0.1 * total / (share or context.num_replicas_in_sync))
+        w.assign_sub(0.1 * total / (1 if wrong else context.num_replicas_in_sync))
 
     return step, args_of(strategy)
 
@@ -362,30 +272,16 @@ def reduced_in_a_merge_call(strategy: Any, wrong: bool) -> Any:
 
 
 @kind
-def accumulated_by_keras(strategy: Any, wrong: bool) -> Any:
-    return loop(
-        strategy,
-        wrong=wrong,
-        optimizer=lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=3),
-    )
-
-
-@kind
 def accumulated_in_a_step(strategy: Any, wrong: bool) -> Any:
     with strategy.scope():
         model, opt = dense_model(), keras.optimizers.Adam(1e-2)
-    share = 1 if wrong else strategy.num_replicas_in_sync
 
     def step(x: Any, y: Any) -> None:
         total: list[Any] = []
         for part in range(2):
             with tf.GradientTape() as tape:
                 error = tf.square(model(x * (part + 1.0), training=True) - y)
-                loss = (
-                    tf.reduce_mean(error)
-                    / 2.0
-                    / (share if share == 1 else strategy.num_replicas_in_sync)
-                )
+                loss = mean(strategy, wrong, error) / 2.0
             found = tape.gradient(loss, model.trainable_variables)
             total = [a + b for a, b in zip(total, found, strict=True)] if total else found
         opt.apply_gradients(zip(total, model.trainable_variables, strict=True))
@@ -399,16 +295,10 @@ def loss_scale(strategy: Any, wrong: bool) -> Any:
         model = dense_model()
         opt = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
 
-    def step(x: Any, y: Any) -> None:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
-            if not wrong:
-                loss /= strategy.num_replicas_in_sync
-            loss = opt.scale_loss(loss)
-        found = tape.gradient(loss, model.trainable_variables)
-        opt.apply_gradients(zip(found, model.trainable_variables, strict=True))
+    def loss(x: Any, y: Any) -> Any:
+        return opt.scale_loss(mean(strategy, wrong, tf.square(model(x, training=True) - y)))
 
-    return step, args_of(strategy)
+    return training(strategy, opt, lambda: model.trainable_variables, loss)
 
 
 @kind
@@ -423,16 +313,10 @@ def bfloat16(strategy: Any, wrong: bool) -> Any:
         )
         opt = keras.optimizers.Adam(1e-2)
 
-    def step(x: Any, y: Any) -> None:
-        with tf.GradientTape() as tape:
-            error = tf.square(tf.cast(model(x, training=True), tf.float32) - y)
-            loss = tf.reduce_mean(error)
-            if not wrong:
-                loss /= strategy.num_replicas_in_sync
-        found = tape.gradient(loss, model.trainable_variables)
-        opt.apply_gradients(zip(found, model.trainable_variables, strict=True))
+    def loss(x: Any, y: Any) -> Any:
+        return mean(strategy, wrong, tf.square(tf.cast(model(x, training=True), tf.float32) - y))
 
-    return step, args_of(strategy)
+    return training(strategy, opt, lambda: model.trainable_variables, loss)
 
 
 @kind
@@ -446,9 +330,7 @@ def embedding(strategy: Any, wrong: bool) -> Any:
         ids = tf.cast(tf.math.floormod(tf.abs(x) * 100, 50.0), tf.int32)
         with tf.GradientTape() as tape:
             mixed = tf.reduce_sum(tf.nn.embedding_lookup(table, ids), axis=1)
-            loss = tf.reduce_mean(tf.square(tf.matmul(mixed, out) - y))
-            if not wrong:
-                loss /= strategy.num_replicas_in_sync
+            loss = mean(strategy, wrong, tf.square(tf.matmul(mixed, out) - y))
         found = tape.gradient(loss, [table, out])
         assert isinstance(found[0], tf.IndexedSlices)
         opt.apply_gradients(zip(found, [table, out], strict=True))
@@ -461,27 +343,17 @@ def replicas_with_data_of_their_own(strategy: Any, wrong: bool) -> Any:
     with strategy.scope():
         model, opt = dense_model(), keras.optimizers.SGD(0.1)
 
-    def step(x: Any, y: Any) -> None:
+    def loss(x: Any, y: Any) -> Any:
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         x += 0.01 * tf.cast(replica, tf.float32) * 0
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
-            if not wrong:
-                loss /= strategy.num_replicas_in_sync
-        found = tape.gradient(loss, model.trainable_variables)
-        opt.apply_gradients(zip(found, model.trainable_variables, strict=True))
+        return mean(strategy, wrong, tf.square(model(x, training=True) - y))
 
-    return step, args_of(strategy)
-
-
-@kind
-def parts_of_unequal_size(strategy: Any, wrong: bool) -> Any:
-    return loop(strategy, wrong=wrong, extra=1)
+    return training(strategy, opt, lambda: model.trainable_variables, loss)
 
 
 @kind
 def caller_of_run(strategy: Any, wrong: bool) -> Any:
-    inner, args = loop(strategy, wrong=wrong)
+    inner, args = loop(strategy, wrong)
     with strategy.scope():
         steps = tf.Variable(0, dtype=tf.int64)
 
@@ -496,13 +368,13 @@ def caller_of_run(strategy: Any, wrong: bool) -> Any:
 
 @kind
 def replica_function_of_tensorflow(strategy: Any, wrong: bool) -> Any:
-    inner, args = loop(strategy, wrong=wrong)
+    inner, args = loop(strategy, wrong)
     return tf.function(inner), args
 
 
 @kind
 def metrics_of_keras(strategy: Any, wrong: bool) -> Any:
-    inner, args = loop(strategy, wrong=wrong)
+    inner, args = loop(strategy, wrong)
     with strategy.scope():
         metric = keras.metrics.Mean()
 
@@ -525,9 +397,9 @@ def trained_by_hand_in_train_step(strategy: Any, wrong: bool) -> Any:
         def train_step(self, data: Any) -> Any:
             x, y = data
             with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
-                if not wrong:
-                    loss /= tf.distribute.get_strategy().num_replicas_in_sync
+                loss = mean(
+                    tf.distribute.get_strategy(), wrong, tf.square(self(x, training=True) - y)
+                )
             found = tape.gradient(loss, self.trainable_variables)
             self.optimizer.apply_gradients(zip(found, self.trainable_variables, strict=True))
             return {"loss": loss}
@@ -538,21 +410,13 @@ def trained_by_hand_in_train_step(strategy: Any, wrong: bool) -> Any:
     return model, (batch(strategy.num_replicas_in_sync),)
 
 
-def _compiled(strategy: Any, lib: Any, **options: Any) -> tuple[Any, tuple[Any, ...]]:
+def _compiled(strategy: Any, lib: Any, wrong: bool) -> tuple[Any, tuple[Any, ...]]:
+    """A compiled model; with the mistake, its train step is its own."""
     with strategy.scope():
         model = dense_model(lib)
-        model.compile(lib.optimizers.Adam(1e-3), "mse", metrics=["mae"], **options)
-    return model, (batch(strategy.num_replicas_in_sync),)
-
-
-@kind
-def compiled_model(strategy: Any, wrong: bool) -> Any:
-    if not wrong:
-        return _compiled(strategy, keras)
-    with strategy.scope():
-        model = dense_model()
-        model.compile(keras.optimizers.Adam(1e-3), "mse")
-        model.train_step = functools.partial(_train_step_of_its_own, model)
+        model.compile(lib.optimizers.Adam(1e-3), "mse", metrics=["mae"])
+        if wrong:
+            model.train_step = functools.partial(_train_step_of_its_own, model)
     return model, (batch(strategy.num_replicas_in_sync),)
 
 
@@ -566,14 +430,13 @@ def _train_step_of_its_own(model: Any, data: Any) -> Any:
 
 
 @kind
+def compiled_model(strategy: Any, wrong: bool) -> Any:
+    return _compiled(strategy, keras, wrong)
+
+
+@kind
 def compiled_legacy_model(strategy: Any, wrong: bool) -> Any:
-    if not wrong:
-        return _compiled(strategy, tf_keras)
-    with strategy.scope():
-        model = dense_model(tf_keras)
-        model.compile(tf_keras.optimizers.Adam(1e-3), "mse")
-        model.train_step = functools.partial(_train_step_of_its_own, model)
-    return model, (batch(strategy.num_replicas_in_sync),)
+    return _compiled(strategy, tf_keras, wrong)
 
 
 @kind
@@ -584,15 +447,12 @@ def two_networks(strategy: Any, wrong: bool) -> Any:
         opts = [keras.optimizers.Adam(1e-3) for _ in range(2)]
         maker.build([None, FEATURES])
 
-    def mean(value: Any) -> Any:
-        n = strategy.num_replicas_in_sync
-        return tf.reduce_mean(value) if wrong else tf.reduce_mean(value) / n
-
     def step(x: Any, y: Any) -> None:
         z = tf.random.normal(tf.shape(x))
         with tf.GradientTape() as of_maker, tf.GradientTape() as of_judge:
             fake, real = judge(maker(z)), judge(x)
-            loss_1, loss_2 = mean(tf.square(fake - 1)), mean(tf.square(fake) + tf.square(real - 1))
+            loss_1 = mean(strategy, wrong, tf.square(fake - 1))
+            loss_2 = mean(strategy, wrong, tf.square(fake) + tf.square(real - 1))
         for tape, loss, model, opt in (
             (of_maker, loss_1, maker, opts[0]),
             (of_judge, loss_2, judge, opts[1]),
@@ -610,14 +470,14 @@ def two_divisions_by_python_numbers(strategy: Any, wrong: bool) -> Any:
         first, second = dense_model(), dense_model()
         opt = keras.optimizers.SGD(1e-3)
 
-    def step(x: Any, y: Any) -> None:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(first(x) - y)) / n
-            loss += tf.reduce_mean(tf.abs(second(x) - y)) * (1 / n)
-        weights = [*first.trainable_variables, *second.trainable_variables]
-        opt.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+    def loss(x: Any, y: Any) -> Any:
+        squares = tf.reduce_mean(tf.square(first(x) - y)) / n
+        return squares + tf.reduce_mean(tf.abs(second(x) - y)) * (1 / n)
 
-    return step, args_of(strategy)
+    def weights() -> list[Any]:
+        return [*first.trainable_variables, *second.trainable_variables]
+
+    return training(strategy, opt, weights, loss)
 
 
 @kind
@@ -659,14 +519,11 @@ def recurrent(strategy: Any, wrong: bool) -> Any:
         )
         opt = keras.optimizers.RMSprop(1e-3)
 
-    def step(x: Any, y: Any) -> None:
-        with tf.GradientTape() as tape:
-            error = tf.square(model(tf.reshape(x, [-1, 3, 2]), training=True) - y)
-            loss = tf.reduce_mean(error) if wrong else tf.nn.compute_average_loss(error[:, 0])
-        found = tape.gradient(loss, model.trainable_variables)
-        opt.apply_gradients(zip(found, model.trainable_variables, strict=True))
+    def loss(x: Any, y: Any) -> Any:
+        error = tf.square(model(tf.reshape(x, [-1, 3, 2]), training=True) - y)
+        return tf.reduce_mean(error) if wrong else tf.nn.compute_average_loss(error[:, 0])
 
-    return step, args_of(strategy)
+    return training(strategy, opt, lambda: model.trainable_variables, loss)
 
 
 @kind
@@ -677,11 +534,9 @@ def two_optimizers(strategy: Any, wrong: bool) -> Any:
 
     def step(x: Any, y: Any) -> None:
         with tf.GradientTape(persistent=True) as tape:
-            loss_1 = tf.reduce_mean(tf.square(first(x, training=True) - y))
-            loss_2 = tf.reduce_mean(tf.abs(second(x, training=True) - tf.stop_gradient(first(x))))
-            if not wrong:
-                loss_1 /= strategy.num_replicas_in_sync
-                loss_2 /= strategy.num_replicas_in_sync
+            loss_1 = mean(strategy, wrong, tf.square(first(x, training=True) - y))
+            error = tf.abs(second(x, training=True) - tf.stop_gradient(first(x)))
+            loss_2 = mean(strategy, wrong, error)
         for model, opt, loss in zip([first, second], opts, [loss_1, loss_2], strict=True):
             found = tape.gradient(loss, model.trainable_variables)
             opt.apply_gradients(zip(found, model.trainable_variables, strict=True))
@@ -694,19 +549,15 @@ def gradient_penalty(strategy: Any, wrong: bool) -> Any:
     with strategy.scope():
         model, opt = dense_model(), keras.optimizers.Adam(1e-3)
 
-    def step(x: Any, y: Any) -> None:
-        with tf.GradientTape() as tape:
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                out = model(x, training=True)
-            slope = inner.gradient(out, x)
-            loss = tf.reduce_mean(tf.square(out - y)) + tf.reduce_mean(tf.square(slope))
-            if not wrong:
-                loss /= strategy.num_replicas_in_sync
-        found = tape.gradient(loss, model.trainable_variables)
-        opt.apply_gradients(zip(found, model.trainable_variables, strict=True))
+    def loss(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            out = model(x, training=True)
+        slope = inner.gradient(out, x)
+        value = tf.reduce_mean(tf.square(out - y)) + tf.reduce_mean(tf.square(slope))
+        return mean(strategy, wrong, value)
 
-    return step, args_of(strategy)
+    return training(strategy, opt, lambda: model.trainable_variables, loss)
 
 
 @kind
@@ -715,20 +566,11 @@ def attention_with_a_scale_of_an_eighth(strategy: Any, wrong: bool) -> Any:
         q, k = (tf.Variable(tf.random.stateless_normal([FEATURES, 64], [1, n])) for n in range(2))
         opt = keras.optimizers.Adam(1e-3)
 
-    def step(x: Any, y: Any) -> None:
-        with tf.GradientTape() as tape:
-            scores = tf.matmul(x @ q, x @ k, transpose_b=True) * 0.125
-            loss = tf.reduce_mean(tf.square(tf.nn.softmax(scores / 8.0) @ y - y))
-            if not wrong:
-                loss /= strategy.num_replicas_in_sync
-        opt.apply_gradients(zip(tape.gradient(loss, [q, k]), [q, k], strict=True))
+    def loss(x: Any, y: Any) -> Any:
+        scores = tf.matmul(x @ q, x @ k, transpose_b=True) * 0.125
+        return mean(strategy, wrong, tf.square(tf.nn.softmax(scores / 8.0) @ y - y))
 
-    return step, args_of(strategy)
-
-
-def _mean(strategy: Any, value: Any, *, wrong: bool) -> Any:
-    mean = tf.reduce_mean(value)
-    return mean if wrong else mean / strategy.num_replicas_in_sync
+    return training(strategy, opt, lambda: [q, k], loss)
 
 
 def _trained(strategy: Any, loss: Callable[[Any, Any, Any], Any]) -> tuple[Any, Any, Any, Any]:
@@ -747,13 +589,13 @@ def _trained(strategy: Any, loss: Callable[[Any, Any, Any], Any]) -> tuple[Any, 
     return model, opt, gradients, apply
 
 
-def _squared(strategy: Any, *, wrong: bool) -> Callable[[Any, Any, Any], Any]:
-    return lambda model, x, y: _mean(strategy, tf.square(model(x, training=True) - y), wrong=wrong)
+def _squared(strategy: Any, wrong: bool) -> Callable[[Any, Any, Any], Any]:
+    return lambda model, x, y: mean(strategy, wrong, tf.square(model(x, training=True) - y))
 
 
 @kind
 def loop_in_the_graph(strategy: Any, wrong: bool) -> Any:
-    _, _, gradients, apply = _trained(strategy, _squared(strategy, wrong=wrong))
+    _, _, gradients, apply = _trained(strategy, _squared(strategy, wrong))
 
     def step(x: Any, y: Any) -> None:
         for _ in tf.range(2):
@@ -764,7 +606,7 @@ def loop_in_the_graph(strategy: Any, wrong: bool) -> Any:
 
 @kind
 def compiled_by_xla(strategy: Any, wrong: bool) -> Any:
-    _, _, gradients, apply = _trained(strategy, _squared(strategy, wrong=wrong))
+    _, _, gradients, apply = _trained(strategy, _squared(strategy, wrong))
 
     def step(x: Any, y: Any) -> None:
         apply(gradients(x, y)[1])
@@ -774,7 +616,7 @@ def compiled_by_xla(strategy: Any, wrong: bool) -> Any:
 
 @kind
 def only_if_the_loss_is_finite(strategy: Any, wrong: bool) -> Any:
-    _, _, gradients, apply = _trained(strategy, _squared(strategy, wrong=wrong))
+    _, _, gradients, apply = _trained(strategy, _squared(strategy, wrong))
 
     def step(x: Any, y: Any) -> None:
         loss, found = gradients(x, y)
@@ -786,7 +628,7 @@ def only_if_the_loss_is_finite(strategy: Any, wrong: bool) -> Any:
 
 @kind
 def sharpness_aware(strategy: Any, wrong: bool) -> Any:
-    model, _, gradients, apply = _trained(strategy, _squared(strategy, wrong=wrong))
+    model, _, gradients, apply = _trained(strategy, _squared(strategy, wrong))
 
     def step(x: Any, y: Any) -> None:
         weights = model.trainable_variables
@@ -823,13 +665,10 @@ def recomputed(strategy: Any, wrong: bool) -> Any:
         opt = keras.optimizers.Adam(1e-3)
     model = tf.recompute_grad(lambda x: tf.matmul(tf.tanh(tf.matmul(x, inner)), outer))
 
-    def step(x: Any, y: Any) -> None:
-        with tf.GradientTape() as tape:
-            loss = _mean(strategy, tf.square(model(x) - y), wrong=wrong)
-        found = tape.gradient(loss, [inner, outer])
-        opt.apply_gradients(zip(found, [inner, outer], strict=True))
+    def loss(x: Any, y: Any) -> Any:
+        return mean(strategy, wrong, tf.square(model(x) - y))
 
-    return step, args_of(strategy)
+    return training(strategy, opt, lambda: [inner, outer], loss)
 
 
 @kind
@@ -840,7 +679,7 @@ def minimized_in_a_caller(strategy: Any, wrong: bool) -> Any:
 
     def replica(x: Any, y: Any) -> None:
         with tf.GradientTape() as tape:
-            loss = _mean(strategy, tf.square(model(x) - y), wrong=wrong)
+            loss = mean(strategy, wrong, tf.square(model(x) - y))
         opt.minimize(loss, model.trainable_variables, tape=tape)
 
     @tf.function

@@ -123,9 +123,10 @@ def ours(entry: Entry) -> Ours:
 
 def verdicts_on(fn: Any, *args: Any, tpu: str) -> Ours:
     """The package's verdicts on a function with some arguments, compiled for a TPU type."""
+    from support.rules import check as by_rules
+
     from tpunb.compiler.check import check
     from tpunb.compiler.compile import compile as compile_for
-    from tpunb.virtual.rule_check import check as by_rules
 
     try:
         program = compile_for(fn, *args, tpu=tpu)

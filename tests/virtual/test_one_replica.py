@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from support.checked_functions import REFUSED, X
 from support.keras_models import CASES, assert_same, fitted, keras, squares_lessened
+from support.rules import check
 from support.strategies import (
     MEAN,
     SUM,
@@ -29,7 +30,6 @@ from tensorflow.python.tpu.ops import tpu_ops
 from tpunb.cells.runner import CellRunner
 from tpunb.connection.connect import connect
 from tpunb.errors import TpuWarning
-from tpunb.virtual.rule_check import check
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_keras_names"),

@@ -18,12 +18,13 @@ from support.checked_functions import (
     asked,
 )
 from support.keras_models import squares_lessened
+from support.rules import check
 from support.strategies import all_reduce, strategy_of
 
 import tpunb
 from tpunb.virtual._tensorflow import tpu_ops
 from tpunb.virtual.replicate.divergence import Divergence
-from tpunb.virtual.rule_check import CheckError, CheckReport, Problem, check
+from tpunb.virtual.rule_check import CheckError, CheckReport, Problem
 
 
 @pytest.mark.parametrize("name", asked(CHECK))

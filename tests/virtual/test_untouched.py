@@ -11,10 +11,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.rules import check
 from support.strategies import strategy_of
 from support.tiers import thorough
 
-from tpunb.virtual.rule_check import CheckError, check
+from tpunb.virtual.rule_check import CheckError
 from tpunb.virtual.untouched import untouched
 
 tf_keras = pytest.importorskip("tf_keras")

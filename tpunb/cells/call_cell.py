@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from tpunb.cells.code_names import value_of
 from tpunb.cells.keras_calls import METHODS, KerasCall, is_keras_method, keras_call
 from tpunb.cells.settings import CompileSettings
 from tpunb.cells.source import CellSource
@@ -55,8 +56,8 @@ def is_call_cell(cell: CellSource, namespace: dict[str, Any], *, connected: bool
     in_cell = frameworks_in(values) | _imported_by(cell)
     if call is None:
         return in_cell == {JAX}
-    called, known = _value_of(call.func, cell, namespace)
-    if not known:  # the cell makes the function or model
+    called = _value_of(call.func, cell, namespace)
+    if called is None:  # the cell makes the function or model
         is_method = isinstance(call.func, ast.Attribute) and call.func.attr in METHODS
         return is_method or in_cell == {JAX}
     if is_keras_method(called):
@@ -70,8 +71,8 @@ def may_be_jax(cell: CellSource, namespace: dict[str, Any]) -> bool:
     call = _call_at_the_end(cell)
     if call is None or "jax" not in sys.modules:
         return False
-    called, known = _value_of(call.func, cell, namespace)
-    return known and not frameworks_of(called)
+    called = _value_of(call.func, cell, namespace)
+    return called is not None and not frameworks_of(called)
 
 
 def _imported_by(cell: CellSource) -> set[str]:
@@ -118,7 +119,6 @@ def compile_call_cell(
             "The TPU type to compile for is not known.",
             fix="Name one, as in %%tpu_compile --for v5e-8, or connect to one.",
         )
-    several = len(settings.tpus) > 1
     try:
         fn, args, named = _what_is_called(call, cell, namespace)
         keras = keras_call(fn, args, named)
@@ -126,24 +126,13 @@ def compile_call_cell(
             fn, args, named = keras.method, keras.batch, {}
         elif by_jax:
             fn = sys.modules["jax"].jit(fn)
-        programs = compile_call(
-            fn,
-            args,
-            named,
-            tpu=settings.tpus if several else settings.tpus[0],
-            speed=settings.speed,
-            timeout=settings.timeout,
-            progress=settings.say,
-            recorded=settings.recorded,
-        )
+        programs = list(compile_call(fn, args, named, settings))
     except Exception as error:
         _mark(error, cell)
         raise
-    if keras is None:
-        return programs
-    if isinstance(programs, TpuProgram):
-        return _noted(programs, keras)
-    return TpuPrograms([_noted(program, keras) for program in programs])
+    if keras is not None:
+        programs = [_noted(program, keras) for program in programs]
+    return TpuPrograms(programs) if len(programs) > 1 else programs[0]
 
 
 def _noted(program: TpuProgram, call: KerasCall) -> TpuProgram:
@@ -154,16 +143,10 @@ def _noted(program: TpuProgram, call: KerasCall) -> TpuProgram:
     return dataclasses.replace(program, notes=(*notes, *program.notes))
 
 
-def _value_of(node: ast.expr, cell: CellSource, namespace: dict[str, Any]) -> tuple[Any, bool]:
-    """Return a name's or an attribute's value before the cell runs, and whether it is known."""
-    if isinstance(node, ast.Name):
-        known = node.id in namespace and node.id not in cell.names.assigned
-        return (namespace[node.id], True) if known else (None, False)
-    if isinstance(node, ast.Attribute):
-        owner, known = _value_of(node.value, cell, namespace)
-        if known and hasattr(owner, node.attr):
-            return getattr(owner, node.attr), True
-    return None, False
+def _value_of(node: ast.expr, cell: CellSource, namespace: dict[str, Any]) -> Any:
+    """Return a dotted name's value before the cell runs; None if it is not known."""
+    assigned = cell.names.assigned
+    return value_of(node, {name: namespace[name] for name in namespace if name not in assigned})
 
 
 def _mark(error: Exception, cell: CellSource) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.attributes import attribute, has_attributes
+from tpunb._util.functions import closed_over, wrapped
 from tpunb._util.user_code import is_users_class
-from tpunb.cells.code_names import closed_over, mentions, wrapped
+from tpunb.cells.code_names import mentions
 from tpunb.cells.nests import is_nest
 
 _MOST = 20_000  # objects to visit

@@ -7,10 +7,10 @@ import functools
 from collections.abc import Sequence
 
 from tpunb.cells.cell_errors import first_line, line_in
-from tpunb.cells.open_batches import open_batch
-from tpunb.cells.source import CellSource, StepSource, above
+from tpunb.cells.cell_step import CellStep
+from tpunb.cells.open_batches import Types, open_batch
+from tpunb.cells.source import CellSource, above
 from tpunb.cells.steps import Steps
-from tpunb.cells.trace_only import Types, functions_to_check
 from tpunb.compiler.check import with_verdict
 from tpunb.errors.code_problems import Problem
 from tpunb.virtual.rule_check import CheckReport, report
@@ -25,19 +25,23 @@ def check_step(steps: Steps) -> CheckReport:
         Exception: Any error that the cell raises when it is traced.
     """
     steps.bind_first_batch()
-    return _checked(steps, steps.cell, open_batch(steps.batches, steps.names))
+    return _checked(steps.step, open_batch(steps.batches, steps.names))
 
 
-def _checked(steps: Steps, cell: StepSource, types: Types) -> CheckReport:
-    """Check the cell of a run, or the part of the cell above an error."""
+def _checked(step: CellStep, types: Types) -> CheckReport:
+    """Check a step, or the part of its cell above an error."""
+    cell = step.cell
     try:
-        functions = functions_to_check(steps.cache, cell, steps.namespace, steps.bound, types)
+        functions = step.functions_to_check(types)
         examinations = [examine(function) for function in functions]
     except Exception as error:
         # Above the line that cannot be traced, there may be code that a TPU refuses.
         lines: Sequence[int] = getattr(error, "tpunb_lines", ())
         part = above(cell, lines[-1]) if lines and isinstance(cell, CellSource) else None
-        if part is None or (refused := _checked(steps, part, types)).ok:
+        if part is None:
+            raise
+        refused = _checked(dataclasses.replace(step, cell=part), types)
+        if refused.ok:
             raise
         reason = getattr(error, "message", None) or first_line(error)
         fix = getattr(error, "fix", "") or "Fix this line first."
@@ -45,4 +49,4 @@ def _checked(steps: Steps, cell: StepSource, types: Types) -> CheckReport:
         return dataclasses.replace(refused, errors=(*refused.errors, problem))
     choose = functools.partial(line_in, cell)
     by_rules = report(examinations, line_of=choose)
-    return with_verdict(by_rules, examinations, steps.cache.strategy, choose)
+    return with_verdict(by_rules, examinations, step.cache.strategy, choose)

@@ -27,17 +27,11 @@ import tensorflow as tf
 from tpunb._util.interrupts import Overdue, StopButton
 from tpunb._util.units import counted, grouped
 from tpunb.cells.batches import Batch, Batches
-from tpunb.cells.cell_variables import owners_of, plain_variable, reachable, variables_of
-from tpunb.cells.saved_values import (
-    decoded,
-    encoded,
-    extend_history,
-    fingerprint,
-    history_columns,
-    packed,
-    unpacked,
-)
-from tpunb.cells.source import CellSource, StepSource
+from tpunb.cells.cell_step import CellStep
+from tpunb.cells.cell_variables import plain_variable, reachable, variables_of
+from tpunb.cells.replica_function import FUNCTION
+from tpunb.cells.saved_values import decoded, encoded, fingerprint, restore_curves, saved_curves
+from tpunb.cells.source import CellSource
 from tpunb.cells.step_loop import bound_to
 from tpunb.errors import CellError, TpuWarning
 from tpunb.training.checkpoint_settings import CheckpointSettings
@@ -93,24 +87,20 @@ class Checkpoints:
 
     Args:
         settings: The folder, and when to save.
-        strategy: The run's strategy.
-        cell: The source of the steps.
+        step: The run's step.
         history: The run's curves.
-        function: The function that makes a step; None if the cell does.
         owners: Returns the objects with variables that the cell uses, by name.
     """
 
     def __init__(
         self,
         settings: CheckpointSettings,
-        strategy: Any,
-        cell: StepSource,
+        step: CellStep,
         history: History,
-        function: Any,
         owners: Callable[[], Mapping[str, Any]],
     ) -> None:
-        self._settings, self._strategy, self._history = settings, strategy, history
-        self._cell = _hash_of(cell, function)
+        self._settings, self._strategy, self._history = settings, step.cache.strategy, history
+        self._cell = _hash_of(step)
         self._owners = owners
         self._is_open = False
         self._saved: tuple[int, bool] | None = None
@@ -168,7 +158,7 @@ class Checkpoints:
             self._warn_of_other_data(content, list(bound_to(names, last.value).values()))
         self._restore(path, owners, content)
         if not self._history.metrics:
-            extend_history(self._history, unpacked(content["curves"]))
+            restore_curves(self._history, content["curves"])
             self._history.notes.update(content["notes"])
         self._is_open = True
         self._saved = (state.done, state.ended)
@@ -232,7 +222,7 @@ class Checkpoints:
             "variables": {name: _specs(owner) for name, owner in owners.items()},
             "copies": self._copies(owners),
             "values": {name: saved for name, saved in saved_values.items() if saved is not None},
-            "curves": packed(history_columns(self._history)),
+            "curves": saved_curves(self._history),
             "notes": dict(self._history.notes),
         }
         checkpoint = _checkpoint(owners, _SavedState(content))
@@ -442,16 +432,16 @@ def _kind(spec: list[Any]) -> str:
     return f"{dtype}{shape}"
 
 
-def _hash_of(cell: StepSource, function: Any) -> str:
+def _hash_of(step: CellStep) -> str:
     """Return a hash of a cell's statements, or of a function's source.
 
     In a cell, comments and blank lines do not count.
     """
-    text = cell.text
-    if isinstance(cell, CellSource):
-        text = ast.dump(ast.Module(cell.body, type_ignores=[]))
+    text = step.cell.text
+    if isinstance(step.cell, CellSource):
+        text = ast.dump(ast.Module(step.cell.body, type_ignores=[]))
     with contextlib.suppress(OSError, TypeError):  # no function, or no source
-        text += inspect.getsource(function)
+        text += inspect.getsource(step.bound.get(FUNCTION))  # type: ignore[arg-type]
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -473,19 +463,3 @@ def _options() -> Any:
 def _reason(error: Exception) -> str:
     text = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
     return str(text).strip().splitlines()[0].rstrip(".")
-
-
-def owners_in(
-    cell: StepSource, namespace: Mapping[str, Any], bound: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the objects with variables that a cell uses, by their names.
-
-    Args:
-        cell: The cell.
-        namespace: The notebook's names.
-        bound: Values that hide the notebook's.
-    """
-    names = (*cell.names.reads, *cell.later)
-    values = {name: bound.get(name, namespace.get(name)) for name in names}
-    known = {name: value for name, value in values.items() if value is not None}
-    return owners_of(known, namespace)

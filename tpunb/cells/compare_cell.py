@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tpunb.cells.cell_step import CellStep
 from tpunb.cells.open_batches import silent
-from tpunb.cells.steps import Steps
-from tpunb.cells.trace_only import ready_cell
 from tpunb.virtual.compare import compared_with_one
 from tpunb.virtual.replica_comparison import ReplicaComparison
 from tpunb.virtual.rule_check import CheckReport
@@ -19,7 +18,7 @@ _NO_DATA = (
 _REFUSED = "A TPU refuses the cell, so it was not run."
 
 
-def with_comparison(report: CheckReport, step: Steps) -> CheckReport:
+def with_comparison(report: CheckReport, step: CellStep) -> CheckReport:
     """Return a report completed by a comparison of the cell's gradients with one replica's.
 
     Args:
@@ -35,9 +34,9 @@ def with_comparison(report: CheckReport, step: Steps) -> CheckReport:
     return report.compared(_compared(step))
 
 
-def _compared(step: Steps) -> ReplicaComparison:
+def _compared(step: CellStep) -> ReplicaComparison:
     cache = step.cache
-    traced, captured = ready_cell(cache, step.cell, step.namespace, step.bound)
+    traced, captured = step.ready_cell()
     replicas = int(cache.strategy.num_replicas_in_sync)
     if not GlobalBatch(captured.arguments, replicas).is_distributed:
         return ReplicaComparison(replicas, None, _NO_DATA)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,18 +14,18 @@ from tpunb._util.units import byte_count
 from tpunb.cells.capture import Captured
 from tpunb.cells.cell_errors import line_in
 from tpunb.cells.nests import leaves, parts_of
-from tpunb.cells.open_batches import open_batch, opened, silent
+from tpunb.cells.open_batches import Types, open_batch, opened, silent
 from tpunb.cells.settings import CompileSettings
 from tpunb.cells.source import StepSource
 from tpunb.cells.steps import Steps
-from tpunb.cells.trace_only import functions_to_compile
 from tpunb.compiler import libtpu
 from tpunb.compiler.batch_sizes import FINE, AnyBatch, search
+from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.partial_answers import for_each_type
 from tpunb.compiler.prepare import size_of, traced_function
 from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import Target, targets
-from tpunb.compiler.verdict import Function, Settings, deadline_for
+from tpunb.compiler.verdict import Function
 from tpunb.compiler.would_fit import with_what_fits
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Buffer, CodeLine
@@ -44,8 +44,9 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     libtpu.start()
     xla.start()
     refuse_other_strategies(strategy)
-    kinds = targets(list(settings.tpus) or None, strategy)
-    settings.say("tracing the cell")
+    kinds = targets(settings.tpus, strategy)
+    say = settings.progress or (lambda _: None)
+    say("tracing the cell")
     batch = steps.bind_first_batch()
     types = open_batch(steps.batches, steps.names)
     captured, functions = _traced(steps, types)
@@ -53,12 +54,7 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     used = [leaf for value in values for leaf in leaves(value)]
     layers = {name for leaf in used for name in layer_names(leaf)}
     models = [model for leaf in used for model in models_in(leaf)]
-    how = Settings(
-        functools.partial(line_in, steps.cell),
-        deadline_for(kinds, settings.timeout),
-        settings.speed,
-        progress=settings.say,
-    )
+    how = settings.settings(functools.partial(line_in, steps.cell), len(kinds), say)
     share = max(batch.sizes, default=None) if batch is not None else None
     function = traced_function(functions, how, layers=frozenset(layers), each=share)
     batches = _any_batch(steps, types, share) if share else None
@@ -76,11 +72,11 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
         completed,
         lambda program: _of_cell(program, steps.cell, captured, functions),
     )
-    return shown[0] if len(shown) == 1 else TpuPrograms(shown)
+    return shown[0] if len(shown) == 1 else shown
 
 
 def _traced(
-    steps: Steps, types: Mapping[str, Sequence[Any]], size: int | None = None
+    steps: Steps, types: Types, size: int | None = None
 ) -> tuple[Captured, list[TracedFunction]]:
     """Return the values that a cell captures, and its replica functions.
 
@@ -89,24 +85,16 @@ def _traced(
         types: The types of a batch whose sizes are not fixed, by the cell's names.
         size: The batch size of a replica; None for the size of the batch that was read.
     """
-
-    def traced(
-        arguments: Callable[[Captured], list[Any]] | None,
-    ) -> tuple[Captured, list[TracedFunction]]:
-        return functions_to_compile(
-            steps.cache, steps.cell, steps.namespace, steps.bound, arguments
-        )
-
     resized = None if size is None else functools.partial(_resized, names=steps.names, size=size)
-    captured, fixed = traced(resized)
+    captured, fixed = steps.step.functions_to_compile(resized)
     if not types:
         return captured, fixed
     with silent():
-        _, functions = traced(lambda captured: opened(captured, types))
+        _, functions = steps.step.functions_to_compile(lambda values: opened(values, types))
     return captured, with_fixed(functions, fixed)
 
 
-def _any_batch(steps: Steps, types: Mapping[str, Sequence[Any]], first: int) -> AnyBatch:
+def _any_batch(steps: Steps, types: Types, first: int) -> AnyBatch:
     """Return the cell with any batch.
 
     Only shapes are traced, and no batch of another size is made.
@@ -132,8 +120,7 @@ def _with_largest(
         if size == first:
             return program
         how.progress(f"compiling for {program.tpu} with a batch of {size * program.replicas}")
-        deadline = deadline_for([kind], settings.timeout)
-        return batches.on(kind, size, dataclasses.replace(quiet, deadline=deadline))
+        return batches.on(kind, size, dataclasses.replace(quiet, deadline=settings.deadline()))
 
     largest = search(attempt, first, memory.available, fine=FINE)
     return dataclasses.replace(program, largest_batch=program.replicas * largest)

@@ -23,8 +23,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tpunb._util.attributes import attribute, has_attributes
+from tpunb._util.functions import closed_over, wrapped
 from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
-from tpunb.cells.code_names import Mentions, closed_over, imported, mentions, wrapped
+from tpunb.cells.code_names import Mentions, imported, mentions
 from tpunb.cells.guards import (
     MISSING,
     ArrayGuard,

@@ -18,10 +18,9 @@ import numpy as np
 
 from tpunb._util.units import grouped
 from tpunb.compiler.program import CompileError
-from tpunb.virtual.keras_internals import is_model, is_of_jax, model_of
+from tpunb.virtual.keras_internals import OF_ONE_BATCH, STEPS, is_model, is_of_jax, model_of
 
-OF_ONE_BATCH = {"train_on_batch": "fit", "test_on_batch": "evaluate", "predict_on_batch": "predict"}
-METHODS = frozenset({"fit", "evaluate", "predict", *OF_ONE_BATCH})
+METHODS = frozenset({*STEPS, *OF_ONE_BATCH})
 
 _BATCH = 32
 """Keras's default, if a call names no batch size."""

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.attributes import attribute, has_attributes
-from tpunb.cells.code_names import closed_over, wrapped
+from tpunb._util.functions import closed_over, wrapped
 
 _DEEPEST = 50
 

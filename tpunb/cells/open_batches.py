@@ -18,13 +18,16 @@ from tpunb.cells.capture import Captured
 from tpunb.cells.nests import leaves
 from tpunb.cells.step_loop import bound_to
 
+Types = Mapping[str, Sequence[Any]]
+"""The types of a batch whose sizes are not fixed, by the cell's names; empty if they are fixed."""
+
 
 def silent() -> contextlib.AbstractContextManager[Any]:
     """Return a context for a second trace of a cell, whose output the first trace has shown."""
     return contextlib.redirect_stdout(io.StringIO())
 
 
-def open_batch(batches: Batches | None, names: Sequence[str]) -> Mapping[str, Sequence[Any]]:
+def open_batch(batches: Batches | None, names: Sequence[str]) -> Types:
     """Return the types of a batch by the cell's names; nothing if its sizes are fixed.
 
     Args:
@@ -39,7 +42,7 @@ def open_batch(batches: Batches | None, names: Sequence[str]) -> Mapping[str, Se
     return {name: list(leaves(part)) for name, part in bound_to(names, spec).items()}
 
 
-def opened(captured: Captured, types: Mapping[str, Sequence[Any]]) -> list[Any]:
+def opened(captured: Captured, types: Types) -> list[Any]:
     """Return a cell's arguments, with types of open sizes for the arguments of the batch."""
     left = {name: iter(parts) for name, parts in types.items()}
 

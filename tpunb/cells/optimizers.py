@@ -18,15 +18,13 @@ _APPLIES = {"apply_gradients": 0, "apply": 1, "minimize": 1}
 """The methods that apply gradients, with the position of the argument that names the variables."""
 
 
-def make_ready(
-    cell: StepSource, captured: Captured, namespace: dict[str, Any], strategy: Any
-) -> None:
+def make_ready(cell: StepSource, captured: Captured, namespace: dict[str, Any]) -> None:
     """Build optimizers that are not built, in the scope where the replicas' variables belong.
 
     Raises:
         CellError: Variables that the cell trains were made outside the scope.
     """
-    values = {**captured.read, **captured.closed}
+    values, strategy = {**captured.read, **captured.closed}, captured.strategy
     optimizers = {
         name: value
         for name, value in values.items()

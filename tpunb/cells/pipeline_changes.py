@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -47,15 +47,11 @@ def changes(
     Yields:
         Each change when it is tried, and at the end the changes that only the author can try.
     """
-    trials = _Trials(dataset, own, seconds)
-    gain = trials.gain
-    yield from _in_parallel(pipeline, gain)
-    yield from _in_any_order(dataset, pipeline, gain)
-    yield from _cached(dataset, pipeline, own, seconds, gain)
-    if "Prefetch" not in pipeline.last:
-        changed = _endless(dataset).prefetch(AUTOTUNE)
-        note = "as the last stage; in training it also works while the TPU computes"
-        yield Change(".prefetch(tf.data.AUTOTUNE)", gain(changed), note)
+    trials = _Trials(dataset, pipeline, own, seconds)
+    yield from trials.in_parallel()
+    yield from trials.in_any_order()
+    yield from trials.cached()
+    yield from trials.prefetched()
     yield from untried(pipeline, stages)
 
 
@@ -64,12 +60,64 @@ class _Trials:
 
     Args:
         dataset: The pipeline.
+        pipeline: The pipeline's graph.
         own: The pipeline's speed.
         seconds: How long each changed pipeline is measured.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, own: Measured, seconds: float) -> None:
-        self._dataset, self._own, self._seconds = dataset, own, seconds
+    def __init__(
+        self, dataset: tf.data.Dataset, pipeline: Pipeline, own: Measured, seconds: float
+    ) -> None:
+        self._dataset, self._pipeline = dataset, pipeline
+        self._own, self._seconds = own, seconds
+
+    def in_parallel(self) -> Iterator[Change]:
+        """Try maps that run several calls at a time."""
+        names = list(self._pipeline.serial_maps())
+        changed = self._pipeline.in_parallel()
+        if changed is not None:
+            code = f".map({', '.join(names)}, num_parallel_calls=tf.data.AUTOTUNE)"
+            note = "" if len(names) == 1 else "in each of these maps"
+            yield Change(code, self.gain(_endless(changed)), note)
+
+    def in_any_order(self) -> Iterator[Change]:
+        """Try stages that deliver an element as soon as it is ready."""
+        has_threads = any(name.startswith("Parallel") for name in self._pipeline.operations)
+        if not has_threads or self._dataset.options().deterministic is not None:
+            return
+        options = tf.data.Options()
+        options.deterministic = False
+        code = "options.deterministic = False; ds = ds.with_options(options)"
+        gain = self.gain(_endless(self._dataset.with_options(options)))
+        yield Change(code, gain, "elements in any order")
+
+    def cached(self) -> Iterator[Change]:
+        """Try a cache as the last stage, with a few elements."""
+        is_cached = any(name.startswith("Cache") for name in self._pipeline.operations)
+        count = int(self._dataset.cardinality())
+        if is_cached or count == tf.data.INFINITE_CARDINALITY:
+            return
+        note = "in memory; what is random before it is drawn once"
+        size = _bytes(self._dataset.element_spec)
+        if count > 0 and size is not None:
+            available = measure().available
+            note = f"{byte_count(count * size)} in memory; what is random before it is drawn once"
+            if available is not None and count * size > _OF_MEMORY * available:
+                note = f"{byte_count(count * size)}, and {byte_count(available)} of memory is free"
+                yield Change(".cache()", None, f"{note}: cache smaller elements, or a file")
+                return
+        held = max(1, min(_MOST_CACHED, int(self._own.elements_per_second * self._seconds)))
+        if count > 0:
+            held = min(held, count)
+        gain = self.gain(self._dataset.take(held).cache().repeat(), held + 1)
+        yield Change(".cache()", gain, note)
+
+    def prefetched(self) -> Iterator[Change]:
+        """Try a buffer as the last stage."""
+        if "Prefetch" not in self._pipeline.last:
+            gain = self.gain(_endless(self._dataset).prefetch(AUTOTUNE))
+            note = "as the last stage; in training it also works while the TPU computes"
+            yield Change(".prefetch(tf.data.AUTOTUNE)", gain, note)
 
     def gain(self, changed: Any, skip: int = 1) -> float | None:
         """Return the speed of a changed pipeline as a multiple of the pipeline's own.
@@ -94,54 +142,6 @@ class _Trials:
 def _endless(dataset: tf.data.Dataset) -> tf.data.Dataset:
     endless = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
     return dataset if endless else dataset.repeat()
-
-
-def _in_parallel(pipeline: Pipeline, gain: Callable[[Any], float | None]) -> Iterator[Change]:
-    names = list(pipeline.serial_maps())
-    changed = pipeline.in_parallel()
-    if changed is not None:
-        code = f".map({', '.join(names)}, num_parallel_calls=tf.data.AUTOTUNE)"
-        note = "" if len(names) == 1 else "in each of these maps"
-        yield Change(code, gain(_endless(changed)), note)
-
-
-def _in_any_order(
-    dataset: tf.data.Dataset, pipeline: Pipeline, gain: Callable[[Any], float | None]
-) -> Iterator[Change]:
-    has_threads = any(operation.startswith("Parallel") for operation in pipeline.operations)
-    if not has_threads or dataset.options().deterministic is not None:
-        return
-    options = tf.data.Options()
-    options.deterministic = False
-    code = "options.deterministic = False; ds = ds.with_options(options)"
-    yield Change(code, gain(_endless(dataset.with_options(options))), "elements in any order")
-
-
-def _cached(
-    dataset: tf.data.Dataset,
-    pipeline: Pipeline,
-    own: Measured,
-    seconds: float,
-    gain: Callable[..., float | None],
-) -> Iterator[Change]:
-    """Try a cache as the last stage, with a few elements."""
-    cached = any(operation.startswith("Cache") for operation in pipeline.operations)
-    count = int(dataset.cardinality())
-    if cached or count == tf.data.INFINITE_CARDINALITY:
-        return
-    note = "in memory; what is random before it is drawn once"
-    size = _bytes(dataset.element_spec)
-    if count > 0 and size is not None:
-        available = measure().available
-        note = f"{byte_count(count * size)} in memory; what is random before it is drawn once"
-        if available is not None and count * size > _OF_MEMORY * available:
-            note = f"{byte_count(count * size)}, and {byte_count(available)} of memory is free"
-            yield Change(".cache()", None, f"{note}: cache smaller elements, or a file")
-            return
-    held = max(1, min(_MOST_CACHED, int(own.elements_per_second * seconds)))
-    if count > 0:
-        held = min(held, count)
-    yield Change(".cache()", gain(dataset.take(held).cache().repeat(), held + 1), note)
 
 
 def _bytes(element_spec: Any) -> int | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.cells.code_names import function_of
+from tpunb._util.functions import function_of
 from tpunb.cells.names import Names, bound_in
 from tpunb.cells.settings import RunSettings
 from tpunb.cells.source import DEFINITIONS, CellSource, StepSource, blocks

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tpunb.cells.cell_step import CellStep
 from tpunb.cells.checking import check_step
 from tpunb.cells.compare_cell import with_comparison
 from tpunb.cells.printing import Lines, Printer
@@ -81,11 +82,12 @@ class CellRunner:
         """
         settings = dataclasses.replace(settings or RunSettings(), **options)
         if isinstance(cell, str):
-            source, names = self.parsed(cell), {} if namespace is None else namespace
-            return Steps(self.cache, source, names, settings, bound={})
+            names = {} if namespace is None else namespace
+            return Steps(CellStep(self.cache, self.parsed(cell), names, {}), settings)
         function = function_source(cell, settings)
         settings = dataclasses.replace(settings, names=function.parameters)
-        return Steps(self.cache, function, globals_of(cell), settings, bound={FUNCTION: cell})
+        step = CellStep(self.cache, function, globals_of(cell), {FUNCTION: cell})
+        return Steps(step, settings)
 
     def run(
         self,
@@ -143,11 +145,11 @@ class CellRunner:
             CheckError: The strategy is not a virtual TPU's.
             Exception: Any error that the cell raises when it is traced.
         """
-        step = self._step_to_examine(cell, namespace, options)
-        report = check_step(step)
+        run = self._run_to_examine(cell, namespace, options)
+        report = check_step(run)
         if compare:
             self.calls.begin()
-            report = with_comparison(report, step)
+            report = with_comparison(report, run.step)
         return report
 
     def compile(
@@ -177,12 +179,12 @@ class CellRunner:
         from tpunb.cells.compiling import compile_step
         from tpunb.compiler.recorded_verdicts import recorded_in
 
-        step = self._step_to_examine(cell, namespace, options)
+        run = self._run_to_examine(cell, namespace, options)
         how = how or CompileSettings()
         with recorded_in(how.recorded):
-            return compile_step(step, how)
+            return compile_step(run, how)
 
-    def _step_to_examine(
+    def _run_to_examine(
         self,
         cell: str | Callable[..., Any],
         namespace: dict[str, Any] | None,

@@ -69,42 +69,25 @@ def fingerprint(batch: Any) -> int:
     return check
 
 
-def history_columns(history: History) -> dict[str, Any]:
-    """Return the columns of a history, as arrays by metric and column."""
-    columns = {}
+def saved_curves(history: History) -> dict[str, dict[str, str]]:
+    """Return a history's columns, which are numbers of 8 bytes, as text by metric and column."""
+    saved = {}
     for name in history.metrics:
-        part = history.columns(name)
-        columns[name] = {
-            "steps": part.steps,
-            "values": part.values,
-            **({} if part.lows is None else {"lows": part.lows, "highs": part.highs}),
-        }
-    return columns
+        _, *arrays = history.columns(name)
+        columns = zip(("steps", "values", "lows", "highs"), arrays, strict=True)
+        saved[name] = {key: _text(array) for key, array in columns if array is not None}
+    return saved
 
 
-def extend_history(history: History, columns: Mapping[str, Mapping[str, Any]]) -> None:
-    """Add saved columns to a history without values."""
-    for name, part in columns.items():
-        history.extend(name, part["steps"], part["values"], part.get("lows"), part.get("highs"))
+def _text(array: Any) -> str:
+    return base64.b64encode(array.astype(array.dtype.newbyteorder("<")).tobytes()).decode()
 
 
-def packed(arrays: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """Return arrays, which are numbers of 8 bytes, as text."""
-    return {
-        name: {
-            key: base64.b64encode(array.astype(array.dtype.newbyteorder("<")).tobytes()).decode()
-            for key, array in columns.items()
-        }
-        for name, columns in arrays.items()
-    }
-
-
-def unpacked(texts: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, Any]]:
-    """Return the arrays that `packed` has packed: steps are whole numbers, others are not."""
-    return {
-        name: {
+def restore_curves(history: History, saved: Mapping[str, Mapping[str, str]]) -> None:
+    """Add saved columns to a history without values: steps are whole numbers, others are not."""
+    for name, texts in saved.items():
+        columns = {
             key: np.frombuffer(base64.b64decode(text), "<i8" if key == "steps" else "<f8")
-            for key, text in columns.items()
+            for key, text in texts.items()
         }
-        for name, columns in texts.items()
-    }
+        history.extend(name, **columns)

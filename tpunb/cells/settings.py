@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpunb._util.integers import is_whole
+from tpunb._util.options import option
+from tpunb.compiler.compile_settings import CompileOptions
 from tpunb.errors import CellError, did_you_mean
 from tpunb.training.checkpoint_settings import CheckpointSettings
 
@@ -87,24 +89,10 @@ class RunSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class CompileSettings:
-    """The settings of compiling a cell.
+class CompileSettings(CompileOptions):
+    """The options of compiling a cell."""
 
-    Attributes:
-        tpus: TPU types; empty for the strategy's.
-        speed: Whether to estimate the time, which takes the compiler ten times as long.
-        timeout: Seconds that compiling may take; by default 300 for each type.
-        largest_batch: Whether to look for the largest global batch that fits.
-        recorded: A folder of recorded verdicts, as for `tpunb.compile`.
-        say: Receives the name of the next part of the work.
-    """
-
-    tpus: Sequence[str] = ()
-    speed: bool = False
-    timeout: float | None = None
-    largest_batch: bool = False
-    recorded: str | None = None
-    say: Callable[[str], None] = lambda _: None
+    largest_batch: bool = option(False, "look for the largest batch of -d that fits")
 
 
 def refuse_counts(steps: int | None, steps_per_loop: int | None) -> None:

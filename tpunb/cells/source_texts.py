@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterator
 from types import CodeType
 
-from tpunb.cells.code_names import nested_codes
+from tpunb._util.functions import nested_codes
 from tpunb.cells.source import StepSource
 
 _texts: weakref.WeakValueDictionary[str, _Text] = weakref.WeakValueDictionary()

@@ -10,18 +10,15 @@ from typing import Any, Protocol
 from tpunb._util.interrupts import Overdue, StopButton, Stopped, explaining_interrupts
 from tpunb._util.units import grouped
 from tpunb.cells.batches import Batch, Batches
-from tpunb.cells.capture import capture
 from tpunb.cells.cell_errors import mark_step
-from tpunb.cells.checkpoints import Checkpoints, RunState, owners_in
+from tpunb.cells.cell_step import CellStep
+from tpunb.cells.checkpoints import Checkpoints, RunState
 from tpunb.cells.open_batches import open_batch
 from tpunb.cells.optimizers import make_ready
 from tpunb.cells.outputs import LAST, OutputRecord
-from tpunb.cells.replica_function import FUNCTION
 from tpunb.cells.settings import RunSettings, checked_outputs, refuse_counts, total_steps
-from tpunb.cells.source import CellSource, StepSource
+from tpunb.cells.source import CellSource
 from tpunb.cells.step_loop import Loop, PlottedValues, StepsPerLoop, bound_to
-from tpunb.cells.trace_cache import TraceCache
-from tpunb.cells.trace_only import refuse_open_sizes
 from tpunb.cells.traced_cell import TracedCell
 from tpunb.errors import CellError
 from tpunb.training.history import History
@@ -55,13 +52,14 @@ class Steps:
     The stop button ends a run of many steps, and `go` continues it.
 
     Args:
-        cache: The traced cells of the strategy.
-        cell: The cell or the function.
-        namespace: The namespace of the cell's names; it does not change.
+        step: The cell or the function, and the names that it reads. A run binds its batches and
+            the values that steps pass on.
         settings: The number of steps, the data, and so on.
-        bound: Values that hide the notebook's.
 
     Attributes:
+        step: The argument `step`.
+        cell: The cell or the function.
+        cache: The traced cells of the strategy.
         batches: The batches; None for steps without data.
         names: The cell's names for a batch, or its parts.
         total: The total number of steps; None until the data ends.
@@ -74,24 +72,17 @@ class Steps:
         ended: Whether the data has ended.
         trace_reason: Why the step was traced in this run; None if it was traced before.
         timings: The run's times.
-        bound: Values that hide the notebook's: the batch, and the values that steps pass on.
         checkpoints: Saves the run and continues it after a restart; None to save nothing.
 
     Raises:
         CellError: The settings contradict each other, the cell or the data.
     """
 
-    def __init__(
-        self,
-        cache: TraceCache,
-        cell: StepSource,
-        namespace: dict[str, Any],
-        settings: RunSettings,
-        bound: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, step: CellStep, settings: RunSettings) -> None:
         refuse_counts(settings.steps, settings.steps_per_loop)
-        self.cache, self.cell, self.namespace = cache, cell, namespace
-        self.settings = settings
+        self.step, self.settings = step, settings
+        cache, cell = step.cache, step.cell
+        self.cache, self.cell = cache, cell
         self.batches: Batches | None = None
         if settings.data is not None:
             repeat = settings.steps is not None
@@ -105,7 +96,6 @@ class Steps:
         self.stopped = self.is_half_done = self.ended = False
         self.trace_reason: str | None = None
         self.timings = Timings()
-        self.bound = dict(bound)
         loopable = self.batches is None or (
             self.batches.distributed and self.batches.left is not None
         )
@@ -122,14 +112,7 @@ class Steps:
         self._button = StopButton(grace=_GRACE)
         self.checkpoints: Checkpoints | None = None
         if settings.checkpoint is not None:
-            self.checkpoints = Checkpoints(
-                settings.checkpoint,
-                cache.strategy,
-                cell,
-                self.history,
-                bound.get(FUNCTION),
-                self._owners,
-            )
+            self.checkpoints = Checkpoints(settings.checkpoint, step, self.history, self._owners)
         self._checked: TracedCell | None = None  # dependencies are checked once for each `go`
 
     @property
@@ -176,7 +159,7 @@ class Steps:
         """Bind the cell's names to the first batch, if any, which the first step still gets."""
         batch = self.batches.peek() if self.batches is not None else None
         if batch is not None:
-            self.bound.update(bound_to(self.names, batch.value))
+            self.step.bound.update(bound_to(self.names, batch.value))
         return batch
 
     def once(self) -> None:
@@ -267,10 +250,8 @@ class Steps:
             with self._button.work():
                 has_batch = self.bind_first_batch() is not None
             if has_batch or self.batches is None:
-                strategy = self.cache.strategy
-                captured = capture(self.cell, self.namespace, self.bound, strategy)
-                make_ready(self.cell, captured, self.namespace, strategy)
-        return owners_in(self.cell, self.namespace, self.bound)
+                self.step.captured()  # builds the optimizers
+        return self.step.owners()
 
     def _save_if_due(self) -> None:
         if self.checkpoints is None or self._is_stale:
@@ -284,14 +265,14 @@ class Steps:
             return
         self._plots.flush()
         is_known = self.batches is not None and not self._is_stale and not self.ended
-        batch = [self.bound[name] for name in self.names] if is_known else None
+        batch = [self.step.bound[name] for name in self.names] if is_known else None
         self.checkpoints.save(RunState(self.done, self.ended, self._values, batch))
 
     def _pass_on(self) -> None:
         """Pass the values of the cell's names on to the next step."""
         for name in (*self.cell.names.reads, *self.cell.later):
             if name in self._values and name not in self.names:
-                self.bound[name] = self._values[name]
+                self.step.bound[name] = self._values[name]
 
     def _enforce_open_sizes(self) -> None:
         """Refuse a cell at the beginning if a loop of its steps would be refused later."""
@@ -303,7 +284,7 @@ class Steps:
         self.cache.calls.begin()
         with self._button.work():
             if self.bind_first_batch() is not None:
-                refuse_open_sizes(self.cache, self.cell, self.namespace, self.bound, types)
+                self.step.refuse_open_sizes(types)
 
     def _call(self, count: int) -> None:
         """Run one step, or a loop of steps."""
@@ -325,16 +306,14 @@ class Steps:
             if batch is None:
                 self.ended = True
                 return False
-            self.bound.update(bound_to(self.names, batch.value))
+            self.step.bound.update(bound_to(self.names, batch.value))
         waited = time.perf_counter() - began
-        traced, captured, reason = self.cache.find(
-            self.cell, self.options, self.namespace, self.bound, self._checked
-        )
+        traced, captured, reason = self.step.find(self.options, self._checked)
         if reason is not None:
             self.trace_reason = self.trace_reason or reason
             if self.watcher is not None:
                 self.watcher.tracing("step")
-            make_ready(self.cell, captured, self.namespace, self.cache.strategy)
+            make_ready(self.cell, captured, self.step.namespace)
         try:
             with self._button.work():
                 outputs = self.cache.run(traced, captured)
@@ -358,9 +337,7 @@ class Steps:
 
     def _looped(self, count: int) -> bool:
         """Run steps in one call; return False if the loop's form is not known yet."""
-        traced, captured, _ = self.cache.find(
-            self.cell, self.options, self.namespace, self.bound, self._checked
-        )
+        traced, captured, _ = self.step.find(self.options, self._checked)
         record = traced.records.get(tuple(captured.signature))
         if record is None:
             return False
@@ -391,7 +368,7 @@ class Steps:
             raise
         seconds = time.perf_counter() - began
         self._plots.extend(self.done, result.plots)
-        self.bound.update(result.carried)
+        self.step.bound.update(result.carried)
         self.done += count
         if self.batches is not None:
             self.batches.took(count)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tpunb.cli import compile as compile_command
 from tpunb.cli import compiler, demo, doctor, explain, kernel, run, topology, verify, worker
-from tpunb.cli.command import Failed, Interrupted, OutputError, ReaderGone, safe_streams
+from tpunb.cli.command import Failed, OutputError, ReaderGone, safe_streams
 from tpunb.errors import TpunbError
 from tpunb.version import __version__
 
@@ -91,7 +91,7 @@ def _carry_out(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> i
     except TpunbError as error:
         print(f"tpunb: {error}", file=sys.stderr)
         return 2
-    except (Interrupted, KeyboardInterrupt) as interrupt:
+    except KeyboardInterrupt as interrupt:
         print(str(interrupt) or "Interrupted", file=sys.stderr)
         return getattr(interrupt, "code", 130)
     finally:  # --help ends the process here

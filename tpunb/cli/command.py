@@ -43,6 +43,12 @@ def add_command(
     return parser
 
 
+def add_keras(parser: argparse.ArgumentParser) -> None:
+    """Add the option that chooses Keras 2."""
+    text = "make tf.keras Keras 2 (tf_keras), for notebooks written for it"
+    parser.add_argument("--keras", type=int, choices=(2,), metavar="2", help=text)
+
+
 def whole_number(kind: str, least: int, most: int | None = None) -> Callable[[str], int]:
     """Return a type for argparse that accepts whole numbers within limits.
 
@@ -66,10 +72,10 @@ def whole_number(kind: str, least: int, most: int | None = None) -> Callable[[st
 
 
 class Failed(Exception):
-    """The command ran and the result is negative. The message says why.
+    """The command ran and the result is negative, or an interrupt ended it. The message says why.
 
     Attributes:
-        code: The exit code.
+        code: The exit code; after a signal 128 plus the signal's number, as in shells.
     """
 
     def __init__(self, message: str, code: int = 1) -> None:
@@ -77,20 +83,8 @@ class Failed(Exception):
         self.code = code
 
 
-class Interrupted(Exception):
-    """The user interrupted the command. The message says where.
-
-    Attributes:
-        code: The exit code, 128 plus the number of the signal, as in shells.
-    """
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class Stopped(KeyboardInterrupt):
-    """A signal arrived. The message names it.
+class SignalArrived(KeyboardInterrupt):
+    """A signal that ends the process arrived. The message names it.
 
     Attributes:
         code: The exit code, 128 plus the signal's number, as in shells.
@@ -102,7 +96,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class StopSignals:
-    """A block in which each signal that would end the process raises `Stopped`.
+    """A block in which each signal that would end the process raises `SignalArrived`.
 
     Signals wait while something is saved. Only Ctrl-C is raised more than once: a program that
     sends another signal sends it again, and this must not end the saving that the first started.
@@ -152,7 +146,19 @@ class StopSignals:
         if self._raised and number != signal.SIGINT:
             return
         self._raised = True
-        raise Stopped(number)
+        raise SignalArrived(number)
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn the error of a file that cannot be written, within a block, into a `TpunbError`."""
+    try:
+        yield
+    except OSError as error:
+        raise TpunbError(
+            f"Cannot write {os.fspath(path)}: {error.strerror}.",
+            fix="Name a file in a folder that exists and that you may write to.",
+        ) from error
 
 
 class OutputError(TpunbError):

@@ -8,12 +8,13 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tpunb._util.atomic_files import check_writable
-from tpunb.cli.command import Failed, OutputError, ReaderGone, add_command
+from tpunb._util.options import argument_of, options_of
+from tpunb.cli.command import Failed, OutputError, ReaderGone, add_command, writing
 from tpunb.cli.python_source import (
     SEPARATOR,
     SourceError,
@@ -22,7 +23,11 @@ from tpunb.cli.python_source import (
     function_in,
     user_frames,
 )
+from tpunb.compiler.compile_settings import CompileOptions
 from tpunb.errors import TpunbError
+
+if TYPE_CHECKING:
+    from tpunb.compiler.program import TpuPrograms
 
 USAGE, BAD_INPUT, NO_COMPILER, INTERNAL, NO_OUTPUT = 64, 65, 69, 70, 74
 """Exit codes beside the verdicts, as in sysexits.h: no shell, signal or argparse uses them."""
@@ -62,14 +67,8 @@ def add_to(commands: Any) -> None:
         metavar="SOURCE",
         help="FILE.py::FUNCTION, a .keras file, a jax.export file, or a StableHLO file",
     )
-    parser.add_argument(
-        "--for",
-        dest="tpus",
-        action="append",
-        default=[],
-        metavar="TYPES",
-        help="TPU types, such as v5e-8,v6e-8",
-    )
+    for flag, settings in map(argument_of, options_of(CompileOptions)):
+        parser.add_argument(flag, **settings)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--schema", action="store_true", help="print the report's JSON schema")
     parser.add_argument(
@@ -98,20 +97,6 @@ def add_to(commands: Any) -> None:
         help="the memory that the program may take on a core, such as 90%% or '12 GiB'",
     )
     parser.add_argument(
-        "--speed", action="store_true", help="also estimate the time; takes ten times as long"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=_seconds,
-        metavar="S",
-        help="give up after so many seconds (default: 300 for each TPU type)",
-    )
-    parser.add_argument(
-        "--recorded",
-        metavar="DIR",
-        help="a folder of recorded verdicts: it answers where the compiler is missing",
-    )
-    parser.add_argument(
         "-o", "--output", metavar="FILE", help="save the program, for tpunb.load_program"
     )
 
@@ -132,16 +117,6 @@ def _sizes(text: str) -> list[int]:
     return sizes
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
-    return seconds
-
-
 def _compile(args: argparse.Namespace) -> None:
     from tpunb.compiler import fit_report
 
@@ -154,7 +129,8 @@ def _compile(args: argparse.Namespace) -> None:
     try:
         with _standard_output_to_standard_error(), _quiet_tensorflow():
             if args.output:
-                _check_output(args.output)
+                with writing(args.output):  # before compiling takes minutes
+                    check_writable(args.output)
             programs = _programs(args, source)
             if args.output:
                 programs.save(args.output)
@@ -169,17 +145,6 @@ def _compile(args: argparse.Namespace) -> None:
     _print(json.dumps(report, indent=2) if args.json else str(programs))
     if code := report["exit_code"]:
         raise Failed("\n".join(_reasons(programs, args.limit)), code)
-
-
-def _check_output(path: str) -> None:
-    """Refuse a file that cannot be written, before compiling takes minutes."""
-    try:
-        check_writable(path)
-    except OSError as error:
-        raise SourceError(
-            f"Cannot write {path}: {error.strerror}.",
-            fix="Name a file in a folder that exists and that you may write to.",
-        ) from None
 
 
 def _reasons(programs: Any, limit: str | None) -> Iterator[str]:
@@ -249,25 +214,20 @@ def _failure(error: BaseException) -> tuple[int, str, dict[str, Any]]:
     return INTERNAL, f"this is an error in tpunb. Report it.\n{text}", {"message": message}
 
 
-def _programs(args: argparse.Namespace, source: dict[str, str]) -> Any:
+def _programs(args: argparse.Namespace, source: dict[str, str]) -> TpuPrograms:
     """Return the compiled programs. `source` gets the kind and the name of the program."""
     from tpunb.compiler.memory_limits import limit_in_bytes
     from tpunb.tpu.types import accelerator
 
     limit_in_bytes(args.limit, 1)  # raises at once if it is not a limit
-    tpus = [accelerator(name).name for name in ",".join(args.tpus).split(",") if name.strip()]
+    tpus = [accelerator(name).name for name in args.tpus]
     if not tpus:
         raise SourceError("No TPU type is named.", fix="Add --for v5e-8, or several: v5e-8,v6e-8.")
-    options = {
-        "speed": args.speed,
-        "timeout": args.timeout,
-        "progress": _progress,
-        "recorded": args.recorded,
-    }
+    options = CompileOptions(tpus, args.speed, args.timeout, args.recorded, _progress)
     path, separator, name = args.source.partition(SEPARATOR)
     if separator:
         source.update(kind="function", name=name)
-        return _of_function(Path(path), name, args, tpus, options)
+        return _of_function(Path(path), name, args, options)
     if path.endswith(".py"):
         raise SourceError(
             f"{path} has no function's name.", fix=f"Name a function: {path}{SEPARATOR}train_step"
@@ -279,7 +239,7 @@ def _programs(args: argparse.Namespace, source: dict[str, str]) -> Any:
         raise SourceError("--args is for a Python function.", fix="Leave --args out.")
     if path.endswith(".keras"):
         source["kind"] = "keras"
-        return _of_model(path, args, tpus, options)
+        return _of_model(path, args, options)
     if args.batch or args.input or args.step:
         raise SourceError(
             "--batch, --input and --step are for a .keras file.", fix="Leave them out."
@@ -293,12 +253,12 @@ def _programs(args: argparse.Namespace, source: dict[str, str]) -> Any:
             fix="Name FILE.py::FUNCTION, a .keras file, or a file of these kinds.",
         )
     source.update(kind=exported.kind, name=exported.name)
-    return compile_exported(exported, tpus, **options)
+    return compile_exported(exported, options)
 
 
 def _of_function(
-    path: Path, name: str, args: argparse.Namespace, tpus: Sequence[str], options: dict[str, Any]
-) -> Any:
+    path: Path, name: str, args: argparse.Namespace, options: CompileOptions
+) -> TpuPrograms:
     from tpunb.compiler import libtpu, recorded_verdicts
     from tpunb.compiler.compile import compile_call
 
@@ -311,19 +271,17 @@ def _of_function(
         libtpu.start()  # it starts while the user's file is imported
     module, owner, function = function_in(path, name)
     values, named = arguments_for(module, owner, name, function, args.args)
-    return compile_call(function, list(values), named, tpu=list(tpus), **options)
+    return compile_call(function, list(values), named, options)
 
 
-def _of_model(
-    path: str, args: argparse.Namespace, tpus: Sequence[str], options: dict[str, Any]
-) -> Any:
+def _of_model(path: str, args: argparse.Namespace, options: CompileOptions) -> TpuPrograms:
     from tpunb.compiler.compile import compile_call
     from tpunb.compiler.saved_models import saved_model_call
 
     if args.batch is None or len(args.batch) != 1:
         raise SourceError(f"{path} needs a batch.", fix="Add --batch 256, the global batch.")
     function, values = saved_model_call(path, args.batch[0], args.input, args.step)
-    return compile_call(function, values, {}, tpu=list(tpus), **options)
+    return compile_call(function, values, {}, options)
 
 
 def _progress(text: str) -> None:

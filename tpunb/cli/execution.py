@@ -18,7 +18,7 @@ from typing import Any
 
 from tpunb._util.atomic_files import check_writable, is_stream, own_stream
 from tpunb._util.units import duration
-from tpunb.cli.command import Failed, Interrupted, Stopped, StopSignals
+from tpunb.cli.command import Failed, SignalArrived, StopSignals
 from tpunb.cli.progress import Progress, explained
 from tpunb.machine.software import choose_keras_2
 from tpunb.notebook.files import NotebookError, write_notebook
@@ -68,8 +68,7 @@ def execute_and_save(
             None for the notebook's own kernel.
 
     Raises:
-        Failed: A cell failed.
-        Interrupted: The user interrupted the execution.
+        Failed: A cell failed, or the user interrupted the execution.
         NotebookError: The kernel does not exist or start, or `output` cannot be written.
     """
     # A notebook on standard output must be the only text there.
@@ -165,8 +164,8 @@ def _execute(
     try:
         _run_in_thread(client, environment)
     except KeyboardInterrupt as stop:
-        word, code = (str(stop), stop.code) if isinstance(stop, Stopped) else ("Interrupted", 130)
-        raise Interrupted(f"{word} in {progress.where()}", code) from None
+        code = stop.code if isinstance(stop, SignalArrived) else 130
+        raise Failed(f"{str(stop) or 'Interrupted'} in {progress.where()}", code) from None
     except NoSuchKernel as error:
         raise NotebookError(
             f"There is no Jupyter kernel named {error.name!r}.",

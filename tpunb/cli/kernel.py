@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tpunb.cli.command import add_command
+from tpunb._util.plain_text import aligned
+from tpunb.cli.command import add_command, add_keras
 
 _EPILOG = """\
 examples:
@@ -81,13 +82,7 @@ def _add_install(actions: Any) -> None:
     install.add_argument(
         "--name", metavar="NAME", help="the kernel's name (default: tpunb- and the type)"
     )
-    install.add_argument(
-        "--keras",
-        type=int,
-        choices=(2,),
-        metavar="2",
-        help="make tf.keras Keras 2 (tf_keras), for notebooks written for it",
-    )
+    add_keras(install)
     where = install.add_mutually_exclusive_group()
     where.add_argument(
         "--user", action="store_true", help="for you, in your own Jupyter folder (the default)"
@@ -137,10 +132,8 @@ def _list(args: argparse.Namespace) -> None:
     if not kernels:
         print("No kernels are installed. Add one: tpunb kernel install v5e-8", file=sys.stderr)
         return
-    names = max(len(kernel.name) for kernel in kernels)
-    types = max(len(kernel.tpu) for kernel in kernels)
-    for kernel in kernels:
-        print(f"{kernel.name:{names}}  {kernel.tpu:{types}}  {kernel.folder}")
+    rows = [(kernel.name, kernel.tpu, str(kernel.folder)) for kernel in kernels]
+    print("\n".join(aligned(rows)))
 
 
 def _remove(args: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from tpunb.cli.command import add_command, whole_number
+from tpunb.cli.command import add_command, add_keras, whole_number
 from tpunb.cli.execution import (
     EXECUTING,
     TIMEOUT,
@@ -68,13 +68,7 @@ def add_to(commands: Any) -> None:
         action="store_true",
         help="execute all cells, even after a failure, and count the failures",
     )
-    run.add_argument(
-        "--keras",
-        type=int,
-        choices=(2,),
-        metavar="2",
-        help="make tf.keras Keras 2 (tf_keras), for a notebook written for it",
-    )
+    add_keras(run)
     run.add_argument(
         "-q",
         "--quiet",

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpunb._util.atomic_files import check_writable, own_stream, write_file
-from tpunb.cli.command import Failed, Interrupted, add_command
+from tpunb._util.options import argument_of, options_of
+from tpunb.cli.command import Failed, add_command, writing
 from tpunb.connection.plan import resolve, type_meant
-from tpunb.connection.request import Request, argument_of, options
-from tpunb.errors import TpunbError
+from tpunb.connection.request import Request
 
 if TYPE_CHECKING:
     from tpunb.verification.suite import Outcome
@@ -64,7 +62,7 @@ def add_to(commands: Any) -> None:
     verify.add_argument(
         "-q", "--quiet", action="store_true", help="print only the report, no progress"
     )
-    for option in options():
+    for option in options_of(Request):
         if option.name in _CONNECTING:
             flag, settings = argument_of(option)
             verify.add_argument(flag, **settings)
@@ -79,7 +77,7 @@ def _verify(args: argparse.Namespace) -> None:
     else:
         plan = resolve(Request(args.tpu, **chosen))
     if args.json is not None:
-        with _writing(args.json):
+        with writing(args.json):
             check_writable(args.json)
 
     # A report on standard output must be the only text there.
@@ -97,7 +95,7 @@ def _verify(args: argparse.Namespace) -> None:
     try:
         if args.json is not None:
             text = json.dumps(report.as_dict(), indent=2, ensure_ascii=False)
-            with _writing(args.json):
+            with writing(args.json):
                 write_file(args.json, f"{text}\n")
     finally:  # do not lose the result of minutes
         if args.json is None or own_stream(args.json) != 1:
@@ -108,17 +106,5 @@ def _verify(args: argparse.Namespace) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-    if report.interrupted:
-        raise Interrupted(report.headline, code)
-    if not report.ok:
-        raise Failed(report.headline)
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise TpunbError(
-            f"Cannot write {path}: {error.strerror}.", fix="Choose another file."
-        ) from error
+    if code:
+        raise Failed(report.headline, code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,47 +13,56 @@ from tpunb._util.freed_memory import giving_back
 from tpunb._util.tables import escaped
 from tpunb._util.units import grouped
 from tpunb.compiler import jax_functions, libtpu
+from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.frameworks import JAX
 from tpunb.compiler.program import CompileError, TpuProgram
-from tpunb.compiler.topologies import Target, targets
-from tpunb.compiler.verdict import Settings, reporting
+from tpunb.compiler.topologies import Target, names_of, targets
+from tpunb.compiler.verdict import reporting
 from tpunb.virtual.import_tensorflow import has_tensorflow, needing_tensorflow
 from tpunb.virtual.keras_internals import backend_of, chooser, model_of
 
 _DIVIDED_BY_ANY_MESH = 1 << 14
 
 
-class Lowering(NamedTuple):
-    """The way to lower a function.
+class Lowerer(NamedTuple):
+    """How a function is traced and lowered.
 
     Attributes:
-        lower: Lowers the function: `prepare.function_for` or `jax_functions.function_for`.
-        args: The arguments to lower it with.
+        fn: The function, with its arguments by name.
+        lower: Lowers it with given arguments.
+        args: The function's own arguments.
         strategy: The strategy whose replicas run it; None for a JAX function.
+        by_jax: Whether JAX traces it.
         note: A sentence if both frameworks could trace it; otherwise empty.
     """
 
-    lower: Callable[..., Any]
+    fn: Any
+    lower: Callable[[Sequence[Any], Settings], Any]
     args: Sequence[Any]
     strategy: Any
-    note: str = ""
+    by_jax: bool
+    note: str
 
 
-def lowering(fn: Any, args: Sequence[Any], strategy: Any) -> Lowering:
-    """Return how to lower a JAX or TensorFlow function, and the strategy whose replicas run it."""
+def lowerer_for(
+    fn: Any, args: Sequence[Any], strategy: Any, named: Mapping[str, Any] | None = None
+) -> Lowerer:
+    """Return how a JAX or TensorFlow function is traced, and the strategy whose replicas run it."""
     _refuse_without_framework(fn)
     strategy = strategy or current_strategy()
-    framework, note = jax_functions.chosen(fn, args, strategy)
+    framework, note = jax_functions.chosen(fn, args, strategy, named)
+    if named:
+        fn = jax_functions.with_named(fn, named, framework)
     if framework == JAX:
-        return Lowering(jax_functions.function_for, args, None, note)
+        by_jax = functools.partial(jax_functions.function_for, fn)
+        return Lowerer(fn, by_jax, args, None, True, note)
     with needing_tensorflow():
         from tpunb.compiler.prepare import function_for
         from tpunb.virtual.dataset_sizes import with_batches
-        from tpunb.virtual.keras_models import strategy_of
-    strategy = strategy or current_strategy()
-    if strategy is None and (model := model_of(fn)) is not None:
-        strategy = strategy_of(model)
-    return Lowering(function_for, with_batches(args), strategy, note)
+        from tpunb.virtual.keras_models import strategy_for
+    strategy = strategy_for(fn, strategy)
+    by_tensorflow = functools.partial(function_for, fn, strategy=strategy)
+    return Lowerer(fn, by_tensorflow, with_batches(args), strategy, False, note)
 
 
 def _refuse_without_framework(fn: Any) -> None:
@@ -89,7 +99,8 @@ class AnyBatch:
     """A function with any batch.
 
     Attributes:
-        lower: Lowers the function with given arguments.
+        fn: The function, with its arguments by name.
+        lower: Lowers it with given arguments.
         resized: Returns its arguments with another batch.
         before: The batch of its own arguments; None if that is open.
         times: The batch of the arguments, as a multiple of a replica's batch.
@@ -111,26 +122,21 @@ class AnyBatch:
         return program
 
 
-def with_any_batch(fn: Any, how: Lowering, kind: Target) -> AnyBatch:
+def with_any_batch(how: Lowerer, kind: Target) -> AnyBatch:
     """Return a function whose batch can change. `tpunb.largest_batch` says what the batch is.
 
     Raises:
         CompileError: No argument has a batch.
     """
-    lower, args, strategy, _ = how
-
-    def lowered(arguments: Sequence[Any], settings: Settings) -> Any:
-        return lower(fn, arguments, strategy, settings)
-
     # A model takes the global batch, and a replica function takes one replica's batch.
-    whole = model_of(fn) is not None
-    if lower is jax_functions.function_for:  # a JAX function takes the batch of all devices
-        before, resized = jax_functions.any_batch(fn, args)
-        sized = args if before else resized(_DIVIDED_BY_ANY_MESH)
-        cores = kind.replicas if whole else jax_functions.devices_of(fn, sized, kind)
-        return AnyBatch(lowered, resized, before, cores, cores, whole=whole)
-    before, resized = _any_batch(args)
-    return AnyBatch(lowered, resized, before, kind.replicas if whole else 1, whole=whole)
+    whole = model_of(how.fn) is not None
+    if how.by_jax:  # a JAX function takes the batch of all devices
+        before, resized = jax_functions.any_batch(how.fn, how.args)
+        sized = how.args if before else resized(_DIVIDED_BY_ANY_MESH)
+        cores = kind.replicas if whole else jax_functions.devices_of(how.fn, sized, kind)
+        return AnyBatch(how.lower, resized, before, cores, cores, whole=whole)
+    before, resized = _any_batch(how.args)
+    return AnyBatch(how.lower, resized, before, kind.replicas if whole else 1, whole=whole)
 
 
 def _any_batch(specs: Sequence[Any]) -> tuple[int | None, Callable[[int], list[Any]]]:
@@ -315,17 +321,17 @@ def largest_batch(
         CompilerUnavailableError: The compiler is not installed.
     """
     libtpu.start()
-    how = lowering(fn, specs, strategy)
+    how = lowerer_for(fn, specs, strategy)
     with reporting(progress) as say:
         largest = [
             _largest(
-                with_any_batch(fn, how, kind),
+                with_any_batch(how, kind),
                 kind,
                 step,
                 lambda: Settings(chooser(fn), Deadline(timeout), details=False),
                 say,
             )
-            for kind in targets(tpu, how.strategy)
+            for kind in targets(names_of(tpu), how.strategy)
         ]
     return largest[0] if tpu is None or isinstance(tpu, str) else tuple(largest)
 

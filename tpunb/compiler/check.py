@@ -9,16 +9,16 @@ from typing import Any
 from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import libtpu
+from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.prepare import prepare
 from tpunb.compiler.program import CompileError, CompilerUnavailableError, merged
 from tpunb.compiler.topologies import targets
-from tpunb.compiler.verdict import Settings, program_for, reporting
+from tpunb.compiler.verdict import program_for, reporting
 from tpunb.errors.code_problems import Choose
 from tpunb.tpu.defaults import DEFAULT_TPU
-from tpunb.virtual.keras_internals import chooser, model_of
-from tpunb.virtual.keras_models import strategy_of
+from tpunb.virtual.keras_internals import chooser
+from tpunb.virtual.keras_models import strategy_for
 from tpunb.virtual.rule_check import CheckReport, examined
-from tpunb.virtual.strategy import current
 from tpunb.virtual.strict.examination import Examination
 from tpunb.virtual.untouched import untouched
 
@@ -56,9 +56,7 @@ def check(fn: Callable[..., Any], *args: Any, strategy: Any = None) -> CheckRepo
         CheckError: The strategy is not a virtual TPU's.
         Exception: The error that the function raises when it is traced.
     """
-    strategy = strategy or current()
-    if strategy is None and (model := model_of(fn)) is not None:
-        strategy = strategy_of(model)
+    strategy = strategy_for(fn, strategy)
     with untouched(fn, args), reporting(None) as say:
         report, examinations = examined(fn, args, strategy)
         return with_verdict(report, examinations, strategy, chooser(fn), say)
@@ -84,7 +82,7 @@ def with_verdict(
         return report
     try:
         libtpu.require()
-        target = targets(None if strategy is not None else DEFAULT_TPU, strategy)[0]
+        target = targets([] if strategy is not None else [DEFAULT_TPU], strategy)[0]
         settings = Settings(choose, Deadline(_SECONDS), details=False, progress=progress)
         bounded = target.replicas > 1
         prepared = [prepare(each.traced, settings, bounded=bounded) for each in examinations]

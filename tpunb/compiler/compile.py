@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from tpunb._util.freed_memory import giving_back
-from tpunb.compiler import jax_functions, libtpu, recorded_verdicts
-from tpunb.compiler.batch_sizes import current_strategy, lowering, with_any_batch
+from tpunb.compiler import libtpu, recorded_verdicts
+from tpunb.compiler.batch_sizes import lowerer_for, with_any_batch
+from tpunb.compiler.compile_settings import CompileOptions
 from tpunb.compiler.partial_answers import for_each_type
 from tpunb.compiler.program import TpuProgram, TpuPrograms
-from tpunb.compiler.topologies import Target, targets
-from tpunb.compiler.verdict import Settings, deadline_for, reporting
+from tpunb.compiler.topologies import Target, names_of, targets
+from tpunb.compiler.verdict import reporting
 from tpunb.compiler.would_fit import with_what_fits
 from tpunb.virtual.keras_internals import chooser, models_in
 
@@ -98,17 +99,9 @@ def compile(
         CompilationStopped: An interrupt ended the call when some types were done. Its `programs`
             has them.
     """
-    return compile_call(
-        fn,
-        args,
-        named,
-        tpu=tpu,
-        strategy=strategy,
-        speed=speed,
-        timeout=timeout,
-        progress=progress,
-        recorded=recorded,
-    )
+    options = CompileOptions(names_of(tpu), speed, timeout, recorded, progress)
+    programs = compile_call(fn, args, named, options, strategy)
+    return programs[0] if tpu is None or isinstance(tpu, str) else programs
 
 
 @giving_back()
@@ -116,40 +109,26 @@ def compile_call(
     fn: Any,
     args: Sequence[Any],
     named: Mapping[str, Any],
-    *,
-    tpu: str | Sequence[str] | None = None,
+    options: CompileOptions,
     strategy: Any = None,
-    speed: bool = False,
-    timeout: float | None = None,
-    progress: Callable[[str], None] | None = None,
-    recorded: str | os.PathLike[str] | None = None,
-) -> TpuProgram | TpuPrograms:
+) -> TpuPrograms:
     """Compile a call. Its named arguments may have the names of `compile`'s own arguments."""
-    with recorded_verdicts.recorded_in(recorded), reporting(progress) as say:
+    with recorded_verdicts.recorded_in(options.recorded), reporting(options.progress) as say:
         libtpu.start()
-        by_name = ""
-        if named:
-            used = strategy or current_strategy()
-            framework, by_name = jax_functions.chosen(fn, args, used, named)
-            fn = jax_functions.with_named(fn, named, framework)
-        how = lowering(fn, args, strategy)
-        note = how.note or by_name
-        kinds = targets(tpu, how.strategy)
-        settings = Settings(chooser(fn), deadline_for(kinds, timeout), speed, progress=say)
-        function = how.lower(fn, how.args, how.strategy, settings)
+        how = lowerer_for(fn, args, strategy, named)
+        fn = how.fn
+        kinds = targets(options.tpus, how.strategy)
+        settings = options.settings(chooser(fn), len(kinds), say)
+        function = how.lower(how.args, settings)
         models = models_in(fn)
-        by_jax = how.lower is jax_functions.function_for
-        jax_call = (fn, args) if by_jax and not models else None
+        jax_call = (fn, args) if how.by_jax and not models else None
 
         def with_fixes(kind: Target, program: TpuProgram) -> TpuProgram:
-            batches = functools.partial(with_any_batch, fn, how, kind)
+            batches = functools.partial(with_any_batch, how, kind)
             return with_what_fits(program, kind, settings, batches, models, jax_call)
 
         def with_note(program: TpuProgram) -> TpuProgram:
-            notes = (note, *program.notes) if note else program.notes
+            notes = (how.note, *program.notes) if how.note else program.notes
             return dataclasses.replace(program, notes=notes)
 
-        programs = for_each_type(
-            kinds, lambda kind: function.on(kind, settings), with_fixes, with_note
-        )
-    return programs[0] if tpu is None or isinstance(tpu, str) else TpuPrograms(programs)
+        return for_each_type(kinds, lambda kind: function.on(kind, settings), with_fixes, with_note)

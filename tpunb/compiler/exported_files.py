@@ -8,16 +8,17 @@ from __future__ import annotations
 import dataclasses
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tpunb.compiler import libtpu, recorded_verdicts
+from tpunb.compiler.compile_settings import CompileOptions
 from tpunb.compiler.jax_functions import prepared_module
 from tpunb.compiler.partial_answers import for_each_type
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import Target, targets
-from tpunb.compiler.verdict import Settings, deadline_for, program_for, reporting
+from tpunb.compiler.verdict import program_for, reporting
 from tpunb.errors.code_problems import innermost
 
 JAX_EXPORT, STABLEHLO = "jax-export", "stablehlo"
@@ -147,32 +148,23 @@ def _vector(content: bytes, place: int) -> bytes:
 
 def compile_exported(
     exported: ExportedFile,
-    tpus: Sequence[str],
-    *,
-    speed: bool = False,
-    timeout: float | None = None,
-    progress: Callable[[str], None] | None = None,
-    recorded: str | os.PathLike[str] | None = None,
+    options: CompileOptions,
 ) -> TpuPrograms:
-    """Compile an exported program. See `tpunb.compile` for the other arguments.
+    """Compile an exported program.
 
     Args:
         exported: The program.
-        tpus: The TPU types. A program for one device runs on one core; a program for several
-            devices needs a type with as many cores.
-        speed: Whether to estimate the time.
-        timeout: The time limit in seconds.
-        progress: Called with each next step.
-        recorded: A folder of recorded verdicts.
+        options: How to compile, and for which TPU types. A program for one device runs on one
+            core; a program for several devices needs a type with as many cores.
 
     Raises:
         CompileError: The program cannot be read, or needs another number of cores.
         CompilerUnavailableError: There is no compiler.
     """
-    with recorded_verdicts.recorded_in(recorded), reporting(progress) as say:
+    with recorded_verdicts.recorded_in(options.recorded), reporting(options.progress) as say:
         libtpu.start()
-        kinds = targets(list(tpus))
-        settings = Settings(innermost, deadline_for(kinds, timeout), speed, progress=say)
+        kinds = targets(options.tpus)
+        settings = options.settings(innermost, len(kinds), say)
         prepared, devices = prepared_module(exported.module, settings)
 
         def compiled(kind: Target) -> TpuProgram:
@@ -186,4 +178,4 @@ def compile_exported(
             target = dataclasses.replace(kind, replicas=1, partitions=devices)
             return program_for(prepared, target, settings)
 
-        return TpuPrograms(for_each_type(kinds, compiled, lambda _, program: program))
+        return for_each_type(kinds, compiled, lambda _, program: program)

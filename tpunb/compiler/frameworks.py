@@ -11,9 +11,10 @@ import dis
 import functools
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tpunb._util.functions import closed_over, nested_codes
 from tpunb.errors.code_problems import is_library
 
 JAX, TENSORFLOW = "JAX", "TensorFlow"
@@ -106,18 +107,15 @@ class _Walk:
             # If it wraps a function of the notebook, its own module is `__main__`.
             self._library(function.__globals__.get("__name__", ""))
             return
-        names = {name for code in _nested(function.__code__) for name in code.co_names}
+        names = {name for code in nested_codes(function.__code__) for name in code.co_names}
         for name in names & function.__globals__.keys():
             self.visit(function.__globals__[name], names)
-        for code in _nested(function.__code__):
+        for code in nested_codes(function.__code__):
             for instruction in dis.get_instructions(code):
                 if instruction.opname == "IMPORT_NAME":
                     self._library(instruction.argval)
-        for cell in function.__closure__ or ():
-            try:
-                self.visit(cell.cell_contents, names)
-            except ValueError:  # the cell has no value yet
-                continue
+        for value in closed_over(function).values():
+            self.visit(value, names)
         self._each([*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()])
 
     def _class(self, kind: type) -> None:
@@ -160,11 +158,3 @@ def _imported_by(module: str) -> frozenset[str]:
     names = vars(sys.modules[module]).values() if module in sys.modules else ()
     modules = [value.__name__ for value in list(names) if isinstance(value, types.ModuleType)]
     return frozenset(filter(None, map(framework_of_module, modules)))
-
-
-def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield a code object and the code objects inside it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _nested(constant)

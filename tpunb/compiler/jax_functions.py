@@ -25,16 +25,19 @@ from typing import Any
 import numpy as np
 
 from tpunb.compiler import libtpu
+from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.fingerprint import Fingerprint
 from tpunb.compiler.frameworks import JAX, TENSORFLOW, frameworks_in, frameworks_of
 from tpunb.compiler.jax_chip import LoweredFor, asks_in_vain
 from tpunb.compiler.libtpu import MARK, Prepared, unmarked
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.topologies import Target
-from tpunb.compiler.verdict import LOWERING, TRACING, Settings, program_for
+from tpunb.compiler.verdict import LOWERING, TRACING, program_for
 from tpunb.errors.code_problems import Choose, Problem, SourceLine, is_library, is_of_this_package
 from tpunb.errors.explain import explain
 from tpunb.virtual.keras_internals import (
+    OF_ONE_BATCH,
+    STEPS,
     build_for,
     build_for_inputs,
     is_model,
@@ -60,8 +63,6 @@ _STATES = {
     "evaluate": (*_VARIABLES, "metrics_variables"),
     "predict": _VARIABLES,
 }
-_STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
-_OF_A_BATCH = {"train_on_batch": "fit", "test_on_batch": "evaluate", "predict_on_batch": "predict"}
 
 
 def is_keras_model(fn: Any) -> bool:
@@ -150,12 +151,11 @@ def with_named(fn: Any, named: Mapping[str, Any], framework: str) -> Any:
     return functools.partial(fn, **named)
 
 
-def function_for(fn: Any, args: Sequence[Any], strategy: None, settings: Settings) -> JaxFunction:
+def function_for(fn: Any, args: Sequence[Any], settings: Settings) -> JaxFunction:
     """Return a JAX function for any TPU type. See `tpunb.compile` for the arguments and errors.
 
     It is traced and exported when it is compiled for the first type.
     """
-    del strategy
     layers = layer_names(fn)
     if is_keras_model(fn):
         sizes = [array.shape[0] for array in _leaves(_batch(args)) if array.shape]
@@ -592,8 +592,8 @@ def _model_step(
     """
     jax: Any = sys.modules["jax"]
     model, method = (fn, "fit") if is_model(fn) else (fn.__self__, fn.__name__)
-    method = _OF_A_BATCH.get(method, method)
-    if method not in _STEPS:
+    method = OF_ONE_BATCH.get(method, method)
+    if method not in STEPS:
         raise CompileError(
             f"A model's {method} has no step.",
             fix="Pass the model, or its fit, evaluate or predict.",
@@ -620,7 +620,7 @@ def _model_step(
         return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=part(spec.shape))
 
     tree_map = jax.tree_util.tree_map
-    state, own = tree_map(kept, values), getattr(model, _STEPS[method])
+    state, own = tree_map(kept, values), getattr(model, STEPS[method])
     options = {}
     if whole and method != "predict":
         options["out_shardings"] = (None, tree_map(lambda array: array.sharding, state))

@@ -54,7 +54,7 @@ def for_each_type(
     compiled: Callable[[Target], TpuProgram],
     completed: Callable[[Target, TpuProgram], TpuProgram],
     shown: Callable[[TpuProgram], TpuProgram] = lambda program: program,
-) -> list[TpuProgram]:
+) -> TpuPrograms:
     """Compile for one TPU type after another.
 
     Args:
@@ -70,9 +70,12 @@ def for_each_type(
     names = [kind.tpu.name for kind in kinds]
     programs: list[TpuProgram] = []
 
+    def known() -> TpuPrograms:
+        return TpuPrograms([shown(program) for program in programs])
+
     def tell(left: Sequence[str]) -> None:
         if (watcher := _watcher.get()) is not None:
-            watcher([shown(program) for program in programs], left)
+            watcher(known(), left)
 
     try:
         for place, kind in enumerate(kinds):
@@ -84,10 +87,9 @@ def for_each_type(
     except KeyboardInterrupt:
         if not programs:
             raise
-        known = TpuPrograms([shown(program) for program in programs])
-        raise CompilationStopped(_stopped(names, len(programs)), known) from None
-    done = [shown(program) for program in programs]
-    remember_program(TpuPrograms(done))
+        raise CompilationStopped(_stopped(names, len(programs)), known()) from None
+    done = known()
+    remember_program(done)
     return done
 
 

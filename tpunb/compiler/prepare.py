@@ -12,9 +12,10 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.compiler import fingerprint
+from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.libtpu import Bounded, Parameters, Prepared
 from tpunb.compiler.program import CompileError
-from tpunb.compiler.verdict import DEPENDS_ON_DATA, LOWERING, TRACING, Function, Lowering, Settings
+from tpunb.compiler.verdict import DEPENDS_ON_DATA, LOWERING, TRACING, Function, Lowering
 from tpunb.errors.code_problems import Choose, Problem, SourceLine
 from tpunb.virtual.graph.function_def import called_functions, data_inputs
 from tpunb.virtual.graph.traced_function import SourceLines, TracedFunction
@@ -119,7 +120,7 @@ def _bounded(
     return Bounded(lambda: prepare(fixed, settings, layers), problem, how_to_fix(traced))
 
 
-def function_for(fn: Any, args: Sequence[Any], strategy: Any, settings: Settings) -> Function:
+def function_for(fn: Any, args: Sequence[Any], settings: Settings, strategy: Any) -> Function:
     """Trace and lower a function. See `compile` for the arguments and errors."""
     xla.start()
     layers = layer_names(fn)

@@ -9,9 +9,6 @@ from typing import Any
 
 from tpunb.compiler.program import CompileError
 
-STEPS = ("fit", "evaluate", "predict")
-"""The steps of a model."""
-
 _OR_FUNCTION = "Or compile a Python function: FILE.py::FUNCTION."
 
 

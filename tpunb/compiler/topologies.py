@@ -86,7 +86,12 @@ def family_of(kind: Target) -> Iterator[Target]:
             yield Target(other, other.num_devices // kind.partitions, kind.partitions)
 
 
-def targets(tpu: str | Sequence[str] | None, strategy: Any = None) -> list[Target]:
+def names_of(tpu: str | Sequence[str] | None) -> list[str]:
+    """Return the names in an argument `tpu`: a TPU type, several, or None."""
+    return [tpu] if isinstance(tpu, str) else list(tpu or ())
+
+
+def targets(tpus: Sequence[str], strategy: Any = None) -> list[Target]:
     """Return the targets to compile for: types by name, or by default the strategy's type.
 
     Raises:
@@ -96,12 +101,12 @@ def targets(tpu: str | Sequence[str] | None, strategy: Any = None) -> list[Targe
     resolver = getattr(getattr(strategy, "extended", None), "_tpu_cluster_resolver", None)
     kind = getattr(resolver, "accelerator", None)
     own = kind.name if kind is not None and kind.hbm_bytes else None  # not for a number of cores
-    if tpu is None and own is None:
+    names = list(tpus) or ([own] if own else [])
+    if not names:
         raise CompileError(
             "No TPU type to compile for is given.",
             fix="Name a type, with --for v5e-8 or tpu='v5e-8', or connect to a TPU.",
         )
-    names = [own] if tpu is None else [tpu] if isinstance(tpu, str) else list(tpu)
     replicas, partitions = cores_of(strategy)
     return [target(name, replicas if name == own else None, partitions) for name in names if name]
 

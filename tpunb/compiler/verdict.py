@@ -10,24 +10,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from tpunb._util.child_process import ChildLostError
-from tpunb._util.deadline import Deadline
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu, versions
+from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.hlo import parse
-from tpunb.compiler.libtpu import Compiled, Prepared, Refused, unmarked
+from tpunb.compiler.libtpu import Bounded, Compiled, Prepared, Refused, unmarked
 from tpunb.compiler.memory import described, line_name
 from tpunb.compiler.partial_answers import CompilationStopped, is_watched, watching
 from tpunb.compiler.program import NotRecordedError, TpuProgram, merged
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
-from tpunb.errors.code_problems import Choose, Problem, SourceLine
+from tpunb.errors.code_problems import Problem, SourceLine
 from tpunb.errors.compiler_refusals import LIBTPU, SMALLER, refusal_of
 from tpunb.errors.explain import explain
 from tpunb.tpu.compiled_program import CodeLine, ProgramMemory, Provenance
 from tpunb.tpu.program_display import program_display
 
-_SECONDS = 300.0
-"""The time limit of compiling for one type, by default."""
 # This close to the limit, low effort may come to another verdict than full effort.
 _CLOSE = 0.1
 _ROOMIEST = "v5p-8"
@@ -43,30 +41,6 @@ _CANNOT_BE_EXPRESSED = (
     "A tensor would have several open sizes, which the compiler's input format cannot express."
 )
 _LOW_EFFORT = "Compiled at low effort; full effort may change the peak by a few percent."
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
-    """Settings of a compilation.
-
-    Attributes:
-        choose: Chooses the line to show, from the lines that led to an error.
-        deadline: The deadline for the whole compilation.
-        speed: Whether to estimate the time, which takes ten times as long.
-        details: Whether to find tensors, lines and layers, beside the verdict and the peak.
-        progress: Called with a sentence about each next step.
-    """
-
-    choose: Choose
-    deadline: Deadline
-    speed: bool = False
-    details: bool = True
-    progress: Callable[[str], None] = lambda _: None
-
-
-def deadline_for(kinds: Sequence[Target], timeout: float | None) -> Deadline:
-    """Return the deadline for compiling for several types, from now on."""
-    return Deadline(_SECONDS * len(kinds) if timeout is None else timeout)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,36 +99,7 @@ def program_for(
     )
     if prepared.errors or prepared.unknown:
         return dataclasses.replace(program, errors=prepared.errors, unknown=prepared.unknown)
-    # JAX's own compilation is at full effort, and users compare the two.
-    low = not settings.speed and not (prepared.jax and settings.details)
-    available = wanted.hardware.usable_bytes
-    settings.progress(f"compiling for {wanted.tpu.name}")
-    try:
-        answer = _ask(prepared, wanted, settings, low)
-        needed = answer.peak if isinstance(answer, Compiled) else needed_bytes(answer.message)
-        if low and needed and abs(needed - available) < _CLOSE * available:
-            settings.progress(
-                f"compiling for {wanted.tpu.name} again at full effort: it is close to the limit"
-            )
-            low = False
-            answer = _ask(prepared, wanted, settings, low)
-        program = dataclasses.replace(program, provenance=answer.provenance)
-        least = prepared.least_bytes(wanted)
-        if isinstance(answer, Refused) and needed is None and prepared.bounded is not None:
-            program = _refused_for_bounds(program, answer.message, prepared, wanted, settings)
-        elif isinstance(answer, Refused):
-            program = _refused(program, answer.message, prepared, wanted, settings)
-        elif answer.peak < least and least >= _OVERFLOWS:
-            program = _too_large(program, "", 0, prepared, wanted, settings)
-        else:
-            program = _accepted(program, answer, prepared, wanted, settings)
-            if low:
-                program = dataclasses.replace(program, notes=(*program.notes, _LOW_EFFORT))
-    except ChildLostError as error:
-        reason = str(error)
-        if error.crashed and prepared.bounded is not None:
-            reason += f" The open sizes may be the reason. {prepared.bounded.fix}"
-        program = dataclasses.replace(program, unknown=reason, crashed=error.crashed)
+    program = _Compilation(prepared, wanted, settings).completed(program)
     if prepared.unsized and not program.unknown and not _beside_memory(program):
         program = TpuProgram(
             program.tpu,
@@ -171,142 +116,169 @@ def _beside_memory(program: TpuProgram) -> bool:
     return any(error.code != "memory" for error in program.errors)
 
 
-def _refused_for_bounds(
-    program: TpuProgram, message: str, prepared: Prepared, wanted: Target, settings: Settings
-) -> TpuProgram:
-    """Return the verdict on a program with bounded sizes that libtpu refuses.
+@dataclasses.dataclass(frozen=True)
+class _Compilation:
+    """The compilation of a replica function for one TPU type.
 
-    The bounded sizes are the reason if libtpu accepts the same program with fixed sizes.
-    """
-    assert prepared.bounded is not None
-    settings.progress(f"compiling for {wanted.tpu.name} with fixed sizes, to find the reason")
-    fixed = prepared.bounded.fixed()
-    if not fixed.module:
-        return _refused(program, message, prepared, wanted, settings)
-    answer = libtpu.ask(fixed, wanted, deadline=settings.deadline, low_effort=True, text=False)
-    if isinstance(answer, Refused) and needed_bytes(answer.message) is None:
-        return _refused(program, answer.message, fixed, wanted, settings)
-    if _INEXPRESSIBLE in message:
-        fix = prepared.bounded.fix
-        return dataclasses.replace(program, unknown=f"{_CANNOT_BE_EXPRESSED} {fix}")
-    match = _NODE.search(message)
-    problem = prepared.bounded.problem(message, match[1] if match else "")
-    return dataclasses.replace(program, errors=(problem,))
-
-
-def _ask(prepared: Prepared, wanted: Target, settings: Settings, low: bool) -> Compiled | Refused:
-    text = settings.details or settings.speed
-    return libtpu.ask(prepared, wanted, deadline=settings.deadline, low_effort=low, text=text)
-
-
-def _accepted(
-    program: TpuProgram, answer: Compiled, prepared: Prepared, wanted: Target, settings: Settings
-) -> TpuProgram:
-    module = parse(answer.text) if answer.text else None
-    origins, estimate = prepared.origins, None
-    lines: set[SourceLine] = set()
-    notes = [*program.notes]
-    if answer.bounded and prepared.bounded is None:  # otherwise `prepared` has a note
-        notes.append(DEPENDS_ON_DATA)
-    if module is not None:
-        lines = {line for node in set(module.nodes.values()) if (line := origins.line(node))}
-        if settings.speed:
-            estimate = step_time(answer, module, origins, wanted)
-    elif settings.details:
-        notes.append(
-            f"The compiler does not return the program for {wanted.tpu.name}: totals only."
-        )
-    in_order = sorted(lines, key=lambda line: (line.file, line.line))
-    return dataclasses.replace(
-        program,
-        memory=described(answer, module, prepared, wanted),
-        time=estimate,
-        lines=tuple(CodeLine(line, line_name(line)) for line in in_order),
-        text=unmarked(answer.text),
-        notes=tuple(notes),
-    )
-
-
-def _refused(
-    program: TpuProgram, message: str, prepared: Prepared, wanted: Target, settings: Settings
-) -> TpuProgram:
-    needed = needed_bytes(message)
-    if needed is None and prepared.least_bytes(wanted) <= wanted.hardware.usable_bytes:
-        problem = _located(refusal(message), prepared, settings)
-        return dataclasses.replace(program, errors=(problem,))
-    return _too_large(program, message, needed or 0, prepared, wanted, settings)
-
-
-def _too_large(
-    program: TpuProgram,
-    message: str,
-    needed: int,
-    prepared: Prepared,
-    wanted: Target,
-    settings: Settings,
-) -> TpuProgram:
-    """Return a program with the error that it does not fit.
-
-    Args:
-        program: The program so far.
-        message: The compiler's error.
-        needed: The bytes that the error names; 0 if it names none.
-        prepared: The function.
-        wanted: The TPU type.
+    Attributes:
+        prepared: The lowered function.
+        wanted: The target of the compilation.
         settings: The settings of the compilation.
     """
-    available, held = wanted.hardware.usable_bytes, prepared.least_bytes(wanted)
-    least = max(held, available, _allocation(message))
-    if max(needed, held) >= _OVERFLOWS:
-        needed, least = 0, max(needed, least)  # an overflowed sum is too small
-    roomy = _in_a_larger_memory(prepared, wanted, settings)
-    bound = not needed and (roomy is None or roomy.peak <= least)
-    memory = dataclasses.replace(
-        roomy or ProgramMemory(0, available, wanted.tpu.hbm_bytes),
-        peak=needed or (least + 1 if bound or roomy is None else roomy.peak),
-        available=available,
-        data_sheet=wanted.tpu.hbm_bytes,
-        exact=bool(needed),
-        bound=bound,
-    )
-    reason = f"The program needs {memory.takes} of a core's {byte_count(available)}."
-    if bound and least == available:
-        reason = f"The program does not fit in a core's {byte_count(available)}."
-    largest = memory.largest[0] if memory.largest else None
-    node = largest.node if largest else ""
-    if largest is not None:
-        source = f"{largest.operation or largest.kind}{f' `{node}`' if node else ''}"
-        reason += f" The largest tensor, {largest.text} of {source}, takes "
-        reason += f"{byte_count(largest.padded_bytes)}."
-    problem = _located(
-        Problem("memory", reason, SMALLER, message=message, node=node), prepared, settings
-    )
-    if largest is not None and largest.line is not None:
-        problem = dataclasses.replace(problem, line=largest.line.line, file=largest.line.file)
-    notes = (*program.notes, _PARTLY) if largest else program.notes
-    return dataclasses.replace(program, errors=(problem,), memory=memory, notes=notes)
 
+    prepared: Prepared
+    wanted: Target
+    settings: Settings
 
-def _located(problem: Problem, prepared: Prepared, settings: Settings) -> Problem:
-    places = prepared.origins.places(problem.node) if problem.node else ()
-    return problem.at(places).shown(settings.choose)
+    def completed(self, program: TpuProgram) -> TpuProgram:
+        """Return a program completed with the compiler's answer."""
+        prepared, settings, name = self.prepared, self.settings, self.wanted.tpu.name
+        # JAX's own compilation is at full effort, and users compare the two.
+        low = not settings.speed and not (prepared.jax and settings.details)
+        available = self.wanted.hardware.usable_bytes
+        settings.progress(f"compiling for {name}")
+        try:
+            answer = self._ask(low=low)
+            needed = answer.peak if isinstance(answer, Compiled) else needed_bytes(answer.message)
+            if low and needed and abs(needed - available) < _CLOSE * available:
+                settings.progress(
+                    f"compiling for {name} again at full effort: it is close to the limit"
+                )
+                low = False
+                answer = self._ask(low=low)
+            program = dataclasses.replace(program, provenance=answer.provenance)
+            least = prepared.least_bytes(self.wanted)
+            if isinstance(answer, Refused) and needed is None and prepared.bounded is not None:
+                return self._refused_for_bounds(program, answer.message, prepared.bounded)
+            if isinstance(answer, Refused):
+                return self._refused(program, answer.message)
+            if answer.peak < least and least >= _OVERFLOWS:
+                return self._too_large(program, "", 0)
+            program = self._accepted(program, answer)
+            notes = (*program.notes, _LOW_EFFORT) if low else program.notes
+            return dataclasses.replace(program, notes=notes)
+        except ChildLostError as error:
+            reason = str(error)
+            if error.crashed and prepared.bounded is not None:
+                reason += f" The open sizes may be the reason. {prepared.bounded.fix}"
+            return dataclasses.replace(program, unknown=reason, crashed=error.crashed)
 
+    def _ask(self, wanted: Target | None = None, *, low: bool) -> Compiled | Refused:
+        """Ask for the wanted target, or for another target."""
+        settings = self.settings
+        return libtpu.ask(
+            self.prepared,
+            wanted or self.wanted,
+            deadline=settings.deadline,
+            low_effort=low,
+            text=settings.details or settings.speed,
+        )
 
-def _in_a_larger_memory(
-    prepared: Prepared, wanted: Target, settings: Settings
-) -> ProgramMemory | None:
-    """Compile a program for a larger memory, to find the tensors that do not fit."""
-    roomy = target(_ROOMIEST, None, min(wanted.partitions, 4))
-    if not settings.details or wanted.hardware.usable_bytes >= roomy.hardware.usable_bytes:
-        return None
-    settings.progress("finding the tensors that take the memory")
-    try:
-        answer = _ask(prepared, roomy, settings, True)
-    except (ChildLostError, NotRecordedError):
-        return None
-    if isinstance(answer, Refused) or not answer.text:
-        return None
-    return described(answer, parse(answer.text), prepared, roomy)
+    def _refused_for_bounds(
+        self, program: TpuProgram, message: str, bounded: Bounded
+    ) -> TpuProgram:
+        """Return the verdict on a program with bounded sizes that libtpu refuses.
+
+        The bounded sizes are the reason if libtpu accepts the same program with fixed sizes.
+        """
+        deadline, name = self.settings.deadline, self.wanted.tpu.name
+        self.settings.progress(f"compiling for {name} with fixed sizes, to find the reason")
+        fixed = bounded.fixed()
+        if not fixed.module:
+            return self._refused(program, message)
+        answer = libtpu.ask(fixed, self.wanted, deadline=deadline, low_effort=True, text=False)
+        if isinstance(answer, Refused) and needed_bytes(answer.message) is None:
+            return dataclasses.replace(self, prepared=fixed)._refused(program, answer.message)
+        if _INEXPRESSIBLE in message:
+            return dataclasses.replace(program, unknown=f"{_CANNOT_BE_EXPRESSED} {bounded.fix}")
+        return dataclasses.replace(program, errors=(bounded.problem(message, _node_in(message)),))
+
+    def _accepted(self, program: TpuProgram, answer: Compiled) -> TpuProgram:
+        module = parse(answer.text) if answer.text else None
+        origins, estimate = self.prepared.origins, None
+        lines: set[SourceLine] = set()
+        notes = [*program.notes]
+        if answer.bounded and self.prepared.bounded is None:  # otherwise `prepared` has a note
+            notes.append(DEPENDS_ON_DATA)
+        if module is not None:
+            lines = {line for node in set(module.nodes.values()) if (line := origins.line(node))}
+            if self.settings.speed:
+                estimate = step_time(answer, module, origins, self.wanted)
+        elif self.settings.details:
+            name = self.wanted.tpu.name
+            notes.append(f"The compiler does not return the program for {name}: totals only.")
+        in_order = sorted(lines, key=lambda line: (line.file, line.line))
+        return dataclasses.replace(
+            program,
+            memory=described(answer, module, self.prepared, self.wanted),
+            time=estimate,
+            lines=tuple(CodeLine(line, line_name(line)) for line in in_order),
+            text=unmarked(answer.text),
+            notes=tuple(notes),
+        )
+
+    def _refused(self, program: TpuProgram, message: str) -> TpuProgram:
+        needed, available = needed_bytes(message), self.wanted.hardware.usable_bytes
+        if needed is None and self.prepared.least_bytes(self.wanted) <= available:
+            return dataclasses.replace(program, errors=(self._located(refusal(message)),))
+        return self._too_large(program, message, needed or 0)
+
+    def _too_large(self, program: TpuProgram, message: str, needed: int) -> TpuProgram:
+        """Return a program with the error that it does not fit.
+
+        Args:
+            program: The program so far.
+            message: The compiler's error.
+            needed: The bytes that the error names; 0 if it names none.
+        """
+        wanted = self.wanted
+        available, held = wanted.hardware.usable_bytes, self.prepared.least_bytes(wanted)
+        least = max(held, available, _allocation(message))
+        if max(needed, held) >= _OVERFLOWS:
+            needed, least = 0, max(needed, least)  # an overflowed sum is too small
+        roomy = self._in_a_larger_memory()
+        bound = not needed and (roomy is None or roomy.peak <= least)
+        memory = dataclasses.replace(
+            roomy or ProgramMemory(0, available, wanted.tpu.hbm_bytes),
+            peak=needed or (least + 1 if bound or roomy is None else roomy.peak),
+            available=available,
+            data_sheet=wanted.tpu.hbm_bytes,
+            exact=bool(needed),
+            bound=bound,
+        )
+        reason = f"The program needs {memory.takes} of a core's {byte_count(available)}."
+        if bound and least == available:
+            reason = f"The program does not fit in a core's {byte_count(available)}."
+        largest = memory.largest[0] if memory.largest else None
+        node = largest.node if largest else ""
+        if largest is not None:
+            source = f"{largest.operation or largest.kind}{f' `{node}`' if node else ''}"
+            reason += f" The largest tensor, {largest.text} of {source}, takes "
+            reason += f"{byte_count(largest.padded_bytes)}."
+        problem = self._located(Problem("memory", reason, SMALLER, message=message, node=node))
+        if largest is not None and largest.line is not None:
+            problem = dataclasses.replace(problem, line=largest.line.line, file=largest.line.file)
+        notes = (*program.notes, _PARTLY) if largest else program.notes
+        return dataclasses.replace(program, errors=(problem,), memory=memory, notes=notes)
+
+    def _located(self, problem: Problem) -> Problem:
+        places = self.prepared.origins.places(problem.node) if problem.node else ()
+        return problem.at(places).shown(self.settings.choose)
+
+    def _in_a_larger_memory(self) -> ProgramMemory | None:
+        """Compile a program for a larger memory, to find the tensors that do not fit."""
+        roomy = target(_ROOMIEST, None, min(self.wanted.partitions, 4))
+        fits_no_more = self.wanted.hardware.usable_bytes >= roomy.hardware.usable_bytes
+        if not self.settings.details or fits_no_more:
+            return None
+        self.settings.progress("finding the tensors that take the memory")
+        try:
+            answer = self._ask(roomy, low=True)
+        except (ChildLostError, NotRecordedError):
+            return None
+        if isinstance(answer, Refused) or not answer.text:
+            return None
+        return described(answer, parse(answer.text), self.prepared, roomy)
 
 
 _OVERFLOWS = 2**50
@@ -351,10 +323,15 @@ def _allocation(message: str) -> int:
     return int(match[1]) if match else 0
 
 
+def _node_in(message: str) -> str:
+    """Return the node that an error names; empty if it names none."""
+    match = _NODE.search(message)
+    return match[1] if match else ""
+
+
 def refusal(message: str) -> Problem:
     """Explain why libtpu refuses a program for another reason than memory."""
-    match = _NODE.search(message)
-    node = match[1] if match else ""
+    node = _node_in(message)
     if known := refusal_of(message, LIBTPU):
         kind = _OF_X64.search(message)
         types = _TYPES.get(kind[1], "64 bits") if kind else "64 bits"

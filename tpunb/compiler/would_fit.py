@@ -16,9 +16,9 @@ from tpunb._util.logs import logger
 from tpunb._util.units import byte_count, grouped
 from tpunb.compiler import jax_functions
 from tpunb.compiler.batch_sizes import AnyBatch
+from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.topologies import Target, family_of
-from tpunb.compiler.verdict import Settings
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_library, is_of_this_package
 from tpunb.virtual.keras_internals import blocks_of
@@ -183,7 +183,7 @@ def _scans_again(fn: Any, args: Sequence[Any], kind: Target, settings: Settings)
         attribute(jax.lax, "scan", again),
     ):
         warnings.simplefilter("ignore")
-        program = jax_functions.function_for(fn, args, None, settings).on(kind, settings)
+        program = jax_functions.function_for(fn, args, settings).on(kind, settings)
     if lines and (takes := _takes(program)):
         known = sorted({line for line in lines if line is not None})
         at = f" at line{'s' if len(known) > 1 else ''} {' and '.join(map(str, known))}"
@@ -217,7 +217,7 @@ def _on_more_cores(
             how = f"with its batch sharded over an AbstractMesh(({target.cores},), ('data',))"
         else:
             spread, how = _spread(args, mesh, target.cores)
-        function = jax_functions.function_for(fn, spread, None, settings)
+        function = jax_functions.function_for(fn, spread, settings)
         if takes := _takes(function.on(target, settings)):
             yield _Fix(f"It fits on a {target.tpu.name} {how}: {takes}.")
             return

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from tpunb._util.integers import is_whole
+from tpunb._util.options import option, options_of
 from tpunb._util.secret_masking import mask
 from tpunb.errors import ComputationShapeError, ConnectError, nearest
 from tpunb.tpu.defaults import CONNECT_TIMEOUT, DEFAULT_TPU
@@ -27,21 +28,6 @@ _WIDTH = 88
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
-
-
-def _option(default: Any, text: str, *, compare: bool = True, **line: Any) -> Any:
-    """Return a field of `Request`.
-
-    Args:
-        default: The option's default.
-        text: The option's help.
-        compare: Whether a different value leads to a different connection.
-        line: How the magic reads the option from its line, as arguments of argparse's
-            `add_argument`, if the default does not determine it.
-    """
-    return dataclasses.field(
-        default=default, compare=compare, metadata={"help": text, "line": line}
-    )
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -73,7 +59,7 @@ class Request:
         ConnectError: An option's value is out of range, or two options exclude each other.
     """
 
-    tpu: str | None = _option(
+    tpu: str | None = option(
         None,
         "the TPU to connect to: local (Colab, Kaggle, a TPU VM), the name of a Cloud TPU, or "
         "grpc://host:port; by default the TPU found here",
@@ -82,7 +68,7 @@ class Request:
         nargs="?",
     )
     _: dataclasses.KW_ONLY
-    simulate: str | int | bool | None = _option(
+    simulate: str | int | bool | None = option(
         None,
         "a virtual TPU on this machine's CPU: a type such as v5e-8 or v3-32, or a number of "
         f"cores; {DEFAULT_TPU} if the option has no value",
@@ -91,20 +77,20 @@ class Request:
         const=True,
         metavar="TYPE",
     )
-    computation_shape: Sequence[int] | None = _option(
+    computation_shape: Sequence[int] | None = option(
         None,
         "cores of one replica along the topology's axes x, y, z and core, such as 1,1,1,2, for "
         "model parallelism; by default every core is a replica",
         type=_numbers,
         metavar="X,Y,Z,CORE",
     )
-    replicas: int | None = _option(
+    replicas: int | None = option(
         None, "the number of replicas; by default as many as fit", type=int, metavar="N"
     )
-    spmd: bool = _option(
+    spmd: bool = option(
         False, "partition tensors over a replica's logical devices by XLA's SPMD partitioner"
     )
-    strict: bool | Mapping[str, bool] = _option(
+    strict: bool | Mapping[str, bool] = option(
         True,
         "whether a virtual TPU refuses what a TPU refuses: True for all rules, False for none, or "
         "a mapping from a rule's name to whether it applies",
@@ -116,21 +102,21 @@ class Request:
         type=lambda text: dict.fromkeys(text.split(","), False),
         metavar="RULE",
     )
-    arithmetic: str | None = _option(
+    arithmetic: str | None = option(
         None,
         "how a virtual TPU multiplies matrices: tpu rounds float32 to bfloat16, as a TPU does; "
         "cpu keeps float32; by default the value of TPUNB_ARITHMETIC, or cpu if it is not set",
         choices=ARITHMETICS,
         metavar="ARITHMETIC",
     )
-    at_once: int | None = _option(
+    at_once: int | None = option(
         None,
         "how many replicas of a virtual TPU run at a time; fewer need less memory; by default one "
         "for each processor",
         type=int,
         metavar="N",
     )
-    joined: bool | None = _option(
+    joined: bool | None = option(
         None,
         "whether one operation of a virtual TPU computes the values of all replicas, joined in one "
         "tensor, where all replicas do the same; this is faster, but needs the memory of all "
@@ -140,12 +126,12 @@ class Request:
         action="store_const",
         const=False,
     )
-    patch: bool = _option(
+    patch: bool = option(
         False,
         "make TensorFlow's own names refer to the virtual TPU until the connection is closed, for "
         "unmodified notebooks",
     )
-    keras: int | None = _option(
+    keras: int | None = option(
         None,
         "the version of Keras for tf.keras: 2 for the package tf_keras, for notebooks written for "
         "it; choose it before anything imports TensorFlow",
@@ -154,22 +140,22 @@ class Request:
         choices=(2,),
         metavar="2",
     )
-    require_tpu: bool = _option(
+    require_tpu: bool = option(
         False,
         "fail instead of simulating if no TPU is found; TPUNB_REQUIRE_TPU=1 does the same for a "
         "whole process",
         compare=False,
     )
-    zone: str | None = _option(None, "the Cloud zone of a TPU given by name")
-    project: str | None = _option(None, "the Cloud project of a TPU given by name")
-    workers: Sequence[str] | str | None = _option(
+    zone: str | None = option(None, "the Cloud zone of a TPU given by name")
+    project: str | None = option(None, "the Cloud project of a TPU given by name")
+    workers: Sequence[str] | str | None = option(
         None,
         "a virtual Pod whose hosts are these `tpunb worker` processes, each as host:port; without "
         "a type, the Pod has all their cores",
         compare=False,
         metavar="H:P,H:P",
     )
-    local_workers: int | bool = _option(
+    local_workers: int | bool = option(
         False,
         "a virtual Pod whose hosts are processes on this machine: this many, or one for each host; "
         "they start and end with the connection",
@@ -179,7 +165,7 @@ class Request:
         type=int,
         metavar="N",
     )
-    timeout: float = _option(
+    timeout: float = option(
         CONNECT_TIMEOUT,
         "seconds to wait for a worker to answer",
         compare=False,
@@ -213,7 +199,7 @@ class Request:
         Raises:
             TypeError: An option does not exist. The error names the nearest option.
         """
-        lines = {field.name: field.metadata["line"] for field in options()}
+        lines = {field.name: field.metadata["line"] for field in options_of(Request)}
         unknown = next((name for name in values if name not in lines), None)
         if unknown is None:
             return cls(*args, **values)
@@ -229,25 +215,6 @@ class Request:
     def is_pod(self) -> bool:
         """True if the virtual TPU's hosts are worker processes."""
         return bool(self.addresses) or self.started is not None
-
-
-def options() -> list[dataclasses.Field[Any]]:
-    """Return the fields of `Request` that are options, in order."""
-    return [field for field in dataclasses.fields(Request) if field.init]
-
-
-def argument_of(option: dataclasses.Field[Any]) -> tuple[str, dict[str, Any]]:
-    """Return the flag of an option and its settings for argparse."""
-    settings = {"help": option.metadata["help"], "default": option.default}
-    settings |= option.metadata["line"]
-    if option.default is False and not option.metadata["line"]:
-        settings["action"] = "store_true"
-    flag = settings.pop("flag", f"--{option.name.replace('_', '-')}")
-    if flag.startswith("-"):
-        settings["dest"] = option.name
-    if option.default not in (None, True, False):
-        settings["help"] += " (default: %(default)s)"
-    return flag, settings
 
 
 def takes(
@@ -267,7 +234,7 @@ def takes(
         function.__signature__ = signature.replace(parameters=list(parameters))  # type: ignore[attr-defined]
         before, returns, after = inspect.cleandoc(function.__doc__ or "").partition("Returns:")
         lines = [f"{before}Args:"]
-        for field in options():
+        for field in options_of(Request):
             text = field.metadata["help"]
             row = f"{field.name}: {text[0].upper()}{text[1:]}."
             lines.append(

@@ -16,13 +16,13 @@ from tpunb._util.plain_text import plain
 class TpunbError(Exception):
     """An error that names its fix.
 
-    message: The problem, in one sentence.
-    fix: The next step, in one sentence.
-        fix: What to do next, in one sentence.
+    Args:
+        message: The problem, in one sentence.
+        fix: The next step, in one sentence.
 
-    message: The problem, without the fix.
-    fix: The next step, or an empty string if none is known.
-        fix: The same, for programs; an empty string where nothing is known.
+    Attributes:
+        message: The problem, without the fix.
+        fix: The next step; an empty string if none is known.
     """
 
     def __init__(self, message: str, *, fix: str = "") -> None:

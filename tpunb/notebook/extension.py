@@ -34,9 +34,8 @@ class _Extension:
         self.importing = QuietImport()
         self.warnings = PlainWarnings()
         self.matcher: Any = None
-        self.replaced: list[tuple[dict[str, Any], str, Any]] = []
+        self.replaced: list[tuple[dict[Any, Any], Any, Any, Any]] = []  # table, key, ours, before
         self.formatters: list[tuple[str, str, Any, Any]] = []
-        self.printers: list[tuple[dict[Any, Any], type, Any, Any]] = []
 
     def _about_missing(self, error: BaseException) -> str | None:
         names = [name for named in self.magics.magics.values() for name in named]
@@ -45,23 +44,21 @@ class _Extension:
 
     def load(self) -> None:
         tables = self.shell.magics_manager.magics
-        named = {kind: list(methods) for kind, methods in self.magics.magics.items()}
-        self.replaced = [
-            (tables[kind], name, tables[kind].get(name)) for kind in named for name in named[kind]
-        ]
+        named = {name: m for methods in self.magics.magics.values() for name, m in methods.items()}
+        for kind, methods in self.magics.magics.items():
+            for name, method in methods.items():
+                self._replace(tables[kind], name, method)
         self.shell.register_magics(self.magics)
         # IPython takes `%%tpu_run` below a cell's first line for a line magic called `%tpu_run`.
-        for name in named["cell"]:
-            self.replaced.append((tables["line"], f"%{name}", None))
-            tables["line"][f"%{name}"] = self.magics.misplaced
+        for name in self.magics.magics["cell"]:
+            self._replace(tables["line"], f"%{name}", self.magics.misplaced)
         # Messages and docs use `tpunb.show(x)`. The name stays after unloading, because the
         # notebook may have imported tpunb as well.
         self.shell.user_ns.setdefault("tpunb", sys.modules["tpunb"])
-        ours = {name: getattr(self.magics, name) for names in named.values() for name in names}
         with contextlib.suppress(ImportError):  # IPython before 8.6, which Colab has
             from tpunb.notebook.completion import magic_matcher
 
-            self.matcher = magic_matcher(ours, self.shell.user_ns)
+            self.matcher = magic_matcher(named, self.shell.user_ns)
             self.shell.Completer.custom_matchers.append(self.matcher)
         formatter = self.shell.display_formatter.mimebundle_formatter
         for module, name, function in self.magics.displays.formatters():
@@ -71,24 +68,25 @@ class _Extension:
         # IPython prints builtin types itself, and ignores the text in their bundle.
         printers = self.shell.display_formatter.formatters["text/plain"].type_printers
         for kind in (dict, list, tuple):
-            before = printers.get(kind)
-            printers[kind] = printer = self.magics.displays.nest_printer(before)
-            self.printers.append((printers, kind, printer, before))
+            printer = self.magics.displays.nest_printer(printers.get(kind))
+            self._replace(printers, kind, printer)
         self.explaining.install()
         self.stoppable.install()
         self.warnings.install()
         silence_log()
         sys.meta_path.insert(0, self.importing)
 
+    def _replace(self, table: dict[Any, Any], key: Any, ours: Any) -> None:
+        self.replaced.append((table, key, ours, table.get(key)))
+        table[key] = ours
+
     def unload(self) -> None:
         try:
             self.magics.session.disconnect()
         finally:
             self.magics.displays.close()
-            for table, name, before in self.replaced:
-                # Keep magics that the user has redefined since.
-                if getattr(table.get(name), "__self__", None) is self.magics:
-                    _put_back(table, name, before)
+            for table, key, ours, before in self.replaced:
+                _put_back(table, key, ours, before)
             registry = self.shell.magics_manager.registry
             if registry.get("TpuMagics") is self.magics:
                 del registry["TpuMagics"]
@@ -104,25 +102,19 @@ class _Extension:
             restore_log()
 
     def _restore_formatters(self) -> None:
-        for table, kind, printer, before in self.printers:
-            if table.get(kind) is printer:
-                _put_back(table, kind, before)
         formatter = self.shell.display_formatter.mimebundle_formatter
         for module, name, function, before in self.formatters:
-            places: list[tuple[Any, Any]] = [(formatter.deferred_printers, (module, name))]
+            _put_back(formatter.deferred_printers, (module, name), function, before)
             # IPython moves a formatter here when it meets the type.
-            places += [
-                (formatter.type_printers, kind)
-                for kind in list(formatter.type_printers)
-                if (kind.__module__, kind.__name__) == (module, name)
-            ]
-            for table, key in places:
-                if table.get(key) is function:
-                    _put_back(table, key, before)
+            for kind in list(formatter.type_printers):
+                if (kind.__module__, kind.__name__) == (module, name):
+                    _put_back(formatter.type_printers, kind, function, before)
 
 
-def _put_back(table: dict[Any, Any], key: Any, before: Any) -> None:
-    """Restore an entry of a table; remove the entry if there was none."""
+def _put_back(table: dict[Any, Any], key: Any, ours: Any, before: Any) -> None:
+    """Restore an entry of a table, or remove it if there was none; keep what replaced it since."""
+    if table.get(key) is not ours:
+        return
     if before is None:
         table.pop(key, None)
     else:

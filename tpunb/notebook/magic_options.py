@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
 
-from tpunb.connection import request
+from tpunb._util.options import argument_of, options_of, parts
+from tpunb.cells.settings import CompileSettings
+from tpunb.connection.request import Request
 from tpunb.errors import nearest
 from tpunb.training.checkpoint_settings import CheckpointSettings
 
@@ -32,13 +34,9 @@ def _name(option: str, text: str) -> str:
     return text
 
 
-def _parts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
 def _names(option: str, text: str) -> tuple[str, ...]:
     """Read `x,y`; the names of data may have dots."""
-    names = _parts(text)
+    names = tuple(parts(text))
     for name in names:
         if not all(map(is_name, name.split(".") if option == "-d" else [name])):
             raise UsageError(f"{option} takes names such as x,y, not {text!r}")
@@ -49,13 +47,6 @@ def _count(option: str, text: str) -> int:
     if not re.fullmatch(r"\+?0*[1-9]\d*", text):
         raise UsageError(f"{option} takes a number of at least 1, not {text}")
     return int(text)
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not seconds > 0:
-        raise UsageError(f"--timeout takes seconds, not {seconds:g}")
-    return seconds
 
 
 def _interval(text: str) -> tuple[int | None, float | None]:
@@ -70,7 +61,7 @@ def _interval(text: str) -> tuple[int | None, float | None]:
 def _reductions(text: str) -> list[tuple[str, str]]:
     """Read `loss=mean,total=sum`."""
     reductions = []
-    for part in _parts(text):
+    for part in parts(text):
         name, _, operation = part.partition("=")
         if operation not in {"mean", "sum"} or not is_name(name):
             raise UsageError(f"-r takes NAME=mean or NAME=sum, not {part!r}")
@@ -81,7 +72,7 @@ def _reductions(text: str) -> list[tuple[str, str]]:
 def _gathers(text: str) -> list[tuple[str, int]]:
     """Read `logits,labels:1`."""
     gathers = []
-    for part in _parts(text):
+    for part in parts(text):
         name, _, axis = part.partition(":")
         if not is_name(name) or not re.fullmatch(r"(-?\d+)?", axis):
             raise UsageError(f"-g takes NAME or NAME:AXIS, not {part!r}")
@@ -99,6 +90,11 @@ def _targets(text: str) -> list[slice]:
         start = int(first)
         slices.append(slice(start, (int(last) if last else None) if colon else start + 1))
     return slices
+
+
+def _arguments_of_fields(kind: Any) -> list[argument]:
+    """Return the options that are fields of a dataclass, with the same defaults."""
+    return [argument(flag, **settings) for flag, settings in map(argument_of, options_of(kind))]
 
 
 _DATA = argument(
@@ -202,40 +198,12 @@ RUN = (
     argument("--verbose", action="store_true", help="show whether and why the cell was traced"),
 )
 COMPILE = (
-    argument(
-        "--for",
-        dest="tpus",
-        action="extend",
-        type=_parts,
-        default=[],
-        metavar="TYPE",
-        help="TPU types, such as v3-8,v5e-8; by default the connection's",
-    ),
-    argument(
-        "--speed",
-        action="store_true",
-        help="also estimate the time, which takes the compiler ten times as long",
-    ),
-    argument(
-        "--largest-batch", action="store_true", help="look for the largest batch of -d that fits"
-    ),
+    *_arguments_of_fields(CompileSettings),
     argument(
         "--input",
         action="store_true",
         dest="input_speed",
         help="measure how fast -d delivers, and compare it with the TPU's estimate",
-    ),
-    argument(
-        "--timeout",
-        type=_seconds,
-        metavar="S",
-        help="give up after so many seconds (default: 300 for each TPU type)",
-    ),
-    argument(
-        "--recorded",
-        metavar="DIR",
-        help="a folder of recorded verdicts: it answers where the compiler is missing, and records "
-        "where the compiler is",
     ),
     _DATA,
     _AS,
@@ -259,7 +227,7 @@ PROFILE = (
     _OUT,
 )
 CONNECT = (
-    *(argument(flag, **settings) for flag, settings in map(request.argument_of, request.options())),
+    *_arguments_of_fields(Request),
     argument(
         "--as",
         dest="name",

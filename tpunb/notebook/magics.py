@@ -157,8 +157,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         displays.refuse_targets(args.targets, self.session.connection.strategy.num_replicas_in_sync)
         make = self._run_steps if settings.is_stepped else self._run_once
         value, quiet = make(cell, settings, args)
-        if args.out is not None:
-            self.shell.user_ns[args.out] = value
+        self._keep(value, args)
         if quiet or value is None:
             return None
         return displays.chosen_replicas(value, args.targets) if args.targets else value
@@ -179,6 +178,11 @@ class TpuMagics(Magics):  # type: ignore[misc]
         if args.timed or args.verbose:
             display(reports.steps_report(run))
         return run.value, run.cell.quiet
+
+    def _keep(self, value: Any, args: Any) -> None:
+        """Keep a result under the name that `-o` gives, if any."""
+        if args.out is not None:
+            self.shell.user_ns[args.out] = value
 
     def _data(self, args: Any) -> Any:
         """Return the notebook's values under the names that `-d` gives."""
@@ -229,8 +233,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         require_tensorflow("%%tpu_check")
         args = arguments_of(self.tpu_check, line)
         report = self.session.check(cell, self._data(args), args.names, compare=args.compare)
-        if args.out is not None:
-            self.shell.user_ns[args.out] = report
+        self._keep(report, args)
         return report
 
     @magic_arguments("%tpu_compile")
@@ -284,12 +287,10 @@ class TpuMagics(Magics):  # type: ignore[misc]
         try:
             program = self.session.compile(cell, settings, data, args.names)
         except CompilationStopped as stopped:
-            if args.out is not None:
-                self.shell.user_ns[args.out] = stopped.programs
+            self._keep(stopped.programs, args)
             display(stopped.programs)
             raise
-        if args.out is not None:
-            self.shell.user_ns[args.out] = program
+        self._keep(program, args)
         if args.input_speed:
             from tpunb.cells.pipeline_speed import input_speed
 
@@ -328,8 +329,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         profile.notes += profiled_cell.unrecorded_cores(connection)
         profile.notes += profiled_cell.about_a_tpus_input(profile)
         profile.notes += profiled_cell.compiler_estimates(connection)
-        if args.out is not None:
-            self.shell.user_ns[args.out] = profile
+        self._keep(profile, args)
         return profile
 
     @magic_arguments()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tpunb._util.plain_text import plain, shortened
+from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.units import byte_count, counted, duration, number_text
 from tpunb.virtual.import_tensorflow import has_tensorflow
 
@@ -26,9 +26,7 @@ class Report:
         self.headline, self.rows = headline, list(rows)
 
     def __repr__(self) -> str:
-        width = max((len(name) for name, _ in self.rows), default=0)
-        lines = [self.headline, *(f"  {name:<{width}}  {value}" for name, value in self.rows)]
-        return plain("\n".join(lines))
+        return plain("\n".join([self.headline, *aligned(self.rows, "  ")]))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
         from tpunb.display.draw.connection_text import facts_html

@@ -262,7 +262,7 @@ class Session:
             nonlocal doing
             doing = what
 
-        settings = dataclasses.replace(settings, say=say)
+        settings = dataclasses.replace(settings, progress=say)
         stopped = explaining_interrupts(lambda: f"while {doing}; nothing was run.")
         shown = CompilationDisplay(lambda: doing)
         try:

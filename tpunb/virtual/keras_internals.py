@@ -13,7 +13,14 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
+from tpunb._util.functions import closed_over
 from tpunb.errors.code_problems import Choose, definition, innermost, plain_function
+
+STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
+"""The step that each method of a model runs."""
+
+OF_ONE_BATCH = {"train_on_batch": "fit", "test_on_batch": "evaluate", "predict_on_batch": "predict"}
+"""The methods that run a step once, with the method that runs it for many batches."""
 
 
 def is_model(value: object) -> bool:
@@ -237,15 +244,7 @@ def _models(fn: Any) -> Iterator[Any]:
         if is_model(value):
             yield value
         elif callable(value) and getattr(value, "__closure__", None):
-            cells = [cell.cell_contents for cell in value.__closure__ if _is_filled(cell)]
-            yield from filter(is_model, cells)
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
+            yield from filter(is_model, closed_over(value).values())
 
 
 def chooser(fn: Any) -> Choose:

@@ -10,11 +10,9 @@ import tensorflow as tf
 
 from tpunb.errors import TpunbError
 from tpunb.virtual.dataset_sizes import DatasetBatch
-from tpunb.virtual.keras_internals import build_for, is_model
+from tpunb.virtual.keras_internals import OF_ONE_BATCH, STEPS, build_for, is_model, model_of
+from tpunb.virtual.strategy import current
 from tpunb.virtual.tensorflow_state import default_strategy
-
-_STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
-_OF_A_BATCH = {"train_on_batch": "fit", "test_on_batch": "evaluate", "predict_on_batch": "predict"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +56,8 @@ def model_step(
     model, name = fn, "fit"
     if not is_model(fn):
         model, name = getattr(fn, "__self__", None), getattr(fn, "__name__", "")
-        name = _OF_A_BATCH.get(name, name)
-        if not is_model(model) or name not in _STEPS:
+        name = OF_ONE_BATCH.get(name, name)
+        if not is_model(model) or name not in STEPS:
             return None
     if name != "predict" and getattr(model, "optimizer", None) is None:
         raise refusal(
@@ -75,7 +73,7 @@ def model_step(
     data, largest = _batch(args, refusal)
     if name == "predict" and _reads_before(model) and getattr(args[0], "is_full", False):
         data = largest
-    if name != "predict" and not isinstance(data, tuple) and _wants_targets(model, _STEPS[name]):
+    if name != "predict" and not isinstance(data, tuple) and _wants_targets(model, STEPS[name]):
         raise refusal(
             f"The model {model.name} was compiled with a loss, and the batch has inputs alone.",
             fix=f"Pass the targets too: {caller}(model, x, y). Without them: "
@@ -85,7 +83,7 @@ def model_step(
     share = tf.nest.map_structure(lambda spec: _part(spec, count), data)
     if name != "predict":
         _build(model, share, strategy)
-    step = getattr(model, _STEPS[name])
+    step = getattr(model, STEPS[name])
     return ModelStep(
         # A nest by itself is a model's several inputs, not inputs with targets.
         lambda *batch: step(
@@ -118,6 +116,14 @@ def strategy_of(model: Any) -> Any:
     """Return the strategy in whose scope a model was made; None outside any scope."""
     own = getattr(model, "distribute_strategy", None)
     return None if own is default_strategy() else own
+
+
+def strategy_for(fn: Any, strategy: Any) -> Any:
+    """Return a strategy, by default the strategy in use, or else the strategy of a model."""
+    strategy = strategy or current()
+    if strategy is None and (model := model_of(fn)) is not None:
+        return strategy_of(model)
+    return strategy
 
 
 def _batch(args: Sequence[Any], refusal: type[TpunbError]) -> tuple[Any, Any]:

@@ -20,16 +20,16 @@ from tpunb.tpu.types import accelerator
 from tpunb.virtual.dataset_sizes import DatasetBatch, with_batches
 from tpunb.virtual.fit_notes import empty_share
 from tpunb.virtual.graph.traced_function import TracedFunction, traced_function_of
-from tpunb.virtual.keras_internals import chooser, model_of
-from tpunb.virtual.keras_models import model_step, strategy_of
+from tpunb.virtual.keras_internals import chooser
+from tpunb.virtual.keras_models import model_step
 from tpunb.virtual.replica_comparison import ReplicaComparison
-from tpunb.virtual.strategy import VirtualTPU, current
+from tpunb.virtual.strategy import VirtualTPU
 from tpunb.virtual.strict.advice import advice
 from tpunb.virtual.strict.collective_branches import RULE as COLLECTIVE_BRANCH
 from tpunb.virtual.strict.examination import Examination, examine, observing
 from tpunb.virtual.strict.traced_anew import traced_anew
 from tpunb.virtual.strictness import REFUSED
-from tpunb.virtual.untouched import remembered, untouched
+from tpunb.virtual.untouched import remembered
 
 _CODE = "48"  # the code in the catalogue
 
@@ -154,44 +154,23 @@ class CheckReport:
         return f"<p><b>{escaped(self.headline)}</b></p>{findings}{notes}"
 
 
-def check(
-    fn: Callable[..., Any], *args: Any, strategy: tf.distribute.Strategy | None = None
-) -> CheckReport:
-    """Check whether a function would compile for a TPU, and run well on it.
-
-    The function is traced, as for its first call: Python code in it runs. No step is computed, and
-    nothing that tracing makes is kept. Models, optimizers, variables and functions are as before.
+def examined(
+    fn: Callable[..., Any], args: Sequence[Any], strategy: Any
+) -> tuple[CheckReport, list[Examination]]:
+    """Check a function by the rules, and return the examinations that the report is made of.
 
     Args:
-        fn: A replica function, as for `strategy.run`, or a function that calls `strategy.run`
-            itself; a `tf.function` or not. Also a compiled Keras model, for its train step, or its
-            method `evaluate` or `predict`.
-        *args: The function's arguments: tensors, arrays, per-replica values, `tf.TensorSpec`s,
-            nests of these, and Python values. For a `tf.data.Dataset`, the function receives a
-            batch of it.
-        strategy: A virtual TPU's strategy. The default is the strategy whose scope is entered, or
-            else the open connection's. Not required if the function needs no strategy.
-
-    Returns:
-        The report.
+        fn: The function or model, as for `tpunb.check`.
+        args: Its arguments.
+        strategy: A virtual TPU's strategy; None for a function that needs none.
 
     Raises:
         CheckError: The strategy is not a virtual TPU's.
         Exception: The function raised this error when it was traced.
     """
-    with untouched(fn, args):
-        return examined(fn, args, strategy or current())[0]
-
-
-def examined(
-    fn: Callable[..., Any], args: Sequence[Any], strategy: Any
-) -> tuple[CheckReport, list[Examination]]:
-    """Return the report of `check`, and the examinations that it is made of."""
     choose, arguments = chooser(fn), args
     args = with_batches(args)
     largest: Sequence[Any] = at_largest(args)
-    if strategy is None and (model := model_of(fn)) is not None:
-        strategy = strategy_of(model)
     # Without a strategy, a batch is shared by the cores of the TPU type that the compiler compiles
     # for.
     replicas = None if strategy is not None else accelerator(DEFAULT_TPU).num_devices

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.rules import check
 from support.strategies import all_reduce, each, run, strategy_of, strategy_of_parts
 
 from tpunb import explain
@@ -16,7 +17,6 @@ from tpunb.errors import MemoryLimitError
 from tpunb.machine.resources import Memory
 from tpunb.tpu.types import accelerator, accelerator_types, largest_memory
 from tpunb.virtual.replica_call import ReplicateOptions, _runs_here
-from tpunb.virtual.rule_check import check
 from tpunb.virtual.strict import core_memory
 
 EXHAUSTED = tf.errors.ResourceExhaustedError

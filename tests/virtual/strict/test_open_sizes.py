@@ -10,9 +10,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.rules import check
 from support.strategies import each, stepper, strategy_of
 
-from tpunb.virtual.rule_check import CheckError, check
+from tpunb.virtual.rule_check import CheckError
 from tpunb.virtual.strict import examination
 
 OPEN = tf.TensorSpec([None, 4])

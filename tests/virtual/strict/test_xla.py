@@ -13,13 +13,13 @@ import pytest
 import tensorflow as tf
 from support.keras_models import keras
 from support.patience import PATIENCE
+from support.rules import check
 from support.strategies import each, gradient_of, local, run, strategy_of
 
 from tpunb._util import child_process
 from tpunb._util.child_process import ChildLostError, ChildProcess
 from tpunb.errors import TpuWarning
 from tpunb.virtual.graph.traced_function import traced_function_of
-from tpunb.virtual.rule_check import check
 from tpunb.virtual.strict import examination, lowering, xla
 from tpunb.virtual.strict.accepted_ops import compiles_for_certain
 from tpunb.virtual.strict.traced_anew import traced_anew
