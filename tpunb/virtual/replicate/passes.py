@@ -1,6 +1,6 @@
 """The passes over a replica function before it is written for all replicas, in order.
 
-`PASSES` is the list, with the reason for each pass and for its place.
+`ReplicaFunction.computed` makes all passes, with the reason for each pass and for its place.
 """
 
 from __future__ import annotations
@@ -198,10 +198,16 @@ class ReplicaFunction:
     @functools.cached_property
     def computed(self) -> FunctionDef:
         """The function as the replicas compute it, after all passes."""
-        function = self.definition
-        for graph_pass in PASSES:
-            function = graph_pass.rewrite(function, self)
-        return function
+        # First: each dead read would be repeated on every replica, and the other passes see fewer
+        # nodes. Inlining comes before, because the strict check needs it as well.
+        function = _without_dead_reads(self.definition)
+        if self.body_sizes is not None:
+            # Before the shapes: a shape is known before a loop, and not after it.
+            function = read_past_loops(function, self.inlined_library)
+        # A shape is the same on every replica, though the value that is asked for it varies.
+        function = with_constant_shapes(function, self.sizes)
+        # Last: no other pass has to know the casts.
+        return self.unit.rounded(function) if self.unit else function
 
     @functools.cached_property
     def inlined_library(self) -> Library:
@@ -213,22 +219,6 @@ class ReplicaFunction:
             return inlined(self.library(name), self.library)
 
         return functools.cache(inlined_body)
-
-
-@dataclasses.dataclass(frozen=True)
-class Pass:
-    """A rewrite of a replica function into another that computes the same.
-
-    Attributes:
-        name: The pass's action.
-        reason: The reason for the pass, and for its place.
-        rewrite: Returns the new function, or the same if there is nothing to do. The function that
-            it takes has its calls inlined, and is not changed.
-    """
-
-    name: str
-    reason: str
-    rewrite: Callable[[FunctionDef, ReplicaFunction], FunctionDef]
 
 
 _ASK = frozenset({"Rank", "Shape", "ShapeN", "Size"})
@@ -407,32 +397,3 @@ def _without_dead_reads(function: FunctionDef) -> FunctionDef:
         else:
             rewrite.keep(node)
     return rewrite.finish()
-
-
-PASSES = (
-    Pass(
-        "drop dead reads",
-        "Each would be repeated on every replica. First: fewer nodes for the others.",
-        lambda function, _: _without_dead_reads(function),
-    ),
-    Pass(
-        "read what loops hand on from before them",
-        "Its shape is then known, though the loop's is not. Before the shapes, which need it.",
-        lambda function, known: (
-            function
-            if known.body_sizes is None
-            else read_past_loops(function, known.inlined_library)
-        ),
-    ),
-    Pass(
-        "make known shapes constant",
-        "A shape is the same on every replica, though the value that is asked for it varies.",
-        lambda function, known: with_constant_shapes(function, known.sizes),
-    ),
-    Pass(
-        "round to bfloat16",
-        "What a TPU's matrix unit does. Last: no other pass has to know the casts.",
-        lambda function, known: known.unit.rounded(function) if known.unit else function,
-    ),
-)
-"""All passes, in order. Inlining comes before them, because the strict check needs it as well."""
