@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +15,6 @@ from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.tables import LINED, escaped, table
 from tpunb._util.units import grouped
 from tpunb.errors import TpunbError
-from tpunb.virtual._tensorflow import XLAControlFlowContext, ops
 from tpunb.virtual.arithmetic import ARITHMETICS, Arithmetic
 from tpunb.virtual.dataset_sizes import with_batches
 from tpunb.virtual.gradient_scale import measured_scale
@@ -27,7 +24,13 @@ from tpunb.virtual.replica_comparison import ReplicaComparison
 from tpunb.virtual.rule_check import parts_of_batch
 from tpunb.virtual.strategy import VirtualTPU, current
 from tpunb.virtual.trial_batches import GlobalBatch
-from tpunb.virtual.trial_run import has_value, read_handle
+from tpunb.virtual.trial_run import (
+    has_value,
+    read_handle,
+    seed_graph,
+    traced_separately,
+    traced_step,
+)
 from tpunb.virtual.untouched import untouched
 
 # The suffix that TensorFlow gives the names of a distributed variable's copies.
@@ -281,9 +284,7 @@ def compared_with_one(
             made = model_step(fn, with_batches(args), strategy, CompareError, "tpunb.compare")
             step = made.replica_function if made is not None else fn
         inputs = [_as_input(argument, strategy) for argument in inputs]
-        return ReplicaComparison.of(
-            count, measured_scale(step, GlobalBatch(inputs, count), strategy)
-        )
+        return measured_scale(step, GlobalBatch(inputs, count), strategy)
 
 
 def _batch_of_model(args: Sequence[Any], strategy: Any) -> Sequence[Any]:
@@ -327,61 +328,18 @@ def _run(
 
 def _traced(fn: Callable[..., Any], inputs: Sequence[Any], strategy: Any) -> Any:
     """Return the traced function without arguments: a replica's, or a caller of `run`."""
+    rounds = tf.config.experimental.tensor_float_32_execution_enabled()
 
-    def as_replica() -> Any:
-        return strategy.run(fn, args=tuple(inputs))
-
-    def as_caller() -> Any:
-        return fn(*inputs)
-
-    def concrete(call: Callable[[], Any]) -> Any:
+    def traced(call: Callable[[Sequence[Any]], Any]) -> Any:
         def seeded() -> Any:
-            graph = ops.get_default_graph()
-            graph.seed = 0 if graph.seed is None else graph.seed
-            with _tracing_separately(strategy.extended.arithmetic):
-                result = call()
+            seed_graph()
+            with traced_separately((strategy.extended.arithmetic, rounds)):
+                result = call(inputs)
             return None if isinstance(result, tf.Operation) else result
 
         return tf.function(seeded).get_concrete_function()
 
-    failures = []
-    for way in (as_replica, as_caller):
-        try:
-            return concrete(way)
-        except Exception as error:
-            failures.append(error)
-    raise failures[0]
-
-
-class _SeparateTraces(XLAControlFlowContext):  # type: ignore[misc]
-    """A context in which functions get traces of their own, without any other effect."""
-
-    def RequiresUniqueFunctionRetracing(self) -> bool:
-        return True
-
-    def IsXLAContext(self) -> bool:
-        return False
-
-
-@functools.cache
-def _separate_traces(arithmetic: Arithmetic, rounds: bool) -> _SeparateTraces:
-    del arithmetic, rounds
-    return _SeparateTraces()
-
-
-@contextlib.contextmanager
-def _tracing_separately(arithmetic: Arithmetic) -> Iterator[None]:
-    """Use no trace that was made with the other arithmetic."""
-    # TensorFlow knows a context by its address, so each must live as long as its traces. See
-    # `xla_context_id` in python/eager/polymorphic_function/function_context.py, up to 2.21.
-    around = _separate_traces(
-        arithmetic, tf.config.experimental.tensor_float_32_execution_enabled()
-    )
-    around.Enter()
-    try:
-        yield
-    finally:
-        around.Exit()
+    return traced_step(traced, fn, strategy)
 
 
 def _parts(result: Any, strategy: Any, name: str = "") -> Iterator[tuple[str, list[np.ndarray]]]:

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from tpunb.virtual._tensorflow import FunctionDef, ResourceVariable
 from tpunb.virtual.replicate.divergence import Divergence
-from tpunb.virtual.replicate.scalar_constants import Edit, ScalarConstant, edited, scalar_constants
+from tpunb.virtual.replicate.scalar_constants import Edits, ScalarConstant, edited, scalar_constants
 from tpunb.virtual.replicate.without_chance import without_chance
 from tpunb.virtual.variable_copies import INDEX, RowCopies, copies_of, eagerly, handle_of
 
@@ -115,7 +115,7 @@ class Trial:
     Args:
         strategy: The strategy whose replicas these are.
         devices: The device of each replica of the trial.
-        edit: A change of a constant; None to compute as traced.
+        edits: Changes of constants; None to compute as traced.
 
     Attributes:
         strategy: The strategy.
@@ -126,14 +126,14 @@ class Trial:
         is_rounded: Whether these functions compute with less precision than float32.
     """
 
-    def __init__(self, strategy: Any, devices: Sequence[str], edit: Edit | None = None) -> None:
+    def __init__(self, strategy: Any, devices: Sequence[str], edits: Edits | None = None) -> None:
         self.strategy = strategy
         self.divergence = Divergence()
         self.gradients: list[Gradients] = []
         self.constants: list[ScalarConstant] = []
         self.is_rounded = False
         self._devices = devices
-        self._edit = edit
+        self._edits = edits or {}
         self._stand_ins: dict[str, StandIn] = {}
         self._weights = self._variables(tf.zeros([]), "weight")
 
@@ -197,7 +197,7 @@ class Trial:
             weight.assign(strength)
 
     def rewritten(self, definition: FunctionDef, graph: Any, sizes: Any) -> FunctionDef:
-        """Return a replica function with fixed random numbers, and with the edit of a constant."""
+        """Return a replica function with fixed random numbers, and with the edits of constants."""
         known = {key: variable.key for key, variable in graph.tracing.variables.items()}
         weights = [
             argument.name
@@ -208,7 +208,7 @@ class Trial:
         self.constants += scalar_constants(definition, graph, sizes, weights)
         self.is_rounded |= _has_short_types(definition)
         definition = without_chance(definition)
-        for place, value in (self._edit.values if self._edit is not None else {}).items():
+        for place, value in self._edits.items():
             if first <= place < len(self.constants):
                 definition = edited(definition, self.constants[place], value)
         return definition
