@@ -47,15 +47,14 @@ from tpunb.virtual.distributed_datasets import with_settled_types
 from tpunb.virtual.fit_notes import data_arrives
 from tpunb.virtual.graph.collectives import broadcast_from_first
 from tpunb.virtual.iterators import UNTUNED
-from tpunb.virtual.replica_call import (
+from tpunb.virtual.replica_call import read_rows, replicate
+from tpunb.virtual.replicate.arguments import check_ranks, checked_result, of_one_shape, padded
+from tpunb.virtual.replicate.options import (
     ReplicateOptions,
     checked,
     most_joined,
     processors_for_each,
-    read_rows,
-    replicate,
 )
-from tpunb.virtual.replicate.arguments import check_ranks, checked_result, of_one_shape, padded
 from tpunb.virtual.replicate.scalar_constants import Edits
 from tpunb.virtual.replicate.trial import Trial, current_trial
 from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology

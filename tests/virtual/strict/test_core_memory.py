@@ -15,7 +15,8 @@ from tpunb.cells.runner import CellRunner
 from tpunb.errors import MemoryLimitError
 from tpunb.machine.resources import Memory
 from tpunb.tpu.types import accelerator, accelerator_types, largest_memory
-from tpunb.virtual.replica_call import ReplicateOptions, _runs_here
+from tpunb.virtual.replica_call import _runs_here
+from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.rule_check import check
 from tpunb.virtual.strict import core_memory
 

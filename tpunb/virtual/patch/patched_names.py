@@ -20,7 +20,8 @@ from tpunb.virtual.installation import Installation, set_tpu_variables
 from tpunb.virtual.patch.device_names import translated_property
 from tpunb.virtual.patch.patch_tools import attribute, construct_as_subclass, contents, redirected
 from tpunb.virtual.patch.resolver_in_force import InstalledTPUClusterResolver
-from tpunb.virtual.replica_call import ReplicateOptions, replicate
+from tpunb.virtual.replica_call import replicate
+from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 from tpunb.virtual.strictness import Strictness
 from tpunb.virtual.tensorflow_state import initialized_tpu_systems
