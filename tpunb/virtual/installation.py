@@ -32,6 +32,7 @@ class Installation:
         undo: Restores everything that was changed.
         lent: Whether the installation lasts only as long as a connection.
         before: The installation to restore after a lent installation.
+        names: The names of the TPU's devices, once the installation is in force.
     """
 
     accelerator: Accelerator
@@ -42,6 +43,7 @@ class Installation:
     undo: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
     lent: bool = False
     before: Installation | None = None
+    names: TPUNames = dataclasses.field(init=False, repr=False, compare=False)
 
     def options(self) -> dict[str, Any]:
         """Return the arguments with which `install` makes an equal installation."""
@@ -50,14 +52,6 @@ class Installation:
             "environment": self.environment,
             "arithmetic": self.arithmetic,
         }
-
-    @property
-    def names(self) -> TPUNames:
-        """The names of the TPU's devices."""
-        assert self._names is not None
-        return self._names
-
-    _names: TPUNames | None = None
 
 
 _current: Installation | None = None

@@ -73,7 +73,7 @@ def _put(installation: Installation) -> None:
     from tpunb.virtual.tensorflow_strategies import STAND_INS
 
     with _lock:
-        installation._names = TPUNames(
+        installation.names = TPUNames(
             installation.accelerator, virtual_devices(installation.accelerator)
         )
         uninstall()
