@@ -36,47 +36,6 @@ from tpunb.virtual.untouched import untouched
 # The suffix that TensorFlow gives the names of a distributed variable's copies.
 _COPY = re.compile(r"(/replica_\d+)?(:0)?$")
 
-
-class VariableValues:
-    """The values of variables at one time.
-
-    Args:
-        handles: The variables' handles, one for each copy.
-    """
-
-    def __init__(self, handles: list[Any]) -> None:
-        self._earlier = [(handle, read_handle(handle)) for handle in handles]
-
-    @classmethod
-    def used_by(cls, concrete: Any) -> VariableValues:
-        """Return the present values of the variables that a concrete function reads or changes."""
-        return cls([handle for handle in concrete.captured_inputs if has_value(handle)])
-
-    def changed(self) -> dict[str, list[np.ndarray]]:
-        """Return the values of the variables that have changed since, copy by copy, by name."""
-        copies_by_name: dict[str, list[np.ndarray]] = {}
-        changed = set()
-        for handle, before in self._earlier:
-            name = _COPY.sub("", str(handle._name))
-            now = values_of(read_handle(handle))
-            copies_by_name.setdefault(name, []).append(now)
-            if not np.array_equal(now, values_of(before)):
-                changed.add(name)
-        return {name: values for name, values in copies_by_name.items() if name in changed}
-
-    def restore(self) -> None:
-        """Restore the values that the variables had."""
-        for handle, value in self._earlier:
-            with tf.device(handle.device):
-                tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-
-
-def values_of(tensor: Any) -> np.ndarray:
-    """Return a tensor's numbers, in a dtype that NumPy knows."""
-    values = np.asarray(tensor)
-    return values.astype(np.float32) if values.dtype.kind == "V" else values
-
-
 _HEAD = ("result", "type", "largest value", "moves by", "relative")
 _MOST_ROWS = 40
 _LONGEST_NAME = 60
@@ -318,12 +277,38 @@ def _run(
     """Run a function; return its result and the changed variables, whose values are restored."""
     with strategy.extended.computing(arithmetic):
         concrete = _traced(fn, inputs, strategy)
-    before = VariableValues.used_by(concrete)
+    handles = [handle for handle in concrete.captured_inputs if has_value(handle)]
+    before = [(handle, read_handle(handle)) for handle in handles]
     try:
         results = dict(_parts(concrete(), strategy))
-        return results, before.changed()
+        return results, _changed(before)
     finally:
-        before.restore()
+        for handle, value in before:
+            with tf.device(handle.device):
+                tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def _changed(before: Sequence[tuple[Any, Any]]) -> Results:
+    """Return the present values of the variables that have changed, copy by copy, by name.
+
+    Args:
+        before: The handles of the variables, one for each copy, with their former values.
+    """
+    copies_by_name: Results = {}
+    changed = set()
+    for handle, value in before:
+        name = _COPY.sub("", str(handle._name))
+        now = _values_of(read_handle(handle))
+        copies_by_name.setdefault(name, []).append(now)
+        if not np.array_equal(now, _values_of(value)):
+            changed.add(name)
+    return {name: values for name, values in copies_by_name.items() if name in changed}
+
+
+def _values_of(tensor: Any) -> np.ndarray:
+    """Return a tensor's numbers, in a dtype that NumPy knows."""
+    values = np.asarray(tensor)
+    return values.astype(np.float32) if values.dtype.kind == "V" else values
 
 
 def _traced(fn: Callable[..., Any], inputs: Sequence[Any], strategy: Any) -> Any:
@@ -355,7 +340,7 @@ def _parts(result: Any, strategy: Any, name: str = "") -> Iterator[tuple[str, li
         flat = [tf.nest.flatten(local_value, expand_composites=True) for local_value in local]
         for place, column in enumerate(zip(*flat, strict=True)):
             part = name or "result"
-            yield part if len(flat[0]) == 1 else f"{part}[{place}]", list(map(values_of, column))
+            yield part if len(flat[0]) == 1 else f"{part}[{place}]", list(map(_values_of, column))
 
 
 def _differences(exact: Results, rounded: Results) -> Iterator[Difference]:

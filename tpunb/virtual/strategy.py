@@ -527,9 +527,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         )
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
-        def untuned(context: Any) -> Any:
-            return without_tuning(dataset_fn(context))
-
+        untuned = _untuned(dataset_fn)
         return with_settled_types(super()._distribute_datasets_from_function(untuned, options))
 
     def _make_dataset_iterator(self, dataset: Any) -> Any:
@@ -542,11 +540,17 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         input_fn: Any,
         replication_mode: Any = tf.distribute.InputReplicationMode.PER_WORKER,
     ) -> Any:
-        def untuned(context: Any) -> Any:
-            return without_tuning(input_fn(context))
-
         with UNTUNED:
-            return super()._make_input_fn_iterator(untuned, replication_mode)
+            return super()._make_input_fn_iterator(_untuned(input_fn), replication_mode)
+
+
+def _untuned(dataset_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function whose datasets do not tune themselves."""
+
+    def untuned(context: Any) -> Any:
+        return without_tuning(dataset_fn(context))
+
+    return untuned
 
 
 def _prepared(

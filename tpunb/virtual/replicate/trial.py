@@ -236,10 +236,13 @@ class Trial:
         sizes = [sketch.shape[0] for sketch in sketches]
         with eagerly():
             kept = self._variables(tf.zeros([sum(sizes)]), "gradients")
-        _assign(_handle(context, kept, f"gradients_{len(self.gradients)}"), tf.concat(sketches, 0))
+        handle = _handle(context, kept, f"gradients_{len(self.gradients)}")
+        tf.raw_ops.AssignVariableOp(resource=handle, value=tf.concat(sketches, 0))
         names = [_name_of(source) for _, source, _ in pairs]
         self.gradients.append(Gradients(names, shapes, sizes, kept))
-        weight = _read(_handle(context, self._weights, f"{_WEIGHTS}{len(self.gradients)}"))
+        handle = _handle(context, self._weights, f"{_WEIGHTS}{len(self.gradients)}")
+        weight = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+        weight = tf.ensure_shape(weight, [])
         weight *= STRENGTH / math.sqrt(max(1, sum(map(math.prod, shapes))))
         for place, source, gradient in pairs:
             flat[place] = _made_up(gradient, tuple(source.shape), weight)
@@ -279,15 +282,6 @@ def _numbers(tensor: Any) -> np.ndarray:
 
 def _handle(context: Any, variables: Sequence[Any], key: str) -> Any:
     return context.on_replicas([variable.handle for variable in variables], key)
-
-
-def _assign(handle: Any, value: Any) -> None:
-    tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-
-
-def _read(handle: Any) -> Any:
-    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
-    return tf.ensure_shape(value, [])
 
 
 def _has_short_types(function: FunctionDef) -> bool:

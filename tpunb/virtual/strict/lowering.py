@@ -26,7 +26,6 @@ from tpunb.virtual.graph.traced_function import ANY_SIZE, TracedFunction
 from tpunb.virtual.strict.stand_ins import CompilerFunctions, Host, Unknown, parameters
 from tpunb.virtual.strict.xla import Answer, Request, ask
 from tpunb.virtual.strictness import UNCHECKED
-from tpunb.virtual.variable_copies import handle_of
 
 _NODE = re.compile(r"{{node ([^}]+)}}")
 _BOUNDED = re.compile(r"<=\d+")
@@ -148,7 +147,7 @@ def _lowered(
     lowered, specs = writer.write(traced.definition, values, host)
     arguments = tuple(argument.name for argument in lowered.signature.input_arg)
     tensors = [(_sizes(spec.shape), spec.dtype.as_datatype_enum) for spec in specs]
-    variables = [_variable(handle_of(values[name])) for name in arguments[len(specs) :]]
+    variables = [_variable(values[name].handle) for name in arguments[len(specs) :]]
     request = Request(
         lowered.signature.name,
         [
