@@ -410,10 +410,10 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         variable = super()._create_variable(create, **kwargs)
         if distribute_utils.is_distributed_variable(variable):
             watch_copies(variable, cores, self._options.divergence, next_creator)
-        if self._tpu_devices.shape[1] > 1 and distribute_utils.is_distributed_variable(variable):
-            spmd = self._use_spmd_for_xla_partitioning
-            device = None if spmd else int(self._logical_device_stack[-1])
-            self.recorder.variable(variable, device)
+            if self.has_model_parallelism:
+                spmd = self._use_spmd_for_xla_partitioning
+                device = None if spmd else int(self._logical_device_stack[-1])
+                self.recorder.variable(variable, device)
         return variable
 
     def read_rows(self, copies: Copies) -> Sequence[Any] | None:

@@ -39,28 +39,22 @@ from tpunb.virtual.graph.function_def import (
 from tpunb.virtual.graph.rewrite import Rewrite, inlined
 
 FACTORS: dict[str, tuple[str, ...]] = {
-    "BatchMatMul": ("x", "y"),
-    "BatchMatMulV2": ("x", "y"),
-    "BatchMatMulV3": ("x", "y"),
-    "Conv": ("input", "filter"),
-    "Conv2D": ("input", "filter"),
-    "Conv2DBackpropFilter": ("input", "out_backprop"),
-    "Conv2DBackpropInput": ("filter", "out_backprop"),
-    "Conv3D": ("input", "filter"),
-    "Conv3DBackpropFilterV2": ("input", "out_backprop"),
-    "Conv3DBackpropInputV2": ("filter", "out_backprop"),
-    "DepthwiseConv2dNative": ("input", "filter"),
-    "DepthwiseConv2dNativeBackpropFilter": ("input", "out_backprop"),
-    "DepthwiseConv2dNativeBackpropInput": ("filter", "out_backprop"),
-    "Einsum": ("inputs",),
-    "ExtractImagePatches": ("images",),  # a convolution with ones and zeros
-    "MatMul": ("a", "b"),
-    "SparseMatMul": ("a", "b"),
-    "XlaConv": ("lhs", "rhs"),
-    "XlaConvV2": ("lhs", "rhs"),
-    "XlaDot": ("lhs", "rhs"),
-    "XlaDotV2": ("lhs", "rhs"),
-    "XlaEinsum": ("a", "b"),
+    op: arguments
+    for arguments, ops in {
+        ("x", "y"): "BatchMatMul BatchMatMulV2 BatchMatMulV3",
+        ("a", "b"): "MatMul SparseMatMul XlaEinsum",
+        ("lhs", "rhs"): "XlaConv XlaConvV2 XlaDot XlaDotV2",
+        ("input", "filter"): "Conv Conv2D Conv3D DepthwiseConv2dNative",
+        ("input", "out_backprop"): (
+            "Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter"
+        ),
+        ("filter", "out_backprop"): (
+            "Conv2DBackpropInput Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput"
+        ),
+        ("inputs",): "Einsum",
+        ("images",): "ExtractImagePatches",  # a convolution with ones and zeros
+    }.items()
+    for op in ops.split()
 }
 """The arguments of each operation that a matrix unit multiplies."""
 

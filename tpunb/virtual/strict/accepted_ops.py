@@ -69,48 +69,26 @@ _ANY_INPUTS = frozenset(f"{_ELEMENTWISE} {_OTHERS}".split())
 
 # The inputs that must be constants; negative numbers count from the end.
 _CONSTANT_INPUTS = {
-    "All": (1,),
-    "Any": (1,),
-    "ArgMax": (1,),
-    "ArgMin": (1,),
-    "AvgPoolGrad": (0,),
-    "BroadcastTo": (1,),
-    "ConcatV2": (-1,),
-    "Conv2DBackpropFilter": (1,),
-    "Conv2DBackpropInput": (0,),
-    "Cumsum": (1,),
-    "DepthwiseConv2dNativeBackpropFilter": (1,),
-    "DepthwiseConv2dNativeBackpropInput": (0,),
-    "ExpandDims": (1,),
-    "Fill": (0,),
-    "GatherV2": (2,),
-    "InvertPermutation": (0,),
-    "Max": (1,),
-    "Mean": (1,),
-    "Min": (1,),
-    "OneHot": (1,),
-    "Pad": (1,),
-    "PadV2": (1,),
-    "Prod": (1,),
-    "RandomStandardNormal": (0,),
-    "RandomUniform": (0,),
-    "Range": (0, 1, 2),
-    "Reshape": (1,),
-    "ReverseV2": (1,),
-    "Slice": (1, 2),
-    "Split": (0,),
-    "SplitV": (1, 2),
-    "StatelessRandomNormalV2": (0,),
-    "StatelessRandomUniformV2": (0,),
-    "StatelessTruncatedNormalV2": (0,),
-    "StridedSlice": (1, 2, 3),
-    "StridedSliceGrad": (0, 1, 2, 3),
-    "Sum": (1,),
-    "Tile": (1,),
-    "TopKV2": (1,),
-    "Transpose": (1,),
-    "TruncatedNormal": (0,),
-    "UnsortedSegmentSum": (2,),
+    op: places
+    for places, ops in {
+        (-1,): "ConcatV2",
+        (0,): (
+            "AvgPoolGrad Conv2DBackpropInput DepthwiseConv2dNativeBackpropInput Fill "
+            "InvertPermutation RandomStandardNormal RandomUniform Split StatelessRandomNormalV2 "
+            "StatelessRandomUniformV2 StatelessTruncatedNormalV2 TruncatedNormal"
+        ),
+        (1,): (
+            "All Any ArgMax ArgMin BroadcastTo Conv2DBackpropFilter Cumsum "
+            "DepthwiseConv2dNativeBackpropFilter ExpandDims Max Mean Min OneHot Pad PadV2 Prod "
+            "Reshape ReverseV2 Sum Tile TopKV2 Transpose"
+        ),
+        (2,): "GatherV2 UnsortedSegmentSum",
+        (1, 2): "Slice SplitV",
+        (0, 1, 2): "Range",
+        (1, 2, 3): "StridedSlice",
+        (0, 1, 2, 3): "StridedSliceGrad",
+    }.items()
+    for op in ops.split()
 }
 _ALL_CONSTANT = frozenset({"ConcatOffset"})
 # These operations return a size, which is known when a TPU compiles.
