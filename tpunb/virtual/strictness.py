@@ -113,10 +113,6 @@ class Strictness:
         return len(self.off) < len(RULES)
 
 
-STRICT = Strictness()
-"""All rules."""
-
-
 def _refuse_unknown(name: object) -> None:
     if name in RULES:
         return
