@@ -189,14 +189,17 @@ def compare(
     strategy = strategy or current()
     if replicas is not None:
         return _with_one_replica(fn, args, replicas, strategy)
-    if not isinstance(strategy, VirtualTPU):
-        raise CompareError(
-            "Only a virtual TPU computes in two arithmetics.",
-            fix="Connect to one: tpunb.connect(simulate='v5e-8').",
-        )
+    _refuse_other_strategies(strategy, "computes in two arithmetics")
     inputs = [_as_input(argument, strategy) for argument in args]
     exact, rounded = (_run(fn, inputs, strategy, arithmetic) for arithmetic in ARITHMETICS)
     return Comparison(*(tuple(_differences(*pair)) for pair in zip(exact, rounded, strict=True)))
+
+
+def _refuse_other_strategies(strategy: Any, ability: str) -> None:
+    if not isinstance(strategy, VirtualTPU):
+        raise CompareError(
+            f"Only a virtual TPU {ability}.", fix="Connect to one: tpunb.connect(simulate='v5e-8')."
+        )
 
 
 def _with_one_replica(
@@ -210,11 +213,7 @@ def _with_one_replica(
         )
     if strategy is None and (model := model_of(fn)) is not None:
         strategy = strategy_of(model)
-    if not isinstance(strategy, VirtualTPU):
-        raise CompareError(
-            "Only a virtual TPU runs a step on all replicas and on one.",
-            fix="Connect to one: tpunb.connect(simulate='v5e-8').",
-        )
+    _refuse_other_strategies(strategy, "runs a step on all replicas and on one")
     return compared_with_one(fn, args, strategy)
 
 
@@ -248,10 +247,10 @@ def compared_with_one(
 
 def _batch_of_model(args: Sequence[Any], strategy: Any) -> Sequence[Any]:
     """Return a replica's part of a model's batch, given a dataset or a global batch."""
-    if len(args) == 1 and isinstance(args[0], tf.data.Dataset):
-        return parts_of_batch(_as_input(args[0], strategy))
-    whole = tf.data.Dataset.from_tensors(tuple(args) if len(args) > 1 else args[0])
-    return parts_of_batch(_as_input(whole, strategy))
+    data = tuple(args) if len(args) > 1 else args[0]
+    if not isinstance(data, tf.data.Dataset):
+        data = tf.data.Dataset.from_tensors(data)
+    return parts_of_batch(_as_input(data, strategy))
 
 
 def _as_input(argument: Any, strategy: Any) -> Any:

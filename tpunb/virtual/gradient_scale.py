@@ -80,7 +80,7 @@ def measured_scale(
         return ReplicaComparison(replicas, None, note)
     same = batch.repeated()
     many = TrialRun(step, same.on_replicas, strategy, replicas)
-    on_many = many.measure(same.on_replicas)
+    on_many = many.measure()
     if not on_many:
         return ReplicaComparison(
             replicas,
@@ -160,7 +160,7 @@ class _Experiment:
             NotKnownError: They cannot be compared.
         """
         on_many = [np.mean(each, axis=0) for call in self._on_many for each in call]
-        on_one = [each[0] for call in _measured(one, self._same.on_one) for each in call]
+        on_one = [each[0] for call in _measured(one) for each in call]
         if [a.shape for a in on_many] != [b.shape for b in on_one]:
             raise NotKnownError("The step computes other gradients on one replica.")
         if not all(np.isfinite(one).all() for one in (*on_many, *on_one)):
@@ -182,8 +182,8 @@ class _Experiment:
         """
         count = self._replicas
         for steps in _MOST_STEPS:
-            low = self._response(one, self._same.on_one, [1.0], steps)
-            high = self._response(one, self._same.on_one, [float(count)], steps)
+            low = self._response(one, [1.0], steps)
+            high = self._response(one, [float(count)], steps)
             trained = [
                 each.key for each in one.trial.stand_ins if each.is_trained and each.key in low
             ]
@@ -191,7 +191,7 @@ class _Experiment:
                 break
         else:
             raise NotKnownError(f"No weight changes within {steps} steps.")
-        many = self._response(self._many, self._same.on_replicas, shares(count), steps)
+        many = self._response(self._many, shares(count), steps)
         if any(_differ(many[key]) for key in trained if key in many):
             raise NotKnownError("After a step, the replicas have different weights.")
         telling = [
@@ -204,7 +204,7 @@ class _Experiment:
             return 1.0 / (self._ratio.common if self._ratio else 1.0), (
                 "The update does not depend on the scale of the gradients."
             )
-        few = self._response(one, self._same.on_one, [1.0 / count], steps)
+        few = self._response(one, [1.0 / count], steps)
         known = {1.0: low, float(count): high, 1.0 / count: few}
         errors = {
             gain: max(
@@ -222,11 +222,11 @@ class _Experiment:
         return gain, ""
 
     def _response(
-        self, run: TrialRun, arguments: Sequence[Any], strengths: Sequence[float], steps: int
+        self, run: TrialRun, strengths: Sequence[float], steps: int
     ) -> dict[str, list[np.ndarray]]:
         """Return the numbers that variables have after steps with made-up gradients, by key."""
         try:
-            values = run.respond(arguments, strengths, steps)
+            values = run.respond(strengths, steps)
         except Exception as error:
             raise NotKnownError(f"The step fails with weights of zero: {_line(error)}") from error
         return {
@@ -260,8 +260,7 @@ class _Experiment:
         strength = float(size) / STRENGTH
         try:
             low, high = (
-                self._response(one, self._same.on_one, [strength * times], 1)
-                for times in (1.0, float(count))
+                self._response(one, [strength * times], 1) for times in (1.0, float(count))
             )
         except NotKnownError:
             return False
@@ -383,8 +382,8 @@ class _Experiment:
         """Return whether the gradients on one replica grow with the number of examples."""
         part = self._batch.one_part()
         small = TrialRun(self._step, part, self._strategy, 1)
-        more = [each[0] for call in one.measure(self._same.on_one) for each in call]
-        less = [each[0] for call in small.measure(part) for each in call]
+        more = [each[0] for call in one.measure() for each in call]
+        less = [each[0] for call in small.measure() for each in call]
         ratio = _ratio(more, less, self._tolerance).common
         return self._rounded(ratio) == self._replicas
 
@@ -414,7 +413,7 @@ class _Experiment:
         return [self._rounded(each * gain) for each in ratio.telling]
 
 
-def _measured(run: TrialRun, arguments: Sequence[Any]) -> Any:
+def _measured(run: TrialRun, arguments: Sequence[Any] | None = None) -> Any:
     try:
         return run.measure(arguments)
     except Exception as error:

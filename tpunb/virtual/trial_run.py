@@ -123,7 +123,7 @@ class TrialRun:
 
     Args:
         step: A replica function, or a function that calls `strategy.run`.
-        arguments: Arguments of the types with which it will run.
+        arguments: Its arguments.
         strategy: The strategy.
         replicas: The number of replicas.
         edits: Changes of constants.
@@ -143,35 +143,36 @@ class TrialRun:
         replicas: int,
         edits: Edits | None = None,
     ) -> None:
+        self._arguments = arguments
         self.trial: Trial = strategy.extended.new_trial(replicas, edits)
         self._traced = self._trace(step, arguments, strategy)
         # A function that makes variables is traced twice, and only its last trace runs.
         self.trial.keep(self._traced.captured_inputs)
         self._others = self._with_others_replaced()
 
-    def measure(self, arguments: Sequence[Any]) -> list[list[list[np.ndarray]]]:
+    def measure(self, arguments: Sequence[Any] | None = None) -> list[list[list[np.ndarray]]]:
         """Return the gradients that a step computes from the variables' present values.
+
+        Args:
+            arguments: The step's arguments; by default those that it was traced with.
 
         Returns:
             For each call of a tape and each gradient, its kept elements on each replica.
         """
         self._begin([0.0] * self.trial.replicas, with_zeros=False)
-        self._run(arguments)
+        self._run(self._arguments if arguments is None else arguments)
         return [one.values() for one in self.trial.gradients]
 
-    def respond(
-        self, arguments: Sequence[Any], strengths: Sequence[float], steps: int
-    ) -> list[list[np.ndarray]]:
+    def respond(self, strengths: Sequence[float], steps: int) -> list[list[np.ndarray]]:
         """Return each variable on each replica after steps with made-up gradients.
 
         Args:
-            arguments: The step's arguments.
             strengths: The strength of the made-up gradients on each replica.
             steps: The number of steps.
         """
         self._begin(strengths, with_zeros=True)
         for _ in range(steps):
-            self._run(arguments)
+            self._run(self._arguments)
         return [variable.values() for variable in self.trial.stand_ins]
 
     def _begin(self, strengths: Sequence[float], *, with_zeros: bool) -> None:
