@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpunb.tpu.defaults import WORKER_PORT
 from tpunb.tpu.types import Accelerator
@@ -44,14 +44,6 @@ class Installation:
     lent: bool = False
     before: Installation | None = None
     names: TPUNames = dataclasses.field(init=False, repr=False, compare=False)
-
-    def options(self) -> dict[str, Any]:
-        """Return the arguments with which `install` makes an equal installation."""
-        return {
-            "strict": self.strictness,
-            "environment": self.environment,
-            "arithmetic": self.arithmetic,
-        }
 
 
 _current: Installation | None = None

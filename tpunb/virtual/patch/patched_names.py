@@ -269,7 +269,7 @@ class Replacements:
                 "A virtual TPU has no infeed.",
                 fix="Pass the batch as an input, or use tf.distribute.TPUStrategy with a dataset.",
             )
-        # Without inputs there is one replica.
+        # Without inputs, a single replica runs.
         inputs = arguments.get("inputs") or [[]]
         rows = [[tf.nest.map_structure(tf.convert_to_tensor, row)] for row in inputs]
         options = self._options(arguments.get("device_assignment"), len(rows))
