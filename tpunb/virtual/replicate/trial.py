@@ -47,14 +47,12 @@ class StandIn:
 
     Attributes:
         key: A value that tells the variable from others.
-        name: The variable's name.
         originals: The variable's copies, one for each replica of the trial.
         variables: A variable of the trial's own for each replica.
         is_trained: Whether a tape computes gradients of the variable.
     """
 
     key: str
-    name: str
     originals: Sequence[Any]
     variables: Sequence[Any]
     is_trained: bool = False
@@ -181,7 +179,7 @@ class Trial:
             zeros = tf.TensorShape([size or 0 for size in first.shape])
             with eagerly():
                 variables = self._variables(tf.zeros(zeros, first.dtype), name, first.shape)
-            self._stand_ins[key] = StandIn(key, name, copies[: self.replicas], variables)
+            self._stand_ins[key] = StandIn(key, copies[: self.replicas], variables)
         return self._stand_ins[key]
 
     def begin(self, strengths: Sequence[float], *, with_zeros: bool) -> None:
