@@ -74,11 +74,15 @@ def traced_step(
     Raises:
         Exception: The step raised this error as a replica function, and another error otherwise.
     """
+
+    def as_replica(inputs: Sequence[Any]) -> Any:
+        return strategy.run(step, args=tuple(inputs))
+
+    def as_caller(inputs: Sequence[Any]) -> Any:
+        return step(*inputs)
+
     failures = []
-    for call in (
-        lambda inputs: strategy.run(step, args=tuple(inputs)),
-        lambda inputs: step(*inputs),
-    ):
+    for call in (as_replica, as_caller):
         try:
             return trace(call)
         except Exception as error:
