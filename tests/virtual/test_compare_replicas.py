@@ -17,8 +17,7 @@ from support.tiers import THOROUGH, thorough
 import tpunb
 from tpunb.virtual import trial_run
 from tpunb.virtual.compare import CompareError
-from tpunb.virtual.gradient_scale import GradientScale
-from tpunb.virtual.replica_comparison import ReplicaComparison, UndividedLossError
+from tpunb.virtual.replica_comparison import GradientScale, ReplicaComparison, UndividedLossError
 
 EIGHT = 8
 ALWAYS = {"adam", "divided_by_a_python_number"}
@@ -285,7 +284,7 @@ def test_nothing_of_the_users_changes(
 
     def failing(self: Any, arguments: Any) -> None:
         made(self, arguments)
-        runs.append(self.replicas)
+        runs.append(self.trial.replicas)
         if error is not None and len(runs) == 3:
             raise error
 

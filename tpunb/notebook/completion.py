@@ -20,7 +20,7 @@ _ASSIGNED = re.compile(r"^[ \t]*(\w+(?:[ \t]*,[ \t]*\w+)*)[ \t]*[-+*/@]*=(?!=)",
 _FIXED: dict[object, Callable[[], Iterable[str]]] = {
     "TYPE": accelerator_types,
     "ARITHMETIC": lambda: ARITHMETICS,
-    "RULE": lambda: (rule.name for rule in RULES),
+    "RULE": lambda: RULES,
 }
 
 

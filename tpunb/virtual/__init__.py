@@ -17,17 +17,7 @@ _HOMES = {
     "uninstall": "patch.install",
 }
 
-__all__ = [
-    "TPUStrategy",
-    "TPUStrategyV1",
-    "TPUStrategyV2",
-    "VirtualTPUClusterResolver",
-    "VirtualTPUStrategy",
-    "install",
-    "install_when_imported",
-    "installed",
-    "uninstall",
-]
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,21 +7,18 @@ annotations pay nothing for this.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import weakref
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from tpunb.errors.code_problems import is_library, is_of_this_package
 from tpunb.tpu.logical_placement import Annotation, Annotations
 from tpunb.virtual._tensorflow import FuncGraph, ops
 from tpunb.virtual.replicate.function_copies import LOGICAL_CORE
 from tpunb.virtual.replicate.trace import TracingGraph
-
-_GENERATED = "__autograph_generated_file"
 
 # Operations that are not worth a line, because they compute nothing.
 _SILENT = frozenset({"Const", "Placeholder", "NoOp", "Identity", "ReadVariableOp", "XlaSharding"})
@@ -144,15 +141,7 @@ def _calling() -> Iterator[tuple[str, str, int]]:
 
 def _where(frames: Iterable[tuple[str, str, int]]) -> str:
     """Return the innermost line of the user's own code, as `"line 12 of step"`."""
-    libraries = _libraries()
     for file, function, line in reversed(list(frames)):
-        if not file.startswith(libraries) and _GENERATED not in file:
+        if not is_library(file) and not is_of_this_package(file):
             return f"line {line}" + ("" if function == "<module>" else f" of {function}")
     return ""
-
-
-def _libraries() -> tuple[str, ...]:
-    """Return the folders of the packages between the user and this module."""
-    modules = (sys.modules.get(name) for name in ("tensorflow", "keras", "tf_keras", "tpunb"))
-    files = (getattr(module, "__file__", None) for module in modules)
-    return tuple(f"{Path(file).parent}{os.sep}" for file in files if file)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +15,6 @@ from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.tables import LINED, escaped, table
 from tpunb._util.units import grouped
 from tpunb.errors import TpunbError
-from tpunb.virtual._tensorflow import XLAControlFlowContext, ops
 from tpunb.virtual.arithmetic import ARITHMETICS, Arithmetic
 from tpunb.virtual.dataset_sizes import with_batches
 from tpunb.virtual.gradient_scale import measured_scale
@@ -27,52 +24,17 @@ from tpunb.virtual.replica_comparison import ReplicaComparison
 from tpunb.virtual.rule_check import parts_of_batch
 from tpunb.virtual.strategy import VirtualTPU, current
 from tpunb.virtual.trial_batches import GlobalBatch
-from tpunb.virtual.trial_run import has_value, read_handle
+from tpunb.virtual.trial_run import (
+    has_value,
+    read_handle,
+    seed_graph,
+    traced_separately,
+    traced_step,
+)
 from tpunb.virtual.untouched import untouched
 
 # The suffix that TensorFlow gives the names of a distributed variable's copies.
 _COPY = re.compile(r"(/replica_\d+)?(:0)?$")
-
-
-class VariableValues:
-    """The values of variables at one time.
-
-    Args:
-        handles: The variables' handles, one for each copy.
-    """
-
-    def __init__(self, handles: list[Any]) -> None:
-        self._earlier = [(handle, read_handle(handle)) for handle in handles]
-
-    @classmethod
-    def used_by(cls, concrete: Any) -> VariableValues:
-        """Return the present values of the variables that a concrete function reads or changes."""
-        return cls([handle for handle in concrete.captured_inputs if has_value(handle)])
-
-    def changed(self) -> dict[str, list[np.ndarray]]:
-        """Return the values of the variables that have changed since, copy by copy, by name."""
-        copies_by_name: dict[str, list[np.ndarray]] = {}
-        changed = set()
-        for handle, before in self._earlier:
-            name = _COPY.sub("", str(handle._name))
-            now = values_of(read_handle(handle))
-            copies_by_name.setdefault(name, []).append(now)
-            if not np.array_equal(now, values_of(before)):
-                changed.add(name)
-        return {name: values for name, values in copies_by_name.items() if name in changed}
-
-    def restore(self) -> None:
-        """Restore the values that the variables had."""
-        for handle, value in self._earlier:
-            with tf.device(handle.device):
-                tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-
-
-def values_of(tensor: Any) -> np.ndarray:
-    """Return a tensor's numbers, in a dtype that NumPy knows."""
-    values = np.asarray(tensor)
-    return values.astype(np.float32) if values.dtype.kind == "V" else values
-
 
 _HEAD = ("result", "type", "largest value", "moves by", "relative")
 _MOST_ROWS = 40
@@ -227,14 +189,17 @@ def compare(
     strategy = strategy or current()
     if replicas is not None:
         return _with_one_replica(fn, args, replicas, strategy)
-    if not isinstance(strategy, VirtualTPU):
-        raise CompareError(
-            "Only a virtual TPU computes in two arithmetics.",
-            fix="Connect to one: tpunb.connect(simulate='v5e-8').",
-        )
+    _refuse_other_strategies(strategy, "computes in two arithmetics")
     inputs = [_as_input(argument, strategy) for argument in args]
     exact, rounded = (_run(fn, inputs, strategy, arithmetic) for arithmetic in ARITHMETICS)
     return Comparison(*(tuple(_differences(*pair)) for pair in zip(exact, rounded, strict=True)))
+
+
+def _refuse_other_strategies(strategy: Any, ability: str) -> None:
+    if not isinstance(strategy, VirtualTPU):
+        raise CompareError(
+            f"Only a virtual TPU {ability}.", fix="Connect to one: tpunb.connect(simulate='v5e-8')."
+        )
 
 
 def _with_one_replica(
@@ -248,11 +213,7 @@ def _with_one_replica(
         )
     if strategy is None and (model := model_of(fn)) is not None:
         strategy = strategy_of(model)
-    if not isinstance(strategy, VirtualTPU):
-        raise CompareError(
-            "Only a virtual TPU runs a step on all replicas and on one.",
-            fix="Connect to one: tpunb.connect(simulate='v5e-8').",
-        )
+    _refuse_other_strategies(strategy, "runs a step on all replicas and on one")
     return compared_with_one(fn, args, strategy)
 
 
@@ -281,17 +242,15 @@ def compared_with_one(
             made = model_step(fn, with_batches(args), strategy, CompareError, "tpunb.compare")
             step = made.replica_function if made is not None else fn
         inputs = [_as_input(argument, strategy) for argument in inputs]
-        return ReplicaComparison.of(
-            count, measured_scale(step, GlobalBatch(inputs, count), strategy)
-        )
+        return measured_scale(step, GlobalBatch(inputs, count), strategy)
 
 
 def _batch_of_model(args: Sequence[Any], strategy: Any) -> Sequence[Any]:
     """Return a replica's part of a model's batch, given a dataset or a global batch."""
-    if len(args) == 1 and isinstance(args[0], tf.data.Dataset):
-        return parts_of_batch(_as_input(args[0], strategy))
-    whole = tf.data.Dataset.from_tensors(tuple(args) if len(args) > 1 else args[0])
-    return parts_of_batch(_as_input(whole, strategy))
+    data = tuple(args) if len(args) > 1 else args[0]
+    if not isinstance(data, tf.data.Dataset):
+        data = tf.data.Dataset.from_tensors(data)
+    return parts_of_batch(_as_input(data, strategy))
 
 
 def _as_input(argument: Any, strategy: Any) -> Any:
@@ -317,71 +276,54 @@ def _run(
     """Run a function; return its result and the changed variables, whose values are restored."""
     with strategy.extended.computing(arithmetic):
         concrete = _traced(fn, inputs, strategy)
-    before = VariableValues.used_by(concrete)
+    handles = [handle for handle in concrete.captured_inputs if has_value(handle)]
+    before = [(handle, read_handle(handle)) for handle in handles]
     try:
         results = dict(_parts(concrete(), strategy))
-        return results, before.changed()
+        return results, _changed(before)
     finally:
-        before.restore()
+        for handle, value in before:
+            with tf.device(handle.device):
+                tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def _changed(before: Sequence[tuple[Any, Any]]) -> Results:
+    """Return the present values of the variables that have changed, copy by copy, by name.
+
+    Args:
+        before: The handles of the variables, one for each copy, with their former values.
+    """
+    copies_by_name: Results = {}
+    changed = set()
+    for handle, value in before:
+        name = _COPY.sub("", str(handle._name))
+        now = _values_of(read_handle(handle))
+        copies_by_name.setdefault(name, []).append(now)
+        if not np.array_equal(now, _values_of(value)):
+            changed.add(name)
+    return {name: values for name, values in copies_by_name.items() if name in changed}
+
+
+def _values_of(tensor: Any) -> np.ndarray:
+    """Return a tensor's numbers, in a dtype that NumPy knows."""
+    values = np.asarray(tensor)
+    return values.astype(np.float32) if values.dtype.kind == "V" else values
 
 
 def _traced(fn: Callable[..., Any], inputs: Sequence[Any], strategy: Any) -> Any:
     """Return the traced function without arguments: a replica's, or a caller of `run`."""
+    rounds = tf.config.experimental.tensor_float_32_execution_enabled()
 
-    def as_replica() -> Any:
-        return strategy.run(fn, args=tuple(inputs))
-
-    def as_caller() -> Any:
-        return fn(*inputs)
-
-    def concrete(call: Callable[[], Any]) -> Any:
+    def traced(call: Callable[[Sequence[Any]], Any]) -> Any:
         def seeded() -> Any:
-            graph = ops.get_default_graph()
-            graph.seed = 0 if graph.seed is None else graph.seed
-            with _tracing_separately(strategy.extended.arithmetic):
-                result = call()
+            seed_graph()
+            with traced_separately((strategy.extended.arithmetic, rounds)):
+                result = call(inputs)
             return None if isinstance(result, tf.Operation) else result
 
         return tf.function(seeded).get_concrete_function()
 
-    failures = []
-    for way in (as_replica, as_caller):
-        try:
-            return concrete(way)
-        except Exception as error:
-            failures.append(error)
-    raise failures[0]
-
-
-class _SeparateTraces(XLAControlFlowContext):  # type: ignore[misc]
-    """A context in which functions get traces of their own, without any other effect."""
-
-    def RequiresUniqueFunctionRetracing(self) -> bool:
-        return True
-
-    def IsXLAContext(self) -> bool:
-        return False
-
-
-@functools.cache
-def _separate_traces(arithmetic: Arithmetic, rounds: bool) -> _SeparateTraces:
-    del arithmetic, rounds
-    return _SeparateTraces()
-
-
-@contextlib.contextmanager
-def _tracing_separately(arithmetic: Arithmetic) -> Iterator[None]:
-    """Use no trace that was made with the other arithmetic."""
-    # TensorFlow knows a context by its address, so each must live as long as its traces. See
-    # `xla_context_id` in python/eager/polymorphic_function/function_context.py, up to 2.21.
-    around = _separate_traces(
-        arithmetic, tf.config.experimental.tensor_float_32_execution_enabled()
-    )
-    around.Enter()
-    try:
-        yield
-    finally:
-        around.Exit()
+    return traced_step(traced, fn, strategy)
 
 
 def _parts(result: Any, strategy: Any, name: str = "") -> Iterator[tuple[str, list[np.ndarray]]]:
@@ -397,7 +339,7 @@ def _parts(result: Any, strategy: Any, name: str = "") -> Iterator[tuple[str, li
         flat = [tf.nest.flatten(local_value, expand_composites=True) for local_value in local]
         for place, column in enumerate(zip(*flat, strict=True)):
             part = name or "result"
-            yield part if len(flat[0]) == 1 else f"{part}[{place}]", list(map(values_of, column))
+            yield part if len(flat[0]) == 1 else f"{part}[{place}]", list(map(_values_of, column))
 
 
 def _differences(exact: Results, rounded: Results) -> Iterator[Difference]:

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from tpunb.virtual.replicate.scalar_constants import Edit, ScalarConstant
+from tpunb.virtual.replica_comparison import GradientScale, ReplicaComparison
+from tpunb.virtual.replicate.scalar_constants import Edits, ScalarConstant
 from tpunb.virtual.replicate.trial import STRENGTH, shares
 from tpunb.virtual.trial_batches import GlobalBatch
 from tpunb.virtual.trial_run import TrialRun
@@ -46,44 +47,6 @@ class NotKnownError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class GradientScale:
-    """The gradient of a variable on several replicas, against one.
-
-    Attributes:
-        name: The variable's name.
-        shape: The variable's shape.
-        scale: The gradient that reaches the update, as a multiple of the gradient on one replica.
-            NaN if they do not differ by a factor, None if they were not compared.
-        difference: The relative difference on the batch itself, apart from the scale; None if it
-            was not measured.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    scale: float | None
-    difference: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Scale:
-    """The scale of a step's gradients.
-
-    Attributes:
-        factor: The gradients that reach the update, as a multiple of the gradients on one replica;
-            None if that is not known.
-        note: The reason that the factor is not known, or a remark.
-        gradients: The gradients.
-        scales_update: Whether gradients of the present size, multiplied by the number of replicas,
-            multiply the update by that number.
-    """
-
-    factor: float | None
-    note: str = ""
-    gradients: tuple[GradientScale, ...] = ()
-    scales_update: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
 class _Ratio:
     """Gradients on several replicas, as multiples of the gradients on one replica, or NaN.
 
@@ -98,7 +61,9 @@ class _Ratio:
     telling: tuple[float, ...]
 
 
-def measured_scale(step: Callable[..., Any], batch: GlobalBatch, strategy: Any) -> Scale:
+def measured_scale(
+    step: Callable[..., Any], batch: GlobalBatch, strategy: Any
+) -> ReplicaComparison:
     """Return the scale of a step's gradients.
 
     Args:
@@ -109,14 +74,16 @@ def measured_scale(step: Callable[..., Any], batch: GlobalBatch, strategy: Any) 
     Raises:
         Exception: The step raised this error.
     """
-    if not batch.exists:
-        return Scale(None, "The step takes no batch. Pass the batch as an argument.")
-    same = batch.repeated()
     replicas = int(strategy.num_replicas_in_sync)
+    if not batch.exists:
+        note = "The step takes no batch. Pass the batch as an argument."
+        return ReplicaComparison(replicas, None, note)
+    same = batch.repeated()
     many = TrialRun(step, same.on_replicas, strategy, replicas)
-    on_many = many.measure(same.on_replicas)
+    on_many = many.measure()
     if not on_many:
-        return Scale(
+        return ReplicaComparison(
+            replicas,
             None,
             "No tf.GradientTape computes gradients of variables in the step, or another tape "
             "differentiates them.",
@@ -125,7 +92,7 @@ def measured_scale(step: Callable[..., Any], batch: GlobalBatch, strategy: Any) 
     try:
         return trial.scale()
     except NotKnownError as reason:
-        return Scale(None, str(reason), tuple(trial.rows()))
+        return ReplicaComparison(replicas, None, str(reason), tuple(trial.rows()))
 
 
 class _Experiment:
@@ -141,12 +108,13 @@ class _Experiment:
     ) -> None:
         self._step, self._batch, self._strategy = step, batch, strategy
         self._many, self._on_many = many, on_many
+        self._replicas = many.trial.replicas
         self._same = batch.repeated()
         self._ratio: _Ratio | None = None
         self._gain = 0.0
         self._differences: Sequence[float | None] = ()
 
-    def scale(self) -> Scale:
+    def scale(self) -> ReplicaComparison:
         """Return the scale.
 
         Raises:
@@ -164,15 +132,16 @@ class _Experiment:
             self._refuse_numbers(one)
         if math.isnan(factor):
             raise NotKnownError(self._no_multiple())
-        if factor == self._many.replicas:
+        if factor == self._replicas:
             self._refuse_multiples(one)
         elif factor == 1.0:
             note = note or self._sum_over_part(one)
-        return Scale(factor, note, tuple(self.rows()), self._scales_update(one))
+        gradients, scales = tuple(self.rows()), self._scales_update(one)
+        return ReplicaComparison(self._replicas, factor, note, gradients, scales)
 
     def rows(self) -> Iterator[GradientScale]:
         """Yield the gradients as far as they were measured."""
-        calls = self._many.gradients
+        calls = self._many.trial.gradients
         names = [pair for one in calls for pair in zip(one.names, one.shapes, strict=True)]
         each = self._ratio.each if self._ratio is not None else ()
         for place, (name, shape) in enumerate(names):
@@ -180,9 +149,9 @@ class _Experiment:
             known = place < len(self._differences)
             yield GradientScale(name, shape, scale, self._differences[place] if known else None)
 
-    def _on_one(self, edit: Edit | None = None) -> TrialRun:
+    def _on_one(self, edits: Edits | None = None) -> TrialRun:
         try:
-            return TrialRun(self._step, self._same.on_one, self._strategy, 1, edit)
+            return TrialRun(self._step, self._same.on_one, self._strategy, 1, edits)
         except Exception as error:
             raise NotKnownError(f"The step does not run on one replica: {_line(error)}") from error
 
@@ -193,7 +162,7 @@ class _Experiment:
             NotKnownError: They cannot be compared.
         """
         on_many = [np.mean(each, axis=0) for call in self._on_many for each in call]
-        on_one = [each[0] for call in _measured(one, self._same.on_one) for each in call]
+        on_one = [each[0] for call in _measured(one) for each in call]
         if [a.shape for a in on_many] != [b.shape for b in on_one]:
             raise NotKnownError("The step computes other gradients on one replica.")
         if not all(np.isfinite(one).all() for one in (*on_many, *on_one)):
@@ -202,7 +171,7 @@ class _Experiment:
 
     @property
     def _tolerance(self) -> float:
-        return _ROUNDED if self._many.is_rounded else _EXACT
+        return _ROUNDED if self._many.trial.is_rounded else _EXACT
 
     def _combined(self, one: TrialRun) -> tuple[float, str]:
         """Return the multiple of a replica's gradient that all replicas' gradients amount to.
@@ -213,16 +182,18 @@ class _Experiment:
         Raises:
             NotKnownError: It is not known.
         """
-        count = self._many.replicas
+        count = self._replicas
         for steps in _MOST_STEPS:
-            low = self._response(one, self._same.on_one, [1.0], steps)
-            high = self._response(one, self._same.on_one, [float(count)], steps)
-            trained = [each.key for each in one.variables if each.is_trained and each.key in low]
+            low = self._response(one, [1.0], steps)
+            high = self._response(one, [float(count)], steps)
+            trained = [
+                each.key for each in one.trial.stand_ins if each.is_trained and each.key in low
+            ]
             if any(_changed(low[key], high[key]) for key in trained):
                 break
         else:
             raise NotKnownError(f"No weight changes within {steps} steps.")
-        many = self._response(self._many, self._same.on_replicas, shares(count), steps)
+        many = self._response(self._many, shares(count), steps)
         if any(_differ(many[key]) for key in trained if key in many):
             raise NotKnownError("After a step, the replicas have different weights.")
         telling = [
@@ -235,7 +206,7 @@ class _Experiment:
             return 1.0 / (self._ratio.common if self._ratio else 1.0), (
                 "The update does not depend on the scale of the gradients."
             )
-        few = self._response(one, self._same.on_one, [1.0 / count], steps)
+        few = self._response(one, [1.0 / count], steps)
         known = {1.0: low, float(count): high, 1.0 / count: few}
         errors = {
             gain: max(
@@ -253,16 +224,16 @@ class _Experiment:
         return gain, ""
 
     def _response(
-        self, run: TrialRun, arguments: Sequence[Any], strengths: Sequence[float], steps: int
+        self, run: TrialRun, strengths: Sequence[float], steps: int
     ) -> dict[str, list[np.ndarray]]:
         """Return the numbers that variables have after steps with made-up gradients, by key."""
         try:
-            values = run.respond(arguments, strengths, steps)
+            values = run.respond(strengths, steps)
         except Exception as error:
             raise NotKnownError(f"The step fails with weights of zero: {_line(error)}") from error
         return {
             variable.key: each
-            for variable, each in zip(run.variables, values, strict=True)
+            for variable, each in zip(run.trial.stand_ins, values, strict=True)
             if each[0].dtype.kind == "f" and all(np.isfinite(one).all() for one in each)
         }
 
@@ -286,17 +257,16 @@ class _Experiment:
 
     def _scales_update(self, one: TrialRun) -> bool:
         """Return whether larger gradients, of the present size, make the update as much larger."""
-        count = self._many.replicas
+        count = self._replicas
         size = math.hypot(*(np.linalg.norm(each) for call in self._on_many for each, *_ in call))
         strength = float(size) / STRENGTH
         try:
             low, high = (
-                self._response(one, self._same.on_one, [strength * times], 1)
-                for times in (1.0, float(count))
+                self._response(one, [strength * times], 1) for times in (1.0, float(count))
             )
         except NotKnownError:
             return False
-        trained = [each.key for each in one.variables if each.is_trained and each.key in high]
+        trained = _trained(one, high)
         changed = [key for key in trained if low[key][0].ndim and low[key][0].any()]
         return bool(changed) and all(
             _distance(count * low[key][0], high[key][0]) <= self._tolerance * _size(high[key][0])
@@ -311,7 +281,7 @@ class _Experiment:
 
     def _rounded(self, factor: float) -> float:
         """Return the factor, exactly if it is the number of replicas, 1 or a share of 1."""
-        count = self._many.replicas
+        count = self._replicas
         exact = (1.0, float(count), 1.0 / count)
         return next((e for e in exact if abs(factor / e - 1) <= 2 * self._tolerance), factor)
 
@@ -324,7 +294,7 @@ class _Experiment:
         Raises:
             NotKnownError: A constant may be the number of two replicas, or a half.
         """
-        count = self._many.replicas
+        count = self._replicas
         kept = [pair for pair in self._kept(one) if _is_size(pair[1].divisor, count)]
         after = {place: 1.0 for place, constant in kept if constant.is_after}
         before = {place: 1.0 for place, constant in kept if constant.is_of_loss}
@@ -341,8 +311,8 @@ class _Experiment:
                 continue
             explained |= new
             used = values if len(new) == len(each) else {**used, **values}
-            if len(explained) == len(each) and self._is_one_with(Edit(used)):
-                how = _how(one.constants[next(iter(used))])
+            if len(explained) == len(each) and self._is_one_with(used):
+                how = _how(one.trial.constants[next(iter(used))])
                 if count == 2:
                     raise NotKnownError(
                         f"The loss or its gradients are {how}. If that divides by the number of "
@@ -352,10 +322,10 @@ class _Experiment:
                 return f"The loss or its gradients are {how}, taken as the number of replicas."
         return ""
 
-    def _is_one_with(self, edit: Edit) -> bool:
-        """Return whether an edit makes the factor 1; then also take it for the other results."""
+    def _is_one_with(self, edits: Edits) -> bool:
+        """Return whether edits make the factor 1; then also take it for the other results."""
         try:
-            one = self._on_one(edit)
+            one = self._on_one(edits)
             ratio, (gain, _) = self._compared(one), self._combined(one)
         except NotKnownError:
             return False
@@ -371,7 +341,7 @@ class _Experiment:
         Raises:
             NotKnownError: The loss is divided by a multiple of the number of replicas.
         """
-        count = self._many.replicas
+        count = self._replicas
         multiples = [
             (place, constant)
             for place, constant in self._kept(one)
@@ -396,7 +366,7 @@ class _Experiment:
         Raises:
             NotKnownError: With the smaller number, the gradients have one device's scale.
         """
-        count = self._many.replicas
+        count = self._replicas
         pairs = [
             (number, smaller)
             for number in one.numbers()
@@ -424,7 +394,7 @@ class _Experiment:
         Raises:
             NotKnownError: It seems to be.
         """
-        count, examples = self._many.replicas, self._batch.examples or 1
+        count, examples = self._replicas, self._batch.examples or 1
         total = examples * count
         kept = [pair for pair in self._kept(one) if pair[1].is_of_loss]
         if examples == 1 or any(_is_size(constant.divisor, total) for _, constant in kept):
@@ -445,14 +415,14 @@ class _Experiment:
         """Return whether the gradients on one replica grow with the number of examples."""
         part = self._batch.one_part()
         small = TrialRun(self._step, part, self._strategy, 1)
-        more = [each[0] for call in one.measure(self._same.on_one) for each in call]
-        less = [each[0] for call in small.measure(part) for each in call]
+        more = [each[0] for call in one.measure() for each in call]
+        less = [each[0] for call in small.measure() for each in call]
         ratio = _ratio(more, less, self._tolerance).common
-        return self._rounded(ratio) == self._many.replicas
+        return self._rounded(ratio) == self._replicas
 
     def _kept(self, one: TrialRun) -> list[tuple[int, ScalarConstant]]:
         """Return the constants that are the same on several replicas and on one, with places."""
-        here, there = one.constants, self._many.constants
+        here, there = one.trial.constants, self._many.trial.constants
         values = {constant.value for constant in there}
         alike = len(here) == len(there)
         return [
@@ -461,14 +431,14 @@ class _Experiment:
             if (there[place].value == constant.value if alike else constant.value in values)
         ]
 
-    def _factors_with(self, one: TrialRun, values: Mapping[int, float]) -> list[float]:
+    def _factors_with(self, one: TrialRun, values: Edits) -> list[float]:
         """Return the factor of each gradient against one replica with other constants.
 
         Gradients that are negligible have the factor of the others.
         """
-        is_after = any(one.constants[place].is_after for place in values)
+        is_after = any(one.trial.constants[place].is_after for place in values)
         try:
-            edited = self._on_one(Edit(values))
+            edited = self._on_one(values)
             ratio = self._compared(edited)
             gain = self._combined(edited)[0] if is_after else self._gain
         except NotKnownError:
@@ -476,7 +446,7 @@ class _Experiment:
         return [self._rounded(each * gain) for each in ratio.telling]
 
 
-def _measured(run: TrialRun, arguments: Sequence[Any]) -> Any:
+def _measured(run: TrialRun, arguments: Sequence[Any] | None = None) -> Any:
     try:
         return run.measure(arguments)
     except Exception as error:
@@ -503,6 +473,12 @@ def _ratio(many: Sequence[np.ndarray], one: Sequence[np.ndarray], tolerance: flo
     if len(near) < 0.9 * len(counted) or not common > 0:
         common = math.nan
     return _Ratio(common, tuple(ratios), tuple(counted))
+
+
+def _trained(run: TrialRun, response: Mapping[str, Any]) -> list[str]:
+    """Return the keys of trained variables that are in a response."""
+    variables = run.trial.stand_ins
+    return [each.key for each in variables if each.is_trained and each.key in response]
 
 
 def _changed(low: Sequence[np.ndarray], high: Sequence[np.ndarray]) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import ModelProto
+from tpunb.virtual.graph.function_def import called_functions
 
 AUTOTUNE = tf.data.AUTOTUNE
 
@@ -185,17 +186,13 @@ class Pipeline:
 
     def _function(self, node: Any) -> str:
         """Return the name of a node's function, without TensorFlow's prefix and suffix."""
-        names = [
-            attribute.func.name for attribute in node.attr.values() if attribute.HasField("func")
-        ]
+        names = called_functions(node)
         name = _FUNCTION.sub("", re.sub(r"_\d+$", "", names[0])) if names else ""
         return "" if _NO_NAME.match(name) else name
 
     def _reached(self, node: Any) -> frozenset[str]:
         """Return the operations of the functions that a node calls, directly or indirectly."""
-        pending = [
-            attribute.func.name for attribute in node.attr.values() if attribute.HasField("func")
-        ]
+        pending = called_functions(node)
         operations: set[str] = set()
         seen: set[str] = set()
         while pending:
@@ -205,11 +202,7 @@ class Pipeline:
             seen.add(name)
             for inner in self._functions[name].node_def:
                 operations.add(inner.op)
-                pending += [
-                    attribute.func.name
-                    for attribute in inner.attr.values()
-                    if attribute.HasField("func")
-                ]
+                pending += called_functions(inner)
         return frozenset(operations)
 
 

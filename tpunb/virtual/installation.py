@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpunb.tpu.defaults import WORKER_PORT
 from tpunb.tpu.types import Accelerator
@@ -32,6 +32,7 @@ class Installation:
         undo: Restores everything that was changed.
         lent: Whether the installation lasts only as long as a connection.
         before: The installation to restore after a lent installation.
+        names: The names of the TPU's devices, once the installation is in force.
     """
 
     accelerator: Accelerator
@@ -42,22 +43,7 @@ class Installation:
     undo: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
     lent: bool = False
     before: Installation | None = None
-
-    def options(self) -> dict[str, Any]:
-        """Return the arguments with which `install` makes an equal installation."""
-        return {
-            "strict": self.strictness,
-            "environment": self.environment,
-            "arithmetic": self.arithmetic,
-        }
-
-    @property
-    def names(self) -> TPUNames:
-        """The names of the TPU's devices."""
-        assert self._names is not None
-        return self._names
-
-    _names: TPUNames | None = None
+    names: TPUNames = dataclasses.field(init=False, repr=False, compare=False)
 
 
 _current: Installation | None = None

@@ -90,7 +90,7 @@ def model_step(
             batch if len(batch) > 1 or isinstance(batch[0], (list, tuple)) else batch[0]
         ),
         share,
-        tf.nest.map_structure(lambda spec: _largest_part(spec, count), largest),
+        tf.nest.map_structure(lambda spec: _part(spec, count, largest=True), largest),
         sizes[0] if sizes else None,
         strategy,
     )
@@ -163,22 +163,13 @@ def _spec(value: Any) -> tf.TensorSpec:
     return tf.TensorSpec(shape, dtype)
 
 
-def _part(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
-    """Return a replica's part of a batch; its size is open if the replicas' sizes differ."""
+def _part(spec: tf.TensorSpec, replicas: int, *, largest: bool = False) -> tf.TensorSpec:
+    """Return a replica's part of a batch: the largest, or an open size if the sizes differ."""
     rows = spec.shape[0] if spec.shape.rank else None
     if rows is None:
         return spec
-    return tf.TensorSpec(
-        [None if rows % replicas else rows // replicas, *spec.shape[1:]], spec.dtype
-    )
-
-
-def _largest_part(spec: tf.TensorSpec, replicas: int) -> tf.TensorSpec:
-    """Return the largest part of a batch that a replica gets."""
-    rows = spec.shape[0] if spec.shape.rank else None
-    return (
-        spec if rows is None else tf.TensorSpec([-(-rows // replicas), *spec.shape[1:]], spec.dtype)
-    )
+    part = None if rows % replicas and not largest else -(-rows // replicas)
+    return tf.TensorSpec([part, *spec.shape[1:]], spec.dtype)
 
 
 def _build(model: Any, data: Any, strategy: Any) -> None:

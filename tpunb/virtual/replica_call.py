@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
-import reprlib
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,12 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.freed_memory import uncollected
-from tpunb._util.integers import is_whole
 from tpunb._util.internal_errors import report_internal_error
 from tpunb._util.logs import logger
-from tpunb.errors import TpunbError
-from tpunb.machine.resources import measure, processors
-from tpunb.tpu.types import largest_memory
 from tpunb.virtual._tensorflow import (
     AttrValue,
     FuncGraph,
@@ -33,8 +26,7 @@ from tpunb.virtual._tensorflow import (
     ops,
     variable_utils,
 )
-from tpunb.virtual.arithmetic import Arithmetic
-from tpunb.virtual.devices import VirtualDevices, is_elsewhere, process_of
+from tpunb.virtual.devices import is_elsewhere
 from tpunb.virtual.graph.collectives import check_all
 from tpunb.virtual.graph.function_def import add_node
 from tpunb.virtual.graph.tensorflow_graphs import (
@@ -58,11 +50,10 @@ from tpunb.virtual.replicate.batch_parts import (
     graph_of_usual_size,
     unknown_sizes,
 )
-from tpunb.virtual.replicate.divergence import Divergence
+from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.replicate.passes import MatrixUnit, ReplicaFunction
 from tpunb.virtual.replicate.replication import Expansion, ReplicatedFunction
 from tpunb.virtual.replicate.trace import TracingGraph, trace
-from tpunb.virtual.replicate.trial import Trial
 from tpunb.virtual.replicate.variance import Argument, Passing
 from tpunb.virtual.single_copies import refuse_copies_one_by_one, refuse_uncertain_reads
 from tpunb.virtual.strict.examination import (
@@ -71,115 +62,7 @@ from tpunb.virtual.strict.examination import (
     is_written,
     spare_the_machine,
 )
-from tpunb.virtual.strictness import Strictness
 from tpunb.virtual.variable_copies import Copies
-
-_USUAL_MEMORY = 2**33  # assumed if a machine does not report its memory
-_JOINED_PART = 8
-
-
-class AtOnceError(TpunbError, ValueError):
-    """`at_once` is not a positive whole number."""
-
-
-def checked(at_once: int | None) -> int | None:
-    """Return the number of replicas that run at a time, after checking it.
-
-    Raises:
-        AtOnceError: It is neither a positive whole number nor None.
-    """
-    if at_once is None or (is_whole(at_once) and at_once >= 1):
-        return at_once
-    raise AtOnceError(
-        f"{reprlib.repr(at_once)} replicas cannot run at a time.",
-        fix="Give a whole number from 1, or nothing for as many as there are processors.",
-    )
-
-
-def processors_for_each(devices: VirtualDevices) -> int:
-    """Return the number of this machine's processors for each host's process."""
-    processes = {process_of(host) for host in devices.hosts}
-    return max(1, processors() // len(processes))
-
-
-def most_joined(joined: bool | None, at_once: int | None) -> float:
-    """Return the bytes that the joined values of a step may take in total.
-
-    Fewer bytes are live at once: each value ends with the last node that reads it.
-
-    Args:
-        joined: Whether values are joined; None to join them if they take a small part of the
-            machine's memory.
-        at_once: The number of replicas to run at a time, as the user passed it. A number rules out
-            operations for all replicas.
-    """
-    if joined is not None:
-        return math.inf if joined else 0
-    if at_once is not None:
-        return 0
-    return (measure().total or _USUAL_MEMORY) / _JOINED_PART
-
-
-@dataclasses.dataclass(frozen=True)
-class ReplicateOptions:
-    """The properties of a strategy that replicating depends on.
-
-    Attributes:
-        cores: The devices of each replica, its logical devices in order.
-        assigned: Whether a device assignment says which cores form a replica.
-        divergence: The variables whose copies may differ, and the functions that use them.
-        strictness: The rules of a TPU that are enforced.
-        memory: The memory of a replica's cores, in bytes.
-        called: The name of these cores in a sentence.
-        at_once: The number of replicas of a process that run at a time; None for all.
-        joined: The total bytes that values of all replicas in single tensors may take; 0 keeps the
-            replicas' values separate.
-        arithmetic: The arithmetic in which the replicas multiply.
-        pads: Whether arguments of open sizes are padded to a bound, which is the default of
-            `tf.distribute.RunOptions`.
-        trial: The trial that is traced; None outside a trial.
-    """
-
-    cores: Sequence[Sequence[str]]
-    assigned: bool = False
-    divergence: Divergence = dataclasses.field(default_factory=Divergence)
-    strictness: Strictness = dataclasses.field(default_factory=Strictness)
-    memory: int = dataclasses.field(default_factory=largest_memory)
-    called: str = "a core of the largest TPU"
-    at_once: int | None = None
-    joined: float = 0
-    arithmetic: Arithmetic = "cpu"
-    pads: bool = True
-    trial: Trial | None = None
-
-    @functools.cached_property
-    def places(self) -> Sequence[Sequence[str]]:
-        """The devices that compute for each replica, and hold its copies of variables."""
-        return [list(map(self.place_of, logical)) for logical in self.cores]
-
-    @functools.cached_property
-    def places_of_cores(self) -> Mapping[str, str]:
-        """The devices where a core's variables are kept, by the core's device."""
-        pairs = zip(self.cores, self.places, strict=True)
-        return {core: place for pair in pairs for core, place in zip(*pair, strict=True)}
-
-    @functools.cached_property
-    def in_one_place(self) -> bool:
-        """True if one device computes for all replicas, and holds all copies of variables."""
-        return len({place for logical in self.places for place in logical}) == 1
-
-    def place_of(self, device: str) -> str:
-        """Return the device that computes and keeps a device's values: the first of its process.
-
-        TensorFlow runs each device's part of a function with an executor of its own, and passes
-        tensors between executors through a rendezvous. For small layers that takes longer than
-        their computation. Datasets are on the first device too, and so are operations that ask for
-        no device.
-        """
-        if len(self.cores[0]) > 1:
-            return device  # the user wants to see which logical device has what
-        return f"{process_of(device)}/device:CPU:0"
-
 
 _COMPILES = "_XlaMustCompile"
 
@@ -243,15 +126,7 @@ def replicate(
     with uncollected():
         inputs = [variable_utils.convert_variables_to_tensors(list(nest)) for nest in inputs]
         columns = columns_of(inputs)
-        graph = trace(
-            function,
-            inputs[0],
-            columns,
-            options.cores,
-            assigned=options.assigned,
-            watcher=options.divergence,
-            trial=options.trial,
-        )
+        graph = trace(function, inputs[0], columns, options)
         parts = parts_of_composites(inputs[0])
         passed = [pair for pair in zip(columns, parts, strict=True) if pair[0][0] is not None]
         columns = [column for column, _ in passed]
@@ -259,86 +134,7 @@ def replicate(
         if options.pads:
             arguments = graph.inputs[: len(columns)]
             open_sizes = open_axes(arguments, [is_part for _, is_part in passed])
-        return _call(graph, columns, options, open_sizes)
-
-
-def _call(
-    graph: TracingGraph,
-    columns: Sequence[Sequence[Any]],
-    options: ReplicateOptions,
-    open_sizes: Mapping[int, tuple[int, ...]],
-) -> list[Any]:
-    """Write the traced function out for all replicas and call it."""
-    atomic = atomic_function.from_func_graph(graph.name, graph, {})
-    variables = graph.tracing.variables
-    traced = TracedFunction(
-        graph,
-        atomic,
-        {key: variable.handles[0] for key, variable in variables.items()},
-        options.cores[0][0],
-        memory=options.memory,
-        cores=options.called,
-        replicas=len(options.cores),
-        columns=columns,
-        open_axes=open_sizes,
-        in_loop=any(_is_of_loop(column[0]) for column in columns),
-    )
-    enforce(traced, options.strictness)
-    refuse_copies_one_by_one(traced)
-    if not is_written():
-        check_all(traced.definition, traced.library, len(options.cores))
-        return _packed(graph, _stand_ins(graph, options), range(len(graph.outputs)), options.cores)
-    definition = traced.definition
-    if options.trial is not None:
-        sizes = known_sizes(graph, definition)
-        definition = options.trial.rewritten(definition, graph, sizes)
-    function = ReplicaFunction(
-        definition,
-        traced.library,
-        options.places,
-        unknown_sizes(graph),
-        MatrixUnit.as_set() if options.arithmetic == "tpu" else None,
-        options.at_once,
-        known_sizes(graph, traced.definition) if options.joined else None,
-        body_sizes(graph, traced.library) if options.joined else None,
-        options.joined,
-    )
-    written = _written(function, traced, columns, options)
-    if options.trial is None:
-        refuse_uncertain_reads(
-            function, traced, lambda: passed_to(traced, columns, options.places)[0]
-        )
-    if _runs_here(options):
-        spare_the_machine(traced, len(options.cores), written.expansion.repeated)
-    batches = _batches(function, columns, options)
-    replicas = len(options.cores)
-    failure = None
-    try:
-        usual = _written_for_usual_size(function, traced, columns, batches, options)
-        if usual is not None and usual.expansion.joined:
-            outputs, places = _call_either(graph, written, usual, batches, replicas)
-            return _packed(graph, outputs, places, options.cores)
-        if usual is not None and usual.expansion.at_once != function.at_once:
-            fewer = dataclasses.replace(function, at_once=usual.expansion.at_once)
-            written = _written(fewer, traced, columns, options)
-    except Exception as error:
-        failure = error
-    outputs = _emit(graph, written, replicas)
-    if failure is not None:
-        report_internal_error(
-            failure, logger("replicate"), "Batches of the usual size are not joined."
-        )
-    return _packed(graph, outputs, written.expansion.places, options.cores)
-
-
-def _is_of_loop(value: Any) -> bool:
-    """Return whether a value comes from a loop over a dataset."""
-    return not isinstance(value, ops.EagerTensor) and value.op.type == "OptionalGetValue"
-
-
-def _runs_here(options: ReplicateOptions) -> bool:
-    """Return whether this process makes the tensors, and must protect its memory."""
-    return not is_elsewhere(options.cores[0][0]) and options.strictness.holds("memory")
+        return _Call(graph, columns, options, open_sizes).results()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -356,87 +152,175 @@ class Written:
     functions: Sequence[ReplicatedFunction]
 
 
-def _written(
-    function: ReplicaFunction,
-    traced: TracedFunction,
-    columns: Sequence[Sequence[Any]],
-    options: ReplicateOptions,
-    batches: Collection[int] = (),
-) -> Written:
-    """Write a function for all replicas; the arguments at the places in `batches` are stacked."""
-    while True:
-        arguments, values = passed_to(traced, columns, options.places)
-        names = list(arguments)
-        arguments.update((names[place], Argument(Passing.STACKED)) for place in batches)
-        written = options.divergence.write(function, arguments, traced.atomic)
-        if written is not None:
-            return Written(values, *written)
+class _Call:
+    """The call of a traced replica function for all replicas.
 
-
-def _batches(
-    function: ReplicaFunction, columns: Sequence[Sequence[Any]], options: ReplicateOptions
-) -> dict[int, BatchParts]:
-    """Return the arguments that are parts of batches of unknown size, if they could be joined."""
-    building = ops.get_default_graph().building_function
-    if function.shapes is None or not options.joined or not building or not options.in_one_place:
-        return {}
-    return cut_batches(columns) if len(options.cores) > 1 else {}
-
-
-def _written_for_usual_size(
-    function: ReplicaFunction,
-    traced: TracedFunction,
-    columns: Sequence[Sequence[Any]],
-    batches: Mapping[int, BatchParts],
-    options: ReplicateOptions,
-) -> Written | None:
-    """Write a function for parts of the usual size; None if that size is not known."""
-    graph = graph_of_usual_size(traced.graph, traced.definition, batches) if batches else None
-    if graph is None:
-        return None
-    sizes = known_sizes(graph, traced.definition)
-    usual = dataclasses.replace(function, shapes=unknown_sizes(graph), sizes=sizes)
-    return _written(usual, traced, columns, options, batches)
-
-
-def _stand_ins(graph: FuncGraph, options: ReplicateOptions) -> list[Any]:
-    """Return outputs of a function that never runs, with their known static shapes."""
-    return [
-        tf.raw_ops.Placeholder(dtype=output.dtype, shape=output.shape)
-        for output in graph.outputs
-        for _ in options.cores
-    ]
-
-
-def _call_either(
-    graph: FuncGraph,
-    plain: Written,
-    joined: Written,
-    batches: Mapping[int, BatchParts],
-    replicas: int,
-) -> tuple[Sequence[Any], Sequence[int]]:
-    """Call the joined function if the replicas' parts have the usual size, or else the plain one.
-
-    Returns:
-        The outputs, each once per replica, and the index among them of each output of the replica
-        function.
+    Args:
+        graph: The traced graph.
+        columns: The arguments, each with its value on every replica.
+        options: The properties of the strategy.
+        open_sizes: The axes of the arguments whose sizes are not fixed, by the arguments' places.
     """
-    pairs = list(zip(plain.expansion.places, joined.expansion.places, strict=True))
-    order = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}
 
-    def call(written: Written, side: int) -> list[Any]:
-        names = list(written.values)
-        values = {
-            names[place]: [batch.stacked()] if written is joined else batch.parts()
-            for place, batch in batches.items()
-        }
-        outputs = _emit(graph, written, replicas, values)
-        columns = [outputs[pair[side] * replicas :][:replicas] for pair in order]
-        return [tensor for column in columns for tensor in column]
+    def __init__(
+        self,
+        graph: TracingGraph,
+        columns: Sequence[Sequence[Any]],
+        options: ReplicateOptions,
+        open_sizes: Mapping[int, tuple[int, ...]],
+    ) -> None:
+        self._graph, self._columns, self._options = graph, columns, options
+        variables = graph.tracing.variables
+        self._traced = TracedFunction(
+            graph,
+            atomic_function.from_func_graph(graph.name, graph, {}),
+            {key: variable.handles[0] for key, variable in variables.items()},
+            options.cores[0][0],
+            memory=options.memory,
+            cores=options.called,
+            replicas=len(options.cores),
+            columns=columns,
+            open_axes=open_sizes,
+            in_loop=any(_is_of_loop(column[0]) for column in columns),
+        )
 
-    usual = are_as_usual(batches.values())
-    outputs = chosen(usual, lambda: call(joined, 1), lambda: call(plain, 0))
-    return outputs, [order[pair] for pair in pairs]
+    def results(self) -> list[Any]:
+        """Write the function out for all replicas, call it and return each replica's result."""
+        graph, options, traced = self._graph, self._options, self._traced
+        enforce(traced, options.strictness)
+        refuse_copies_one_by_one(traced)
+        if not is_written():
+            check_all(traced.definition, traced.library, len(options.cores))
+            return self._packed(self._stand_ins(), range(len(graph.outputs)))
+        definition = traced.definition
+        if options.trial is not None:
+            sizes = known_sizes(graph, definition)
+            definition = options.trial.rewritten(definition, graph, sizes)
+        function = ReplicaFunction(
+            definition,
+            traced.library,
+            options.places,
+            unknown_sizes(graph),
+            MatrixUnit.as_set() if options.arithmetic == "tpu" else None,
+            options.at_once,
+            known_sizes(graph, traced.definition) if options.joined else None,
+            body_sizes(graph, traced.library) if options.joined else None,
+            options.joined,
+        )
+        written = self._written(function)
+        if options.trial is None:
+            refuse_uncertain_reads(
+                function, traced, lambda: passed_to(traced, self._columns, options.places)[0]
+            )
+        if _runs_here(options):
+            spare_the_machine(traced, len(options.cores), written.expansion.repeated)
+        batches = self._batches(function)
+        failure = None
+        try:
+            usual = self._written_for_usual_size(function, batches)
+            if usual is not None and usual.expansion.joined:
+                return self._packed(*self._call_either(written, usual, batches))
+            if usual is not None and usual.expansion.at_once != function.at_once:
+                fewer = dataclasses.replace(function, at_once=usual.expansion.at_once)
+                written = self._written(fewer)
+        except Exception as error:
+            failure = error
+        outputs = _emit(graph, written, len(options.cores))
+        if failure is not None:
+            report_internal_error(
+                failure, logger("replicate"), "Batches of the usual size are not joined."
+            )
+        return self._packed(outputs, written.expansion.places)
+
+    def _written(self, function: ReplicaFunction, batches: Collection[int] = ()) -> Written:
+        """Write a function for all replicas; the arguments at some places are stacked."""
+        while True:
+            arguments, values = passed_to(self._traced, self._columns, self._options.places)
+            names = list(arguments)
+            arguments.update((names[place], Argument(Passing.STACKED)) for place in batches)
+            written = self._options.divergence.write(function, arguments, self._traced.atomic)
+            if written is not None:
+                return Written(values, *written)
+
+    def _batches(self, function: ReplicaFunction) -> dict[int, BatchParts]:
+        """Return the arguments that are parts of batches of unknown size, if they can be joined."""
+        options, building = self._options, ops.get_default_graph().building_function
+        if function.shapes is None or not (options.joined and building and options.in_one_place):
+            return {}
+        return cut_batches(self._columns) if len(options.cores) > 1 else {}
+
+    def _written_for_usual_size(
+        self, function: ReplicaFunction, batches: Mapping[int, BatchParts]
+    ) -> Written | None:
+        """Write a function for parts of the usual size; None if that size is not known."""
+        definition = self._traced.definition
+        graph = graph_of_usual_size(self._graph, definition, batches) if batches else None
+        if graph is None:
+            return None
+        sizes = known_sizes(graph, definition)
+        usual = dataclasses.replace(function, shapes=unknown_sizes(graph), sizes=sizes)
+        return self._written(usual, batches)
+
+    def _stand_ins(self) -> list[Any]:
+        """Return outputs of a function that never runs, with their known static shapes."""
+        return [
+            tf.raw_ops.Placeholder(dtype=output.dtype, shape=output.shape)
+            for output in self._graph.outputs
+            for _ in self._options.cores
+        ]
+
+    def _call_either(
+        self, plain: Written, joined: Written, batches: Mapping[int, BatchParts]
+    ) -> tuple[Sequence[Any], Sequence[int]]:
+        """Call the joined function if the parts have the usual size, or else the plain function.
+
+        Returns:
+            The outputs, each once per replica, and the index among them of each output of the
+            replica function.
+        """
+        replicas = len(self._options.cores)
+        pairs = list(zip(plain.expansion.places, joined.expansion.places, strict=True))
+        order = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}
+
+        def call(written: Written, side: int) -> list[Any]:
+            names = list(written.values)
+            values = {
+                names[place]: [batch.stacked()] if written is joined else batch.parts()
+                for place, batch in batches.items()
+            }
+            outputs = _emit(self._graph, written, replicas, values)
+            columns = [outputs[pair[side] * replicas :][:replicas] for pair in order]
+            return [tensor for column in columns for tensor in column]
+
+        usual = are_as_usual(batches.values())
+        outputs = chosen(usual, lambda: call(joined, 1), lambda: call(plain, 0))
+        return outputs, [order[pair] for pair in pairs]
+
+    def _packed(self, outputs: Sequence[Any], places: Sequence[int]) -> list[Any]:
+        """Return the flat outputs as one result for each replica, on its core."""
+        structure, cores = self._graph.structured_outputs, self._options.cores
+        templates = tf.nest.flatten(structure, expand_composites=True)
+        columns: dict[int, list[Any]] = {}
+        for traced, place in zip(self._graph.outputs, places, strict=True):
+            if place not in columns:
+                column = outputs[place * len(cores) : (place + 1) * len(cores)]
+                columns[place] = _on_cores(traced, column, cores)
+        results = []
+        for replica in range(len(cores)):
+            values = iter(columns[place][replica] for place in places)
+            flat = [None if template is None else next(values) for template in templates]
+            results.append(tf.nest.pack_sequence_as(structure, flat, expand_composites=True))
+        return results
+
+
+def _is_of_loop(value: Any) -> bool:
+    """Return whether a value comes from a loop over a dataset."""
+    return not isinstance(value, ops.EagerTensor) and value.op.type == "OptionalGetValue"
+
+
+def _runs_here(options: ReplicateOptions) -> bool:
+    """Return whether this process makes the tensors, and must protect its memory."""
+    return not is_elsewhere(options.cores[0][0]) and options.strictness.holds("memory")
 
 
 def read_rows(copies: Copies, options: ReplicateOptions) -> Sequence[Any] | None:
@@ -534,29 +418,6 @@ def _name_captures(outer: Any, graph: Any, columns: Iterable[Sequence[Any]]) -> 
         if variable is not None:
             for place, handle in enumerate(column):
                 outer.capture(handle, name=f"{variable.name}/handle/inputs_{place}")
-
-
-def _packed(
-    graph: FuncGraph,
-    outputs: Sequence[Any],
-    places: Sequence[int],
-    cores: Sequence[Sequence[str]],
-) -> list[Any]:
-    """Return the flat outputs as one result for each replica, on its core."""
-    templates = tf.nest.flatten(graph.structured_outputs, expand_composites=True)
-    columns: dict[int, list[Any]] = {}
-    for traced, place in zip(graph.outputs, places, strict=True):
-        if place not in columns:
-            column = outputs[place * len(cores) : (place + 1) * len(cores)]
-            columns[place] = _on_cores(traced, column, cores)
-    results = []
-    for replica in range(len(cores)):
-        values = iter(columns[place][replica] for place in places)
-        flat = [None if template is None else next(values) for template in templates]
-        results.append(
-            tf.nest.pack_sequence_as(graph.structured_outputs, flat, expand_composites=True)
-        )
-    return results
 
 
 def _on_cores(traced: Any, column: Sequence[Any], cores: Sequence[Sequence[str]]) -> list[Any]:

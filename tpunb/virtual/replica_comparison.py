@@ -11,7 +11,6 @@ from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.tables import LINED, escaped, table
 from tpunb._util.units import grouped
 from tpunb.errors import TpunbError
-from tpunb.virtual.gradient_scale import GradientScale, Scale
 
 _HEAD = ("gradient", "shape", "scale", "apart from that")
 _MOST_ROWS = 40
@@ -22,6 +21,25 @@ _SAME = 1e-3
 
 class UndividedLossError(TpunbError, ValueError):
     """A step whose gradients have another scale than one device's gradients."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientScale:
+    """The gradient of a variable on several replicas, against one.
+
+    Attributes:
+        name: The variable's name.
+        shape: The variable's shape.
+        scale: The gradient that reaches the update, as a multiple of the gradient on one replica.
+            NaN if they do not differ by a factor, None if they were not compared.
+        difference: The relative difference on the batch itself, apart from the scale; None if it
+            was not measured.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    scale: float | None
+    difference: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,11 +61,6 @@ class ReplicaComparison:
     note: str = ""
     gradients: tuple[GradientScale, ...] = ()
     scales_update: bool = False
-
-    @classmethod
-    def of(cls, replicas: int, scale: Scale) -> ReplicaComparison:
-        """Return the comparison with a measured scale."""
-        return cls(replicas, scale.factor, scale.note, scale.gradients, scale.scales_update)
 
     @property
     def ok(self) -> bool | None:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
-from tpunb.virtual._tensorflow import TPUClusterResolver, TPUSystemMetadata
+from tpunb.virtual._tensorflow import DeviceAttributes, TPUClusterResolver, TPUSystemMetadata
 from tpunb.virtual.arithmetic import arithmetic_of
 from tpunb.virtual.devices import (
     WORKER_JOB,
@@ -132,7 +132,16 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
             num_hosts=tpu.num_hosts,
             num_of_cores_per_host=tpu.devices_per_host,
             topology=virtual_topology(tpu),
-            devices=_fake_devices(tpu, self.get_job_name()),
+            devices=self._devices(),
+        )
+
+    def _devices(self) -> tuple[Any, ...]:
+        """Return the TPU's cores as a session lists them."""
+        job = self.get_job_name()
+        return tuple(
+            DeviceAttributes(f"/job:{job}/replica:0/task:{host}/device:TPU:{ordinal}", "TPU", 0, 0)
+            for host in range(self.accelerator.num_hosts)
+            for ordinal in range(self.accelerator.devices_per_host)
         )
 
     def __enter__(self) -> VirtualTPUClusterResolver:
@@ -140,18 +149,3 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
 
     def __exit__(self, *exception: object) -> None:
         """Do nothing, because there is nothing to release."""
-
-
-class _TPUDevice:
-    """A TPU core with its name in a session's list of devices."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
-def _fake_devices(tpu: Accelerator, job: str) -> tuple[_TPUDevice, ...]:
-    return tuple(
-        _TPUDevice(f"/job:{job}/replica:0/task:{host}/device:TPU:{ordinal}")
-        for host in range(tpu.num_hosts)
-        for ordinal in range(tpu.devices_per_host)
-    )

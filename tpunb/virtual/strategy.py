@@ -46,17 +46,16 @@ from tpunb.virtual.distributed_datasets import with_settled_types
 from tpunb.virtual.fit_notes import data_arrives
 from tpunb.virtual.graph.collectives import broadcast_from_first
 from tpunb.virtual.iterators import UNTUNED
-from tpunb.virtual.replica_call import (
+from tpunb.virtual.replica_call import read_rows, replicate
+from tpunb.virtual.replica_context import VirtualReplicaContext
+from tpunb.virtual.replicate.arguments import check_ranks, checked_result, of_one_shape, padded
+from tpunb.virtual.replicate.options import (
     ReplicateOptions,
     checked,
     most_joined,
     processors_for_each,
-    read_rows,
-    replicate,
 )
-from tpunb.virtual.replica_context import VirtualReplicaContext
-from tpunb.virtual.replicate.arguments import check_ranks, checked_result, of_one_shape, padded
-from tpunb.virtual.replicate.scalar_constants import Edit
+from tpunb.virtual.replicate.scalar_constants import Edits
 from tpunb.virtual.replicate.trial import Trial, current_trial
 from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 from tpunb.virtual.strictness import Strictness
@@ -325,10 +324,10 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         trial = current_trial.get()
         return trial if trial is not None and trial.strategy.extended is self else None
 
-    def new_trial(self, replicas: int, edit: Edit | None = None) -> Trial:
+    def new_trial(self, replicas: int, edits: Edits | None = None) -> Trial:
         """Return a trial of a step on the first replicas."""
         devices = [logical[0] for logical in self._options.places[:replicas]]
-        return Trial(self._container_strategy(), devices, edit)
+        return Trial(self._container_strategy(), devices, edits)
 
     def _replicating(self) -> ReplicateOptions:
         """Return the options of replicas that are traced now."""
@@ -411,10 +410,10 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         variable = super()._create_variable(create, **kwargs)
         if distribute_utils.is_distributed_variable(variable):
             watch_copies(variable, cores, self._options.divergence, next_creator)
-        if self._tpu_devices.shape[1] > 1 and distribute_utils.is_distributed_variable(variable):
-            spmd = self._use_spmd_for_xla_partitioning
-            device = None if spmd else int(self._logical_device_stack[-1])
-            self.recorder.variable(variable, device)
+            if self.has_model_parallelism:
+                spmd = self._use_spmd_for_xla_partitioning
+                device = None if spmd else int(self._logical_device_stack[-1])
+                self.recorder.variable(variable, device)
         return variable
 
     def read_rows(self, copies: Copies) -> Sequence[Any] | None:
@@ -528,9 +527,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         )
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
-        def untuned(context: Any) -> Any:
-            return without_tuning(dataset_fn(context))
-
+        untuned = _untuned(dataset_fn)
         return with_settled_types(super()._distribute_datasets_from_function(untuned, options))
 
     def _make_dataset_iterator(self, dataset: Any) -> Any:
@@ -543,11 +540,17 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         input_fn: Any,
         replication_mode: Any = tf.distribute.InputReplicationMode.PER_WORKER,
     ) -> Any:
-        def untuned(context: Any) -> Any:
-            return without_tuning(input_fn(context))
-
         with UNTUNED:
-            return super()._make_input_fn_iterator(untuned, replication_mode)
+            return super()._make_input_fn_iterator(_untuned(input_fn), replication_mode)
+
+
+def _untuned(dataset_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function whose datasets do not tune themselves."""
+
+    def untuned(context: Any) -> Any:
+        return without_tuning(dataset_fn(context))
+
+    return untuned
 
 
 def _prepared(

@@ -7,135 +7,71 @@ from collections.abc import Mapping
 
 from tpunb.errors import TpunbError, nearest
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Rule:
-    """A difference between a TPU and a CPU.
-
-    Attributes:
-        name: The name by which the rule is switched off.
-        refuses: Whether it raises; otherwise it warns.
-        on_tpu: The behavior of a TPU.
-    """
-
-    name: str
-    refuses: bool
-    on_tpu: str
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "eager-run",
-        True,
-        "`strategy.run` outside of a `tf.function` raises NotImplementedError.",
-    ),
-    Rule(
-        "unsupported-op",
-        True,
+REFUSED: Mapping[str, str] = {
+    "eager-run": "`strategy.run` outside of a `tf.function` raises NotImplementedError.",
+    "unsupported-op": (
         "An operation without a TPU kernel (Python, tables, strings, printing, sparse and ragged "
         "tensors) stops the compilation, unless `tf.config.set_soft_device_placement(True)` was "
-        "called: then it runs on the host (see host-op).",
+        "called: then it runs on the host (see host-op)."
     ),
-    Rule(
-        "unsupported-type",
-        True,
-        "A core can neither hold nor compute a string or complex128 tensor.",
+    "unsupported-type": "A core can neither hold nor compute a string or complex128 tensor.",
+    "constant-size": (
+        "A size, an axis or a number of elements must be a constant when the program is compiled."
     ),
-    Rule(
-        "constant-size",
-        True,
-        "A size, an axis or a number of elements must be a constant when the program is compiled.",
-    ),
-    Rule(
-        "list-size",
-        True,
-        "Memory cannot be reserved for a loop or TensorArray without a bound.",
-    ),
-    Rule(
-        "compile",
-        True,
-        "A function that XLA cannot compile for any other reason does not run.",
-    ),
-    Rule(
-        "dynamic-batch",
-        True,
+    "list-size": "Memory cannot be reserved for a loop or TensorArray without a bound.",
+    "compile": "A function that XLA cannot compile for any other reason does not run.",
+    "dynamic-batch": (
         "A batch whose size is not fixed (without `drop_remainder=True`), or images and sequences "
         "of any size, are padded to a bound: TensorFlow cannot compile some operations for sizes "
-        "that are only bounded.",
+        "that are only bounded."
     ),
-    Rule(
-        "x64-op",
-        True,
+    "x64-op": (
         "Matrix products of 64-bit integers, the gradient of max-pooling and stateful random "
-        "numbers in float64 do not compile.",
+        "numbers in float64 do not compile."
     ),
-    Rule(
-        "memory",
-        True,
+    "memory": (
         "A tensor larger than a core's memory, or variables that together are, end the "
-        "compilation with RESOURCE_EXHAUSTED. What this machine cannot hold is refused too.",
+        "compilation with RESOURCE_EXHAUSTED. What this machine cannot hold is refused too."
     ),
-    Rule(
-        "scope",
-        True,
+    "scope": (
         "A variable made outside of the strategy's scope stays on the host: a core gets its "
-        "value, but what the replicas assign to it is not kept in sync.",
+        "value, but what the replicas assign to it is not kept in sync."
     ),
-    Rule(
-        "unknown-rank",
-        True,
-        "`strategy.run` refuses an input of unknown rank.",
-    ),
-    Rule(
-        "gather-shapes",
-        True,
-        "`gather` needs the same shape on all replicas.",
-    ),
-    Rule(
-        "collective-branch",
-        True,
+    "unknown-rank": "`strategy.run` refuses an input of unknown rank.",
+    "gather-shapes": "`gather` needs the same shape on all replicas.",
+    "collective-branch": (
         "A collective under a condition that replicas disagree about, such as "
-        "`if replica_id == 0:`, hangs: the replicas wait for each other.",
+        "`if replica_id == 0:`, hangs: the replicas wait for each other."
     ),
-    Rule(
-        "host-op",
-        False,
+}
+"""The rules that raise: what a TPU does, by the name by which the rule is switched off."""
+
+WARNED_OF: Mapping[str, str] = {
+    "host-op": (
         "With soft device placement an operation without a TPU kernel runs on the host, and the "
-        "cores wait for it in every step.",
+        "cores wait for it in every step."
     ),
-    Rule(
-        "dynamic-shape",
-        False,
+    "dynamic-shape": (
         "The result of `tf.where` with one argument, `tf.boolean_mask` or `tf.unique` has a size "
         "that depends on the data: padded to its bound, all of it computed, and fragile. What "
-        "follows may be refused, or crash the compiler.",
+        "follows may be refused, or crash the compiler."
     ),
-    Rule(
-        "bounded-shape",
-        False,
-        "The same for a size of which only the bound is known, as of `x[:n]` with a tensor n.",
+    "bounded-shape": (
+        "The same for a size of which only the bound is known, as of `x[:n]` with a tensor n."
     ),
-    Rule(
-        "unchecked",
-        False,
+    "unchecked": (
         "Nothing is known: TensorFlow's compiler crashed or took too long, and the function runs "
-        "without its verdict.",
+        "without its verdict."
     ),
-    Rule(
-        "float64",
-        False,
-        "float64 is emulated with float32: slowly, and with less precision than on a CPU.",
-    ),
-)
-"""All rules; the catalogue of errors has the causes and the fixes."""
+    "float64": "float64 is emulated with float32: slowly, and with less precision than on a CPU.",
+}
+"""The rules that warn."""
 
-REFUSED = frozenset(rule.name for rule in RULES if rule.refuses)
-"""The names of the rules that raise."""
+RULES: Mapping[str, str] = {**REFUSED, **WARNED_OF}
+"""All rules; the catalogue of errors has the causes and the fixes."""
 
 UNCHECKED = "It runs here; whether a TPU compiles it is not known."
 """The advice if nothing is known of a function."""
-
-_NAMES = tuple(rule.name for rule in RULES)
 
 
 class RuleError(TpunbError, ValueError):
@@ -169,7 +105,7 @@ class Strictness:
             for name in strict:
                 _refuse_unknown(name)
             return cls(frozenset(name for name, holds in strict.items() if not holds))
-        return cls() if strict else cls(frozenset(_NAMES))
+        return cls() if strict else cls(frozenset(RULES))
 
     def holds(self, name: str) -> bool:
         """Return whether a rule holds."""
@@ -178,16 +114,12 @@ class Strictness:
     @property
     def any(self) -> bool:
         """True if any rule holds."""
-        return len(self.off) < len(_NAMES)
-
-
-STRICT = Strictness()
-"""All rules."""
+        return len(self.off) < len(RULES)
 
 
 def _refuse_unknown(name: object) -> None:
-    if name in _NAMES:
+    if name in RULES:
         return
-    near = nearest(str(name), _NAMES, most=1)
-    fix = f"Did you mean {near[0]!r}?" if near else f"The rules are {', '.join(_NAMES)}."
+    near = nearest(str(name), RULES, most=1)
+    fix = f"Did you mean {near[0]!r}?" if near else f"The rules are {', '.join(RULES)}."
     raise RuleError(f"There is no rule {name!r}.", fix=fix)

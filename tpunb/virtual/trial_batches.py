@@ -33,21 +33,19 @@ class GlobalBatch:
     Args:
         arguments: The arguments.
         replicas: The number of replicas.
+
+    Attributes:
+        is_distributed: Whether some arguments are per-replica values.
     """
 
     def __init__(self, arguments: Sequence[Any], replicas: int) -> None:
         self._arguments = list(arguments)
         self._replicas = replicas
         leaves = tf.nest.flatten(self._arguments)
-        self._is_distributed = any(map(_is_per_replica, leaves))
+        self.is_distributed = any(map(_is_per_replica, leaves))
         tensors = [leaf for leaf in leaves if tf.is_tensor(leaf)]
         self._first = next((_rows(one) for one in tensors if _rows(one) is not None), None)
         self._columns = [self._parts(leaf) for leaf in leaves if self._is_part(leaf)]
-
-    @property
-    def is_distributed(self) -> bool:
-        """True if some arguments are per-replica values."""
-        return self._is_distributed
 
     @property
     def exists(self) -> bool:
@@ -71,7 +69,7 @@ class GlobalBatch:
 
     def as_given(self) -> TrialBatch:
         """Return the batch itself; its parts must be even."""
-        return TrialBatch(self._mapped(_for_each), self._mapped(_joined))
+        return TrialBatch(self._mapped(distribute_values.PerReplica), self._mapped(_joined))
 
     def repeated(self) -> TrialBatch:
         """Return a batch in which all replicas have the same examples.
@@ -85,7 +83,7 @@ class GlobalBatch:
             return [parts[place]] * len(parts)
 
         return TrialBatch(
-            self._mapped(lambda parts: _for_each(alike(parts))),
+            self._mapped(lambda parts: distribute_values.PerReplica(alike(parts))),
             self._mapped(lambda parts: _joined(alike(parts))),
         )
 
@@ -100,16 +98,12 @@ class GlobalBatch:
         return tf.nest.map_structure(mapped, self._arguments)  # type: ignore[no-any-return]
 
     def _is_part(self, leaf: Any) -> bool:
-        if self._is_distributed:
+        if self.is_distributed:
             return _is_per_replica(leaf)
         return tf.is_tensor(leaf) and self._first is not None and _rows(leaf) == self._first
 
     def _parts(self, leaf: Any) -> Sequence[Any]:
         return leaf.values if _is_per_replica(leaf) else [leaf] * self._replicas
-
-
-def _for_each(parts: Sequence[Any]) -> Any:
-    return distribute_values.PerReplica(parts)
 
 
 def _is_per_replica(leaf: Any) -> bool:

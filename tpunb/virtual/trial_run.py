@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,13 @@ from tpunb.virtual._tensorflow import (
 )
 from tpunb.virtual.graph.tensorflow_graphs import value_of_handle
 from tpunb.virtual.patch.patch_tools import Replaced
-from tpunb.virtual.replicate.scalar_constants import Edit, ScalarConstant
+from tpunb.virtual.replicate.scalar_constants import Edits
 from tpunb.virtual.replicate.trace import ReplicaTracingContext
-from tpunb.virtual.replicate.trial import Gradients, StandIn, current_trial
+from tpunb.virtual.replicate.trial import Trial, current_trial
 from tpunb.virtual.untouched import remembered
 
 
-class _OfItsOwn(XLAControlFlowContext):  # type: ignore[misc]
+class _SeparateTraces(XLAControlFlowContext):  # type: ignore[misc]
     """A context in which functions get traces of their own, without any other effect."""
 
     def RequiresUniqueFunctionRetracing(self) -> bool:
@@ -35,20 +36,66 @@ class _OfItsOwn(XLAControlFlowContext):  # type: ignore[misc]
         return False
 
 
-# TensorFlow knows a context by its address: an address that is used again would find old traces.
-_contexts: list[_OfItsOwn] = []
+@functools.cache
+def _separate_traces(key: Hashable) -> _SeparateTraces:
+    del key
+    return _SeparateTraces()
 
 
 @contextlib.contextmanager
-def _traced_for_itself() -> Iterator[None]:
-    """Use no trace that exists, and let no later function use the traces made inside."""
-    around = _OfItsOwn()
-    _contexts.append(around)
+def traced_separately(key: Hashable) -> Iterator[None]:
+    """Use only traces that were made with an equal key."""
+    # TensorFlow knows a context by its address, so each must live as long as its traces. See
+    # `xla_context_id` in python/eager/polymorphic_function/function_context.py, up to 2.21.
+    around = _separate_traces(key)
     around.Enter()
     try:
         yield
     finally:
         around.Exit()
+
+
+def traced_step(
+    trace: Callable[[Callable[[Sequence[Any]], Any]], Any],
+    step: Callable[..., Any],
+    strategy: Any,
+    restore: Callable[[], None] = lambda: None,
+) -> Any:
+    """Trace a step as a replica function, or else as a function that calls `strategy.run` itself.
+
+    Args:
+        trace: Traces a function that calls the step with a sequence of arguments.
+        step: The step.
+        strategy: The strategy.
+        restore: Undoes a trace that failed.
+
+    Returns:
+        The result of `trace`.
+
+    Raises:
+        Exception: The step raised this error as a replica function, and another error otherwise.
+    """
+
+    def as_replica(inputs: Sequence[Any]) -> Any:
+        return strategy.run(step, args=tuple(inputs))
+
+    def as_caller(inputs: Sequence[Any]) -> Any:
+        return step(*inputs)
+
+    failures = []
+    for call in (as_replica, as_caller):
+        try:
+            return trace(call)
+        except Exception as error:
+            failures.append(error)
+            restore()
+    raise failures[0]
+
+
+def seed_graph() -> None:
+    """Make random numbers in the graph that is being built the same in every run."""
+    graph = tf.compat.v1.get_default_graph()
+    graph.seed = 0 if graph.seed is None else graph.seed
 
 
 def _gradient(original: Any, tape: Any, target: Any, sources: Any, *rest: Any, **named: Any) -> Any:
@@ -96,10 +143,13 @@ class TrialRun:
 
     Args:
         step: A replica function, or a function that calls `strategy.run`.
-        arguments: Arguments of the types with which it will run.
+        arguments: Its arguments.
         strategy: The strategy.
         replicas: The number of replicas.
-        edit: A change of constants.
+        edits: Changes of constants.
+
+    Attributes:
+        trial: The trial: its gradients, constants and stand-ins.
 
     Raises:
         Exception: The function raised this error when it was traced.
@@ -111,55 +161,34 @@ class TrialRun:
         arguments: Sequence[Any],
         strategy: Any,
         replicas: int,
-        edit: Edit | None = None,
+        edits: Edits | None = None,
     ) -> None:
-        self._trial = strategy.extended.new_trial(replicas, edit)
+        self._arguments = arguments
+        self.trial: Trial = strategy.extended.new_trial(replicas, edits)
         self._traced = self._trace(step, arguments, strategy)
         # A function that makes variables is traced twice, and only its last trace runs.
-        self._trial.keep(self._traced.captured_inputs)
+        self.trial.keep(self._traced.captured_inputs)
         self._others = self._with_others_replaced()
         self._replaced: list[tuple[NumberVariable, float]] = []
 
-    @property
-    def replicas(self) -> int:
-        """The number of replicas."""
-        return self._trial.replicas  # type: ignore[no-any-return]
-
-    @property
-    def gradients(self) -> Sequence[Gradients]:
-        """The gradients of the last run, in the order of the tapes' calls."""
-        return self._trial.gradients  # type: ignore[no-any-return]
-
-    @property
-    def is_rounded(self) -> bool:
-        """True if the step computes with less precision than float32."""
-        return self._trial.is_rounded  # type: ignore[no-any-return]
-
-    @property
-    def constants(self) -> Sequence[ScalarConstant]:
-        """The scalars by which the step multiplies or divides."""
-        return self._trial.constants  # type: ignore[no-any-return]
-
-    @property
-    def variables(self) -> Sequence[StandIn]:
-        """The variables that the replicas use."""
-        return self._trial.stand_ins  # type: ignore[no-any-return]
-
-    def measure(self, arguments: Sequence[Any]) -> list[list[list[np.ndarray]]]:
+    def measure(self, arguments: Sequence[Any] | None = None) -> list[list[list[np.ndarray]]]:
         """Return the gradients that a step computes from the variables' present values.
+
+        Args:
+            arguments: The step's arguments; by default those that it was traced with.
 
         Returns:
             For each call of a tape and each gradient, its kept elements on each replica.
         """
-        self._begin([0.0] * self.replicas, with_zeros=False)
-        self._run(arguments)
-        return [one.values() for one in self.gradients]
+        self._begin([0.0] * self.trial.replicas, with_zeros=False)
+        self._run(self._arguments if arguments is None else arguments)
+        return [one.values() for one in self.trial.gradients]
 
     def numbers(self) -> list[NumberVariable]:
         """Return the variables of one number that no tape trains."""
-        self._begin([0.0] * self.replicas, with_zeros=False)
+        self._begin([0.0] * self.trial.replicas, with_zeros=False)
         candidates = [
-            *((one.name, one.variables) for one in self.variables if not one.is_trained),
+            *((one.name, one.variables) for one in self.trial.stand_ins if not one.is_trained),
             *(("", [variable]) for _, variable in self._others),
         ]
         return [
@@ -178,23 +207,20 @@ class TrialRun:
         finally:
             self._replaced = []
 
-    def respond(
-        self, arguments: Sequence[Any], strengths: Sequence[float], steps: int
-    ) -> list[list[np.ndarray]]:
+    def respond(self, strengths: Sequence[float], steps: int) -> list[list[np.ndarray]]:
         """Return each variable on each replica after steps with made-up gradients.
 
         Args:
-            arguments: The step's arguments.
             strengths: The strength of the made-up gradients on each replica.
             steps: The number of steps.
         """
         self._begin(strengths, with_zeros=True)
         for _ in range(steps):
-            self._run(arguments)
-        return [variable.values() for variable in self.variables]
+            self._run(self._arguments)
+        return [variable.values() for variable in self.trial.stand_ins]
 
     def _begin(self, strengths: Sequence[float], *, with_zeros: bool) -> None:
-        self._trial.begin(strengths, with_zeros=with_zeros)
+        self.trial.begin(strengths, with_zeros=with_zeros)
         for handle, variable in self._others:
             variable.assign(read_handle(handle))
         for number, value in self._replaced:
@@ -215,32 +241,22 @@ class TrialRun:
                 list(arguments), parts, expand_composites=True
             )
 
-        def as_replica(inputs: list[Any]) -> Any:
-            return strategy.run(step, args=tuple(inputs))
+        def traced(call: Callable[[Sequence[Any]], Any]) -> Any:
+            def seeded(*tensors: Any) -> None:
+                seed_graph()
+                self.trial.forget()  # TensorFlow traces again what has made variables
+                # No trace that exists is used, and no later function uses the traces made here.
+                with traced_separately(object()), _TAPES:
+                    call(filled(tensors))
 
-        def as_caller(inputs: list[Any]) -> Any:
-            return step(*inputs)
-
-        failures = []
-        restore = remembered(step, arguments)
-        for way in (as_replica, as_caller):
-
-            def seeded(*tensors: Any, way: Callable[[list[Any]], Any] = way) -> Any:
-                graph = tf.compat.v1.get_default_graph()
-                graph.seed = 0 if graph.seed is None else graph.seed
-                self._trial.forget()  # TensorFlow traces again what has made variables
-                with _traced_for_itself(), _TAPES:
-                    way(filled(tensors))
-
-            token = current_trial.set(self._trial)
+            token = current_trial.set(self.trial)
             try:
                 return tf.function(seeded).get_concrete_function(*_tensors(arguments))
-            except Exception as error:
-                failures.append(error)
-                restore()  # a tf.function makes variables only in its first trace
             finally:
                 current_trial.reset(token)
-        raise failures[0]
+
+        # A tf.function makes variables only in its first trace.
+        return traced_step(traced, step, strategy, remembered(step, arguments))
 
     def _with_others_replaced(self) -> list[tuple[Any, Any]]:
         """Replace the variables that the step uses outside its replicas.
@@ -248,8 +264,8 @@ class TrialRun:
         Returns:
             The handle of each, and the variable that replaces it.
         """
-        own = {id(handle) for one in self.variables for handle in one.handles}
-        own |= {id(handle) for handle in self._trial.handles}
+        own = {id(handle) for one in self.trial.stand_ins for handle in one.handles}
+        own |= {id(handle) for handle in self.trial.handles}
         others, captures = [], list(self._traced.captured_inputs)
         for place, handle in enumerate(captures):
             if id(handle) not in own and has_value(handle):

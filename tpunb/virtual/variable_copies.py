@@ -139,6 +139,8 @@ class Copies:
         watcher: The record of the strategy that created the variable.
         began_together: Whether the copies on one device shared a resource at first.
         used: Whether a function exists that relies on the shared resource.
+        resources: The resource of each separate copy; None for a copy that kept the common
+            resource. Empty until the copies become separate.
         dtype: The type of the copies' values.
         shape: The shape of each copy.
     """
@@ -156,7 +158,7 @@ class Copies:
         # Resources live as long as a handle of them.
         self._common = [handles[lead] for lead in self._leads]
         self._handles = list(self._common)
-        self._resources: tuple[Resource | None, ...] = ()
+        self.resources: tuple[Resource | None, ...] = ()
         self.dtype, self.shape = copies[0].dtype, copies[0].shape
         self._names = [copy._handle_name for copy in copies]
         self._copies = [weakref.ref(copy) for copy in copies]  # the copies refer to this object
@@ -174,7 +176,7 @@ class Copies:
     @property
     def are_separate(self) -> bool:
         """True if the copies of a process shared a resource, and do not any more."""
-        return bool(self._resources)
+        return bool(self.resources)
 
     @property
     def are_equal(self) -> bool:
@@ -185,11 +187,6 @@ class Copies:
     def stand_in(self) -> Any:
         """The handle by which a traced function knows the variable."""
         return self._handles[0]
-
-    @property
-    def resources(self) -> Sequence[Resource | None]:
-        """The resource of each separate copy; None for a copy that kept the common resource."""
-        return self._resources
 
     def handles(self) -> list[Any]:
         """Return a handle for each process, or for each copy once they are separate."""
@@ -242,7 +239,7 @@ class Copies:
             resources = tuple(map(self._own, range(len(self._leads))))
         pairs = zip(self._handles, resources, strict=True)
         self._handles = [common if own is None else own.handle for common, own in pairs]
-        self._resources = resources
+        self.resources = resources
 
     def _value(self, index: int) -> tf.Tensor:
         """Return the value of a copy, while the copies are together."""

@@ -95,7 +95,7 @@ def test_a_failure_is_remembered_and_the_environment_silent(
 ) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     monkeypatch.delenv("COLAB_TPU_ADDR", raising=False)
-    monkeypatch.setattr(install, "install", fail)
+    monkeypatch.setattr(install, "_put", fail)
     install_when_imported("v3-8", environment=True)
     assert "COLAB_TPU_ADDR" in os.environ
     with pytest.warns(TpuWarning):

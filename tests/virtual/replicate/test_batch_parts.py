@@ -37,13 +37,13 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[Written | None]:
 def observed(monkeypatch: pytest.MonkeyPatch) -> list[Written | None]:
     """What is written for parts of the usual size."""
     found: list[Written | None] = []
-    write = replica_call._written_for_usual_size
+    write = replica_call._Call._written_for_usual_size
 
     def writing(*args: Any) -> Written | None:
         found.append(write(*args))
         return found[-1]
 
-    monkeypatch.setattr(replica_call, "_written_for_usual_size", writing)
+    monkeypatch.setattr(replica_call._Call, "_written_for_usual_size", writing)
     return found
 
 
@@ -159,7 +159,7 @@ def test_an_internal_error_costs_only_time_and_fails_under_tests(
     def fails(*_: Any) -> None:
         raise AssertionError("A rule is broken.")
 
-    monkeypatch.setattr("tpunb.virtual.replica_call._call_either", fails)
+    monkeypatch.setattr(replica_call._Call, "_call_either", fails)
 
     def function(x: Any) -> Any:
         return tf.nn.relu(x @ WEIGHTS) @ WEIGHTS.T

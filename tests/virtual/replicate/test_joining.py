@@ -160,7 +160,7 @@ def test_each_replica_draws_its_own_numbers(joined: list[Analysis]) -> None:
 def test_too_much_memory_is_left_in_turns(
     monkeypatch: pytest.MonkeyPatch, joined: list[Analysis]
 ) -> None:
-    monkeypatch.setattr("tpunb.virtual.replica_call._JOINED_PART", 2**40)
+    monkeypatch.setattr("tpunb.virtual.replicate.options._JOINED_PART", 2**40)
     strategy = strategy_of(REPLICAS)
     run(strategy, lambda x: tf.tanh(x @ SHARED), each(strategy, per_replica(3, 5)))
     assert not operations(joined)

@@ -24,7 +24,7 @@ from support.tiers import THOROUGH
 
 import tpunb
 from tpunb.virtual.devices import VirtualDevices
-from tpunb.virtual.replica_call import AtOnceError, processors_for_each
+from tpunb.virtual.replicate.options import AtOnceError, processors_for_each
 
 
 class Counter:
@@ -176,7 +176,7 @@ def test_a_connection_takes_it() -> None:
 
 
 def test_as_many_as_each_host_has_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpunb.virtual.replica_call.processors", lambda: 4)
+    monkeypatch.setattr("tpunb.virtual.replicate.options.processors", lambda: 4)
 
     def each_of(*hosts: str) -> int:
         return processors_for_each(VirtualDevices(hosts=hosts, cores=()))

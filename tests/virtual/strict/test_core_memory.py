@@ -16,7 +16,8 @@ from tpunb.cells.runner import CellRunner
 from tpunb.errors import MemoryLimitError
 from tpunb.machine.resources import Memory
 from tpunb.tpu.types import accelerator, accelerator_types, largest_memory
-from tpunb.virtual.replica_call import ReplicateOptions, _runs_here
+from tpunb.virtual.replica_call import _runs_here
+from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.strict import core_memory
 
 EXHAUSTED = tf.errors.ResourceExhaustedError
@@ -110,7 +111,7 @@ def branch(x: Any) -> Any:
 
 @pytest.mark.parametrize("function", [plain, loop, call, loop_with_collectives, branch])
 def test_wherever_it_is_made(small: Any, function: Callable[[Any], Any]) -> None:
-    with pytest.raises(EXHAUSTED, match=r"float32\[300\], which takes 1.17 KiB"):
+    with pytest.raises(EXHAUSTED, match=r"float32\[300\], which takes 1.172 KiB"):
         run(small, function, each(small, [1.0, 2.0]))
 
 
@@ -136,7 +137,7 @@ def test_what_fits_and_what_is_not_made_runs(
 def test_variables_together(small: Any) -> None:
     with small.scope():
         held = [tf.Variable(tf.zeros([100])) for _ in range(3)]
-    with pytest.raises(EXHAUSTED, match=r"The variables take 1.17 KiB"):
+    with pytest.raises(EXHAUSTED, match=r"The variables take 1.172 KiB"):
         run(small, lambda: sum(tf.reduce_sum(one) for one in held))
 
 

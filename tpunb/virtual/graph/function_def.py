@@ -34,6 +34,9 @@ LOOPS = frozenset({"While", "StatelessWhile"})
 BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 CONTROL_FLOW = LOOPS | BRANCHES
 
+FRESH = frozenset({"EmptyTensorList", "TensorListReserve"})
+"""Operations that make lists without elements."""
+
 SLICE_MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 
 OUTSIDE = "_xla_outside_compilation"
@@ -118,22 +121,22 @@ def is_stateful(node: NodeDef) -> bool:
     return definition is None or bool(definition.is_stateful)
 
 
-def has_collectives(function: FunctionDef, library: Library) -> bool:
-    """Return whether a function, or a function that it calls, contains collectives."""
+def has_node(function: FunctionDef, library: Library, test: Callable[[NodeDef], bool]) -> bool:
+    """Return whether any node of a function, or of a function that it calls, passes a test."""
     return any(
-        node.op in COLLECTIVES
-        or any(has_collectives(library(name), library) for name in called_functions(node))
+        test(node) or any(has_node(library(name), library, test) for name in called_functions(node))
         for node in function.node_def
     )
+
+
+def has_collectives(function: FunctionDef, library: Library) -> bool:
+    """Return whether a function, or a function that it calls, contains collectives."""
+    return has_node(function, library, lambda node: node.op in COLLECTIVES)
 
 
 def has_outside(function: FunctionDef, library: Library) -> bool:
     """Return whether a function, or a function that it calls, must run on the host in part."""
-    return any(
-        OUTSIDE in node.attr
-        or any(has_outside(library(name), library) for name in called_functions(node))
-        for node in function.node_def
-    )
+    return has_node(function, library, lambda node: OUTSIDE in node.attr)
 
 
 def needed(function: FunctionDef, *, without: Collection[str] = ()) -> set[str]:
@@ -197,10 +200,11 @@ _WRITERS = ("Assign", "Resource", "Rng", "Stateful")
 
 def writes_variables(function: FunctionDef, library: Library) -> bool:
     """Return whether a function may change a variable."""
-    return any(
-        (node.op not in READS | CALLS and node.op.startswith(_WRITERS))
-        or any(writes_variables(library(name), library) for name in called_functions(node))
-        for node in function.node_def
+    unchanging = READS | CALLS
+    return has_node(
+        function,
+        library,
+        lambda node: node.op not in unchanging and node.op.startswith(_WRITERS),
     )
 
 
@@ -236,11 +240,8 @@ def arguments_read(function: FunctionDef, arguments: Collection[str], library: L
 
 def has_effects(function: FunctionDef, library: Library) -> bool:
     """Return whether a function does more than compute its results and read variables."""
-    return any(
-        (is_stateful(node) and node.op not in READS and node.op not in CONTROL_FLOW)
-        or any(has_effects(library(name), library) for name in called_functions(node))
-        for node in function.node_def
-    )
+    pure = READS | CONTROL_FLOW
+    return has_node(function, library, lambda node: is_stateful(node) and node.op not in pure)
 
 
 def only_updates(node: NodeDef) -> bool:

@@ -13,6 +13,7 @@ from tpunb.virtual.graph.function_def import (
     control_inputs,
     data_inputs,
     has_collectives,
+    has_node,
     has_outside,
     in_topological_order,
     is_stateful,
@@ -170,17 +171,7 @@ def _opens(node: NodeDef, library: Library) -> bool:
         or OUTSIDE in node.attr
         or has_collectives(body, library)
         or has_outside(body, library)
-        or _beyond_the_compiler(body, library)
-    )
-
-
-def _beyond_the_compiler(function: FunctionDef, library: Library) -> bool:
-    """Return whether XLA lacks a CPU kernel for something in a function."""
-    return any(
-        node.op in RESIZES
-        or not compiles(node)
-        or any(_beyond_the_compiler(library(name), library) for name in called_functions(node))
-        for node in function.node_def
+        or has_node(body, library, lambda inner: inner.op in RESIZES or not compiles(inner))
     )
 
 

@@ -60,20 +60,19 @@ def install(
         VirtualDevicesError: TensorFlow has started with too few devices. An earlier installation
             stays.
     """
-    installation = _installation(tpu, strict, environment, arithmetic)
+    _put(_installation(tpu, strict, environment, arithmetic))
+
+
+def _put(installation: Installation) -> Installation:
+    """Replace the installation in force, and return the new one."""
     require_tensorflow()
-    _put(installation)
-
-
-def _put(installation: Installation) -> None:
-    """Replace the installation in force."""
     from tpunb.virtual.devices import virtual_devices
     from tpunb.virtual.patch.device_names import TPUNames
     from tpunb.virtual.patch.patched_names import make_changes
     from tpunb.virtual.tensorflow_strategies import STAND_INS
 
     with _lock:
-        installation._names = TPUNames(
+        installation.names = TPUNames(
             installation.accelerator, virtual_devices(installation.accelerator)
         )
         uninstall()
@@ -82,6 +81,7 @@ def _put(installation: Installation) -> None:
             installation.undo = undo.pop_all()
         set_current(installation)
         set_failure(None)
+    return installation
 
 
 def uninstall() -> None:
@@ -116,9 +116,7 @@ def installed(
         VirtualDevicesError: TensorFlow has started with too few devices.
     """
     before = current()
-    install(tpu, strict=strict, environment=environment, arithmetic=arithmetic)
-    mine = current()
-    assert mine is not None
+    mine = _put(_installation(tpu, strict, environment, arithmetic))
     try:
         yield mine.accelerator
     finally:
@@ -151,9 +149,7 @@ def lend(
         == (tpu, strictness, arithmetic)
     ):
         return None
-    install(tpu, strict=strictness, arithmetic=arithmetic)
-    mine = current()
-    assert mine is not None
+    mine = _put(_installation(tpu, strictness, False, arithmetic))
     mine.lent = True
     mine.before = before.before if before is not None and before.lent else before
     return mine
@@ -193,12 +189,12 @@ def install_when_imported(
     """
     installation = _installation(tpu, strict, environment, arithmetic)
     if "tensorflow" in sys.modules:
-        install(installation.accelerator, **installation.options())
+        _put(installation)
         return
 
     def arrived() -> None:
         try:
-            install(installation.accelerator, **installation.options())
+            _put(installation)
         except Exception as error:
             set_failure(error)
             if not required:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -20,7 +20,8 @@ from tpunb.virtual.installation import Installation, set_tpu_variables
 from tpunb.virtual.patch.device_names import translated_property
 from tpunb.virtual.patch.patch_tools import attribute, construct_as_subclass, contents, redirected
 from tpunb.virtual.patch.resolver_in_force import InstalledTPUClusterResolver
-from tpunb.virtual.replica_call import ReplicateOptions, replicate
+from tpunb.virtual.replica_call import replicate
+from tpunb.virtual.replicate.options import ReplicateOptions
 from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 from tpunb.virtual.strictness import Strictness
 from tpunb.virtual.tensorflow_state import initialized_tpu_systems
@@ -131,61 +132,6 @@ def _inherited(owner: type, name: str) -> Any:
 
 class ComputationError(TpunbError, ValueError):
     """A TensorFlow 1 call for a TPU that the virtual TPU cannot answer."""
-
-
-def run_on_replicas(
-    installation: Installation,
-    computation: Callable[..., Any],
-    inputs: Sequence[Sequence[Any]] | None = None,
-    infeed_queue: Any = None,
-    device_assignment: tf.tpu.experimental.DeviceAssignment | None = None,
-) -> tuple[Any, list[Any]]:
-    """Run a computation on replicas, as `split_compile_and_replicate` does.
-
-    Args:
-        installation: The virtual TPU.
-        computation: Takes the inputs of one replica.
-        inputs: The inputs of each replica; None for one replica without inputs.
-        infeed_queue: Must be None.
-        device_assignment: The cores that form each replica; by default each core is a replica.
-
-    Returns:
-        A placeholder for the compilation, and the results of each replica: a list of tensors, the
-            nest that the computation returns, or an operation if it returns no tensors.
-
-    Raises:
-        ComputationError: There are more replicas than cores, or there is an infeed queue.
-    """
-    if infeed_queue is not None:
-        raise ComputationError(
-            "A virtual TPU has no infeed.",
-            fix="Pass the batch as an input, or use tf.distribute.TPUStrategy with a dataset.",
-        )
-    rows = [[tf.nest.map_structure(tf.convert_to_tensor, row)] for row in inputs or [[]]]
-    options = _options(installation, device_assignment, len(rows))
-    results = replicate(lambda row: _tensors(computation(*row)), rows, options)
-    # A single tensor means that the computation returned only operations.
-    return tf.no_op(), [tf.group(result) if tf.is_tensor(result) else result for result in results]
-
-
-def _options(
-    installation: Installation,
-    assignment: tf.tpu.experimental.DeviceAssignment | None,
-    replicas: int,
-) -> ReplicateOptions:
-    cores = replica_devices(virtual_devices(installation.accelerator), assignment)
-    if replicas > len(cores):
-        raise ComputationError(
-            f"There are inputs for {replicas} replicas, and cores for {len(cores)}.",
-            fix="Give inputs for fewer replicas, or install a larger TPU.",
-        )
-    return ReplicateOptions(
-        cores=[list(devices) for devices in cores[:replicas]],
-        assigned=assignment is not None,
-        # TensorFlow 1's variables are outside any strategy's scope.
-        strictness=Strictness(installation.strictness.off | {"scope"}),
-        arithmetic=installation.arithmetic,
-    )
 
 
 def _tensors(result: Any) -> Any:
@@ -304,13 +250,50 @@ class Replacements:
     def run_on_replicas(
         self, original: _Original, computation: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Answer TensorFlow 1's `tpu.rewrite`, `replicate`, `shard` and `batch_parallel`."""
+        """Answer TensorFlow 1's `tpu.rewrite`, `replicate`, `shard` and `batch_parallel`.
+
+        Returns:
+            As `split_compile_and_replicate` does, a placeholder for the compilation, and the
+                results of each replica: a list of tensors, the nest that the computation returns,
+                or an operation if it returns no tensors.
+
+        Raises:
+            ComputationError: There are more replicas than cores, or there is an infeed queue.
+        """
         if not kwargs.get("use_tpu", True):
             return original(computation, *args, **kwargs)
         places = ("inputs", "infeed_queue", "device_assignment")
         arguments = {**dict(zip(places, args, strict=False)), **kwargs}
-        return run_on_replicas(
-            self._installation, computation, **{key: arguments.get(key) for key in places}
+        if arguments.get("infeed_queue") is not None:
+            raise ComputationError(
+                "A virtual TPU has no infeed.",
+                fix="Pass the batch as an input, or use tf.distribute.TPUStrategy with a dataset.",
+            )
+        # Without inputs, a single replica runs.
+        inputs = arguments.get("inputs") or [[]]
+        rows = [[tf.nest.map_structure(tf.convert_to_tensor, row)] for row in inputs]
+        options = self._options(arguments.get("device_assignment"), len(rows))
+        results = replicate(lambda row: _tensors(computation(*row)), rows, options)
+        # A single tensor means that the computation returned only operations.
+        grouped = [tf.group(result) if tf.is_tensor(result) else result for result in results]
+        return tf.no_op(), grouped
+
+    def _options(
+        self, assignment: tf.tpu.experimental.DeviceAssignment | None, replicas: int
+    ) -> ReplicateOptions:
+        installation = self._installation
+        cores = replica_devices(virtual_devices(installation.accelerator), assignment)
+        if replicas > len(cores):
+            raise ComputationError(
+                f"There are inputs for {replicas} replicas, and cores for {len(cores)}.",
+                fix="Give inputs for fewer replicas, or install a larger TPU.",
+            )
+        return ReplicateOptions(
+            cores=[list(devices) for devices in cores[:replicas]],
+            assigned=assignment is not None,
+            # TensorFlow 1's variables are outside any strategy's scope.
+            strictness=Strictness(installation.strictness.off | {"scope"}),
+            arithmetic=installation.arithmetic,
         )
 
     @staticmethod

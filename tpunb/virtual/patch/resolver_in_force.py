@@ -10,8 +10,7 @@ import tensorflow as tf
 from tpunb.errors import VirtualDevicesError
 from tpunb.virtual import _tensorflow as private
 from tpunb.virtual.installation import ADDRESS, current, set_failure
-from tpunb.virtual.patch.device_names import TPUNames
-from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
+from tpunb.virtual.resolver import VirtualTPUClusterResolver
 
 _LOCAL = "local"
 
@@ -82,31 +81,24 @@ class InstalledTPUClusterResolver(VirtualTPUClusterResolver):
 
     def get_tpu_system_metadata(self) -> Any:
         """Return the TPU system, and log TensorFlow's own lines about it."""
-        tpu = self.accelerator
-        devices = tuple(
-            private.DeviceAttributes(name, kind, 0, 0)
-            for name, kind in sorted(self._names().attributes(), key=_order)
-        )
+        metadata = super().get_tpu_system_metadata()
         private.logging.info("Found TPU system:")
-        private.logging.info("*** Num TPU Cores: %d", tpu.num_devices)
-        private.logging.info("*** Num TPU Workers: %d", tpu.num_hosts)
-        private.logging.info("*** Num TPU Cores Per Worker: %d", tpu.devices_per_host)
-        for device in devices:
+        private.logging.info("*** Num TPU Cores: %d", metadata.num_cores)
+        private.logging.info("*** Num TPU Workers: %d", metadata.num_hosts)
+        private.logging.info("*** Num TPU Cores Per Worker: %d", metadata.num_of_cores_per_host)
+        for device in metadata.devices:
             private.logging.info("*** Available Device: %s", device)
-        return private.TPUSystemMetadata(
-            num_cores=tpu.num_devices,
-            num_hosts=tpu.num_hosts,
-            num_of_cores_per_host=tpu.devices_per_host,
-            topology=virtual_topology(tpu),
-            devices=devices,
+        return metadata
+
+    def _devices(self) -> tuple[Any, ...]:
+        return tuple(
+            private.DeviceAttributes(name, kind, 0, 0)
+            for name, kind in sorted(self.names.attributes(), key=_order)
         )
 
     def connected(self) -> None:
         """Name the TPU's devices as they are named after connecting to the TPU."""
         self.names.job = "localhost" if self._local else "worker"
-
-    def _names(self) -> TPUNames:
-        return self.names
 
 
 def _order(device: tuple[str, str]) -> tuple[Any, ...]:

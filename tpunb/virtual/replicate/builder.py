@@ -12,6 +12,7 @@ import numpy as np
 from tpunb.virtual._tensorflow import AttrValue, FunctionDef, NodeDef, dtypes, op_def_registry
 from tpunb.virtual.devices import process_of
 from tpunb.virtual.graph.function_def import (
+    FRESH,
     READS,
     Add,
     Reference,
@@ -28,7 +29,7 @@ from tpunb.virtual.graph.function_def import (
     type_of,
 )
 from tpunb.virtual.replicate.function_copies import FunctionCopies, assigned_device, logical_core
-from tpunb.virtual.replicate.joined_forms import FRESH, Form, Take, listed_shape
+from tpunb.virtual.replicate.joined_forms import Form, Take, listed_shape
 from tpunb.virtual.replicate.variance import Analysis, Argument, Arguments, Role, Variance
 from tpunb.virtual.variable_copies import Resource, leads
 

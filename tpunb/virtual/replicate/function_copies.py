@@ -16,8 +16,8 @@ from tpunb.virtual.graph.function_def import (
     CALLS,
     Library,
     add_node,
-    called_functions,
     function_attributes,
+    has_node,
     make_identity,
     needed,
 )
@@ -82,7 +82,7 @@ class FunctionCopies:
             seed2.i = (seed2.i + 0x9E3779B1 * replica) % (2**31 - 1)
         for place, function in enumerate(function_attributes(node)):
             body = self.library(function.name)
-            own = replica if _draws(body, self.library) else 0
+            own = replica if has_node(body, self.library, _is_seeded) else 0
             # Both branches of a common condition may have a node of this path.
             key = (path, place, function.name, own)
             if key not in self._known:
@@ -125,10 +125,3 @@ class FunctionCopies:
 def _is_seeded(node: NodeDef) -> bool:
     """Return whether a node draws from a seed; without a seed it draws from entropy."""
     return "seed2" in node.attr and bool(node.attr["seed"].i or node.attr["seed2"].i)
-
-
-def _draws(function: FunctionDef, library: Library) -> bool:
-    return any(
-        _is_seeded(node) or any(_draws(library(name), library) for name in called_functions(node))
-        for node in function.node_def
-    )

@@ -59,9 +59,6 @@ INNER = Take(Form.INNER)
 SUMMED = Take(Form.SUMMED)
 LISTED = Take(Form.LISTED)
 
-FRESH = frozenset({"EmptyTensorList", "TensorListReserve"})
-"""Operations that make lists without elements."""
-
 
 def listed_shape(shape: np.ndarray | None, replicas: int) -> np.ndarray:
     """Return the shape of the elements of one list for all replicas."""

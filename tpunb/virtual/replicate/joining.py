@@ -17,6 +17,7 @@ from tpunb.virtual.devices import process_of
 from tpunb.virtual.graph.collectives import gives_one_value
 from tpunb.virtual.graph.function_def import (
     CONTROL_FLOW,
+    FRESH,
     LOOPS,
     OUTSIDE,
     READS,
@@ -32,7 +33,6 @@ from tpunb.virtual.graph.function_def import (
     returned,
 )
 from tpunb.virtual.replicate.joined_forms import (
-    FRESH,
     REAL,
     ROWS,
     SHARED,

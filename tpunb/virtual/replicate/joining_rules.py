@@ -204,17 +204,29 @@ def _einsum(node: KnownNode) -> Plan | None:
     return node.plan(takes, gives, attributes=attributes, gain=_GAIN)
 
 
-def _convolution(node: KnownNode) -> Plan | None:
-    return node.plan([ROWS, SHARED], Form.ROWS, gain=_GAIN)
+def _rows_of(*places: int, gain: float = 2.0, summed: bool = False) -> Rule:
+    """Return a rule for operations on each row of some inputs, with other inputs shared.
+
+    Args:
+        places: The places of these inputs.
+        gain: The saving; see `Plan`.
+        summed: Whether the operation sums over the rows.
+    """
+
+    def rule(node: KnownNode) -> Plan | None:
+        if summed and not node.summed:
+            return None
+        if any(tensor.varies and k not in places for k, tensor in enumerate(node.inputs)):
+            return None
+        takes = [ROWS if k in places else SHARED for k in range(len(node.inputs))]
+        return node.plan(takes, Form.SUMMED if summed else Form.ROWS, gain=gain)
+
+    return rule
 
 
 def _image_gradient(node: KnownNode) -> Plan | None:
     sizes = constant(node.rows(node.outputs[0]), node.inputs[0])
     return node.plan([sizes, SHARED, ROWS], Form.ROWS, gain=_GAIN)
-
-
-def _weights_gradient(node: KnownNode) -> Plan | None:
-    return node.plan([ROWS, SHARED, ROWS], Form.SUMMED, gain=_GAIN) if node.summed else None
 
 
 def _mean_pooling_gradient(node: KnownNode) -> Plan | None:
@@ -229,7 +241,7 @@ _PRODUCTS: dict[str, JoiningRule] = {
     **rules_for(_matrices, "MatMul", "transpose_a transpose_b grad_a grad_b"),
     **rules_for(_batched_matrices, "BatchMatMulV2", "adj_x adj_y grad_x grad_y"),
     **rules_for(_einsum, "Einsum", "equation"),
-    **rules_for(_convolution, "Conv2D Conv3D DepthwiseConv2dNative", _CONVOLUTION, varying=[0]),
+    **rules_for(_rows_of(0, gain=_GAIN), "Conv2D Conv3D DepthwiseConv2dNative", _CONVOLUTION),
     **rules_for(
         _image_gradient,
         "Conv2DBackpropInput Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput",
@@ -237,10 +249,9 @@ _PRODUCTS: dict[str, JoiningRule] = {
         varying=[2],
     ),
     **rules_for(
-        _weights_gradient,
+        _rows_of(0, 2, gain=_GAIN, summed=True),
         "Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter",
         _CONVOLUTION,
-        varying=[0, 2],
     ),
     **rules_for(_mean_pooling_gradient, "AvgPoolGrad AvgPool3DGrad", _POOLING),
 }
@@ -438,18 +449,6 @@ def _like(tensor: Input, values: list[int]) -> Take:
     return constant(values if tensor.sizes else values[0], tensor)
 
 
-def _rows_of(*places: int) -> Rule:
-    """Return a rule for operations on each row of some inputs, with other inputs shared."""
-
-    def rule(node: KnownNode) -> Plan | None:
-        if any(tensor.varies and k not in places for k, tensor in enumerate(node.inputs)):
-            return None
-        takes = [ROWS if k in places else SHARED for k in range(len(node.inputs))]
-        return node.plan(takes, Form.ROWS, gain=2.0)
-
-    return rule
-
-
 def _one_hot(node: KnownNode) -> Plan | None:
     axis = node.definition.attr["axis"].i
     if axis == -1 and node.inputs[0].sizes:
@@ -505,14 +504,6 @@ def _bitcast(node: KnownNode) -> Plan | None:
     return _elementwise(node) if node.outputs[0] == node.inputs[0].sizes else None
 
 
-def _bias_gradient(node: KnownNode) -> Plan | None:
-    return node.plan([ROWS], Form.SUMMED) if node.summed else None
-
-
-def _bias(node: KnownNode) -> Plan | None:
-    return node.plan([ROWS, SHARED], Form.ROWS)
-
-
 _RULES: dict[str, JoiningRule] = {
     **rules_for(_elementwise, _BROADCASTING, "alpha"),
     **rules_for(_cast, "Cast", "Truncate"),
@@ -527,8 +518,8 @@ _RULES: dict[str, JoiningRule] = {
     **rules_for(_rows_of(0, 1), "ResizeBilinearGrad", "align_corners half_pixel_centers"),
     **rules_for(_rows_of(0, 1), "InTopKV2 SparseSoftmaxCrossEntropyWithLogits"),
     **rules_for(_bitcast, "Bitcast"),
-    **rules_for(_bias, "BiasAdd", "data_format", varying=[0]),
-    **rules_for(_bias_gradient, "BiasAddGrad", "data_format"),
+    **rules_for(_rows_of(0, gain=1.0), "BiasAdd", "data_format"),
+    **rules_for(_rows_of(0, gain=1.0, summed=True), "BiasAddGrad", "data_format"),
     **rules_for(_gather, "GatherV2", "batch_dims", varying=[0, 1]),
     **rules_for(_gather_from_variable, "ResourceGather"),
     **rules_for(_one_hot, "OneHot", "axis", varying=[0]),

@@ -1,6 +1,6 @@
 """The passes over a replica function before it is written for all replicas, in order.
 
-`PASSES` is the list, with the reason for each pass and for its place.
+`ReplicaFunction.computed` makes all passes, with the reason for each pass and for its place.
 """
 
 from __future__ import annotations
@@ -39,28 +39,22 @@ from tpunb.virtual.graph.function_def import (
 from tpunb.virtual.graph.rewrite import Rewrite, inlined
 
 FACTORS: dict[str, tuple[str, ...]] = {
-    "BatchMatMul": ("x", "y"),
-    "BatchMatMulV2": ("x", "y"),
-    "BatchMatMulV3": ("x", "y"),
-    "Conv": ("input", "filter"),
-    "Conv2D": ("input", "filter"),
-    "Conv2DBackpropFilter": ("input", "out_backprop"),
-    "Conv2DBackpropInput": ("filter", "out_backprop"),
-    "Conv3D": ("input", "filter"),
-    "Conv3DBackpropFilterV2": ("input", "out_backprop"),
-    "Conv3DBackpropInputV2": ("filter", "out_backprop"),
-    "DepthwiseConv2dNative": ("input", "filter"),
-    "DepthwiseConv2dNativeBackpropFilter": ("input", "out_backprop"),
-    "DepthwiseConv2dNativeBackpropInput": ("filter", "out_backprop"),
-    "Einsum": ("inputs",),
-    "ExtractImagePatches": ("images",),  # a convolution with ones and zeros
-    "MatMul": ("a", "b"),
-    "SparseMatMul": ("a", "b"),
-    "XlaConv": ("lhs", "rhs"),
-    "XlaConvV2": ("lhs", "rhs"),
-    "XlaDot": ("lhs", "rhs"),
-    "XlaDotV2": ("lhs", "rhs"),
-    "XlaEinsum": ("a", "b"),
+    op: arguments
+    for arguments, ops in {
+        ("x", "y"): "BatchMatMul BatchMatMulV2 BatchMatMulV3",
+        ("a", "b"): "MatMul SparseMatMul XlaEinsum",
+        ("lhs", "rhs"): "XlaConv XlaConvV2 XlaDot XlaDotV2",
+        ("input", "filter"): "Conv Conv2D Conv3D DepthwiseConv2dNative",
+        ("input", "out_backprop"): (
+            "Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter"
+        ),
+        ("filter", "out_backprop"): (
+            "Conv2DBackpropInput Conv3DBackpropInputV2 DepthwiseConv2dNativeBackpropInput"
+        ),
+        ("inputs",): "Einsum",
+        ("images",): "ExtractImagePatches",  # a convolution with ones and zeros
+    }.items()
+    for op in ops.split()
 }
 """The arguments of each operation that a matrix unit multiplies."""
 
@@ -198,10 +192,16 @@ class ReplicaFunction:
     @functools.cached_property
     def computed(self) -> FunctionDef:
         """The function as the replicas compute it, after all passes."""
-        function = self.definition
-        for graph_pass in PASSES:
-            function = graph_pass.rewrite(function, self)
-        return function
+        # First: each dead read would be repeated on every replica, and the other passes see fewer
+        # nodes. Inlining comes before, because the strict check needs it as well.
+        function = _without_dead_reads(self.definition)
+        if self.body_sizes is not None:
+            # Before the shapes: a shape is known before a loop, and not after it.
+            function = read_past_loops(function, self.inlined_library)
+        # A shape is the same on every replica, though the value that is asked for it varies.
+        function = with_constant_shapes(function, self.sizes)
+        # Last: no other pass has to know the casts.
+        return self.unit.rounded(function) if self.unit else function
 
     @functools.cached_property
     def inlined_library(self) -> Library:
@@ -213,22 +213,6 @@ class ReplicaFunction:
             return inlined(self.library(name), self.library)
 
         return functools.cache(inlined_body)
-
-
-@dataclasses.dataclass(frozen=True)
-class Pass:
-    """A rewrite of a replica function into another that computes the same.
-
-    Attributes:
-        name: The pass's action.
-        reason: The reason for the pass, and for its place.
-        rewrite: Returns the new function, or the same if there is nothing to do. The function that
-            it takes has its calls inlined, and is not changed.
-    """
-
-    name: str
-    reason: str
-    rewrite: Callable[[FunctionDef, ReplicaFunction], FunctionDef]
 
 
 _ASK = frozenset({"Rank", "Shape", "ShapeN", "Size"})
@@ -407,32 +391,3 @@ def _without_dead_reads(function: FunctionDef) -> FunctionDef:
         else:
             rewrite.keep(node)
     return rewrite.finish()
-
-
-PASSES = (
-    Pass(
-        "drop dead reads",
-        "Each would be repeated on every replica. First: fewer nodes for the others.",
-        lambda function, _: _without_dead_reads(function),
-    ),
-    Pass(
-        "read what loops hand on from before them",
-        "Its shape is then known, though the loop's is not. Before the shapes, which need it.",
-        lambda function, known: (
-            function
-            if known.body_sizes is None
-            else read_past_loops(function, known.inlined_library)
-        ),
-    ),
-    Pass(
-        "make known shapes constant",
-        "A shape is the same on every replica, though the value that is asked for it varies.",
-        lambda function, known: with_constant_shapes(function, known.sizes),
-    ),
-    Pass(
-        "round to bfloat16",
-        "What a TPU's matrix unit does. Last: no other pass has to know the casts.",
-        lambda function, known: known.unit.rounded(function) if known.unit else function,
-    ),
-)
-"""All passes, in order. Inlining comes before them, because the strict check needs it as well."""

@@ -53,15 +53,8 @@ class ScalarConstant:
         return divisor if self.divides else 1 / divisor
 
 
-@dataclasses.dataclass(frozen=True)
-class Edit:
-    """A change of constants.
-
-    Attributes:
-        values: The new values, by the constants' places among the constants of a trace.
-    """
-
-    values: Mapping[int, float]
+Edits = Mapping[int, float]
+"""New values of constants, by the constants' places among the constants of a trace."""
 
 
 def scalar_constants(

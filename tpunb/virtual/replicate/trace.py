@@ -30,8 +30,9 @@ from tpunb.virtual.graph.tensorflow_graphs import (
     set_attr,
     set_control_flow_context,
 )
-from tpunb.virtual.replicate.trial import StandIn, Trial
-from tpunb.virtual.variable_copies import Copies, Watcher, copies_of, eagerly, handle_of
+from tpunb.virtual.replicate.options import ReplicateOptions
+from tpunb.virtual.replicate.trial import StandIn
+from tpunb.virtual.variable_copies import Copies, copies_of, eagerly, handle_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,20 +123,13 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
     function.
     """
 
-    def __init__(
-        self,
-        graph: TracingGraph,
-        cores: Sequence[Sequence[str]],
-        assigned: bool,
-        watcher: Watcher,
-        trial: Trial | None = None,
-    ) -> None:
-        super().__init__(name="virtual_tpu", num_replicas=len(cores), pivot=None)
+    def __init__(self, graph: FuncGraph, options: ReplicateOptions) -> None:
+        super().__init__(name="virtual_tpu", num_replicas=len(options.cores), pivot=None)
         self._traced = graph
-        self._cores = cores
-        self._assigned = assigned
-        self._watcher = watcher
-        self.trial = trial
+        self._cores = options.cores
+        self._assigned = options.assigned
+        self._watcher = options.divergence
+        self.trial = options.trial
         # TensorFlow stores it when it enters the context, and uses it in `outside_compilation`: see
         # python/tpu/tpu_replication.py, up to TensorFlow 2.21.
         self._outer_device_function_stack = device_functions(graph)
@@ -258,16 +252,10 @@ class TracingGraph(FuncGraph):  # type: ignore[misc]
     uses apart: the handle of a copy is captured anew for each operation that takes it.
     """
 
-    def __init__(
-        self,
-        cores: Sequence[Sequence[str]],
-        assigned: bool,
-        watcher: Watcher,
-        trial: Trial | None = None,
-    ) -> None:
+    def __init__(self, options: ReplicateOptions) -> None:
         super().__init__(f"tpu_replica_{next(_names)}")
         self._captured: list[tuple[int, Any]] = []
-        self.tracing = ReplicaTracingContext(self, cores, assigned, watcher, trial)
+        self.tracing = ReplicaTracingContext(self, options)
         set_control_flow_context(self, self.tracing)
 
     def capture(self, tensor: Any, name: str | None = None, shape: Any = None) -> Any:
@@ -308,11 +296,7 @@ def trace(
     function: Callable[..., Any],
     structure: Any,
     columns: Sequence[Sequence[Any]],
-    cores: Sequence[Sequence[str]],
-    *,
-    assigned: bool,
-    watcher: Watcher,
-    trial: Trial | None = None,
+    options: ReplicateOptions,
 ) -> TracingGraph:
     """Trace a replica function with a placeholder for each argument.
 
@@ -320,10 +304,7 @@ def trace(
         function: Takes the arguments of one replica.
         structure: The nest of these arguments.
         columns: Each tensor of the arguments with its value on every replica.
-        cores: The devices of each replica, its logical devices in order.
-        assigned: Whether a device assignment says which cores form a replica.
-        watcher: The strategy's watcher, which is notified of copies that may differ.
-        trial: The trial whose stand-ins replace the variables; None outside a trial.
+        options: The properties of the strategy.
     """
     specs = []
     for column in (column for column in columns if column[0] is not None):
@@ -336,10 +317,10 @@ def trace(
         values = iter(placeholders)
         flat = [None if column[0] is None else next(values) for column in columns]
         arguments = tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
-        with tpu_shard_context(len(cores)):
+        with tpu_shard_context(len(options.cores)):
             return variable_utils.convert_variables_to_tensors(function(*arguments))
 
-    graph = TracingGraph(cores, assigned, watcher, trial)
+    graph = TracingGraph(options)
     # The replica function's nodes belong to a core, regardless of the devices around the call.
     with ops.device(None):
         func_graph_from_py_func(graph.name, call, args=tuple(specs), kwargs={}, func_graph=graph)

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from tpunb.virtual._tensorflow import FunctionDef, ResourceVariable
 from tpunb.virtual.replicate.divergence import Divergence
-from tpunb.virtual.replicate.scalar_constants import Edit, ScalarConstant, edited, scalar_constants
+from tpunb.virtual.replicate.scalar_constants import Edits, ScalarConstant, edited, scalar_constants
 from tpunb.virtual.replicate.without_chance import without_chance
 from tpunb.virtual.variable_copies import INDEX, RowCopies, copies_of, eagerly, handle_of
 
@@ -47,17 +47,20 @@ class StandIn:
 
     Attributes:
         key: A value that tells the variable from others.
-        name: The variable's name.
         originals: The variable's copies, one for each replica of the trial.
         variables: A variable of the trial's own for each replica.
         is_trained: Whether a tape computes gradients of the variable.
     """
 
     key: str
-    name: str
     originals: Sequence[Any]
     variables: Sequence[Any]
     is_trained: bool = False
+
+    @property
+    def name(self) -> str:
+        """The variable's name."""
+        return _name_of(self.originals[0])
 
     @property
     def handles(self) -> list[Any]:
@@ -115,7 +118,7 @@ class Trial:
     Args:
         strategy: The strategy whose replicas these are.
         devices: The device of each replica of the trial.
-        edit: A change of a constant; None to compute as traced.
+        edits: Changes of constants; None to compute as traced.
 
     Attributes:
         strategy: The strategy.
@@ -126,14 +129,14 @@ class Trial:
         is_rounded: Whether these functions compute with less precision than float32.
     """
 
-    def __init__(self, strategy: Any, devices: Sequence[str], edit: Edit | None = None) -> None:
+    def __init__(self, strategy: Any, devices: Sequence[str], edits: Edits | None = None) -> None:
         self.strategy = strategy
         self.divergence = Divergence()
         self.gradients: list[Gradients] = []
         self.constants: list[ScalarConstant] = []
         self.is_rounded = False
         self._devices = devices
-        self._edit = edit
+        self._edits = edits or {}
         self._stand_ins: dict[str, StandIn] = {}
         self._weights = self._variables(tf.zeros([]), "weight")
 
@@ -181,7 +184,7 @@ class Trial:
             zeros = tf.TensorShape([size or 0 for size in first.shape])
             with eagerly():
                 variables = self._variables(tf.zeros(zeros, first.dtype), name, first.shape)
-            self._stand_ins[key] = StandIn(key, name, copies[: self.replicas], variables)
+            self._stand_ins[key] = StandIn(key, copies[: self.replicas], variables)
         return self._stand_ins[key]
 
     def begin(self, strengths: Sequence[float], *, with_zeros: bool) -> None:
@@ -197,7 +200,7 @@ class Trial:
             weight.assign(strength)
 
     def rewritten(self, definition: FunctionDef, graph: Any, sizes: Any) -> FunctionDef:
-        """Return a replica function with fixed random numbers, and with the edit of a constant."""
+        """Return a replica function with fixed random numbers, and with the edits of constants."""
         known = {key: variable.key for key, variable in graph.tracing.variables.items()}
         weights = [
             argument.name
@@ -208,7 +211,7 @@ class Trial:
         self.constants += scalar_constants(definition, graph, sizes, weights)
         self.is_rounded |= _has_short_types(definition)
         definition = without_chance(definition)
-        for place, value in (self._edit.values if self._edit is not None else {}).items():
+        for place, value in self._edits.items():
             if first <= place < len(self.constants):
                 definition = edited(definition, self.constants[place], value)
         return definition
@@ -236,10 +239,13 @@ class Trial:
         sizes = [sketch.shape[0] for sketch in sketches]
         with eagerly():
             kept = self._variables(tf.zeros([sum(sizes)]), "gradients")
-        _assign(_handle(context, kept, f"gradients_{len(self.gradients)}"), tf.concat(sketches, 0))
+        handle = _handle(context, kept, f"gradients_{len(self.gradients)}")
+        tf.raw_ops.AssignVariableOp(resource=handle, value=tf.concat(sketches, 0))
         names = [_name_of(source) for _, source, _ in pairs]
         self.gradients.append(Gradients(names, shapes, sizes, kept))
-        weight = _read(_handle(context, self._weights, f"{_WEIGHTS}{len(self.gradients)}"))
+        handle = _handle(context, self._weights, f"{_WEIGHTS}{len(self.gradients)}")
+        weight = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+        weight = tf.ensure_shape(weight, [])
         weight *= STRENGTH / math.sqrt(max(1, sum(map(math.prod, shapes))))
         for place, source, gradient in pairs:
             flat[place] = _made_up(gradient, tuple(source.shape), weight)
@@ -279,15 +285,6 @@ def _numbers(tensor: Any) -> np.ndarray:
 
 def _handle(context: Any, variables: Sequence[Any], key: str) -> Any:
     return context.on_replicas([variable.handle for variable in variables], key)
-
-
-def _assign(handle: Any, value: Any) -> None:
-    tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-
-
-def _read(handle: Any) -> Any:
-    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
-    return tf.ensure_shape(value, [])
 
 
 def _has_short_types(function: FunctionDef) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -25,6 +25,7 @@ from tpunb.virtual._tensorflow import (
     tensor_util,
 )
 from tpunb.virtual.graph.function_def import (
+    FRESH,
     LOOPS,
     READS,
     KnownSizes,
@@ -68,48 +69,26 @@ _ANY_INPUTS = frozenset(f"{_ELEMENTWISE} {_OTHERS}".split())
 
 # The inputs that must be constants; negative numbers count from the end.
 _CONSTANT_INPUTS = {
-    "All": (1,),
-    "Any": (1,),
-    "ArgMax": (1,),
-    "ArgMin": (1,),
-    "AvgPoolGrad": (0,),
-    "BroadcastTo": (1,),
-    "ConcatV2": (-1,),
-    "Conv2DBackpropFilter": (1,),
-    "Conv2DBackpropInput": (0,),
-    "Cumsum": (1,),
-    "DepthwiseConv2dNativeBackpropFilter": (1,),
-    "DepthwiseConv2dNativeBackpropInput": (0,),
-    "ExpandDims": (1,),
-    "Fill": (0,),
-    "GatherV2": (2,),
-    "InvertPermutation": (0,),
-    "Max": (1,),
-    "Mean": (1,),
-    "Min": (1,),
-    "OneHot": (1,),
-    "Pad": (1,),
-    "PadV2": (1,),
-    "Prod": (1,),
-    "RandomStandardNormal": (0,),
-    "RandomUniform": (0,),
-    "Range": (0, 1, 2),
-    "Reshape": (1,),
-    "ReverseV2": (1,),
-    "Slice": (1, 2),
-    "Split": (0,),
-    "SplitV": (1, 2),
-    "StatelessRandomNormalV2": (0,),
-    "StatelessRandomUniformV2": (0,),
-    "StatelessTruncatedNormalV2": (0,),
-    "StridedSlice": (1, 2, 3),
-    "StridedSliceGrad": (0, 1, 2, 3),
-    "Sum": (1,),
-    "Tile": (1,),
-    "TopKV2": (1,),
-    "Transpose": (1,),
-    "TruncatedNormal": (0,),
-    "UnsortedSegmentSum": (2,),
+    op: places
+    for places, ops in {
+        (-1,): "ConcatV2",
+        (0,): (
+            "AvgPoolGrad Conv2DBackpropInput DepthwiseConv2dNativeBackpropInput Fill "
+            "InvertPermutation RandomStandardNormal RandomUniform Split StatelessRandomNormalV2 "
+            "StatelessRandomUniformV2 StatelessTruncatedNormalV2 TruncatedNormal"
+        ),
+        (1,): (
+            "All Any ArgMax ArgMin BroadcastTo Conv2DBackpropFilter Cumsum "
+            "DepthwiseConv2dNativeBackpropFilter ExpandDims Max Mean Min OneHot Pad PadV2 Prod "
+            "Reshape ReverseV2 Sum Tile TopKV2 Transpose"
+        ),
+        (2,): "GatherV2 UnsortedSegmentSum",
+        (1, 2): "Slice SplitV",
+        (0, 1, 2): "Range",
+        (1, 2, 3): "StridedSlice",
+        (0, 1, 2, 3): "StridedSliceGrad",
+    }.items()
+    for op in ops.split()
 }
 _ALL_CONSTANT = frozenset({"ConcatOffset"})
 # These operations return a size, which is known when a TPU compiles.
@@ -141,54 +120,9 @@ def is_known(node: NodeDef) -> bool:
     return types <= TYPES and not (node.op in PRODUCTS and _INT64 in types)
 
 
-def compiles_surely(
-    function: FunctionDef,
-    nodes: Iterable[NodeDef],
-    knows: Callable[[NodeDef], bool] = lambda _: False,
-) -> bool:
-    """Return whether a function certainly compiles.
-
-    Args:
-        function: The function, calls written out.
-        nodes: The nodes of the function that run.
-        knows: Returns whether a node of another operation compiles.
-    """
-    by_name = {node.name: node for node in function.node_def}
-    constant: dict[str, bool] = {}
-
-    def is_constant(name: str) -> bool:
-        if name not in constant:
-            node = by_name.get(name)
-            constant[name] = False
-            constant[name] = node is not None and (
-                node.op in _SIZES
-                or (
-                    is_known(node)
-                    and node.op not in _READS
-                    and "Random" not in node.op
-                    and bool(sources := data_inputs(node))
-                    and all(is_constant(source.source) for source in sources)
-                )
-            )
-        return constant[name]
-
-    def is_sure(node: NodeDef) -> bool:
-        if not is_known(node):
-            return knows(node)
-        sources = data_inputs(node)
-        if node.op in _ALL_CONSTANT:
-            return all(is_constant(source.source) for source in sources)
-        return all(
-            is_constant(sources[place].source) for place in _CONSTANT_INPUTS.get(node.op, ())
-        )
-
-    return all(map(is_sure, nodes))
-
-
-_FRESH = frozenset({"EmptyTensorList", "TensorListReserve"})
 _ALIKE = frozenset({"AddN", "Identity", "ZerosLike"})
 _CHANGING = frozenset({"TensorListPopBack", "TensorListPushBack", "TensorListSetItem"})
-_GIVE_LISTS = _FRESH | _ALIKE | _CHANGING | {"TensorListFromTensor"}
+_GIVE_LISTS = FRESH | _ALIKE | _CHANGING | {"TensorListFromTensor"}
 _RESIZES = "resize_if_index_out_of_bounds"
 _HANDLES = frozenset({dtypes.resource.as_datatype_enum, dtypes.variant.as_datatype_enum})
 # The input that is the shape of a list's elements.
@@ -259,9 +193,9 @@ class KnownLoops:
         self._function = function
         self._library = library
         self._body_sizes = body_sizes
-        self._statics = StaticTensors(
-            function, {node.name: node for node in function.node_def}, sizes
-        )
+        self._nodes = {node.name: node for node in function.node_def}
+        self._statics = StaticTensors(function, self._nodes, sizes)
+        self._constant: dict[str, bool] = {}
         self._lists: dict[str, _List | None] = dict(lists or {})
         self._loops: dict[str, bool] = {}
         self._carried: dict[tuple[str, int], _List] = {}
@@ -273,12 +207,37 @@ class KnownLoops:
             needed(self._function),
             needed(self._function, without={"Assert"}),
         )
-        nodes = [
-            node
+        return all(
+            self._is_sure(node)
             for node in self._function.node_def
             if node.name in (run_without_assertions if node.op == "Const" else run_nodes)
-        ]
-        return compiles_surely(self._function, nodes, self._knows)
+        )
+
+    def _is_sure(self, node: NodeDef) -> bool:
+        """Return whether a node certainly compiles."""
+        if not is_known(node):
+            return self._knows(node)
+        sources = data_inputs(node)
+        places = _CONSTANT_INPUTS.get(node.op, ())
+        constants = sources if node.op in _ALL_CONSTANT else [sources[place] for place in places]
+        return all(self._is_constant(source.source) for source in constants)
+
+    def _is_constant(self, name: str) -> bool:
+        """Return whether a node's results are known when a TPU compiles."""
+        if name not in self._constant:
+            node = self._nodes.get(name)
+            self._constant[name] = False
+            self._constant[name] = node is not None and (
+                node.op in _SIZES
+                or (
+                    is_known(node)
+                    and node.op not in _READS
+                    and "Random" not in node.op
+                    and bool(sources := data_inputs(node))
+                    and all(self._is_constant(source.source) for source in sources)
+                )
+            )
+        return self._constant[name]
 
     def _knows(self, node: NodeDef) -> bool:
         """Return whether a loop, or an operation on a list, certainly compiles."""
@@ -318,7 +277,7 @@ class KnownLoops:
 
     def _new_list(self, node: NodeDef) -> _List | None:
         """Return a list that a node makes."""
-        if node.op not in _FRESH | {"TensorListFromTensor"}:
+        if node.op not in FRESH | {"TensorListFromTensor"}:
             return None
         kind = dtypes.as_dtype(node.attr["element_dtype"].type)
         if kind.as_datatype_enum not in TYPES:

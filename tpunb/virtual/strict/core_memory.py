@@ -5,16 +5,17 @@ Only certain memory is counted: only the TPU's compiler knows a program's whole 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tpunb._util.units import byte_count
 from tpunb.errors.code_problems import Problem
 from tpunb.errors.compiler_refusals import SMALLER
 from tpunb.machine.resources import measure
 from tpunb.virtual._tensorflow import dtypes
+from tpunb.virtual.graph.tensorflow_graphs import value_of_handle
 from tpunb.virtual.graph.traced_function import TracedTensor
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def beyond_a_core(
@@ -31,8 +32,8 @@ def beyond_a_core(
     for tensor in tensors:
         if tensor.size > memory and not tensor.hosts:
             reason = (
-                f"{tensor.op} makes {tensor.text}, which takes {_shown(tensor.size)}: {owner} has "
-                f"{_shown(memory)}."
+                f"{tensor.op} makes {tensor.text}, which takes {byte_count(tensor.size)}: {owner} "
+                f"has {byte_count(memory)}."
             )
             yield Problem(
                 "memory",
@@ -44,7 +45,7 @@ def beyond_a_core(
             )
     total = sum(map(_size_of_variable, {id(h): h for h in variables.values()}.values()))
     if total > memory:
-        reason = f"The variables take {_shown(total)}: {owner} has {_shown(memory)}."
+        reason = f"The variables take {byte_count(total)}: {owner} has {byte_count(memory)}."
         hint = "Make the model smaller, or spread it over several cores a replica."
         yield Problem("memory", reason, hint, message=_message(total, memory))
 
@@ -82,25 +83,13 @@ def beyond_the_machine(
     if worst is None or available is None or need(worst) <= available:
         return None
     each = f" on each of {replicas} replicas" if need(worst) > worst.size else ""
-    takes = f"which takes {_shown(need(worst))}: this machine has {_shown(available)} left."
+    takes = f"which takes {byte_count(need(worst))}: this machine has {byte_count(available)} left."
     return worst, f"{worst.op} would make {worst.text}{each}, {takes}"
 
 
 def _size_of_variable(handle: Any) -> int:
-    data = getattr(handle, "_handle_data", None)
-    if data is None or not data.shape_and_type:
+    value = value_of_handle(handle)
+    if value is None:
         return 0
-    shape_and_type = data.shape_and_type[0]
-    size = int(dtypes.as_dtype(shape_and_type.dtype).size)
-    for dimension in shape_and_type.shape.dim:
-        size *= max(dimension.size, 0)
-    return size
-
-
-def _shown(size: int) -> str:
-    number = float(size)
-    for unit in _UNITS:
-        if number < 1024 or unit == _UNITS[-1]:
-            break
-        number /= 1024
-    return f"{number:.3g} {unit}" if number < 1000 else f"{number:.0f} {unit}"
+    sizes: list[int] = [max(dimension.size, 0) for dimension in value.shape.dim]
+    return math.prod(sizes) * int(dtypes.as_dtype(value.dtype).size)

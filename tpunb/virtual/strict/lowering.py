@@ -21,11 +21,11 @@ from tpunb.errors.code_problems import Problem
 from tpunb.errors.compiler_refusals import FIXED_SHAPE, PADDED_TO_BOUND, XLA, refusal_of
 from tpunb.virtual._tensorflow import FunctionDef, op_def_registry, ops
 from tpunb.virtual.graph.function_def import Library, called_functions
+from tpunb.virtual.graph.tensorflow_graphs import value_of_handle
 from tpunb.virtual.graph.traced_function import ANY_SIZE, TracedFunction
 from tpunb.virtual.strict.stand_ins import CompilerFunctions, Host, Unknown, parameters
 from tpunb.virtual.strict.xla import Answer, Request, ask
 from tpunb.virtual.strictness import UNCHECKED
-from tpunb.virtual.variable_copies import handle_of
 
 _NODE = re.compile(r"{{node ([^}]+)}}")
 _BOUNDED = re.compile(r"<=\d+")
@@ -147,7 +147,7 @@ def _lowered(
     lowered, specs = writer.write(traced.definition, values, host)
     arguments = tuple(argument.name for argument in lowered.signature.input_arg)
     tensors = [(_sizes(spec.shape), spec.dtype.as_datatype_enum) for spec in specs]
-    variables = [_variable(handle_of(values[name])) for name in arguments[len(specs) :]]
+    variables = [_variable(values[name].handle) for name in arguments[len(specs) :]]
     request = Request(
         lowered.signature.name,
         [
@@ -216,11 +216,10 @@ def _result_bytes(traced: TracedFunction) -> int:
 
 def _variable(handle: Any) -> tuple[tuple[int, ...], int]:
     """Return the shape and the type of a variable, which may have no value yet."""
-    data = getattr(handle, "_handle_data", None)
-    if data is None or not data.shape_and_type:
+    value = value_of_handle(handle)
+    if value is None:
         raise Unknown("An argument is neither a tensor nor a variable.")
-    shape_and_type = data.shape_and_type[0]
-    return _sizes(tf.TensorShape(shape_and_type.shape)), shape_and_type.dtype
+    return _sizes(tf.TensorShape(value.shape)), value.dtype
 
 
 def _unchecked(reason: str) -> Problem:

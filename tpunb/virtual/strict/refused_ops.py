@@ -13,6 +13,7 @@ from tpunb.errors.compiler_refusals import FIXED_LIST, PADDED_TO_BOUND
 from tpunb.virtual._tensorflow import FunctionDef, NodeDef, dtypes, in_save_context, tensor_util
 from tpunb.virtual.graph.function_def import (
     BRANCHES,
+    FRESH,
     OUTSIDE,
     READS,
     Library,
@@ -48,7 +49,6 @@ _DYNAMIC = {
 }
 _PADDED = "pad_to_max_output_size"
 
-_LISTS = frozenset({"EmptyTensorList", "TensorListReserve"})
 _GROWS = "resize_if_index_out_of_bounds"
 _LIST_MESSAGE = (
     "XLA compilation requires a fixed tensor list size. Set the max number of elements. This "
@@ -88,30 +88,24 @@ _HOST_FIX = (
 def statically_found(traced: TracedFunction) -> list[Problem]:
     """Return the findings that need no compiler and no counting of memory."""
     return [
-        *foreign_types(traced, traced.definition),
-        *out_of_scope_variables(traced, traced.definition),
-        *problems_of_nodes(traced.definition, traced.library, traced.graph.name),
+        *_foreign_types(traced.definition),
+        *_out_of_scope_variables(traced),
+        *_problems_of_nodes(traced.definition, traced.library, traced.graph.name, "", frozenset()),
     ]
-
-
-def problems_of_nodes(function: FunctionDef, library: Library, name: str) -> list[Problem]:
-    """Return the findings about each node by itself.
-
-    Args:
-        function: The replica function, calls written out.
-        library: Finds the functions of its loops and branches.
-        name: The graph's name in messages.
-
-    Returns:
-        The findings, in the order of the nodes. The names of nodes in loops and branches start with
-        the names of the nodes around them.
-    """
-    return list(_problems_of_nodes(function, library, name, "", frozenset()))
 
 
 def _problems_of_nodes(
     function: FunctionDef, library: Library, name: str, path: str, around: frozenset[str]
 ) -> Iterator[Problem]:
+    """Yield the findings about each node by itself, in the order of the nodes.
+
+    Args:
+        function: The replica function, or a function of its loops and branches, calls written out.
+        library: Finds the functions of its loops and branches.
+        name: The graph's name in messages.
+        path: The names of the nodes around the function, as a prefix of its nodes' names.
+        around: The functions around it.
+    """
     nodes = {node.name: node for node in function.node_def}
     examined = needed(function) - _serve_assertions(function)
     for node in function.node_def:
@@ -186,7 +180,7 @@ def _is_unbounded(node: NodeDef, nodes: dict[str, NodeDef]) -> bool:
     """Return whether a list may get any number of elements."""
     if _GROWS in node.attr and node.attr[_GROWS].b:
         return True
-    if node.op not in _LISTS:
+    if node.op not in FRESH:
         return False
     origin = nodes.get(data_inputs(node)[1].source)
     if origin is None or origin.op != "Const":
@@ -256,7 +250,7 @@ def _serve_assertions(function: FunctionDef) -> set[str]:
     return serving
 
 
-def foreign_types(traced: TracedFunction, definition: FunctionDef) -> Iterator[Problem]:
+def _foreign_types(definition: FunctionDef) -> Iterator[Problem]:
     """Yield problems for the function's arguments and results that no core can hold."""
     for argument in (*definition.signature.input_arg, *definition.signature.output_arg):
         kind = dtypes.as_dtype(argument.type)
@@ -274,7 +268,7 @@ def foreign_types(traced: TracedFunction, definition: FunctionDef) -> Iterator[P
             )
 
 
-def out_of_scope_variables(traced: TracedFunction, definition: FunctionDef) -> Iterator[Problem]:
+def _out_of_scope_variables(traced: TracedFunction) -> Iterator[Problem]:
     """Yield problems for variables outside the cores that each replica would write in turn.
 
     Reading such a variable is allowed: a TPU's program gets its value from the host.
@@ -282,6 +276,7 @@ def out_of_scope_variables(traced: TracedFunction, definition: FunctionDef) -> I
     if traced.variables_anywhere:
         return
     yield from _set_first_copies(traced)
+    definition = traced.definition
     known = {id(handle_of(variable)): variable for variable in traced.graph.variables}
     outer = {id(inner): value for value, inner in traced.graph.captures}
     names = [argument.name for argument in definition.signature.input_arg]

@@ -447,8 +447,11 @@ class CompilerFunctions:
             The function and the specs of its tensors.
         """
         host_arguments = [_argument(f"host_{k}", spec) for k, spec in enumerate(host.specs)]
-        result = self._copy(function, host, [argument.name for argument in host_arguments])
-        sizes = _bound(result, parameters)
+        bounded, sizes, nodes = _bounded(parameters)
+        ends = [name + end for name, specs in host.nodes.items() for end in specs]
+        names = [argument.name for argument in host_arguments]
+        result = self._copy(function, host, {**dict(zip(ends, names, strict=True)), **bounded})
+        result.node_def.extend(nodes)
         arguments = list(function.signature.input_arg)
         tensors = [a for a in arguments if parameters[a.name].spec is not None]
         used = {text.partition(":")[0] for node in result.node_def for text in node.input}
@@ -462,22 +465,20 @@ class CompilerFunctions:
         return result, [*specs, *host.specs, *(tf.TensorSpec([], tf.int32) for _ in sizes)]
 
     def _copy(
-        self, function: FunctionDef, host: Host, host_arguments: Sequence[str] | None = None
+        self, function: FunctionDef, host: Host, instead: Mapping[str, str] | None = None
     ) -> FunctionDef:
         """Return a copy of a function without the part that runs on the host.
 
         Args:
             function: The function.
             host: The part that runs on the host.
-            host_arguments: The arguments that replace the host's tensors; None for a body, which
-                gets unknown numbers instead.
+            instead: The tensors that replace others, such as the host's; None for a body, where
+                unknown numbers replace the host's tensors.
         """
         rewrite = Rewrite(function)
         result = rewrite.result
         result.signature.name = f"{function.signature.name}_lowered_{next(_names)}"
-        rewrite.replace(
-            _unknowns(result, host) if host_arguments is None else _arguments(host, host_arguments)
-        )
+        rewrite.replace(_unknowns(result, host) if instead is None else instead)
         nodes = {node.name: node for node in function.node_def}
         run_nodes = needed(function)
         for node in function.node_def:
@@ -541,11 +542,14 @@ def size_argument(name: str, axis: int) -> str:
     return f"{name}_size_{axis}"
 
 
-def _bound(function: FunctionDef, parameters: Mapping[str, Parameter]) -> list[Any]:
-    """Make a function read its arguments with bounded sizes, as TensorFlow does on a TPU.
+def _bounded(
+    parameters: Mapping[str, Parameter],
+) -> tuple[dict[str, str], list[Any], list[NodeDef]]:
+    """Return arguments with bounded sizes, as TensorFlow passes them to a TPU.
 
     Returns:
-        Further arguments: the size along each bounded axis.
+        The tensor that replaces each such argument; further arguments, the size along each bounded
+        axis; and the nodes that give the tensors.
     """
     sizes, nodes, bounded = [], [], {}
     for name, parameter in parameters.items():
@@ -566,19 +570,7 @@ def _bound(function: FunctionDef, parameters: Mapping[str, Parameter]) -> list[A
             nodes += [place, node]
         if value != name:
             bounded[name] = value
-    for node in function.node_def:
-        for place, text in enumerate(node.input):
-            node.input[place] = bounded.get(text, text)
-    for output, text in dict(function.ret).items():
-        function.ret[output] = bounded.get(text, text)
-    function.node_def.extend(nodes)
-    return sizes
-
-
-def _arguments(host: Host, names: Sequence[str]) -> dict[str, str]:
-    """Return the arguments for the host's tensors, by the references to the tensors."""
-    ends = [name + end for name, specs in host.nodes.items() for end in specs]
-    return dict(zip(ends, names, strict=True))
+    return bounded, sizes, nodes
 
 
 def _unknowns(body: FunctionDef, host: Host) -> dict[str, str]:
