@@ -464,9 +464,9 @@ PUSH = """(duration) => new Promise((done) => {
         new Float64Array(buffer, 16 * number, 2).set([10000 + sent, Math.random() - 0.5]);
         layout[`${number}.steps`] = ["Float64Array", 16 * number, 1];
         layout[`${number}.values`] = ["Float64Array", 16 * number + 8, 1];
-        return { run: 0, name, panel: name.replace("val_", ""), validation: name[0] === "v", goal: "min", start: 10000 + sent };
+        return { run: 0, metric: name, start: 10000 + sent };
       });
-      const runs = [{ name: "", total: null, state: "running", step: 10000 + sent, rate: 100 }];
+      const runs = [{ name: "", total: null, state: "running", step: 10000 + sent, pace: [] }];
       model.fire("msg:custom", { kind: "points", runs, series, layout }, [new DataView(buffer)]);
     }
     const now = performance.now() - began;

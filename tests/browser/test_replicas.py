@@ -14,7 +14,9 @@ from playwright.sync_api import expect
 from support.displayed import PerReplica, know_per_replica
 from support.tiers import THOROUGH
 
+from tpunb._util.units import number_text
 from tpunb.display.describe.replicas import Leaf, ReplicaValuesDescription, describe_replica_values
+from tpunb.display.widgets.page_data import es_module
 from tpunb.display.widgets.replicas import ReplicasWidget
 
 pytestmark = THOROUGH
@@ -193,6 +195,12 @@ def test_numbers_as_in_the_static_forms(host: Host, page: Any) -> None:
         host(widget_of(value, value))
     shown = page.locator(f"{ROOT} .tpunb-replicas-single")
     expect(shown).to_have_text([text for _, text in NUMBERS])
+
+
+def test_a_page_rounds_as_the_static_forms_do(page: Any) -> None:
+    numbers = [digits * 10.0**power for digits in (-9.99996, 1.2345678) for power in range(-12, 13)]
+    script = f"(numbers) => {{ {es_module('common.js')}; return numbers.map((n) => numberText(n)); }}"
+    assert page.evaluate(script, numbers) == [number_text(number) for number in numbers]
 
 
 @pytest.mark.parametrize("width", [700, 1600])

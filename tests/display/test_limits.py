@@ -17,7 +17,7 @@ import tpunb
 from tpunb.display.describe.history_description import MAX_LINES, MAX_RUNS, describe_history
 from tpunb.display.describe.replicas import MAX_SECTIONS, MAX_VALUES, describe_replica_values
 from tpunb.display.draw.curves_png import curves_png
-from tpunb.display.draw.curves_text import curves_heading, shown_of
+from tpunb.display.draw.curves_text import curves_heading
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.notebook.reports import status_report
 from tpunb.notebook.session import Session
@@ -65,13 +65,13 @@ def test_many_metrics(plotted: list[int]) -> None:
     description = describe_history(history)
     forms = mimebundle(description)
     assert len(description.panels) == len(plotted) == MAX_PANELS
-    assert shown_of(description) == ["12 of 10,000 metrics"]
+    assert curves_heading(description) == ["Training curves · 2 steps · 12 of 10,000 metrics"]
     assert "m0, m1, m2, m3, m4, m5, m6, m7 and 9992 more" in str(forms["text/plain"])
     widget = tpunb.CurvesWidget(history)
     try:
         header = sent(widget)
-        assert [series["name"] for series in header["series"]] == [f"m{i}" for i in range(12)]
-        assert header["all"] == {"runs": 1, "metrics": 10_000}
+        assert [series["metric"] for series in header["series"]] == [f"m{i}" for i in range(12)]
+        assert header["omissions"] == ["12 of 10,000 metrics"]
         assert len(widget._stream.delta()[0]["series"]) == MAX_PANELS
     finally:
         widget.close()
@@ -103,14 +103,14 @@ def test_many_runs(plotted: list[int]) -> None:
         widget.close()
     assert len(header["runs"]) == MAX_RUNS
     assert len(header["series"]) == 2 * MAX_RUNS
-    assert header["all"] == {"runs": 1000, "metrics": 2}
+    assert header["omissions"] == ["12 of 1000 runs"]
 
 
 def test_what_is_asked_for_is_shown() -> None:
     history = many(1000)
     description = describe_history(history, ["m999", "m500"])
     assert [panel.title for panel in description.panels] == ["m500", "m999"]
-    assert shown_of(description) == []
+    assert " of " not in curves_heading(description)[0]
     assert "more" not in str(mimebundle(description)["text/plain"])
 
 

@@ -40,12 +40,14 @@ def _names_of_runs(description: HistoryDescription) -> str:
     return f": {', '.join(names)}{rest}"
 
 
-def shown_of(description: HistoryDescription) -> list[str]:
-    """Return phrases for omitted parts, such as `"12 of 10,000 metrics"`; empty without any."""
-    pairs = (
-        (len(description.runs), description.num_runs, "runs"),
-        (len(description.panels), description.num_panels, "metrics"),
-    )
+def omission_phrases(runs: tuple[int, int], panels: tuple[int, int]) -> list[str]:
+    """Return phrases for omitted parts, such as `"12 of 10,000 metrics"`; empty without any.
+
+    Args:
+        runs: The number of runs that are shown, and of all runs.
+        panels: The same of panels.
+    """
+    pairs = ((*runs, "runs"), (*panels, "metrics"))
     return [f"{shown} of {grouped(every)} {noun}" for shown, every, noun in pairs if shown < every]
 
 
@@ -63,7 +65,10 @@ def curves_heading(description: HistoryDescription) -> list[str]:
         parts.append(f"{len(description.runs)} runs")
     if description.panels:
         parts.append(description.steps_text)
-    parts += shown_of(description)
+    parts += omission_phrases(
+        (len(description.runs), description.num_runs),
+        (len(description.panels), description.num_panels),
+    )
     if any(run.state == "stopped" for run in description.runs):
         parts.append("stopped")
     return [" · ".join(parts), *(f"Note: {note}" for note in description.notes)]

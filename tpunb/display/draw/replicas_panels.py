@@ -20,43 +20,17 @@ from tpunb._util.units import grouped, number_text
 from tpunb.display.describe.replicas import MAX_PREVIEWS, Section
 from tpunb.display.describe.statistics import limits_of
 from tpunb.display.describe.values import ReplicaValue
-from tpunb.display.draw.colours import GRID, HOST_COLOURS, INK
+from tpunb.display.draw.colours import (
+    DIVERGING,
+    GRID,
+    HOST_COLOURS,
+    INF,
+    INK,
+    NAN,
+    VIRIDIS,
+    rgb,
+)
 from tpunb.display.draw.replicas_text import nonfinite_phrase, statistics_phrase
-
-# The stops of matplotlib's viridis and RdBu_r, as in replicas_drawing.js.
-_VIRIDIS = [
-    "440154",
-    "48186a",
-    "472d7b",
-    "424086",
-    "3b528b",
-    "33638d",
-    "2c728e",
-    "26828e",
-    "21918c",
-    "1fa088",
-    "28ae80",
-    "3fbc73",
-    "5ec962",
-    "84d44b",
-    "addc30",
-    "d8e219",
-    "fde725",
-]
-_DIVERGING = [
-    "053061",
-    "2065ab",
-    "4393c3",
-    "90c4dd",
-    "d1e5f0",
-    "f7f6f6",
-    "fddbc7",
-    "f3a481",
-    "d6604d",
-    "b1182b",
-    "67001f",
-]
-_NAN, _INF = "ff2fa4", "ffb000"
 
 _MAX_PIXELS = 150_000
 """The largest number of pixels in a leaf's pictures; larger pictures lose pixels evenly."""
@@ -188,7 +162,7 @@ def _curve_colours(count: int) -> list[str]:
     if count <= len(HOST_COLOURS):
         return list(HOST_COLOURS[:count])
     shares = np.linspace(0, 0.92, count)
-    return [f"#{bytes(colour).hex()}" for colour in _coloured(shares, _VIRIDIS)]
+    return [f"#{bytes(colour).hex()}" for colour in _coloured(shares, VIRIDIS)]
 
 
 def _elements(value: ReplicaValue) -> Array:
@@ -224,18 +198,18 @@ def _shares(array: Array, limits: Limits) -> Array:
 def _heat_map(array: Array, limits: Limits) -> Pixels:
     """Return the colours of a matrix, NaN and Inf in colours of their own."""
     shares = _shares(array, _scale_of(limits))
-    stops = _DIVERGING if _is_signed(limits) else _VIRIDIS
+    stops = DIVERGING if _is_signed(limits) else VIRIDIS
     pixels = _coloured(np.where(np.isfinite(shares), shares, 0), stops)
-    pixels[np.isnan(array)] = list(bytes.fromhex(_NAN))
-    pixels[np.isinf(array)] = list(bytes.fromhex(_INF))
+    pixels[np.isnan(array)] = rgb(NAN)
+    pixels[np.isinf(array)] = rgb(INF)
     return pixels
 
 
 def _coloured(shares: Array, stops: Sequence[str]) -> Pixels:
     """Return the colours of shares from 0 to 1, one of 256 each."""
-    channels = np.array([list(bytes.fromhex(stop)) for stop in stops], np.float64)
+    table = np.array([rgb(stop) for stop in stops], np.float64)
     places = np.round(np.clip(shares, 0, 1) * 255) / 255 * (len(stops) - 1)
-    parts = [np.interp(places, range(len(stops)), channel) for channel in channels.T]
+    parts = [np.interp(places, range(len(stops)), channel) for channel in table.T]
     return np.stack(parts, axis=-1).astype(np.uint8)
 
 
@@ -256,18 +230,18 @@ def _tiled(images: Array) -> Pixels:
 
 def _scale(values: Sequence[ReplicaValue], limits: Limits) -> str:
     """Return the colour scale with its ends, and the meaning of the colours of NaN and Inf."""
-    stops = ",".join(f"#{stop}" for stop in (_DIVERGING if _is_signed(limits) else _VIRIDIS))
+    stops = ",".join(DIVERGING if _is_signed(limits) else VIRIDIS)
     low, high = (escaped(number_text(end)) for end in _scale_of(limits))
     bar = f"{_SWATCH};width:200px;height:10px;margin:0 6px;vertical-align:middle"
     parts = [f'{low}<span style="{bar};background:linear-gradient(90deg,{stops})"></span>{high}']
     known = [value.statistics for value in values if value.statistics]
     for name, colour, count in (
-        ("NaN", _NAN, sum(item.nans for item in known)),
-        ("Inf", _INF, sum(item.infs for item in known)),
+        ("NaN", NAN, sum(item.nans for item in known)),
+        ("Inf", INF, sum(item.infs for item in known)),
     ):
         if count:
             swatch = f"{_SWATCH};width:10px;height:10px;margin:0 4px 0 16px"
-            parts.append(f'<span style="{swatch};background:#{colour}"></span>{name}')
+            parts.append(f'<span style="{swatch};background:{colour}"></span>{name}')
     return f'<div style="font-size:12px">{"".join(parts)}</div>'
 
 

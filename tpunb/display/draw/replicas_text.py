@@ -22,17 +22,23 @@ def replicas_title(description: ReplicaValuesDescription) -> str:
 
 def section_title(section: Section, *, alone: bool) -> str:
     """Return the place of a leaf, and the common facts of all of its values."""
-    values = section.values
     parts = [] if alone else [section.path, section.type_name if section.distributed else ""]
-    # A repr already shows the type's name.
-    kinds = {(value.kind, value.dtype, value.shape) for value in values}
-    if len(kinds) == 1:
-        kind, dtype, shape = kinds.pop()
-        parts += ["" if kind in ("numeric", "string", "none", "object") else kind]
-        parts += ["" if kind == "none" else f"{dtype} {shape_phrase(shape)}".strip()]
+    parts.append(common_facts(section))
     if section.all_equal:
-        parts.append(f"all {grouped(len(values))} replicas equal")
-    return " · ".join(part for part in parts if part)
+        parts.append(f"all {grouped(len(section.values))} replicas equal")
+    return " · ".join(filter(None, parts))
+
+
+def common_facts(section: Section) -> str:
+    """Return the kind, dtype and shape of a leaf; empty if the replicas' values differ in them."""
+    kinds = {(value.kind, value.dtype, value.shape) for value in section.values}
+    if len(kinds) != 1:
+        return ""
+    kind, dtype, shape = kinds.pop()
+    # A repr already shows the type's name.
+    named = "" if kind in ("numeric", "string", "none", "object") else kind
+    typed = "" if kind == "none" else f"{dtype} {shape_phrase(shape)}".strip()
+    return " · ".join(filter(None, [named, typed]))
 
 
 def statistics_phrase(value: ReplicaValue) -> str:

@@ -23,7 +23,7 @@ from tpunb.display.describe.replicas import (
 from tpunb.display.describe.statistics import Statistics
 from tpunb.display.describe.values import Preview, ReplicaValue
 from tpunb.display.describe.views import MODES, ReplicaView, ViewRequest, replica_view
-from tpunb.display.draw.replicas_text import replicas_title, section_title
+from tpunb.display.draw.replicas_text import common_facts, replicas_title
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.widgets.live_widget import Bundle, LiveWidget
 from tpunb.display.widgets.page_data import es_module, pack
@@ -117,7 +117,7 @@ def _section(
         "steps": steps if "".join(steps) == section.path else [section.path],
         "name": section.name,
         "type": section.type_name,
-        "title": section_title(section, alone=True),
+        "facts": common_facts(section),
         "distributed": section.distributed,
         "count": len(values),
         "ids": list(section.chosen),
@@ -286,7 +286,7 @@ class ReplicasWidget(LiveWidget):
         count = self.header["sections"][self.section]["count"] if after else 0
         if self.reference >= count:
             self.reference = 0
-        if self.page * 64 >= count:
+        if self.page * MAX_PREVIEWS >= count:
             self.page = 0
         self.selected = [replica for replica in self.selected if replica < max(count, 1)]
 

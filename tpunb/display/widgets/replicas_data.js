@@ -1,26 +1,33 @@
 // The replicas' values as panels: read from the payload, and computed from it.
 
-import { groups, unpack, shortNumber } from "./common.js";
-
-export const PAGE = 64;
-export const BINS = 48;
+import { groups, unpack } from "./common.js";
 
 /** Return the sections of a header, each with its own columns of numbers. */
 export function readSections(header, data) {
   const columns = unpack(header.layout, data);
-  return header.sections.map((section, number) => ({
-    ...section,
-    number,
-    columns: columnsOf(columns, `${number}.`),
+  return header.sections.map((section, number) => sectionOf(section, number, columnsOf(columns, `${number}.`)));
+}
+
+function sectionOf(section, number, columns) {
+  const numDiffering = (columns.differs ?? []).reduce((total, flag) => total + flag, 0);
+  return {
+    ...section, number, columns, numDiffering,
+    // Mark the rarer case: replicas that differ from the first, or replicas that are equal to it.
+    marksDiffering: numDiffering <= section.count / 2,
     // `drawable`: every value has a picture. `shape`: the shape if all values have the same.
     drawable: Boolean(section.block.kind),
     shape: section.shapes.length === 1 ? section.shapes[0] : null,
-  }));
+  };
 }
 
-export function columnsOf(columns, prefix) {
+function columnsOf(columns, prefix) {
   const entries = Object.entries(columns).filter(([name]) => name.startsWith(prefix));
   return Object.fromEntries(entries.map(([name, column]) => [name.slice(prefix.length), column]));
+}
+
+/** Return a shape as text, such as `[2, None]`. */
+export function shapeText(shape) {
+  return `[${shape.map((side) => side ?? "None").join(", ")}]`;
 }
 
 /** Return the id of the replica at a place of a section. */
@@ -33,7 +40,7 @@ export function statisticsAt(columns, place) {
   const read = (name) => (columns[name] ? columns[name][place] : 0);
   if (!columns.mean) return null;
   return { min: read("minimum"), mean: read("mean"), max: read("maximum"),
-    std: columns.deviation ? columns.deviation[place] : NaN, nans: read("nans"), infs: read("infs") };
+    std: read("deviation"), nans: read("nans"), infs: read("infs") };
 }
 
 const only = (items, place) => items[items.length === 1 ? 0 : place];
@@ -94,8 +101,7 @@ function sameSides(panels) {
 }
 
 function computed(panel, data, changes) {
-  return { ...panel, data, exact: null, boolean: false, statistics: statisticsOf(data),
-    kind: panel.kind === "images" ? "images" : panel.kind, ...changes };
+  return { ...panel, data, exact: null, boolean: false, statistics: statisticsOf(data), ...changes };
 }
 
 /** Return each panel minus the reference; zero if both are NaN, or the same infinity. */
@@ -165,7 +171,7 @@ export function sliced(panel, places) {
   const shape = panel.shape.slice(places.length);
   const pictures = panel.kind === "images";
   const sides = pictures ? [1, ...shape] : shape;
-  const kind = pictures ? "images" : length <= PAGE ? "values" : "grid";
+  const kind = pictures ? "images" : length <= SMALL ? "values" : "grid";
   return { ...panel, kind, shape, sides, steps: sides.map(() => 1), data, statistics: statisticsOf(data),
     exact: panel.exact ? panel.exact.slice(offset, offset + length) : null };
 }
@@ -285,15 +291,4 @@ export function oddPlaces(means) {
   const odd = [...means.keys()].filter((at) => !(Math.abs(means[at] - middle) <= most));
   // If there are many, they are not outliers.
   return new Set(odd.length * 4 <= means.length ? odd : []);
-}
-
-/** Return a number as the static forms write it, with all digits of integers. */
-export function numberText(value, integral = false) {
-  if (integral && Number.isSafeInteger(value)) return String(value);
-  if (!Number.isFinite(value) || Math.abs(value) < 1e7) return shortNumber(value);
-  if (Number.isInteger(value)) {
-    const [digits, exponent] = value.toExponential(3).split("e+");
-    return `${Number(digits)}e+${exponent.padStart(2, "0")}`;
-  }
-  return shortNumber(value);
 }

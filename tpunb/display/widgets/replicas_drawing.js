@@ -1,15 +1,7 @@
 // Pictures of panels on canvases: heat maps, images, histograms, curves, means.
 
-import { PALETTE, element, evenTicks, sized } from "./common.js";
-import { eachPixel, limitsOf, matrixOf, numberText, tiling } from "./replicas_data.js";
-
-// As in tpunb/display/draw/replicas_panels.py.
-const VIRIDIS = ["440154", "48186a", "472d7b", "424086", "3b528b", "33638d", "2c728e", "26828e",
-  "21918c", "1fa088", "28ae80", "3fbc73", "5ec962", "84d44b", "addc30", "d8e219", "fde725"];
-const DIVERGING = ["053061", "2065ab", "4393c3", "90c4dd", "d1e5f0", "f7f6f6", "fddbc7", "f3a481",
-  "d6604d", "b1182b", "67001f"];
-export const NAN_COLOUR = "#ff2fa4";
-export const INF_COLOUR = "#ffb000";
+import { element, evenTicks, numberText, sized } from "./common.js";
+import { eachPixel, limitsOf, matrixOf, tiling } from "./replicas_data.js";
 
 /** Return a colour scale between limits; it diverges around zero if both signs occur. */
 export function colourScale(limits, { symmetric = false } = {}) {
@@ -27,9 +19,14 @@ export function colourScale(limits, { symmetric = false } = {}) {
   };
 }
 
+/** Return the red, green and blue of a colour. */
+function channelsOf(hex) {
+  return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+}
+
 /** Return 256 colours between some given colours. */
 function tableOf(colours) {
-  const stops = colours.map((hex) => [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16)));
+  const stops = colours.map(channelsOf);
   const table = new Uint8ClampedArray(256 * 3);
   for (let place = 0; place < 256; place += 1) {
     const at = (place / 255) * (stops.length - 1);
@@ -44,9 +41,10 @@ function tableOf(colours) {
 
 /** Return a heat map as a canvas of one pixel per element. */
 export function heatPicture(matrix, scale) {
+  const [nan, infinite] = [channelsOf(NAN_COLOUR), channelsOf(INF_COLOUR)];
   return pictureOf(matrix, (pixels) => {
     matrix.data.forEach((value, at) => {
-      const odd = Number.isNaN(value) ? [255, 47, 164] : [255, 176, 0];
+      const odd = Number.isNaN(value) ? nan : infinite;
       const place = scale.place(value) * 3;
       const colour = Number.isFinite(value) ? scale.table.subarray(place, place + 3) : odd;
       const outside = matrix.tiles && Number.isNaN(value);
@@ -143,8 +141,7 @@ export function curveColours(count, dark) {
 
 /** Return a colour that stands out from a dark background. */
 function brighter(hex) {
-  const parts = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-  return `rgb(${parts.map((part) => Math.round(part + (255 - part) * 0.38)).join(",")})`;
+  return `rgb(${channelsOf(hex).map((part) => Math.round(part + (255 - part) * 0.38)).join(",")})`;
 }
 
 /** Paint the curves of all panels on one pair of axes. */

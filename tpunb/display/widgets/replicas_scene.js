@@ -1,7 +1,7 @@
 // The scene to show: the payload, the user's settings and the kernel's answers together.
 
-import { groups, unpack } from "./common.js";
-import { BINS, PAGE, countsOf, differences, gathered, limitsOf, panelsOf, product, reduction, reductionLabel, replicaAt, sliced, statisticsAt, widened } from "./replicas_data.js";
+import { groups, listen, unpack } from "./common.js";
+import { countsOf, differences, gathered, limitsOf, panelsOf, product, reduction, reductionLabel, replicaAt, sliced, statisticsAt, statisticsOf, widened } from "./replicas_data.js";
 
 export const VIEWS = { numbers: "Numbers", images: "Images", heat: "Heat map", curves: "Curves",
   text: "Text", histogram: "Histogram", table: "Table" };
@@ -62,7 +62,7 @@ export function settingsOf(model, sections) {
 export function requestFor(settings, live) {
   const { section, mode, slices, view, page, reference } = settings;
   if (!live || !section.numeric || view === "table" || view === "text") return null;
-  const sent = section.equal || (page + 1) * PAGE <= PAGE || section.count <= PAGE;
+  const sent = section.equal || page === 0;
   const reduces = mode === "mean" || mode === "sum";
   const here = section.block.whole && (section.equal || section.count <= PAGE);
   const counts = view === "histogram";
@@ -123,24 +123,15 @@ function limitsFor(panels, { section, mode, slices, view }) {
   const count = everywhere ? section.count : 0;
   const all = Array.from({ length: count }, (_, place) => statisticsAt(section.columns, place));
   const pictures = section.block.kind === "images" && view !== "histogram";
-  const known = pictures ? panels.map((panel) => statisticsOfPixels(panel)) : panels.map((panel) => panel.statistics);
+  const known = panels.map((panel) => (pictures ? statisticsOf(panel.data) : panel.statistics));
   return { limits: limitsOf(everywhere ? all : known), symmetric: mode === "difference" };
-}
-
-function statisticsOfPixels(panel) {
-  let [min, max] = [Infinity, -Infinity];
-  for (const value of panel.data) {
-    if (value < min) min = value;
-    if (value > max) max = value;
-  }
-  return { min, max };
 }
 
 function countsFor(panels, { view, section, mode }, answer) {
   if (view !== "histogram") return {};
   if (answer?.counts && mode !== "gather") return { counts: answer.counts, range: answer.limits };
   const pictures = section.block.kind === "images";
-  const range = widened(limitsOf(panels.map((panel) => (pictures ? statisticsOfPixels(panel) : panel.statistics))));
+  const range = widened(limitsOf(panels.map((panel) => (pictures ? statisticsOf(panel.data) : panel.statistics))));
   return { counts: panels.map((panel) => countsOf(panel.data, range)), range };
 }
 
@@ -160,7 +151,6 @@ export function kernelViews(model, onAnswer) {
     pending = null;
     onAnswer();
   };
-  model.on("msg:custom", hear);
   return {
     /** Return the answer to a request; send the request if that has not happened yet. */
     ask(request) {
@@ -184,7 +174,7 @@ export function kernelViews(model, onAnswer) {
       answers.clear();
       pending = null;
     },
-    stop: () => model.off("msg:custom", hear),
+    stop: listen(model, ["msg:custom"], hear),
   };
 }
 
