@@ -199,7 +199,9 @@ def test_numbers_as_in_the_static_forms(host: Host, page: Any) -> None:
 
 def test_a_page_rounds_as_the_static_forms_do(page: Any) -> None:
     numbers = [digits * 10.0**power for digits in (-9.99996, 1.2345678) for power in range(-12, 13)]
-    script = f"(numbers) => {{ {es_module('common.js')}; return numbers.map((n) => numberText(n)); }}"
+    script = (
+        f"(numbers) => {{ {es_module('common.js')}; return numbers.map((n) => numberText(n)); }}"
+    )
     assert page.evaluate(script, numbers) == [number_text(number) for number in numbers]
 
 

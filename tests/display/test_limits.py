@@ -22,6 +22,7 @@ from tpunb.display.draw.static_forms import mimebundle
 from tpunb.notebook.reports import status_report
 from tpunb.notebook.session import Session
 from tpunb.tpu.logical_placement import Annotation, Annotations
+from tpunb.training.curves_figure import CurvesLook
 from tpunb.training.history import History
 from tpunb.training.metrics import MAX_PANELS
 from tpunb.training.smoothing import smoothed
@@ -124,7 +125,7 @@ def test_one_panel_is_there_whole() -> None:
 def test_many_points(plotted: list[int]) -> None:
     history = History()
     history.extend("loss", np.arange(1_000_000), np.sin(np.arange(1_000_000)))
-    curves_png(describe_history(history), smoothing=60)
+    curves_png(describe_history(history), CurvesLook(smoothing=60))
     assert max(plotted) < 10_000
 
 
@@ -164,7 +165,7 @@ def test_extreme_numbers(name: str, scale: str, smoothing: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         if description.panels:
-            assert curves_png(description, scale=scale, smoothing=smoothing).startswith(b"\x89PNG")
+            assert curves_png(description, CurvesLook(scale, smoothing)).startswith(b"\x89PNG")
         assert str(mimebundle(description)["text/plain"]).startswith("Training curves")
         history.plot().savefig(io.BytesIO())
         widget = tpunb.CurvesWidget(history, scale=scale, smoothing=smoothing)

@@ -59,6 +59,12 @@ class HistoryDescription:
         return max((run.num_steps for run in self.runs), default=0)
 
     @property
+    def omissions(self) -> list[str]:
+        """Phrases for the parts that are left out."""
+        runs, panels = len(self.runs), len(self.panels)
+        return omission_phrases((runs, self.num_runs), (panels, self.num_panels))
+
+    @property
     def steps_text(self) -> str:
         """The number of steps as text; for a run that is not over, also the expected number."""
         if len(self.runs) == 1:
@@ -186,6 +192,17 @@ def run_names(histories: Sequence[History], given: Sequence[str] | None = None) 
             name = f"{title} ({copies})"
         names.append(name)
     return names
+
+
+def omission_phrases(runs: tuple[int, int], panels: tuple[int, int]) -> list[str]:
+    """Return phrases for omitted parts, such as `"12 of 10,000 metrics"`; empty without any.
+
+    Args:
+        runs: The number of runs that are shown, and of all runs.
+        panels: The same of panels.
+    """
+    pairs = ((*runs, "runs"), (*panels, "metrics"))
+    return [f"{shown} of {grouped(every)} {noun}" for shown, every, noun in pairs if shown < every]
 
 
 def is_shown(metric: str, names: frozenset[str] | None) -> bool:

@@ -24,13 +24,15 @@ from tpunb.display.describe.history_description import (
     chosen_lines,
     describe_history,
     notes_of,
+    omission_phrases,
     run_names,
 )
-from tpunb.display.draw.curves_text import curves_text, omission_phrases
+from tpunb.display.draw.curves_text import curves_text
 from tpunb.display.draw.static_forms import curves_forms
 from tpunb.display.widgets import frontend
 from tpunb.display.widgets.live_widget import Bundle, LiveWidget
 from tpunb.display.widgets.page_data import es_module, pack, styles
+from tpunb.training.curves_figure import CurvesLook
 from tpunb.training.history import History
 from tpunb.training.metrics import Columns, goal_of
 
@@ -425,9 +427,8 @@ class CurvesWidget(LiveWidget):
 
     def static_bundle(self) -> Bundle:
         """Return the text, and the picture if there is something to draw."""
-        forms = curves_forms(
-            self.description, scale=self.scale, smoothing=self.smoothing, spread=self.spread
-        )
+        look = CurvesLook(self.scale, self.smoothing, self.spread)
+        forms = curves_forms(self.description, look)
         return {**forms, "text/plain": self._text} if self._text else dict(forms)
 
     def _flush(self) -> bool:
