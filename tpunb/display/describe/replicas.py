@@ -183,6 +183,11 @@ class Section:
         """True if there are several replicas, and all hold equal values."""
         return len(self.values) > 1 and not any(self.differs)
 
+    @property
+    def drawn_values(self) -> tuple[ReplicaValue, ...]:
+        """The values that are drawn: a single value if all are equal."""
+        return self.values[: 1 if self.all_equal else MAX_PREVIEWS]
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaValuesDescription:

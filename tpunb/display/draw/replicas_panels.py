@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tpunb._util.tables import escaped
 from tpunb._util.units import grouped, number_text
-from tpunb.display.describe.replicas import MAX_PREVIEWS, Section
+from tpunb.display.describe.replicas import Section
 from tpunb.display.describe.statistics import limits_of
 from tpunb.display.describe.values import ReplicaValue
 from tpunb.display.draw.colours import (
@@ -28,9 +28,10 @@ from tpunb.display.draw.colours import (
     INK,
     NAN,
     VIRIDIS,
+    colour_table,
     rgb,
 )
-from tpunb.display.draw.replicas_text import nonfinite_phrase, statistics_phrase
+from tpunb.display.draw.replicas_text import number_phrases
 
 _MAX_PIXELS = 150_000
 """The largest number of pixels in a leaf's pictures; larger pictures lose pixels evenly."""
@@ -48,14 +49,9 @@ Pixels = npt.NDArray[np.uint8]
 Limits = tuple[float, float]
 
 
-def drawn_values(section: Section) -> Sequence[ReplicaValue]:
-    """Return the values that get a panel each: a single value if all are equal."""
-    return section.values[:1] if section.all_equal else section.values[:MAX_PREVIEWS]
-
-
 def panels_html(section: Section, *, images: bool) -> str:
     """Return heat maps or images beside each other, and the scale of the colours."""
-    values = drawn_values(section)
+    values = section.drawn_values
     limits = limits_of(value.statistics for value in values)
     arrays = [_elements(value) for value in values]
     stride = math.ceil(math.sqrt(sum(array.size for array in arrays) / _MAX_PIXELS))
@@ -67,8 +63,7 @@ def panels_html(section: Section, *, images: bool) -> str:
             pixels = _tiled(array[:, ::stride, ::stride])
         else:
             pixels = _heat_map(array[::stride, ::stride], limits)
-        facts = [statistics_phrase(value), nonfinite_phrase(value.statistics)]
-        phrase = "  ".join(filter(None, facts))
+        phrase = "  ".join(number_phrases(value))
         caption = _caption(section, place)
         # A heat map may be stretched, an image may not. Front ends have a style for the height of
         # pictures, which only another style overrides.
@@ -105,7 +100,7 @@ def _caption(section: Section, place: int) -> str:
 
 def curves_html(section: Section) -> str:
     """Return long vectors as curves on one axis, and a legend with their statistics."""
-    values = drawn_values(section)
+    values = section.drawn_values
     limits = limits_of(value.statistics for value in values)
     colours = _curve_colours(len(values))
     arrays = [_elements(value) for value in values]
@@ -132,11 +127,7 @@ def curves_html(section: Section) -> str:
     )
     items = []
     for place, (value, colour) in enumerate(zip(values, colours, strict=True)):
-        phrases = (
-            _caption(section, place),
-            statistics_phrase(value),
-            nonfinite_phrase(value.statistics),
-        )
+        phrases = (_caption(section, place), *number_phrases(value))
         swatch = (
             f"display:inline-block;width:14px;height:4px;margin:3px 6px 3px 0;background:{colour}"
         )
@@ -205,12 +196,9 @@ def _heat_map(array: Array, limits: Limits) -> Pixels:
     return pixels
 
 
-def _coloured(shares: Array, stops: Sequence[str]) -> Pixels:
-    """Return the colours of shares from 0 to 1, one of 256 each."""
-    table = np.array([rgb(stop) for stop in stops], np.float64)
-    places = np.round(np.clip(shares, 0, 1) * 255) / 255 * (len(stops) - 1)
-    parts = [np.interp(places, range(len(stops)), channel) for channel in table.T]
-    return np.stack(parts, axis=-1).astype(np.uint8)
+def _coloured(shares: Array, stops: tuple[str, ...]) -> Pixels:
+    """Return the colours of shares from 0 to 1."""
+    return colour_table(stops)[np.round(np.clip(shares, 0, 1) * 255).astype(np.intp)]
 
 
 def _tiled(images: Array) -> Pixels:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tpunb._util.plain_text import plain, shortened_between
 from tpunb._util.units import and_more, counted, grouped, number_text, shape_phrase
-from tpunb.display.describe.replicas import ReplicaValuesDescription, Section
+from tpunb.display.describe.replicas import MAX_PREVIEWS, ReplicaValuesDescription, Section
 from tpunb.display.describe.statistics import Statistics
 from tpunb.display.describe.values import ReplicaValue
 
@@ -71,6 +71,11 @@ def nonfinite_phrase(statistics: Statistics | None) -> str:
     return ", ".join(parts)
 
 
+def number_phrases(value: ReplicaValue) -> list[str]:
+    """Return the phrases about a value's numbers, without empty ones."""
+    return list(filter(None, [statistics_phrase(value), nonfinite_phrase(value.statistics)]))
+
+
 def nested_values(value: ReplicaValue) -> str:
     """Return the elements of a small value in brackets, on one line."""
     if value.rows:
@@ -102,7 +107,6 @@ def bracketed(values: Any) -> str:
     return values if isinstance(values, str) else number_text(values)
 
 
-MAX_ROWS = 64
 _MAX_SECTIONS = 16
 _WIDTH = 100
 
@@ -126,19 +130,18 @@ def _section_lines(section: Section, *, alone: bool) -> list[str]:
     same = len({(value.dtype, value.shape) for value in section.values}) == 1
     digits = len(str(max(map(section.replica, range(len(section.values))))))
     labelled = section.distributed and not section.all_equal
-    for replica, value in enumerate(section.values[: MAX_ROWS if labelled else 1]):
+    for replica, value in enumerate(section.drawn_values if labelled else section.values[:1]):
         # The statistics of a single number are the number itself.
         single = value.shape == () or value.shape is None
         parts = (
             f"replica {section.replica(replica):>{digits}}" if labelled else "",
             "" if same or not labelled else f"{value.dtype} {shape_phrase(value.shape)}".strip(),
             shortened_between(nested_values(value), 60, ", "),
-            "" if single else statistics_phrase(value),
-            "" if single else nonfinite_phrase(value.statistics),
+            *([] if single else number_phrases(value)),
         )
         lines.append("  " + "  ".join(filter(None, parts)))
-    if labelled and len(section.values) > MAX_ROWS:
-        lines.append(f"  {and_more(len(section.values) - MAX_ROWS)}")
+    if labelled and len(section.values) > MAX_PREVIEWS:
+        lines.append(f"  {and_more(len(section.values) - MAX_PREVIEWS)}")
     return [
         shortened_between(line.rstrip(), _WIDTH - 2, "  ", ", ") for line in lines if line.strip()
     ]

@@ -25,8 +25,8 @@ _FOLDER = Path(__file__).parent
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(?P<file>[\w./-]+)";\n', re.MULTILINE)
 _CONSTANTS = {
     "PALETTE": colours.HOST_COLOURS,
-    "VIRIDIS": colours.VIRIDIS,
-    "DIVERGING": colours.DIVERGING,
+    "VIRIDIS": colours.colour_table(colours.VIRIDIS).reshape(-1).tolist(),
+    "DIVERGING": colours.colour_table(colours.DIVERGING).reshape(-1).tolist(),
     "NAN_COLOUR": colours.NAN,
     "INF_COLOUR": colours.INF,
     "PAGE": MAX_PREVIEWS,

@@ -51,11 +51,7 @@ def payload(description: ReplicaValuesDescription) -> tuple[Header, bytes]:
         The header, which is JSON, and the columns that its `layout` describes.
     """
     columns: Columns = {}
-    # The values whose previews are sent: a single value is enough if all are equal.
-    shown = [
-        section.values[: 1 if section.all_equal else MAX_PREVIEWS]
-        for section in description.sections
-    ]
+    shown = [section.drawn_values for section in description.sections]
     thin = _thinning(value.preview for values in shown for value in values if value.preview)
     sections = [
         _section(section, values, columns, prefix=f"{number}.", thin=thin)

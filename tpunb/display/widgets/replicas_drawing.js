@@ -9,10 +9,9 @@ export function colourScale(limits, { symmetric = false } = {}) {
   const signed = symmetric || (low < 0 && high > 0);
   const most = Math.max(-low, high);
   const [from, to] = signed ? [-most, most] : limits;
-  const table = tableOf(signed ? DIVERGING : VIRIDIS);
   const span = to / 2 - from / 2;
   return {
-    signed, from, to, table,
+    from, to, table: signed ? DIVERGING : VIRIDIS,
     /** Return a value's place in the table. */
     place: (value) => (span > 0
       ? Math.max(0, Math.min(255, Math.round(((value / 2 - from / 2) / span) * 255))) : 128),
@@ -24,21 +23,6 @@ function channelsOf(hex) {
   return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 }
 
-/** Return 256 colours between some given colours. */
-function tableOf(colours) {
-  const stops = colours.map(channelsOf);
-  const table = new Uint8ClampedArray(256 * 3);
-  for (let place = 0; place < 256; place += 1) {
-    const at = (place / 255) * (stops.length - 1);
-    const first = Math.min(Math.floor(at), stops.length - 2);
-    for (let part = 0; part < 3; part += 1) {
-      const [from, to] = [stops[first][part], stops[first + 1][part]];
-      table[place * 3 + part] = from + (to - from) * (at - first);
-    }
-  }
-  return table;
-}
-
 /** Return a heat map as a canvas of one pixel per element. */
 export function heatPicture(matrix, scale) {
   const [nan, infinite] = [channelsOf(NAN_COLOUR), channelsOf(INF_COLOUR)];
@@ -46,7 +30,7 @@ export function heatPicture(matrix, scale) {
     matrix.data.forEach((value, at) => {
       const odd = Number.isNaN(value) ? nan : infinite;
       const place = scale.place(value) * 3;
-      const colour = Number.isFinite(value) ? scale.table.subarray(place, place + 3) : odd;
+      const colour = Number.isFinite(value) ? scale.table.slice(place, place + 3) : odd;
       const outside = matrix.tiles && Number.isNaN(value);
       pixels.set(colour, at * 4);
       pixels[at * 4 + 3] = outside ? 0 : 255;
@@ -131,11 +115,10 @@ const CURVE_EDGE = 22;
 /** Return the colours of so many curves: distinct if they are few, else along a scale. */
 export function curveColours(count, dark) {
   if (count <= PALETTE.length) return dark ? PALETTE.map(brighter).slice(0, count) : PALETTE.slice(0, count);
-  const table = tableOf(VIRIDIS);
   return Array.from({ length: count }, (_, at) => {
     const share = dark ? 0.25 + (0.75 * at) / (count - 1) : (0.92 * at) / (count - 1);
     const place = Math.round(share * 255) * 3;
-    return `rgb(${table.slice(place, place + 3).join(",")})`;
+    return `rgb(${VIRIDIS.slice(place, place + 3).join(",")})`;
   });
 }
 
