@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tpunb._util.tables import ORANGE, Markup, block, escaped, scrolled, table
-from tpunb._util.units import and_more, number_text, sampled_phrase, shape_phrase
+from tpunb._util.units import and_more, number_text, shape_phrase
 from tpunb.display.describe.replicas import ReplicaValuesDescription, Section
 from tpunb.display.describe.values import ReplicaValue
 from tpunb.display.draw.replicas_panels import curves_html, panels_html
@@ -23,6 +23,7 @@ from tpunb.display.draw.replicas_text import (
     nonfinite_phrase,
     replicas_title,
     rows_of,
+    sampled_note,
     section_title,
 )
 
@@ -69,8 +70,7 @@ def _section(section: Section, *, alone: bool) -> str:
     values = section.drawn_values
     preview = values[0].preview
     assert preview is not None
-    steps = preview.steps[-3:-1] if kind == "images" else preview.steps
-    sampled = sampled_phrase(*steps, of="points" if len(steps) == 1 else "") if steps else ""
+    sampled = sampled_note(kind, preview.steps)
     drawn = (
         curves_html(section) if kind == "curve" else panels_html(section, images=kind == "images")
     )

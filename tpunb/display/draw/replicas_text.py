@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from tpunb._util.plain_text import plain, shortened_between
-from tpunb._util.units import and_more, counted, grouped, number_text, shape_phrase
+from tpunb._util.units import and_more, counted, grouped, number_text, sampled_phrase, shape_phrase
 from tpunb.display.describe.replicas import MAX_PREVIEWS, ReplicaValuesDescription, Section
 from tpunb.display.describe.statistics import Statistics
 from tpunb.display.describe.values import ReplicaValue
@@ -69,6 +70,14 @@ def nonfinite_phrase(statistics: Statistics | None) -> str:
         if count
     ]
     return ", ".join(parts)
+
+
+def sampled_note(kind: str, steps: Sequence[int]) -> str:
+    """Return a phrase for the drawn part of a preview, by its steps; empty if all is drawn."""
+    if kind == "values":  # the elements themselves, of any number of axes
+        return ""
+    sides = steps[-3:-1] if kind == "images" else steps
+    return sampled_phrase(*sides, of="points" if len(sides) == 1 else "")
 
 
 def number_phrases(value: ReplicaValue) -> list[str]:

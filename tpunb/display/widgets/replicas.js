@@ -191,13 +191,7 @@ class ReplicasView {
   notes(section, scene, view) {
     const [panel] = scene.panels;
     const notes = [];
-    const drawn = panel && panel.steps.some((step) => step > 1);
-    if (drawn && view !== "histogram") {
-      const steps = panel.kind === "images" ? panel.steps.slice(1, 3) : panel.steps;
-      const names = steps.length === 1 ? ["points"] : ["rows", "columns"];
-      const parts = names.flatMap((name, axis) => (steps[axis] > 1 ? [`1 in ${steps[axis]} ${name}`] : []));
-      if (parts.length) notes.push(`${parts.join(" and ")} drawn`);
-    }
+    if (panel?.sampled && view !== "histogram") notes.push(panel.sampled);
     if (!scene.exact && !this.busy && (this.settings.mode !== "values" || view === "histogram")) notes.push("computed from the elements drawn");
     if (panel?.kind === "images" && section.shape?.length === 4 && panel.sides[0] < section.shape[0] && this.settings.mode !== "gather") {
       notes.push(`first ${panel.sides[0]} of ${section.shape[0]} images`);

@@ -20,10 +20,10 @@ from tpunb.display.describe.replicas import (
     describe_leaves,
     leaves_of,
 )
-from tpunb.display.describe.statistics import Statistics
+from tpunb.display.describe.statistics import Statistics, limits_of
 from tpunb.display.describe.values import Preview, ReplicaValue
 from tpunb.display.describe.views import MODES, ReplicaView, ViewRequest, replica_view
-from tpunb.display.draw.replicas_text import common_facts, replicas_title
+from tpunb.display.draw.replicas_text import common_facts, replicas_title, sampled_note
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.widgets.live_widget import Bundle, LiveWidget
 from tpunb.display.widgets.page_data import es_module, pack
@@ -121,6 +121,7 @@ def _section(
         "dtypes": _common([value.dtype for value in values]),
         "shapes": shapes,
         "equal": section.all_equal if len(values) > 1 else None,
+        "limits": limits_of(value.statistics for value in values),
         "numeric": bool(block) and all(value.kind == "numeric" for value in values),
         "block": block,
         "texts": [
@@ -159,8 +160,10 @@ def _block(previews: Sequence[Preview], columns: Columns, *, prefix: str, thin: 
     return {
         "kind": kinds.pop() if len(kinds) == 1 else "mixed",
         "kinds": _common([preview.kind for preview in previews]),
+        "count": len(previews),
         "shapes": _common([list(array.shape) for array in arrays]),
         "steps": _common(steps),
+        "sampled": _common(list(map(sampled_note, (each.kind for each in previews), steps))),
         "integral": joined.dtype.kind in "iub",
         "boolean": joined.dtype.kind == "b",
         "whole": not any(preview.sampled for preview in previews) and thin == 1,

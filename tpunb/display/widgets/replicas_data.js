@@ -48,13 +48,12 @@ const only = (items, place) => items[items.length === 1 ? 0 : place];
 /** Return the panels of a block of previews; `first` is the place of the first panel. */
 export function panelsOf(block, columns, { first = 0, shape = null, label = () => "" }) {
   const panels = [];
-  const count = block.kind ? previewsIn(block, columns.preview) : 0;
-  for (let at = 0, offset = 0; at < count; at += 1) {
+  for (let at = 0, offset = 0; at < (block.count ?? 0); at += 1) {
     const sides = only(block.shapes, at);
     const size = product(sides);
     panels.push({
       place: first + at, label: label(first + at), kind: only(block.kinds, at), sides,
-      steps: only(block.steps, at), shape: shape ? only(shape, first + at) : sides,
+      steps: only(block.steps, at), sampled: only(block.sampled, at), shape: shape ? only(shape, first + at) : sides,
       data: columns.preview.subarray(offset, offset + size), integral: block.integral, boolean: block.boolean,
       exact: block.exact.length ? block.exact.slice(offset, offset + size) : null,
       statistics: statisticsAt(columns, at),
@@ -62,12 +61,6 @@ export function panelsOf(block, columns, { first = 0, shape = null, label = () =
     offset += size;
   }
   return panels;
-}
-
-function previewsIn(block, preview) {
-  if (block.shapes.length > 1) return block.shapes.length;
-  const size = product(block.shapes[0]);
-  return size ? Math.round(preview.length / size) : 1;
 }
 
 export function product(sides) {
@@ -172,7 +165,7 @@ export function sliced(panel, places) {
   const pictures = panel.kind === "images";
   const sides = pictures ? [1, ...shape] : shape;
   const kind = pictures ? "images" : length <= SMALL ? "values" : "grid";
-  return { ...panel, kind, shape, sides, steps: sides.map(() => 1), data, statistics: statisticsOf(data),
+  return { ...panel, kind, shape, sides, steps: sides.map(() => 1), sampled: "", data, statistics: statisticsOf(data),
     exact: panel.exact ? panel.exact.slice(offset, offset + length) : null };
 }
 

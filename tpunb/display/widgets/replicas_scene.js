@@ -13,7 +13,7 @@ const MOST_KEPT = 12;
 /** Return the views that a section can have, the most suitable view first. */
 export function viewsOf(section, mode, slices) {
   if (!section.drawable) return section.columns.mean ? ["text", "table"] : ["text"];
-  const kind = section.block.kinds.length === 1 ? section.block.kind : "mixed";
+  const { kind } = section.block;
   const pictures = mode === "values" || mode === "gather" ? ["images", "heat"] : ["heat"];
   const drawings = { values: ["numbers", "heat"], curve: ["curves", "heat"], grid: ["heat"],
     images: pictures, mixed: ["heat"] }[kind];
@@ -120,11 +120,9 @@ function labelAt(section, place, mode) {
 /** Return the ends of the common colour scale of all replicas, also on other pages. */
 function limitsFor(panels, { section, mode, slices, view }) {
   const everywhere = mode === "values" && !slices.length && section.columns.mean && section.block.kind !== "images";
-  const count = everywhere ? section.count : 0;
-  const all = Array.from({ length: count }, (_, place) => statisticsAt(section.columns, place));
   const pictures = section.block.kind === "images" && view !== "histogram";
   const known = panels.map((panel) => (pictures ? statisticsOf(panel.data) : panel.statistics));
-  return { limits: limitsOf(everywhere ? all : known), symmetric: mode === "difference" };
+  return { limits: everywhere ? section.limits : limitsOf(known), symmetric: mode === "difference" };
 }
 
 function countsFor(panels, { view, section, mode }, answer) {
