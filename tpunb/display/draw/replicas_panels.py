@@ -89,11 +89,9 @@ def _caption(section: Section, place: int) -> str:
     if section.all_equal:
         return f"all {grouped(len(section.values))} replicas"
     caption, first = f"replica {section.replica(place)}", section.replica(0)
-    # Mark the rarer case: equal or different.
-    rarely_differs = sum(section.differs) <= len(section.differs) // 2
-    if rarely_differs and section.differs[place]:
+    if section.marks_differing and section.differs[place]:
         return f"{caption} ≠ replica {first}"
-    if place and not rarely_differs and not section.differs[place]:
+    if place and not section.marks_differing and not section.differs[place]:
         return f"{caption} = replica {first}"
     return caption
 

@@ -233,8 +233,8 @@ class ReplicasView {
     if (!differs || mode !== "values" || section.equal || place < 0) return null;
     const id = replicaAt(section, 0);
     const short = this.panelWidth < 160 ? `r${id}` : `replica ${id}`;
-    if (section.marksDiffering && differs[place]) return element("span", { class: "tpunb-replicas-differs", title: `differs from replica ${id}` }, `≠ ${short}`);
-    if (place && !section.marksDiffering && !differs[place]) return element("span", { class: "tpunb-replicas-same", title: `equal to replica ${id}` }, `= ${short}`);
+    if (section.marks_differing && differs[place]) return element("span", { class: "tpunb-replicas-differs", title: `differs from replica ${id}` }, `≠ ${short}`);
+    if (place && !section.marks_differing && !differs[place]) return element("span", { class: "tpunb-replicas-same", title: `equal to replica ${id}` }, `= ${short}`);
     return null;
   }
 
@@ -509,9 +509,8 @@ function headingOf(header) {
 
 function equality(section) {
   if (section.equal === null || !section.distributed) return null;
-  const { numDiffering } = section;
   const text = section.equal ? `all ${groups(section.count)} replicas equal`
-    : `${groups(numDiffering)} of ${groups(section.count)} ${numDiffering === 1 ? "differs" : "differ"} from replica ${replicaAt(section, 0)}`;
+    : `${groups(section.differing)} of ${groups(section.count)} ${section.differing === 1 ? "differs" : "differ"} from replica ${replicaAt(section, 0)}`;
   return element("span", { class: `tpunb-replicas-badge${section.equal ? " tpunb-replicas-equal" : ""}` }, text);
 }
 

@@ -121,6 +121,8 @@ def _section(
         "dtypes": _common([value.dtype for value in values]),
         "shapes": shapes,
         "equal": section.all_equal if len(values) > 1 else None,
+        "differing": section.num_differing,
+        "marks_differing": section.marks_differing,
         "limits": limits_of(value.statistics for value in values),
         "numeric": bool(block) and all(value.kind == "numeric" for value in values),
         "block": block,

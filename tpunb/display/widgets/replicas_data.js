@@ -5,19 +5,14 @@ import { groups, unpack } from "./common.js";
 /** Return the sections of a header, each with its own columns of numbers. */
 export function readSections(header, data) {
   const columns = unpack(header.layout, data);
-  return header.sections.map((section, number) => sectionOf(section, number, columnsOf(columns, `${number}.`)));
-}
-
-function sectionOf(section, number, columns) {
-  const numDiffering = (columns.differs ?? []).reduce((total, flag) => total + flag, 0);
-  return {
-    ...section, number, columns, numDiffering,
-    // Mark the rarer case: replicas that differ from the first, or replicas that are equal to it.
-    marksDiffering: numDiffering <= section.count / 2,
+  return header.sections.map((section, number) => ({
+    ...section,
+    number,
+    columns: columnsOf(columns, `${number}.`),
     // `drawable`: every value has a picture. `shape`: the shape if all values have the same.
     drawable: Boolean(section.block.kind),
     shape: section.shapes.length === 1 ? section.shapes[0] : null,
-  };
+  }));
 }
 
 function columnsOf(columns, prefix) {

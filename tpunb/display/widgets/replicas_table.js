@@ -45,7 +45,7 @@ function columnsFor(section) {
   }
   if (columns.differs) {
     shown.push({ name: "differs", title: `like replica ${replicaAt(section, 0)}`, key: (place) => columns.differs[place],
-      text: (differs) => (differs ? "differs" : "equal"), odd: (differs) => section.marksDiffering && differs });
+      text: (differs) => (differs ? "differs" : "equal"), odd: (differs) => section.marks_differing && differs });
   }
   return shown;
 }

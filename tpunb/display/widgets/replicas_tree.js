@@ -37,7 +37,7 @@ function foldOf(child, settings) {
 }
 
 function leafOf(section, name, { current, onChoose }) {
-  const [mark, meaning] = section.equal ? ["=", "all replicas equal"] : section.numDiffering ? ["≠", "replicas differ"] : ["", ""];
+  const [mark, meaning] = section.equal ? ["=", "all replicas equal"] : section.differing ? ["≠", "replicas differ"] : ["", ""];
   return element("button", {
     type: "button", class: "tpunb-replicas-leaf", "data-key": `leaf${section.number}`,
     "aria-current": section.number === current ? "true" : false,
