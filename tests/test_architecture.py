@@ -22,7 +22,6 @@ ROOMS = (
     "machine",
     "virtual",
     "display",
-    "widgets",
     "compiler",
     "connection",
     "cells",

@@ -128,7 +128,7 @@ _HOMES = {
     "verify": "verification.run",
 }
 
-_PUBLIC_MODULES = ("errors", "keras", "pytest_plugin", "virtual", "widgets")
+_PUBLIC_MODULES = ("errors", "keras", "pytest_plugin", "virtual")
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,15 @@ HERE = Path(__file__).parent
 SCREENSHOTS = HERE.parents[1] / "build" / "screenshots"
 
 
+FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+"""Waits until a frame has been drawn after what was done last."""
+
+
+def darken(page: Any) -> None:
+    page.evaluate("document.body.classList.add('dark')")
+    page.evaluate(FRAMES)
+
+
 class FakeComm(comm.base_comm.BaseComm):
     """Takes what a widget sends to its front end."""
 

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from hosting import FRAMES, darken
 from playwright.sync_api import expect
 
 from tpunb.display.widgets.curves import CurvesWidget
@@ -44,15 +45,11 @@ def by_hand(widget: CurvesWidget) -> CurvesWidget:
     return widget
 
 
-def dark(page: Any) -> None:
-    page.evaluate("document.body.classList.add('dark')")
-
-
 def both_themes(page: Any, screenshot: Any, name: str) -> None:
     page.wait_for_function("document.fonts.ready")
     screenshot(page.locator(ROOT), f"{name}-light")
     before = page.locator(ROOT).get_attribute("data-frames")
-    dark(page)
+    darken(page)
     page.wait_for_function(f"document.querySelector('{ROOT}').dataset.frames > {before}")
     screenshot(page.locator(ROOT), f"{name}-dark")
 
@@ -184,7 +181,7 @@ def test_lines_are_drawn_in_the_colours_of_the_theme(host: Any, page: Any) -> No
     assert ink(page)[BLUE] > 100
     assert ink(page)[ORANGE] > 100
     before = int(root.get_attribute("data-frames"))
-    dark(page)
+    darken(page)
     page.wait_for_function(f"document.querySelector('{ROOT}').dataset.frames > {before}")
     assert ink(page)[BRIGHT_BLUE] > 100
     assert BLUE not in ink(page)
@@ -417,11 +414,11 @@ def test_what_is_out_of_sight_is_not_drawn(host: Any, page: Any) -> None:
     hosted = host(lambda: by_hand(CurvesWidget(history)))
     root = shown(page, 10)
     page.evaluate("document.body.style.paddingTop = '5000px'")
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    page.evaluate(FRAMES)
     frames = root.get_attribute("data-frames")
     history.append(11, loss=1.0)
     hosted.widget._flush()
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    page.evaluate(FRAMES)
     assert root.get_attribute("data-frames") == frames
     root.scroll_into_view_if_needed()
     shown(page, 11)
@@ -464,9 +461,9 @@ PUSH = """(duration) => new Promise((done) => {
         new Float64Array(buffer, 16 * number, 2).set([10000 + sent, Math.random() - 0.5]);
         layout[`${number}.steps`] = ["Float64Array", 16 * number, 1];
         layout[`${number}.values`] = ["Float64Array", 16 * number + 8, 1];
-        return { run: 0, name, panel: name.replace("val_", ""), validation: name[0] === "v", goal: "min", start: 10000 + sent };
+        return { run: 0, metric: name, start: 10000 + sent };
       });
-      const runs = [{ name: "", total: null, state: "running", step: 10000 + sent, rate: 100 }];
+      const runs = [{ name: "", total: null, state: "running", step: 10000 + sent, pace: [] }];
       model.fire("msg:custom", { kind: "points", runs, series, layout }, [new DataView(buffer)]);
     }
     const now = performance.now() - began;

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosting import SCREENSHOTS, Hosted
+from hosting import FRAMES, SCREENSHOTS, Hosted
 from playwright.sync_api import expect
 from support import programs as made
 from support.displayed import PerReplica
@@ -39,7 +39,6 @@ THEMES = ("light", "dark")
 
 Host = Callable[[Callable[[], Any]], Hosted]
 Scene = Callable[[Any, Any], Any]
-FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
 def topology(host: Host, page: Any) -> Any:

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hosting import Hosted
+from hosting import FRAMES, Hosted, darken
 from playwright.sync_api import expect
 from support.displayed import PerReplica, know_per_replica
 from support.tiers import THOROUGH
 
+from tpunb._util.units import number_text
 from tpunb.display.describe.replicas import Leaf, ReplicaValuesDescription, describe_replica_values
+from tpunb.display.widgets.page_data import es_module
 from tpunb.display.widgets.replicas import ReplicasWidget
 
 pytestmark = THOROUGH
@@ -116,10 +118,7 @@ def test_looks(name: str, host: Host, page: Any, screenshot: Any) -> None:
     root = page.locator(ROOT)
     expect(root).to_have_attribute("data-busy", "false")
     screenshot(root, "light")
-    page.evaluate("document.body.classList.add('dark')")
-    page.wait_for_function(
-        "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-    )
+    darken(page)
     screenshot(root, "dark")
 
 
@@ -143,11 +142,6 @@ def pixel(page: Any, place: int, across: float, down: float) -> list[int]:
         return [...context.getImageData(...at, 1, 1).data];
     }"""
     return list(page.evaluate(script, [PANEL, place, across, down]))
-
-
-def drawn(page: Any) -> None:
-    """Waits until a frame has been drawn after what was done last."""
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def test_what_the_root_tells(host: Host, page: Any) -> None:
@@ -193,6 +187,14 @@ def test_numbers_as_in_the_static_forms(host: Host, page: Any) -> None:
         host(widget_of(value, value))
     shown = page.locator(f"{ROOT} .tpunb-replicas-single")
     expect(shown).to_have_text([text for _, text in NUMBERS])
+
+
+def test_a_page_rounds_as_the_static_forms_do(page: Any) -> None:
+    numbers = [digits * 10.0**power for digits in (-9.99996, 1.2345678) for power in range(-12, 13)]
+    script = (
+        f"(numbers) => {{ {es_module('common.js')}; return numbers.map((n) => numberText(n)); }}"
+    )
+    assert page.evaluate(script, numbers) == [number_text(number) for number in numbers]
 
 
 @pytest.mark.parametrize("width", [700, 1600])
@@ -252,7 +254,7 @@ def test_the_table_has_the_standard_deviation(host: Host, page: Any) -> None:
 
 def test_colours_of_what_is_not_finite(host: Host, page: Any) -> None:
     host(widget_of(*[with_nan(k) for k in range(4)]))
-    drawn(page)
+    page.evaluate(FRAMES)
     assert pixel(page, 2, 25 / 60, 13 / 40)[:3] == [255, 47, 164]
     assert pixel(page, 2, 45 / 60, 30.5 / 40)[:3] == [255, 176, 0]
     expect(page.locator(f"{ROOT} .tpunb-replicas-legend")).to_contain_text("NaN")
@@ -262,7 +264,7 @@ def test_colours_of_what_is_not_finite(host: Host, page: Any) -> None:
 
 def test_one_scale_for_all_replicas(host: Host, page: Any) -> None:
     host(widget_of(np.zeros((9, 9)), np.full((9, 9), 1.0)))
-    drawn(page)
+    page.evaluate(FRAMES)
     assert pixel(page, 0, 0.5, 0.5)[:3] == [0x44, 0x01, 0x54]
     assert pixel(page, 1, 0.5, 0.5)[:3] == [0xFD, 0xE7, 0x25]
     expect(page.locator(f"{ROOT} .tpunb-replicas-legend")).to_have_text("01")
@@ -473,7 +475,7 @@ def test_the_cursor_is_on_all_panels(host: Host, page: Any, screenshot: Any) -> 
     expect(page.locator(f"{ROOT} [aria-live]")).to_have_text(
         "[4, 5], replica 0  85, replica 1  1085, replica 2  2085"
     )
-    drawn(page)
+    page.evaluate(FRAMES)
     assert pixel(page, 2, 5.5 / 20, 4.05 / 10) != before
     screenshot(page.locator(ROOT))
     page.mouse.move(5, 5)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hosting import FRAMES, darken
 from playwright.sync_api import expect
 from support.tiers import THOROUGH
 from support.topologies import assigned, described
@@ -41,10 +42,6 @@ SCAN = """([root, step]) => {
   canvas.dispatchEvent(new PointerEvent("pointerleave"));
   return found;
 }"""
-
-FRAME = (
-    "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
-)
 
 
 def places(page: Any, root: Any, step: float = 6) -> dict[int, tuple[float, float]]:
@@ -98,8 +95,7 @@ def test_sizes(host: Any, page: Any, screenshot: Any, name: str) -> None:
     left, right = min(x for _, x, _ in points), max(x for _, x, _ in points)
     assert abs(left - (canvas["width"] - right)) < 16
     screenshot(root, "light")
-    page.evaluate("document.body.classList.add('dark')")
-    page.evaluate(FRAME)
+    darken(page)
     screenshot(root, "dark")
 
 
@@ -279,7 +275,7 @@ def test_walking_through_z(host: Any, page: Any) -> None:
     expect(root.locator("output")).to_have_text("2")
     h.deliver()
     assert h.widget.plane == 2
-    page.evaluate(FRAME)
+    page.evaluate(FRAMES)
     coordinates = described("v4-128").coordinates
     assert {coordinates[core][2] for core in places(page, root)} == {2}
     root.locator(MESH).press("Home")  # a core of another plane brings its plane
@@ -301,14 +297,14 @@ def test_zoom_and_pan(host: Any, page: Any) -> None:
         plus.click()
     expect(minus).to_be_enabled()
     expect(root).to_have_attribute("data-zoom", "11.39")
-    page.evaluate(FRAME)
+    page.evaluate(FRAMES)
     before = set(places(page, root))
     box = mesh.bounding_box()
     page.mouse.move(box["x"] + 400, box["y"] + 100)
     page.mouse.down()
     page.mouse.move(box["x"] + 100, box["y"] + 100, steps=3)
     page.mouse.up()
-    page.evaluate(FRAME)
+    page.evaluate(FRAMES)
     assert set(places(page, root)) != before
     expect(root).to_have_attribute("data-selected", "")
     h.deliver()
@@ -367,8 +363,7 @@ def test_memory(host: Any, page: Any, screenshot: Any) -> None:
     expect(root.locator(".tpunb-tip")).to_contain_text("variables 1008 MiB · 6.15% of 16 GiB")
     root.locator(MESH).press("Escape")
     screenshot(root, "light")
-    page.evaluate("document.body.classList.add('dark')")
-    page.evaluate(FRAME)
+    darken(page)
     screenshot(root, "dark")
     sizes[:] = [2**30] * 64
     root.get_by_role("button", name="Ask again").click()
@@ -415,7 +410,7 @@ def test_another_description(host: Any, page: Any) -> None:
     expect(root).to_have_attribute("data-memory", "waiting")
     h.deliver()
     expect(root).to_have_attribute("data-memory", "ready")
-    page.evaluate(FRAME)
+    page.evaluate(FRAMES)
     assert set(places(page, root)) == set(range(16))
     h.widget.description = "v5e-1"
     expect(root).to_have_attribute("data-cores", "1")
@@ -456,7 +451,7 @@ def test_narrow_and_wide(host: Any, page: Any, screenshot: Any) -> None:
     wide = root.locator(MESH).bounding_box()["width"]
     page.set_viewport_size({"width": 380, "height": 900})
     page.wait_for_function("document.querySelector('.tpunb-mesh').clientWidth < 360")
-    page.evaluate(FRAME)  # in which it is drawn anew
+    page.evaluate(FRAMES)  # in which it is drawn anew
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
     assert set(places(page, root, 3)) == set(range(64))
     screenshot(root)

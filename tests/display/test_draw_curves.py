@@ -18,6 +18,7 @@ from tpunb.display.draw.curves_png import curves_png
 from tpunb.display.draw.curves_text import curves_text
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.widgets.curves import CurvesStream
+from tpunb.training.curves_figure import CurvesLook
 from tpunb.training.history import History
 from tpunb.training.smoothing import smoothed
 
@@ -126,7 +127,7 @@ def test_whatever_was_logged_can_be_drawn(scale: str, smoothing: int) -> None:
         )
         made.append(step, replicas=[step - 1.0, step + 1.0], mixed=math.nan if step > 9 else 1.0)
     made.append(50, once=1.0)
-    png = curves_png(describe_history([made, History()]), scale=scale, smoothing=smoothing)
+    png = curves_png(describe_history([made, History()]), CurvesLook(scale, smoothing))
     assert count(png, BLUE) > 20
 
 
@@ -158,7 +159,7 @@ def test_spread() -> None:
     for step in range(20):
         made.append(step, loss=[1.0, 3.0])
     shown = curves_png(describe_history(made))
-    hidden = curves_png(describe_history(made), spread=False)
+    hidden = curves_png(describe_history(made), CurvesLook(spread=False))
     # The spread fills half of the panel with a tint of the line's colour.
     tinted = (pixels(shown) != pixels(hidden)).any(axis=2).sum()
     assert tinted > 10_000
@@ -187,7 +188,7 @@ def test_a_long_line_is_drawn_fast() -> None:
         made.append(step, loss=step % 7)
     description = describe_history(made)
     curves_png(description)
-    assert calls(lambda: curves_png(description, smoothing=50)) < 1_000_000
+    assert calls(lambda: curves_png(description, CurvesLook(smoothing=50))) < 1_000_000
 
 
 def test_smoothing() -> None:

@@ -17,11 +17,12 @@ import tpunb
 from tpunb.display.describe.history_description import MAX_LINES, MAX_RUNS, describe_history
 from tpunb.display.describe.replicas import MAX_SECTIONS, MAX_VALUES, describe_replica_values
 from tpunb.display.draw.curves_png import curves_png
-from tpunb.display.draw.curves_text import curves_heading, shown_of
+from tpunb.display.draw.curves_text import curves_heading
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.notebook.reports import status_report
 from tpunb.notebook.session import Session
 from tpunb.tpu.logical_placement import Annotation, Annotations
+from tpunb.training.curves_figure import CurvesLook
 from tpunb.training.history import History
 from tpunb.training.metrics import MAX_PANELS
 from tpunb.training.smoothing import smoothed
@@ -65,13 +66,13 @@ def test_many_metrics(plotted: list[int]) -> None:
     description = describe_history(history)
     forms = mimebundle(description)
     assert len(description.panels) == len(plotted) == MAX_PANELS
-    assert shown_of(description) == ["12 of 10,000 metrics"]
+    assert curves_heading(description) == ["Training curves · 2 steps · 12 of 10,000 metrics"]
     assert "m0, m1, m2, m3, m4, m5, m6, m7 and 9992 more" in str(forms["text/plain"])
     widget = tpunb.CurvesWidget(history)
     try:
         header = sent(widget)
-        assert [series["name"] for series in header["series"]] == [f"m{i}" for i in range(12)]
-        assert header["all"] == {"runs": 1, "metrics": 10_000}
+        assert [series["metric"] for series in header["series"]] == [f"m{i}" for i in range(12)]
+        assert header["omissions"] == ["12 of 10,000 metrics"]
         assert len(widget._stream.delta()[0]["series"]) == MAX_PANELS
     finally:
         widget.close()
@@ -103,14 +104,14 @@ def test_many_runs(plotted: list[int]) -> None:
         widget.close()
     assert len(header["runs"]) == MAX_RUNS
     assert len(header["series"]) == 2 * MAX_RUNS
-    assert header["all"] == {"runs": 1000, "metrics": 2}
+    assert header["omissions"] == ["12 of 1000 runs"]
 
 
 def test_what_is_asked_for_is_shown() -> None:
     history = many(1000)
     description = describe_history(history, ["m999", "m500"])
     assert [panel.title for panel in description.panels] == ["m500", "m999"]
-    assert shown_of(description) == []
+    assert " of " not in curves_heading(description)[0]
     assert "more" not in str(mimebundle(description)["text/plain"])
 
 
@@ -124,7 +125,7 @@ def test_one_panel_is_there_whole() -> None:
 def test_many_points(plotted: list[int]) -> None:
     history = History()
     history.extend("loss", np.arange(1_000_000), np.sin(np.arange(1_000_000)))
-    curves_png(describe_history(history), smoothing=60)
+    curves_png(describe_history(history), CurvesLook(smoothing=60))
     assert max(plotted) < 10_000
 
 
@@ -164,7 +165,7 @@ def test_extreme_numbers(name: str, scale: str, smoothing: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         if description.panels:
-            assert curves_png(description, scale=scale, smoothing=smoothing).startswith(b"\x89PNG")
+            assert curves_png(description, CurvesLook(scale, smoothing)).startswith(b"\x89PNG")
         assert str(mimebundle(description)["text/plain"]).startswith("Training curves")
         history.plot().savefig(io.BytesIO())
         widget = tpunb.CurvesWidget(history, scale=scale, smoothing=smoothing)

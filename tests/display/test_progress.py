@@ -69,7 +69,7 @@ def test_the_line_of_a_run(clock: Clock, saved: None) -> None:
     clock.now = 140
     assert run._progress() == ("step 1001 of 20,000 · 100 steps/s · 6400 examples/s · 3 min left")
     run.set_steps(19_001, 64)
-    assert run._progress().endswith("1900 steps/s · 121,600 examples/s · 1 s left")
+    assert run._progress().endswith("1900 steps/s · 122,000 examples/s · 1 s left")
     run.set_steps(20_000, 64)
     assert run._progress().endswith("0 s left")
 

@@ -35,7 +35,7 @@ class Page:
         with self.arrived:
             parts = columns(header["layout"], data)
             for number, facts in enumerate(header["series"]):
-                kept = self.columns.setdefault((facts["run"], facts["name"]), {})
+                kept = self.columns.setdefault((facts["run"], facts["metric"]), {})
                 for name in ("steps", "values", "lows", "highs"):
                     if (part := parts.get(f"{number}.{name}")) is not None:
                         rows = kept.setdefault(name, [])
@@ -125,8 +125,7 @@ def test_the_whole_state_has_everything(shown: Any) -> None:
             "total": 9,
             "state": "running",
             "step": 2**40,
-            "rate": page.runs[0]["rate"],
-            "seconds": None,
+            "pace": [],
         }
     ]
     assert CurvesWidget().get_state()["snapshot"]

@@ -49,7 +49,7 @@ def test_the_payload() -> None:
     assert header["title"] == "PerReplica of 3 replicas"
     assert (header["replicas"], header["live"]) == (3, True)
     section = header["sections"][0]
-    assert section["title"] == "float64 [10, 20]"
+    assert section["facts"] == "float64 [10, 20]"
     assert (section["equal"], section["numeric"]) == (False, True)
     assert section["block"]["shapes"] == [[10, 20]]
     assert section["block"]["whole"]

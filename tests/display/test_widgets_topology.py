@@ -201,6 +201,12 @@ def test_a_new_description() -> None:
 # ---- Memory
 
 
+def phrases(content: dict[str, Any], buffers: list[bytes]) -> list[str]:
+    """Return the page's phrase about the variables on each core."""
+    memory = content["memory"]
+    return [memory["sizes"][at] for at in columns(memory["layout"], buffers[0])["held"]]
+
+
 def test_memory_is_told_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     widget = TopologyWidget("v5e-4", memory=lambda: (0, 2**40, 3, 4))
     assert widget.header["memory"] is True
@@ -210,7 +216,12 @@ def test_memory_is_told_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said == []
     ask(widget)
     ((content, buffers),) = said
-    assert columns(content["memory"]["layout"], buffers[0])["bytes"].tolist() == [0, 2**40, 3, 4]
+    assert phrases(content, buffers) == [
+        "variables 0 B · 0% of 16 GiB",
+        "variables 1 TiB · 6400% of 16 GiB",
+        "variables 3 B · less than 0.01% of 16 GiB",
+        "variables 4 B · less than 0.01% of 16 GiB",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -251,13 +262,12 @@ def test_a_connection(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             kept = tf.Variable(tf.zeros([256]))
         said = answers(widget, monkeypatch)
         ask(widget)
-        (content, buffers) = said[0]
-        assert columns(content["memory"]["layout"], buffers[0])["bytes"].tolist() == [1024] * 8
+        assert phrases(*said[0]) == ["variables 1 KiB · less than 0.01% of 16 GiB"] * 8
         del kept
     mine = TopologyWidget(connection, memory=lambda: [7] * 8)
     said = answers(mine, monkeypatch)
     ask(mine)
-    assert columns(said[0][0]["memory"]["layout"], said[0][1][0])["bytes"].tolist() == [7] * 8
+    assert phrases(*said[0]) == ["variables 7 B · less than 0.01% of 16 GiB"] * 8
 
 
 def held(connection: Any) -> tuple[int, ...]:

@@ -248,7 +248,7 @@ def test_the_package_is_lazy_and_says_what_it_has() -> None:
 def test_completion_shows_what_is_public(
     book: Notebook, use_jedi: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    modules = {"errors", "keras", "pytest_plugin", "virtual", "widgets"}
+    modules = {"errors", "keras", "pytest_plugin", "virtual"}
     book.shell.user_ns["tpunb"] = tpunb
     completer = book.shell.Completer
     monkeypatch.setattr(completer, "use_jedi", use_jedi)

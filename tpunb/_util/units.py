@@ -49,6 +49,12 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def rate(per_second: float) -> str:
+    """Return a number per second with three digits."""
+    digits = f"{per_second:.3g}"
+    return grouped(round(float(digits))) if per_second >= 100 else digits
+
+
 def number_text(value: Number | None) -> str:
     """Return a number in a form that is the same in every run."""
     if value is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpunb._util.plain_text import plain
 from tpunb._util.tables import escaped
-from tpunb._util.units import counted, duration, grouped
+from tpunb._util.units import counted, duration, grouped, rate
 from tpunb.display.widgets import frontend
 
 if TYPE_CHECKING:
@@ -176,12 +176,14 @@ class RunDisplay:
             self._line.remove()
             return
         done = counted(self._steps, "step")
-        rate, *others = self._speed() or [""]
-        if rate and self._started - self._entered > 0.2 * (time.monotonic() - self._entered):
-            rate += " after tracing"  # this rate is not the steps divided by the time
+        speed, *others = self._speed() or [""]
+        if speed and self._started - self._entered > 0.2 * (time.monotonic() - self._entered):
+            speed += " after tracing"  # this rate is not the steps divided by the time
         seconds = time.monotonic() - self._entered
         time_taken = duration(seconds if seconds < 1 else round(seconds))
-        self._line.leave(done, " · ".join(filter(None, [f"{done} in {time_taken}", rate, *others])))
+        self._line.leave(
+            done, " · ".join(filter(None, [f"{done} in {time_taken}", speed, *others]))
+        )
 
     def tracing(self, unit: str) -> None:
         """Show that TensorFlow begins to trace a step or a loop."""
@@ -224,9 +226,9 @@ class RunDisplay:
         steps, seconds = self._steps - self._begin, time.monotonic() - self._started
         if steps <= 0 or seconds <= 0:
             return []
-        rate = steps / seconds
-        examples = [f"{_rate(rate * self._examples)} examples/s"] if self._examples else []
-        return [f"{_rate(rate)} steps/s", *examples]
+        speed = steps / seconds
+        examples = [f"{rate(speed * self._examples)} examples/s"] if self._examples else []
+        return [f"{rate(speed)} steps/s", *examples]
 
 
 _Display = TypeVar("_Display", bound="CellDisplay")
@@ -437,7 +439,3 @@ def _publish_in_passing(display: str, line: str, *, saved: str, update: bool) ->
 
 def _html(line: str) -> str:
     return f'<div style="font-size:13px;opacity:.7">{escaped(line)}</div>'
-
-
-def _rate(rate: float) -> str:
-    return grouped(round(rate)) if rate >= 10 else f"{rate:.2g}"

@@ -66,6 +66,24 @@ class Panel:
     lines: tuple[Line, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CurvesLook:
+    """The settings of a figure.
+
+    Attributes:
+        scale: `linear` or `log`, of the values' axes.
+        smoothing: Weight of the moving average in percent; the values stay, faint.
+        spread: Whether to draw the spread over replicas.
+    """
+
+    scale: str = "linear"
+    smoothing: int = 0
+    spread: bool = True
+
+
+DEFAULT_LOOK = CurvesLook()
+
+
 def line_of(
     metric: str, columns: Columns, *, label: str, validation: bool = False, run: int = 0
 ) -> Line:
@@ -82,21 +100,14 @@ def line_of(
 
 
 def curves_figure(
-    panels: Sequence[Panel],
-    heading: str = "",
-    *,
-    scale: str = "linear",
-    smoothing: int = 0,
-    spread: bool = True,
+    panels: Sequence[Panel], heading: str = "", look: CurvesLook = DEFAULT_LOOK
 ) -> Figure:
     """Draw panels in the style that matplotlib is set to.
 
     Args:
         panels: What to draw.
         heading: Lines above the first panel.
-        scale: `linear` or `log`, of the values' axes.
-        smoothing: Weight of the moving average in percent; the values stay, faint.
-        spread: Whether to draw the spread over replicas.
+        look: The settings.
     """
     from matplotlib.figure import Figure
 
@@ -117,25 +128,20 @@ def curves_figure(
             (f"C{line.run}", "--" if line.validation else "-") if several else (f"C{number}", "-")
             for number, line in enumerate(panel.lines)
         ]
-        _draw_panel(axes, panel, styles, scale == "log", smoothing / 100, spread)
+        _draw_panel(axes, panel, styles, look)
     return figure
 
 
 def _draw_panel(
-    axes: Axes,
-    panel: Panel,
-    styles: Sequence[tuple[str, str]],
-    log: bool,
-    weight: float,
-    spread: bool,
+    axes: Axes, panel: Panel, styles: Sequence[tuple[str, str]], look: CurvesLook
 ) -> None:
     """Draw the lines of a panel, its title, and its legend between the two."""
     columns = [line.columns for line in panel.lines]
-    log = log and any((part.values > 0).any() for part in columns)
+    log = look.scale == "log" and any((part.values > 0).any() for part in columns)
     if log:
         axes.set_yscale("log", nonpositive="mask")
     for line, (colour, style) in zip(panel.lines, styles, strict=True):
-        _draw_line(axes, line, colour, style, log, weight, spread)
+        _draw_line(axes, line, colour, style, log, look)
     if log:
         _make_room(axes, columns)
     size = float(axes.xaxis.label.get_fontsize())
@@ -154,21 +160,21 @@ def _draw_panel(
 
 
 def _draw_line(
-    axes: Axes, line: Line, colour: str, style: str, log: bool, weight: float, spread: bool
+    axes: Axes, line: Line, colour: str, style: str, log: bool, look: CurvesLook
 ) -> None:
     """Draw a metric, its spread, its best value, and where it stops being finite."""
     _, steps, values, lows, highs = line.columns
-    if spread and lows is not None and highs is not None:
+    if look.spread and lows is not None and highs is not None:
         low, high = within_reach(lows, log=log), within_reach(highs, log=log)
         rows = _drawn_rows(low)
         axes.fill_between(
             steps[rows], low[rows], high[rows], color=colour, alpha=_SPREAD, linewidth=0
         )
     shown = within_reach(values, log=log)
-    if weight:
+    if look.smoothing:
         rows = _drawn_rows(shown)
         axes.plot(steps[rows], shown[rows], style, color=colour, linewidth=1, alpha=_FAINT)
-        shown = smoothed(steps, shown, weight)
+        shown = smoothed(steps, shown, look.smoothing / 100)
     marker = "o" if steps.size == 1 else None
     label = _without_mathematics(_label(line))
     rows = _drawn_rows(shown)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tpunb._util.plain_text import aligned, plain
 from tpunb._util.tables import block, scrolled, table
-from tpunb._util.units import counted, duration, grouped
+from tpunb._util.units import counted, duration, grouped, rate
 
 HELPS = 1.1
 """The gain from which a change helps. A smaller gain is within the error of two measurements."""
@@ -178,11 +178,6 @@ class InputSpeed:
             parts.append(block(sentence, bold=not parts))
             parts += [scrolled(table(rows, head=head, named=True))] if rows else []
         return f"<div>{''.join([*parts, *map(block, self.notes)])}</div>"
-
-
-def rate(value: float) -> str:
-    """Return a number per second with three digits."""
-    return grouped(round(float(f"{value:.3g}"))) if value >= 10 else f"{value:.2g}"
 
 
 def _range(low: float, high: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tpunb._util.units import counted, grouped
 from tpunb.training.curves_figure import Line, Panel, line_of
@@ -58,6 +59,12 @@ class HistoryDescription:
         return max((run.num_steps for run in self.runs), default=0)
 
     @property
+    def omissions(self) -> list[str]:
+        """Phrases for the parts that are left out."""
+        runs, panels = len(self.runs), len(self.panels)
+        return omission_phrases((runs, self.num_runs), (panels, self.num_panels))
+
+    @property
     def steps_text(self) -> str:
         """The number of steps as text; for a run that is not over, also the expected number."""
         if len(self.runs) == 1:
@@ -83,26 +90,20 @@ def describe_history(
         The description. Values that are appended later do not change it.
     """
     every = list(history) if isinstance(history, Sequence) else [history]
-    chosen, num_panels = chosen_series(every, None if metrics is None else frozenset(metrics))
     histories = every[:MAX_RUNS]
-    shown = run_names(histories, names)
-    places = {
-        line.metric: (title, line)
-        for title, lines in panels_of(metric for _, metric in chosen).items()
-        for line in lines
-    }
+    run_titles = run_names(histories, names)
+    wanted = None if metrics is None else frozenset(metrics)
+    chosen, num_panels = chosen_lines(histories, wanted, run_titles)
     panels: dict[str, list[Line]] = {}
-    for number, metric in chosen:
-        title, place = places[metric]
-        part = histories[number].columns(metric)
+    for run, metric, title, label, validation in chosen:
+        part = histories[run].columns(metric)
         for column in part[1:]:
             if column is not None:
                 column.setflags(write=False)
-        label = f"{shown[number]} · {place.role}" if len(histories) > 1 else place.role
-        line = line_of(metric, part, label=label, validation=place.validation, run=number)
+        line = line_of(metric, part, label=label, validation=validation, run=run)
         panels.setdefault(title, []).append(line)
     runs = []
-    for name, each in zip(shown, histories, strict=True):
+    for name, each in zip(run_titles, histories, strict=True):
         first, last = each.first_step, each.last_step
         steps = 0 if last is None else last + (first == 0)
         runs.append(Run(name, each.state, steps, each.total_steps))
@@ -120,29 +121,55 @@ def notes_of(histories: Sequence[History]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(note for each in histories for note in list(each.notes.values())))
 
 
-def chosen_series(
-    histories: Sequence[History], names: frozenset[str] | None
-) -> tuple[list[tuple[int, str]], int]:
-    """Choose the lines to show: the first panels of the first runs.
+class ChosenLine(NamedTuple):
+    """A metric of a run that is shown.
+
+    Attributes:
+        run: The number of the run.
+        metric: The metric's full name.
+        panel: The title of its panel.
+        label: Its name in the panel's legend.
+        validation: Whether it is a validation metric.
+    """
+
+    run: int
+    metric: str
+    panel: str
+    label: str
+    validation: bool
+
+
+def chosen_lines(
+    histories: Sequence[History], metrics: frozenset[str] | None, names: Sequence[str]
+) -> tuple[list[ChosenLine], int]:
+    """Choose the lines to show: the first panels.
 
     Args:
-        histories: The histories.
-        names: Names of metrics, or of panels, to keep; None for all.
+        histories: The histories, at most `MAX_RUNS`.
+        metrics: Names of metrics, or of panels, to keep; None for all.
+        names: The names of the runs.
 
     Returns:
-        The number of the run and the metric of each line, run by run, and the number of
-        panels that there would be without a limit.
+        The lines, panel by panel and run by run, and the number of panels that there would be
+        without a limit.
     """
     panels: dict[str, list[tuple[int, str]]] = {}
-    for number, history in enumerate(histories[:MAX_RUNS]):
+    for run, history in enumerate(histories):
         for metric in history.metrics:
-            if is_shown(metric, names):
-                panels.setdefault(panel_of(metric)[0], []).append((number, metric))
-    chosen: list[tuple[int, str]] = []
-    for lines in list(panels.values())[:MAX_PANELS]:
-        if chosen and len(chosen) + len(lines) > MAX_LINES:
+            if is_shown(metric, metrics):
+                panels.setdefault(panel_of(metric)[0], []).append((run, metric))
+    chosen: list[ChosenLine] = []
+    for title, series in list(panels.items())[:MAX_PANELS]:
+        if chosen and len(chosen) + len(series) > MAX_LINES:
             break
-        chosen += lines
+        (lines,) = panels_of(metric for _, metric in series).values()
+        of_metric = {line.metric: line for line in lines}
+        for run, metric in series:
+            _, role, validation = of_metric[metric]
+            label = role
+            if len(histories) > 1:
+                label = names[run] if role == title else f"{names[run]} · {role}"
+            chosen.append(ChosenLine(run, metric, title, label, validation))
     return chosen, len(panels)
 
 
@@ -165,6 +192,17 @@ def run_names(histories: Sequence[History], given: Sequence[str] | None = None) 
             name = f"{title} ({copies})"
         names.append(name)
     return names
+
+
+def omission_phrases(runs: tuple[int, int], panels: tuple[int, int]) -> list[str]:
+    """Return phrases for omitted parts, such as `"12 of 10,000 metrics"`; empty without any.
+
+    Args:
+        runs: The number of runs that are shown, and of all runs.
+        panels: The same of panels.
+    """
+    pairs = ((*runs, "runs"), (*panels, "metrics"))
+    return [f"{shown} of {grouped(every)} {noun}" for shown, every, noun in pairs if shown < every]
 
 
 def is_shown(metric: str, names: frozenset[str] | None) -> bool:

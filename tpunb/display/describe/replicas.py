@@ -183,6 +183,21 @@ class Section:
         """True if there are several replicas, and all hold equal values."""
         return len(self.values) > 1 and not any(self.differs)
 
+    @property
+    def num_differing(self) -> int:
+        """The number of values that differ from the first value."""
+        return sum(self.differs)
+
+    @property
+    def marks_differing(self) -> bool:
+        """True if displays mark the values that differ; else equal values are rarer, and marked."""
+        return self.num_differing <= len(self.values) // 2
+
+    @property
+    def drawn_values(self) -> tuple[ReplicaValue, ...]:
+        """The values that are drawn: a single value if all are equal."""
+        return self.values[: 1 if self.all_equal else MAX_PREVIEWS]
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaValuesDescription:

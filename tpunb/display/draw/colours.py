@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
+import numpy as np
+import numpy.typing as npt
+
 # A picture has a transparent background, and so the page's theme shows through. Its grey can be
 # read on both themes: a contrast of 4.5 with white, and of 4.1 with JupyterLab's dark #111111.
 INK = "#70777f"
@@ -19,3 +24,35 @@ HOST_COLOURS = (
     "#8a4b2d",
 )
 """Okabe and Ito's palette for the colour-blind, darkened if white text needs it."""
+
+VIRIDIS = (
+    "#440154", "#48186a", "#472d7b", "#424086", "#3b528b", "#33638d", "#2c728e", "#26828e",
+    "#21918c", "#1fa088", "#28ae80", "#3fbc73", "#5ec962", "#84d44b", "#addc30", "#d8e219",
+    "#fde725",
+)  # fmt: skip
+"""The stops of Matplotlib's scale for numbers of one sign."""
+
+DIVERGING = (
+    "#053061", "#2065ab", "#4393c3", "#90c4dd", "#d1e5f0", "#f7f6f6", "#fddbc7", "#f3a481",
+    "#d6604d", "#b1182b", "#67001f",
+)  # fmt: skip
+"""The stops of Matplotlib's RdBu_r, for numbers of both signs."""
+
+NAN, INF = "#ff2fa4", "#ffb000"
+"""The colours of elements that are not finite, which no scale has."""
+
+
+@functools.cache
+def colour_table(stops: tuple[str, ...]) -> npt.NDArray[np.uint8]:
+    """Return 256 colours from the first stop to the last, as red, green and blue each."""
+    places = np.arange(256) / 255 * (len(stops) - 1)
+    parts = np.array([rgb(stop) for stop in stops], np.float64).T
+    return np.stack([np.interp(places, range(len(stops)), part) for part in parts], -1).astype(
+        np.uint8
+    )
+
+
+def rgb(colour: str) -> tuple[int, int, int]:
+    """Return the red, green and blue of a colour such as `"#0072b2"`."""
+    red, green, blue = bytes.fromhex(colour[1:])
+    return red, green, blue

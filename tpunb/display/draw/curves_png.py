@@ -10,7 +10,7 @@ from typing import Any
 from tpunb.display.describe.history_description import HistoryDescription
 from tpunb.display.draw.colours import FRAME, HOST_COLOURS, INK
 from tpunb.display.draw.curves_text import curves_heading
-from tpunb.training.curves_figure import Panel, curves_figure
+from tpunb.training.curves_figure import DEFAULT_LOOK, CurvesLook, Panel, curves_figure
 
 _CHARACTERS = 72
 """The largest number of characters in a line of the heading."""
@@ -36,20 +36,12 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def curves_png(
-    description: HistoryDescription,
-    *,
-    scale: str = "linear",
-    smoothing: int = 0,
-    spread: bool = True,
-) -> bytes:
+def curves_png(description: HistoryDescription, look: CurvesLook = DEFAULT_LOOK) -> bytes:
     """Draw training curves as a PNG that can be read on a page of 400 pixels.
 
     Args:
         description: The curves.
-        scale: `linear` or `log`, of the values' axes.
-        smoothing: Weight of the moving average in percent; the values stay, faint.
-        spread: Whether to draw the spread over replicas.
+        look: The settings of the figure.
 
     Returns:
         The PNG file; the same curves give the same bytes.
@@ -66,9 +58,7 @@ def curves_png(
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update({**_STYLE, "axes.prop_cycle": cycler(color=HOST_COLOURS)})
-        figure = curves_figure(
-            panels, _known("\n".join(lines)), scale=scale, smoothing=smoothing, spread=spread
-        )
+        figure = curves_figure(panels, _known("\n".join(lines)), look)
         # By default the file names matplotlib's release.
         figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from tpunb._util.plain_text import shortened
-from tpunb._util.units import and_more, counted, grouped
+from tpunb._util.units import and_more, counted
 from tpunb.display.describe.history_description import HistoryDescription
 
 _MAX_NAMES = 8
@@ -19,34 +20,22 @@ def curves_text(description: HistoryDescription) -> str:
     """
     parts = ["Training curves"]
     if description.num_runs > 1:
-        parts.append(counted(description.num_runs, "run") + _names_of_runs(description))
-    titles = [_shown(panel.title) for panel in description.panels]
-    if titles:
-        more = description.num_panels - _MAX_NAMES
-        rest = f" {and_more(more)}" if more > 0 else ""
-        parts.append(", ".join(titles[:_MAX_NAMES]) + rest)
+        runs = [run.name for run in description.runs]
+        named = not all(map(_NUMBERED.match, runs))
+        names = f": {_listed(runs, description.num_runs)}" if named else ""
+        parts.append(f"{counted(description.num_runs, 'run')}{names}")
+    if description.panels:
+        titles = [panel.title for panel in description.panels]
+        parts.append(_listed(titles, description.num_panels))
     if description.num_steps:
         parts.append(description.steps_text)
     return "\n".join([" · ".join(parts), *(f"Note: {note}" for note in description.notes)])
 
 
-def _names_of_runs(description: HistoryDescription) -> str:
-    """Return the names of the runs, unless they are only numbers."""
-    if all(_NUMBERED.match(run.name) for run in description.runs):
-        return ""
-    names = [_shown(run.name) for run in description.runs[:_MAX_NAMES]]
-    more = description.num_runs - len(names)
-    rest = f" {and_more(more)}" if more > 0 else ""
-    return f": {', '.join(names)}{rest}"
-
-
-def shown_of(description: HistoryDescription) -> list[str]:
-    """Return phrases for omitted parts, such as `"12 of 10,000 metrics"`; empty without any."""
-    pairs = (
-        (len(description.runs), description.num_runs, "runs"),
-        (len(description.panels), description.num_panels, "metrics"),
-    )
-    return [f"{shown} of {grouped(every)} {noun}" for shown, every, noun in pairs if shown < every]
+def _listed(names: Sequence[str], count: int) -> str:
+    """Return the first of so many names, and the number of the others."""
+    first = ", ".join(map(_shown, names[:_MAX_NAMES]))
+    return f"{first} {and_more(count - _MAX_NAMES)}" if count > _MAX_NAMES else first
 
 
 def _shown(name: str) -> str:
@@ -63,7 +52,7 @@ def curves_heading(description: HistoryDescription) -> list[str]:
         parts.append(f"{len(description.runs)} runs")
     if description.panels:
         parts.append(description.steps_text)
-    parts += shown_of(description)
+    parts += description.omissions
     if any(run.state == "stopped" for run in description.runs):
         parts.append("stopped")
     return [" · ".join(parts), *(f"Note: {note}" for note in description.notes)]

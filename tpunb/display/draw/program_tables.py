@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import TypeVar
 
 from tpunb._util.plain_text import shortened
-from tpunb._util.units import byte_count, counted, duration, grouped
+from tpunb._util.units import byte_count, counted, duration, grouped, rate
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share, StepTime
 
@@ -367,8 +367,3 @@ def types_note(programs: Iterable[Program]) -> str:
 def percent(fraction: float) -> str:
     """Return a share in whole percents; `"<1%"` for less."""
     return "<1%" if 0 < fraction < 0.005 else f"{100 * fraction:.0f}%"
-
-
-def rate(value: float) -> str:
-    """Return a rate per second, to three digits."""
-    return grouped(round(float(f"{value:.3g}"))) if value >= 100 else f"{value:.3g}"

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from tpunb._util.tables import ORANGE, Markup, block, escaped, scrolled, table
-from tpunb._util.units import and_more, number_text, sampled_phrase, shape_phrase
+from tpunb._util.units import and_more, number_text, shape_phrase
 from tpunb.display.describe.replicas import ReplicaValuesDescription, Section
 from tpunb.display.describe.values import ReplicaValue
-from tpunb.display.draw.replicas_panels import curves_html, drawn_values, panels_html
+from tpunb.display.draw.replicas_panels import curves_html, panels_html
 from tpunb.display.draw.replicas_text import (
-    MAX_ROWS,
     bracketed,
     nested_values,
     nonfinite_phrase,
     replicas_title,
     rows_of,
+    sampled_note,
     section_title,
 )
 
@@ -46,7 +46,7 @@ def replicas_html(description: ReplicaValuesDescription) -> str:
     panels = shown = 0
     for section in sections:
         if _kind(section):
-            panels += len(drawn_values(section))
+            panels += len(section.drawn_values)
             if shown and panels > _MAX_PANELS:
                 break
         parts.append(_section(section, alone=len(sections) == 1))
@@ -58,7 +58,7 @@ def replicas_html(description: ReplicaValuesDescription) -> str:
 
 def _kind(section: Section) -> str:
     """Return how the values are drawn: `"grid"`, `"images"` or `"curve"`; empty for a table."""
-    kinds = {value.preview.kind if value.preview else "" for value in drawn_values(section)}
+    kinds = {value.preview.kind if value.preview else "" for value in section.drawn_values}
     kind = kinds.pop() if len(kinds) == 1 else ""
     return "" if kind == "values" else kind
 
@@ -67,11 +67,10 @@ def _section(section: Section, *, alone: bool) -> str:
     title, kind = section_title(section, alone=alone and section.distributed), _kind(section)
     if not kind:
         return f"{block(title)}{_table(section)}"
-    values = drawn_values(section)
+    values = section.drawn_values
     preview = values[0].preview
     assert preview is not None
-    steps = preview.steps[-3:-1] if kind == "images" else preview.steps
-    sampled = sampled_phrase(*steps, of="points" if len(steps) == 1 else "") if steps else ""
+    sampled = sampled_note(kind, preview.steps)
     drawn = (
         curves_html(section) if kind == "curve" else panels_html(section, images=kind == "images")
     )
@@ -81,7 +80,7 @@ def _section(section: Section, *, alone: bool) -> str:
 
 
 def _table(section: Section) -> str:
-    shown = section.values[:1] if section.all_equal else section.values[:MAX_ROWS]
+    shown = section.drawn_values
     labelled = section.distributed and not section.all_equal
     statistics = any(value.statistics is not None and value.shape != () for value in shown)
     flagged = any(nonfinite_phrase(value.statistics) for value in shown)

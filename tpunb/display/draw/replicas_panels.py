@@ -17,46 +17,21 @@ import numpy.typing as npt
 
 from tpunb._util.tables import escaped
 from tpunb._util.units import grouped, number_text
-from tpunb.display.describe.replicas import MAX_PREVIEWS, Section
+from tpunb.display.describe.replicas import Section
 from tpunb.display.describe.statistics import limits_of
 from tpunb.display.describe.values import ReplicaValue
-from tpunb.display.draw.colours import GRID, HOST_COLOURS, INK
-from tpunb.display.draw.replicas_text import nonfinite_phrase, statistics_phrase
-
-# The stops of matplotlib's viridis and RdBu_r, as in replicas_drawing.js.
-_VIRIDIS = [
-    "440154",
-    "48186a",
-    "472d7b",
-    "424086",
-    "3b528b",
-    "33638d",
-    "2c728e",
-    "26828e",
-    "21918c",
-    "1fa088",
-    "28ae80",
-    "3fbc73",
-    "5ec962",
-    "84d44b",
-    "addc30",
-    "d8e219",
-    "fde725",
-]
-_DIVERGING = [
-    "053061",
-    "2065ab",
-    "4393c3",
-    "90c4dd",
-    "d1e5f0",
-    "f7f6f6",
-    "fddbc7",
-    "f3a481",
-    "d6604d",
-    "b1182b",
-    "67001f",
-]
-_NAN, _INF = "ff2fa4", "ffb000"
+from tpunb.display.draw.colours import (
+    DIVERGING,
+    GRID,
+    HOST_COLOURS,
+    INF,
+    INK,
+    NAN,
+    VIRIDIS,
+    colour_table,
+    rgb,
+)
+from tpunb.display.draw.replicas_text import number_phrases
 
 _MAX_PIXELS = 150_000
 """The largest number of pixels in a leaf's pictures; larger pictures lose pixels evenly."""
@@ -74,14 +49,9 @@ Pixels = npt.NDArray[np.uint8]
 Limits = tuple[float, float]
 
 
-def drawn_values(section: Section) -> Sequence[ReplicaValue]:
-    """Return the values that get a panel each: a single value if all are equal."""
-    return section.values[:1] if section.all_equal else section.values[:MAX_PREVIEWS]
-
-
 def panels_html(section: Section, *, images: bool) -> str:
     """Return heat maps or images beside each other, and the scale of the colours."""
-    values = drawn_values(section)
+    values = section.drawn_values
     limits = limits_of(value.statistics for value in values)
     arrays = [_elements(value) for value in values]
     stride = math.ceil(math.sqrt(sum(array.size for array in arrays) / _MAX_PIXELS))
@@ -93,8 +63,7 @@ def panels_html(section: Section, *, images: bool) -> str:
             pixels = _tiled(array[:, ::stride, ::stride])
         else:
             pixels = _heat_map(array[::stride, ::stride], limits)
-        facts = [statistics_phrase(value), nonfinite_phrase(value.statistics)]
-        phrase = "  ".join(filter(None, facts))
+        phrase = "  ".join(number_phrases(value))
         caption = _caption(section, place)
         # A heat map may be stretched, an image may not. Front ends have a style for the height of
         # pictures, which only another style overrides.
@@ -120,18 +89,16 @@ def _caption(section: Section, place: int) -> str:
     if section.all_equal:
         return f"all {grouped(len(section.values))} replicas"
     caption, first = f"replica {section.replica(place)}", section.replica(0)
-    # Mark the rarer case: equal or different.
-    rarely_differs = sum(section.differs) <= len(section.differs) // 2
-    if rarely_differs and section.differs[place]:
+    if section.marks_differing and section.differs[place]:
         return f"{caption} ≠ replica {first}"
-    if place and not rarely_differs and not section.differs[place]:
+    if place and not section.marks_differing and not section.differs[place]:
         return f"{caption} = replica {first}"
     return caption
 
 
 def curves_html(section: Section) -> str:
     """Return long vectors as curves on one axis, and a legend with their statistics."""
-    values = drawn_values(section)
+    values = section.drawn_values
     limits = limits_of(value.statistics for value in values)
     colours = _curve_colours(len(values))
     arrays = [_elements(value) for value in values]
@@ -158,11 +125,7 @@ def curves_html(section: Section) -> str:
     )
     items = []
     for place, (value, colour) in enumerate(zip(values, colours, strict=True)):
-        phrases = (
-            _caption(section, place),
-            statistics_phrase(value),
-            nonfinite_phrase(value.statistics),
-        )
+        phrases = (_caption(section, place), *number_phrases(value))
         swatch = (
             f"display:inline-block;width:14px;height:4px;margin:3px 6px 3px 0;background:{colour}"
         )
@@ -188,7 +151,7 @@ def _curve_colours(count: int) -> list[str]:
     if count <= len(HOST_COLOURS):
         return list(HOST_COLOURS[:count])
     shares = np.linspace(0, 0.92, count)
-    return [f"#{bytes(colour).hex()}" for colour in _coloured(shares, _VIRIDIS)]
+    return [f"#{bytes(colour).hex()}" for colour in _coloured(shares, VIRIDIS)]
 
 
 def _elements(value: ReplicaValue) -> Array:
@@ -224,19 +187,16 @@ def _shares(array: Array, limits: Limits) -> Array:
 def _heat_map(array: Array, limits: Limits) -> Pixels:
     """Return the colours of a matrix, NaN and Inf in colours of their own."""
     shares = _shares(array, _scale_of(limits))
-    stops = _DIVERGING if _is_signed(limits) else _VIRIDIS
+    stops = DIVERGING if _is_signed(limits) else VIRIDIS
     pixels = _coloured(np.where(np.isfinite(shares), shares, 0), stops)
-    pixels[np.isnan(array)] = list(bytes.fromhex(_NAN))
-    pixels[np.isinf(array)] = list(bytes.fromhex(_INF))
+    pixels[np.isnan(array)] = rgb(NAN)
+    pixels[np.isinf(array)] = rgb(INF)
     return pixels
 
 
-def _coloured(shares: Array, stops: Sequence[str]) -> Pixels:
-    """Return the colours of shares from 0 to 1, one of 256 each."""
-    channels = np.array([list(bytes.fromhex(stop)) for stop in stops], np.float64)
-    places = np.round(np.clip(shares, 0, 1) * 255) / 255 * (len(stops) - 1)
-    parts = [np.interp(places, range(len(stops)), channel) for channel in channels.T]
-    return np.stack(parts, axis=-1).astype(np.uint8)
+def _coloured(shares: Array, stops: tuple[str, ...]) -> Pixels:
+    """Return the colours of shares from 0 to 1."""
+    return colour_table(stops)[np.round(np.clip(shares, 0, 1) * 255).astype(np.intp)]
 
 
 def _tiled(images: Array) -> Pixels:
@@ -256,18 +216,18 @@ def _tiled(images: Array) -> Pixels:
 
 def _scale(values: Sequence[ReplicaValue], limits: Limits) -> str:
     """Return the colour scale with its ends, and the meaning of the colours of NaN and Inf."""
-    stops = ",".join(f"#{stop}" for stop in (_DIVERGING if _is_signed(limits) else _VIRIDIS))
+    stops = ",".join(DIVERGING if _is_signed(limits) else VIRIDIS)
     low, high = (escaped(number_text(end)) for end in _scale_of(limits))
     bar = f"{_SWATCH};width:200px;height:10px;margin:0 6px;vertical-align:middle"
     parts = [f'{low}<span style="{bar};background:linear-gradient(90deg,{stops})"></span>{high}']
     known = [value.statistics for value in values if value.statistics]
     for name, colour, count in (
-        ("NaN", _NAN, sum(item.nans for item in known)),
-        ("Inf", _INF, sum(item.infs for item in known)),
+        ("NaN", NAN, sum(item.nans for item in known)),
+        ("Inf", INF, sum(item.infs for item in known)),
     ):
         if count:
             swatch = f"{_SWATCH};width:10px;height:10px;margin:0 4px 0 16px"
-            parts.append(f'<span style="{swatch};background:#{colour}"></span>{name}')
+            parts.append(f'<span style="{swatch};background:{colour}"></span>{name}')
     return f'<div style="font-size:12px">{"".join(parts)}</div>'
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from tpunb._util.plain_text import plain, shortened_between
-from tpunb._util.units import and_more, counted, grouped, number_text, shape_phrase
-from tpunb.display.describe.replicas import ReplicaValuesDescription, Section
+from tpunb._util.units import and_more, counted, grouped, number_text, sampled_phrase, shape_phrase
+from tpunb.display.describe.replicas import MAX_PREVIEWS, ReplicaValuesDescription, Section
 from tpunb.display.describe.statistics import Statistics
 from tpunb.display.describe.values import ReplicaValue
 
@@ -22,17 +23,23 @@ def replicas_title(description: ReplicaValuesDescription) -> str:
 
 def section_title(section: Section, *, alone: bool) -> str:
     """Return the place of a leaf, and the common facts of all of its values."""
-    values = section.values
     parts = [] if alone else [section.path, section.type_name if section.distributed else ""]
-    # A repr already shows the type's name.
-    kinds = {(value.kind, value.dtype, value.shape) for value in values}
-    if len(kinds) == 1:
-        kind, dtype, shape = kinds.pop()
-        parts += ["" if kind in ("numeric", "string", "none", "object") else kind]
-        parts += ["" if kind == "none" else f"{dtype} {shape_phrase(shape)}".strip()]
+    parts.append(common_facts(section))
     if section.all_equal:
-        parts.append(f"all {grouped(len(values))} replicas equal")
-    return " · ".join(part for part in parts if part)
+        parts.append(f"all {grouped(len(section.values))} replicas equal")
+    return " · ".join(filter(None, parts))
+
+
+def common_facts(section: Section) -> str:
+    """Return the kind, dtype and shape of a leaf; empty if the replicas' values differ in them."""
+    kinds = {(value.kind, value.dtype, value.shape) for value in section.values}
+    if len(kinds) != 1:
+        return ""
+    kind, dtype, shape = kinds.pop()
+    # A repr already shows the type's name.
+    named = "" if kind in ("numeric", "string", "none", "object") else kind
+    typed = "" if kind == "none" else f"{dtype} {shape_phrase(shape)}".strip()
+    return " · ".join(filter(None, [named, typed]))
 
 
 def statistics_phrase(value: ReplicaValue) -> str:
@@ -63,6 +70,19 @@ def nonfinite_phrase(statistics: Statistics | None) -> str:
         if count
     ]
     return ", ".join(parts)
+
+
+def sampled_note(kind: str, steps: Sequence[int]) -> str:
+    """Return a phrase for the drawn part of a preview, by its steps; empty if all is drawn."""
+    if kind == "values":  # the elements themselves, of any number of axes
+        return ""
+    sides = steps[-3:-1] if kind == "images" else steps
+    return sampled_phrase(*sides, of="points" if len(sides) == 1 else "")
+
+
+def number_phrases(value: ReplicaValue) -> list[str]:
+    """Return the phrases about a value's numbers, without empty ones."""
+    return list(filter(None, [statistics_phrase(value), nonfinite_phrase(value.statistics)]))
 
 
 def nested_values(value: ReplicaValue) -> str:
@@ -96,7 +116,6 @@ def bracketed(values: Any) -> str:
     return values if isinstance(values, str) else number_text(values)
 
 
-MAX_ROWS = 64
 _MAX_SECTIONS = 16
 _WIDTH = 100
 
@@ -120,19 +139,18 @@ def _section_lines(section: Section, *, alone: bool) -> list[str]:
     same = len({(value.dtype, value.shape) for value in section.values}) == 1
     digits = len(str(max(map(section.replica, range(len(section.values))))))
     labelled = section.distributed and not section.all_equal
-    for replica, value in enumerate(section.values[: MAX_ROWS if labelled else 1]):
+    for replica, value in enumerate(section.drawn_values if labelled else section.values[:1]):
         # The statistics of a single number are the number itself.
         single = value.shape == () or value.shape is None
         parts = (
             f"replica {section.replica(replica):>{digits}}" if labelled else "",
             "" if same or not labelled else f"{value.dtype} {shape_phrase(value.shape)}".strip(),
             shortened_between(nested_values(value), 60, ", "),
-            "" if single else statistics_phrase(value),
-            "" if single else nonfinite_phrase(value.statistics),
+            *([] if single else number_phrases(value)),
         )
         lines.append("  " + "  ".join(filter(None, parts)))
-    if labelled and len(section.values) > MAX_ROWS:
-        lines.append(f"  {and_more(len(section.values) - MAX_ROWS)}")
+    if labelled and len(section.values) > MAX_PREVIEWS:
+        lines.append(f"  {and_more(len(section.values) - MAX_PREVIEWS)}")
     return [
         shortened_between(line.rstrip(), _WIDTH - 2, "  ", ", ") for line in lines if line.strip()
     ]

@@ -23,6 +23,7 @@ from tpunb.display.draw.replicas_text import replicas_text
 from tpunb.display.draw.topology_svg import topology_html
 from tpunb.display.draw.topology_text import topology_text
 from tpunb.tpu.logical_placement import Annotations
+from tpunb.training.curves_figure import DEFAULT_LOOK, CurvesLook
 
 Description = (
     TopologyDescription
@@ -63,25 +64,19 @@ def mimebundle(description: Description) -> dict[str, str | bytes]:
 
 
 def curves_forms(
-    description: HistoryDescription,
-    *,
-    scale: str = "linear",
-    smoothing: int = 0,
-    spread: bool = True,
+    description: HistoryDescription, look: CurvesLook = DEFAULT_LOOK
 ) -> dict[str, str | bytes]:
     """Return the text of training curves and, if there is something to draw, the picture.
 
     Args:
         description: The curves.
-        scale: See `curves_png`.
-        smoothing: Weight of the moving average in percent.
-        spread: Whether to draw the spread over replicas.
+        look: The settings of the figure.
     """
     text = curves_text(description)
     if not description.panels:
         return {"text/plain": text}
     try:
-        picture = curves_png(description, scale=scale, smoothing=smoothing, spread=spread)
+        picture = curves_png(description, look)
     except ImportError as error:
         return {"text/plain": f"{text}\nNo picture: {error}. Run: pip install matplotlib"}
     return {"text/plain": text, "image/png": picture}

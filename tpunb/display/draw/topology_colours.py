@@ -11,7 +11,7 @@ from tpunb.display.describe.topology_description import (
     TopologyDescription,
     group_shades,
 )
-from tpunb.display.draw.colours import HOST_COLOURS
+from tpunb.display.draw.colours import HOST_COLOURS, rgb
 
 HEAT = ("#f7c96b", "#ee9a50", "#e8743b", "#c5413f", "#a3224a")
 """Colours of a scale, from nothing to everything."""
@@ -120,7 +120,7 @@ def by_memory(topology: TopologyDescription, sizes: Sequence[int]) -> Colouring:
     """
     least, most = min(sizes), max(sizes)
     same = " · the same on every core" if least == most else f" · least {byte_count(least)}"
-    text = f"0 B to {byte_count(most)}{memory_share(topology, most)}{same}"
+    text = f"0 B to {size_phrase(topology, most)}{same}"
     fills = [_heat(size / most if most else 0.0) for size in sizes]
     # A core without a replica holds variables too.
     return _colouring(
@@ -128,13 +128,13 @@ def by_memory(topology: TopologyDescription, sizes: Sequence[int]) -> Colouring:
     )
 
 
-def memory_share(topology: TopologyDescription, size: int) -> str:
-    """Return bytes as a share of a core's memory; empty if the memory is unknown."""
+def size_phrase(topology: TopologyDescription, size: int) -> str:
+    """Return bytes, and their share of a core's memory if the memory is known."""
     if not topology.hbm_bytes:
-        return ""
+        return byte_count(size)
     share = 100 * size / topology.hbm_bytes
     text = "less than 0.01" if 0 < share < 0.01 else f"{float(f'{share:.3g}'):g}"
-    return f" · {text}% of {byte_count(topology.hbm_bytes)}"
+    return f"{byte_count(size)} · {text}% of {byte_count(topology.hbm_bytes)}"
 
 
 def _swatches(word: str, count: int, shades: Sequence[int]) -> list[LegendItem]:
@@ -174,7 +174,7 @@ def _heat(fraction: float) -> str:
 
 def mixed(colour: str, other: str, share: float) -> str:
     """Return a colour with a share of another colour."""
-    pairs = zip(_channels(colour), _channels(other), strict=True)
+    pairs = zip(rgb(colour), rgb(other), strict=True)
     return "#" + "".join(f"{round(mine + (its - mine) * share):02x}" for mine, its in pairs)
 
 
@@ -182,12 +182,7 @@ def _ink(fill: str) -> str:
     """Return white, or a dark colour if white cannot be read: below WCAG's contrast of 3."""
     linear = [
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-        for part in (channel / 255 for channel in _channels(fill))
+        for part in (channel / 255 for channel in rgb(fill))
     ]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return _LIGHT if 1.05 / (luminance + 0.05) >= 3 else _DARK
-
-
-def _channels(colour: str) -> tuple[int, int, int]:
-    red, green, blue = bytes.fromhex(colour[1:])
-    return red, green, blue

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tpunb._util.tables import Markup, block, escaped
+from tpunb._util.tables import block, escaped
 from tpunb.display.describe.topology_description import (
     Plane,
     TopologyDescription,
@@ -283,8 +283,8 @@ def _hosts(plane: Plane, page: _Page, shades: Sequence[int]) -> str:
         even = of_host.width % 2 == 0
         roomy = len(plane.blocks) == 1 or (even and page.pitch > 42)
         middle = left + (of_host.width * page.pitch / 2 if even else 0)
-        name = _text(middle, top - 8, f"host {host}" if roomy else str(host))
-        names.append(name.replace("<text", '<text text-anchor="middle"') if even else name)
+        name = f"host {host}" if roomy else str(host)
+        names.append(_text(middle, top - 8, name, ' text-anchor="middle"' if even else ""))
     return (
         f'<g fill-opacity=".13" stroke-opacity=".45">{"".join(regions)}</g>'
         f'<g font-size="10.5" font-weight="600" fill="{_MUTED}">{"".join(names)}</g>'
@@ -384,8 +384,8 @@ def _labels(
         return ""
     texts = []
     for label, (left, top), place in zip(labels, corners.tolist(), colouring.places, strict=True):
-        text = _text(left + width / 2, top + height / 2 + 0.36 * letters, label)
-        texts.append(text.replace("<text", f'<text fill="{colouring.inks[place]}"'))
+        ink = f' fill="{colouring.inks[place]}"'
+        texts.append(_text(left + width / 2, top + height / 2 + 0.36 * letters, label, ink))
     return (
         f'<g class="tpunb-labels" font-size="{_short(letters)}" font-weight="600" '
         f'text-anchor="middle">{"".join(texts)}</g>'
@@ -399,8 +399,8 @@ def _lines(ends: Iterable[tuple[tuple[float, float], tuple[float, float]]]) -> s
     )
 
 
-def _text(x: float, y: float, text: str) -> Markup:
-    return Markup(f'<text x="{_short(x)}" y="{_short(y)}">{escaped(text)}</text>')
+def _text(x: float, y: float, text: str, attributes: str = "") -> str:
+    return f'<text{attributes} x="{_short(x)}" y="{_short(y)}">{escaped(text)}</text>'
 
 
 def _short(number: float) -> str:

@@ -1,10 +1,6 @@
 // Helpers that the widgets share: elements, colours, sizes, numbers, selection. Text reaches the
-// page only through textContent, so that data is never markup.
-
-/** Okabe and Ito's palette, as in tpunb/display/draw/colours.py. */
-export const PALETTE = [
-  "#0072b2", "#d55e00", "#008f68", "#b3578c", "#7f6a00", "#3d8fc4", "#5b4b9a", "#8a4b2d",
-];
+// page only through textContent, so that data is never markup. Python defines the constants that
+// the saved forms use too, such as PALETTE: see page_data.py.
 
 /**
  * Return an element with attributes and children; strings become text. Attributes that are
@@ -78,6 +74,43 @@ export function slider(label, { min = 0, max, value = min, show = String }, onIn
   return node;
 }
 
+/** Add a tip to a root: text beside a part of the page, which screen readers announce. */
+export function tipOf(root) {
+  const node = element("div", { class: "tpunb-tip", hidden: true });
+  const spoken = element("div", { class: "tpunb-unseen", "aria-live": "polite" });
+  root.append(node, spoken);
+  return {
+    /** Show lines of text beside a box in the window's coordinates, inside the root. */
+    tell(text, { left, right, top }) {
+      node.textContent = text;
+      spoken.textContent = text.replaceAll("\n", ", ");
+      node.hidden = false;
+      node.style.left = 0; // the room at the right would limit the width
+      const outer = root.getBoundingClientRect();
+      const beside = right - outer.left + 14;
+      const fits = beside + node.offsetWidth <= outer.width;
+      node.style.left = `${fits ? beside : Math.max(0, left - outer.left - 14 - node.offsetWidth)}px`;
+      node.style.top = `${Math.max(0, Math.min(top - outer.top, outer.height - node.offsetHeight))}px`;
+    },
+    hide() {
+      node.hidden = true;
+      spoken.textContent = "";
+    },
+  };
+}
+
+/** Set a model's trait, in the kernel too. */
+export function keep(model, name, value) {
+  model.set(name, value);
+  model.save_changes();
+}
+
+/** Listen to a model's events; return a function that stops this. */
+export function listen(model, names, callback) {
+  for (const name of names) model.on(name, callback);
+  return () => names.forEach((name) => model.off(name, callback));
+}
+
 /** Return the columns that page_data.py packed, as typed arrays by name. */
 export function unpack(layout, buffer) {
   const bytes = bytesOf(buffer);
@@ -99,7 +132,7 @@ function bytesOf(buffer) {
 export function themeOf(node) {
   const style = getComputedStyle(node);
   const read = (name) => style.getPropertyValue(`--tpunb-${name}`).trim();
-  const names = ["paper", "ink", "muted", "line", "faint", "accent", "link", "idle"];
+  const names = ["paper", "ink", "muted", "line", "faint"];
   const theme = Object.fromEntries(names.map((name) => [name, read(name)]));
   theme.dark = luminance(theme.paper) < 0.5;
   theme.font = style.fontFamily;
@@ -182,19 +215,19 @@ export function oncePerFrame(draw) {
   return request;
 }
 
-/** Return a number as in the static forms: four significant digits, seven from a thousand on. */
-export function shortNumber(value) {
+/**
+ * Return a number as `number_text` in `units.py` does: four significant digits, seven between a
+ * thousand and ten million. Integers have all digits, if the page knows them.
+ */
+export function numberText(value, integral = false) {
   if (value === null || value === undefined) return "–";
-  if (Number.isNaN(value)) return "nan";
-  if (value === Infinity) return "inf";
-  if (value === -Infinity) return "-inf";
-  if (Number.isInteger(value) && Math.abs(value) < 1e12) return String(value);
+  if (!Number.isFinite(value)) return Number.isNaN(value) ? "nan" : value > 0 ? "inf" : "-inf";
+  if (integral && Number.isSafeInteger(value)) return String(value);
   const size = Math.abs(value);
-  if (size >= 1e3 && size < 1e7) return String(Number(value.toPrecision(7)));
-  if (size >= 1e-4 && size < 1e3) return String(Number(value.toPrecision(4)));
-  const [digits, exponent] = value.toExponential(3).split("e");
-  const sign = exponent[0] === "-" ? "-" : "+";
-  return `${Number(digits)}e${sign}${exponent.slice(1).padStart(2, "0")}`;
+  const rounded = Number(value.toPrecision(size >= 1e3 && size < 1e7 ? 7 : 4));
+  if (!rounded || (Math.abs(rounded) >= 1e-4 && Math.abs(rounded) < 1e7)) return String(rounded);
+  const [digits, exponent] = rounded.toExponential().split("e");
+  return `${digits}e${exponent[0]}${exponent.slice(1).padStart(2, "0")}`;
 }
 
 /** Return some five round numbers between two ends. */
@@ -216,50 +249,39 @@ export function groups(count) {
   return Math.abs(count) < 1e4 ? String(count) : String(count).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 }
 
-/** Return bytes in a suitable unit. */
-export function memoryText(bytes) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-  let size = bytes;
-  let unit = 0;
-  while (size >= 1024 && unit < units.length - 1) {
-    size /= 1024;
-    unit += 1;
-  }
-  return `${Number(size.toPrecision(4))} ${units[unit]}`;
-}
-
 const SELECTED = "tpunb:selected";
 
 /**
  * Share the selected replicas with the other widgets of the same link on the page. Returns
- * `select(replicas)` and `stop()`; `onSelect(replicas)` is called on every change.
+ * `select(replicas)`, `toggle(replicas, more)` and `stop()`; `onSelect` is called on every change.
  */
 export function sharedSelection(model, onSelect) {
   const hear = (event) => {
     if (event.detail.link !== model.get("link") || !model.get("link")) return;
-    if (sameItems(event.detail.replicas, model.get("selected"))) return;
-    keep(event.detail.replicas);
+    if (!isSelected(event.detail.replicas)) keep(model, "selected", event.detail.replicas);
   };
-  const keep = (replicas) => {
-    model.set("selected", [...replicas]);
-    model.save_changes();
+  const select = (replicas) => {
+    if (isSelected(replicas)) return;
+    keep(model, "selected", replicas);
+    const detail = { link: model.get("link"), replicas };
+    window.dispatchEvent(new CustomEvent(SELECTED, { detail }));
   };
-  const changed = () => onSelect(model.get("selected"));
+  const isSelected = (replicas) => String(replicas) === String(model.get("selected"));
   window.addEventListener(SELECTED, hear);
-  model.on("change:selected", changed);
+  const stop = listen(model, ["change:selected"], onSelect);
   return {
-    select(replicas) {
-      keep(replicas);
-      const detail = { link: model.get("link"), replicas: [...replicas] };
-      window.dispatchEvent(new CustomEvent(SELECTED, { detail }));
+    select,
+    /** Select replicas, alone or with others; if they are selected already, deselect them. */
+    toggle(replicas, more) {
+      const selected = model.get("selected");
+      const others = more ? selected.filter((other) => !replicas.includes(other)) : [];
+      const off = replicas.every((replica) => selected.includes(replica))
+        && (more || selected.length === replicas.length);
+      select([...others, ...(off ? [] : replicas)].sort((a, b) => a - b));
     },
     stop() {
       window.removeEventListener(SELECTED, hear);
-      model.off("change:selected", changed);
+      stop();
     },
   };
-}
-
-export function sameItems(some, others) {
-  return some.length === others.length && some.every((item, index) => item === others[index]);
 }

@@ -1,6 +1,6 @@
 // Training curves: the model's received rows (curves_store.js) in panels (curves_panel.js).
 
-import { PALETTE, button, element, groups, oncePerFrame, onTheme, onWidth, rootOf, shortNumber, slider, themeOf, toggle } from "./common.js";
+import { button, element, groups, keep, listen, numberText, oncePerFrame, onTheme, onWidth, rootOf, slider, themeOf, toggle } from "./common.js";
 import { onKernelEnd } from "./kernel_end.js";
 import { saveStatically } from "./saving.js";
 import { curveStore } from "./curves_store.js";
@@ -8,7 +8,7 @@ import { curvePanel, panelToCome } from "./curves_panel.js";
 
 const BRIGHT = ["#5aaee8", "#f58b4c", "#3cc9a0", "#dd94bf", "#cdb53d", "#8cc6ef", "#a99be6", "#d39a77"];
 const SILENCE = 30_000; // milliseconds without news after which a speed is no longer true
-const DRAWN_BY = ["scale", "smoothing", "spread", "zoom", "hidden"];
+const DRAWN_BY = ["scale", "smoothing", "spread", "zoom", "hidden"].map((name) => `change:${name}`);
 
 export default () => {
   // One store for each model, because views come and go.
@@ -22,16 +22,11 @@ export default () => {
         if (content?.kind === "points") ask(store.receive(content, buffers[0]));
       };
       whole();
-      model.on("change:snapshot", whole);
-      model.on("msg:custom", part);
+      const stops = [listen(model, ["change:snapshot"], whole), listen(model, ["msg:custom"], part),
+        onKernelEnd(model, () => store.lose())];
       // Request everything, because messages that came while this module was loading are lost.
       model.send({ kind: "sync" });
-      const stop = onKernelEnd(model, () => store.lose());
-      return () => {
-        stop();
-        model.off("change:snapshot", whole);
-        model.off("msg:custom", part);
-      };
+      return () => stops.forEach((stop) => stop());
     },
     render({ model, el }) { return curvesView(model, el, store); },
   };
@@ -52,10 +47,7 @@ function curvesView(model, el, store) {
   let frames = 0;
   let [watched, stale] = [true, true];
 
-  const keep = (name, value) => {
-    model.set(name, value);
-    model.save_changes();
-  };
+  const set = (name, value) => keep(model, name, value);
   const isHidden = (key) => model.get("hidden").some((each) => JSON.stringify(each) === key);
   const runKey = (run) => JSON.stringify([run]);
 
@@ -73,14 +65,10 @@ function curvesView(model, el, store) {
     linesOf(panel) {
       const all = store.series.filter((series) => series.panel === panel && !isHidden(runKey(series.run)));
       const several = store.runs.length > 1;
-      const shared = store.series.some((series) => series.panel === panel && series.validation);
       return all.map((series, place) => {
-        const role = shared ? (series.validation ? "validation" : "train") : series.name;
-        const key = JSON.stringify([series.run, series.name]);
-        const run = store.runs[series.run]?.name;
+        const key = JSON.stringify([series.run, series.metric]);
         return { series, key, hidden: isHidden(key), dashed: several && series.validation,
-          colour: several ? series.run : place,
-          label: !several ? role : shared || role !== panel ? `${run} · ${role}` : run };
+          colour: several ? series.run : place, label: series.label };
       });
     },
     colourOf: (line) => {
@@ -96,7 +84,7 @@ function curvesView(model, el, store) {
     setZoom(zoom) {
       const [low, high] = store.reach();
       const whole = !zoom || (zoom[0] <= low && zoom[1] >= high);
-      keep("zoom", whole ? [] : [Math.max(zoom[0], low), Math.min(zoom[1], high)]);
+      set("zoom", whole ? [] : [Math.max(zoom[0], low), Math.min(zoom[1], high)]);
     },
     zoomBy(factor, step) {
       const [low, high] = view.range();
@@ -109,10 +97,10 @@ function curvesView(model, el, store) {
 
   function toggleHidden(key) {
     const kept = model.get("hidden").filter((each) => JSON.stringify(each) !== key);
-    keep("hidden", isHidden(key) ? kept : [...kept, JSON.parse(key)]);
+    set("hidden", isHidden(key) ? kept : [...kept, JSON.parse(key)]);
   }
 
-  const bar = curvesToolbar(model, keep, {
+  const bar = curvesToolbar(model, set, {
     reset: () => view.setZoom(null),
     save: () => saveTable(view, store),
     toggleRun: (run) => toggleHidden(runKey(run)),
@@ -148,7 +136,7 @@ function curvesView(model, el, store) {
     }
     const step = Math.max(...store.runs.map((run) => run.step ?? -1), -1);
     Object.assign(root.dataset, {
-      points: store.longest(), metrics: new Set(store.series.map((series) => series.name)).size,
+      points: store.longest(), metrics: new Set(store.series.map((series) => series.metric)).size,
       panels: titles.length, runs: store.runs.length, step: step < 0 ? "" : step, state,
       scale: model.get("scale"), smoothing: model.get("smoothing"), frames,
       zoom: model.get("zoom").map((each) => Math.round(each)).join(" "),
@@ -182,20 +170,15 @@ function curvesView(model, el, store) {
   }
 
   const request = oncePerFrame(draw);
-  const stops = [store.listen(request)];
-  for (const name of DRAWN_BY) {
-    model.on(`change:${name}`, request);
-    stops.push(() => model.off(`change:${name}`, request));
-  }
-  stops.push(onTheme(() => {
+  const redraw = () => {
     theme = themeOf(root);
     draw();
-  }));
-  stops.push(onWidth(root, (next) => {
-    width = next - 4;
-    if (!theme.paper) theme = themeOf(root); // it was made off the page, where there is no style
-    draw();
-  }));
+  };
+  const stops = [request.cancel, store.listen(request), listen(model, DRAWN_BY, request), onTheme(redraw),
+    onWidth(root, (next) => {
+      width = next - 4;
+      redraw(); // a root that is not on the page yet has no style
+    })];
   // Draw only visible views.
   const watcher = new IntersectionObserver(([entry]) => {
     watched = entry.isIntersecting;
@@ -205,7 +188,6 @@ function curvesView(model, el, store) {
   const timer = setInterval(() => { if (root.dataset.state === "running") request(); }, SILENCE / 6);
   tell(heading.write(store), []);
   return () => {
-    request.cancel();
     watcher.disconnect();
     clearInterval(timer);
     stops.forEach((stop) => stop());
@@ -226,7 +208,7 @@ function curvesHeading() {
   const noted = element("div", { class: "tpunb-curves-notes", role: "status" });
   const node = element("header", { class: "tpunb-curves-heading" }, title, status, noted, progress);
 
-  function write({ runs, notes, longest, reach, all, panels, lost, silence }) {
+  function write({ runs, notes, longest, reach, omissions, lost, silence }) {
     if (noted.children.length !== notes.length) noted.replaceChildren(...notes.map((note) => element("p", {}, note)));
     const last = stateOfRuns(runs);
     const state = lost && (last === "running" || last === "waiting") ? "lost" : last;
@@ -234,8 +216,7 @@ function curvesHeading() {
     const current = runs.find((run) => run.state === "running") ?? runs[runs.length - 1] ?? {};
     status.dataset.state = state;
     const text = statusText(state, current, runs.length, longest(), reach()[0], silence());
-    facts.textContent = [text, ...shownOf(runs.length, all.runs, "runs"),
-      ...shownOf(panels().length, all.metrics, "metrics")].join(" · ");
+    facts.textContent = [text, ...omissions].join(" · ");
     const share = current.total && current.step !== null ? Math.min(1, current.step / current.total) : 0;
     progress.hidden = !(current.total && state === "running");
     progress.setAttribute("aria-valuemax", current.total ?? 0);
@@ -251,7 +232,7 @@ function stateOfRuns(runs) {
   return runs.length && runs.every((run) => run.state === "finished") ? "finished" : "waiting";
 }
 
-function statusText(state, { step, total, rate, seconds, name }, runs, points, first, silence) {
+function statusText(state, { step, total, pace, name }, runs, points, first, silence) {
   if (state === "lost") {
     if (!points) return "the kernel ended before the first step";
     return `the kernel ended while this ran · ${reachedText(step, total)}`;
@@ -259,17 +240,14 @@ function statusText(state, { step, total, rate, seconds, name }, runs, points, f
   if (!points) return total ? `${state} · ${groups(total)} steps to come` : state;
   const several = runs > 1;
   if (state === "running") {
-    const parts = [several ? `${name}: running` : "running", reachedText(step, total)];
-    if (silence >= SILENCE) return [...parts, `no news for ${duration(silence / 1000)}`].join(" · ");
-    if (rate) parts.push(`${rate >= 100 ? groups(Math.round(rate)) : shortNumber(Number(rate.toPrecision(2)))} steps/s`);
-    if (rate && total > step) parts.push(`${duration((total - step) / rate)} left`);
-    return parts.join(" · ");
+    const seconds = Math.round(silence / 1000);
+    const news = silence < SILENCE ? pace : [`no news for ${seconds < 90 ? `${seconds} s` : `${Math.round(seconds / 60)} min`}`];
+    return [several ? `${name}: running` : "running", reachedText(step, total), ...news].join(" · ");
   }
   const parts = [state];
   if (several) parts.push(`${runs} runs`);
   else parts.push(state === "stopped" && total ? reachedText(step, total) : stepsText(step + (first === 0 ? 1 : 0)));
-  if (!several && seconds) parts.push(duration(seconds));
-  return parts.join(" · ");
+  return [...parts, ...(several ? [] : pace)].join(" · ");
 }
 
 function reachedText(step, total) {
@@ -277,24 +255,15 @@ function reachedText(step, total) {
   return total ? `step ${made} of ${groups(total)}` : `step ${made}`;
 }
 
-/** Return the omitted parts, such as "12 of 10,000 metrics"; nothing if all parts are shown. */
-function shownOf(shown, every, what) { return shown && shown < every ? [`${shown} of ${groups(every)} ${what}`] : []; }
-
 function stepsText(count) { return `${groups(count)} ${count === 1 ? "step" : "steps"}`; }
 
-function duration(seconds) {
-  if (seconds < 90) return `${Math.max(1, Math.round(seconds))} s`;
-  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
-  return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
-}
-
 /** Return the controls; `write` brings them up to date. */
-function curvesToolbar(model, keep, act) {
-  const linear = toggle("Linear", "Linear scale of values", true, () => keep("scale", "linear"));
-  const log = toggle("Log", "Logarithmic scale of values", false, () => keep("scale", "log"));
+function curvesToolbar(model, set, act) {
+  const linear = toggle("Linear", "Linear scale of values", true, () => set("scale", "linear"));
+  const log = toggle("Log", "Logarithmic scale of values", false, () => set("scale", "log"));
   const smoothing = slider("Smoothing", { max: 99, value: model.get("smoothing"), show: (value) => `${value} %` },
-    (value) => keep("smoothing", value));
-  const spread = toggle("Spread", "Least and greatest value of the replicas", true, (on) => keep("spread", on));
+    (value) => set("smoothing", value));
+  const spread = toggle("Spread", "Least and greatest value of the replicas", true, (on) => set("spread", on));
   const reset = button("Reset zoom", "Show all steps (double click, or Escape)", act.reset);
   const save = button("CSV", "Download what is shown as a CSV file", act.save);
   const runs = element("div", { class: "tpunb-curves-runs", role: "group", "aria-label": "Runs" });
@@ -351,7 +320,7 @@ function tableText(lines, [low, high], runs) {
     const columns = [["", series.values], [" min", series.lows], [" max", series.highs]];
     for (const [suffix, column] of columns) {
       if (!column) continue;
-      const place = names.push(`${prefix}${series.name}${suffix}`) - 1;
+      const place = names.push(`${prefix}${series.metric}${suffix}`) - 1;
       for (let row = series.rowAt(low); row < series.length && series.steps[row] <= high; row += 1) {
         const step = series.steps[row];
         if (!rows.has(step)) rows.set(step, []);

@@ -16,12 +16,15 @@ from typing import Any
 import numpy as np
 import traitlets
 
+from tpunb._util.units import duration, rate
 from tpunb.display.describe.history_description import (
     MAX_RUNS,
+    ChosenLine,
     HistoryDescription,
-    chosen_series,
+    chosen_lines,
     describe_history,
     notes_of,
+    omission_phrases,
     run_names,
 )
 from tpunb.display.draw.curves_text import curves_text
@@ -29,8 +32,9 @@ from tpunb.display.draw.static_forms import curves_forms
 from tpunb.display.widgets import frontend
 from tpunb.display.widgets.live_widget import Bundle, LiveWidget
 from tpunb.display.widgets.page_data import es_module, pack, styles
+from tpunb.training.curves_figure import CurvesLook
 from tpunb.training.history import History
-from tpunb.training.metrics import Columns, goal_of, panel_of
+from tpunb.training.metrics import Columns, goal_of
 
 Message = tuple[dict[str, Any], bytes]
 
@@ -78,7 +82,7 @@ class CurvesStream:
         self._spread: set[tuple[int, str]] = set()
         self._versions: list[int] = []
         self._paced = paced
-        self._rates = [_StepRate() for _ in self.histories]
+        self._paces = [_Pace() for _ in self.histories]
         self._first_sent = self._last_sent = 0.0
 
     @property
@@ -98,49 +102,40 @@ class CurvesStream:
         self._first_sent = self._first_sent or self._last_sent
         if self._last_sent < self._first_sent + _LOADING_SECONDS:
             self._sent.clear()
-        for history, rate in zip(self.histories, self._rates, strict=True):
-            rate.sample(history.last_step)
-        parts = {}
-        keys, num_panels = chosen_series(self.histories, self._metrics)
-        for key in keys:
-            # Begin with the last of the rows that were sent, because it may have changed.
-            part = self._columns(key, max(0, self._sent.get(key, 0) - 1))
-            if part.lows is not None and key not in self._spread:
-                # The spread starts late. From now on, the rows before it have a spread too.
-                self._spread.add(key)
-                part = self._columns(key)
-            if part.steps.size:
-                parts[key] = part
-                self._sent[key] = part.start + part.steps.size
-        return self._message(parts, num_panels)
+        for history, pace in zip(self.histories, self._paces, strict=True):
+            pace.sample(history.last_step)
+        return self._message(self._new_columns)
 
     def snapshot(self) -> bytes:
         """Return everything as one buffer: the header's length, the header, the columns."""
-        keys, num_panels = chosen_series(self.histories, self._metrics)
-        header, columns = self._message({key: self._columns(key) for key in keys}, num_panels)
+        header, columns = self._message(self._columns)
         text = json.dumps(header).encode()
         text += b" " * (-(len(text) + 8) % 8)
         return struct.pack("<q", len(text)) + text + columns
 
-    def _columns(self, key: tuple[int, str], start: int = 0) -> Columns:
-        run, name = key
-        return self.histories[run].columns(name, start)
+    def _columns(self, line: ChosenLine, start: int = 0) -> Columns:
+        return self.histories[line.run].columns(line.metric, start)
 
-    def _message(self, parts: dict[tuple[int, str], Columns], num_panels: int) -> Message:
+    def _new_columns(self, line: ChosenLine) -> Columns:
+        """Return the rows of a line that no delta has sent."""
+        key = line.run, line.metric
+        # Begin with the last of the rows that were sent, because it may have changed.
+        part = self._columns(line, max(0, self._sent.get(key, 0) - 1))
+        if part.lows is not None and key not in self._spread:
+            # The spread starts late. From now on, the rows before it have a spread too.
+            self._spread.add(key)
+            part = self._columns(line)
+        self._sent[key] = part.start + part.steps.size
+        return part
+
+    def _message(self, columns_of: Callable[[ChosenLine], Columns]) -> Message:
+        names = run_names(self.histories, self._names)
+        lines, num_panels = chosen_lines(self.histories, self._metrics, names)
         columns: dict[str, Any] = {}
         series = []
-        for number, ((run, name), part) in enumerate(parts.items()):
-            panel, validation = panel_of(name)
-            series.append(
-                {
-                    "run": run,
-                    "name": name,
-                    "panel": panel,
-                    "validation": validation,
-                    "goal": goal_of(name),
-                    "start": part.start,
-                }
-            )
+        for number, line in enumerate(lines):
+            part = columns_of(line)
+            series.append({**line._asdict(), "goal": goal_of(line.metric), "start": part.start})
             steps = part.steps
             if not steps.size or (steps[0] >= -_INT32 and steps[-1] < _INT32):
                 steps = steps.astype(np.int32)  # half the bytes
@@ -153,35 +148,26 @@ class CurvesStream:
                 "total": history.total_steps,
                 "state": history.state,
                 "step": history.last_step,
-                "rate": rate.per_second if self._paced and history.state == "running" else None,
-                "seconds": rate.seconds if self._paced and history.finished else None,
+                "pace": pace.phrases(history) if self._paced else [],
             }
-            for name, history, rate in zip(
-                run_names(self.histories, self._names), self.histories, self._rates, strict=True
-            )
+            for name, history, pace in zip(names, self.histories, self._paces, strict=True)
         ]
+        panels = len({line.panel for line in lines}), num_panels
         layout, data = pack(columns)
         return {
             "kind": "points",
             "runs": runs,
             "notes": notes_of(self.histories),
-            "all": {"runs": self._num_runs, "metrics": num_panels},
+            "omissions": omission_phrases((len(self.histories), self._num_runs), panels),
             "series": series,
             "layout": layout,
         }, data
 
 
-class _StepRate:
-    """Steps per second over the last seconds.
-
-    Attributes:
-        per_second: The rate at the last sample; None while too little is known.
-        seconds: From the first observed step to the last; None before the second step.
-    """
+class _Pace:
+    """Steps per second over the last seconds, and the time since the first step."""
 
     def __init__(self) -> None:
-        self.per_second: float | None = None
-        self.seconds: float | None = None
         self._first: float | None = None
         self._samples: deque[tuple[float, int]] = deque()
 
@@ -193,14 +179,23 @@ class _StepRate:
         if not samples or samples[-1][1] != step:
             if self._first is None:
                 self._first = now
-            else:
-                self.seconds = now - self._first
             samples.append((now, step))
         while len(samples) > 2 and now - samples[1][0] > _RATE_SECONDS:
             samples.popleft()
-        (began, first), (ended, last) = samples[0], samples[-1]
-        self.per_second = (
-            (last - first) / (ended - began) if ended > began and last > first else None
+
+    def phrases(self, history: History) -> list[str]:
+        """Return the speed and the time that is left, or the time that an ended run has taken."""
+        if self._first is None:
+            return []
+        (began, first), (ended, last) = self._samples[0], self._samples[-1]
+        if history.finished:
+            return [duration(max(1, round(ended - self._first)))] if ended > self._first else []
+        if last <= first or ended <= began:
+            return []
+        per_second = (last - first) / (ended - began)
+        speed, left = f"{rate(per_second)} steps/s", (history.total_steps or 0) - last
+        return (
+            [speed, f"{duration(max(1, round(left / per_second)))} left"] if left > 0 else [speed]
         )
 
 
@@ -432,9 +427,8 @@ class CurvesWidget(LiveWidget):
 
     def static_bundle(self) -> Bundle:
         """Return the text, and the picture if there is something to draw."""
-        forms = curves_forms(
-            self.description, scale=self.scale, smoothing=self.smoothing, spread=self.spread
-        )
+        look = CurvesLook(self.scale, self.smoothing, self.spread)
+        forms = curves_forms(self.description, look)
         return {**forms, "text/plain": self._text} if self._text else dict(forms)
 
     def _flush(self) -> bool:

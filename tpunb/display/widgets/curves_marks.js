@@ -1,6 +1,6 @@
 // Marks beside uPlot's lines: the axis of values, spreads, best values, NaN.
 
-import { evenTicks, shortNumber } from "./common.js";
+import { evenTicks, numberText } from "./common.js";
 
 /** Return the axis of the values: wide enough for its labels, decades on a log scale. */
 export function valueAxis(view, log, muted, font) {
@@ -9,7 +9,7 @@ export function valueAxis(view, log, muted, font) {
     size: (_, labels) => 14 + 6.6 * Math.max(3, ...(labels ?? []).map((label) => label.length)),
     splits: log ? (u, axis, low, high) => logTicks(low, high) : undefined,
     filter: (_, ticks) => ticks,
-    values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : shortNumber(tidied(tick)))),
+    values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : numberText(tidied(tick)))),
     grid: { stroke: () => gridOf(view.theme()), width: 1 },
     ticks: { show: false },
   };

@@ -1,7 +1,7 @@
 // One panel of curves: a heading that is its legend, and uPlot's canvas below. The global uPlot
 // comes with vendor/uPlot.iife.min.js.
 
-import { element, groups, shortNumber } from "./common.js";
+import { element, groups, numberText } from "./common.js";
 import { alignedLines, seenLine, seenSpread, withinReach } from "./curves_store.js";
 import { paintMarks, paintSpread, valueAxis } from "./curves_marks.js";
 
@@ -185,7 +185,7 @@ export function curvePanel(view, title) {
       items.get(line.key).write(line, step);
     }
     const told = drawn.filter(({ hidden }) => !hidden).map((line) =>
-      `${line.label} ${shortNumber(valueAt(line, step))}`);
+      `${line.label} ${numberText(valueAt(line, step))}`);
     plot.setAttribute("aria-label",
       `${title}: ${told.join(", ")}. Arrow keys move the cursor, plus and minus zoom.`);
   }
@@ -215,7 +215,7 @@ export function curvePanel(view, title) {
 
   function sentence(step) {
     const values = lines().filter(({ hidden }) => !hidden)
-      .map((line) => `${line.label} ${shortNumber(valueAt(line, step))}`);
+      .map((line) => `${line.label} ${numberText(valueAt(line, step))}`);
     return `${title}, step ${step}: ${values.join(", ")}`;
   }
 
@@ -244,14 +244,14 @@ function legendItem(view, line) {
     const colour = view.colourOf(now);
     if (swatch.style.color !== colour) swatch.style.color = colour;
     setText(name, now.label);
-    setText(value, shortNumber(valueAt(now, step)));
+    setText(value, numberText(valueAt(now, step)));
     const [row, bad] = [series.best(), series.firstBad()];
     const text = bad >= 0 ? `${Number.isNaN(series.values[bad]) ? "NaN" : "Inf"} at ${groups(series.steps[bad])}`
-      : row >= 0 ? `best ${shortNumber(series.values[row])} at ${groups(series.steps[row])}` : "";
+      : row >= 0 ? `best ${numberText(series.values[row])} at ${groups(series.steps[row])}` : "";
     setText(best, text);
     best.className = bad >= 0 ? "tpunb-curves-bad" : "";
     item.setAttribute("aria-pressed", String(!now.hidden));
-    item.title = `${series.name}${text ? ` · ${text}` : ""} (click to ${now.hidden ? "show" : "hide"})`;
+    item.title = `${series.metric}${text ? ` · ${text}` : ""} (click to ${now.hidden ? "show" : "hide"})`;
   };
   return item;
 }

@@ -11,7 +11,7 @@ export function curveStore() {
   const byKey = new Map();
   const store = {
     runs: [],
-    all: { runs: 0, metrics: 0 },
+    omissions: [],
     notes: [],
     series: [],
     incomplete: false,
@@ -33,12 +33,12 @@ export function curveStore() {
       store.heard = Date.now();
       store.lost = false;
       store.runs = header.runs;
-      store.all = header.all ?? store.all;
+      store.omissions = header.omissions ?? [];
       store.notes = header.notes ?? [];
-      header.series.forEach((facts, number) => {
+      header.series.forEach(({ start, ...facts }, number) => {
         const series = seriesOf(facts);
         const part = (name) => columns[`${number}.${name}`];
-        series.write(facts.start, part("steps"), part("values"), part("lows"), part("highs"));
+        series.write(start, part("steps"), part("values"), part("lows"), part("highs"));
       });
       const wasIncomplete = store.incomplete;
       store.incomplete = store.series.some((series) => series.holes());
@@ -67,20 +67,20 @@ export function curveStore() {
   };
 
   function seriesOf(facts) {
-    const key = `${facts.run}/${facts.name}`;
+    const key = `${facts.run}/${facts.metric}`;
     if (!byKey.has(key)) {
-      byKey.set(key, new CurveSeries(facts));
+      byKey.set(key, new CurveSeries());
       store.series.push(byKey.get(key));
     }
-    return byKey.get(key);
+    // A label changes when another role of the metric begins.
+    return Object.assign(byKey.get(key), facts);
   }
   return store;
 }
 
-/** One metric of one run. */
+/** One metric of one run: its columns; and `run`, `metric`, `panel`, `label`, `validation` and `goal`. */
 class CurveSeries {
-  constructor({ run, name, panel, validation, goal }) {
-    Object.assign(this, { run, name, panel, validation, goal });
+  constructor() {
     this.length = 0;
     this.revision = 0;
     this.steps = new Float64Array(256);

@@ -1,8 +1,13 @@
-"""Files for a page: ES modules joined into one, style sheets, and columns packed in a buffer."""
+"""Files for a page: ES modules joined into one, style sheets, and columns packed in a buffer.
+
+Pages and saved forms have some constants in common. Python defines them, and `es_module` writes
+them into the module.
+"""
 
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,14 +16,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tpunb.display.describe.replicas import MAX_PREVIEWS
+from tpunb.display.describe.values import SMALL
+from tpunb.display.describe.views import BINS
+from tpunb.display.draw import colours
+
 _FOLDER = Path(__file__).parent
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(?P<file>[\w./-]+)";\n', re.MULTILINE)
+_CONSTANTS = {
+    "PALETTE": colours.HOST_COLOURS,
+    "VIRIDIS": colours.colour_table(colours.VIRIDIS).reshape(-1).tolist(),
+    "DIVERGING": colours.colour_table(colours.DIVERGING).reshape(-1).tolist(),
+    "NAN_COLOUR": colours.NAN,
+    "INF_COLOUR": colours.INF,
+    "PAGE": MAX_PREVIEWS,
+    "SMALL": SMALL,
+    "BINS": BINS,
+}
 _EXPORT = re.compile(r"^export (?=(?:async )?function|const|class|let)", re.MULTILINE)
 
 
 @functools.cache
 def es_module(file: str, *scripts: str) -> str:
-    """Return a module and its imports from this folder, joined into one module.
+    """Return the constants, a module's imports from this folder and the module, joined into one.
 
     Names are not changed, so modules that are joined must not declare the same name twice.
 
@@ -26,7 +46,8 @@ def es_module(file: str, *scripts: str) -> str:
         file: The module's file in this folder.
         scripts: Files of plain scripts whose globals the module uses.
     """
-    parts = [_read(script) for script in scripts]
+    parts = [f"const {name} = {json.dumps(value)};" for name, value in _CONSTANTS.items()]
+    parts += map(_read, scripts)
     seen: set[str] = set()
     _collect(file, parts, seen)
     return "\n".join(parts)

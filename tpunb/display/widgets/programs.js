@@ -1,6 +1,6 @@
 // Compiled programs: the page of programs_html.py, whose tables can be sorted.
 
-import { button, rootOf } from "./common.js";
+import { button, listen, rootOf } from "./common.js";
 import { saveStatically } from "./saving.js";
 
 /** Return the number that a row has in a column; -1 for none. */
@@ -55,9 +55,8 @@ function render({ model, el }) {
     root.querySelectorAll("[data-line]").forEach((cell) => leadToCode(cell, root));
     root.setAttribute("data-tables", root.querySelectorAll("table").length);
   };
-  model.on("change:html", build);
   build();
-  return () => model.off("change:html", build);
+  return listen(model, ["change:html"], build);
 }
 
 export default {

@@ -1,8 +1,8 @@
 // The replicas' values: a tree of the parts, and a panel for each replica.
 
-import { element, groups, onTheme, onWidth, oncePerFrame, rootOf, sameItems, sharedSelection, themeOf, toggle } from "./common.js";
-import { indexText, matrixOf, numberText, readSections, replicaAt } from "./replicas_data.js";
-import { CURVE_LEFT, INF_COLOUR, NAN_COLOUR, cellAt, colourScale, curveColours, heatPicture, imagePicture, paintCurves, paintHistogram, paintPicture, paintScale } from "./replicas_drawing.js";
+import { element, groups, keep, listen, numberText, onTheme, onWidth, oncePerFrame, rootOf, sharedSelection, themeOf, tipOf } from "./common.js";
+import { indexText, matrixOf, readSections, replicaAt } from "./replicas_data.js";
+import { CURVE_LEFT, cellAt, colourScale, curveColours, heatPicture, imagePicture, paintCurves, paintHistogram, paintPicture, paintScale } from "./replicas_drawing.js";
 import { numbersTable, tableColumns } from "./replicas_numbers.js";
 import { kernelViews, requestFor, sceneFor, settingsOf } from "./replicas_scene.js";
 import { MeanStrip, hasStrip } from "./replicas_strip.js";
@@ -15,59 +15,45 @@ import { partsTree } from "./replicas_tree.js";
 const MOST_TOLD = 12;
 const CURVE_HEIGHT = 250;
 
-const SETTINGS = ["section", "view", "mode", "reference", "page", "order", "slices"];
+const SETTINGS = ["section", "view", "mode", "reference", "page", "order", "slices"].map((name) => `change:${name}`);
 
 function render({ model, el }) {
   const root = rootOf(el, "replicas", "What each replica holds");
   const view = new ReplicasView(model, root);
-  return () => view.stop();
+  return () => view.stops.forEach((stop) => stop());
 }
 
 class ReplicasView {
   constructor(model, root) {
     this.model = model;
     this.root = root;
-    this.tip = element("div", { class: "tpunb-tip", hidden: true });
-    this.said = element("div", { class: "tpunb-unseen", "aria-live": "polite" });
     this.page = element("div", { class: "tpunb-replicas-page" });
-    root.append(this.page, this.tip, this.said);
+    root.append(this.page);
+    this.tip = tipOf(root);
     this.request = oncePerFrame(() => this.draw());
     this.repaint = oncePerFrame(() => this.paint());
     this.kernel = kernelViews(model, this.request);
     this.selection = sharedSelection(model, () => this.markSelected());
-    this.read = () => {
-      this.sections = readSections(model.get("header"), model.get("data"));
-      this.kernel.forget();
-      this.scene = null;
-      this.request();
-    };
-    this.heard = ["change:header", "change:data"];
-    for (const name of this.heard) model.on(name, this.read);
-    for (const name of SETTINGS) model.on(`change:${name}`, this.request);
-    this.stops = [onTheme(() => this.draw()), onWidth(this.page, () => this.draw())];
+    this.stops = [this.selection.stop, this.kernel.stop, this.request.cancel, this.repaint.cancel,
+      listen(model, ["change:header", "change:data"], () => this.read()),
+      listen(model, SETTINGS, this.request),
+      onTheme(() => this.draw()), onWidth(this.page, () => this.draw())];
     this.read();
     this.request.cancel();
     // A root outside the page has no width; a single column of panels would make the page jump.
     if (this.root.clientWidth > 0) this.draw();
   }
 
-  stop() {
-    for (const name of this.heard) this.model.off(name, this.read);
-    for (const name of SETTINGS) this.model.off(`change:${name}`, this.request);
-    this.stops.forEach((stop) => stop());
-    this.selection.stop();
-    this.kernel.stop();
-    this.request.cancel();
-    this.repaint.cancel();
+  /** Take a value from the model. */
+  read() {
+    this.sections = readSections(this.model.get("header"), this.model.get("data"));
+    this.kernel.forget();
+    this.scene = null;
+    this.request();
   }
 
   set(name, value) {
-    this.model.set(name, value);
-    this.model.save_changes();
-  }
-
-  get selected() {
-    return new Set(this.model.get("selected"));
+    keep(this.model, name, value);
   }
 
   /** Rebuild everything from the model; the focus stays on the same control. */
@@ -77,7 +63,7 @@ class ReplicasView {
     this.theme = themeOf(this.root);
     this.root.classList.toggle("tpunb-replicas-dark", this.theme.dark);
     this.cursor = null;
-    this.hideTip();
+    this.tip.hide();
     const focused = this.root.contains(document.activeElement) ? document.activeElement.dataset.key : null;
     const dragging = focused?.startsWith("slice");
     if (!this.sections.length) {
@@ -143,13 +129,13 @@ class ReplicasView {
   }
 
   stripOf(section) {
-    return new MeanStrip(section, { tell: (text, at) => this.tell(text, at), quiet: () => this.hideTip(),
+    return new MeanStrip(section, { tell: (text, at) => this.tell(text, at), quiet: () => this.tip.hide(),
       repaint: this.repaint, onSelect: (place, more) => this.toggleSelected(place, more) });
   }
 
   sectionHeading(section) {
     const parts = [this.sections.length > 1 ? section.path : "", section.name,
-      section.distributed && section.type !== "PerReplica" ? section.type : "", plainTitle(section)];
+      section.distributed && section.type !== "PerReplica" ? section.type : "", section.facts];
     return element("div", { class: "tpunb-replicas-heading" },
       element("span", { class: "tpunb-replicas-what" }, parts.filter(Boolean).join(" · ")), equality(section));
   }
@@ -205,13 +191,7 @@ class ReplicasView {
   notes(section, scene, view) {
     const [panel] = scene.panels;
     const notes = [];
-    const drawn = panel && panel.steps.some((step) => step > 1);
-    if (drawn && view !== "histogram") {
-      const steps = panel.kind === "images" ? panel.steps.slice(1, 3) : panel.steps;
-      const names = steps.length === 1 ? ["points"] : ["rows", "columns"];
-      const parts = names.flatMap((name, axis) => (steps[axis] > 1 ? [`1 in ${steps[axis]} ${name}`] : []));
-      if (parts.length) notes.push(`${parts.join(" and ")} drawn`);
-    }
+    if (panel?.sampled && view !== "histogram") notes.push(panel.sampled);
     if (!scene.exact && !this.busy && (this.settings.mode !== "values" || view === "histogram")) notes.push("computed from the elements drawn");
     if (panel?.kind === "images" && section.shape?.length === 4 && panel.sides[0] < section.shape[0] && this.settings.mode !== "gather") {
       notes.push(`first ${panel.sides[0]} of ${section.shape[0]} images`);
@@ -251,13 +231,10 @@ class ReplicasView {
     const { section, mode } = this.settings;
     const { differs } = section.columns;
     if (!differs || mode !== "values" || section.equal || place < 0) return null;
-    const numDiffering = differs.reduce((total, flag) => total + flag, 0);
     const id = replicaAt(section, 0);
     const short = this.panelWidth < 160 ? `r${id}` : `replica ${id}`;
-    // Mark the rarer case: equal or different.
-    const rarely = numDiffering <= differs.length / 2;
-    if (rarely && differs[place]) return element("span", { class: "tpunb-replicas-differs", title: `differs from replica ${id}` }, `≠ ${short}`);
-    if (place && !rarely && !differs[place]) return element("span", { class: "tpunb-replicas-same", title: `equal to replica ${id}` }, `= ${short}`);
+    if (section.marks_differing && differs[place]) return element("span", { class: "tpunb-replicas-differs", title: `differs from replica ${id}` }, `≠ ${short}`);
+    if (place && !section.marks_differing && !differs[place]) return element("span", { class: "tpunb-replicas-same", title: `equal to replica ${id}` }, `= ${short}`);
     return null;
   }
 
@@ -401,7 +378,7 @@ class ReplicasView {
     });
     canvas.addEventListener("pointerleave", () => {
       this.cursor = null;
-      this.hideTip();
+      this.tip.hide();
       this.repaint();
     });
   }
@@ -422,21 +399,9 @@ class ReplicasView {
     return [title, ...told].filter(Boolean).join("\n") + (mode === "difference" ? "\ndifference" : "");
   }
 
-  /** Show a text at the pointer, and announce it to screen readers. */
-  tell(text, event) {
-    this.tip.textContent = text;
-    this.said.textContent = text.replaceAll("\n", ", ");
-    this.tip.hidden = false;
-    const box = this.root.getBoundingClientRect();
-    const { offsetWidth, offsetHeight } = this.tip;
-    const left = event.clientX - box.left + 14;
-    const top = event.clientY - box.top + 16;
-    this.tip.style.left = `${left + offsetWidth > box.width ? Math.max(0, left - offsetWidth - 28) : left}px`;
-    this.tip.style.top = `${top + offsetHeight > box.height ? Math.max(0, top - offsetHeight - 28) : top}px`;
-  }
-
-  hideTip() {
-    this.tip.hidden = true;
+  /** Show a text at the pointer. */
+  tell(text, { clientX, clientY }) {
+    this.tip.tell(text, { left: clientX, right: clientX, top: clientY + 16 });
   }
 
   keyOnCurves(event, panels) {
@@ -501,22 +466,13 @@ class ReplicasView {
     if (place < 0 || !section.distributed) return;
     const replicas = section.equal && this.settings.view !== "table"
       ? Array.from({ length: section.count }, (_, at) => replicaAt(section, at)) : [replicaAt(section, place)];
-    const chosen = this.selected;
-    const on = replicas.every((replica) => chosen.has(replica));
-    if (more) replicas.forEach((replica) => (on ? chosen.delete(replica) : chosen.add(replica)));
-    else if (on && chosen.size === replicas.length) chosen.clear();
-    else return this.select(replicas);
-    return this.select([...chosen].sort((a, b) => a - b));
-  }
-
-  select(replicas) {
-    if (!sameItems(replicas, this.model.get("selected"))) this.selection.select(replicas);
+    this.selection.toggle(replicas, more);
   }
 
   /** Return the places of the section's selected replicas. */
   chosenPlaces() {
     const { section } = this.settings;
-    const chosen = this.selected;
+    const chosen = new Set(this.model.get("selected"));
     if (!chosen.size) return chosen;
     const places = section.ids.length ? section.ids.map((id, place) => [id, place]) : [...chosen].map((id) => [id, id]);
     return new Set(places.filter(([id]) => chosen.has(id)).map(([, place]) => place));
@@ -551,16 +507,10 @@ function headingOf(header) {
   return element("h3", { class: "tpunb-title" }, header.title);
 }
 
-/** Return a section's title without the words of the badge beside it. */
-function plainTitle(section) {
-  return section.title.split(" · ").filter((part) => !/^all \d+ replicas equal$/.test(part)).join(" · ");
-}
-
 function equality(section) {
   if (section.equal === null || !section.distributed) return null;
-  const numDiffering = (section.columns.differs ?? []).reduce((total, flag) => total + flag, 0);
   const text = section.equal ? `all ${groups(section.count)} replicas equal`
-    : `${groups(numDiffering)} of ${groups(section.count)} ${numDiffering === 1 ? "differs" : "differ"} from replica ${replicaAt(section, 0)}`;
+    : `${groups(section.differing)} of ${groups(section.count)} ${section.differing === 1 ? "differs" : "differ"} from replica ${replicaAt(section, 0)}`;
   return element("span", { class: `tpunb-replicas-badge${section.equal ? " tpunb-replicas-equal" : ""}` }, text);
 }
 

@@ -20,10 +20,10 @@ from tpunb.display.describe.replicas import (
     describe_leaves,
     leaves_of,
 )
-from tpunb.display.describe.statistics import Statistics
+from tpunb.display.describe.statistics import Statistics, limits_of
 from tpunb.display.describe.values import Preview, ReplicaValue
 from tpunb.display.describe.views import MODES, ReplicaView, ViewRequest, replica_view
-from tpunb.display.draw.replicas_text import replicas_title, section_title
+from tpunb.display.draw.replicas_text import common_facts, replicas_title, sampled_note
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.widgets.live_widget import Bundle, LiveWidget
 from tpunb.display.widgets.page_data import es_module, pack
@@ -51,11 +51,7 @@ def payload(description: ReplicaValuesDescription) -> tuple[Header, bytes]:
         The header, which is JSON, and the columns that its `layout` describes.
     """
     columns: Columns = {}
-    # The values whose previews are sent: a single value is enough if all are equal.
-    shown = [
-        section.values[: 1 if section.all_equal else MAX_PREVIEWS]
-        for section in description.sections
-    ]
+    shown = [section.drawn_values for section in description.sections]
     thin = _thinning(value.preview for values in shown for value in values if value.preview)
     sections = [
         _section(section, values, columns, prefix=f"{number}.", thin=thin)
@@ -117,7 +113,7 @@ def _section(
         "steps": steps if "".join(steps) == section.path else [section.path],
         "name": section.name,
         "type": section.type_name,
-        "title": section_title(section, alone=True),
+        "facts": common_facts(section),
         "distributed": section.distributed,
         "count": len(values),
         "ids": list(section.chosen),
@@ -125,6 +121,9 @@ def _section(
         "dtypes": _common([value.dtype for value in values]),
         "shapes": shapes,
         "equal": section.all_equal if len(values) > 1 else None,
+        "differing": section.num_differing,
+        "marks_differing": section.marks_differing,
+        "limits": limits_of(value.statistics for value in values),
         "numeric": bool(block) and all(value.kind == "numeric" for value in values),
         "block": block,
         "texts": [
@@ -163,8 +162,10 @@ def _block(previews: Sequence[Preview], columns: Columns, *, prefix: str, thin: 
     return {
         "kind": kinds.pop() if len(kinds) == 1 else "mixed",
         "kinds": _common([preview.kind for preview in previews]),
+        "count": len(previews),
         "shapes": _common([list(array.shape) for array in arrays]),
         "steps": _common(steps),
+        "sampled": _common(list(map(sampled_note, (each.kind for each in previews), steps))),
         "integral": joined.dtype.kind in "iub",
         "boolean": joined.dtype.kind == "b",
         "whole": not any(preview.sampled for preview in previews) and thin == 1,
@@ -286,7 +287,7 @@ class ReplicasWidget(LiveWidget):
         count = self.header["sections"][self.section]["count"] if after else 0
         if self.reference >= count:
             self.reference = 0
-        if self.page * 64 >= count:
+        if self.page * MAX_PREVIEWS >= count:
             self.page = 0
         self.selected = [replica for replica in self.selected if replica < max(count, 1)]
 

@@ -1,9 +1,6 @@
 // The replicas' values as panels: read from the payload, and computed from it.
 
-import { groups, unpack, shortNumber } from "./common.js";
-
-export const PAGE = 64;
-export const BINS = 48;
+import { groups, unpack } from "./common.js";
 
 /** Return the sections of a header, each with its own columns of numbers. */
 export function readSections(header, data) {
@@ -18,9 +15,14 @@ export function readSections(header, data) {
   }));
 }
 
-export function columnsOf(columns, prefix) {
+function columnsOf(columns, prefix) {
   const entries = Object.entries(columns).filter(([name]) => name.startsWith(prefix));
   return Object.fromEntries(entries.map(([name, column]) => [name.slice(prefix.length), column]));
+}
+
+/** Return a shape as text, such as `[2, None]`. */
+export function shapeText(shape) {
+  return `[${shape.map((side) => side ?? "None").join(", ")}]`;
 }
 
 /** Return the id of the replica at a place of a section. */
@@ -33,7 +35,7 @@ export function statisticsAt(columns, place) {
   const read = (name) => (columns[name] ? columns[name][place] : 0);
   if (!columns.mean) return null;
   return { min: read("minimum"), mean: read("mean"), max: read("maximum"),
-    std: columns.deviation ? columns.deviation[place] : NaN, nans: read("nans"), infs: read("infs") };
+    std: read("deviation"), nans: read("nans"), infs: read("infs") };
 }
 
 const only = (items, place) => items[items.length === 1 ? 0 : place];
@@ -41,13 +43,12 @@ const only = (items, place) => items[items.length === 1 ? 0 : place];
 /** Return the panels of a block of previews; `first` is the place of the first panel. */
 export function panelsOf(block, columns, { first = 0, shape = null, label = () => "" }) {
   const panels = [];
-  const count = block.kind ? previewsIn(block, columns.preview) : 0;
-  for (let at = 0, offset = 0; at < count; at += 1) {
+  for (let at = 0, offset = 0; at < (block.count ?? 0); at += 1) {
     const sides = only(block.shapes, at);
     const size = product(sides);
     panels.push({
       place: first + at, label: label(first + at), kind: only(block.kinds, at), sides,
-      steps: only(block.steps, at), shape: shape ? only(shape, first + at) : sides,
+      steps: only(block.steps, at), sampled: only(block.sampled, at), shape: shape ? only(shape, first + at) : sides,
       data: columns.preview.subarray(offset, offset + size), integral: block.integral, boolean: block.boolean,
       exact: block.exact.length ? block.exact.slice(offset, offset + size) : null,
       statistics: statisticsAt(columns, at),
@@ -55,12 +56,6 @@ export function panelsOf(block, columns, { first = 0, shape = null, label = () =
     offset += size;
   }
   return panels;
-}
-
-function previewsIn(block, preview) {
-  if (block.shapes.length > 1) return block.shapes.length;
-  const size = product(block.shapes[0]);
-  return size ? Math.round(preview.length / size) : 1;
 }
 
 export function product(sides) {
@@ -94,8 +89,7 @@ function sameSides(panels) {
 }
 
 function computed(panel, data, changes) {
-  return { ...panel, data, exact: null, boolean: false, statistics: statisticsOf(data),
-    kind: panel.kind === "images" ? "images" : panel.kind, ...changes };
+  return { ...panel, data, exact: null, boolean: false, statistics: statisticsOf(data), ...changes };
 }
 
 /** Return each panel minus the reference; zero if both are NaN, or the same infinity. */
@@ -165,8 +159,8 @@ export function sliced(panel, places) {
   const shape = panel.shape.slice(places.length);
   const pictures = panel.kind === "images";
   const sides = pictures ? [1, ...shape] : shape;
-  const kind = pictures ? "images" : length <= PAGE ? "values" : "grid";
-  return { ...panel, kind, shape, sides, steps: sides.map(() => 1), data, statistics: statisticsOf(data),
+  const kind = pictures ? "images" : length <= SMALL ? "values" : "grid";
+  return { ...panel, kind, shape, sides, steps: sides.map(() => 1), sampled: "", data, statistics: statisticsOf(data),
     exact: panel.exact ? panel.exact.slice(offset, offset + length) : null };
 }
 
@@ -285,15 +279,4 @@ export function oddPlaces(means) {
   const odd = [...means.keys()].filter((at) => !(Math.abs(means[at] - middle) <= most));
   // If there are many, they are not outliers.
   return new Set(odd.length * 4 <= means.length ? odd : []);
-}
-
-/** Return a number as the static forms write it, with all digits of integers. */
-export function numberText(value, integral = false) {
-  if (integral && Number.isSafeInteger(value)) return String(value);
-  if (!Number.isFinite(value) || Math.abs(value) < 1e7) return shortNumber(value);
-  if (Number.isInteger(value)) {
-    const [digits, exponent] = value.toExponential(3).split("e+");
-    return `${Number(digits)}e+${exponent.padStart(2, "0")}`;
-  }
-  return shortNumber(value);
 }

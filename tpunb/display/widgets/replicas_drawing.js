@@ -1,15 +1,7 @@
 // Pictures of panels on canvases: heat maps, images, histograms, curves, means.
 
-import { PALETTE, element, evenTicks, sized } from "./common.js";
-import { eachPixel, limitsOf, matrixOf, numberText, tiling } from "./replicas_data.js";
-
-// As in tpunb/display/draw/replicas_panels.py.
-const VIRIDIS = ["440154", "48186a", "472d7b", "424086", "3b528b", "33638d", "2c728e", "26828e",
-  "21918c", "1fa088", "28ae80", "3fbc73", "5ec962", "84d44b", "addc30", "d8e219", "fde725"];
-const DIVERGING = ["053061", "2065ab", "4393c3", "90c4dd", "d1e5f0", "f7f6f6", "fddbc7", "f3a481",
-  "d6604d", "b1182b", "67001f"];
-export const NAN_COLOUR = "#ff2fa4";
-export const INF_COLOUR = "#ffb000";
+import { element, evenTicks, numberText, sized } from "./common.js";
+import { eachPixel, limitsOf, matrixOf, tiling } from "./replicas_data.js";
 
 /** Return a colour scale between limits; it diverges around zero if both signs occur. */
 export function colourScale(limits, { symmetric = false } = {}) {
@@ -17,38 +9,28 @@ export function colourScale(limits, { symmetric = false } = {}) {
   const signed = symmetric || (low < 0 && high > 0);
   const most = Math.max(-low, high);
   const [from, to] = signed ? [-most, most] : limits;
-  const table = tableOf(signed ? DIVERGING : VIRIDIS);
   const span = to / 2 - from / 2;
   return {
-    signed, from, to, table,
+    from, to, table: signed ? DIVERGING : VIRIDIS,
     /** Return a value's place in the table. */
     place: (value) => (span > 0
       ? Math.max(0, Math.min(255, Math.round(((value / 2 - from / 2) / span) * 255))) : 128),
   };
 }
 
-/** Return 256 colours between some given colours. */
-function tableOf(colours) {
-  const stops = colours.map((hex) => [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16)));
-  const table = new Uint8ClampedArray(256 * 3);
-  for (let place = 0; place < 256; place += 1) {
-    const at = (place / 255) * (stops.length - 1);
-    const first = Math.min(Math.floor(at), stops.length - 2);
-    for (let part = 0; part < 3; part += 1) {
-      const [from, to] = [stops[first][part], stops[first + 1][part]];
-      table[place * 3 + part] = from + (to - from) * (at - first);
-    }
-  }
-  return table;
+/** Return the red, green and blue of a colour. */
+function channelsOf(hex) {
+  return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 }
 
 /** Return a heat map as a canvas of one pixel per element. */
 export function heatPicture(matrix, scale) {
+  const [nan, infinite] = [channelsOf(NAN_COLOUR), channelsOf(INF_COLOUR)];
   return pictureOf(matrix, (pixels) => {
     matrix.data.forEach((value, at) => {
-      const odd = Number.isNaN(value) ? [255, 47, 164] : [255, 176, 0];
+      const odd = Number.isNaN(value) ? nan : infinite;
       const place = scale.place(value) * 3;
-      const colour = Number.isFinite(value) ? scale.table.subarray(place, place + 3) : odd;
+      const colour = Number.isFinite(value) ? scale.table.slice(place, place + 3) : odd;
       const outside = matrix.tiles && Number.isNaN(value);
       pixels.set(colour, at * 4);
       pixels[at * 4 + 3] = outside ? 0 : 255;
@@ -133,18 +115,16 @@ const CURVE_EDGE = 22;
 /** Return the colours of so many curves: distinct if they are few, else along a scale. */
 export function curveColours(count, dark) {
   if (count <= PALETTE.length) return dark ? PALETTE.map(brighter).slice(0, count) : PALETTE.slice(0, count);
-  const table = tableOf(VIRIDIS);
   return Array.from({ length: count }, (_, at) => {
     const share = dark ? 0.25 + (0.75 * at) / (count - 1) : (0.92 * at) / (count - 1);
     const place = Math.round(share * 255) * 3;
-    return `rgb(${table.slice(place, place + 3).join(",")})`;
+    return `rgb(${VIRIDIS.slice(place, place + 3).join(",")})`;
   });
 }
 
 /** Return a colour that stands out from a dark background. */
 function brighter(hex) {
-  const parts = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-  return `rgb(${parts.map((part) => Math.round(part + (255 - part) * 0.38)).join(",")})`;
+  return `rgb(${channelsOf(hex).map((part) => Math.round(part + (255 - part) * 0.38)).join(",")})`;
 }
 
 /** Paint the curves of all panels on one pair of axes. */

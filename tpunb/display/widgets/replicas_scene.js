@@ -1,7 +1,7 @@
 // The scene to show: the payload, the user's settings and the kernel's answers together.
 
-import { groups, unpack } from "./common.js";
-import { BINS, PAGE, countsOf, differences, gathered, limitsOf, panelsOf, product, reduction, reductionLabel, replicaAt, sliced, statisticsAt, widened } from "./replicas_data.js";
+import { groups, listen, unpack } from "./common.js";
+import { countsOf, differences, gathered, limitsOf, panelsOf, product, reduction, reductionLabel, replicaAt, sliced, statisticsAt, statisticsOf, widened } from "./replicas_data.js";
 
 export const VIEWS = { numbers: "Numbers", images: "Images", heat: "Heat map", curves: "Curves",
   text: "Text", histogram: "Histogram", table: "Table" };
@@ -13,7 +13,7 @@ const MOST_KEPT = 12;
 /** Return the views that a section can have, the most suitable view first. */
 export function viewsOf(section, mode, slices) {
   if (!section.drawable) return section.columns.mean ? ["text", "table"] : ["text"];
-  const kind = section.block.kinds.length === 1 ? section.block.kind : "mixed";
+  const { kind } = section.block;
   const pictures = mode === "values" || mode === "gather" ? ["images", "heat"] : ["heat"];
   const drawings = { values: ["numbers", "heat"], curve: ["curves", "heat"], grid: ["heat"],
     images: pictures, mixed: ["heat"] }[kind];
@@ -62,7 +62,7 @@ export function settingsOf(model, sections) {
 export function requestFor(settings, live) {
   const { section, mode, slices, view, page, reference } = settings;
   if (!live || !section.numeric || view === "table" || view === "text") return null;
-  const sent = section.equal || (page + 1) * PAGE <= PAGE || section.count <= PAGE;
+  const sent = section.equal || page === 0;
   const reduces = mode === "mean" || mode === "sum";
   const here = section.block.whole && (section.equal || section.count <= PAGE);
   const counts = view === "histogram";
@@ -120,27 +120,16 @@ function labelAt(section, place, mode) {
 /** Return the ends of the common colour scale of all replicas, also on other pages. */
 function limitsFor(panels, { section, mode, slices, view }) {
   const everywhere = mode === "values" && !slices.length && section.columns.mean && section.block.kind !== "images";
-  const count = everywhere ? section.count : 0;
-  const all = Array.from({ length: count }, (_, place) => statisticsAt(section.columns, place));
   const pictures = section.block.kind === "images" && view !== "histogram";
-  const known = pictures ? panels.map((panel) => statisticsOfPixels(panel)) : panels.map((panel) => panel.statistics);
-  return { limits: limitsOf(everywhere ? all : known), symmetric: mode === "difference" };
-}
-
-function statisticsOfPixels(panel) {
-  let [min, max] = [Infinity, -Infinity];
-  for (const value of panel.data) {
-    if (value < min) min = value;
-    if (value > max) max = value;
-  }
-  return { min, max };
+  const known = panels.map((panel) => (pictures ? statisticsOf(panel.data) : panel.statistics));
+  return { limits: everywhere ? section.limits : limitsOf(known), symmetric: mode === "difference" };
 }
 
 function countsFor(panels, { view, section, mode }, answer) {
   if (view !== "histogram") return {};
   if (answer?.counts && mode !== "gather") return { counts: answer.counts, range: answer.limits };
   const pictures = section.block.kind === "images";
-  const range = widened(limitsOf(panels.map((panel) => (pictures ? statisticsOfPixels(panel) : panel.statistics))));
+  const range = widened(limitsOf(panels.map((panel) => (pictures ? statisticsOf(panel.data) : panel.statistics))));
   return { counts: panels.map((panel) => countsOf(panel.data, range)), range };
 }
 
@@ -160,7 +149,6 @@ export function kernelViews(model, onAnswer) {
     pending = null;
     onAnswer();
   };
-  model.on("msg:custom", hear);
   return {
     /** Return the answer to a request; send the request if that has not happened yet. */
     ask(request) {
@@ -184,7 +172,7 @@ export function kernelViews(model, onAnswer) {
       answers.clear();
       pending = null;
     },
-    stop: () => model.off("msg:custom", hear),
+    stop: listen(model, ["msg:custom"], hear),
   };
 }
 

@@ -1,7 +1,7 @@
 // The mean of every replica side by side, to make outliers visible.
 
-import { element } from "./common.js";
-import { numberText, oddPlaces, replicaAt, statisticsAt } from "./replicas_data.js";
+import { element, numberText } from "./common.js";
+import { oddPlaces, replicaAt, statisticsAt } from "./replicas_data.js";
 import { paintMeans } from "./replicas_drawing.js";
 import { statisticsLines } from "./replicas_texts.js";
 

@@ -1,7 +1,7 @@
 // The table of statistics: a row for each replica, sorted by any column.
 
-import { element } from "./common.js";
-import { numberText, replicaAt, statisticsAt } from "./replicas_data.js";
+import { element, numberText } from "./common.js";
+import { replicaAt, shapeText, statisticsAt } from "./replicas_data.js";
 
 /**
  * Return the table and its rows. `order` is a column's name, with a minus for descending; `onOrder`
@@ -34,21 +34,18 @@ function columnsFor(section) {
   const vary = (name, title, items, text) => items.length > 1
     && shown.push({ name, title, key: (place) => text(items[place]), text: String });
   vary("dtype", "dtype", section.dtypes, String);
-  vary("shape", "shape", section.shapes, (shape) => (shape ? `[${shape.map((side) => side ?? "None").join(", ")}]` : ""));
-  for (const [name, title, read] of [["min", "min", "min"], ["mean", "mean", "mean"], ["max", "max", "max"], ["std", "std", "std"]]) {
-    const key = (place) => statisticsAt(columns, place)[read];
-    shown.push({ name, title, key, numeric: true,
+  vary("shape", "shape", section.shapes, (shape) => (shape ? shapeText(shape) : ""));
+  for (const name of ["min", "mean", "max", "std"]) {
+    const key = (place) => statisticsAt(columns, place)[name];
+    shown.push({ name, title: name, key, numeric: true,
       text: (value) => (Number.isNaN(value) ? "–" : numberText(value, integral && name !== "mean" && name !== "std")) });
   }
   for (const [name, title] of [["nans", "NaN"], ["infs", "Inf"]]) {
     if (columns[name]) shown.push({ name, title, key: (place) => columns[name][place], numeric: true, text: String, odd: Boolean });
   }
   if (columns.differs) {
-    const numDiffering = columns.differs.reduce((total, flag) => total + flag, 0);
-    // Mark only the rarer case.
-    const rarely = numDiffering <= columns.differs.length / 2;
     shown.push({ name: "differs", title: `like replica ${replicaAt(section, 0)}`, key: (place) => columns.differs[place],
-      text: (differs) => (differs ? "differs" : "equal"), odd: (differs) => rarely && differs });
+      text: (differs) => (differs ? "differs" : "equal"), odd: (differs) => section.marks_differing && differs });
   }
   return shown;
 }
@@ -63,7 +60,7 @@ function headOf({ name, title, numeric }, sorted, descending, onOrder) {
 }
 
 function rowOf(place, columns, onSelect) {
-  const row = element("tr", { tabindex: -1, "data-key": `row${place}`,
+  const row = element("tr", { tabindex: 0, "data-key": `row${place}`,
     click: (event) => onSelect(place, event.ctrlKey || event.metaKey || event.shiftKey),
     keydown: (event) => {
       if (event.target !== row || (event.key !== "Enter" && event.key !== " ")) return;
@@ -75,6 +72,5 @@ function rowOf(place, columns, onSelect) {
     row.append(element("td", { class: [numeric && "tpunb-replicas-number", odd?.(value) && "tpunb-replicas-odd"].filter(Boolean).join(" ") || false }, text(value)));
   }
   row.place = place;
-  row.tabIndex = 0;
   return row;
 }

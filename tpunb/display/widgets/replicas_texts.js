@@ -1,7 +1,7 @@
 // Texts about panels: on panels, at the pointer, for screen readers.
 
-import { groups } from "./common.js";
-import { matrixOf, numberText } from "./replicas_data.js";
+import { groups, numberText } from "./common.js";
+import { matrixOf } from "./replicas_data.js";
 
 export function statisticsLines(statistics, panel) {
   if (!statistics) return [];

@@ -1,7 +1,7 @@
 // The controls, which choose the values to show and the view.
 
 import { button, choice, element, groups, slider, toggle } from "./common.js";
-import { PAGE, replicaAt } from "./replicas_data.js";
+import { replicaAt } from "./replicas_data.js";
 import { REPLICA_MODES, VIEWS } from "./replicas_scene.js";
 
 /** Return the controls that the settings allow; `set(trait, value)` is called on changes. */

@@ -1,6 +1,7 @@
 // The parts of a structure as a tree that folds.
 
 import { element } from "./common.js";
+import { shapeText } from "./replicas_data.js";
 
 /**
  * Return the tree of the sections, with `current` marked. `folded` keeps the paths that are folded;
@@ -36,8 +37,7 @@ function foldOf(child, settings) {
 }
 
 function leafOf(section, name, { current, onChoose }) {
-  const differs = section.columns.differs?.some(Boolean);
-  const [mark, meaning] = section.equal ? ["=", "all replicas equal"] : differs ? ["≠", "replicas differ"] : ["", ""];
+  const [mark, meaning] = section.equal ? ["=", "all replicas equal"] : section.differing ? ["≠", "replicas differ"] : ["", ""];
   return element("button", {
     type: "button", class: "tpunb-replicas-leaf", "data-key": `leaf${section.number}`,
     "aria-current": section.number === current ? "true" : false,
@@ -73,7 +73,7 @@ function stepName(step) {
 
 function leafFacts(section) {
   const dtype = section.dtypes.length === 1 ? section.dtypes[0] : "several types";
-  const shape = section.shape?.length ? `[${section.shape.map((side) => side ?? "None").join(", ")}]` : "";
+  const shape = section.shape?.length ? shapeText(section.shape) : "";
   const kind = ["ragged", "sparse", "slices"].includes(section.kind) ? section.kind : "";
   return section.kind === "none" ? "None" : [kind, dtype, shape].filter(Boolean).join(" ");
 }

@@ -1,6 +1,6 @@
 // The live topology: the drawing of topology_svg.py, with marks at the pointer and selection.
 
-import { button, choice, element, memoryText, oncePerFrame, rootOf, sharedSelection, slider, unpack } from "./common.js";
+import { button, choice, element, keep, listen, oncePerFrame, rootOf, sharedSelection, slider, tipOf, unpack } from "./common.js";
 import { saveStatically } from "./saving.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -17,38 +17,25 @@ class TopologyView {
     this.title = element("h3", { class: "tpunb-title" });
     this.facts = element("div", { class: "tpunb-facts" });
     this.tools = element("div", { class: "tpunb-toolbar" });
-    // Otherwise JupyterLab takes the keys for commands: Enter would edit the cell.
     this.mesh = element("div", { tabindex: "0", role: "application", class: "tpunb-mesh",
-      "data-lm-suppress-shortcuts": "true" });
-    this.tip = element("div", { class: "tpunb-tip", hidden: true });
-    this.spoken = element("div", { class: "tpunb-unseen", "aria-live": "polite" });
+      // Otherwise JupyterLab takes the keys for commands: Enter would edit the cell.
+      "data-lm-suppress-shortcuts": "true",
+      pointermove: (event) => this.move(event), pointerleave: () => this.point(-1), click: (event) => this.press(event),
+      keydown: (event) => this.key(event), blur: () => { this.focus = -1; this.tell(); }, dblclick: () => this.set("zoom", 1) });
+    // The wheel scrolls the page, and zooms only while a key is held.
+    this.mesh.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     this.legend = element("div", { class: "tpunb-legend" });
     this.clear = element("button", { type: "button", class: "tpunb-button", "data-testid": "tpunb-clear",
       click: () => this.shared.select([]) });
-    this.root.append(this.title, this.facts, this.tools, this.mesh, this.legend, this.tip, this.spoken);
+    this.root.append(this.title, this.facts, this.tools, this.mesh, this.legend);
+    this.tip = tipOf(this.root);
     this.rebuild = oncePerFrame(() => this.build());
     this.shared = sharedSelection(model, () => this.mark());
-    this.stops = [...this.listen(), this.shared.stop, this.rebuild.cancel];
+    this.stops = [this.shared.stop, this.rebuild.cancel,
+      listen(model, ["change:header", "change:cores", "change:drawing"], this.rebuild),
+      listen(model, ["change:colour", "change:plane", "change:zoom"], () => this.settle()),
+      listen(model, ["msg:custom"], (content, buffers) => this.receive(content, buffers))];
     this.build();
-  }
-
-  /** Listen to the model and the drawing; return functions that stop this. */
-  listen() {
-    const { model, mesh } = this;
-    const heard = [
-      ...["header", "cores", "drawing"].map((name) => [`change:${name}`, () => this.rebuild()]),
-      ...["colour", "plane", "zoom"].map((name) => [`change:${name}`, () => this.settle()]),
-      ["msg:custom", (content, buffers) => this.receive(content, buffers)],
-    ];
-    for (const [name, callback] of heard) model.on(name, callback);
-    const events = {
-      pointermove: (event) => this.move(event), pointerleave: () => this.point(-1), click: (event) => this.press(event),
-      keydown: (event) => this.key(event), blur: () => { this.focus = -1; this.tell(); }, dblclick: () => this.set("zoom", 1),
-    };
-    for (const [name, callback] of Object.entries(events)) mesh.addEventListener(name, callback);
-    // The wheel scrolls the page, and zooms only while a key is held.
-    mesh.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
-    return heard.map(([name, callback]) => () => model.off(name, callback));
   }
 
   // -- The displayed part
@@ -73,8 +60,7 @@ class TopologyView {
   }
 
   set(name, value) {
-    this.model.set(name, value);
-    this.model.save_changes();
+    keep(this.model, name, value);
   }
 
   /** Take a description from the model. */
@@ -182,9 +168,9 @@ class TopologyView {
   receive(content, buffers) {
     if (!content || !("memory" in content)) return;
     if (content.memory) {
-      const { bytes, places } = unpack(content.memory.layout, buffers[0]);
-      if (bytes.length !== this.count) return; // an answer may be older than the description
-      this.memory = { state: "ready", error: "", colouring: content.memory, bytes, places };
+      const { held, places } = unpack(content.memory.layout, buffers[0]);
+      if (held.length !== this.count) return; // an answer may be older than the description
+      this.memory = { state: "ready", error: "", colouring: content.memory, held, places };
     } else this.memory = { ...this.memory, state: "failed", error: String(content.error) };
     this.recolour();
     this.tell();
@@ -277,46 +263,33 @@ class TopologyView {
 
   /** Show and announce the core that is under the pointer or has the focus. */
   tell() {
-    const { active, tip } = this;
+    const { active } = this;
     this.root.setAttribute("data-hover", active < 0 ? "" : active);
-    const [head, ...lines] = active < 0 ? [""] : this.linesAbout(active);
-    tip.hidden = active < 0;
-    tip.replaceChildren(element("strong", {}, head), ...lines.map((line) => element("div", {}, line)));
-    this.spoken.textContent = [head, ...lines].join(", ");
     this.mark();
-    if (active >= 0) this.placeTip(active);
+    if (active < 0) this.tip.hide();
+    else this.tip.tell(this.linesAbout(active).join("\n"), this.windowBox(active));
   }
 
   linesAbout(core) {
     const { replica, logical, host, ordinal } = this.columns;
-    const { cores_per_chip: perChip, logical_devices: devices, hbm, needed, usable } = this.header;
+    const { cores_per_chip: perChip, logical_devices: devices, hbm, program } = this.header;
     const [x, y, z, slot] = this.placeOf(core);
     const lines = [`Core ${core}`, `chip (${x}, ${y}, ${z})${perChip > 1 ? `, core ${slot} of it` : ""}`,
       `host ${host[core]}, TPU:${ordinal[core]}`, `/job:worker/replica:0/task:${host[core]}/device:TPU:${ordinal[core]}`];
     if (replica && replica[core] < 0) lines.push("in no replica");
     else if (replica) lines.push(`replica ${replica[core]}${devices > 1 ? `, logical device ${logical[core]}` : ""}`);
-    if (hbm) lines.push(`HBM ${memoryText(hbm)}${usable ? `, ${memoryText(usable)} usable` : ""}`);
-    if (usable && !(replica?.[core] < 0)) lines.push(`program needs ${memoryText(needed)}`);
-    const { bytes } = this.memory;
-    if (bytes && this.colour === "memory") {
-      const share = hbm ? ` · ${Number((100 * bytes[core] / hbm).toPrecision(3))}% of ${memoryText(hbm)}` : "";
-      lines.push(`variables ${memoryText(bytes[core])}${share}`);
-    }
-    return lines;
+    const { colouring, held } = this.memory;
+    return [...lines, hbm, replica?.[core] < 0 ? "" : program,
+      held && this.colour === "memory" ? colouring.sizes[held[core]] : ""].filter(Boolean);
   }
 
-  /** Put the tip beside a core, inside the widget. */
-  placeTip(core) {
-    const { tip, root, scale, mesh } = this;
-    const outer = root.getBoundingClientRect();
+  /** Return a core's box in the window. */
+  windowBox(core) {
+    const { scale, box, header } = this;
     const inner = this.svg.getBoundingClientRect();
     const [x, y] = this.corner(core);
-    const left = inner.left - outer.left + (x - this.box[0]) * scale;
-    const top = inner.top - outer.top + (y - this.box[1]) * scale;
-    const right = left + this.header.core[0] * scale + 14;
-    const fits = right + tip.offsetWidth <= root.clientWidth;
-    tip.style.left = `${Math.max(0, fits ? right : left - 14 - tip.offsetWidth)}px`;
-    tip.style.top = `${Math.max(0, Math.min(top, mesh.offsetTop + mesh.offsetHeight - tip.offsetHeight))}px`;
+    const left = inner.left + (x - box[0]) * scale;
+    return { left, right: left + header.core[0] * scale, top: inner.top + (y - box[1]) * scale };
   }
 
   press(event) {
@@ -328,14 +301,8 @@ class TopologyView {
   /** Select a core's replica, alone or with others; a second call removes it. */
   choose(core, more) {
     const replica = core < 0 ? -1 : this.replicaOf(core);
-    if (replica < 0) {
-      if (core < 0 && !more && this.selected.size) this.shared.select([]);
-      return;
-    }
-    const there = this.selected.has(replica);
-    const others = more ? [...this.selected].filter((other) => other !== replica) : [];
-    const next = there && (more || this.selected.size === 1) ? others : [...others, replica];
-    this.shared.select(next.sort((a, b) => a - b));
+    if (replica >= 0) this.shared.toggle([replica], more);
+    else if (core < 0 && !more) this.shared.select([]);
   }
 
   // -- Zoom and keyboard
@@ -399,9 +366,9 @@ class TopologyView {
     this.focus = core;
     const [, , z] = this.placeOf(core);
     if (this.plane >= 0 && this.plane !== z) this.set("plane", z);
-    this.tell();
+    this.mark();
     this.marks.lastElementChild.scrollIntoView({ block: "nearest", inline: "nearest" });
-    this.placeTip(core);
+    this.tell();
   }
 
   /** Clear the selection first, then the focus. */

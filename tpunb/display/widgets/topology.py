@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import traitlets
 
+from tpunb._util.units import byte_count
 from tpunb.display.describe.connection import memory_per_core
 from tpunb.display.describe.topology_description import (
     TopologyDescription,
@@ -18,7 +19,7 @@ from tpunb.display.describe.topology_description import (
     describe_topology,
 )
 from tpunb.display.draw.static_forms import mimebundle
-from tpunb.display.draw.topology_colours import Colouring, by_memory, colourings
+from tpunb.display.draw.topology_colours import Colouring, by_memory, colourings, size_phrase
 from tpunb.display.draw.topology_svg import TopologyDrawing, drawing_phrases, topology_drawing
 from tpunb.display.widgets.live_widget import LiveWidget
 from tpunb.display.widgets.page_data import es_module, pack
@@ -124,8 +125,10 @@ class TopologyWidget(LiveWidget):
             self.send({"memory": None, "error": f"{type(error).__name__}: {error}"})
             return
         colouring = by_memory(self._description, sizes.astype(np.int64).tolist())
-        layout, buffer = pack({"bytes": sizes, "places": _small(colouring.places)})
-        self.send({"memory": {**_words(colouring), "layout": layout}}, [buffer])
+        different, held = np.unique(sizes, return_inverse=True)
+        phrases = [f"variables {size_phrase(self._description, int(size))}" for size in different]
+        layout, buffer = pack({"held": _small(held), "places": _small(colouring.places)})
+        self.send({"memory": {**_words(colouring), "sizes": phrases, "layout": layout}}, [buffer])
 
 
 def _described(value: Any) -> TopologyDescription:
@@ -166,6 +169,8 @@ def _payload(
     if connected and not description.num_replicas:  # the facts and labels do not repeat it
         cores = range(description.num_cores)
         description = replace(description, replicas=tuple(cores), logical_devices=(0,) * len(cores))
+    usable = f", {byte_count(description.usable_bytes)} usable" if description.usable_bytes else ""
+    hbm = f"HBM {byte_count(description.hbm_bytes)}{usable}" if description.hbm_bytes else ""
     colours = colourings(description)
     layout, buffer = pack(_columns(description, drawing, colours))
     header = {
@@ -173,13 +178,12 @@ def _payload(
         "facts": facts,
         "mesh": list(description.mesh),
         "cores_per_chip": description.cores_per_chip,
-        "hbm": description.hbm_bytes,
+        "hbm": hbm,
         "hosts": description.num_hosts,
         "replicas": description.num_replicas,
         "logical_devices": description.num_logical_devices,
         "memory": connected,
-        "needed": description.needed_bytes,
-        "usable": description.usable_bytes,
+        "program": f"program needs {byte_count(description.needed_bytes)}" if usable else "",
         "level": drawing.level,
         "page": list(drawing.page),
         "planes": [list(plane) for plane in drawing.planes],
