@@ -184,6 +184,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
 """By module and by what has it: a private attribute, and what the module does by it."""
 
 NOT_OF_TENSORFLOW = {
+    "_asdict": "named tuples",
     "_Environ": "os",
     "_actions": "argparse",
     "_cleanup_kernel": "nbclient",

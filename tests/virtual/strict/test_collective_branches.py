@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from support.rules import check
 from support.strategies import all_reduce, each, make, replica_id, run, strategy_of
 
 from tpunb.virtual._tensorflow import tpu_ops
-from tpunb.virtual.rule_check import check
 from tpunb.virtual.strict.collective_branches import ADVICE, RULE
 
 X = tf.TensorSpec([2])
