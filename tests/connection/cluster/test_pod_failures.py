@@ -83,6 +83,10 @@ def test_magics_and_a_crash_leave_no_worker() -> None:
         finally:
             process.kill()
     assert wait_until_gone(workers) == []
+    warning, _, cell = cell.strip().partition("\n")
+    assert warning.startswith(
+        "Warning, line 1 of the cell: `v` belongs to a connection that is closed"
+    )
     for text in (*errors, cell):
         assert ": This value belongs to the connection to virtual TPU 1 core, 1 replica" in text
         assert text.strip().count("\n") == 1
