@@ -231,19 +231,18 @@ class _Run:
         self._client = client
         self._environment = environment
         self._stops = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._execution: asyncio.Task[Any] | None = None
+        # An event loop does not keep its tasks alive.
         self._interrupt: asyncio.Task[None] | None = None
         self._start_cell = client.on_cell_execute
         client.on_cell_execute = self._start_cell_unless_stopped
 
     async def execute(self) -> None:
         """Execute the notebook. If it is stopped, end the kernel before returning."""
-        self._loop = asyncio.get_running_loop()
-        if self._stops:
-            return
         manager = self._client.create_kernel_manager()
         self._execution = asyncio.ensure_future(self._client.async_execute(env=self._environment))
+        if self._stops:
+            self._execution.cancel()
         try:
             await self._execution
         finally:
@@ -256,17 +255,17 @@ class _Run:
         A kernel that is starting or does not answer is ended, too.
         """
         self._stops += 1
+        execution = self._execution
         with contextlib.suppress(RuntimeError):  # the execution has just ended
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._end_execution, self._stops)
+            if execution is not None:
+                loop = execution.get_loop()
+                loop.call_soon_threadsafe(self._end_execution, execution, self._stops)
 
-    def _end_execution(self, stops: int) -> None:
-        if self._execution is None:
-            return
+    def _end_execution(self, execution: asyncio.Task[Any], stops: int) -> None:
         if stops == 1 and self._client.code_cells_executed:
-            self._interrupt = asyncio.ensure_future(self._interrupt_cell(self._execution))
+            self._interrupt = asyncio.ensure_future(self._interrupt_cell(execution))
         else:
-            self._cancel(self._execution)
+            self._cancel(execution)
 
     async def _interrupt_cell(self, execution: asyncio.Task[Any]) -> None:
         with contextlib.suppress(Exception):  # the kernel has died

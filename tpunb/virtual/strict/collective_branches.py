@@ -18,12 +18,14 @@ from tpunb.virtual._tensorflow import FunctionDef, NodeDef
 from tpunb.virtual.graph.collectives import groups
 from tpunb.virtual.graph.function_def import (
     COLLECTIVES,
+    CONTROL_FLOW,
     LOOPS,
     Library,
     Reference,
     called_functions,
     data_inputs,
     has_collectives,
+    has_node,
     reference,
 )
 from tpunb.virtual.graph.replica_constants import Known, ReplicaConstants, Values
@@ -75,8 +77,9 @@ def uncertain_branches(traced: TracedFunction) -> list[Problem]:
 def _all_problems(traced: TracedFunction) -> list[Problem]:
     if (traced.replicas or 1) < 2:
         return []
-    within = [name for node in traced.definition.node_def for name in called_functions(node)]
-    if not any(has_collectives(traced.library(name), traced.library) for name in within):
+    if not has_node(
+        traced.definition, traced.library, functools.partial(_is_around, traced.library)
+    ):
         return []
     function = ReplicaFunction(
         traced.definition,
@@ -89,6 +92,13 @@ def _all_problems(traced: TracedFunction) -> list[Problem]:
     analysis = analyze(flat, _arguments(traced), library)
     search = _Search(library, traced.replicas or 1)
     return list(search.problems(flat, analysis, _known(traced)))
+
+
+def _is_around(library: Library, node: NodeDef) -> bool:
+    """Return whether a node is a branch or a loop with a collective inside."""
+    return node.op in CONTROL_FLOW and any(
+        has_collectives(library(name), library) for name in called_functions(node)
+    )
 
 
 def _arguments(traced: TracedFunction) -> Mapping[str, Argument]:
