@@ -60,7 +60,7 @@ def reachable(root: Any) -> list[Any]:
 
 
 def plain_variable(value: Any) -> Any:
-    """Return TensorFlow's variable in a Keras variable; None if the value is no variable."""
+    """Return TensorFlow's variable in a Keras variable; None if the value is not a variable."""
     if isinstance(value, tf.Variable):
         return value
     inner = value.value if has_attributes(value, "_value", "value", "assign") else None

@@ -117,7 +117,7 @@ class Checkpoints:
         """Restore the last checkpoint, once, before the first step.
 
         Args:
-            batches: The batches, whose first the run has not used yet.
+            batches: The batches. The run has not used the first batch yet.
             names: The cell's names for a batch, or its parts.
             total: The number of steps of the run; None if unknown.
             button: The run's stop button, which is entered.

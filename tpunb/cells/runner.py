@@ -68,7 +68,7 @@ class CellRunner:
         settings: RunSettings | None = None,
         **options: Any,
     ) -> Steps:
-        """Return a run of a cell or a function, of which no step is made yet.
+        """Return a run of a cell or a function, before its first step.
 
         Args:
             cell: The cell's body, or the function.

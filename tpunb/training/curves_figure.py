@@ -87,7 +87,7 @@ DEFAULT_LOOK = CurvesLook()
 def line_of(
     metric: str, columns: Columns, *, label: str, validation: bool = False, run: int = 0
 ) -> Line:
-    """Return a metric's line, with its best value and its first one that is not finite."""
+    """Return a metric's line, with its best value and its first value that is not finite."""
     goal, finite = goal_of(metric), np.isfinite(columns.values)
     return Line(
         run,

@@ -1,4 +1,4 @@
-"""Records of what a user asks of logical devices, with the lines that ask for it.
+"""Records of a user's requests to logical devices, with their source lines.
 
 Annotations belong to a traced replica function and are forgotten with it. Programs without
 annotations pay nothing for this.

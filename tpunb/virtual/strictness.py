@@ -57,7 +57,7 @@ WARNED_OF: Mapping[str, str] = {
         "follows may be refused, or crash the compiler."
     ),
     "bounded-shape": (
-        "The same for a size of which only the bound is known, as of `x[:n]` with a tensor n."
+        "The same for a size with a known bound only, such as the size of `x[:n]` with a tensor n."
     ),
     "unchecked": (
         "Nothing is known: TensorFlow's compiler crashed or took too long, and the function runs "

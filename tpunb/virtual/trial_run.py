@@ -107,7 +107,7 @@ def _gradient(original: Any, tape: Any, target: Any, sources: Any, *rest: Any, *
     finally:
         _differentiating.reset(token)
     if is_inner:
-        return gradients  # a part of other gradients, as of a function that is recomputed
+        return gradients  # a part of other gradients, such as those of a recomputed function
     context = enclosing_tpu_context()
     if not isinstance(context, ReplicaTracingContext) or context.trial is None:
         return gradients

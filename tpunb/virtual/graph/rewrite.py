@@ -120,7 +120,7 @@ _MOST_EFFECTS = 32
 def _waiting_for_effects(function: FunctionDef) -> FunctionDef:
     """Replace pure nodes that others wait for by the effects that these nodes depend on.
 
-    What waits for a call waits for the results of its body, a product for example. TensorFlow's
+    A node that waits for a call waits for the results of its body, such as a product. TensorFlow's
     optimizer (2.21) drops a wait for a read that such a product implies. Then it moves constants
     between products, so that the product no longer depends on the read: an assignment ran first.
     """

@@ -249,7 +249,7 @@ class TracingGraph(FuncGraph):  # type: ignore[misc]
     """The graph into which a replica function is traced; `tracing` knows its variables.
 
     A variable and its first copy have one handle, and so one placeholder. The graph tells their
-    uses apart: the handle of a copy is captured anew for each operation that takes it.
+    uses apart: it captures the handle of a copy once for each operation that takes it.
     """
 
     def __init__(self, options: ReplicateOptions) -> None:

@@ -143,7 +143,7 @@ class _Search:
             place = arguments.index(argument) if len(arguments) > 1 else int(index)
             tensor = operation.outputs[place]
             if tensor.dtype in NO_TENSORS:
-                raise Unknown("A node on the host gives what is no tensor.")
+                raise Unknown("A node on the host gives a value that is not a tensor.")
             specs[end] = tf.TensorSpec(tensor.shape, tensor.dtype)
         return specs
 
