@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
-import hashlib
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -80,8 +78,6 @@ def import_tensorflow() -> Any:
     return tf
 
 
-ROOT = Path(__file__).parents[1]
-
 BROWSER = "browser"
 """The folder of tests that a browser shows."""
 
@@ -93,30 +89,12 @@ WITHOUT_TENSORFLOW = "not tensorflow"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Stores the compiler's verdicts apart from the user's, for the next run of the same code.
-
-    CI compiles every program.
-    """
+    """Keeps the compiler's verdicts of a run for that run, and leaves the user's alone."""
     if hasattr(config, "workerinput"):  # the process that started this one has done so
         return
-    if "CI" in os.environ:
-        verdicts = tempfile.TemporaryDirectory(prefix="tpunb-", ignore_cleanup_errors=True)
-        config.add_cleanup(verdicts.cleanup)
-        os.environ["TPUNB_VERDICTS"] = verdicts.name
-    else:
-        os.environ["TPUNB_VERDICTS"] = str(_verdicts_of_this_code())
-
-
-def _verdicts_of_this_code() -> Path:
-    """Returns the folder for the verdicts of the compiler's room as it is, and deletes others."""
-    digest = hashlib.sha256()
-    for file in sorted((ROOT / "tpunb" / "compiler").glob("*.py")):
-        digest.update(file.read_bytes())
-    folder = ROOT / "build" / "verdicts" / digest.hexdigest()[:16]
-    for other in folder.parent.glob("*"):
-        if other != folder:
-            shutil.rmtree(other, ignore_errors=True)
-    return folder
+    verdicts = tempfile.TemporaryDirectory(prefix="tpunb-verdicts-", ignore_cleanup_errors=True)
+    os.environ["TPUNB_VERDICTS"] = verdicts.name
+    config.add_cleanup(verdicts.cleanup)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
