@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -242,6 +243,32 @@ def test_it_waits_until_it_can_be_raised(library: Any, name: str) -> None:
     scopes.clear()
     assert done == ["__enter__", "__exit__", "__del__"]
     assert sys.getprofile() is None
+
+
+@pytest.mark.parametrize("phase", ["before", "start", "stop"])
+def test_it_is_not_lost_in_a_callback_of_the_garbage_collector(phase: str) -> None:
+    def callback(now: str, info: dict[str, int]) -> None:
+        del info
+        calls.append(now)
+        if now == phase:
+            press()
+
+    def cell() -> None:
+        if phase == "before":
+            with module("keras.made_up").Scope(press, "__enter__"):
+                gc.collect()  # while the interrupt waits
+        else:
+            gc.collect()
+        work()
+
+    calls: list[str] = []
+    gc.callbacks.append(callback)
+    try:
+        with Interruptible(), pytest.raises(KeyboardInterrupt):
+            cell()
+    finally:
+        gc.callbacks.remove(callback)
+    assert calls[:2] == ["start", "stop"]
 
 
 @pytest.mark.parametrize("where", ["__enter__", "__exit__"])

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import gc
 import inspect
 import math
 import signal
@@ -27,6 +28,8 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
+
+from tpunb._util.functions import function_of
 
 _blocks: list[Interruptible] = []
 """The blocks that share the handler. The innermost block is last, and gets the interrupt."""
@@ -260,17 +263,19 @@ _SHELL = "IPython.core.interactiveshell"
 def _is_halfway(frame: FrameType | None) -> bool:
     """Return whether an exception in a frame is dropped, or leaves a context half entered.
 
-    Destructors, the callbacks of weak dictionaries, and IPython's events before a cell drop
-    exceptions. TensorFlow's stacks of graphs and scopes keep the entry of a half-entered context
-    for the rest of the thread. The user's own contexts may wait for long, and are not protected.
+    Destructors, callbacks of weak dictionaries and of the garbage collector (JAX has one), and
+    IPython's events before a cell drop exceptions. TensorFlow's stacks of graphs and scopes keep
+    the entry of a half-entered context for the rest of the thread. The user's own contexts may wait
+    for long, and are not protected.
 
     Args:
         frame: The interrupted frame, with its callers; None if nothing runs.
     """
-    inner = frame
+    callbacks = filter(None, map(function_of, gc.callbacks))
+    inner, collecting = frame, {callback.__code__ for callback in callbacks}
     while frame is not None:
         name, module = frame.f_code.co_name, _module(frame)
-        if name in _DROPPING or module in _DROPPING_MODULES:
+        if name in _DROPPING or module in _DROPPING_MODULES or frame.f_code in collecting:
             return True
         if module == _SHELL and name in ("run_code", "run_cell_async"):
             return name != "run_code"  # IPython shows its own frames before and after the code
