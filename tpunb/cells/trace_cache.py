@@ -83,31 +83,39 @@ class TraceCache:
             if same is not None and (last is checked or not last.dependencies.change()):
                 return last, same, None
         captured = capture(cell, namespace, bound, self.strategy)
-        alike = (
-            traced
-            for traced in reversed(self._traced)
-            if traced.cell is cell
-            and traced.namespace is namespace
-            and traced.options == options
-            and traced.names == captured.key
-        )
-        fitting = (
-            traced for traced in alike if traced is checked or not traced.dependencies.change()
-        )
-        traced = next(fitting, None)
-        if traced is not None and traced.has_trace_for(captured):
-            return traced, captured, None
-        if traced is not None:
-            reason = why_new_arguments(traced, captured)
-        else:
+        traced = self._fitting(cell, options, namespace, captured, checked)
+        if traced is None:
+            reason = self._gone.get(hash(cell.text), FIRST_RUN)
             if last is not None:
                 reason = why_new_trace(last, captured, options)
-            else:
-                reason = self._gone.get(hash(cell.text), FIRST_RUN)
             self._forget_replaced(cell, captured)
             traced = TracedCell(cell, namespace, captured, options, self.printer)
+        elif traced.has_trace_for(captured):
+            return traced, captured, None
+        else:
+            reason = why_new_arguments(traced, captured)
         _log.debug("%s has to be traced: %s", cell.filename, reason)
         return traced, captured, reason
+
+    def _fitting(
+        self,
+        cell: StepSource,
+        options: OutputOptions,
+        namespace: dict[str, Any],
+        captured: Captured,
+        checked: TracedCell | None,
+    ) -> TracedCell | None:
+        """Return the traced cell that ran last with these options and dependencies."""
+        for traced in reversed(self._traced):
+            if (
+                traced.cell is cell
+                and traced.namespace is namespace
+                and traced.options == options
+                and traced.names == captured.key
+                and (traced is checked or not traced.dependencies.change())
+            ):
+                return traced
+        return None
 
     def run(self, traced: TracedCell, captured: Captured) -> CellOutputs:
         """Run a traced cell once, and remember it."""

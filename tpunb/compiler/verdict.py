@@ -231,6 +231,36 @@ class _Compilation:
             message: The compiler's error.
             needed: The bytes that the error names; 0 if it names none.
         """
+        memory = self._shortage(message, needed)
+        reason = f"The program needs {memory.takes} of a core's {byte_count(memory.available)}."
+        if memory.bound and memory.peak == memory.available + 1:  # nothing more is known
+            reason = f"The program does not fit in a core's {byte_count(memory.available)}."
+        largest = memory.largest[0] if memory.largest else None
+        if largest is None:
+            problem = self._located(Problem("memory", reason, SMALLER, message=message))
+            return dataclasses.replace(program, errors=(problem,), memory=memory)
+        source = largest.operation or largest.kind
+        if largest.node:
+            source += f" `{largest.node}`"
+        reason += (
+            f" The largest tensor, {largest.text} of {source}, takes "
+            f"{byte_count(largest.padded_bytes)}."
+        )
+        problem = Problem("memory", reason, SMALLER, message=message, node=largest.node)
+        problem = self._located(problem)
+        if largest.line is not None:
+            problem = dataclasses.replace(problem, line=largest.line.line, file=largest.line.file)
+        return dataclasses.replace(
+            program, errors=(problem,), memory=memory, notes=(*program.notes, _PARTLY)
+        )
+
+    def _shortage(self, message: str, needed: int) -> ProgramMemory:
+        """Return the memory that a program needs which does not fit.
+
+        Args:
+            message: The compiler's error.
+            needed: The bytes that the error names; 0 if it names none.
+        """
         wanted = self.wanted
         available, held = wanted.hardware.usable_bytes, self.prepared.least_bytes(wanted)
         least = max(held, available, _allocation(message))
@@ -238,7 +268,7 @@ class _Compilation:
             needed, least = 0, max(needed, least)  # an overflowed sum is too small
         roomy = self._in_a_larger_memory()
         bound = not needed and (roomy is None or roomy.peak <= least)
-        memory = dataclasses.replace(
+        return dataclasses.replace(
             roomy or ProgramMemory(0, available, wanted.tpu.hbm_bytes),
             peak=needed or (least + 1 if bound or roomy is None else roomy.peak),
             available=available,
@@ -246,20 +276,6 @@ class _Compilation:
             exact=bool(needed),
             bound=bound,
         )
-        reason = f"The program needs {memory.takes} of a core's {byte_count(available)}."
-        if bound and least == available:
-            reason = f"The program does not fit in a core's {byte_count(available)}."
-        largest = memory.largest[0] if memory.largest else None
-        node = largest.node if largest else ""
-        if largest is not None:
-            source = f"{largest.operation or largest.kind}{f' `{node}`' if node else ''}"
-            reason += f" The largest tensor, {largest.text} of {source}, takes "
-            reason += f"{byte_count(largest.padded_bytes)}."
-        problem = self._located(Problem("memory", reason, SMALLER, message=message, node=node))
-        if largest is not None and largest.line is not None:
-            problem = dataclasses.replace(problem, line=largest.line.line, file=largest.line.file)
-        notes = (*program.notes, _PARTLY) if largest else program.notes
-        return dataclasses.replace(program, errors=(problem,), memory=memory, notes=notes)
 
     def _located(self, problem: Problem) -> Problem:
         places = self.prepared.origins.places(problem.node) if problem.node else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tpunb.errors.catalogue import ENTRIES, Clue, Explanation
 
@@ -36,19 +36,22 @@ def explain(error_or_text: object) -> Explanation | None:
 
 
 def _find(error_or_text: object) -> Explanation | None:
-    reports: Iterator[tuple[str, str | None]]
     if isinstance(error_or_text, BaseException):
-        reports = map(_report, _related(error_or_text))
-    elif isinstance(error_or_text, str) and error_or_text.strip() in ENTRIES:
-        return ENTRIES[error_or_text.strip()]
-    elif isinstance(error_or_text, str):
-        reports = iter([(_COLOURS.sub("", error_or_text), None)])
-    elif isinstance(error_or_text, bytes | bytearray):
-        return _find(error_or_text.decode("utf-8", errors="replace"))
-    else:
-        return ENTRIES.get(str(error_or_text)) if type(error_or_text) is int else None
+        return _first_of(map(_report, _related(error_or_text)))
+    if isinstance(error_or_text, bytes | bytearray):
+        error_or_text = error_or_text.decode("utf-8", errors="replace")
+    if isinstance(error_or_text, str):
+        entry = ENTRIES.get(error_or_text.strip())
+        return entry or _first_of([(_COLOURS.sub("", error_or_text), None)])
+    return ENTRIES.get(str(error_or_text)) if type(error_or_text) is int else None
+
+
+def _first_of(reports: Iterable[tuple[str, str | None]]) -> Explanation | None:
+    """Return the entry of the lowest rank for messages and their tracebacks.
+
+    The first of several equal ranks wins, because an error precedes its causes.
+    """
     entries = (entry for message, trace in reports if (entry := _match(message, trace)))
-    # min keeps the first of several equal ranks: the error itself precedes its causes.
     return min(entries, key=lambda entry: entry.rank, default=None)
 
 

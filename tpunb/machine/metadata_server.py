@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from tpunb._util.deadline import Running
 from tpunb._util.logs import logger
@@ -49,8 +50,22 @@ class MetadataError(ConnectError):
         self.passing = passing
 
 
-_silent: dict[str, tuple[float, float, MetadataError]] = {}
-"""Servers that did not answer: the time to retry, the timeout used, and the error."""
+class _Silence(NamedTuple):
+    """A server that did not answer.
+
+    Attributes:
+        until: The time from which it is asked again.
+        timeout: The seconds that it had for its answer.
+        reason: The reason of the error.
+    """
+
+    until: float
+    timeout: float
+    reason: str
+
+
+_silent: dict[str, _Silence] = {}
+"""The servers that did not answer, by host."""
 
 
 def metadata(
@@ -82,9 +97,9 @@ def metadata(
         host = environment[variable].strip()
         if not _HOST_PATTERN.fullmatch(host):
             raise MetadataError(f"{variable} is not a host or host:port", passing=True)
-    known = _silent.get(host)
-    if known is not None and time.monotonic() < known[0] and timeout <= known[1] + _SAME:
-        raise MetadataError(known[2].reason)
+    silence = _silent.get(host)
+    if silence and time.monotonic() < silence.until and timeout <= silence.timeout + _SAME:
+        raise MetadataError(silence.reason)
     try:
         value = _asked(host, path, timeout)
         # Do not log the value, which may be a token.
@@ -93,7 +108,7 @@ def metadata(
     except MetadataError as error:
         _log.debug("metadata server, %s: %s", path, error.reason)
         if not error.passing:
-            _silent[host] = (time.monotonic() + _MEMORY, timeout, error)
+            _silent[host] = _Silence(time.monotonic() + _MEMORY, timeout, error.reason)
         raise
 
 

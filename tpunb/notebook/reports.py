@@ -47,7 +47,6 @@ def status_report(session: Session) -> Report:
             f"Not connected: {'run %tpu_connect' if has_tensorflow() else missing}", failed
         )
     described = connection.describe()
-    headline = repr(connection).strip("<>")
     on_a_core = max(connection.memory_per_core(), default=0)  # on the fullest core
     modules = [(name, sys.modules.get(name)) for name in ("tensorflow", "keras", "tf_keras")]
     versions = [(name, getattr(module, "__version__", None)) for name, module in modules]
@@ -61,7 +60,7 @@ def status_report(session: Session) -> Report:
         *((name, version) for name, version in versions if isinstance(version, str)),
         *failed,
     ]
-    return Report(headline[0].upper() + headline[1:], rows)
+    return Report(f"Connection to {connection.phrase}", rows)
 
 
 def cell_report(run: Steps, *, timed: bool, verbose: bool) -> Report:
