@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 import subprocess
@@ -181,6 +182,31 @@ def test_nothing_is_seen_of_it_in_any_environment() -> None:
         env={**environment, "PYTHONPATH": python_path(ROOT), "TPUNB_TPU": ""},
     )
     assert (run.returncode, run.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_the_garbage_collector_rests_meanwhile(enabled: bool, frozen: bool) -> None:
+    def load(_: types.ModuleType) -> None:
+        seen.append(gc.isenabled())
+        raise ImportError("broken")
+
+    seen: list[bool] = []
+    if not enabled:
+        gc.disable()
+    if frozen:
+        gc.freeze()
+    before = gc.get_freeze_count()
+    try:
+        with pytest.raises(ImportError, match="broken"):
+            import_tensorflow.QuietImport().load(types.ModuleType("tensorflow"), load)
+        assert gc.isenabled() is enabled
+        assert (gc.get_freeze_count() > 0) is frozen
+    finally:
+        gc.unfreeze()
+        gc.enable()
+    assert seen == [False]
+    assert (before > 0) is frozen
 
 
 def test_tensorflow_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
