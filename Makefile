@@ -21,8 +21,6 @@ STAGE := printf '==> %s\n'
 # The number of processes that share the tests: make WORKERS=8 test. Use at least twice the number of
 # processors, because tests wait for pages and processes during a third of their time.
 WORKERS ?= 4
-# CI also runs the thorough tests, in the same processes: make THOROUGH=1 test.
-QUICK := $(if $(THOROUGH),, and not thorough)
 # Each process gets whole files, slow files first, in the order of tests/conftest.py.
 PYTEST := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # The checks of architecture, notebooks, course, wheel and site. No other target repeats them.
@@ -60,8 +58,7 @@ help:
 	echo "make setup   make the virtual environment .venv with everything; other targets add what they need"
 	echo "make test    run the unit tests and notebooks, on the newest TensorFlow"
 	echo "make test-thorough test-oldest test-tpu-wheel"
-	echo "             run longer tests, and tests on the oldest TensorFlow and on TensorFlow for TPUs;"
-	echo "             CI runs them too, the longer tests by make THOROUGH=1 test"
+	echo "             run longer tests, and tests on the oldest TensorFlow and on TensorFlow for TPUs"
 	echo "make tensorflow-tests TENSORFLOW=<a clone of TensorFlow 2.21>"
 	echo "             run TensorFlow's own tests of TPU strategies, on the virtual TPU"
 	echo "make check   check lint, format, types, notebooks and wheel"
@@ -167,17 +164,17 @@ test-newest test-notebooks test-thorough bench: export TPUNB_COMPILER_PYTHON = \
 
 test-newest: .venv/.gnn .venv-compiler/.done
 	$(STAGE) "unit tests without TensorFlow"
-	$(BIN)/python $(UNIT_TESTS) -m "not tensorflow$(QUICK)"
+	$(BIN)/python $(UNIT_TESTS) -m "not tensorflow and not thorough"
 	$(STAGE) "unit tests and notebooks, outputs compared, newest TensorFlow"
-	$(BIN)/python $(UNIT_TESTS) -m "tensorflow$(QUICK)" tests $(NOTEBOOK_TESTS)
+	$(BIN)/python $(UNIT_TESTS) -m "tensorflow and not thorough" tests $(NOTEBOOK_TESTS)
 
 test-notebooks: .venv/.done .venv-compiler/.done
 	$(STAGE) "notebooks, outputs compared"
 	$(BIN)/python $(PYTEST) $(NOTEBOOK_TESTS)
 
 test-thorough: .venv/.gnn .venv-compiler/.done
-	$(STAGE) "longer unit tests, newest TensorFlow"
-	$(BIN)/python $(UNIT_TESTS) -m thorough
+	$(STAGE) "longer unit tests and notebooks, newest TensorFlow"
+	$(BIN)/python $(UNIT_TESTS) -m thorough tests $(NOTEBOOK_TESTS)
 
 test-oldest: export TPUNB_WITHOUT_COMPILER := 1
 test-oldest: .venv-oldest/.done

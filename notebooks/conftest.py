@@ -23,7 +23,7 @@ LONG: tuple[str, ...] = (
     "4_memory_and_padding.ipynb",
     "5_input_time_and_hardware.ipynb",
 )
-"""The lessons that `make test` leaves to CI: the notebooks before them call the same functions."""
+"""The lessons of `make test-thorough` only: other notebooks call the same functions."""
 
 COURSE = Path(__file__).with_name("course")
 

@@ -1,4 +1,4 @@
-"""Which tests `make test` leaves to CI, because they take long."""
+"""Which tests `make test` leaves to `make test-thorough`, because they take long."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ THOROUGH = pytest.mark.thorough
 
 
 def thorough(values: Iterable[Any]) -> list[Any]:
-    """Marks parameters whose cases only CI runs.
+    """Mark parameters whose cases only `make test-thorough` runs.
 
     Args:
         values: A parameter each; or tuples, if the test takes several.
