@@ -230,7 +230,7 @@ def test_it_is_not_waited_for_without_end(
     with calls:
         with When(kernel.begun.is_set), pytest.raises(KeyboardInterrupt):
             kernel.function()
-        with pytest.raises(CellError, match="What was stopped before still runs"):
+        with pytest.raises(CellError, match="A function that you stopped still runs"):
             kernel.function()
         kernel.may_end.set()
         assert float(kernel.function()) == 2.0

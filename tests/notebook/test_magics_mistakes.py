@@ -97,7 +97,7 @@ MISTAKES = {
     "x = tf.ones([2]).reshape(1, 2)": ("`reshape` is NumPy's", "`tf.reshape(x, [2, -1])`"),
     "x = tf.ones([2, 3]).T": ("`T` is NumPy's", "`tf.transpose(x)`"),
     "x = tf.ones([2])\nx.assign_add(1)": ("a `tf.Variable` can", "Assign the new value to a name"),
-    "x = tf.ones([]).item()": ("`item` is NumPy's", "Write `x` in place of `x.item`"),
+    "x = tf.ones([]).item()": ("`item` is NumPy's", "Write `x` instead of `x.item`"),
     "with strategy.scope():\n    v = 1": (
         "made once, outside the cell",
         "Move `with strategy.scope",

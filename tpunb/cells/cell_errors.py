@@ -348,7 +348,7 @@ _MISTAKES = (
         AttributeError,
         rf"\w*Tensor'? object has no attribute '(?:{'|'.join(_OF_NUMPY)})'",
         "`{attribute}` is NumPy's, and a tensor has no such attribute.",
-        "Write `{tensorflow}` in place of `x.{attribute}`.",
+        "Write `{tensorflow}` instead of `x.{attribute}`.",
     ),
     _Mistake(
         Exception,
@@ -448,17 +448,16 @@ def _checked(
     around = next((outer for outer in reversed(path[:-1]) if isinstance(outer, ast.If)), None)
     if around is None:
         return (
-            f"A loop over tensors is traced, so `{word}` runs once, whatever the values are.",
-            "Assign what is to be checked, and look at it in the next cell.",
+            f"A loop over tensors is traced, so `{word}` runs once for any values.",
+            "Assign the values that you want to check, and look at them in the next cell.",
         )
     test = _shown(around.test)
     failed = test
     if not any(inner is statement for block in around.body for inner in ast.walk(block)):
         failed = f"not ({test})"
     anywhere = "any(failed.values)" if replicas > 1 else "failed"
-    cause = f"Both branches of `if {test}` are traced, so `{word}` runs at once, whatever the value"
     return (
-        f"{cause} is.",
+        f"Both branches of `if {test}` are traced, so `{word}` runs at once for any value.",
         f"Write `failed = {failed}`, and in the next cell `if {anywhere}: raise …`.",
     )
 

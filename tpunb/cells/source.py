@@ -233,7 +233,7 @@ def _unfit(node: ast.AST, in_function: bool) -> tuple[str, str] | None:
     is_exec = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "exec"
     if is_exec and len(node.args) == 1 and not in_function:  # type: ignore[attr-defined]
         return (
-            "`exec` cannot assign the cell's names: there, they are those of a function.",
+            "`exec` cannot assign the cell's names, which are local names of a function.",
             "Give it a dict, `exec(text, names)`, and take the names from that.",
         )
     if isinstance(node, _ASYNC) or (isinstance(node, ast.comprehension) and node.is_async):

@@ -103,7 +103,7 @@ class _Table:
         self._content, self._position = content, position
         self._offsets = position - struct.unpack_from("<i", content, position)[0]
         if self._offsets < 0:
-            raise ValueError("it is no FlatBuffer")
+            raise ValueError("it is not a FlatBuffer")
         self._size = struct.unpack_from("<H", content, self._offsets)[0]
 
     def bytes(self, field: int) -> bytes:

@@ -249,6 +249,6 @@ class StoppableCalls:
                 return
             raise_if_due()
         raise CellError(
-            "What was stopped before still runs, and TensorFlow cannot end it.",
+            "A function that you stopped still runs, and TensorFlow cannot end it.",
             fix="Wait for it, or connect again with %tpu_connect; restart the kernel if it hangs.",
         )

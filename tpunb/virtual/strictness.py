@@ -30,8 +30,8 @@ REFUSED: Mapping[str, str] = {
         "numbers in float64 do not compile."
     ),
     "memory": (
-        "A tensor larger than a core's memory, or variables that together are, end the "
-        "compilation with RESOURCE_EXHAUSTED. What this machine cannot hold is refused too."
+        "A tensor, or all variables together, larger than a core's memory end the compilation "
+        "with RESOURCE_EXHAUSTED. Tensors too large for this machine are refused too."
     ),
     "scope": (
         "A variable made outside of the strategy's scope stays on the host: a core gets its "
@@ -53,8 +53,8 @@ WARNED_OF: Mapping[str, str] = {
     ),
     "dynamic-shape": (
         "The result of `tf.where` with one argument, `tf.boolean_mask` or `tf.unique` has a size "
-        "that depends on the data: padded to its bound, all of it computed, and fragile. What "
-        "follows may be refused, or crash the compiler."
+        "that depends on the data: padded to its bound, all of it computed, and fragile. Later "
+        "operations may be refused, or crash the compiler."
     ),
     "bounded-shape": (
         "The same for a size with a known bound only, such as the size of `x[:n]` with a tensor n."

@@ -376,7 +376,7 @@ def as_known(
 
 
 class _Renewing(threading.local):
-    """Whether graphs take a new definition in this thread: never that of a model being saved."""
+    """A switch for each thread: graphs take new definitions, but not while a model is saved."""
 
     graphs = False
 
