@@ -404,6 +404,20 @@ def test_reducing_scalars_over_an_axis(two: Any) -> None:
     provoked(39, lambda: two.reduce("MEAN", value, axis=0))
 
 
+def test_replicas_that_disagree_about_a_condition(two: Any) -> None:
+    def step(x: Any) -> Any:
+        ctx = tf.distribute.get_replica_context()
+        return tf.cond(x > 0.0, lambda: ctx.all_reduce("SUM", x), lambda: x)
+
+    error = provoked(73, lambda: run(two, step, each(two, [1.0, -1.0])))
+    assert "[1 0]" in str(error)
+    code = "if x > 0.0:\n    x = ctx.all_reduce('sum', x)"
+    with pytest.raises(tf.errors.InvalidArgumentError) as in_a_cell:
+        CellRunner(two).run(code, {"tf": tf, "x": each(two, [1.0, -1.0])})
+    assert in_a_cell.value.code == "collective-branch"
+    assert in_a_cell.value.tpunb_lines == [2]
+
+
 def test_values_of_unequal_shapes(two: Any) -> None:
     values = each(two, [np.ones((1, 2)), np.ones((2, 2))])
     provoked(40, lambda: two.gather(values, axis=1))

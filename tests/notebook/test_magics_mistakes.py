@@ -38,7 +38,7 @@ MISTAKES = {
     ),
     "for i in tf.range(2):\n    raise ValueError": (
         "A loop over tensors is traced, so `raise` runs once",
-        "look at it in the next cell",
+        "look at them in the next cell",
     ),
     "while True:\n    with tf.name_scope('x'):\n        assert replica_id < 1": (
         "`assert` needs a value",
@@ -97,6 +97,15 @@ MISTAKES = {
     "x = tf.ones([2]).reshape(1, 2)": ("`reshape` is NumPy's", "`tf.reshape(x, [2, -1])`"),
     "x = tf.ones([2, 3]).T": ("`T` is NumPy's", "`tf.transpose(x)`"),
     "x = tf.ones([2])\nx.assign_add(1)": ("a `tf.Variable` can", "Assign the new value to a name"),
+    "x = 2 * replica_id\ny = tf.where(replica_id == 1, x, 0.0)": (
+        "integers do not become floats",
+        "`tf.cast(x, tf.float32)`",
+    ),
+    "x = 2 * replica_id\ny = ctx.all_reduce('sum', tf.where(replica_id == 1, 0.5, x))": (
+        "integers do not become floats",
+        "`tf.cast(x, tf.float32)`",
+    ),
+    "x = 2 * replica_id\ny = x[3]": ("a single number", "Write `x`. On every replica"),
     "x = tf.ones([]).item()": ("`item` is NumPy's", "Write `x` instead of `x.item`"),
     "with strategy.scope():\n    v = 1": (
         "made once, outside the cell",

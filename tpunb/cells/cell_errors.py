@@ -202,7 +202,7 @@ _AS_BOOL = r"symbolic `?tf\.Tensor`? as a Python `?bool`?"
 _MIXED = (
     r"parameter '[xy]' of op '\w+', got \S+ of type '(?:float|int|bool)"
     r"|\bExpected \w+, but got \S+ of type '(?:float|int|bool)"
-    r"|type (?!string)\w+ that does not match type (?!string)\w+ of argument '[xy]'"
+    r"|type (?!string)\w+ that does not match type (?!string)\w+ of argument '[txy]'"
     r"|`x` and `y` must have the same dtype"
 )
 _AS_NUMBER = (
@@ -302,7 +302,7 @@ _MISTAKES = (
         _MIXED,
         "TensorFlow does not mix types in arithmetic: {types}.",
         "Cast to one type first: `{cast}`.",
-        lambda nodes: any(isinstance(n, ast.BinOp | ast.AugAssign | ast.Compare) for n in nodes),
+        lambda nodes: any(_operands(node, operator) for node in nodes for operator in _MIXING),
     ),
     _Mistake(
         TypeError,
@@ -336,6 +336,14 @@ _MISTAKES = (
         "Python's `round` does not round a tensor.",
         "Write `tf.round(x)`.",
         lambda nodes: any(isinstance(n, ast.Name) and n.id == "round" for n in nodes),
+    ),
+    _Mistake(
+        ValueError,
+        r"Attempting to slice scalar input|Index out of range using input dim 0; input has only 0",
+        "Inside the cell, `{indexed}` is this replica's value, a single number.",
+        "Write `{indexed}`. On every replica, the value of replica 0 is "
+        "`ctx.all_gather({indexed}[tf.newaxis], axis=0)[0]`.",
+        lambda nodes: any(isinstance(n, ast.Subscript) for n in nodes),
     ),
     _Mistake(
         AttributeError,
@@ -472,6 +480,7 @@ def _words(error: BaseException, nodes: list[ast.AST], replicas: int) -> dict[st
     attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
     asked = next((node.value for node in attributes if node.attr == "numpy"), None)
     local = next((node.value for node in attributes if node.attr == "values"), None)
+    indexed = next((node.value for node in nodes if isinstance(node, ast.Subscript)), None)
     owner = asked.id if isinstance(asked, ast.Name) else "result"
     types, cast = _of_mixed_types(str(error), nodes)
     value, reduction = _of_all_reduce(nodes)
@@ -480,6 +489,7 @@ def _words(error: BaseException, nodes: list[ast.AST], replicas: int) -> dict[st
     return {
         "in_the_next_cell": f"{owner}.values[0].numpy()" if replicas > 1 else f"{owner}.numpy()",
         "local": ast.unparse(local) if local is not None else "x",
+        "indexed": _shown(indexed) if indexed is not None else "x",
         "types": types,
         "cast": cast,
         "value": value,
@@ -491,9 +501,10 @@ def _words(error: BaseException, nodes: list[ast.AST], replicas: int) -> dict[st
 
 
 _TWO_TYPES = re.compile(
-    r"Input 'y' of '(?P<op>\w+)' Op has type (?P<right>\w+) that does not match type (?P<left>\w+)"
+    r"Input '\w+' of '\w+' Op has type (?P<right>\w+) that does not match type (?P<left>\w+)"
 )
 _TWO_DTYPES = re.compile(r"same dtype, got (?:tf\.)?(?P<left>\w+) != (?:tf\.)?(?P<right>\w+)")
+_OP = re.compile(r"of (?:op )?'(\w+)'")
 _TENSORS_TYPE = re.compile(r"Expected (\w+)\b")
 _OPERATORS: dict[str, type[ast.AST]] = {
     "AddV2": ast.Add,
@@ -501,14 +512,18 @@ _OPERATORS: dict[str, type[ast.AST]] = {
     "FloorMod": ast.Mod,
     "Mul": ast.Mult,
     "Pow": ast.Pow,
+    "SelectV2": ast.Call,
     "Sub": ast.Sub,
 }
+_MIXING: tuple[type[ast.AST] | None, ...] = (None, ast.Call)
+"""The kinds of nodes that mix types: an operator or a comparison, and a call of `tf.where`."""
 
 
 def _of_mixed_types(message: str, nodes: list[ast.AST]) -> tuple[str, str]:
     """Return the types that TensorFlow did not mix, and a cast of one operand to the other."""
     match = _TWO_TYPES.search(message) or _TWO_DTYPES.search(message)
-    operator = _OPERATORS.get(match.groupdict().get("op") or "") if match else None
+    named = _OP.search(message)
+    operator = _OPERATORS.get(named[1]) if named else None
     pairs = [pair for node in nodes if (pair := _operands(node, operator)) is not None]
     left, right = pairs[0] if len(pairs) == 1 else (ast.Name("x"), ast.Name("x"))
     if match is None:  # a tensor and a Python number
@@ -535,6 +550,10 @@ def _rank(kind: str) -> int:
 
 def _operands(node: ast.AST, operator: type[ast.AST] | None) -> tuple[ast.expr, ast.expr] | None:
     """Return both sides of an operation; None for other nodes and other operators."""
+    if operator is ast.Call:
+        is_where = isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "where"
+        values = node.args[1:] if is_where else []  # type: ignore[attr-defined]
+        return (values[0], values[1]) if len(values) == 2 else None
     if isinstance(node, ast.Compare):
         return None if operator else (node.left, node.comparators[0])
     if not isinstance(node, ast.BinOp | ast.AugAssign):

@@ -44,6 +44,7 @@ HANGS: dict[str, Callable[[Any], Any]] = {
     ),
     "a branch in a loop": in_a_loop(lambda: 2, lambda x: summed_if(replica_id() == 0, x)),
     "a loop of no turns on one replica": in_a_loop(replica_id, all_reduce),
+    "a loop of more turns on one replica": in_a_loop(lambda: replica_id() + 5, all_reduce),
     "a gathering": lambda x: tf.cond(
         replica_id() == 0,
         lambda: tf.distribute.get_replica_context().all_gather(x, axis=0)[:2],
@@ -61,7 +62,6 @@ MAY_HANG: dict[str, Callable[[Any], Any]] = {
     "data around": lambda x: tf.cond(
         tf.reduce_sum(x) > 0.0, lambda: summed_if(replica_id() == 0, x), lambda: x
     ),
-    "a loop of more turns on one replica": in_a_loop(lambda: replica_id() + 1, all_reduce),
     "a branch that no replica takes": lambda x: tf.switch_case(
         replica_id(), [lambda: x] * 4 + [lambda: all_reduce(x)]
     ),
@@ -75,6 +75,12 @@ FINE: dict[str, Callable[[Any], Any]] = {
     "a branch that all replicas take": lambda x: summed_if(replica_id() < 4, x),
     "a branch that no replica takes": lambda x: tf.cond(
         replica_id() < 0, lambda: summed_if(replica_id() == 0, x), lambda: x
+    ),
+    "an index beyond the last branch": lambda x: tf.switch_case(
+        replica_id() + 1, [lambda: x, lambda: all_reduce(x)]
+    ),
+    "a loop that counts from another number": lambda x: tf.while_loop(
+        lambda i, _: i < replica_id() + 3, lambda i, x: (i + 1, all_reduce(x)), (replica_id(), x)
     ),
     "a condition of a sum": lambda x: summed_if(all_reduce(tf.reduce_sum(x)) > 0.0, x),
     "a loop": in_a_loop(lambda: 3, all_reduce),

@@ -212,6 +212,19 @@ STRATEGY = (
         (_DISTRIBUTE_LIB,),
     ),
     Explanation(
+        "73",
+        "Replicas that disagree about a condition",
+        (r"The replicas disagree about a condition around a cross-replica operation",),
+        "A collective ends when every replica has called it. Here a condition or the end of a loop "
+        "depends on a replica's own values, and on this batch they differ. On a TPU the replicas "
+        "wait for each other forever.",
+        "Make the condition the same on every replica, such as "
+        "`ctx.all_reduce('SUM', tf.cast(condition, tf.int32)) > 0`. Or call the collective on "
+        "every replica, and choose between values afterwards with `tf.where`.",
+        (_DISTRIBUTE_LIB,),
+        rule="collective-branch",
+    ),
+    Explanation(
         "41",
         "A logical device that does not exist",
         (

@@ -467,8 +467,9 @@ def write_lifted(builder: Builder, node: NodeDef) -> None:
     if not is_loop:
         # An `If` takes any type for true or false; a `Case` takes an index.
         kind = dtypes.as_dtype(node.attr["Tcond"].type) if "Tcond" in node.attr else dtypes.int32
+        last = len(node.attr["branches"].list.func) - 1 if "branches" in node.attr else None
         predicate = data_inputs(node)[0]
-        copy.input.append(_agreed(builder, f"{node.name}/agreed", predicate, kind))
+        copy.input.append(_agreed(builder, f"{node.name}/agreed", predicate, kind, last))
     types = _widened(builder, node.attr["T" if is_loop else "Tin"], sources, variances)
     for source, variance in zip(sources, variances, strict=True):
         replicas = builder.own(source, variance)
@@ -527,33 +528,73 @@ def _write_condition(builder: Builder) -> None:
     output = builder.function.signature.output_arg[0]
     source = reference(builder.function.ret[output.name])
     builder.result.signature.output_arg.add().CopyFrom(output)
-    builder.result.ret[output.name] = _agreed(builder, "tpunb_agreed", source, dtypes.bool)
+    builder.result.ret[output.name] = _agreed(builder, f"{builder.path}agreed", source, dtypes.bool)
 
 
-def _agreed(builder: Builder, name: str, source: Reference, kind: dtypes.DType) -> str:
-    """Return a scalar that fails at run time unless it is the same on every replica."""
+DISAGREEMENT = (
+    "The replicas disagree about a condition around a cross-replica operation. A TPU hangs if only "
+    "some of them reach the operation. The condition on each replica:"
+)
+"""The error of a step whose replicas disagree about a condition."""
+
+
+def _agreed(
+    builder: Builder, name: str, source: Reference, kind: dtypes.DType, last: int | None = None
+) -> str:
+    """Return a condition that fails at run time unless it is the same on every replica.
+
+    Args:
+        builder: The builder of the function.
+        name: The name of the new node.
+        source: The condition, a scalar.
+        kind: The type of the condition.
+        last: The last branch, which also serves every index outside of the list; None if the
+            condition is not an index.
+    """
     if builder.analysis.variance(source) is not Variance.VARYING:
         return builder.tensor(source, 0)
     values = [builder.tensor(source, replica) for replica in builder.replicas]
-    device, attribute, first = builder.cores[0][0], type_of(kind), f"{name}/first"
-    builder.add("Identity", first, device, values[:1], T=attribute)
-    checks = []
-    for replica in builder.replicas[1:]:
-        check, end = f"{name}/equal_{replica}", f"{name}/assert_{replica}"
-        builder.add("Equal", check, device, [f"{first}:output:0", values[replica]], T=attribute)
-        text = (
-            f"Replica {replica} and replica 0 disagree about a condition around a cross-replica "
-            "operation. On a TPU this hangs: make the condition the same on every replica."
-        )
-        message = add_constant(
-            builder.add, f"{name}/message_{replica}", device, text, dtypes.string
-        )
-        inputs, types = [f"{check}:z:0", message], types_of([dtypes.string])
-        checks.append(
-            "^" + builder.add("Assert", end, device, inputs, T=types, summarize=integer(1))
-        )
-    builder.add("Identity", name, device, [f"{first}:output:0", *checks], T=attribute)
+    device = builder.cores[0][0]
+    if last is not None:
+        values = _branches(builder, name, values, last)
+    attribute, number = type_of(kind), integer(len(values))
+    builder.add("Pack", f"{name}/all", device, values, T=attribute, N=number, axis=integer(0))
+    builder.add("Identity", f"{name}/first", device, values[:1], T=attribute)
+    compared = [f"{name}/all:output:0", f"{name}/first:output:0"]
+    builder.add("Equal", f"{name}/equal", device, compared, T=attribute)
+    axis = add_constant(builder.add, f"{name}/axis", device, 0, dtypes.int32)
+    builder.add("All", f"{name}/each", device, [f"{name}/equal:z:0", axis])
+    text = add_constant(builder.add, f"{name}/text", device, DISAGREEMENT, dtypes.string)
+    checked = builder.add(
+        "Assert",
+        f"{name}/assert",
+        device,
+        [f"{name}/each:output:0", text, f"{name}/all:output:0"],
+        T=types_of([dtypes.string, kind]),
+        summarize=number,
+    )
+    inputs = [f"{name}/first:output:0", f"^{checked}"]
+    builder.add("Identity", name, device, inputs, T=attribute)
     return f"{name}:output:0"
+
+
+def _branches(builder: Builder, name: str, values: Sequence[str], last: int) -> list[str]:
+    """Return the index of the branch that each replica takes, from any index."""
+    device = builder.cores[0][0]
+    limit = add_constant(builder.add, f"{name}/last", device, last, dtypes.int32)
+    # As a number without a sign, a negative index is larger than every other index.
+    kinds = {"T": type_of(dtypes.int32), "type": type_of(dtypes.uint32)}
+    back = {"T": type_of(dtypes.uint32), "type": type_of(dtypes.int32)}
+    builder.add("Bitcast", f"{name}/limit", device, [limit], **kinds)
+    branches = []
+    for replica, value in zip(builder.replicas, values, strict=True):
+        whole, least, index = (f"{name}/{part}_{replica}" for part in ("whole", "least", "index"))
+        builder.add("Bitcast", whole, device, [value], **kinds)
+        inputs = [f"{whole}:output:0", f"{name}/limit:output:0"]
+        builder.add("Minimum", least, device, inputs, T=type_of(dtypes.uint32))
+        builder.add("Bitcast", index, device, [f"{least}:z:0"], **back)
+        branches.append(f"{index}:output:0")
+    return branches
 
 
 def write_joined(builder: Builder, node: NodeDef) -> None:

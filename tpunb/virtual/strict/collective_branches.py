@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -47,13 +47,16 @@ ADVICE = "collective-condition"
 
 _HANGS = (
     "Call the collective on every replica, outside of the branch, and choose between values: "
-    "`total = ctx.all_reduce('SUM', tf.where(replica_id == 0, x, 0.0))`."
+    "`total = ctx.all_reduce('SUM', tf.where(replica_id == 0, x, tf.zeros_like(x)))`."
 )
 _MAY_HANG = (
     "Make the condition the same on every replica, such as "
     "`ctx.all_reduce('SUM', tf.cast(condition, tf.int32)) > 0`, or call the collective outside of "
     "the branch."
 )
+_MOST_TURNS = 64
+"""The largest number of turns of a loop whose conditions are computed to look for a hang."""
+
 _NAMES = {
     "CrossReplicaSum": "all-reduce",
     "AllToAll": "all-to-all",
@@ -220,28 +223,31 @@ class _Branch:
 
     def bodies(self) -> Iterator[tuple[FunctionDef, bool]]:
         """Yield the functions that replicas may run, and whether they run them for certain."""
-        if self._values is not None:
-            yield from ((body, True) for body in self._taken(self._values))
+        values = next(self._decisions(), None)
+        if values is not None:
+            yield from ((body, True) for body in self._taken(values))
             return
         skipped = self._node.attr["cond"].func.name if self._is_loop else ""
         for name in dict.fromkeys(called_functions(self._node)):
             if name != skipped:
                 yield self._library(name), False
 
-    def _taken(self, values: Values) -> list[FunctionDef]:
-        """Return the functions that replicas run, given the condition on each replica."""
+    def _ways(self, values: Values) -> list[str]:
+        """Return the name of the function that each replica runs; empty for the end of a loop."""
         attributes = self._node.attr
         if self._is_loop:
-            names = [attributes["body"].func.name] if any(map(bool, values)) else []
-        elif "branches" in attributes:
+            return [attributes["body"].func.name if value else "" for value in values]
+        if "branches" in attributes:
             branches = attributes["branches"].list.func
-            last = len(branches) - 1
+            last = len(branches) - 1  # it also serves every number outside of the list
             places = [int(value) if 0 <= value <= last else last for value in values]
-            names = [branches[place].name for place in places]
-        else:
-            taken = ["then_branch" if value else "else_branch" for value in values]
-            names = [attributes[branch].func.name for branch in taken]
-        return [self._library(name) for name in dict.fromkeys(names)]
+            return [branches[place].name for place in places]
+        taken = ["then_branch" if value else "else_branch" for value in values]
+        return [attributes[branch].func.name for branch in taken]
+
+    def _taken(self, values: Values) -> list[FunctionDef]:
+        """Return the functions that replicas run, given the condition on each replica."""
+        return [self._library(name) for name in dict.fromkeys(self._ways(values)) if name]
 
     def problem(self, path: str, *, certain: bool) -> Problem | None:
         """Return the problem if the replicas disagree about the condition, or may disagree.
@@ -252,12 +258,24 @@ class _Branch:
         """
         if not self._varies:
             return None
-        called, values = self._collective(), self._values
-        if values is None:
-            return self._uncertain(called, path)
-        other = next((k for k, value in enumerate(values) if value != values[0]), None)
-        if other is None:
-            return self._uncertain(called, path) if self._is_loop else None
+        called = self._collective()
+        for turn, values in enumerate(self._decisions()):
+            if values is None or turn == _MOST_TURNS:
+                break
+            ways = self._ways(values)
+            other = next((k for k, way in enumerate(ways) if way != ways[0]), None)
+            if other is not None:
+                return self._disagreement(called, values, other, path, certain=certain)
+            if not any(ways):  # the end of the loop
+                return None
+        else:
+            return None
+        return self._uncertain(called, path)
+
+    def _disagreement(
+        self, called: str, values: Values, other: int, path: str, *, certain: bool
+    ) -> Problem:
+        """Return the problem that another replica takes another way than replica 0."""
         disagreement = (
             f"A condition around a collective ({called}) is {_shown(values[0])} on replica 0 and "
             f"{_shown(values[other])} on replica {other}"
@@ -293,18 +311,30 @@ class _Branch:
             variance = self.inside(function)[0].variance(result)
         return variance is Variance.VARYING
 
-    @functools.cached_property
-    def _values(self) -> Values | None:
-        """The condition on each replica, before a loop's first turn; None if it is not known."""
+    def _decisions(self) -> Iterator[Values | None]:
+        """Yield the condition on each replica, before each turn of a loop; None if not known."""
         if self._condition is None:
-            return self._constants.of(data_inputs(self._node)[0])
+            yield self._constants.of(data_inputs(self._node)[0])
+            return
         function, result = self._condition
+        body = self._library(self._node.attr["body"].func.name)
+        state: list[Callable[[], Values | None]] = [
+            functools.partial(self._constants.of, source) for source in self._sources
+        ]
+        while True:
+            yield self._with(state, function).of(result)
+            turn = self._with(state, body)
+            state = [
+                functools.cache(functools.partial(turn.of, reference(body.ret[output.name])))
+                for output in body.signature.output_arg
+            ]
+
+    def _with(
+        self, state: Sequence[Callable[[], Values | None]], function: FunctionDef
+    ) -> ReplicaConstants:
+        """Return the constants of a function of a loop, given the values of its arguments."""
         names = [argument.name for argument in function.signature.input_arg]
-        first = {
-            name: functools.partial(self._constants.of, source)
-            for name, source in zip(names, self._sources, strict=True)
-        }
-        return ReplicaConstants(function, first, self._replicas).of(result)
+        return ReplicaConstants(function, dict(zip(names, state, strict=True)), self._replicas)
 
     def _passed_on(self) -> list[int]:
         """Return the places of the values that a loop passes on unchanged."""
