@@ -75,7 +75,7 @@ def convolved(x: Any) -> Any:
 
 
 def pooled(x: Any) -> Any:
-    """The maximum of neighboring elements in each row."""
+    """The maximum of neighbouring elements in each row."""
     image = tf.reshape(tf.cast(x, tf.float32), [-1, 3, 1, 1])
     result = tf.nn.max_pool2d(image, [2, 1], 1, "SAME")
     return tf.cast(tf.reshape(result, [-1, 3]), tf.float64)

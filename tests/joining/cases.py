@@ -244,7 +244,7 @@ def _type_of(slot: Slot, types: Mapping[str, tf.DType], attribute: str) -> tf.DT
 
 
 def _subsets(slots: Sequence[Slot]) -> Iterator[tuple[bool, ...]]:
-    """Choose which inputs vary: every subset of few inputs; of many, each alone, all, all but one."""
+    """Choose the inputs that vary: any subset of few; of many, each alone, all, all but one."""
     places = range(len(slots))
     subsets = [
         set(subset)
