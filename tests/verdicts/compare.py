@@ -94,10 +94,7 @@ def _start(effort: str) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={
-            **os.environ,
-            "PYTHONPATH": "",
-        },  # A PYTHONPATH for this Python does not fit the other one.
+        env={**os.environ, "PYTHONPATH": ""},  # the variable is for this Python
     )
 
 

@@ -1,4 +1,4 @@
-"""The engine's parts on small traced functions."""
+"""Parts of the engine on small traced functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def library(name: str) -> FunctionDef:
 
 @pytest.fixture
 def traced() -> Trace:
-    """Traces functions, which have to live as long as their definitions are used."""
+    """Trace functions, which must live as long as their definitions are used."""
     kept = []
 
     def trace(function: Callable[..., Any], *specs: Any) -> FunctionDef:
@@ -59,7 +59,7 @@ def variances_of(analysis: Analysis, op: str) -> list[Variance]:
     return [analysis.variances[node.name] for node in analysis.order if node.op == op]
 
 
-def test_what_waits_for_an_argument_waits_for_the_effects_behind_it(traced: Trace) -> None:
+def test_waiting_for_an_argument_includes_the_effects_before_it(traced: Trace) -> None:
     def random(x: Any) -> Any:
         return -x + tf.random.uniform(tf.shape(x))
 
@@ -104,7 +104,7 @@ def test_order_puts_inputs_first_and_refuses_cycles(traced: Trace) -> None:
         in_topological_order(order)
 
 
-def test_what_follows_from_a_sum_is_the_same_everywhere(traced: Trace) -> None:
+def test_values_computed_from_a_sum_are_equal_on_all_replicas(traced: Trace) -> None:
     def function(x: Any, y: Any) -> Any:
         total = tpu_ops.cross_replica_sum(x, [[0, 1, 2]])
         return tf.sin(total), tf.cos(x), tf.tan(y), tf.exp(total + x)
@@ -120,7 +120,7 @@ def test_what_follows_from_a_sum_is_the_same_everywhere(traced: Trace) -> None:
 WORKERS = [[f"/job:worker/replica:0/task:{k // 2}/device:CPU:0"] for k in range(4)]
 
 
-def test_what_is_the_same_is_written_once_in_each_process(traced: Trace) -> None:
+def test_equal_values_are_written_once_in_each_process(traced: Trace) -> None:
     v = tf.Variable(1.0)
 
     def function(x: Any, y: Any) -> Any:
@@ -140,7 +140,7 @@ def test_what_is_the_same_is_written_once_in_each_process(traced: Trace) -> None
             assert {places[name] for name in sources & places.keys()} == {node.device}
 
 
-def test_what_is_the_same_does_not_grow_with_the_replicas(traced: Trace) -> None:
+def test_equal_values_do_not_grow_with_the_replicas(traced: Trace) -> None:
     weights = [tf.Variable(tf.ones([2, 2])) for _ in range(3)]
 
     def function(x: Any) -> Any:
@@ -180,7 +180,7 @@ def test_updates_of_a_mirrored_variable(
     assert bool(analysis.diverged) is diverges
 
 
-def test_an_expansion_grows_with_the_replicas_and_no_faster(traced: Trace) -> None:
+def test_an_expansion_grows_linearly_with_the_replicas(traced: Trace) -> None:
     v = tf.Variable(np.zeros(4, np.float32))
 
     def function(x: Any) -> Any:
@@ -199,11 +199,11 @@ def test_an_expansion_grows_with_the_replicas_and_no_faster(traced: Trace) -> No
     assert sizes[2] - sizes[1] < 2.2 * (sizes[1] - sizes[0])
 
 
-# What a function asks of shapes that are known, as constants.
+# Questions about known shapes become constants.
 
 
 def constants(function: Callable[..., Any], *shapes: list[int]) -> list[Any]:
-    """What a function of tensors gives, where it is constants; None for other results."""
+    """The constant results of a function of tensors; None for results that are not constant."""
     specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
     traced = tf.function(function, autograph=False).get_concrete_function(*specs)
     definition = traced.function_def
@@ -240,7 +240,7 @@ def test_parts_of_a_shape(part: Callable[[Any], Any]) -> None:
     np.testing.assert_array_equal(found, part(sizes))
 
 
-def test_what_a_node_asks_of_a_shape() -> None:
+def test_a_nodes_questions_about_a_shape() -> None:
     def ask(x: Any, y: Any) -> Any:
         raw = tf.raw_ops
         return raw.Rank(input=x), raw.Size(input=x), *raw.ShapeN(input=[x, y], out_type=tf.int64)
@@ -257,7 +257,7 @@ def test_what_a_node_asks_of_a_shape() -> None:
         ([4, 1, 3], [2, 3]), ([1, 1], [5]), ([0, 3], [3]), ([1], [1]),
     ],
 )  # fmt: skip
-def test_the_axes_that_a_gradient_is_summed_over(first: list[int], second: list[int]) -> None:
+def test_the_axes_over_which_a_gradient_is_summed(first: list[int], second: list[int]) -> None:
     def axes(x: Any, y: Any) -> Any:
         r = tf.raw_ops.BroadcastGradientArgs(s0=shape(x), s1=shape(y))
         return r.r0, r.r1
@@ -268,20 +268,20 @@ def test_the_axes_that_a_gradient_is_summed_over(first: list[int], second: list[
         assert summed.reshape(one).shape == tuple(one)
 
 
-def test_what_is_not_known_stays() -> None:
+def test_questions_about_unknown_shapes_stay() -> None:
     def ask(x: Any) -> Any:
         return shape(x), shape(x)[1:], shape(x)[:1]
 
     assert constants(ask, [None, 3]) == [None, None, None]
     row = tf.TensorSpec([4], tf.float32)
-    traced = tf.function(lambda x: x[1:]).get_concrete_function(row)  # no shape
+    traced = tf.function(lambda x: x[1:]).get_concrete_function(row)  # The spec has no shape.
     definition = traced.function_def
     assert with_constant_shapes(definition, known_sizes(traced.graph, definition)) is definition
 
 
 @pytest.mark.parametrize("strides", [(4, 5, 6), (1, 5, 6), (5, 6)])
 def test_gradients_of_broadcast_products(strides: tuple[int, ...]) -> None:
-    """As Keras's attention multiplies: each example by weights that all share."""
+    """As in Keras's attention: each example is multiplied by weights that all examples share."""
     strategy = strategy_of(2)
     generator = np.random.default_rng(0)
     values = generator.normal(size=(2, *strides)).astype("f")

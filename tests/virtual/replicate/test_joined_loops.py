@@ -1,4 +1,4 @@
-"""Loops and branches that go the same way on every replica: one for all, with joined values."""
+"""Loops and branches that take the same path on every replica are joined into one."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ WEIGHTS = np.random.default_rng(7).normal(size=[5, 5]).astype(np.float32)
 
 @pytest.fixture(name="found")
 def fixture_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Analysis]]:
-    """The analyses of what is traced."""
+    """The analyses of the traced functions."""
 
     def failed(*_: Any) -> None:
-        raise AssertionError("What is joined could not be written.")
+        raise AssertionError("The joined function could not be written.")
 
     monkeypatch.setattr(replication, "logger", failed)
     with analyses(costs=True) as found:
@@ -43,7 +43,7 @@ def fixture_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Analysis]]:
 
 
 def flows(found: list[Analysis]) -> list[str]:
-    """The operations of the control flow that is joined."""
+    """The joined control flow operations."""
     plans = [(node, one.plans.get(node.name)) for one in found for node in one.order]
     return [node.op.removeprefix("Stateless") for node, plan in plans if plan and plan.bodies]
 
@@ -71,18 +71,18 @@ def nested(x: Any, weights: Any) -> Any:
 
 
 def branched(x: Any, weights: Any) -> Any:
-    def turn(i: Any, value: Any) -> Any:
+    def iteration(i: Any, value: Any) -> Any:
         odd = tf.equal(i % 2, 1)
         return i + 1, tf.cond(odd, lambda: tf.tanh(value @ weights), lambda: 0.5 * value + x)
 
-    return tf.while_loop(lambda i, _: i < 4, turn, (0, x))[1]
+    return tf.while_loop(lambda i, _: i < 4, iteration, (0, x))[1]
 
 
 FUNCTIONS = [mapped, mapped_scalars, scanned, nested, branched]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_loop_does_what_one_on_each_replica_does(
+def test_a_joined_loop_matches_a_loop_on_each_replica(
     function: Callable[..., Any], found: list[Analysis]
 ) -> None:
     both(lambda x: function(x, tf.constant(WEIGHTS)), per_replica(3, 5))
@@ -104,11 +104,11 @@ def test_gradients_through_a_loop(function: Callable[..., Any], found: list[Anal
 
 
 def test_gradients_within_a_loop(found: list[Analysis]) -> None:
-    def turn(i: Any, x: Any) -> Any:
+    def iteration(i: Any, x: Any) -> Any:
         slope = gradient_of(lambda x: tf.reduce_sum(tf.tanh(x @ WEIGHTS) ** 2), x)
         return i + 1, x - 0.1 * slope
 
-    both(lambda x: tf.while_loop(lambda i, _: i < 3, turn, (0, x))[1], per_replica(3, 5))
+    both(lambda x: tf.while_loop(lambda i, _: i < 3, iteration, (0, x))[1], per_replica(3, 5))
     assert flows(found) == ["While"]
 
 
@@ -151,7 +151,7 @@ def test_a_decoding_loop(found: list[Analysis]) -> None:
     def step(start: Any) -> Any:
         table = tf.constant(WEIGHTS)
 
-        def turn(i: Any, words: Any, keys: Any) -> Any:
+        def iteration(i: Any, words: Any, keys: Any) -> Any:
             query = tf.gather(table, words[:, i])
             scores = tf.einsum("btd,bd->bt", keys, query)
             seen = tf.range(4) <= i
@@ -163,13 +163,13 @@ def test_a_decoding_loop(found: list[Analysis]) -> None:
             return i + 1, words, keys + tf.one_hot(i, 4)[:, None] * mixed[:, None]
 
         words = tf.concat([start, tf.zeros([2, 3], tf.int32)], axis=1)
-        return tf.while_loop(lambda i, *_: i < 3, turn, (0, words, tf.ones([2, 4, 5])))[1]
+        return tf.while_loop(lambda i, *_: i < 3, iteration, (0, words, tf.ones([2, 4, 5])))[1]
 
     both(step, [np.array([[k], [k + 1]], np.int32) for k in range(REPLICAS)])
     assert "While" in flows(found)
 
 
-def test_a_loop_that_ends_by_its_values_is_each_replicas_own(found: list[Analysis]) -> None:
+def test_a_loop_whose_end_depends_on_values_is_not_joined(found: list[Analysis]) -> None:
     def step(x: Any) -> Any:
         return tf.while_loop(
             lambda i, value: tf.reduce_sum(value) < 50.0,
@@ -181,21 +181,21 @@ def test_a_loop_that_ends_by_its_values_is_each_replicas_own(found: list[Analysi
     assert not flows(found)
 
 
-def test_a_branch_on_the_replica_is_each_replicas_own(found: list[Analysis]) -> None:
+def test_a_branch_on_the_replica_is_not_joined(found: list[Analysis]) -> None:
     both(lambda x: tf.cond(replica_id() > 1, lambda: x * 2.0, lambda: x + 1.0), per_replica(3, 5))
     assert not flows(found)
 
 
-def test_random_numbers_in_a_loop_are_each_replicas_own(found: list[Analysis]) -> None:
-    def turn(i: Any, value: Any) -> Any:
+def test_replicas_draw_their_own_random_numbers_in_a_loop(found: list[Analysis]) -> None:
+    def iteration(i: Any, value: Any) -> Any:
         drawn = tf.random.stateless_uniform([3, 5], [i, replica_id()])
         return i + 1, tf.tanh(value @ WEIGHTS + drawn) * tf.sin(value) + tf.cos(value)
 
-    both(lambda x: tf.while_loop(lambda i, _: i < 3, turn, (0, x))[1], per_replica(3, 5))
+    both(lambda x: tf.while_loop(lambda i, _: i < 3, iteration, (0, x))[1], per_replica(3, 5))
     assert flows(found) == ["While"]
 
 
-def test_a_loop_beyond_the_memory_is_each_replicas_own(
+def test_a_loop_too_large_for_memory_is_not_joined(
     found: list[Analysis], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(joining, "_TURNS", 1e15)
@@ -203,14 +203,14 @@ def test_a_loop_beyond_the_memory_is_each_replicas_own(
     def step(x: Any) -> Any:
         return scanned(tf.tanh(x @ WEIGHTS) @ WEIGHTS, tf.constant(WEIGHTS))
 
-    both(step, per_replica(3, 5), choice=None)  # as much as there is memory for
+    both(step, per_replica(3, 5), choice=None)  # Only as much as fits in memory.
     assert not flows(found)
     assert any(
         "MatMul" in {node.op for node in one.order if node.name in one.plans} for one in found
     )
 
 
-def test_a_loop_without_turns(found: list[Analysis]) -> None:
+def test_a_loop_without_iterations(found: list[Analysis]) -> None:
     def step(x: Any) -> Any:
         return tf.while_loop(
             lambda i, _: i < 0, lambda i, value: (i + 1, tf.tanh(value @ WEIGHTS)), (0, x)
@@ -253,7 +253,7 @@ def test_a_variable_is_written_after_a_loop_has_read_it(found: list[Analysis]) -
     assert flows(found).count("While") >= 2
 
 
-def test_elements_of_other_shapes_than_a_list_has(found: list[Analysis]) -> None:
+def test_elements_whose_shapes_differ_from_the_lists(found: list[Analysis]) -> None:
     def step(x: Any) -> Any:
         array = tf.TensorArray(tf.float32, 2, element_shape=None, infer_shape=False)
         array = array.write(0, x).write(1, x[0, 0])
@@ -278,10 +278,14 @@ NETWORKS = {
     [
         "lstm",
         "masked",
-        *(pytest.param(one, marks=THOROUGH) for one in NETWORKS if one not in {"lstm", "masked"}),
+        *(
+            pytest.param(name, marks=THOROUGH)
+            for name in NETWORKS
+            if name not in {"lstm", "masked"}
+        ),
     ],
 )
-def test_a_recurrent_network_is_that_of_one_device(name: str, found: list[Analysis]) -> None:
+def test_a_recurrent_network_matches_one_device(name: str, found: list[Analysis]) -> None:
     def network(api: Any) -> Any:
         return sequential(api, *NETWORKS[name](), api.layers.Dense(3), shape=SERIES.shape[1:])
 

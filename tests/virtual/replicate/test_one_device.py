@@ -1,4 +1,4 @@
-"""What is written for all replicas of a process: on one device, and in place where that does."""
+"""The function for all replicas of a process runs on one device, and in place if possible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REPLICAS = 4
 
 
 def crossings(step: Any) -> collections.Counter[str]:
-    """What goes from one device to another in the function for all replicas, by operation."""
+    """Count the values that cross devices in the function for all replicas, by operation."""
     library = step.get_concrete_function().graph.as_graph_def().library
     function = max(library.function, key=lambda each: len(each.node_def))
     nodes = {node.name: node for node in function.node_def}
@@ -34,7 +34,7 @@ def crossings(step: Any) -> collections.Counter[str]:
     return collections.Counter(op for _, _, op in found)
 
 
-def test_updates_go_from_no_device_to_another(lenient: Any) -> None:
+def test_updates_do_not_cross_devices(lenient: Any) -> None:
     initial = (*(tf.ones([k + 1, 2]) for k in range(5)), 3, 4)
     weights = [make(lenient, value) for value in initial]
 
@@ -58,7 +58,7 @@ def test_updates_go_from_no_device_to_another(lenient: Any) -> None:
     assert not crossings(step)
 
 
-def test_an_update_that_is_read_before_the_next(lenient: Any) -> None:
+def test_an_update_is_read_before_the_next(lenient: Any) -> None:
     v, w, u = (make(lenient, value) for value in (tf.ones([64]), tf.zeros([64]), tf.zeros([64])))
 
     def replica() -> Any:
@@ -79,7 +79,7 @@ def test_an_update_that_is_read_before_the_next(lenient: Any) -> None:
 
 
 def test_each_replica_reads_its_copy_after_the_update(lenient: Any) -> None:
-    """What each replica computes from its copy, and one core's result that waits for all."""
+    """Read each replica's result from its copy, and a result of one core that waits for all."""
     v, w = make(lenient, tf.zeros([256])), make(lenient, tf.zeros([256]))
 
     def replica(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Arguments that are one tensor of all replicas' values, where that costs a step nothing."""
+"""Arguments with all replicas' values in one tensor, where this costs a step nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def strategy(**options: Any) -> Any:
 
 
 def arguments(step: Any, *args: Any) -> list[int]:
-    """The ranks of what the function for all replicas takes of the graph around it."""
+    """The ranks of the arguments of the function for all replicas."""
     graph = step.get_concrete_function(*args).graph
     (call,) = [one for one in graph.get_operations() if one.type == "StatefulPartitionedCall"]
     return [tensor.shape.rank for tensor in call.inputs if tensor.dtype != tf.resource]
@@ -34,7 +34,7 @@ def calling(function: Callable[..., Any], *args: Any, on: Any = None) -> Any:
 
 
 @pytest.mark.parametrize("options", [{}, {"joined": False}, {"at_once": 1}])
-def test_what_a_function_closes_over_is_passed_as_one(options: dict[str, Any]) -> None:
+def test_captured_values_are_passed_as_one_tensor(options: dict[str, Any]) -> None:
     target = strategy(**options)
     rows = np.random.default_rng(0).normal(size=[REPLICAS, 3, 5]).astype(np.float32)
     weights = tf.constant(np.random.default_rng(1).normal(size=[5, 2]).astype(np.float32))
@@ -62,7 +62,7 @@ def test_what_a_function_closes_over_is_passed_as_one(options: dict[str, Any]) -
         ["a", "b", "c", "d"],
         [True, False, False, True],
     ],
-    ids=["scalars", "of other sizes", "texts", "bools"],
+    ids=["scalars", "different sizes", "strings", "bools"],
 )
 def test_values_of_any_kind(values: list[Any]) -> None:
     target = strategy_of(REPLICAS, strict=False)

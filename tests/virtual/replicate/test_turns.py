@@ -1,4 +1,4 @@
-"""Replicas in turns: no more at a time than asked for, and the numbers of all at once."""
+"""Replicas in turns: at most the requested number at a time, with unchanged results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tpunb.virtual.replicate.options import AtOnceError, processors_for_each
 
 
 class Counter:
-    """How many replicas are between two places of the code at a time, at the most."""
+    """The most replicas that were between two points of the code at the same time."""
 
     def __init__(self) -> None:
         self.most = 0
@@ -47,7 +47,7 @@ class Counter:
         return x
 
     def around(self, x: Any, function: Callable[[Any], Any]) -> Any:
-        """Calls a function on a replica's value between the two places."""
+        """Call a function on a replica's value between the two points."""
         x = _in_python(self.begin, x)
         return _in_python(self.end, function(x))
 
@@ -75,7 +75,7 @@ def test_replicas_that_need_much_memory_run_one_at_a_time(
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
-def test_no_more_at_a_time(at_once: int) -> None:
+def test_at_most_the_requested_number_runs_at_a_time(at_once: int) -> None:
     strategy = strategy_of(8, strict=False, at_once=at_once)
     counters = [Counter() for _ in range(3)]
 
@@ -90,8 +90,8 @@ def test_no_more_at_a_time(at_once: int) -> None:
     assert all(1 <= counter.most <= at_once for counter in counters)
 
 
-def many_meetings(x: Any) -> Any:
-    """What depends on other replicas in every way: sums, branches, loops, gradients."""
+def many_exchanges(x: Any) -> Any:
+    """Results that depend on other replicas in every way: sums, branches, loops, gradients."""
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = tf.sin(x) * all_reduce(tf.cos(x))
@@ -104,18 +104,18 @@ def many_meetings(x: Any) -> Any:
     return y, gradient, all_reduce(gradient)
 
 
-def test_the_numbers_are_those_of_all_at_once() -> None:
+def test_turns_do_not_change_results() -> None:
     inputs = [np.linspace(-1.0, 1.0, 6) * (k + 1) for k in range(8)]
     found = []
     for at_once in (1, 3, 8):
         strategy = strategy_of(8, at_once=at_once)
-        found.append(run(strategy, many_meetings, each(strategy, inputs)))
+        found.append(run(strategy, many_exchanges, each(strategy, inputs)))
     for one in found[:2]:
         tf.nest.map_structure(np.testing.assert_array_equal, one, found[2])
 
 
 @pytest.mark.parametrize(("cores", "sums"), [(2, 1), (3, 2), (8, 7), (11, 5), (16, 8), (17, 6)])
-def test_much_is_added_as_it_comes(cores: int, sums: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_sums_are_accumulated(cores: int, sums: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = list(np.random.default_rng(0).normal(size=[cores, 64]).astype(np.float32))
     whole = run(strategy_of(cores), all_reduce, each(strategy_of(cores), rows))
     monkeypatch.setattr("tpunb.virtual.replicate.writer._LITTLE", 0)
@@ -130,7 +130,7 @@ def test_much_is_added_as_it_comes(cores: int, sums: int, monkeypatch: pytest.Mo
 
 
 def effects(at_once: int) -> Any:
-    """What variables hold and replicas read, after two steps that update them in between."""
+    """Variables and replicas' reads after two steps that update variables between exchanges."""
     strategy = strategy_of(8, at_once=at_once)
     with strategy.scope():
         total = tf.Variable(1.0, aggregation=tf.VariableAggregation.SUM)
@@ -146,7 +146,7 @@ def effects(at_once: int) -> Any:
     return [run(strategy, step) for _ in range(2)], total.numpy(), own.numpy()
 
 
-def test_variables_and_effects_between_meetings() -> None:
+def test_variables_and_effects_between_exchanges() -> None:
     assert effects(1) == effects(2) == effects(8)
 
 
@@ -154,7 +154,7 @@ def test_variables_and_effects_between_meetings() -> None:
 def test_fit() -> None:
     one, four = (strategy_of(4, at_once=at_once) for at_once in (1, 4))
     given = case(synchronised, optimizer="adam")
-    # On a busy machine the last digit of a weight has differed once; which kernel it was is open.
+    # On a busy machine, the last digit of a weight differed once; the kernel is unknown.
     assert_trained_alike(one, four, given, batch=10, atol=1e-6)
 
 
@@ -165,17 +165,17 @@ def test_replicas_of_several_cores() -> None:
 
 
 @pytest.mark.parametrize("at_once", [0, -1, 1.5, True, "2"])
-def test_a_number_that_is_none(at_once: Any) -> None:
+def test_invalid_numbers_are_refused(at_once: Any) -> None:
     with pytest.raises(AtOnceError, match="cannot run at a time"):
         strategy_of(2, at_once=at_once)
 
 
-def test_a_connection_takes_it() -> None:
+def test_a_connection_takes_the_number() -> None:
     with tpunb.connect(simulate=4, at_once=3) as connection:
         assert connection.strategy.extended._options.at_once == 3
 
 
-def test_as_many_as_each_host_has_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_is_the_processors_of_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tpunb.virtual.replicate.options.processors", lambda: 4)
 
     def each_of(*hosts: str) -> int:
