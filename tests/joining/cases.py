@@ -156,13 +156,13 @@ def _attributes(definition: Any) -> Iterator[dict[str, Any]]:
         if attribute.type == "bool"
         or (attribute.type == "string" and attribute.allowed_values.list.s)
     }
-    plain.pop("use_cudnn_on_gpu", None)  # Not available on a CPU.
+    plain.pop("use_cudnn_on_gpu", None)  # not available on a CPU
     hints = [name for name in plain if name.startswith("grad_")]
     for values in itertools.product(*plain.values()):
         attributes = dict(zip(plain, values, strict=True))
         if (
             len({attributes[name] for name in hints}) <= 1
-        ):  # They say what a product is for, so they agree.
+        ):  # they say what a product is for, so they agree
             yield attributes
 
 

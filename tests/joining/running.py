@@ -59,7 +59,7 @@ def _outputs(case: Case, inputs: Sequence[Any]) -> Any:
     if case.slots[0].elements:
         size, *sizes = case.slots[0].shape
         values = ops.TensorListFromTensor(tensor=rows, element_shape=sizes or np.zeros(0, int))
-        if case.op in FRESH:  # Their result is a list of elements of the same shape.
+        if case.op in FRESH:  # their result is a list of elements of the same shape
             values = ops.TensorListElementShape(input_handle=values, shape_type=tf.int32)
         inputs = [values, *inputs[1:]]
     names = list(inspect.signature(function).parameters)
@@ -112,7 +112,7 @@ def _result(case: Case, inputs: Sequence[Any], all_reduce: Any) -> list[Any]:
         ]
     gradients: list[Any] = []
     if losses and continuous:
-        with contextlib.suppress(LookupError):  # The operation has no gradient.
+        with contextlib.suppress(LookupError):  # the operation has no gradient
             gradients = tape.gradient(losses, continuous)
     gradients = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
     if case.summed:

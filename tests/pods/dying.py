@@ -48,7 +48,7 @@ class Training:
             busy = tf.fill([100, 100], 1.0 + tf.cast(ctx.replica_id_in_sync_group, tf.float32))
             for _ in tf.range(
                 rounds
-            ):  # Long enough for the worker to die in the middle of the loop.
+            ):  # long enough for the worker to die in the middle of the loop
                 busy = ctx.all_reduce("mean", tf.tanh(busy @ busy)) + busy
             x, y = (tf.split(data, 2)[0] for data in (X, Y))
             with tf.GradientTape() as tape:

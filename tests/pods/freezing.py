@@ -65,7 +65,7 @@ def main() -> None:
         "steps": stop(lambda: run.go() or (run.stopped, run.is_half_done, run.done)),
     }
     print(json.dumps(results), flush=True)
-    os.kill(victim, signal.SIGSTOP)  # The end of the process must not wait for the worker.
+    os.kill(victim, signal.SIGSTOP)  # the end of the process must not wait for the worker
     os.waitpid(victim, os.WUNTRACED)
 
 

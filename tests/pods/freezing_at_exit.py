@@ -31,9 +31,9 @@ def main() -> None:
     def responds(address: str) -> bool:
         answer = real_responds(address)
         if address == connection.pod.addresses[-1]:
-            pod.responds = real_responds  # Later calls only ask.
+            pod.responds = real_responds  # later calls only ask
             os.kill(victim, signal.SIGSTOP)
-            os.waitpid(victim, os.WUNTRACED)  # The worker may run on for a moment.
+            os.waitpid(victim, os.WUNTRACED)  # the worker may run on for a moment
         return answer
 
     pod.responds = responds

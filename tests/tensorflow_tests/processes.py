@@ -17,7 +17,7 @@ PATIENCE = 900.0
 
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "-1",
-    "PYTHONHASHSEED": "0",  # Some tests are named after members of a set.
+    "PYTHONHASHSEED": "0",  # some tests are named after members of a set
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "TF_ENABLE_ONEDNN_OPTS": "0",
 }

@@ -1,3 +1,3 @@
 import os
 
-os.environ["TPUNB_VERDICTS"] = "off"  # The comparison needs real compilations, not kept verdicts.
+os.environ["TPUNB_VERDICTS"] = "off"  # the comparison needs real compilations, not kept verdicts

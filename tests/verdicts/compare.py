@@ -153,7 +153,7 @@ def difference(name: str, package: Ours, libtpu: Itself) -> str:
     """Describe the undocumented differences in a sentence; return an empty text if all agree."""
     verdicts = {"compile": package.compile, "check": package.check, "rules": package.rules}
     wrong = [kind for kind, codes in verdicts.items() if bool(codes) is not bool(libtpu.refused)]
-    if "crashed" in libtpu.refused:  # The rules decide then, so the verdict must be unknown.
+    if "crashed" in libtpu.refused:  # the rules decide then, so the verdict must be unknown
         wrong = [] if package.unknown else ["compile"]
     if wrong and name not in documented.VERDICTS:
         reason = libtpu.refused.partition("\n")[0][:300] or "compiles"

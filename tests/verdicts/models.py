@@ -142,7 +142,7 @@ def main() -> int:
         memory = compile_for(model, *specs, tpu=TPU).memory
         own = itself(model, specs, compiler)
         error = memory.peak / own.peak - 1 if memory and own.peak else float("nan")
-        off += not (abs(error) <= 0.01 or own.otherwise)  # As with dropout.
+        off += not (abs(error) <= 0.01 or own.otherwise)  # as with dropout
         say(f"{name}: {memory and memory.peak} {own.peak} {error:+.2%} {own.refused}")
     compiler.close()
     return int(bool(off))

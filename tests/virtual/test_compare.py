@@ -1,4 +1,4 @@
-"""`tpunb.compare`: how far a step's results move by a TPU's arithmetic."""
+"""`tpunb.compare` measures how far a TPU's arithmetic moves a step's results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_replica_that_moves_most(strategy: Any) -> None:
     assert found.results[0].absolute == MOVED
 
 
-def test_variables_that_change_and_are_put_back(strategy: Any) -> None:
+def test_changed_variables_are_restored(strategy: Any) -> None:
     with strategy.scope():
         weights = tf.Variable(tf.ones([4, 8]), name="weights")
         steps = tf.Variable(
@@ -67,7 +67,7 @@ def test_variables_that_change_and_are_put_back(strategy: Any) -> None:
     assert copies(steps) == [0, 0]
 
 
-def test_a_failing_step_leaves_the_variables(strategy: Any) -> None:
+def test_a_failing_step_restores_the_variables(strategy: Any) -> None:
     with strategy.scope():
         steps = tf.Variable(1)
 
@@ -80,7 +80,7 @@ def test_a_failing_step_leaves_the_variables(strategy: Any) -> None:
     assert steps.numpy() == 1
 
 
-def test_a_function_that_runs_the_replicas_and_has_been_run(strategy: Any) -> None:
+def test_a_function_that_has_already_run_the_replicas(strategy: Any) -> None:
     @tf.function
     def train(x: Any) -> Any:
         return strategy.reduce("SUM", strategy.run(tf.matmul, args=(x, W)), axis=None)
@@ -91,7 +91,7 @@ def test_a_function_that_runs_the_replicas_and_has_been_run(strategy: Any) -> No
         assert found.results[0].absolute == 2 * MOVED
 
 
-def test_both_runs_draw_the_same(strategy: Any) -> None:
+def test_both_runs_draw_the_same_random_numbers(strategy: Any) -> None:
     found = tpunb.compare(lambda: tf.random.uniform([100]), strategy=strategy)
     assert found.results[0].absolute == 0
     assert found.headline == "A TPU's arithmetic changes nothing here."
@@ -106,7 +106,7 @@ def test_a_dataset_stands_for_its_first_batch(strategy: Any) -> None:
         tpunb.compare(tf.identity, iter(batches), strategy=strategy)
 
 
-def test_what_is_no_number() -> None:
+def test_results_that_are_not_numbers() -> None:
     found = Difference("x", "float32", (), 0.0, 0.5)
     assert found.relative == math.inf
     both = Comparison((Difference("x", "float32", (), 1.0, math.nan), found), ())
@@ -114,7 +114,7 @@ def test_what_is_no_number() -> None:
     assert "nan (x)" in both.headline
 
 
-def test_it_shows_itself_and_runs_nothing_of_a_name() -> None:
+def test_html_escapes_names() -> None:
     many = [Difference(f"<b>{n}</b>", "float32", (2,), 2.0, 0.25) for n in range(100)]
     text, page = str(Comparison(tuple(many), ())), Comparison(tuple(many), ())._repr_html_()
     assert "by up to 12% (<b>0</b>)" in text
@@ -125,7 +125,7 @@ def test_it_shows_itself_and_runs_nothing_of_a_name() -> None:
         assert "float32 [2]" in shown
 
 
-def test_it_wants_a_virtual_tpu() -> None:
+def test_it_requires_a_virtual_tpu() -> None:
     for other in (tf.distribute.get_strategy(), tf.distribute.OneDeviceStrategy("/CPU:0")):
         with pytest.raises(CompareError) as raised:
             tpunb.compare(tf.identity, 1.0, strategy=other)

@@ -1,4 +1,4 @@
-"""`tpunb.compare(step, batch, replicas=1)`: is the loss divided by the number of replicas?"""
+"""`tpunb.compare(step, batch, replicas=1)`: does the loss need a division by the replica count?"""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOR_TWO = {
     "l2_in_the_loss",
     "two_divisions_by_python_numbers",
 }
-"""Steps that divide by 2 in Python: whether that is for two replicas is not known."""
+"""Steps that divide by 2 in Python: the 2 may be the number of replicas or not."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ ALL = [pytest.param(name, marks=[] if name in ALWAYS else THOROUGH) for name in 
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_right_step_raises_no_alarm(eight: Any, name: str) -> None:
+def test_a_correct_step_gives_no_alarm(eight: Any, name: str) -> None:
     found = verdict(eight, name, wrong=False)
     assert found.factor == 1.0, found
     assert not found.problem
@@ -89,7 +89,7 @@ def test_adam_hides_the_scale_of_an_update(eight: Any) -> None:
     )
 
 
-def test_statistics_of_a_part_are_measured(eight: Any) -> None:
+def test_batch_statistics_of_a_replica_are_measured(eight: Any) -> None:
     found = verdict(eight, "batch_norm", wrong=False)
     assert found.difference is not None
     assert found.difference > 0.01
@@ -124,7 +124,7 @@ def _replicas() -> int:
 
 
 @pytest.mark.parametrize(
-    ("loss", "said"),
+    ("loss", "message"),
     [
         (
             lambda error, model: tf.reduce_mean(error) / _replicas() + _l2(model),
@@ -137,12 +137,12 @@ def _replicas() -> int:
         (lambda error, _: tf.reduce_mean(tf.reshape(error, [3])), "does not run on one replica"),
     ],
 )
-def test_it_is_not_known(eight: Any, model: Any, loss: Any, said: str) -> None:
+def test_uncertain_verdicts(eight: Any, model: Any, loss: Any, message: str) -> None:
     with eight.scope():
         step = step_of(model, loss)
     found = compared(eight, step, *args_of(eight))
     assert found.ok is None
-    assert said in str(found)
+    assert message in str(found)
     found.raise_if_wrong()
 
 
@@ -173,7 +173,7 @@ def test_a_variable_holds_the_number_of_replicas(eight: Any, model: Any, place: 
     assert compared(eight, step, *args_of(eight)).factor == EIGHT
 
 
-def test_a_variable_that_is_the_number_of_replicas_by_chance(eight: Any, model: Any) -> None:
+def test_a_variable_that_equals_the_number_of_replicas_by_chance(eight: Any, model: Any) -> None:
     with eight.scope():
         unused = tf.Variable(float(EIGHT), trainable=False)
         step = step_of(model, lambda error, _: tf.reduce_mean(error) + 0.0 * tf.square(unused))
@@ -228,7 +228,7 @@ def test_an_update_by_signs(eight: Any) -> None:
 
 
 def test_the_arguments_of_each_replica(eight: Any, model: Any) -> None:
-    """Without per-replica values, each replica takes the arrays as they are."""
+    """Without per-replica values, every replica takes the whole arrays."""
     with eight.scope():
         right = step_of(model, lambda error, _: tf.nn.compute_average_loss(error[:, 0]))
         wrong = step_of(model, lambda error, _: tf.reduce_mean(error))
@@ -254,11 +254,11 @@ def test_a_dataset_and_branches_over_tensors(eight: Any, model: Any) -> None:
 
 
 class Failure(Exception):
-    """An error of the user's code."""
+    """An error in the user's code."""
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, *thorough([None, Failure])])
-def test_nothing_of_the_users_changes(
+def test_the_users_state_does_not_change(
     eight: Any, error: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with eight.scope():
@@ -311,19 +311,19 @@ def test_an_error_of_the_step(eight: Any) -> None:
     assert eight.num_replicas_in_sync == EIGHT
 
 
-def test_it_wants_replicas_to_compare() -> None:
-    for strategy, said in (
+def test_it_requires_several_replicas() -> None:
+    for strategy, message in (
         (tf.distribute.get_strategy(), "tpunb.connect"),
         (strategy_of(1), "several cores"),
     ):
         with pytest.raises(CompareError) as raised:
             compared(strategy, tf.identity, 1.0)
-        assert said in str(raised.value.fix)
+        assert message in str(raised.value.fix)
     with pytest.raises(CompareError, match="not of 4"):
         tpunb.compare(tf.identity, 1.0, replicas=4, strategy=strategy_of(1))
 
 
-def test_it_shows_itself() -> None:
+def test_html_and_text() -> None:
     gradients = (
         GradientScale("<b>kernel</b>", (2, 3), 8.0, 0.5),
         GradientScale("bias", (3,), float("nan")),

@@ -1,4 +1,4 @@
-"""Keras 3 on a virtual TPU: every way to train, save and load gives the numbers of one device."""
+"""Keras 3 on a virtual TPU: training, saving and loading give the numbers of one device."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ FURTHER = [
     "attention", "deep", "gated", "lion", "nadam", "own loss", "recurrent", "regularised", "two outputs",
     "validation split", *OPTIMIZERS,
 ]  # fmt: skip
-"""The cases that take longest, or differ from others in their optimizer alone."""
+"""The slowest cases, and cases that differ from others only in their optimizer."""
 
 
 @pytest.mark.parametrize("name", [*sorted(CASES.keys() - {*FURTHER}), *thorough(FURTHER)])
 def test_fit(name: str) -> None:
-    # All replicas share the work of a case; the number of replicas takes turns.
+    # All replicas share the work of a case, so vary their number from case to case.
     size = (2, 4, 2, 8)[list(CASES).index(name) % 4]
     assert_trained_alike(None, strategy_of(size), CASES[name])
 
@@ -57,8 +57,8 @@ def split(batch: np.ndarray, size: int, replicas: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(("rows", "replicas"), [(3, 4), *thorough([(11, 8)])])
-def test_uneven_batches_are_what_keras_makes_of_them(rows: int, replicas: int) -> None:
-    """Keras divides each replica's mean by their number, empty ones included."""
+def test_uneven_batches_follow_keras(rows: int, replicas: int) -> None:
+    """Keras divides each replica's mean by the number of replicas, also if some are empty."""
     x, y = X[:rows], Y[:rows]
     model, reference = compiled(strategy_of(replicas), metrics=["mae"]), compiled(None)
     optimizer = reference.optimizer
@@ -75,7 +75,7 @@ def test_uneven_batches_are_what_keras_makes_of_them(rows: int, replicas: int) -
     predicted = model.predict(x, batch_size=BATCH, verbose=0)
     np.testing.assert_allclose(predicted, reference(x), rtol=0, atol=1e-5)
     loss, mae = model.evaluate(x, y, batch_size=BATCH, verbose=0)
-    # The loss of a short batch is a mean over replicas again; a metric counts rows.
+    # The loss of a short batch is a mean over replicas too; a metric counts rows.
     np.testing.assert_allclose(mae, np.abs(predicted - y).mean(), rtol=1e-4)
     assert np.isfinite(loss)
 
@@ -97,7 +97,7 @@ def generator() -> Iterator[Any]:
 
 @functools.cache
 def plain() -> Any:
-    """The model that one device trains on arrays."""
+    """The model, trained on arrays by one device."""
     return fitted(None, **case())[0]
 
 
@@ -132,7 +132,7 @@ def test_data_of_every_kind(four: Any, kind: str) -> None:
 
 @THOROUGH
 def test_a_generator(four: Any) -> None:
-    """Keras looks at a batch to build the model; which comes first is not said."""
+    """Keras looks at a batch to build the model, so the order of batches may change."""
     model = compiled(four)
     before = model.evaluate(X, Y, verbose=0)
     history = model.fit(generator(), steps_per_epoch=6, epochs=2, verbose=0)
@@ -182,7 +182,7 @@ def test_callbacks(library: str, tmp_path: Any) -> None:
 
 
 def test_batch_normalisation_of_each_replica() -> None:
-    """Each replica normalises its own rows and, in Keras 3, keeps statistics of its own."""
+    """Each replica normalises its own rows and, in Keras 3, keeps its own statistics."""
     strategy = strategy_of(2)
     with strategy.scope():
         layer = keras.layers.BatchNormalization(momentum=0.5)
@@ -202,7 +202,7 @@ def test_batch_normalisation_of_each_replica() -> None:
         (layer.moving_variance, [0.5 + 0.5 * rows.var(0) for rows in halves]),
     ):
         np.testing.assert_allclose(copies(variable.value), wanted, rtol=1e-5, atol=1e-6)
-        # What is saved and used for predictions is the first replica's.
+        # Saving and predicting use the first replica's statistics.
         np.testing.assert_allclose(variable.numpy(), wanted[0], rtol=1e-5, atol=1e-6)
 
 
@@ -252,7 +252,7 @@ def test_predictions_and_evaluations_of_several_steps(four: Any) -> None:
 
 
 def test_fit_evaluate_fit(four: Any) -> None:
-    """Functions that were traced before training go on seeing what it changes."""
+    """Functions traced before training see the weights that training changes."""
 
     def normalised(_: Any) -> Any:
         return sequential(keras, keras.layers.BatchNormalization(), keras.layers.Dense(1))
@@ -282,7 +282,7 @@ def test_compiling_around_all_replicas_fails_as_on_a_tpu(four: Any) -> None:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A model trained on 2 replicas, its files, and the model some steps later."""
+    """A model trained on 2 replicas, its files, and the same model some steps later."""
     folder = tmp_path_factory.mktemp("saved")
     model = compiled(strategy_of(2), optimizer="adam")
     options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
@@ -302,7 +302,7 @@ def scope_of(strategy: Any) -> Any:
 
 @pytest.mark.parametrize("size", [4, *thorough([None])])
 @pytest.mark.parametrize("kind", ["keras", "checkpoint"])
-def test_training_goes_on_from_a_file(saved: Any, size: int | None, kind: str) -> None:
+def test_training_continues_from_a_file(saved: Any, size: int | None, kind: str) -> None:
     folder, predicted, later = saved
     strategy = strategy_of(size) if size else None
     if kind == "keras":
@@ -320,7 +320,7 @@ def test_training_goes_on_from_a_file(saved: Any, size: int | None, kind: str) -
 
 
 @pytest.mark.parametrize("size", [1, *thorough([None, 32])])
-def test_a_model_predicts_equally_wherever_it_is_loaded(saved: Any, size: int | None) -> None:
+def test_a_model_predicts_the_same_on_any_number_of_replicas(saved: Any, size: int | None) -> None:
     folder, predicted, _ = saved
     strategy = strategy_of(size) if size else None
     with scope_of(strategy):

@@ -1,4 +1,4 @@
-"""TensorFlow 1's metrics in its graphs, in steps that a strategy runs by itself."""
+"""TensorFlow 1's metrics in its graphs, in steps that a strategy runs itself."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ STRATEGIES = {
         *thorough([("precision", "newest"), ("auc", "steps")]),
     ],
 )
-def test_their_value_is_for_after_the_steps(kind: str, name: str) -> None:
-    """As TensorFlow's metrics_v1_test asks of a TPU."""
+def test_metrics_have_their_value_after_the_steps(kind: str, name: str) -> None:
+    """TensorFlow's metrics_v1_test asks this of a TPU."""
     metric, wanted = METRICS[name]
     made = STRATEGIES[kind]()
     steps = 2 if kind == "steps" else 1

@@ -1,4 +1,4 @@
-"""Replicas of several logical devices: values, gradients, variables, annotations."""
+"""Replicas with several logical devices: values, gradients, variables, annotations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHAPES = [
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "spmd"])
 def pairs(request: Any) -> Any:
-    """Four replicas of two logical devices."""
+    """Four replicas with two logical devices each."""
     return strategy_of_parts(4, spmd=request.param)
 
 
@@ -46,7 +46,7 @@ def plain() -> Any:
 
 
 def everywhere(variable: Any) -> list[list[Any]]:
-    """A variable's value on each logical device that has it, for each replica."""
+    """For each replica, a variable's value on each logical device that holds it."""
     parts = [getattr(component, "variables", [component]) for component in variable.values]
     return [[part.numpy().tolist() for part in one] for one in parts]
 
@@ -73,7 +73,7 @@ def test_every_shape(tpu: str, shape: list[int], replicas: int, spmd: bool) -> N
 
 def test_cores_chosen_by_hand() -> None:
     whole = strategy_of("v3-8")
-    # Replicas of the cores of one chip, the last chip first and the cores swapped.
+    # Replicas on the cores of a chip, the last chip first, with swapped cores.
     cores = [[[x, y, 0, core] for core in (1, 0)] for x, y in ((1, 1), (0, 1), (0, 0))]
     assignment = tf.tpu.experimental.DeviceAssignment(whole.topology, core_assignment=cores)
     strategy = VirtualTPUStrategy("v3-8", device_assignment=assignment)
@@ -161,7 +161,7 @@ def test_loops_and_branches_on_logical_devices(pairs: Any) -> None:
     assert [parts[-1] for parts in everywhere(v)] == [2.0, 2.0, 24.0, 32.0]
 
 
-def test_loops_in_which_replicas_talk(pairs: Any) -> None:
+def test_loops_with_collectives(pairs: Any) -> None:
     with pairs.scope(), pairs.extended.experimental_logical_device(1):
         v = tf.Variable(1.0)
 
@@ -177,7 +177,7 @@ def test_loops_in_which_replicas_talk(pairs: Any) -> None:
 
 
 def test_gradients_and_training_equal_one_device(pairs: Any) -> None:
-    """A model of two parts, one on each logical device, trained by all replicas."""
+    """All replicas train a model with a part on each logical device."""
     generator = np.random.default_rng(0)
     w0, w1 = generator.normal(size=[4, 6]), generator.normal(size=[6, 2])
     x, y = generator.normal(size=[8, 4]), generator.normal(size=[8, 2])
@@ -274,7 +274,7 @@ def test_a_variable_of_other_cores_is_refused(plain: Any) -> None:
 # Refusals.
 
 REFUSED = {
-    "too high a device": (
+    "device out of range": (
         lambda s, x: s.experimental_assign_to_logical_device(x, 2),
         "Received logical device id 2 but there are only total of 2 logical devices in replica",
     ),
@@ -294,7 +294,7 @@ REFUSED = {
         lambda s, x: s.experimental_split_to_logical_devices(x, [2, 3]),
         r"should be the same as the number of logical devices \(=2\)",
     ),
-    "too high a device for operations": (
+    "device out of range for operations": (
         lambda s, x: _inside(s, 2),
         r"`logical_device_id` not in range \(was 2, but there are only 2 logical devices",
     ),
@@ -439,6 +439,6 @@ def test_a_notebook_shows_annotations(book: Any) -> None:
     ran = book.good("%tpu_topology --annotations")
     assert "1 annotated tensor and 0 variables · 2 logical devices" in ran.plain
     assert "split 2×1 into [2, 2]" in ran.plain
-    # A terminal shows it as the tuple that it is.
+    # A terminal shows the plain tuple.
     again = book.good("strategy.annotations")
     assert again.shown[-1]["text/html"] == ran.shown[-1]["text/html"]

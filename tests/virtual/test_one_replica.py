@@ -1,4 +1,4 @@
-"""One replica is a TPU too, and the one that Colab has: all that is essential, with 1."""
+"""One replica is a TPU too, such as Colab's; all essentials work with a single replica."""
 
 from __future__ import annotations
 
@@ -117,13 +117,13 @@ def test_variables_of_all_kinds(tpu: Any) -> None:
     assert rows.tolist() == [[3.0, 3.0]] * 2
 
 
-def test_variables_made_in_the_first_step(tpu: Any) -> None:
+def test_variables_created_in_the_first_step(tpu: Any) -> None:
     made: list[Any] = []
 
     def replica(x: Any) -> Any:
         if not made:
             made.append(tf.Variable(2.0))
-        for _ in tf.range(2):  # what is in a loop is compiled for a check
+        for _ in tf.range(2):  # a check compiles the body of a loop
             x = x * made[0]
         return x
 
@@ -199,7 +199,7 @@ def test_cells(tpu: Any) -> None:
 
 
 def train(strategy: Any, optimizer: str, steps: int = 3) -> tuple[list[float], list[Any]]:
-    """A custom loop whose optimizer makes its slots in the first step."""
+    """A custom loop whose optimizer creates its slots in the first step."""
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model = keras.Sequential([keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])

@@ -1,4 +1,4 @@
-"""What compiles for a TPU and what does not, and at which line."""
+"""Programs that compile for a TPU and programs that do not, with the line at fault."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tpunb.virtual.rule_check import CheckError, CheckReport, Problem
 
 
 @pytest.mark.parametrize("name", asked(CHECK))
-def test_what_compiles_and_what_does_not(name: str) -> None:
+def test_programs_that_compile_or_not(name: str) -> None:
     case = CASES[name]
     found = check(case.function, *case.args)
     if not (case.refused or case.warned):
@@ -43,12 +43,12 @@ def test_what_compiles_and_what_does_not(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", asked(CHECK, "warned"))
-def test_sizes_that_depend_on_data_are_fragile(name: str) -> None:
+def test_data_dependent_sizes_give_a_warning(name: str) -> None:
     (found,) = check(CASES[name].function, *CASES[name].args).warnings
     assert "pads it to its bound" in found.reason
 
 
-def test_the_open_connection_is_checked_with() -> None:
+def test_a_check_uses_the_open_connection() -> None:
     connection = tpunb.connect(simulate=2)
     with connection.strategy.scope():
         model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(2)])
@@ -86,11 +86,11 @@ def test_a_function_that_runs_replicas() -> None:
         assert check(train, iterator).warnings
 
 
-def test_what_is_only_checked_is_not_written_out_for_all_replicas(
+def test_a_check_does_not_expand_the_function_for_all_replicas(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def write(*_: Any) -> Any:
-        raise AssertionError("it is written out")
+        raise AssertionError("the function is expanded")
 
     monkeypatch.setattr(Divergence, "write", write)
     strategy = strategy_of("v3-8", strict=True)
@@ -110,7 +110,7 @@ def test_what_is_only_checked_is_not_written_out_for_all_replicas(
     assert check(caller, X, strategy=strategy).ok
 
 
-def test_partners_that_do_not_match_are_refused_in_what_is_called_too() -> None:
+def test_invalid_groups_are_refused_in_called_functions_too() -> None:
     @tf.function
     def halves(x: Any) -> Any:
         return tpu_ops.cross_replica_sum(x, [[0, 1, 2, 3], [4, 5, 6, 6]])
@@ -122,7 +122,7 @@ def test_partners_that_do_not_match_are_refused_in_what_is_called_too() -> None:
         check(step, X, strategy=strategy_of("v3-8", strict=True))
 
 
-def test_a_dataset_stands_for_a_batch() -> None:
+def test_a_dataset_represents_its_batches() -> None:
     data = tf.data.Dataset.from_tensor_slices(np.zeros([20, 4], np.float32))
     seen = []
     strategy = strategy_of(2)
@@ -139,14 +139,14 @@ def test_retracing() -> None:
     assert "1 of the arguments are Python numbers (0.1)" in found[0].reason
 
 
-def test_errors_of_the_function_are_its_own() -> None:
+def test_a_functions_own_errors_are_raised() -> None:
     with pytest.raises(ValueError, match="Dimensions must be equal"):
         check(lambda x: tf.matmul(x, x), X)
     with pytest.raises(CheckError, match="Does not compile"):
         check(a_growing_tensor_array, X).raise_if_refused()
 
 
-def test_a_report_says_where_in_which_words() -> None:
+def test_the_text_of_a_report() -> None:
     report = check(a_boolean_mask, X)
     assert str(report).startswith("Compiles for a TPU: 1 warning.\nline ")
     assert "boolean_mask" in report._repr_html_()
@@ -163,7 +163,7 @@ def embedding_of(kind: str) -> Any:
 
 
 def test_embedding_tables_of_a_tpu() -> None:
-    """TensorFlow asks for their kernels while it traces: nobody has to run them to know."""
+    """TensorFlow asks for their kernels while it traces, so tracing is enough to refuse them."""
     strategy = strategy_of(2)
     with strategy.scope():
         embedding = embedding_of("TPUEmbedding")
@@ -179,8 +179,8 @@ def test_embedding_tables_of_a_tpu() -> None:
     assert "TPUEmbeddingV0" in found.errors[0].fix
 
 
-def test_embedding_tables_on_the_cores() -> None:
-    """What the catalogue recommends in their place computes and learns."""
+def test_the_recommended_embedding_tables_work() -> None:
+    """The replacement that the catalogue recommends computes and learns."""
     strategy = strategy_of(2)
     with strategy.scope():
         embedding = embedding_of("TPUEmbeddingV0")
@@ -202,7 +202,7 @@ def test_embedding_tables_on_the_cores() -> None:
 
 
 def test_many_problems() -> None:
-    """Some of thousands of problems are shown, and the others counted."""
+    """Some of thousands of problems are shown; the others are counted."""
     problem = Problem("rule", "because " * 10_000, "Do otherwise.", 1)
     report = CheckReport((problem,) * 10_000, (problem,) * 40)
     shown = str(report)

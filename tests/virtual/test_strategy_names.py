@@ -1,6 +1,6 @@
 """Every public name of TensorFlow's three TPU strategies, on the virtual TPU.
 
-The tables of docs/strategy.md list the names; here each of them does its work.
+The tables in docs/strategy.md list the names; here, each of them is used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GENERATIONS = {
 
 
 def table(heading: str) -> dict[str, dict[str, str]]:
-    """The rows of a table in the docs: name -> generation -> "TF", "added" or ""."""
+    """A table in the docs, as name -> generation -> "TF", "added" or ""."""
     section = DOCS.read_text(encoding="utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|([^|]*)\|([^|]*)\| \S.* \|$", section, re.MULTILINE)
     return {
@@ -94,7 +94,7 @@ def strategy(request: Any, resolver: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_name_does(strategy: Any, resolver: Any, name: str) -> None:
+def test_a_name(strategy: Any, resolver: Any, name: str) -> None:
     if not NAMES[name][strategy.generation]:
         assert not hasattr(strategy, name)
         return
@@ -114,11 +114,11 @@ def test_isinstance_of_tensorflows_class(generation: str, resolver: Any) -> None
     assert not isinstance(made, tuple(others))
 
 
-# What each name does.
+# Checks of each name.
 
 
 def two(strategy: Any) -> Any:
-    """1.0 on the first replica and 2.0 on the second."""
+    """A value with 1.0 on the first replica and 2.0 on the second."""
     step = tf.function(lambda: strategy.run(lambda: tf.cast(replica_id() + 1, tf.float32)))
     return step()
 
@@ -160,7 +160,7 @@ def check_configure(strategy: Any) -> None:
 
 
 def is_deprecated(method: Any) -> bool:
-    """Whether TensorFlow's decorator is around it, which warns once."""
+    """Whether TensorFlow's deprecation decorator wraps the method; it warns once."""
     return "Instructions for updating" in (method.__doc__ or "")
 
 
@@ -356,7 +356,7 @@ BEHAVIOURS = {
 }
 
 
-# What each argument does.
+# Checks of each argument.
 
 
 def assignment_of(parts: int) -> Any:
@@ -421,7 +421,7 @@ def argument_steps_per_run() -> None:
 @pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options")
 @pytest.mark.parametrize("steps", [1, 3])
 def test_steps_without_outputs_run(steps: int) -> None:
-    """In a TensorFlow 1 graph nothing runs but what the operation waits for."""
+    """In a TensorFlow 1 graph, only the dependencies of the operation run."""
     with tf.Graph().as_default():
         made = TPUStrategyV1(VirtualTPUClusterResolver(2), steps_per_run=steps)
         with made.scope():
@@ -486,11 +486,11 @@ ARGUMENT_TESTS = {
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_what_an_argument_does(name: str) -> None:
+def test_an_argument(name: str) -> None:
     ARGUMENT_TESTS[name]()
 
 
-# The strategy in one call.
+# A strategy from a single call.
 
 
 def test_a_strategy_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -503,7 +503,7 @@ def test_a_strategy_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
         tpunb.TPUStrategy("v3-8")
 
 
-def test_it_warns_where_there_is_no_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tpu_gives_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TPUNB_TPU", raising=False)
     monkeypatch.delenv("TPUNB_REQUIRE_TPU", raising=False)
     monkeypatch.setattr("tpunb.machine.detect.find_tpu", lambda: NoTPU)
@@ -515,7 +515,7 @@ def test_it_warns_where_there_is_no_tpu(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class NoTPU:
-    """What `find_tpu` says where there is none."""
+    """The result of `find_tpu` if there is no TPU."""
 
     tpu = None
     tried = ("no TPU device",)

@@ -1,4 +1,4 @@
-"""Batches of unknown size, which are taken whole and cut as TensorFlow's pipelines cut them."""
+"""Batches of unknown size are taken whole, then cut as TensorFlow's pipelines cut them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def generated() -> tf.data.Dataset:
 
 
 def of_rows(*rows: int) -> tf.data.Dataset:
-    """Batches of 8, 8 and 6 whose components keep so many rows each, in structures of all kinds."""
+    """Batches of 8, 8 and 6 in all kinds of structures; each component keeps so many rows."""
 
     def kept(one: Any) -> Any:
         texts, (x, pairs) = one["text"], one["x"]
@@ -58,16 +58,16 @@ def of_rows(*rows: int) -> tf.data.Dataset:
 DATASETS: dict[str, Callable[[Path], tf.data.Dataset]] = {
     "batches": lambda _: numbers().batch(8),
     "of several hosts": lambda _: numbers(100).batch(48),
-    "not of as many as replicas": lambda _: numbers().batch(7),
+    "not divisible by the replicas": lambda _: numbers().batch(7),
     "fewer than replicas": lambda _: numbers(7).batch(3),
     "repeated": lambda _: numbers(7).batch(4).repeat(2),
     "without an end": lambda _: numbers(7).batch(4).repeat(),
-    "in another size each": lambda _: tf.data.Dataset.range(3).flat_map(
+    "each in another size": lambda _: tf.data.Dataset.range(3).flat_map(
         lambda k: tf.data.Dataset.from_tensors(tf.range(5 + k))
     ),
     "by data": lambda _: of_policy(Policy.DATA),
     "off": lambda _: of_policy(Policy.OFF),
-    "by files that are none": lambda _: of_policy(Policy.FILE),
+    "by files without files": lambda _: of_policy(Policy.FILE),
     "generated": lambda _: generated().batch(8),
     "cached": lambda _: numbers().cache().batch(8).prefetch(2),
     "half of a component": lambda _: of_rows(4, 8, 8),
@@ -78,7 +78,7 @@ DATASETS: dict[str, Callable[[Path], tf.data.Dataset]] = {
         .batch(8)
         .map(lambda one: (one["text"], tf.concat([*one["x"][1:], *one["x"][1:]], 0)))
     ),
-    "of rows that vary": lambda _: (
+    "a varying number of rows": lambda _: (
         numbers().batch(8).map(lambda one: (one["x"][0], one["x"][1][: one["x"][0][0] % 5]))
     ),
     "records": lambda folder: tf.data.TFRecordDataset(
@@ -93,7 +93,7 @@ DATASETS: dict[str, Callable[[Path], tf.data.Dataset]] = {
 
 
 def taken(strategy: Any, dataset: Any, take: Callable[[Any], Any]) -> Iterator[Any]:
-    """What the replicas get in the first steps, and where the data ends."""
+    """Each replica's parts in the first steps, and whether the data then ends."""
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
     for _ in range(7):
         try:
@@ -110,7 +110,7 @@ def optional(iterator: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_parts_are_those_that_tensorflow_cuts(
+def test_parts_are_cut_as_in_tensorflow(
     four: Any, hosts: Any, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset, strategy = DATASETS[name](folder), hosts if "hosts" in name else four
@@ -128,7 +128,7 @@ def without_rows() -> tf.data.Dataset:
 
 
 @pytest.mark.parametrize("make", [lambda: numbers().batch(8, drop_remainder=True), without_rows])
-def test_what_is_left_to_others(four: Any, make: Callable[[], tf.data.Dataset]) -> None:
+def test_datasets_that_are_not_taken_whole(four: Any, make: Callable[[], tf.data.Dataset]) -> None:
     iterator = iter(four.experimental_distribute_dataset(make()))
     assert not isinstance(iterator, WholeBatchIterator)
 
@@ -141,7 +141,7 @@ def test_options_of_the_input_are_kept(four: Any) -> None:
 
 @pytest.mark.parametrize("rows", [(8, 4), (4, 8), (8, 6), (8, 3), (8, 0), (6, 8)])
 def test_steps_on_components_of_different_rows(four: Any, rows: tuple[int, int]) -> None:
-    """What is equal for all replicas is computed as one; no part is taken for another's."""
+    """Equal values of all replicas are computed once; no part is mistaken for another."""
     weights = tf.constant(np.arange(6).reshape(3, 2), tf.float32)
     data = np.arange(66, dtype=np.float32).reshape(22, 3)
     batches = tf.data.Dataset.from_tensor_slices(data).batch(8)
@@ -168,7 +168,7 @@ def test_steps_on_components_of_different_rows(four: Any, rows: tuple[int, int])
         )
 
 
-def test_rows_of_no_width(four: Any) -> None:
+def test_rows_without_columns(four: Any) -> None:
     batches = tf.data.Dataset.from_tensor_slices((np.ones((16, 3)), np.ones((16, 0)))).batch(8)
     iterator = iter(four.experimental_distribute_dataset(batches))
     step = tf.function(
@@ -178,8 +178,8 @@ def test_rows_of_no_width(four: Any) -> None:
     np.testing.assert_array_equal(local(four, found), np.full((4, 2, 3), 2.0))
 
 
-class TestPassedOn:
-    """Parts that are passed to a function: as a batch, or as the type of the elements asks."""
+class TestPassedParts:
+    """Parts are passed to a function: as a batch, or with the type of the elements."""
 
     @staticmethod
     def iterator(four: Any) -> Any:
@@ -203,7 +203,7 @@ class TestPassedOn:
         assert [issubclass(one, BatchParts) for one in types] == [not signature]
 
     def test_with_others(self, four: Any) -> None:
-        """A function takes both, a batch's parts and values that are none."""
+        """A function takes both a batch's parts and other values."""
         iterator = self.iterator(four)
 
         @tf.function(reduce_retracing=True)

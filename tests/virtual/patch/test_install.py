@@ -589,7 +589,7 @@ def test_devices_of_a_session() -> None:
     assert len({device.incarnation for device in devices[1:9]}) == 8
     with tf.compat.v1.Session(graph=tf.Graph()) as session:
         local = [device.name for device in session.list_devices()]
-    start("")  # The TPU is now on another machine.
+    start("")  # the TPU is now on another machine
     with tf.compat.v1.Session(graph=tf.Graph()) as session:
         assert [device.name for device in session.list_devices()] == [CORE.format(0)]
     assert local == [

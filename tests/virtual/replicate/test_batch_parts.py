@@ -179,7 +179,7 @@ def test_parts_without_rows() -> None:
 def test_values_too_large_for_memory_are_not_joined(
     joined: list[Written | None],
 ) -> None:
-    assert strategy_of(REPLICAS)._extended._options.joined  # A part of the machine's memory.
+    assert strategy_of(REPLICAS)._extended._options.joined  # a part of the machine's memory
     for usual in (9, 300):
         strategy = strategy_of(REPLICAS)
         object.__setattr__(strategy._extended._options, "joined", 4 * 4 * FEATURES * REPLICAS * 10)

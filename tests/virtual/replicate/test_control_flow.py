@@ -88,7 +88,7 @@ PROGRAMS: dict[Callable[[Any], Any], list[Any]] = {
     branches: [(-1, 1), (-2, 3), (30, 5), (40, 4)],
     tensor_array: [[0, x, 2 * x] for x in VALUES],
     tensor_array_with_collectives: [[10 + x, 15 + x, 20 + x] for x in VALUES],
-    custom_gradients_and_recompute: [3, 6, 8.5, 10.5],  # The clipped factor, and 2x.
+    custom_gradients_and_recompute: [3, 6, 8.5, 10.5],  # the clipped factor, and 2x
 }
 
 
@@ -96,7 +96,7 @@ PROGRAMS: dict[Callable[[Any], Any], list[Any]] = {
 def test_replicas_take_different_paths(
     four: Any, lenient: Any, function: Callable[[Any], Any]
 ) -> None:
-    strategy = lenient if function is tensor_array else four  # A TPU refuses growing arrays.
+    strategy = lenient if function is tensor_array else four  # a TPU refuses growing arrays
     results = run(strategy, function, each(strategy, VALUES))
     np.testing.assert_array_equal(results, PROGRAMS[function])
 
@@ -258,13 +258,13 @@ def test_a_branch_waits_for_earlier_effects_whose_values_it_does_not_need(two: A
         product = x
         for _ in range(16):
             product = product @ x
-        v.assign(5.0 + 0.0 * product[0, 0])  # Slow: a branch that does not wait would finish first.
+        v.assign(5.0 + 0.0 * product[0, 0])  # slow: a branch that does not wait would finish first
         doubled = 2.0 * v
         if replica_id() > 0:
             if replica_id() % 2 == 0:
                 pass
             else:
-                tf.reduce_mean(doubled)  # Nothing reads the result.
+                tf.reduce_mean(doubled)  # nothing reads the result
             v.assign_add(1.0)
         else:
             v.assign_add(10.0)

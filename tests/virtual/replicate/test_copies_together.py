@@ -448,7 +448,7 @@ def test_copies_have_the_properties_that_tensorflow_gives_them(three: Any, kind:
             return tf.Variable([1.0, 2.0], **KINDS[kind])
 
     made = make()
-    with tf.variable_creator_scope(creator):  # The creator must be called for each copy.
+    with tf.variable_creator_scope(creator):  # the creator must be called for each copy
         expected = make()
     assert len(heard) == CORES
     assert type(made) is type(expected)

@@ -225,7 +225,7 @@ def test_divergence_while_a_function_runs_on_another_thread(strategy: Any) -> No
         try:
             diverge(strategy, v)
         except tf.errors.FailedPreconditionError:
-            continue  # The other thread's function ran at this moment.
+            continue  # the other thread's function ran at this moment
         apart = True
         break
     diverged.set()

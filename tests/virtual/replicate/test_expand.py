@@ -274,7 +274,7 @@ def test_questions_about_unknown_shapes_stay() -> None:
 
     assert constants(ask, [None, 3]) == [None, None, None]
     row = tf.TensorSpec([4], tf.float32)
-    traced = tf.function(lambda x: x[1:]).get_concrete_function(row)  # The spec has no shape.
+    traced = tf.function(lambda x: x[1:]).get_concrete_function(row)  # the spec has no shape
     definition = traced.function_def
     assert with_constant_shapes(definition, known_sizes(traced.graph, definition)) is definition
 

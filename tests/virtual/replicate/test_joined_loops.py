@@ -203,7 +203,7 @@ def test_a_loop_too_large_for_memory_is_not_joined(
     def step(x: Any) -> Any:
         return scanned(tf.tanh(x @ WEIGHTS) @ WEIGHTS, tf.constant(WEIGHTS))
 
-    both(step, per_replica(3, 5), choice=None)  # Only as much as fits in memory.
+    both(step, per_replica(3, 5), choice=None)  # only as much as fits in memory
     assert not flows(found)
     assert any(
         "MatMul" in {node.op for node in one.order if node.name in one.plans} for one in found

@@ -169,7 +169,7 @@ def test_an_optional_branch_and_a_shared_value() -> None:
 
     def once(x: Any) -> Any:
         total = all_reduce(x)
-        return tf.reduce_sum(tf.fill([200], total))  # The replicas share one result.
+        return tf.reduce_sum(tf.fill([200], total))  # the replicas share one result
 
     assert run(strategy, once, each(strategy, [1.0, 2.0])) == [600.0, 600.0]
 

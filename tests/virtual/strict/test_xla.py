@@ -88,7 +88,7 @@ def test_a_process_that_ends_is_replaced(
     compiler: ChildProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for code, reason in ENDS.items():
-        compiler.close()  # The running process must not be reused.
+        compiler.close()  # the running process must not be reused
         with monkeypatch.context() as patched:
             patched.setattr(xla, "_CODE", code + "  # {path!r}")
             with pytest.raises(ChildLostError) as lost:
@@ -202,7 +202,7 @@ def test_gradients_of_branches_of_unknown_sizes(
 
     x = tf.constant([[0.1, 0.4, 0.2, 0.3]] * 3)
     with warnings.catch_warnings():
-        warnings.simplefilter("error", TpuWarning)  # The function is checked too.
+        warnings.simplefilter("error", TpuWarning)  # the function is checked too
         results = local(strategy, step(x))
     with tf.GradientTape() as tape:
         tape.watch(x)
