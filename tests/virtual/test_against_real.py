@@ -227,6 +227,6 @@ def test_iris(arithmetic: str, least: int, most: int) -> None:
     loss, accuracy = model.evaluate(x[TEST_ROWS], y[TEST_ROWS], batch_size=30, verbose=0)
     assert loss == pytest.approx(0.0634, abs=0.02)
     assert accuracy > 0.93
-    found = model.predict(x[[*PREDICTED, 133]], batch_size=8, verbose=0)
-    assert found[:-1].argmax(axis=1).tolist() == list(PREDICTED.values())
-    assert found[:-1].max(axis=1).min() > 0.9
+    predictions = model.predict(x[[*PREDICTED, 133]], batch_size=8, verbose=0)
+    assert predictions[:-1].argmax(axis=1).tolist() == list(PREDICTED.values())
+    assert predictions[:-1].max(axis=1).min() > 0.9

@@ -23,14 +23,16 @@ class Ops:
     """TensorFlow's operations, with arrays as captured inputs."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        made: Callable[..., Any] = getattr(tf.raw_ops, name)
-        return lambda **given: made(**{key: captured(value) for key, value in given.items()})
+        operation: Callable[..., Any] = getattr(tf.raw_ops, name)
+        return lambda **options: operation(
+            **{key: captured(value) for key, value in options.items()}
+        )
 
 
 def captured(value: Any) -> Any:
     """Turn arrays into values that no compiler knows."""
     if isinstance(value, list):
-        return [captured(one) for one in value]
+        return [captured(array) for array in value]
     if not isinstance(value, np.ndarray):
         return value
     with tf.init_scope():
@@ -60,13 +62,13 @@ def in_float32() -> Iterator[None]:
 def with_gradients(function: Callable[..., Any], gradient: np.ndarray) -> Callable[..., Any]:
     """A function with its result and the gradients of a weighted sum by each argument."""
 
-    def both(*args: Any) -> Any:
+    def with_gradient(*args: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(args)
             result = function(*args)
         return result, *tape.gradient(result, args, gradient)
 
-    return both
+    return with_gradient
 
 
 Shape = tuple[int, ...]
@@ -95,34 +97,34 @@ def test_products_and_their_gradients_round_their_factors(strategy: Any, name: s
     function, *shapes = CASES[name]
     x, w = (whole_numbers(*shape, seed=seed) for seed, shape in enumerate(shapes))
     g = whole_numbers(*function(x, w).shape, seed=2)
-    found = run(strategy, with_gradients(function, g), x, w)[-1]
-    wanted = with_gradients(function, bf(g))(*map(tf.constant, (bf(x), bf(w))))
+    results = run(strategy, with_gradients(function, g), x, w)[-1]
+    expected = with_gradients(function, bf(g))(*map(tf.constant, (bf(x), bf(w))))
     exact = with_gradients(function, g)(*map(tf.constant, (x, w)))
-    for one, rounded, other in zip(found, wanted, exact, strict=True):
-        np.testing.assert_array_equal(one, rounded)
-        assert not np.array_equal(one, other)
+    for result, rounded, other in zip(results, expected, exact, strict=True):
+        np.testing.assert_array_equal(result, rounded)
+        assert not np.array_equal(result, other)
 
 
 def test_rounded_sums_differ_only_by_their_order(strategy: Any) -> None:
     x, w = (np.random.default_rng(seed).normal(size=(64, 64)) for seed in (0, 1))
     x, w = x.astype(np.float32), w.astype(np.float32)
-    found = run(strategy, tf.matmul, x, w)[0]
-    wanted = bf(x).astype(np.float64) @ bf(w).astype(np.float64)
-    assert np.abs(found - wanted).max() < 64 * np.finfo(np.float32).eps * 16
-    assert np.abs(found - x @ w).max() > 0.01
+    result = run(strategy, tf.matmul, x, w)[0]
+    expected = bf(x).astype(np.float64) @ bf(w).astype(np.float64)
+    assert np.abs(result - expected).max() < 64 * np.finfo(np.float32).eps * 16
+    assert np.abs(result - x @ w).max() > 0.01
 
 
 def test_rounding_is_to_nearest_with_ties_to_even(strategy: Any) -> None:
     special = [1.00390625, 1.01171875, 3.4e38, np.inf, -np.inf, np.nan, 1e-30, -0.0, 3.0]
     values = np.array([special], np.float32)
-    found = run(strategy, lambda x: tf.matmul(x, [[1.0]], transpose_a=True), values)[0]
-    np.testing.assert_array_equal(found[:, 0], bf(values)[0])
+    result = run(strategy, lambda x: tf.matmul(x, [[1.0]], transpose_a=True), values)[0]
+    np.testing.assert_array_equal(result[:, 0], bf(values)[0])
 
 
 def test_each_replica_rounds_its_factors(strategy: Any) -> None:
     ones = np.float32(1)
-    found = run(strategy, lambda x: tf.matmul(x, W), each(strategy, [X, X + ones]))
-    for values, result in zip((X, X + ones), found, strict=True):
+    results = run(strategy, lambda x: tf.matmul(x, W), each(strategy, [X, X + ones]))
+    for values, result in zip((X, X + ones), results, strict=True):
         np.testing.assert_array_equal(result, bf(values) @ bf(W))
 
 
@@ -157,14 +159,14 @@ def in_compiled_function(x: Any, w: Any) -> Any:
     "function", [in_branch, in_loop, in_collective_loop, in_function, in_compiled_function]
 )
 def test_products_round_in_any_place(strategy: Any, function: Callable[..., Any]) -> None:
-    found = run(strategy, function, X, W)
-    np.testing.assert_array_equal(found, [MIXED] * REPLICAS)
+    results = run(strategy, function, X, W)
+    np.testing.assert_array_equal(results, [MIXED] * REPLICAS)
 
 
 def test_gradients_of_a_loop_are_rounded(strategy: Any) -> None:
     g = whole_numbers(4, 8, seed=3)
-    found = run(strategy, with_gradients(in_loop, g), X, W)[0]
-    np.testing.assert_array_equal(found[1], bf(g) @ bf(W).T)
+    results = run(strategy, with_gradients(in_loop, g), X, W)[0]
+    np.testing.assert_array_equal(results[1], bf(g) @ bf(W).T)
 
 
 def test_variables_stay_in_float32(strategy: Any) -> None:
@@ -196,8 +198,8 @@ def test_other_operations_than_products_are_exact(strategy: Any) -> None:
 
 def test_other_types_are_unchanged(strategy: Any) -> None:
     wide = X.astype(np.float64)
-    found = run(strategy, lambda x: tf.matmul(x, x, transpose_b=True), wide)[0]
-    np.testing.assert_array_equal(found, wide @ wide.T)
+    result = run(strategy, lambda x: tf.matmul(x, x, transpose_b=True), wide)[0]
+    np.testing.assert_array_equal(result, wide @ wide.T)
 
 
 def test_patches_of_images_are_rounded(strategy: Any) -> None:
@@ -222,8 +224,8 @@ def test_requested_float32(strategy: Any) -> None:
     np.testing.assert_array_equal(run(strategy, tf.matmul, X, W)[0], X @ W)
 
 
-@pytest.mark.parametrize(("precision", "wanted"), [(None, MIXED), (1, X @ W), (2, X @ W)])
-def test_the_precision_of_xla_products(strategy: Any, precision: Any, wanted: Any) -> None:
+@pytest.mark.parametrize(("precision", "expected"), [(None, MIXED), (1, X @ W), (2, X @ W)])
+def test_the_precision_of_xla_products(strategy: Any, precision: Any, expected: Any) -> None:
     from tensorflow.compiler.tf2xla.python import xla
 
     numbers = xla_data_pb2.DotDimensionNumbers(
@@ -235,12 +237,12 @@ def test_the_precision_of_xla_products(strategy: Any, precision: Any, wanted: An
     def product(x: Any, w: Any) -> Any:
         return xla.dot_general(x, w, numbers, config)
 
-    np.testing.assert_array_equal(run(strategy, product, X, W)[0], wanted)
+    np.testing.assert_array_equal(run(strategy, product, X, W)[0], expected)
 
 
 def test_without_tpu_arithmetic_nothing_changes() -> None:
-    found = run(strategy_of(REPLICAS), tf.matmul, X, W)[0]
-    np.testing.assert_array_equal(found, X @ W)
+    result = run(strategy_of(REPLICAS), tf.matmul, X, W)[0]
+    np.testing.assert_array_equal(result, X @ W)
 
 
 def test_a_product_rounds_each_factor_once(strategy: Any) -> None:
@@ -320,8 +322,8 @@ def precisions(call: Callable[[], Any]) -> set[str]:
     compiled = tf.function(lambda: call(), jit_compile=True)
     hlo = compiled.experimental_get_compiler_ir()(stage="hlo")
     products = [line for line in hlo.splitlines() if re.search(r" (dot|convolution)\(", line)]
-    found = (re.search(r"operand_precision=\{([^}]*)\}", line) for line in products)
-    return {one[1] if one else "default" for one in found}
+    matches = (re.search(r"operand_precision=\{([^}]*)\}", line) for line in products)
+    return {match[1] if match else "default" for match in matches}
 
 
 @THOROUGH
@@ -335,8 +337,8 @@ def test_xla_rounds_the_same_operations_by_default() -> None:
 
 @pytest.mark.usefixtures("in_float32")
 def test_xla_uses_float32_on_request() -> None:
-    wanted = {"highest,highest"}
-    assert {name for name, call in CALLS.items() if precisions(call) != wanted} == set()
+    highest = {"highest,highest"}
+    assert {name for name, call in CALLS.items() if precisions(call) != highest} == set()
 
 
 def test_a_saved_function_is_not_rounded(strategy: Any, tmp_path: Path) -> None:
@@ -460,9 +462,11 @@ def test_fit_is_plain_tensorflow_with_casts(library: str, steps_per_execution: i
     start = [variable.numpy() for variable in model.trainable_variables]
     batches = tf.data.Dataset.from_tensor_slices(data()).batch(BATCH, drop_remainder=True)
     model.fit(batches, verbose=0, shuffle=False)
-    found = [variable.numpy() for variable in model.trainable_variables]
-    wanted, exact = (plain_training(start, casts=casts) for casts in (True, False))
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, other, **TOLERANCE)
-    furthest = max(np.abs(one - other).max() for one, other in zip(found, exact, strict=True))
+    trained = [variable.numpy() for variable in model.trainable_variables]
+    expected, exact = (plain_training(start, casts=casts) for casts in (True, False))
+    for weight, other in zip(trained, expected, strict=True):
+        np.testing.assert_allclose(weight, other, **TOLERANCE)
+    furthest = max(
+        np.abs(weight - other).max() for weight, other in zip(trained, exact, strict=True)
+    )
     assert furthest > 10 * TOLERANCE["atol"]

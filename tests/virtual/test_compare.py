@@ -28,20 +28,20 @@ def test_each_part_of_a_result(strategy: Any) -> None:
         product = tf.matmul(x, w)
         return {"product": product, "parts": (x + 1, tf.argmax(x, axis=1), None)}
 
-    found = tpunb.compare(step, X, W, strategy=strategy)
-    product, plus, place = found.results
+    comparison = tpunb.compare(step, X, W, strategy=strategy)
+    product, plus, place = comparison.results
     largest = float(np.abs(X @ W).max())
     assert product == Difference("product", "float32", (4, 8), largest, MOVED)
-    assert found.relative == product.relative == MOVED / largest
+    assert comparison.relative == product.relative == MOVED / largest
     assert (plus.name, plus.absolute) == ("parts[0]", 0)
     assert (place.name, place.dtype, place.absolute) == ("parts[1]", "int64", 0)
-    assert not found.variables
-    assert f"({product.name})" in found.headline
+    assert not comparison.variables
+    assert f"({product.name})" in comparison.headline
 
 
 def test_the_replica_that_moves_most(strategy: Any) -> None:
-    found = tpunb.compare(tf.matmul, each(strategy, [X * 0, X]), W, strategy=strategy)
-    assert found.results[0].absolute == MOVED
+    comparison = tpunb.compare(tf.matmul, each(strategy, [X * 0, X]), W, strategy=strategy)
+    assert comparison.results[0].absolute == MOVED
 
 
 def test_changed_variables_are_restored(strategy: Any) -> None:
@@ -59,9 +59,9 @@ def test_changed_variables_are_restored(strategy: Any) -> None:
         weights.assign_add(tf.matmul(x, W))
         steps.assign_add(1)
 
-    found = tpunb.compare(step, X, strategy=strategy)
-    assert not found.results
-    moved = {one.name: one.absolute for one in found.variables}
+    comparison = tpunb.compare(step, X, strategy=strategy)
+    assert not comparison.results
+    moved = {difference.name: difference.absolute for difference in comparison.variables}
     assert moved == {"weights": MOVED, "steps": 0}
     np.testing.assert_array_equal(copies(weights), np.ones([2, 4, 8]))
     assert copies(steps) == [0, 0]
@@ -87,31 +87,31 @@ def test_a_function_that_has_already_run_the_replicas(strategy: Any) -> None:
 
     train(tf.constant(X))
     for _ in range(2):
-        found = tpunb.compare(lambda x: {"sum": train(x)}, X, strategy=strategy)
-        assert found.results[0].absolute == 2 * MOVED
+        comparison = tpunb.compare(lambda x: {"sum": train(x)}, X, strategy=strategy)
+        assert comparison.results[0].absolute == 2 * MOVED
 
 
 def test_both_runs_draw_the_same_random_numbers(strategy: Any) -> None:
-    found = tpunb.compare(lambda: tf.random.uniform([100]), strategy=strategy)
-    assert found.results[0].absolute == 0
-    assert found.headline == "A TPU's arithmetic changes nothing here."
+    comparison = tpunb.compare(lambda: tf.random.uniform([100]), strategy=strategy)
+    assert comparison.results[0].absolute == 0
+    assert comparison.headline == "A TPU's arithmetic changes nothing here."
 
 
 def test_a_dataset_stands_for_its_first_batch(strategy: Any) -> None:
     batches = tf.data.Dataset.from_tensor_slices(np.concatenate([X, X])).batch(8)
-    found = tpunb.compare(lambda x: tf.matmul(x, W), batches, strategy=strategy)
-    assert found.results[0].shape == (4, 8)
-    assert found.results[0].absolute == MOVED
+    comparison = tpunb.compare(lambda x: tf.matmul(x, W), batches, strategy=strategy)
+    assert comparison.results[0].shape == (4, 8)
+    assert comparison.results[0].absolute == MOVED
     with pytest.raises(CompareError, match="another batch"):
         tpunb.compare(tf.identity, iter(batches), strategy=strategy)
 
 
 def test_results_that_are_not_numbers() -> None:
-    found = Difference("x", "float32", (), 0.0, 0.5)
-    assert found.relative == math.inf
-    both = Comparison((Difference("x", "float32", (), 1.0, math.nan), found), ())
-    assert math.isnan(both.relative)
-    assert "nan (x)" in both.headline
+    difference = Difference("x", "float32", (), 0.0, 0.5)
+    assert difference.relative == math.inf
+    comparison = Comparison((Difference("x", "float32", (), 1.0, math.nan), difference), ())
+    assert math.isnan(comparison.relative)
+    assert "nan (x)" in comparison.headline
 
 
 def test_html_escapes_names() -> None:

@@ -80,8 +80,11 @@ def test_a_random_program(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [36, *thorough(range(37, 41))])
 def test_a_random_program_on_one_replica(seed: int) -> None:
-    given = generate(seed, statements=3, autograph=False)
-    assert compare(dataclasses.replace(given, replicas=1, rows=given.rows[:1])) is None
+    random_program = generate(seed, statements=3, autograph=False)
+    assert (
+        compare(dataclasses.replace(random_program, replicas=1, rows=random_program.rows[:1]))
+        is None
+    )
 
 
 @pytest.mark.parametrize("source", FOUND.values(), ids=FOUND)
@@ -96,9 +99,9 @@ def test_a_seed_determines_a_program() -> None:
 
 def test_a_wrong_number_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
 
-    def wrong(given: Program, **_: Any) -> Any:
-        results = reference.run(given)
-        if "assign_add" in given.source:
+    def wrong(tried: Program, **_: Any) -> Any:
+        results = reference.run(tried)
+        if "assign_add" in tried.source:
             results[-1][0][0] += 1.0
         return results
 
@@ -116,16 +119,16 @@ def test_a_wrong_number_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_rounding_differences_are_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     tied = "    return [y, tf.argmax(bounded(tf.fill([3], s))), bounded(y)]\n"
-    given = program("def first(x, y, s, i):\n" + tied, 2)
-    right = reference.run(given)
+    tied_program = program("def first(x, y, s, i):\n" + tied, 2)
+    right = reference.run(tied_program)
 
     def other(_: Program, **__: Any) -> Any:
         return [[[y, 2 - at, z] for y, at, z in replicas] for replicas in right[:-1]] + right[-1:]
 
     monkeypatch.setattr(engine, "run", other)
-    assert compare(given) is None
-    source = given.source.replace("tf.argmax(bounded(tf.fill([3], s)))", "tf.argmax(y)")
-    finding = compare(dataclasses.replace(given, source=source))
+    assert compare(tied_program) is None
+    source = tied_program.source.replace("tf.argmax(bounded(tf.fill([3], s)))", "tf.argmax(y)")
+    finding = compare(dataclasses.replace(tied_program, source=source))
     assert finding is not None
     assert "result 1 of call 0" in finding.text
 

@@ -63,12 +63,12 @@ def model(traced_model: tuple[Any, list[Any]]) -> Any:
 
 def warnings_of(call: Callable[[], Any]) -> list[str]:
     """The warnings of a call, which must point to this file."""
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
-    ours = [one for one in found if issubclass(one.category, TpuWarning)]
-    assert all(one.filename == __file__ for one in ours)
-    return [str(one.message) for one in ours]
+    ours = [warning for warning in caught if issubclass(warning.category, TpuWarning)]
+    assert all(warning.filename == __file__ for warning in ours)
+    return [str(warning.message) for warning in ours]
 
 
 def batches(size: int, **options: Any) -> tf.data.Dataset:
@@ -101,9 +101,9 @@ def generated() -> tf.data.Dataset:
 def test_replicas_without_examples(
     model: Any, data: Callable[[], dict[str, Any]], examples: int, none: int, fix: str
 ) -> None:
-    (found,) = warnings_of(lambda: model.fit(**data(), epochs=2, verbose=0))
-    assert re.search(EMPTY.format(examples, none, fix), found)
-    assert fit_notes.notes_of(model) == {fit_notes.EMPTY: found}
+    (messages,) = warnings_of(lambda: model.fit(**data(), epochs=2, verbose=0))
+    assert re.search(EMPTY.format(examples, none, fix), messages)
+    assert fit_notes.notes_of(model) == {fit_notes.EMPTY: messages}
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_other_uses_of_data(connection: Any, model: Any) -> None:
 
 def test_lost_variables(connection: Any, model: Any) -> None:
     model.layers[-1].kernel.assign(np.full([4, 1], np.nan))
-    (found,) = warnings_of(lambda: model.fit(X[:64], Y[:64], batch_size=32, verbose=0))
-    assert re.match(f"1 variable of the model {model.name} held NaN before .*kernel", found)
-    assert "load its weights" in found
+    (message,) = warnings_of(lambda: model.fit(X[:64], Y[:64], batch_size=32, verbose=0))
+    assert re.match(f"1 variable of the model {model.name} held NaN before .*kernel", message)
+    assert "load its weights" in message
 
 
 @pytest.mark.parametrize("library", [keras, *thorough([tf_keras])])
@@ -160,9 +160,9 @@ def test_lost_variables(connection: Any, model: Any) -> None:
 def test_models_created_outside_of_the_scope(connection: Any, library: Any, method: str) -> None:
     model = model_of(library)
     data = (X[:32],) if method == "predict" else (X[:32], Y[:32])
-    (found,) = warnings_of(lambda: getattr(model, method)(*data, verbose=0))
-    assert f"The model {model.name} was made outside of the strategy's scope: `{method}`" in found
-    assert "`with strategy.scope():`" in found
+    (message,) = warnings_of(lambda: getattr(model, method)(*data, verbose=0))
+    assert f"The model {model.name} was made outside of the strategy's scope: `{method}`" in message
+    assert "`with strategy.scope():`" in message
     assert warnings_of(lambda: model.fit(X[:32], Y[:32], verbose=0)) == []  # already warned
     assert fit_notes.OUTSIDE in fit_notes.notes_of(model)
 
@@ -171,10 +171,10 @@ def test_models_created_outside_of_the_scope(connection: Any, library: Any, meth
 def test_models_of_a_closed_connection(connection: Any, library: Any) -> None:
     with tpunb.connect(simulate=2) as other, other.strategy.scope():
         model = model_of(library)
-    (found,) = warnings_of(lambda: model.fit(X[:64], Y[:64], batch_size=32, verbose=0))
-    assert f"The model {model.name} belongs to a connection that is closed: `fit` runs" in found
-    assert "on its 2 replicas, not on the 8 replicas of the present connection" in found
-    assert fit_notes.notes_of(model) == {fit_notes.CLOSED: found}
+    (message,) = warnings_of(lambda: model.fit(X[:64], Y[:64], batch_size=32, verbose=0))
+    assert f"The model {model.name} belongs to a connection that is closed: `fit` runs" in message
+    assert "on its 2 replicas, not on the 8 replicas of the present connection" in message
+    assert fit_notes.notes_of(model) == {fit_notes.CLOSED: message}
     assert warnings_of(lambda: model.evaluate(X[:64], Y[:64], verbose=0)) == []  # already warned
 
 
@@ -215,25 +215,29 @@ def test_live_curves_show_the_warning(
     live = tpunb.LiveCurves()
     x = X * np.nan if kind in ("rate", "empty share") else X
     rows = 74 if kind == "empty share" else 64
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(x[:rows], Y[:rows], batch_size=64, epochs=2, verbose=0, callbacks=[live])
-    said = [str(one.message) for one in found if one.category is RuntimeWarning]
+    messages = [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
     notes = [] if live.history is None else list(live.history.notes.values())
     assert shown[-1]["text/plain"].splitlines()[1:] == [f"Note: {note}" for note in notes]
     advice = {"lost": "held NaN before", "empty share": "has 10 examples", "rate": "learning rate"}
     assert len(notes) == (kind != "rate")
-    assert [advice[kind] in one for one in said] == [True] if kind in advice else said == []
+    assert (
+        [advice[kind] in message for message in messages] == [True]
+        if kind in advice
+        else messages == []
+    )
 
 
 def test_data_of_a_cell(connection: Any) -> None:
-    with pytest.warns(TpuWarning, match=EMPTY.format(10, 3, "such as")) as found:
+    with pytest.warns(TpuWarning, match=EMPTY.format(10, 3, "such as")) as caught:
         Batches(connection.strategy, batches(64), StoppableCalls())
-    assert found[0].filename == "%%tpu_run"
+    assert caught[0].filename == "%%tpu_run"
 
 
 def test_a_check_of_a_dataset(model: Any) -> None:
-    found = tpunb.check(model.fit, batches(64))
-    (problem,) = [one for one in found.warnings if one.code == "empty-share"]
+    report = tpunb.check(model.fit, batches(64))
+    (problem,) = [warning for warning in report.warnings if warning.code == "empty-share"]
     assert "10 examples for 8 replicas" in problem.cause
     assert problem.fix.startswith("Use")

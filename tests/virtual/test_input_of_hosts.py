@@ -37,11 +37,11 @@ def parts(hosts: Any, dataset: tf.data.Dataset, take: Taken) -> Iterator[Any]:
     iterator = iter(hosts.experimental_distribute_dataset(dataset))
     for _ in range(STEPS):
         try:
-            taken = take(iterator)
+            batch = take(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
             yield "end"
             return
-        yield [[p.numpy().tolist() for p in hosts.experimental_local_results(v)] for v in taken]
+        yield [[p.numpy().tolist() for p in hosts.experimental_local_results(v)] for v in batch]
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def in_memory() -> dict[str, tf.data.Dataset]:
 
 
 def test_data_in_memory_is_read_once() -> None:
-    found = {kind: can_be_read_once(one) for kind, one in in_memory().items()}
-    assert all(found.values()), found
+    answers = {kind: can_be_read_once(dataset) for kind, dataset in in_memory().items()}
+    assert all(answers.values()), answers
 
 
 def not_read_once(folder: Path) -> dict[str, tf.data.Dataset]:
@@ -117,8 +117,8 @@ def not_read_once(folder: Path) -> dict[str, tf.data.Dataset]:
 
 
 def test_data_that_hosts_divide_themselves_is_read_by_each(tmp_path: Path) -> None:
-    found = {kind: can_be_read_once(one) for kind, one in not_read_once(tmp_path).items()}
-    assert not any(found.values()), found
+    answers = {kind: can_be_read_once(dataset) for kind, dataset in not_read_once(tmp_path).items()}
+    assert not any(answers.values()), answers
 
 
 def test_files_are_divided_among_hosts(hosts: Any, tmp_path: Path) -> None:
@@ -226,8 +226,8 @@ def test_each_host_calls_python(hosts: Any, tmp_path: Path) -> None:
 
     data = tf.data.TextLineDataset([str(path)]).map(parsed).batch(BATCH)
     undivided = hosts.experimental_distribute_dataset(with_policy(data, Policy.OFF))
-    found = epoch(hosts, undivided)
-    assert sorted(found) == sorted([*range(NUMBERS)] * 2)  # not divided: each host has all
+    results = epoch(hosts, undivided)
+    assert sorted(results) == sorted([*range(NUMBERS)] * 2)  # not divided: each host has all
 
 
 def test_a_table_for_each_host() -> None:
@@ -242,5 +242,5 @@ def test_a_table_for_each_host() -> None:
         return tf.data.Dataset.range(8).map(table.lookup).batch(1)
 
     batch = next(iter(pod.distribute_datasets_from_function(pipeline)))
-    found = [int(row[0]) for row in local(pod, batch)]
-    assert found == [100 * host + core for host in range(4) for core in range(8)]
+    values = [int(row[0]) for row in local(pod, batch)]
+    assert values == [100 * host + core for host in range(4) for core in range(8)]

@@ -66,8 +66,8 @@ def generated() -> tf.data.Dataset:
     ],
 )
 def test_the_stage_with_the_most_work_is_the_slowest(dataset: Any, slowest: str) -> None:
-    made = dataset()
-    statistics = Statistics(made, Pipeline(made).names())
+    pipeline = dataset()
+    statistics = Statistics(pipeline, Pipeline(pipeline).names())
     for _, _ in zip(range(6), statistics, strict=False):
         pass
     stages = statistics.stages()

@@ -61,12 +61,12 @@ def test_batches_come_in_order_and_end(
     def total(batches: Any) -> Any:
         result = tf.constant(0, tf.int64)
         for batch in batches:
-            own = four.run(lambda x: tf.reduce_sum(x), args=(batch["x"],))
-            result += four.reduce("SUM", own, axis=None)
+            sums = four.run(lambda x: tf.reduce_sum(x), args=(batch["x"],))
+            result += four.reduce("SUM", sums, axis=None)
         return result
 
     assert total(batches).numpy() == sum(range(end))
-    assert rows_of(traced) == rows_of([[x["x"] for x in one] for one in eager]) == [*range(end)]
+    assert rows_of(traced) == rows_of([[x["x"] for x in value] for value in eager]) == [*range(end)]
     assert [len(row) for row in traced[-1]] == ([2] * 4 if drop else [2, 2, 2, 0])
 
 
@@ -127,11 +127,11 @@ def test_tensorflow_1_iterators_do_not_tune_themselves(four: Any, option: bool |
         return tf.data.Dataset.range(8).batch(8).with_options(options)
 
     with tf.Graph().as_default() as graph, four.scope():
-        made = four.extended._make_dataset_iterator(batches())
-        called = four.extended._make_input_fn_iterator(batches)
+        of_dataset = four.extended._make_dataset_iterator(batches())
+        of_function = four.extended._make_input_fn_iterator(batches)
         if option is None:
             with tf.compat.v1.Session() as session:
-                for iterator in (made, called):
+                for iterator in (of_dataset, of_function):
                     session.run(iterator.initializer)
                     first = four.experimental_local_results(iterator.get_next())[0]
                     assert session.run(first).tolist()[:2] == [0, 1]
@@ -154,15 +154,15 @@ def _is_untuned(node: tf.Operation) -> bool:
 @pytest.fixture
 def reshaped(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each iterator, whether its batches were reshaped instead of cut."""
-    found: list[bool] = []
+    reshapes: list[bool] = []
 
     def in_rounds(dataset: Any, count: int) -> Any:
         rounds = datasets.in_rounds(dataset, count)
-        found.append(type(rounds) is not type(dataset.batch(count)))
+        reshapes.append(type(rounds) is not type(dataset.batch(count)))
         return rounds
 
     monkeypatch.setattr(iterators, "in_rounds", in_rounds)
-    return found
+    return reshapes
 
 
 def in_rounds(distributed: Any) -> bool:
@@ -178,8 +178,8 @@ def parts(strategy: Any, batch: Any) -> list[Any]:
 
 
 def test_a_structure_of_several_types(four: Any, reshaped: list[bool]) -> None:
-    given = {"x": NUMBERS, "y": (np.arange(BATCHES * SIZE), NUMBERS > 7.0)}
-    first = next(iter(four.experimental_distribute_dataset(whole(given).prefetch(1))))
+    structure = {"x": NUMBERS, "y": (np.arange(BATCHES * SIZE), NUMBERS > 7.0)}
+    first = next(iter(four.experimental_distribute_dataset(whole(structure).prefetch(1))))
     assert parts(four, first["x"]) == EXPECTED[0]
     assert parts(four, first["y"][0]) == np.arange(SIZE).reshape(CORES, -1).tolist()
     assert parts(four, first["y"][1]) == (np.array(EXPECTED[0]) > 7.0).tolist()
@@ -201,10 +201,10 @@ def test_a_generator_lives_as_long_as_its_batches(four: Any, reshaped: list[bool
 def test_batches_of_different_sizes_are_cut(four: Any, reshaped: list[bool]) -> None:
     """Batches of several sizes are cut as TensorFlow cuts them."""
     left = tf.data.Dataset.from_tensor_slices(NUMBERS).batch(SIZE)
-    own = four.distribute_datasets_from_function(
+    from_function = four.distribute_datasets_from_function(
         lambda _: whole().unbatch().batch(2, drop_remainder=True)
     )
-    for distributed in (four.experimental_distribute_dataset(left), own):
+    for distributed in (four.experimental_distribute_dataset(left), from_function):
         assert [parts(four, batch) for batch in distributed] == EXPECTED
     assert not any(reshaped)
 
@@ -221,14 +221,14 @@ def test_equal_types_end_differently(four: Any) -> None:
     ending = iter(four.experimental_distribute_dataset(whole()))
 
     def steps(batches: Any) -> Any:
-        found = tf.zeros([])
+        sum_of_batches = tf.zeros([])
         for _ in tf.range(BATCHES + 1):
             optional = batches.get_next_as_optional()
             if not optional.has_value():
                 break
             x = optional.get_value()
-            found += four.reduce("SUM", four.run(tf.reduce_sum, (x,)), axis=None)
-        return found
+            sum_of_batches += four.reduce("SUM", four.run(tf.reduce_sum, (x,)), axis=None)
+        return sum_of_batches
 
     total, first = NUMBERS.sum(), NUMBERS[:SIZE].sum()
     assert float(tf.function(steps)(endless)) == total + first
@@ -245,10 +245,10 @@ def last_not_full(strategy: Any) -> Iterator[Any]:
 
 def test_an_incomplete_round_is_not_lost(four: Any) -> None:
     iterator: Any = last_not_full(four)
-    seen = []
+    values = []
     while (optional := iterator.get_next_as_optional()).has_value():
-        seen += rows_of([local(four, optional.get_value())])
-    assert seen == list(range(12))
+        values += rows_of([local(four, optional.get_value())])
+    assert values == list(range(12))
 
 
 @pytest.mark.parametrize("traced", [False, True])
@@ -308,10 +308,10 @@ def test_tables_in_the_input_pipeline(four: Any, inside: bool) -> None:
     dataset = tf.data.Dataset.from_tensor_slices(["a", "b", "c", "a"])
     dataset = dataset.map(lambda word: (table.lookup(word), vocabulary.lookup(word)))
     (batch,) = four.experimental_distribute_dataset(dataset.batch(4))
-    found = [(int(row[0][0]), int(row[1][0])) for row in local(four, batch)]
-    assert [pair[0] for pair in found] == [1, 2, -1, 1]
-    assert [pair[1] for pair in found if pair[0] > 0] == [1, 2, 1]
-    assert 0 <= found[2][1] < 4
+    rows = [(int(row[0][0]), int(row[1][0])) for row in local(four, batch)]
+    assert [pair[0] for pair in rows] == [1, 2, -1, 1]
+    assert [pair[1] for pair in rows if pair[0] > 0] == [1, 2, 1]
+    assert 0 <= rows[2][1] < 4
 
 
 def test_many_cores_and_many_batches_in_a_function() -> None:
@@ -323,8 +323,8 @@ def test_many_cores_and_many_batches_in_a_function() -> None:
     def three(iterator: Any) -> list[Any]:
         return [strategy.experimental_local_results(next(iterator)) for _ in range(3)]
 
-    found = np.sort(np.ravel([[part.numpy() for part in step] for step in three(iter(batches))]))
-    np.testing.assert_array_equal(found, np.arange(32 * 3))
+    results = np.sort(np.ravel([[part.numpy() for part in step] for step in three(iter(batches))]))
+    np.testing.assert_array_equal(results, np.arange(32 * 3))
 
 
 # The types of iterators, which are created once for each iterator.
@@ -335,12 +335,14 @@ def batches_of(strategy: Any, size: int, **options: Any) -> Any:
 
 
 def test_each_iterator_keeps_its_own_type(two: Any) -> None:
-    one, other, smaller = (iter(batches_of(two, size, drop_remainder=True)) for size in (4, 4, 2))
-    assert one._type_spec is one._type_spec is not other._type_spec
-    assert one._type_spec._component_specs is one._type_spec._component_specs
+    first, second, smaller = (
+        iter(batches_of(two, size, drop_remainder=True)) for size in (4, 4, 2)
+    )
+    assert first._type_spec is first._type_spec is not second._type_spec
+    assert first._type_spec._component_specs is first._type_spec._component_specs
     # Equality ignores what a type keeps.
-    assert one._type_spec == other._type_spec != smaller._type_spec
-    assert hash(one._type_spec) == hash(other._type_spec)
+    assert first._type_spec == second._type_spec != smaller._type_spec
+    assert hash(first._type_spec) == hash(second._type_spec)
 
 
 def reading(strategy: Any, *, reduce_retracing: bool = True) -> tuple[Any, list[int]]:
@@ -361,8 +363,8 @@ def test_a_function_takes_batches_of_any_kind_in_any_order(two: Any, general: bo
     for _ in range(2):
         for size, exact in ((4, True), (2, True), (4, False), (8, True), (2, False)):
             batches = iter(batches_of(two, size, drop_remainder=exact))
-            found = [local(two, step(batches)) for _ in range(8 // size)]
-            assert rows_of(found) == list(range(8))
+            results = [local(two, step(batches)) for _ in range(8 // size)]
+            assert rows_of(results) == list(range(8))
 
 
 @pytest.mark.parametrize(
@@ -409,9 +411,9 @@ def test_datasets_are_read_in_functions(two: Any, from_function: bool) -> None:
 
     @tf.function
     def total(dataset: Any) -> Any:
-        found = tf.constant(0, tf.int64)
+        result = tf.constant(0, tf.int64)
         for batch in dataset:
-            found += two.reduce("sum", two.run(lambda x: x * 10, (batch,)), axis=0)
-        return found
+            result += two.reduce("sum", two.run(lambda x: x * 10, (batch,)), axis=0)
+        return result
 
     assert total(distributed).numpy() == 150

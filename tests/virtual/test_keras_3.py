@@ -64,7 +64,9 @@ def test_uneven_batches_follow_keras(rows: int, replicas: int) -> None:
     optimizer = reference.optimizer
     optimizer.build(reference.trainable_variables)
     for start in range(0, rows, BATCH):
-        parts = (split(one[start : start + BATCH], min(BATCH, rows), replicas) for one in (x, y))
+        parts = (
+            split(array[start : start + BATCH], min(BATCH, rows), replicas) for array in (x, y)
+        )
         with tf.GradientTape() as tape:
             losses = [tf.reduce_mean((reference(a) - b) ** 2) for a, b in zip(*parts, strict=True)]
             loss = tf.add_n(losses) / replicas
@@ -167,18 +169,18 @@ def test_callbacks(library: str, tmp_path: Any) -> None:
             c.TerminateOnNaN(),
         ]
         fit = {"validation_data": (X[:10], Y[:10]), "callbacks": callbacks}
-        given = case(optimizer="adam", fit=fit, metrics=["mae"])
-        model, history = fitted(strategy, **given, api=api, epochs=4)
+        training_case = case(optimizer="adam", fit=fit, metrics=["mae"])
+        model, history = fitted(strategy, **training_case, api=api, epochs=4)
         files = sorted(path.name for path in folder.iterdir())
         return model, history, seen, files, float(model.optimizer.learning_rate.numpy())
 
-    one, history, seen, files, rate = run(None, tmp_path / "one")
-    model, found, events, written, after = run(strategy_of(2), tmp_path / "two")
-    assert (events, written) == (seen, files)
+    plain_model, history, plain_logs, files, rate = run(None, tmp_path / "one")
+    model, logs, events, written, after = run(strategy_of(2), tmp_path / "two")
+    assert (events, written) == (plain_logs, files)
     assert "log.csv" in files
     np.testing.assert_allclose(after, rate, rtol=1e-6)
-    assert_same_history(history, found)
-    assert_same(one, model)
+    assert_same_history(history, logs)
+    assert_same(plain_model, model)
 
 
 def test_batch_normalisation_of_each_replica() -> None:
@@ -195,15 +197,15 @@ def test_batch_normalisation_of_each_replica() -> None:
     parts = local(strategy, step(batch))
     halves = X[:4], X[4:8]
     for part, rows in zip(parts, halves, strict=True):
-        wanted = (rows - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-3)
-        np.testing.assert_allclose(part, wanted, rtol=1e-4, atol=1e-5)
-    for variable, wanted in (
+        expected = (rows - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-3)
+        np.testing.assert_allclose(part, expected, rtol=1e-4, atol=1e-5)
+    for variable, expected in (
         (layer.moving_mean, [0.5 * rows.mean(0) for rows in halves]),
         (layer.moving_variance, [0.5 + 0.5 * rows.var(0) for rows in halves]),
     ):
-        np.testing.assert_allclose(copies(variable.value), wanted, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(copies(variable.value), expected, rtol=1e-5, atol=1e-6)
         # Saving and predicting use the first replica's statistics.
-        np.testing.assert_allclose(variable.numpy(), wanted[0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(variable.numpy(), expected[0], rtol=1e-5, atol=1e-6)
 
 
 def test_mixed_bfloat16(four: Any) -> None:
@@ -211,12 +213,12 @@ def test_mixed_bfloat16(four: Any) -> None:
         hidden = keras.layers.Dense(6, "tanh", dtype="mixed_bfloat16")
         return sequential(keras, hidden, keras.layers.Dense(1, dtype="mixed_bfloat16"))
 
-    one, _ = fitted(None, **case(mixed))
+    plain_model, _ = fitted(None, **case(mixed))
     model, history = fitted(four, **case(mixed))
     assert model.layers[0].compute_dtype == "bfloat16"
     assert model.trainable_variables[0].dtype == "float32"
     assert history["loss"][1] < history["loss"][0]
-    assert_same(one, model, atol=0.02)
+    assert_same(plain_model, model, atol=0.02)
 
 
 def test_dropout_repeats_with_its_seed(four: Any) -> None:
@@ -224,30 +226,30 @@ def test_dropout_repeats_with_its_seed(four: Any) -> None:
         layers = keras.layers
         return sequential(keras, layers.Dense(8), layers.Dropout(0.5), layers.Dense(1))
 
-    one, again = (fitted(four, **case(dropping))[0] for _ in range(2))
-    assert_same(one, again, atol=1e-6)
+    first, again = (fitted(four, **case(dropping))[0] for _ in range(2))
+    assert_same(first, again, atol=1e-6)
     plain, _ = fitted(None, **case(dropping, fit={}))
     assert any(
         not np.allclose(a, b, atol=1e-4)
-        for a, b in zip(plain.get_weights(), one.get_weights(), strict=True)
+        for a, b in zip(plain.get_weights(), first.get_weights(), strict=True)
     )
 
 
 def test_single_batches(four: Any) -> None:
-    one, model = compiled(None), compiled(four)
+    plain_model, model = compiled(None), compiled(four)
     for _ in range(2):
-        loss = one.train_on_batch(X[:BATCH], Y[:BATCH])
+        loss = plain_model.train_on_batch(X[:BATCH], Y[:BATCH])
         np.testing.assert_allclose(model.train_on_batch(X[:BATCH], Y[:BATCH]), loss, rtol=1e-5)
-    assert_same(one, model)
+    assert_same(plain_model, model)
 
 
 def test_predictions_and_evaluations_of_several_steps(four: Any) -> None:
-    one, model = compiled(None), compiled(four, steps_per_execution=3, metrics=["mae"])
-    wanted = one.predict(X[:21], batch_size=BATCH, verbose=0)
-    found = model.predict(X[:21], batch_size=BATCH, verbose=0)
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+    plain_model, model = compiled(None), compiled(four, steps_per_execution=3, metrics=["mae"])
+    expected = plain_model.predict(X[:21], batch_size=BATCH, verbose=0)
+    predictions = model.predict(X[:21], batch_size=BATCH, verbose=0)
+    np.testing.assert_allclose(predictions, expected, rtol=0, atol=1e-6)
     loss, mae = model.evaluate(X, Y, batch_size=BATCH, verbose=0)
-    error = one.predict(X, verbose=0) - Y
+    error = plain_model.predict(X, verbose=0) - Y
     np.testing.assert_allclose([loss, mae], [np.mean(error**2), np.mean(abs(error))], rtol=1e-4)
 
 
@@ -335,12 +337,12 @@ def test_a_model_predicts_the_same_on_any_number_of_replicas(saved: Any, size: i
 
 
 def test_a_plain_model_trains_on_replicas(four: Any, tmp_path: Any) -> None:
-    one = compiled(None, optimizer="adam")
+    plain_model = compiled(None, optimizer="adam")
     options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
-    one.fit(X, Y, **options)
-    one.save(tmp_path / "model.keras")
+    plain_model.fit(X, Y, **options)
+    plain_model.save(tmp_path / "model.keras")
     with four.scope():
         model = keras.models.load_model(tmp_path / "model.keras")
-    one.fit(X, Y, **options)
+    plain_model.fit(X, Y, **options)
     model.fit(X, Y, **options)
-    assert_same(one, model)
+    assert_same(plain_model, model)

@@ -68,10 +68,12 @@ def test_fit(name: str) -> None:
 @pytest.mark.filterwarnings("ignore:The last batch has 5 examples:tpunb.errors.TpuWarning")
 def test_uneven_batches() -> None:
     """Like Keras 3, tf_keras divides by a replica's rows and by the number of replicas."""
-    one, model = (fitted(on, **case(x=X[:16], y=Y[:16]))[0] for on in (None, strategy_of(4)))
+    plain_model, model = (
+        fitted(on, **case(x=X[:16], y=Y[:16]))[0] for on in (None, strategy_of(4))
+    )
     short = {"batch_size": BATCH, "verbose": 0}
     np.testing.assert_allclose(
-        model.predict(X[:13], **short), one.predict(X[:13], **short), rtol=0, atol=1e-5
+        model.predict(X[:13], **short), plain_model.predict(X[:13], **short), rtol=0, atol=1e-5
     )
     history = model.fit(X[:13], Y[:13], epochs=2, shuffle=False, **short).history["loss"]
     assert np.isfinite(history).all()

@@ -48,7 +48,7 @@ def plain() -> Any:
 def everywhere(variable: Any) -> list[list[Any]]:
     """For each replica, a variable's value on each logical device that holds it."""
     parts = [getattr(component, "variables", [component]) for component in variable.values]
-    return [[part.numpy().tolist() for part in one] for one in parts]
+    return [[copy.numpy().tolist() for copy in copies] for copies in parts]
 
 
 @pytest.mark.parametrize("spmd", [False, True], ids=["plain", "spmd"])
@@ -95,7 +95,7 @@ def test_variables_on_logical_devices(plain: Any) -> None:
         first = tf.Variable(2.0)
         with plain.extended.experimental_logical_device(1):
             second = tf.Variable(3.0)
-            own = tf.Variable(0.0, **SUMMED_ON_READ)
+            total = tf.Variable(0.0, **SUMMED_ON_READ)
     assert [part.device for part in first.values] == list(devices[:, 0])
     assert [part.device for part in second.values] == list(devices[:, 1])
 
@@ -105,7 +105,7 @@ def test_variables_on_logical_devices(plain: Any) -> None:
             y = x * first
         with context.experimental_logical_device(1):
             z = y * second
-        own.assign_add(z)
+        total.assign_add(z)
         second.assign_add(context.all_reduce(SUM, x))
         first.assign(second)
         return z, y.device, z.device
@@ -121,8 +121,8 @@ def test_variables_on_logical_devices(plain: Any) -> None:
     assert asked == [["/device:TPU_REPLICATED_CORE:0", "/device:TPU_REPLICATED_CORE:1"]]
     assert copies(second) == [13.0] * 4
     assert copies(first) == [13.0] * 4
-    assert copies(own) == [6.0, 12.0, 18.0, 24.0]
-    assert own.numpy() == 60.0
+    assert copies(total) == [6.0, 12.0, 18.0, 24.0]
+    assert total.numpy() == 60.0
 
 
 def test_operations_run_on_their_core(plain: Any) -> None:
@@ -135,8 +135,10 @@ def test_operations_run_on_their_core(plain: Any) -> None:
     whole = tf.function(lambda x: plain.run(step, args=(x,))).get_concrete_function(x)
     graph = whole.graph.as_graph_def()
     called = {node.attr["f"].func.name for node in graph.node}
-    functions = [one for one in graph.library.function if one.signature.name in called]
-    nodes = {node.name: node.device for one in functions for node in one.node_def}
+    functions = [
+        function for function in graph.library.function if function.signature.name in called
+    ]
+    nodes = {node.name: node.device for function in functions for node in function.node_def}
     cores = plain.extended._tpu_devices
     for replica, suffix in enumerate(["", "/replica_1", "/replica_2", "/replica_3"]):
         assert nodes[f"add{suffix}"] == cores[replica][1]
@@ -226,8 +228,8 @@ def test_checkpoints_and_saved_models(pairs: Any, tmp_path: Any) -> None:
         model.v = tf.Variable([1.0, 2.0])
         with pairs.extended.experimental_logical_device(1):
             model.w = tf.Variable([3.0, 4.0])
-    one = tf.constant([1.0, 1.0])
-    run(pairs, lambda: model.v.assign_add(all_reduce(one)))
+    inputs = tf.constant([1.0, 1.0])
+    run(pairs, lambda: model.v.assign_add(all_reduce(inputs)))
     checkpoint = tf.train.Checkpoint(model=model)
     path = checkpoint.save(str(tmp_path / "c"))
     model.v.assign([9.0, 9.0])
@@ -352,12 +354,12 @@ def test_annotations_are_kept_with_their_lines() -> None:
     step(tf.ones([4, 2]))
     step(tf.ones([4, 2]))
     here = "test_annotations_are_kept_with_their_lines"
-    found = strategy.annotations
-    assert isinstance(found, Annotations)
-    assert found.logical_devices == 2
+    annotations = strategy.annotations
+    assert isinstance(annotations, Annotations)
+    assert annotations.logical_devices == 2
     of_replica = [f"line {line + k} of replica" for k in range(7)]
     matrix: Any = ((4, 2), "float32")
-    assert list(found) == [
+    assert list(annotations) == [
         Annotation(name, (2,), "float32", "assigned", device, where=where, variable=True)
         for name, device, where in (
             ("first", 0, f"line {line - 4} of {here}"),
@@ -369,7 +371,7 @@ def test_annotations_are_kept_with_their_lines() -> None:
         Annotation("while/Tanh", *matrix, "assigned", 1, where=of_replica[4]),
         Annotation("add_1", *matrix, "assigned", 1, where=of_replica[6]),
     ]
-    assert found[2].part == (2, 2)
+    assert annotations[2].part == (2, 2)
     step(tf.ones([2, 2]))
     assert len(strategy.annotations) == 10
 

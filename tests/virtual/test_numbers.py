@@ -117,8 +117,8 @@ def clipped(strategy: Any, rows: int) -> list[np.ndarray]:
 @pytest.mark.parametrize("rows", [3, *thorough([64, 101])])
 def test_clipping_and_short_batches(rows: int) -> None:
     """The first or the last batch does not divide evenly among the replicas."""
-    for one, found in zip(clipped(None, rows), clipped(strategy_of(4), rows), strict=True):
-        np.testing.assert_allclose(found, one, **TOLERANCE)
+    for expected, actual in zip(clipped(None, rows), clipped(strategy_of(4), rows), strict=True):
+        np.testing.assert_allclose(actual, expected, **TOLERANCE)
 
 
 DTYPES = {"float32": 1e-5, "float64": 1e-5, "bfloat16": 0.1, "float16": 0.01}
@@ -134,7 +134,7 @@ def mixed(strategy: Any) -> list[np.ndarray]:
     def replica(x: Any) -> None:
         with tf.GradientTape() as tape:
             sums = [tf.reduce_sum(tf.cast(v, tf.float32) * x, axis=1) for v in variables]
-            loss = tf.add_n([tf.reduce_sum(one**2) / BATCH for one in sums])
+            loss = tf.add_n([tf.reduce_sum(total**2) / BATCH for total in sums])
         gradients = tape.gradient(loss, variables)
         if strategy:
             gradients = all_reduce(gradients)
@@ -156,5 +156,7 @@ def mixed(strategy: Any) -> list[np.ndarray]:
 
 
 def test_variables_of_mixed_types() -> None:
-    for one, found, atol in zip(mixed(None), mixed(strategy_of(4)), DTYPES.values(), strict=True):
-        np.testing.assert_allclose(found, one, rtol=0, atol=atol)
+    for expected, actual, atol in zip(
+        mixed(None), mixed(strategy_of(4)), DTYPES.values(), strict=True
+    ):
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)

@@ -85,7 +85,7 @@ def of_several(x: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("function", "wanted"),
+    ("function", "expected"),
     [
         (in_a_branch, [2.1, 7.0]),
         (in_a_loop, [1.1, 6.1]),
@@ -98,9 +98,9 @@ def of_several(x: Any) -> Any:
         (of_several, [1.1, 6.0]),
     ],
 )
-def test_the_host_returns_a_value(two: Any, function: Callable[..., Any], wanted: Any) -> None:
+def test_the_host_returns_a_value(two: Any, function: Callable[..., Any], expected: Any) -> None:
     values = each(two, [1.0, 6.0])
-    np.testing.assert_allclose(run(two, function, values), wanted, rtol=1e-6)
+    np.testing.assert_allclose(run(two, function, values), expected, rtol=1e-6)
     assert tpunb.check(function, values, strategy=two).ok
     assert tpunb.check(function, tf.TensorSpec([])).ok
 
@@ -117,8 +117,8 @@ def test_code_after_a_host_call_in_a_loop_is_still_examined(two: Any) -> None:
             tf.print(x)
         return x
 
-    found = [tpunb.check(fn, each(two, [1.0, 6.0]), strategy=two) for fn in (sized, printing)]
-    assert [[one.code for one in report.errors] for report in found] == [
+    reports = [tpunb.check(fn, each(two, [1.0, 6.0]), strategy=two) for fn in (sized, printing)]
+    assert [[error.code for error in report.errors] for report in reports] == [
         ["constant-size"],
         ["unsupported-op"],
     ]
@@ -126,12 +126,14 @@ def test_code_after_a_host_call_in_a_loop_is_still_examined(two: Any) -> None:
 
 def summaries(path: Path) -> list[tuple[str, float]]:
     """The scalars that were written, by name and value."""
-    found = []
+    scalars = []
     for file in path.iterdir():
         for record in tf.data.TFRecordDataset(str(file)):
             event = tf.compat.v1.Event.FromString(record.numpy())
-            found += [(one.tag, float(tf.make_ndarray(one.tensor))) for one in event.summary.value]
-    return sorted(found)
+            scalars += [
+                (one.tag, float(tf.make_ndarray(one.tensor))) for one in event.summary.value
+            ]
+    return sorted(scalars)
 
 
 def test_summaries_in_loops_and_branches(two: Any, tmp_path: Path) -> None:
@@ -246,7 +248,7 @@ def test_host_tensors_need_not_fit_in_a_core(two: Any) -> None:
     def step(x: Any) -> Any:
         return tf.reduce_mean(tf.broadcast_to(x, [2**20, 2**20]))
 
-    assert [one.code for one in tpunb.check(step, 1.0, strategy=two).errors] == ["memory"]
+    assert [error.code for error in tpunb.check(step, 1.0, strategy=two).errors] == ["memory"]
     assert tpunb.check(lambda x: outside(step, x), 1.0, strategy=two).ok
     assert tpunb.check(lambda x: outside(tf.function(step), x), 1.0, strategy=two).ok
 

@@ -39,9 +39,9 @@ def in_a_nested_branch() -> Any:
 def in_a_loop_with_collectives() -> Any:
     total = tf.zeros([8])
     for _ in tf.range(2):
-        own = tf.random.normal([8])
+        numbers = tf.random.normal([8])
         context = tf.distribute.get_replica_context()
-        total += own + 0.0 * context.all_reduce(tf.distribute.ReduceOp.SUM, own)
+        total += numbers + 0.0 * context.all_reduce(tf.distribute.ReduceOp.SUM, numbers)
     return total
 
 

@@ -41,16 +41,16 @@ def strategy(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The operations of the function for all replicas."""
-    found: list[str] = []
+    operations: list[str] = []
 
     def expand(*args: Any, **kwargs: Any) -> Any:
-        made = original(*args, **kwargs)
-        found.extend(node.op for node in made.definition.node_def)
-        return made
+        expansion = original(*args, **kwargs)
+        operations.extend(node.op for node in expansion.definition.node_def)
+        return expansion
 
     original = divergence.expand
     monkeypatch.setattr(divergence, "expand", expand)
-    return found
+    return operations
 
 
 def of_each(strategy: Any, value: Any = 0.0, how: str = "SUM", **options: Any) -> Any:
@@ -98,9 +98,9 @@ def test_one_operation_changes_all_rows(
         return v.read_value()
 
     by = [np.array([1.0, 10.0]) * (k + 1) for k in range(CORES)]
-    wanted = [expected(expected(np.array([1.0, 2.0]), x), x) for x in by]
-    np.testing.assert_allclose(run(strategy, step), wanted, rtol=1e-6)
-    np.testing.assert_allclose(copies(v), wanted, rtol=1e-6)
+    values = [expected(expected(np.array([1.0, 2.0]), x), x) for x in by]
+    np.testing.assert_allclose(run(strategy, step), values, rtol=1e-6)
+    np.testing.assert_allclose(copies(v), values, rtol=1e-6)
     assert are_rows(v)
     assert sum(op.startswith("Assign") for op in written) == 2
 
@@ -146,15 +146,15 @@ def test_two_variables(strategy: Any) -> None:
 def test_types(strategy: Any, dtype: tf.DType) -> None:
     v = of_each(strategy, tf.zeros([2], dtype), how="NONE")
     run(strategy, lambda: [v.assign(tf.cast([rank() - 1.0, 2.0], dtype)), tf.zeros([])][1])
-    wanted = tf.cast([[float(k), 2.0] for k in range(CORES)], dtype).numpy()
-    np.testing.assert_array_equal(copies(v), wanted)
+    expected = tf.cast([[float(k), 2.0] for k in range(CORES)], dtype).numpy()
+    np.testing.assert_array_equal(copies(v), expected)
     v.values[1].assign(tf.cast([1.0, 1.0], dtype))
-    wanted[1] = 1
+    expected[1] = 1
     if dtype != tf.bool:
         v.values[2].assign_add(tf.cast([5.0, 4.0], dtype))
-        v.values[0].assign_sub(wanted[0])
-        wanted[2], wanted[0] = [7, 6], 0
-    np.testing.assert_array_equal(copies(v), wanted)
+        v.values[0].assign_sub(expected[0])
+        expected[2], expected[0] = [7, 6], 0
+    np.testing.assert_array_equal(copies(v), expected)
     assert are_rows(v)
 
 
@@ -244,9 +244,9 @@ def test_a_single_copy_is_read(strategy: Any, way: str) -> None:
     v = of_each(strategy, 1.0)
     step = stepper(strategy, lambda: v.assign_add(rank()))
     step()
-    assert [float(LOOKS[way](one)) for one in v.values] == [2.0, 3.0, 4.0]
+    assert [float(LOOKS[way](copy)) for copy in v.values] == [2.0, 3.0, 4.0]
     assert step() == [3.0, 5.0, 7.0]
-    assert [float(LOOKS[way](one)) for one in v.values] == [3.0, 5.0, 7.0]
+    assert [float(LOOKS[way](copy)) for copy in v.values] == [3.0, 5.0, 7.0]
 
 
 def test_a_tape_watches_a_copy(strategy: Any) -> None:
@@ -275,11 +275,11 @@ def test_a_held_function_still_works(strategy: Any) -> None:
 
 def test_another_strategy_uses_the_variable(strategy: Any) -> None:
     v = of_each(strategy, 0.0)
-    mine = stepper(strategy, lambda: v.assign_add(rank()))
-    mine()
+    stepped = stepper(strategy, lambda: v.assign_add(rank()))
+    stepped()
     other = strategy_of(CORES)
     assert run(other, lambda: v.assign_add(10.0 * rank())) == [11.0, 22.0, 33.0]
-    assert mine() == [12.0, 24.0, 36.0]
+    assert stepped() == [12.0, 24.0, 36.0]
     assert copies(v) == [12.0, 24.0, 36.0]
 
 
@@ -425,12 +425,12 @@ def test_a_saved_model(strategy: Any, tmp_path: Any, expanded: bool) -> None:
         return strategy.experimental_local_results(parts)
 
     module.times = times
-    assert [float(one) for one in times(2.0)] == [6.0, 8.0, 10.0]
+    assert [float(value) for value in times(2.0)] == [6.0, 8.0, 10.0]
     policy = tf.saved_model.experimental.VariablePolicy.EXPAND_DISTRIBUTED_VARIABLES
     options = tf.saved_model.SaveOptions(experimental_variable_policy=policy if expanded else None)
     tf.saved_model.save(module, str(tmp_path), options=options)
     loaded = tf.saved_model.load(str(tmp_path))
-    assert [float(one) for one in loaded.times(2.0)] == [8.0] * CORES
+    assert [float(value) for value in loaded.times(2.0)] == [8.0] * CORES
     assert step() == [4.0, 6.0, 8.0]
 
 
@@ -464,7 +464,7 @@ def test_a_step_that_changes_a_row_variable_is_saved(strategy: Any, tmp_path: An
     loaded = tf.saved_model.load(str(tmp_path))
     loaded.step(1.0)
     assert float(loaded.v) == 1.0 + CORES
-    assert [float(one) for one in module.step(1.0)] == [3.0] * CORES
+    assert [float(value) for value in module.step(1.0)] == [3.0] * CORES
 
 
 def test_a_dataset_reads_a_row_variable(strategy: Any) -> None:
@@ -479,17 +479,25 @@ def test_a_dataset_reads_a_row_variable(strategy: Any) -> None:
 
 def test_a_read_in_a_vectorized_map(strategy: Any) -> None:
     v = of_each(strategy, 1.0)
-    plus = function(lambda x: tf.vectorized_map(lambda one: one + v, x))
+    plus = function(lambda x: tf.vectorized_map(lambda row: row + v, x))
     assert plus(tf.zeros([2])).numpy().tolist() == [3.0, 3.0]
 
 
 def test_inspection_does_not_split_rows(strategy: Any, tmp_path: Any) -> None:
     v = of_each(strategy, [1.0, 2.0])
-    for one in (*v.values, v):
+    for variable in (*v.values, v):
         for look in (str, repr, np.asarray, tf.convert_to_tensor):
-            look(one)
-        one.numpy(), one.read_value(), one.value(), one[0]
-        one.name, one.shape, one.dtype, one.device, one.is_initialized(), one.ref(), one + 1.0
+            look(variable)
+        variable.numpy(), variable.read_value(), variable.value(), variable[0]
+        (
+            variable.name,
+            variable.shape,
+            variable.dtype,
+            variable.device,
+            variable.is_initialized(),
+            variable.ref(),
+            variable + 1.0,
+        )
         assert are_rows(v)
     module = tf.Module()
     module.v = v
@@ -498,7 +506,7 @@ def test_inspection_does_not_split_rows(strategy: Any, tmp_path: Any) -> None:
     strategy.experimental_local_results(v)
     strategy.reduce("SUM", v, axis=None)
     assert are_rows(v)
-    assert len({one.device for one in v.values}) == CORES
+    assert len({copy.device for copy in v.values}) == CORES
 
 
 def test_a_creator_is_called_for_each_copy(strategy: Any) -> None:
@@ -646,9 +654,9 @@ def test_metrics_of_fit_are_rows(strategy: Any) -> None:
         )
     x = np.arange(96, dtype=np.float32).reshape(24, 4) % 7
     model.fit(x, x[:, :1], batch_size=12, epochs=2, verbose=0)
-    held = [v for metric in model.metrics for v in metric.variables]
-    assert len(held) == 4
-    assert all(are_rows(v.value) for v in held)
+    variables = [v for metric in model.metrics for v in metric.variables]
+    assert len(variables) == 4
+    assert all(are_rows(v.value) for v in variables)
 
 
 def test_a_metric_is_reset(strategy: Any) -> None:
@@ -667,4 +675,4 @@ def test_a_metric_is_reset(strategy: Any) -> None:
 def test_local_results_have_the_value_of_each_replica(strategy: Any) -> None:
     v = of_each(strategy, 0.0)
     stepper(strategy, lambda: v.assign_add(rank()))()
-    assert [float(one) for one in local(strategy, v)] == BY
+    assert [float(value) for value in local(strategy, v)] == BY

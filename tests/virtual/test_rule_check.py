@@ -30,12 +30,12 @@ from tpunb.virtual.rule_check import CheckError, CheckReport, Problem
 @pytest.mark.parametrize("name", asked(CHECK))
 def test_programs_that_compile_or_not(name: str) -> None:
     case = CASES[name]
-    found = check(case.function, *case.args)
+    report = check(case.function, *case.args)
     if not (case.refused or case.warned):
-        assert found == CheckReport()
+        assert report == CheckReport()
         return
-    assert found.ok is not bool(case.refused)
-    first = (found.errors or found.warnings)[0]
+    assert report.ok is not bool(case.refused)
+    first = (report.errors or report.warnings)[0]
     assert (first.code, first.line) == (case.refused or case.warned, case.line)
     assert first.file == case.function.__code__.co_filename
     assert first.reason
@@ -44,8 +44,8 @@ def test_programs_that_compile_or_not(name: str) -> None:
 
 @pytest.mark.parametrize("name", asked(CHECK, "warned"))
 def test_data_dependent_sizes_give_a_warning(name: str) -> None:
-    (found,) = check(CASES[name].function, *CASES[name].args).warnings
-    assert "pads it to its bound" in found.reason
+    (warning,) = check(CASES[name].function, *CASES[name].args).warnings
+    assert "pads it to its bound" in warning.reason
 
 
 def test_a_check_uses_the_open_connection() -> None:
@@ -61,7 +61,7 @@ def test_a_check_uses_the_open_connection() -> None:
     before = model.get_weights()
     assert check(step, X) == CheckReport()
     np.testing.assert_array_equal(model.get_weights()[0], before[0])
-    assert {one.code for one in check(stray.update_state, X).errors} == {"scope"}
+    assert {error.code for error in check(stray.update_state, X).errors} == {"scope"}
     connection.close()
     assert check(stray.update_state, X).ok
 
@@ -79,8 +79,8 @@ def test_a_function_that_runs_replicas() -> None:
             total += tf.reduce_sum(strategy.experimental_local_results(kept)[0])
         return total
 
-    for given in ({"strategy": strategy}, {}):
-        codes = {one.code for one in check(train, iterator, **given).warnings}
+    for options in ({"strategy": strategy}, {}):
+        codes = {warning.code for warning in check(train, iterator, **options).warnings}
         assert "dynamic-shape" in codes
     with strategy.scope():
         assert check(train, iterator).warnings
@@ -96,14 +96,14 @@ def test_a_check_does_not_expand_the_function_for_all_replicas(
     strategy = strategy_of("v3-8", strict=True)
 
     def step(x: Any) -> Any:
-        both = all_reduce({"x": x, "y": [2 * x]})
-        return both, tf.RaggedTensor.from_row_splits(x[:, 0], tf.constant([0, 3, 8])), None
+        sums = all_reduce({"x": x, "y": [2 * x]})
+        return sums, tf.RaggedTensor.from_row_splits(x[:, 0], tf.constant([0, 3, 8])), None
 
     @tf.function
     def caller(x: Any) -> Any:
-        both, ragged, nothing = strategy.run(step, args=(x,))
+        results, ragged, nothing = strategy.run(step, args=(x,))
         assert nothing is None or set(strategy.experimental_local_results(nothing)) == {None}
-        total = strategy.reduce("sum", both["y"][0], axis=None)
+        total = strategy.reduce("sum", results["y"][0], axis=None)
         return total, strategy.experimental_local_results(ragged)
 
     assert check(step, X, strategy=strategy).ok
@@ -127,16 +127,16 @@ def test_a_dataset_represents_its_batches() -> None:
     seen = []
     strategy = strategy_of(2)
     report = check(lambda x: seen.append(x.shape), data.batch(8), strategy=strategy)
-    assert [one.code for one in report.warnings] == ["last-batch"]
+    assert [warning.code for warning in report.warnings] == ["last-batch"]
     assert check(tf.abs, data.batch(8, drop_remainder=True), strategy=strategy).warnings == ()
     assert seen[0] == [None, 4]
 
 
 def test_retracing() -> None:
     function = tf.function(lambda x, rate: x * rate)
-    found = check(function, X, 0.1).warnings
-    assert [one.code for one in found] == ["retracing"]
-    assert "1 of the arguments are Python numbers (0.1)" in found[0].reason
+    warnings = check(function, X, 0.1).warnings
+    assert [warning.code for warning in warnings] == ["retracing"]
+    assert "1 of the arguments are Python numbers (0.1)" in warnings[0].reason
 
 
 def test_a_functions_own_errors_are_raised() -> None:
@@ -173,10 +173,10 @@ def test_embedding_tables_of_a_tpu() -> None:
         embedding.enqueue(ids)
         return strategy.run(embedding.dequeue)
 
-    found = tpunb.check(step, tf.constant([1, 2]), strategy=strategy)
-    assert [(one.code, one.entry) for one in found.errors] == [("unsupported-op", "48")]
-    assert found.errors[0].line == inspect.getsourcelines(step.python_function)[1]
-    assert "TPUEmbeddingV0" in found.errors[0].fix
+    report = tpunb.check(step, tf.constant([1, 2]), strategy=strategy)
+    assert [(error.code, error.entry) for error in report.errors] == [("unsupported-op", "48")]
+    assert report.errors[0].line == inspect.getsourcelines(step.python_function)[1]
+    assert "TPUEmbeddingV0" in report.errors[0].fix
 
 
 def test_the_recommended_embedding_tables_work() -> None:

@@ -84,11 +84,11 @@ def test_without_the_padder_replicas_see_the_padding(two: Any, bucketised: bool,
         return two.run(replica, args=(x, None, ragged), options=options)
 
     ragged = tf.ragged.constant([[1], [2, 3]])
-    (first, one), (second, _) = local(two, step(uneven(two), ragged))
+    (first, shape), (second, _) = local(two, step(uneven(two), ragged))
     assert first.shape == second.shape == (rows, 2)
     np.testing.assert_array_equal(first[3:], 0.0)
     np.testing.assert_array_equal(second[:5], 1.0)
-    assert one.tolist() == [3]
+    assert shape.tolist() == [3]
 
 
 def test_an_argument_of_unknown_rank_is_refused() -> None:
@@ -203,8 +203,8 @@ def test_numpy_python_and_none(four: Any) -> None:
         assert nothing is None
         return tf.reduce_sum(array) + number, flag
 
-    given = (np.ones([3], np.float32), 2.0, None)
-    call = tf.function(lambda: four.run(step, args=given, kwargs={"flag": True}))
+    arguments = (np.ones([3], np.float32), 2.0, None)
+    call = tf.function(lambda: four.run(step, args=arguments, kwargs={"flag": True}))
     assert local(four, call()) == [(5.0, True)] * 4
 
 
@@ -273,8 +273,8 @@ def test_composite_results(lenient: Any) -> None:
         row = tf.range(replica_id() + 1)
         return tf.RaggedTensor.from_row_lengths(row, [replica_id(), 1])
 
-    found = lenient.experimental_local_results(tf.function(lambda: lenient.run(step))())
-    rows = [part.to_list() for part in found]
+    results = lenient.experimental_local_results(tf.function(lambda: lenient.run(step))())
+    rows = [part.to_list() for part in results]
     assert rows == [[[], [0]], [[0], [1]], [[0, 1], [2]], [[0, 1, 2], [3]]]
 
 

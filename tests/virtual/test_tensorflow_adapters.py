@@ -247,14 +247,16 @@ def defined(tree: ast.Module) -> Iterator[str]:
 @functools.cache
 def private_uses() -> dict[str, set[str]]:
     """By module: the private attributes that it uses and that nothing in the package defines."""
-    own = {name for tree in trees().values() for name in defined(tree)} | set(NOT_OF_TENSORFLOW)
-    found: dict[str, set[str]] = {}
+    own_names = {name for tree in trees().values() for name in defined(tree)} | set(
+        NOT_OF_TENSORFLOW
+    )
+    uses: dict[str, set[str]] = {}
     for module, tree in trees().items():
         for node in ast.walk(tree):
             name = node.attr if isinstance(node, ast.Attribute) else ""
-            if name.startswith("_") and not name.startswith("__") and name not in own:
-                found.setdefault(module, set()).add(name)
-    return found
+            if name.startswith("_") and not name.startswith("__") and name not in own_names:
+                uses.setdefault(module, set()).add(name)
+    return uses
 
 
 def test_private_attributes_are_used_in_few_modules() -> None:
@@ -298,10 +300,10 @@ def test_members_of_enumerations_are_compared_by_value() -> None:
 def tf_name(node: ast.Attribute) -> Any:
     """The object with a name such as tf.VariableAggregation; None if it is not TensorFlow's."""
     top, *names = ast.unparse(node).split(".")
-    found: Any = tf if top == "tf" else None
+    value: Any = tf if top == "tf" else None
     for name in names:
-        found = getattr(found, name, None)
-    return found
+        value = getattr(value, name, None)
+    return value
 
 
 # Objects with private attributes.
@@ -335,9 +337,9 @@ def replicated() -> Any:
 
 
 def model() -> Any:
-    made = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    made.compile("sgd", "mse")
-    return made
+    keras_model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    keras_model.compile("sgd", "mse")
+    return keras_model
 
 
 def jax_trainer() -> Any:

@@ -51,7 +51,7 @@ def test_aggregation_of_an_assignment(
         getattr(v, how)(x)
         return v.read_value()
 
-    expected = [start + sign * one for one in aggregated]
+    expected = [start + sign * value for value in aggregated]
     assert run(four, step, each(four, VALUES)) == copies(v) == expected
 
 
@@ -72,9 +72,9 @@ def test_every_kind_of_variable(
         v.assign_add(x)
         return v.read_value()
 
-    own = synchronized == ON_READ
-    summed = own and aggregation == Aggregation.SUM
-    expected = [1.0 + x for x in VALUES] if own else [1.0 + aggregated] * 4
+    on_read = synchronized == ON_READ
+    summed = on_read and aggregation == Aggregation.SUM
+    expected = [1.0 + x for x in VALUES] if on_read else [1.0 + aggregated] * 4
     assert run(four, step, each(four, VALUES)) == copies(v) == expected
     assert v.numpy() == aggregated + (4.0 if summed else 1.0)
     v.assign(8.0)
@@ -129,10 +129,10 @@ def test_copies_that_diverge_after_a_function_was_traced(four: Any) -> None:
 def test_a_variable_is_reduced_in_a_function_and_per_replica_in_another(four: Any) -> None:
     v, x = make(four), each(four, VALUES)
     shared = stepper(four, lambda x: v.assign_add(all_reduce(x)))
-    own = stepper(four, lambda x: v.assign_add(x))
+    add_rank = stepper(four, lambda x: v.assign_add(x))
     shared(x)
     assert copies(v) == [10.0] * 4
-    own(x)
+    add_rank(x)
     assert copies(v) == [11.0, 12.0, 13.0, 14.0]
     shared(x)
     assert copies(v) == [21.0, 22.0, 23.0, 24.0]

@@ -97,16 +97,16 @@ def taken(strategy: Any, dataset: Any, take: Callable[[Any], Any]) -> Iterator[A
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
     for _ in range(7):
         try:
-            yield [tf.nest.flatten(one) for one in local(strategy, take(iterator))]
+            yield [tf.nest.flatten(part) for part in local(strategy, take(iterator))]
         except (StopIteration, tf.errors.OutOfRangeError):
             yield "end"
 
 
 def optional(iterator: Any) -> Any:
-    found = iterator.get_next_as_optional()
-    if not found.has_value():
+    element = iterator.get_next_as_optional()
+    if not element.has_value():
         raise StopIteration
-    return found.get_value()
+    return element.get_value()
 
 
 @pytest.mark.parametrize("name", DATASETS)
@@ -116,11 +116,11 @@ def test_parts_are_cut_as_in_tensorflow(
     dataset, strategy = DATASETS[name](folder), hosts if "hosts" in name else four
     assert isinstance(iter(strategy.experimental_distribute_dataset(dataset)), WholeBatchIterator)
     traced = tf.function(lambda iterator: next(iterator))
-    found = [list(taken(strategy, dataset, take)) for take in (next, traced, optional)]
+    results = [list(taken(strategy, dataset, take)) for take in (next, traced, optional)]
     monkeypatch.setattr(distributed_datasets, "iterator_of_whole_batches", lambda _: None)
     expected = list(taken(strategy, dataset, next))
-    for one in found:
-        tf.nest.map_structure(np.testing.assert_array_equal, one, expected)
+    for batches in results:
+        tf.nest.map_structure(np.testing.assert_array_equal, batches, expected)
 
 
 def without_rows() -> tf.data.Dataset:
@@ -157,13 +157,15 @@ def test_steps_on_components_of_different_rows(four: Any, rows: tuple[int, int])
     iterator = iter(four.experimental_distribute_dataset(batches))
     for batch in batches:
         parts = [
-            np.split(one, range(n, 4 * n, n)) if (n := -(-len(one) // 4)) else [one] * 4
-            for one in map(np.asarray, batch)
+            np.split(whole, range(n, 4 * n, n)) if (n := -(-len(whole) // 4)) else [whole] * 4
+            for whole in map(np.asarray, batch)
         ]
-        expected = [[part.numpy() for part in replica(*own)] for own in zip(*parts, strict=True)]
+        expected = [
+            [result.numpy() for result in replica(*inputs)] for inputs in zip(*parts, strict=True)
+        ]
         tf.nest.map_structure(
             np.testing.assert_array_equal,
-            [list(one) for one in local(four, step(iterator))],
+            [list(sums) for sums in local(four, step(iterator))],
             expected,
         )
 
@@ -174,8 +176,8 @@ def test_rows_without_columns(four: Any) -> None:
     step = tf.function(
         lambda batch: four.run(lambda x, y: tf.concat([x * 2.0, y * 2.0], 1), args=batch)
     )
-    found = tf.function(lambda iterator: step(next(iterator)))(iterator)
-    np.testing.assert_array_equal(local(four, found), np.full((4, 2, 3), 2.0))
+    result = tf.function(lambda iterator: step(next(iterator)))(iterator)
+    np.testing.assert_array_equal(local(four, result), np.full((4, 2, 3), 2.0))
 
 
 class TestPassedParts:
@@ -189,9 +191,9 @@ class TestPassedParts:
     @pytest.mark.parametrize("signature", [False, True])
     def test_to_a_function_in_a_function(self, four: Any, signature: bool) -> None:
         iterator, types = self.iterator(four), []
-        given = {"input_signature": [iterator.element_spec]} if signature else {}
+        options = {"input_signature": [iterator.element_spec]} if signature else {}
 
-        @tf.function(**given)
+        @tf.function(**options)
         def inner(batch: Any) -> Any:
             types.append(type(batch))
             return four.run(lambda x: x + 1, args=(batch,))
@@ -200,7 +202,7 @@ class TestPassedParts:
         parts = [local(four, outer(iterator)) for _ in range(3)]
         flat = [x for batch in parts for part in batch for x in part.tolist()]
         assert flat == list(range(1, 23))
-        assert [issubclass(one, BatchParts) for one in types] == [not signature]
+        assert [issubclass(spec, BatchParts) for spec in types] == [not signature]
 
     def test_with_others(self, four: Any) -> None:
         """A function takes both a batch's parts and other values."""
@@ -217,7 +219,7 @@ class TestPassedParts:
         other = four.experimental_distribute_values_from_function(
             lambda context: tf.range(3, dtype=tf.int64)
         )
-        assert [int(one) for one in outer(iterator, other)] == [28, 12, 92]
+        assert [int(value) for value in outer(iterator, other)] == [28, 12, 92]
 
     def test_kept_over_the_steps_of_a_loop(self, four: Any) -> None:
         @tf.function

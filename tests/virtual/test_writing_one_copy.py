@@ -92,8 +92,8 @@ def of_square(c: Any) -> Any:
 
 def minimized(name: str, c: Any) -> None:
     optimizer = getattr(V1.train, f"{name}Optimizer")
-    given = (0.5, 0.9) if name == "Momentum" else (0.5,)
-    optimizer(*given).minimize(functools.partial(of_square, c), var_list=[c])
+    rates = (0.5, 0.9) if name == "Momentum" else (0.5,)
+    optimizer(*rates).minimize(functools.partial(of_square, c), var_list=[c])
 
 
 def restored(c: Any, tmp_path: Any) -> None:
@@ -215,7 +215,7 @@ def test_a_tape_tells_copies_apart(three: Any) -> None:
     v = make(three, 1.0)
     with tf.GradientTape() as tape:
         y = 2.0 * v.values[0] + 3.0 * v.values[1] + 7.0 * v.values[2] * v.values[2]
-    assert [float(one) for one in tape.gradient(y, list(v.values))] == [2.0, 3.0, 14.0]
+    assert [float(gradient) for gradient in tape.gradient(y, list(v.values))] == [2.0, 3.0, 14.0]
     with tf.GradientTape() as tape:
         y = v * 2.0 + v.values[2] * 7.0
     assert float(tape.gradient(y, v)) == 2.0
@@ -253,12 +253,12 @@ def test_a_handle_taken_before_a_graph(three: Any) -> None:
     handle = v.values[2].handle
 
     @function
-    def both() -> Any:
+    def read_and_write() -> Any:
         slow = tf.reduce_sum(tf.linalg.matmul(tf.ones([400, 400]), tf.ones([400, 400]))) * 0.0
         tf.raw_ops.AssignVariableOp(resource=handle, value=slow + 5.0)
         return step()
 
-    assert local(three, both()) == [1.0, 1.0, 5.0]
+    assert local(three, read_and_write()) == [1.0, 1.0, 5.0]
 
 
 REFUSED = "cannot get values of their own now"
@@ -274,15 +274,15 @@ def test_a_copy_is_written_inside_a_function(three: Any) -> None:
         v.values[2].assign(100.0)
 
     @function
-    def both() -> None:
+    def read_and_write() -> None:
         tf.py_function(write, [], [])
         step()
 
     with pytest.raises(tf.errors.OpError, match=REFUSED):
-        both()
+        read_and_write()
     assert len(set(copies(v))) == 1
     v.values[0].assign(v.values[0])
-    both()
+    read_and_write()
     assert copies(v)[0] == copies(v)[1] > 1.0
 
 

@@ -31,9 +31,9 @@ def evaluated(build: Callable[[], Any]) -> Any:
         with v1.Session() as session:
             session.run(v1.tpu.initialize_system())
             session.run(v1.global_variables_initializer())
-            found = session.run(result)
+            values = session.run(result)
             session.run(v1.tpu.shutdown_system())
-    return found
+    return values
 
 
 def assert_equal(actual: Any, expected: Any) -> None:

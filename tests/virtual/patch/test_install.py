@@ -59,20 +59,20 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def names() -> dict[str, Any]:
     """Everything that `install` could replace, in all namespaces of TensorFlow."""
-    found: dict[str, Any] = {}
+    contents: dict[str, Any] = {}
     for name, module in list(sys.modules.items()):
         if not name.startswith(TOUCHED):
             continue
         for key, value in list(vars(module).items()):
-            found[f"{name}.{key}"] = value
+            contents[f"{name}.{key}"] = value
             if isinstance(value, types.FunctionType):
                 state = (value.__code__, value.__defaults__, value.__kwdefaults__)
-                found[f"{name}.{key}()"] = (*state, dict(value.__dict__))
+                contents[f"{name}.{key}()"] = (*state, dict(value.__dict__))
             elif isinstance(value, type):
                 members = {k: v for k, v in vars(value).items() if not k.startswith(MADE_LATE)}
-                found[f"{name}.{key}{{}}"] = members
-    found["systems"] = dict(tpu_strategy_util._INITIALIZED_TPU_SYSTEMS)
-    return found
+                contents[f"{name}.{key}{{}}"] = members
+    contents["systems"] = dict(tpu_strategy_util._INITIALIZED_TPU_SYSTEMS)
+    return contents
 
 
 def changed(before: dict[str, Any]) -> list[str]:

@@ -36,15 +36,15 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[Written | None]:
 
 def observed(monkeypatch: pytest.MonkeyPatch) -> list[Written | None]:
     """The functions written for parts of the usual size."""
-    found: list[Written | None] = []
+    functions: list[Written | None] = []
     write = replica_call._Call._written_for_usual_size
 
     def writing(*args: Any) -> Written | None:
-        found.append(write(*args))
-        return found[-1]
+        functions.append(write(*args))
+        return functions[-1]
 
     monkeypatch.setattr(replica_call._Call, "_written_for_usual_size", writing)
-    return found
+    return functions
 
 
 def rows(count: int) -> np.ndarray:
@@ -128,7 +128,7 @@ def compare(function: Callable[[Any], Any], sizes: Sequence[Sequence[int]]) -> N
 
     def results(strategy: Any) -> Any:
         call = caller(strategy, function)
-        return [call(one) for one in sizes]
+        return [call(parts) for parts in sizes]
 
     both_ways(results, strict=False)
 
@@ -138,7 +138,7 @@ def test_parts_of_the_usual_size_are_joined(name: str, joined: list[Written | No
     # A slice without its first row has rows for all sizes except 1.
     others = [sizes for sizes in OTHERS if name != "means" and min(sizes)]
     compare(RULES[name], [*EQUAL, *others])
-    assert [bool(one and one.expansion.joined) for one in joined] == [True, False]
+    assert [bool(function and function.expansion.joined) for function in joined] == [True, False]
 
 
 @pytest.mark.parametrize("name", OWN_RULES)
@@ -186,7 +186,7 @@ def test_values_too_large_for_memory_are_not_joined(
         call = caller(strategy, lambda x: tf.nn.relu(x * 2.0), usual)
         whole = rows(REPLICAS * usual).reshape([REPLICAS, usual, FEATURES])
         np.testing.assert_allclose(call([usual] * REPLICAS), np.maximum(whole * 2.0, 0.0))
-    assert [bool(one and one.expansion.joined) for one in joined] == [True, False]
+    assert [bool(function and function.expansion.joined) for function in joined] == [True, False]
 
 
 @pytest.mark.parametrize("usual", [7, 3])
@@ -209,9 +209,9 @@ def test_training_matches_one_device(joined: list[Written | None]) -> None:
 
     # Six batches of 16 and one of 4.
     data = tf.data.Dataset.from_tensor_slices((rows(100), rows(100)[:, :1])).batch(16)
-    given = case(network, data, None, optimizer="adam", metrics=["mae"])
-    one = tf.distribute.OneDeviceStrategy("CPU:0")
-    assert_trained_alike(one, strategy_of(REPLICAS), given)
+    training_case = case(network, data, None, optimizer="adam", metrics=["mae"])
+    one_device = tf.distribute.OneDeviceStrategy("CPU:0")
+    assert_trained_alike(one_device, strategy_of(REPLICAS), training_case)
     assert any(joined)
 
 
@@ -278,7 +278,7 @@ class TestKerasFit:
     )
     @settings(max_examples=5, deadline=None)
     def test_batches_of_other_sizes(self, models: list[Any], batches: list[Any]) -> None:
-        found = []
+        results = []
         for model in models:
             shapes = [v.shape for v in model.weights]
             values = (np.linspace(-0.5, 0.5, math.prod(shape)) for shape in shapes)
@@ -288,17 +288,17 @@ class TestKerasFit:
                 data = rows(count), rows(count)[:, :1]
                 history = model.fit(*data, batch_size=size, verbose=0, shuffle=False).history
                 numbers += [history["loss"], history["mae"], model.predict(data[0], size, 0)]
-            found.append([*numbers, *model.get_weights()])
-        for one, other in zip(*found, strict=True):
-            assert np.isfinite(other).all()
-            np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-5)
+            results.append([*numbers, *model.get_weights()])
+        for joined, separate in zip(*results, strict=True):
+            assert np.isfinite(separate).all()
+            np.testing.assert_allclose(joined, separate, rtol=2e-4, atol=2e-5)
 
     @pytest.mark.parametrize("batch", [16, 8])
     def test_whole_batches_are_joined(self, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """Keras's own dataset of arrays tells the size of its batches."""
         monkeypatch.setattr(joining, "_CONVERSION", 0.0)
-        found = observed(monkeypatch)
+        functions = observed(monkeypatch)
         data = rows(3 * batch + 5), rows(3 * batch + 5)[:, :1]
         small_model(strategy_of(REPLICAS)).fit(*data, batch_size=batch, verbose=0)
-        assert len(found) == 1
-        assert all(found)
+        assert len(functions) == 1
+        assert all(functions)

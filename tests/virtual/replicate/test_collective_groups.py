@@ -243,8 +243,8 @@ PROGRAMS: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_exchanged_values(four: Any, name: str) -> None:
     function, expected = PROGRAMS[name]
-    found = run(four, function, each(four, [1.0, 2.0, 3.0, 4.0]))
-    np.testing.assert_array_equal(found, expected)
+    results = run(four, function, each(four, [1.0, 2.0, 3.0, 4.0]))
+    np.testing.assert_array_equal(results, expected)
 
 
 @pytest.mark.parametrize(
@@ -256,10 +256,10 @@ def test_collectives_in_one_branch_only(four: Any, which: int, expected: list[in
         return total, tf.switch_case(which, [lambda: x, lambda: all_reduce(x), lambda: -x])
 
     values = each(four, [1.0, 2.0, 3.0, 4.0])
-    for given in (tf.constant(which), each(four, [which] * 4)):
-        found = run(four, step, values, given)
-        assert [switched for _, switched in found] == expected
-        assert [total for total, _ in found] == ([10] * 4 if which == 1 else [1, 2, 3, 4])
+    for index in (tf.constant(which), each(four, [which] * 4)):
+        results = run(four, step, values, index)
+        assert [switched for _, switched in results] == expected
+        assert [total for total, _ in results] == ([10] * 4 if which == 1 else [1, 2, 3, 4])
 
 
 @pytest.mark.parametrize(

@@ -161,10 +161,10 @@ def test_lstm(four: Any) -> None:
     for (y, gradients), rows in zip(results, x, strict=True):
         with tf.GradientTape() as tape:
             expected = tf.reduce_sum(model(rows) ** 2)
-        own = tape.gradient(expected, [v.value for v in model.trainable_variables])
+        expected_gradients = tape.gradient(expected, [v.value for v in model.trainable_variables])
         np.testing.assert_allclose(y, expected, rtol=1e-5)
-        for gradient, wanted in zip(gradients, own, strict=True):
-            np.testing.assert_allclose(gradient, wanted, rtol=1e-4, atol=1e-5)
+        for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+            np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4, atol=1e-5)
 
 
 def test_compiled_functions(four: Any) -> None:
@@ -200,21 +200,21 @@ def test_outputs_that_are_inputs_and_constants(lenient: Any) -> None:
 def test_loops_that_carry_a_variable_through(four: Any) -> None:
     with four.scope():
         v = tf.Variable(1.0)
-        own = tf.Variable(0.0, **SUMMED_ON_READ)
+        total = tf.Variable(0.0, **SUMMED_ON_READ)
 
     def step(x: Any) -> Any:
-        found = 0.0
+        result = 0.0
         for i in tf.range(2):
             for _ in tf.range(2):
-                own.assign_add(x)
-                found += v * all_reduce(x)
+                total.assign_add(x)
+                result += v * all_reduce(x)
             if i == 0:
                 v.assign_add(all_reduce(x))
-        return found, v.read_value(), own.read_value()
+        return result, v.read_value(), total.read_value()
 
     results = run(four, step, each(four, [1.0, 2.0, 3.0, 4.0]))
     assert results == [(240.0, 11.0, 4 * k) for k in (1.0, 2.0, 3.0, 4.0)]
-    assert own.numpy() == 40.0
+    assert total.numpy() == 40.0
 
 
 LONG = 30_000
@@ -289,7 +289,7 @@ def repeated(x: Any, step: Any) -> Any:
 @pytest.mark.parametrize(("first", "expected"), [(1.0, 2.0), (-9.0, 200.0)])
 def test_both_branches_have_a_loop(strategy: Any, first: float, expected: float) -> None:
     """The loops have the same name in both branches."""
-    given = [first, *[1.0] * (strategy.num_replicas_in_sync - 1)]
+    inputs = [first, *[1.0] * (strategy.num_replicas_in_sync - 1)]
 
     def replica(x: Any) -> Any:
         def positive() -> Any:
@@ -300,12 +300,12 @@ def test_both_branches_have_a_loop(strategy: Any, first: float, expected: float)
 
         return tf.cond(all_reduce(x) > 0.0, positive, negative)
 
-    assert run(strategy, replica, each(strategy, given)) == [one + expected for one in given]
+    assert run(strategy, replica, each(strategy, inputs)) == [value + expected for value in inputs]
 
 
 @pytest.mark.parametrize(("first", "expected"), [(1.0, 2.0), (-9.0, 3.0)])
 def test_both_branches_have_branches(strategy: Any, first: float, expected: float) -> None:
-    given = [first, *[1.0] * (strategy.num_replicas_in_sync - 1)]
+    inputs = [first, *[1.0] * (strategy.num_replicas_in_sync - 1)]
 
     def replica(x: Any) -> Any:
         def branch(number: float) -> Any:
@@ -320,7 +320,7 @@ def test_both_branches_have_branches(strategy: Any, first: float, expected: floa
 
         return tf.cond(all_reduce(x) > 0.0, branch(1.0), branch(1.5))
 
-    assert run(strategy, replica, each(strategy, given)) == [expected] * len(given)
+    assert run(strategy, replica, each(strategy, inputs)) == [expected] * len(inputs)
 
 
 @pytest.mark.parametrize("index", [0, 1])

@@ -40,18 +40,18 @@ def are_together(variable: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("how", "given", "expected"),
+    ("how", "value", "expected"),
     [("assign", 5.0, 5.0), ("assign_add", 2.0, 3.0), ("assign_sub", 2.0, -1.0)],
 )
 @pytest.mark.parametrize("aggregation", [tf.VariableAggregation.NONE, MEAN])
 def test_a_change_from_outside_happens_once(
-    three: Any, how: str, given: float, expected: float, aggregation: Any
+    three: Any, how: str, value: float, expected: float, aggregation: Any
 ) -> None:
     v = make(three, 1.0, aggregation=aggregation)
-    result = getattr(v, how)(given)
+    result = getattr(v, how)(value)
     assert copies(v) == [expected] * CORES
     assert [float(part) for part in three.experimental_local_results(result)] == [expected] * CORES
-    assert getattr(v, how)(given, read_value=False) is None
+    assert getattr(v, how)(value, read_value=False) is None
     assert are_together(v)
 
 
@@ -111,9 +111,9 @@ def test_an_optimizer_operation_that_changes_several_variables(three: Any) -> No
         )
         return v.read_value()
 
-    found = run(three, step)
-    assert all(np.array_equal(found[0], value) for value in found + copies(v))
-    assert found[0][0] < 1.0
+    results = run(three, step)
+    assert all(np.array_equal(results[0], value) for value in results + copies(v))
+    assert results[0][0] < 1.0
     assert all(map(are_together, (v, m, s)))
 
 
@@ -191,8 +191,8 @@ def test_a_random_generator_advances_once_on_each_core(three: Any) -> None:
 
     alone = tf.Variable(np.arange(3, dtype=np.int64))
     tf.raw_ops.RngSkip(resource=alone.handle, algorithm=tf.constant(1, tf.int64), delta=5)
-    found = run(three, step)
-    assert [value.tolist() for value in found] == [alone.numpy().tolist()] * CORES
+    results = run(three, step)
+    assert [value.tolist() for value in results] == [alone.numpy().tolist()] * CORES
 
 
 def test_a_custom_update(three: Any) -> None:
@@ -247,13 +247,13 @@ def test_a_graph_keeps_the_order_of_its_effects(three: Any) -> None:
 
     @function
     def step() -> Any:
-        found = []
+        reads = []
         for k in range(4):
             double()
-            found.append([copy + 0.0 for copy in v.values])
+            reads.append([copy + 0.0 for copy in v.values])
             v.values[k % CORES].assign_add(100.0)
             three.extended.update(v, lambda copy: copy.assign_add(1.0))
-        return found
+        return reads
 
     expected, values = [], np.array([1.0] * CORES) * 2.0
     values[:] = 2.0
@@ -447,12 +447,12 @@ def test_copies_have_the_properties_that_tensorflow_gives_them(three: Any, kind:
         with three.scope():
             return tf.Variable([1.0, 2.0], **KINDS[kind])
 
-    made = make()
+    variable = make()
     with tf.variable_creator_scope(creator):  # the creator must be called for each copy
         expected = make()
     assert len(heard) == CORES
-    assert type(made) is type(expected)
-    for copy, other in zip(made.values, expected.values, strict=True):
+    assert type(variable) is type(expected)
+    for copy, other in zip(variable.values, expected.values, strict=True):
         assert type(copy) is type(other)
         assert properties(copy) == properties(other)
         assert vars(copy).keys() == vars(other).keys()

@@ -167,7 +167,7 @@ def test_reader_and_writer_in_loops_of_one_function(three: Any) -> None:
             three.run(lambda: v.assign_add(rank()))
         return total
 
-    expected = [40.0 + 2.0 * one for one in ranks(three)]
+    expected = [40.0 + 2.0 * rank for rank in ranks(three)]
     assert values(three, step()) == expected
 
 
@@ -248,9 +248,9 @@ def test_several_variables_in_succession(three: Any) -> None:
     read = function(lambda: three.run(lambda: once(v) + once(w))).get_concrete_function()
     assert values(three, read()) == [30.0] * 3
     diverge(three, v)
-    assert values(three, read()) == [one + 20.0 for one in ranks(three)]
+    assert values(three, read()) == [rank + 20.0 for rank in ranks(three)]
     diverge(three, w)
-    assert values(three, read()) == [one * 2.0 for one in ranks(three)]
+    assert values(three, read()) == [rank * 2.0 for rank in ranks(three)]
 
 
 @pytest.mark.parametrize("keep", [in_a_loop, in_a_nested_function, held_concrete])
@@ -352,9 +352,9 @@ def test_the_same_path_with_different_values(three: Any, apart: Any) -> None:
     v = make(three, 1.0)
 
     def replica() -> Any:
-        mine = tf.cast(replica_id() + 0, tf.float32)
+        own_value = tf.cast(replica_id() + 0, tf.float32)
         flag = all_reduce(1.0) > 2.0
-        tf.cond(flag, lambda: [v.assign_add(mine).op], lambda: [tf.no_op()])
+        tf.cond(flag, lambda: [v.assign_add(own_value).op], lambda: [tf.no_op()])
         return v + 0.0
 
     assert last_of(three, replica) == [1.0, 4.0, 7.0]

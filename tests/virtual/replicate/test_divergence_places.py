@@ -43,8 +43,8 @@ def test_an_update_from_outside_with_a_value_for_each_replica(strategy: Any) -> 
     v = make(strategy, 10.0, aggregation=tf.VariableAggregation.NONE)
     read = held_concrete(strategy, v)
     assert values(strategy, read()) == [10.0] * strategy.num_replicas_in_sync
-    given = each(strategy, ranks(strategy))
-    strategy.extended.update(v, lambda copy, value: copy.assign(value), args=(given,))
+    values_of_replicas = each(strategy, ranks(strategy))
+    strategy.extended.update(v, lambda copy, value: copy.assign(value), args=(values_of_replicas,))
     assert copies(v) == ranks(strategy)
     assert values(strategy, read()) == ranks(strategy)
 
@@ -98,10 +98,10 @@ def test_a_saved_model_has_one_value_for_all_copies(
     v = make(strategy, 10.0)
 
     def replica() -> Any:
-        one = all_reduce(1.0)
-        body = lambda k, x: (k + 1, x + v + 0.0 * one)  # noqa: E731
+        collective = all_reduce(1.0)
+        body = lambda k, x: (k + 1, x + v + 0.0 * collective)  # noqa: E731
         tf.while_loop(lambda k, _: k < 2, body, (0, 0.0))
-        return v.assign_add(one)
+        return v.assign_add(collective)
 
     @function
     def step() -> Any:
@@ -173,10 +173,10 @@ def test_a_sum_of_copies_is_refused(strategy: Any, inside: str) -> None:
             return concrete()
         if inside == "in a function":
             return tf.function(lambda: concrete() + 0.0)()
-        found = tf.constant(0.0)
+        result = tf.constant(0.0)
         for _ in tf.range(1):
-            found = found + concrete()
-        return found
+            result = result + concrete()
+        return result
 
     with pytest.raises(
         tf.errors.InvalidArgumentError, match=r"copies of a variable|access resource"

@@ -46,8 +46,8 @@ def in_place(x: Any, weights: Any) -> Any:
 
 
 def in_a_branch(x: Any, weights: Any) -> Any:
-    found = tf.cond(tf.size(x) >= 0, lambda: network(x, weights), lambda: 0.0)
-    return tf.switch_case(tf.rank(x) - 3, [lambda: 0.0, lambda: found + network(x, weights)])
+    first = tf.cond(tf.size(x) >= 0, lambda: network(x, weights), lambda: 0.0)
+    return tf.switch_case(tf.rank(x) - 3, [lambda: 0.0, lambda: first + network(x, weights)])
 
 
 def in_a_loop(x: Any, weights: Any) -> Any:
@@ -67,8 +67,8 @@ def gradients(function: Callable[..., Any], x: Any, weights: Any) -> tuple[Any, 
 
 def summed(function: Callable[..., Any]) -> Callable[..., Any]:
     def replica(x: Any, weights: Any) -> Any:
-        x, found = gradients(function, x, weights)
-        return x, all_reduce(found)
+        x, weight_gradients = gradients(function, x, weights)
+        return x, all_reduce(weight_gradients)
 
     return replica
 
@@ -77,9 +77,9 @@ def in_a_loop_with_collectives(x: Any, weights: Any) -> Any:
     everything = [tf.zeros(size) for size in SHAPES.values()]
     per_example = tf.zeros_like(x)
     for _ in tf.range(2):
-        mine, found = summed(in_a_branch)(x, weights)
-        per_example += mine
-        everything = [a + b for a, b in zip(everything, found, strict=True)]
+        example_gradients, weight_gradients = summed(in_a_branch)(x, weights)
+        per_example += example_gradients
+        everything = [a + b for a, b in zip(everything, weight_gradients, strict=True)]
     return per_example, everything
 
 
@@ -123,10 +123,10 @@ def test_gradients_of_an_empty_batch(place: str, sizes: list[int | None], replic
     results = local(strategy, step(all_on_the_first_replica(strategy)))
     constants = {name: tf.constant(value) for name, value in WEIGHTS.items()}
     expected = gradients(network, tf.constant(IMAGES), constants)
-    for number, (examples, found) in enumerate(results):
+    for number, (examples, weight_gradients) in enumerate(results):
         assert examples.shape == (0 if number else 2, 8, 8, 4)
-        for mine, one in zip(found, expected[1], strict=True):
-            np.testing.assert_allclose(mine, times * one.numpy(), rtol=1e-3, atol=1e-3)
+        for actual, wanted in zip(weight_gradients, expected[1], strict=True):
+            np.testing.assert_allclose(actual, times * wanted.numpy(), rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(results[0][0], times * expected[0].numpy(), rtol=1e-3, atol=1e-3)
 
 

@@ -154,9 +154,9 @@ def test_equal_values_do_not_grow_with_the_replicas(traced: Trace) -> None:
     sizes = []
     for count in (2, 32):
         cores = [["/device:CPU:0"]] * count
-        made = expanded(definition, cores, *passings).definition
-        sizes.append(len([node for node in made.node_def if node.op != "AssignVariableOp"]))
-        assert len(made.signature.output_arg) == 2 * count
+        expansion = expanded(definition, cores, *passings).definition
+        sizes.append(len([node for node in expansion.node_def if node.op != "AssignVariableOp"]))
+        assert len(expansion.signature.output_arg) == 2 * count
     assert sizes[0] == sizes[1]
 
 
@@ -192,10 +192,12 @@ def test_an_expansion_grows_linearly_with_the_replicas(traced: Trace) -> None:
     for count in (8, 16, 32):
         definition = traced(function, X)
         cores = [[f"/device:CPU:{k}"] for k in range(count)]
-        made = expanded(definition, cores, Passing.VARYING, Passing.MIRRORED)
-        sizes.append(made.definition.ByteSize())
-        assert [node.op for node in made.definition.node_def].count("AddN") == 1
-        assert {node.device for node in made.definition.node_def} == {core for (core,) in cores}
+        expansion = expanded(definition, cores, Passing.VARYING, Passing.MIRRORED)
+        sizes.append(expansion.definition.ByteSize())
+        assert [node.op for node in expansion.definition.node_def].count("AddN") == 1
+        assert {node.device for node in expansion.definition.node_def} == {
+            core for (core,) in cores
+        }
     assert sizes[2] - sizes[1] < 2.2 * (sizes[1] - sizes[0])
 
 
@@ -207,20 +209,25 @@ def constants(function: Callable[..., Any], *shapes: list[int]) -> list[Any]:
     specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
     traced = tf.function(function, autograph=False).get_concrete_function(*specs)
     definition = traced.function_def
-    found = with_constant_shapes(definition, known_sizes(traced.graph, definition))
+    constant_definition = with_constant_shapes(definition, known_sizes(traced.graph, definition))
     values = {
         f"{node.name}:output:0": tensor_util.MakeNdarray(node.attr["value"].tensor)
-        for node in found.node_def
+        for node in constant_definition.node_def
         if node.op == "Const"
     }
-    sources = {node.name: node.input for node in found.node_def if node.op == "Identity"}
+    sources = {
+        node.name: node.input for node in constant_definition.node_def if node.op == "Identity"
+    }
 
     def value(text: str) -> Any:
         while text.partition(":")[0] in sources:
             text = sources[text.partition(":")[0]][0]
         return values.get(text)
 
-    return [value(found.ret[output.name]) for output in found.signature.output_arg]
+    return [
+        value(constant_definition.ret[output.name])
+        for output in constant_definition.signature.output_arg
+    ]
 
 
 def shape(x: Any) -> Any:
@@ -236,8 +243,8 @@ def shape(x: Any) -> Any:
 )  # fmt: skip
 def test_parts_of_a_shape(part: Callable[[Any], Any]) -> None:
     sizes = np.array([2, 3, 4, 5])
-    (found,) = constants(lambda x: part(shape(x)), [2, 3, 4, 5])
-    np.testing.assert_array_equal(found, part(sizes))
+    (result,) = constants(lambda x: part(shape(x)), [2, 3, 4, 5])
+    np.testing.assert_array_equal(result, part(sizes))
 
 
 def test_a_nodes_questions_about_a_shape() -> None:
@@ -263,9 +270,9 @@ def test_the_axes_over_which_a_gradient_is_summed(first: list[int], second: list
         return r.r0, r.r1
 
     result = np.ones(np.broadcast_shapes(first, second))
-    for one, over in zip((first, second), constants(axes, first, second), strict=True):
+    for shape_of_input, over in zip((first, second), constants(axes, first, second), strict=True):
         summed = result.sum(axis=tuple(over), keepdims=True)
-        assert summed.reshape(one).shape == tuple(one)
+        assert summed.reshape(shape_of_input).shape == tuple(shape_of_input)
 
 
 def test_questions_about_unknown_shapes_stay() -> None:
@@ -298,9 +305,9 @@ def test_gradients_of_broadcast_products(strides: tuple[int, ...]) -> None:
         return dx, all_reduce(dw)
 
     x = each(strategy, values)
-    found = run(strategy, replica, x)
-    expected = [gradients(tf.constant(one), tf.constant(weights)) for one in values]
+    results = run(strategy, replica, x)
+    expected = [gradients(tf.constant(value), tf.constant(weights)) for value in values]
     total = expected[0][1] + expected[1][1]
-    for (dx, dw), (own, _) in zip(found, expected, strict=True):
-        np.testing.assert_allclose(dx, own, rtol=1e-5)
+    for (dx, dw), (expected_dx, _) in zip(results, expected, strict=True):
+        np.testing.assert_allclose(dx, expected_dx, rtol=1e-5)
         np.testing.assert_allclose(dw, total, rtol=1e-4)

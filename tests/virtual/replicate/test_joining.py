@@ -27,8 +27,8 @@ DEPTHWISE = RNG.normal(size=[2, 2, 3, 2]).astype(np.float32)
 @pytest.fixture(name="joined")
 def fixture_joined() -> Iterator[list[Analysis]]:
     """The analyses of the traced functions; even cheap operations are joined."""
-    with analyses(costs=False) as found:
-        yield found
+    with analyses(costs=False) as analyzed:
+        yield analyzed
 
 
 @pytest.mark.parametrize("count", [1, *thorough([3])])
@@ -43,12 +43,12 @@ def gradients(function: Callable[..., Any]) -> Callable[..., Any]:
     """A replica function with the summed gradients by weights, and an unsummed gradient."""
 
     def step(x: Any, y: Any) -> Any:
-        weights = [tf.constant(one) for one in (SHARED, TABLE, KERNEL, DEPTHWISE)]
+        weights = [tf.constant(value) for value in (SHARED, TABLE, KERNEL, DEPTHWISE)]
         with tf.GradientTape() as tape:
             tape.watch([*weights, x])
             loss = function(x, y, *weights)
-        *summed, own = tape.gradient(loss, [*weights, x], unconnected_gradients="zero")
-        return [all_reduce(tf.convert_to_tensor(one)) for one in summed], own, loss
+        *summed, dx = tape.gradient(loss, [*weights, x], unconnected_gradients="zero")
+        return [all_reduce(tf.convert_to_tensor(gradient)) for gradient in summed], dx, loss
 
     return step
 
@@ -74,8 +74,10 @@ def test_gradients_that_are_only_summed_are_computed_as_a_sum(
         "AvgPoolGrad", "Conv2DBackpropInput", "UnsortedSegmentSum", "ReluGrad",
     }  # fmt: skip
     summed = [
-        [node.op for node in one.order if node.name in one.plans].count("Conv2DBackpropFilter")
-        for one in joined
+        [node.op for node in analysis.order if node.name in analysis.plans].count(
+            "Conv2DBackpropFilter"
+        )
+        for analysis in joined
     ]
     assert summed == [1]
 
@@ -125,7 +127,7 @@ def test_separate_work_of_replicas(function: Callable[..., Any], joined: list[An
 def test_row_variables_and_mirrored_variables(joined: list[Analysis]) -> None:
     def trained(strategy: Any) -> Any:
         weights = make(strategy, SHARED, aggregation=tf.VariableAggregation.MEAN)
-        table, seen = make(strategy, TABLE), make(strategy, tf.zeros([]), **SUMMED_ON_READ)
+        table, total = make(strategy, TABLE), make(strategy, tf.zeros([]), **SUMMED_ON_READ)
 
         def step(x: Any) -> Any:
             with tf.GradientTape() as tape:
@@ -134,12 +136,12 @@ def test_row_variables_and_mirrored_variables(joined: list[Analysis]) -> None:
                 )
                 loss = tf.reduce_mean(tf.square((x + rows) @ weights))
             weights.assign_sub(0.1 * all_reduce(tape.gradient(loss, weights)))
-            seen.assign_add(loss)
-            return loss, seen.read_value(), x @ weights.read_value()
+            total.assign_add(loss)
+            return loss, total.read_value(), x @ weights.read_value()
 
         values = each(strategy, per_replica(3, 5))
         steps = [run(strategy, step, values) for _ in range(2)]
-        return [steps, weights.numpy(), seen.numpy()]
+        return [steps, weights.numpy(), total.numpy()]
 
     both_ways(trained)
     assert "ResourceGather" in operations(joined)
@@ -151,9 +153,9 @@ def test_each_replica_draws_its_own_numbers(joined: list[Analysis]) -> None:
     def step(x: Any) -> Any:
         return tf.nn.dropout(tf.exp(x), 0.5, seed=3)
 
-    found = run(strategy, step, each(strategy, [np.zeros([4, 8], np.float32)] * REPLICAS))
-    assert len({np.asarray(one).tobytes() for one in found}) == REPLICAS
-    assert all(set(np.unique(one)) == {0.0, 2.0} for one in found)
+    results = run(strategy, step, each(strategy, [np.zeros([4, 8], np.float32)] * REPLICAS))
+    assert len({np.asarray(result).tobytes() for result in results}) == REPLICAS
+    assert all(set(np.unique(result)) == {0.0, 2.0} for result in results)
     assert operations(joined)
 
 
@@ -184,15 +186,15 @@ def test_an_error_names_the_line(joined: list[Analysis]) -> None:
 def test_costs_decide_what_is_joined() -> None:
     """A joint product is worthwhile; a joint number of each replica's own variable is not."""
     strategy = strategy_of(REPLICAS, joined=True)
-    seen = make(strategy, 0.0, **SUMMED_ON_READ)
+    total = make(strategy, 0.0, **SUMMED_ON_READ)
 
     def replica(x: Any) -> Any:
-        seen.assign_add(tf.reduce_sum(x @ SHARED))
-        return seen.read_value() * 2.0
+        total.assign_add(tf.reduce_sum(x @ SHARED))
+        return total.read_value() * 2.0
 
     values = per_replica(3, 5)
-    found = run(strategy, replica, each(strategy, values))
-    np.testing.assert_allclose(found, [2.0 * (x @ SHARED).sum() for x in values], rtol=1e-5)
+    results = run(strategy, replica, each(strategy, values))
+    np.testing.assert_allclose(results, [2.0 * (x @ SHARED).sum() for x in values], rtol=1e-5)
 
 
 def complex_products(x: Any, y: Any) -> list[Any]:
@@ -202,8 +204,8 @@ def complex_products(x: Any, y: Any) -> list[Any]:
     with tf.GradientTape() as tape:
         tape.watch(a)
         products = [
-            tf.matmul(one, other, **{f"{how}_{which}": True})
-            for one, other in ((a, b), (a, shared), (shared, b))
+            tf.matmul(first, second, **{f"{how}_{which}": True})
+            for first, second in ((a, b), (a, shared), (shared, b))
             for how in ("transpose", "adjoint")
             for which in "ab"
         ]
@@ -245,17 +247,19 @@ def test_sums_that_cannot_move_before_a_product(joined: list[Analysis]) -> None:
 
 def attentive(api: Any) -> Any:
     """A model with attention and convolutions."""
-    given, layers = api.Input(SERIES.shape[1:]), api.layers
-    hidden = layers.Conv1D(4, 3, padding="same", activation="relu")(given)
+    inputs, layers = api.Input(SERIES.shape[1:]), api.layers
+    hidden = layers.Conv1D(4, 3, padding="same", activation="relu")(inputs)
     hidden = layers.LayerNormalization()(hidden + layers.MultiHeadAttention(2, 2)(hidden, hidden))
-    return api.Model(given, layers.Dense(3)(layers.LSTM(5, unroll=True)(hidden)))
+    return api.Model(inputs, layers.Dense(3)(layers.LSTM(5, unroll=True)(hidden)))
 
 
 @THOROUGH
 def test_a_model_matches_one_device(joined: list[Analysis]) -> None:
     data = tf.data.Dataset.from_tensor_slices((SERIES, CLASSES)).batch(8, drop_remainder=True)
     # Adam would amplify the rounding errors of a zero gradient.
-    given = case(attentive, data, None, optimizer="sgd", loss=crossentropy, metrics=["accuracy"])
+    training_case = case(
+        attentive, data, None, optimizer="sgd", loss=crossentropy, metrics=["accuracy"]
+    )
     for choice in (True, False):
-        assert_trained_alike(None, strategy_of(REPLICAS, joined=choice), given)
+        assert_trained_alike(None, strategy_of(REPLICAS, joined=choice), training_case)
     assert operations(joined) >= {"Conv2DBackpropFilter", "Einsum", "Softmax"}

@@ -24,14 +24,14 @@ def crossings(step: Any) -> collections.Counter[str]:
     library = step.get_concrete_function().graph.as_graph_def().library
     function = max(library.function, key=lambda each: len(each.node_def))
     nodes = {node.name: node for node in function.node_def}
-    found = {
+    edges = {
         (text, node.device, node.op)
         for node in function.node_def
         for text in node.input
         if (source := nodes.get(text.lstrip("^").partition(":")[0]))
         and source.device != node.device
     }
-    return collections.Counter(op for _, _, op in found)
+    return collections.Counter(op for _, _, op in edges)
 
 
 def test_updates_do_not_cross_devices(lenient: Any) -> None:
@@ -86,18 +86,18 @@ def test_each_replica_reads_its_copy_after_the_update(lenient: Any) -> None:
         assigned = v.assign(all_reduce(x))
         with tf.control_dependencies([assigned]):
             shared = tf.identity(all_reduce(tf.ones([])))
-        mine = v.read_value() * (x + shared)
-        w.assign(all_reduce(mine))
-        return mine, w.read_value()
+        own_results = v.read_value() * (x + shared)
+        w.assign(all_reduce(own_results))
+        return own_results, w.read_value()
 
     step = stepper(lenient, replica)
     for turn in range(1, 6):
-        given = each(lenient, [tf.fill([256], float(turn * (k + 1))) for k in range(REPLICAS)])
-        mine, after = zip(*step(given), strict=True)
+        inputs = each(lenient, [tf.fill([256], float(turn * (k + 1))) for k in range(REPLICAS)])
+        own_results, after = zip(*step(inputs), strict=True)
         total_of_x = turn * REPLICAS * (REPLICAS + 1) / 2
         expected = [total_of_x * (turn * (k + 1) + REPLICAS) for k in range(REPLICAS)]
         for k in range(REPLICAS):
-            np.testing.assert_allclose(mine[k], np.full(256, expected[k]))
+            np.testing.assert_allclose(own_results[k], np.full(256, expected[k]))
             np.testing.assert_allclose(after[k], np.full(256, sum(expected)))
         for copy in copies(w):
             np.testing.assert_allclose(copy, np.full(256, sum(expected)))

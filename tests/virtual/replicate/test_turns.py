@@ -106,12 +106,12 @@ def many_exchanges(x: Any) -> Any:
 
 def test_turns_do_not_change_results() -> None:
     inputs = [np.linspace(-1.0, 1.0, 6) * (k + 1) for k in range(8)]
-    found = []
+    results = []
     for at_once in (1, 3, 8):
         strategy = strategy_of(8, at_once=at_once)
-        found.append(run(strategy, many_exchanges, each(strategy, inputs)))
-    for one in found[:2]:
-        tf.nest.map_structure(np.testing.assert_array_equal, one, found[2])
+        results.append(run(strategy, many_exchanges, each(strategy, inputs)))
+    for result in results[:2]:
+        tf.nest.map_structure(np.testing.assert_array_equal, result, results[2])
 
 
 @pytest.mark.parametrize(("cores", "sums"), [(2, 1), (3, 2), (8, 7), (11, 5), (16, 8), (17, 6)])
@@ -122,11 +122,11 @@ def test_large_sums_are_accumulated(cores: int, sums: int, monkeypatch: pytest.M
     strategy = strategy_of(cores, at_once=1)
     step = tf.function(lambda x: strategy.run(all_reduce, args=(x,)))
     x = each(strategy, rows)
-    found = local(strategy, step(x))
-    np.testing.assert_array_equal(found, whole)
-    np.testing.assert_allclose(found, [np.sum(rows, 0)] * cores, rtol=1e-5, atol=1e-5)
+    results = local(strategy, step(x))
+    np.testing.assert_array_equal(results, whole)
+    np.testing.assert_allclose(results, [np.sum(rows, 0)] * cores, rtol=1e-5, atol=1e-5)
     functions = step.get_concrete_function(x).graph.as_graph_def().library.function
-    assert sum(node.op == "AddN" for one in functions for node in one.node_def) == sums
+    assert sum(node.op == "AddN" for function in functions for node in function.node_def) == sums
 
 
 def effects(at_once: int) -> Any:
@@ -134,16 +134,16 @@ def effects(at_once: int) -> Any:
     strategy = strategy_of(8, at_once=at_once)
     with strategy.scope():
         total = tf.Variable(1.0, aggregation=tf.VariableAggregation.SUM)
-        own = tf.Variable(0.0, **SUMMED_ON_READ)
+        sums = tf.Variable(0.0, **SUMMED_ON_READ)
 
     def step() -> Any:
         rank = tf.cast(replica_id() + 1, tf.float32)
-        own.assign_add(rank * total)
+        sums.assign_add(rank * total)
         total.assign_add(rank)
-        own.assign_add(total.read_value())
-        return own.read_value() + all_reduce(own.read_value()) * total
+        sums.assign_add(total.read_value())
+        return sums.read_value() + all_reduce(sums.read_value()) * total
 
-    return [run(strategy, step) for _ in range(2)], total.numpy(), own.numpy()
+    return [run(strategy, step) for _ in range(2)], total.numpy(), sums.numpy()
 
 
 def test_variables_and_effects_between_exchanges() -> None:
@@ -152,16 +152,16 @@ def test_variables_and_effects_between_exchanges() -> None:
 
 @THOROUGH
 def test_fit() -> None:
-    one, four = (strategy_of(4, at_once=at_once) for at_once in (1, 4))
-    given = case(synchronised, optimizer="adam")
+    one_at_a_time, all_at_once = (strategy_of(4, at_once=at_once) for at_once in (1, 4))
+    training_case = case(synchronised, optimizer="adam")
     # On a busy machine, the last digit of a weight differed once; the kernel is unknown.
-    assert_trained_alike(one, four, given, batch=10, atol=1e-6)
+    assert_trained_alike(one_at_a_time, all_at_once, training_case, batch=10, atol=1e-6)
 
 
 def test_replicas_of_several_cores() -> None:
     strategy = strategy_of_parts(4, at_once=1)
-    found = run(strategy, lambda x: x + all_reduce(x), each(strategy, [np.eye(4)] * 4))
-    np.testing.assert_array_equal(found, [np.eye(4) * 5] * 4)
+    results = run(strategy, lambda x: x + all_reduce(x), each(strategy, [np.eye(4)] * 4))
+    np.testing.assert_array_equal(results, [np.eye(4) * 5] * 4)
 
 
 @pytest.mark.parametrize("at_once", [0, -1, 1.5, True, "2"])

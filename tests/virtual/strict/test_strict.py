@@ -191,8 +191,8 @@ def test_gradients_that_only_tpus_compile_run_in_a_compiled_function(four: Any) 
     def gradient(x: Any) -> Any:
         return gradient_of(lambda x: tf.image.resize(x, [4, 4]), x)
 
-    found = run(four, gradient, each(four, [np.ones([1, 2, 2, 1], np.float32)] * 4))
-    np.testing.assert_allclose(found[0], np.full([1, 2, 2, 1], 4.0), rtol=1e-6)
+    results = run(four, gradient, each(four, [np.ones([1, 2, 2, 1], np.float32)] * 4))
+    np.testing.assert_allclose(results[0], np.full([1, 2, 2, 1], 4.0), rtol=1e-6)
 
 
 def test_outside_compilation_runs_on_the_host(four: Any) -> None:

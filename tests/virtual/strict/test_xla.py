@@ -46,9 +46,9 @@ def two() -> Any:
 
 
 def test_xla_compiles_or_gives_a_reason() -> None:
-    found = xla.ask(identity())
-    assert found.compiled
-    assert "f32[2,4]" in found.text
+    answer = xla.ask(identity())
+    assert answer.compiled
+    assert "f32[2,4]" in answer.text
     missing = xla.ask(Request("missing", [], [], []))
     assert not missing.compiled
     assert "missing" in missing.text
@@ -234,10 +234,10 @@ def test_gradients_of_resized_images_are_accepted_and_right(
             tf.reduce_sum(x) > -1.0, lambda: gradient(x, size, method), lambda: tf.zeros_like(x)
         )
 
-    found = run(two, replica, each(two, [IMAGES, -IMAGES]))
+    results = run(two, replica, each(two, [IMAGES, -IMAGES]))
     expected = gradient(tf.constant(IMAGES), size, method).numpy()
-    np.testing.assert_allclose(found[0], expected, rtol=1e-5)
-    np.testing.assert_allclose(found[1], 0 * expected if nested else -expected, rtol=1e-5)
+    np.testing.assert_allclose(results[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(results[1], 0 * expected if nested else -expected, rtol=1e-5)
 
 
 # Loops that are known from the graph to compile; the compiler decides about all others.
