@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SEEDS_PER_PROCESS = 25
-"""Each process then ends, which frees the memory of what it traced."""
+"""Each process then ends, to free the memory of its traces."""
 
 
 def main() -> int:

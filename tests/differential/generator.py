@@ -133,8 +133,8 @@ class _Generator:
     def _update(self, scope: Scope) -> Iterator[str]:
         allowed = [
             number
-            for number, (synchronised, aggregation) in enumerate(self.variables)
-            if scope.together or synchronised == "ON_READ" or aggregation == "NONE"
+            for number, (synchronization, aggregation) in enumerate(self.variables)
+            if scope.together or synchronization == "ON_READ" or aggregation == "NONE"
         ]
         if not allowed:
             yield from self._vector(scope)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 OPERATIONS_PER_PROCESS = 6
-"""Each process then ends, which frees the memory of what it traced."""
+"""Each process then ends, to free the memory of its traces."""
 
 MAX_SHOWN = 5
 """How many differences of an operation are printed."""

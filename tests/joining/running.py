@@ -266,7 +266,7 @@ def _compare(batch: Sequence[_Prepared], findings: Findings) -> None:
     for prepared, result in zip(batch, results, strict=True):
         if not _difference(prepared.expected, result):
             continue
-        # TensorFlow's graphs may compute something else than TensorFlow does eagerly.
+        # TensorFlow's results in a graph may differ from its eager results.
         (apart,) = _run([prepared], joined=False)
         (together,) = _run([prepared])
         if difference := _difference(apart, together):

@@ -42,9 +42,7 @@ def main() -> int:
 def _run(options: argparse.Namespace) -> int:
     installed = tensorflow_version() or "none"
     if not installed.startswith(f"{VERSION}."):
-        raise SourceError(
-            f"The tests belong to TensorFlow {VERSION}, but {installed} is installed."
-        )
+        raise SourceError(f"The tests belong to TensorFlow {VERSION}; installed is {installed}.")
     results = []
     with tempfile.TemporaryDirectory(prefix="tensorflow_tests_") as folder:
         files = lay_out(options.source, Path(folder), options.files)

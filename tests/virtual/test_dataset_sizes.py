@@ -148,7 +148,7 @@ def test_reading_a_batch_does_not_change_random_numbers() -> None:
     assert order() == before
 
 
-def test_a_changed_batch_size_keeps_fixed_sizes() -> None:
+def test_another_batch_size_is_fixed_if_the_first_is() -> None:
     (open_batch,) = with_batches([pairs().batch(16)])
     other = open_batch.with_batch(5)
     assert sizes(other.element_spec) == ([None, 8], [None])

@@ -221,14 +221,14 @@ def test_equal_types_end_differently(four: Any) -> None:
     ending = iter(four.experimental_distribute_dataset(whole()))
 
     def steps(batches: Any) -> Any:
-        sum_of_batches = tf.zeros([])
+        result = tf.zeros([])
         for _ in tf.range(BATCHES + 1):
             optional = batches.get_next_as_optional()
             if not optional.has_value():
                 break
             x = optional.get_value()
-            sum_of_batches += four.reduce("SUM", four.run(tf.reduce_sum, (x,)), axis=None)
-        return sum_of_batches
+            result += four.reduce("SUM", four.run(tf.reduce_sum, (x,)), axis=None)
+        return result
 
     total, first = NUMBERS.sum(), NUMBERS[:SIZE].sum()
     assert float(tf.function(steps)(endless)) == total + first
@@ -252,7 +252,7 @@ def test_an_incomplete_round_is_not_lost(four: Any) -> None:
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_the_data_can_end_before_an_incomplete_round(four: Any, traced: bool) -> None:
+def test_next_raises_before_an_incomplete_round(four: Any, traced: bool) -> None:
     take = tf.function(lambda iterator: next(iterator)) if traced else next
     iterator = last_not_full(four)
     assert rows_of([local(four, take(iterator))]) == [*range(8)]

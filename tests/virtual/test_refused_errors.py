@@ -86,7 +86,7 @@ def test_a_layer(connection: Connection) -> None:
     assert code_of(step, tf.ones([2, 2])) == "unsupported-op"
 
 
-def test_a_program_too_large_for_this_machine() -> None:
+def test_memory_errors_have_a_code() -> None:
     assert MemoryLimitError("too large").code == "memory"
 
 

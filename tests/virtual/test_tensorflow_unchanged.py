@@ -69,7 +69,7 @@ def of_variables(tpu: Any) -> None:
 
 
 def of_checks(tpu: Any) -> None:
-    """Check functions for what a TPU refuses."""
+    """Check functions against a TPU's rules."""
     tpunb.check(lambda x: tf.py_function(lambda y: y, [x], tf.float32), tf.zeros([2]))
     tpunb.check(lambda x: x + 1.0, tf.zeros([2]), strategy=tpu)
     tpunb.compare(lambda x: tf.matmul(x, x), tf.zeros([2, 2]), strategy=tpu)

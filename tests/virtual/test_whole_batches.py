@@ -204,7 +204,7 @@ class TestPassedParts:
         assert flat == list(range(1, 23))
         assert [issubclass(spec, BatchParts) for spec in types] == [not signature]
 
-    def test_with_others(self, four: Any) -> None:
+    def test_parts_and_other_values(self, four: Any) -> None:
         """A function takes both a batch's parts and other values."""
         iterator = self.iterator(four)
 

@@ -29,7 +29,7 @@ WRITES = re.compile("_restore_from|_strided_slice|assign|scatter|batch_scatter|l
 
 
 def number(how: str) -> float:
-    """What the method turns a 1 into."""
+    """An operand with which the method changes a 1."""
     return -5.0 if how == "min" else 5.0
 
 
@@ -77,7 +77,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }
 OPTIMIZERS = ("GradientDescent", "ProximalGradientDescent")
 OPTIMIZERS_WITH_SLOTS = ("Adagrad", "Adam", "Ftrl", "Momentum", "ProximalAdagrad", "RMSProp")
-"""TensorFlow 1's optimizers, which put slots on the core that a copy names, without keeping it."""
+"""TensorFlow 1's optimizers with slots, which they put on the core that a copy names."""
 NO_OPTIMIZER_OF_ONE = {
     "Optimizer",
     "SyncReplicasOptimizer",

@@ -261,7 +261,7 @@ def small_model(strategy: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def models() -> list[Any]:
-    """Models trained on batches of 16, for which functions are written: joined and not joined."""
+    """Models trained on batches of 16: one with joined replicas, one without."""
     models = [small_model(strategy_of(REPLICAS, joined=choice)) for choice in (True, False)]
     for model in models:
         model.fit(rows(24), rows(24)[:, :1], batch_size=16, verbose=0, shuffle=False)

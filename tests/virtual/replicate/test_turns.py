@@ -175,7 +175,7 @@ def test_a_connection_takes_the_number() -> None:
         assert connection.strategy.extended._options.at_once == 3
 
 
-def test_the_default_is_the_processors_of_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_share_the_processors_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tpunb.virtual.replicate.options.processors", lambda: 4)
 
     def each_of(*hosts: str) -> int:

@@ -1,4 +1,4 @@
-"""What a TPU refuses is refused at run time, and each rule can be switched off."""
+"""Steps that a TPU refuses are refused when they run; each rule can be switched off."""
 
 from __future__ import annotations
 

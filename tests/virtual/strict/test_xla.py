@@ -246,7 +246,7 @@ L = keras.layers
 
 
 def verdicts(function: Callable[..., Any], *shapes: list[Any]) -> tuple[bool, list[str]]:
-    """Whether the graph alone shows that a function compiles, and the compiler's findings."""
+    """Judge a function by its graph (true if it surely compiles) and by the compiler (error codes)."""
     specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
     traced = traced_function_of(tf.function(function).get_concrete_function(*specs))
     problems = examination.examine(traced).problems
