@@ -159,7 +159,7 @@ def difference(name: str, package: Ours, libtpu: Itself) -> str:
         reason = libtpu.refused.partition("\n")[0][:300] or "compiles"
         return f"{', '.join(wrong)}: {package} against libtpu: {reason}"
     if not wrong and name in documented.VERDICTS:
-        return "is documented as different but agrees"
+        return "is documented as different, and is not"
     far = abs(package.peak - libtpu.peak) > 0.01 * max(package.peak, libtpu.peak)
     if package.peak and libtpu.peak and far and not libtpu.otherwise:
         return f"a peak of {package.peak} bytes, not {libtpu.peak}"
