@@ -1,15 +1,15 @@
-"""Looks for random programs that the virtual TPU gets wrong.
+"""Search for random programs that the virtual TPU gets wrong.
 
     cd tests && python -m differential --seeds 0:2000 --processes 2
 
-Each program is random, comes from its seed, and is run twice: on the virtual TPU, and as
-plain eager TensorFlow with a thread for each replica. Where the two differ, the smallest
-program that shows it is printed as source text, and saved if `--save` names a folder. A
-process that crashes is a finding of its own: it says at which seed.
+A seed determines a program. The program runs twice: on the virtual TPU, and in plain eager
+TensorFlow with a thread for each replica. If the results differ, the smallest program that shows
+the difference is printed as source text, and saved if `--save` names a folder. If a process
+crashes, its seeds are printed.
 
-With `--optimizer`, it runs on the virtual TPU both times, with TensorFlow's optimizer of graphs
-(grappler) and without, first with oneDNN off and then on. The expressions of `optimizer.py` are
-compared first.
+With `--optimizer`, both runs are on the virtual TPU: with TensorFlow's graph optimizer (grappler)
+and without it, first with oneDNN off and then on. The expressions of `optimizer.py` are compared
+first.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-SHARE = 25
-"""Seeds for one process, which is then left: what it has traced takes memory."""
+SEEDS_PER_PROCESS = 25
+"""Each process then ends, to free the memory of its traces."""
 
 
 def main() -> int:
-    """Runs the command; gives 1 if something was found."""
+    """Run the command; return 1 if anything was found."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--seeds", default="0:100", help="first:last, without the last")
-    parser.add_argument("--processes", type=int, default=1, help="how many at a time")
+    parser.add_argument("--seeds", default="0:100", help="first:last, excluding the last")
+    parser.add_argument("--processes", type=int, default=1, help="number of processes at a time")
     parser.add_argument("--seconds", type=float, default=60, help="time limit of a program")
     parser.add_argument("--strict", action="store_true", help="look for crashes and numbers only")
     parser.add_argument("--optimizer", action="store_true", help="compare TensorFlow's optimizer")
-    parser.add_argument("--save", type=Path, help="a folder for what is found")
+    parser.add_argument("--save", type=Path, help="folder for the programs that differ")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     first, last = map(int, options.seeds.split(":"))
     if options.worker:
         return _look(range(first, last), options)
-    shares = [range(k, min(k + SHARE, last)) for k in range(first, last, SHARE)]
+    shares = [
+        range(k, min(k + SEEDS_PER_PROCESS, last)) for k in range(first, last, SEEDS_PER_PROCESS)
+    ]
     settings = ({"TF_ENABLE_ONEDNN_OPTS": "0"}, {"TF_ENABLE_ONEDNN_OPTS": "1"})
     pending = list(itertools.product(settings if options.optimizer else [{}], shares))
     found = False
@@ -85,21 +87,21 @@ def _look(seeds: range, options: argparse.Namespace) -> int:
     from differential.shrink import shrink
 
     start()
-    compared = functools.partial(compare, strict=options.strict)
+    check = functools.partial(compare, strict=options.strict)
     found = 0
     if options.optimizer:
-        compared = compare_optimizer
+        check = compare_optimizer
         for special, varying in itertools.product((False, True), repeat=2):
             for text in differences(special=special, varying=varying):
                 found = 1
                 _say(f"# {text}\n")
     for seed in seeds:
-        # A program that hangs or crashes leaves its seed behind.
+        # If a program hangs or crashes, its seed stays on the screen.
         sys.stderr.write(f"seed {seed}\r")
         faulthandler.dump_traceback_later(options.seconds * 4, exit=True)
-        # Where AutoGraph has nothing to write, there is time for twice as many.
-        if finding := compared(generate(seed, autograph=seed % 2 == 0)):
-            finding = shrink(finding, compared, options.seconds)
+        # Programs without AutoGraph run twice as fast, so half of the programs are without it.
+        if finding := check(generate(seed, autograph=seed % 2 == 0)):
+            finding = shrink(finding, check, options.seconds)
             found = 1
             _say(f"# seed {seed}\n{finding}\n")
             if options.save:

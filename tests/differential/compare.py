@@ -1,4 +1,4 @@
-"""Whether a program gives the same on the virtual TPU as in plain TensorFlow."""
+"""Compare a program's results on the virtual TPU and in plain TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from differential.generator import Program
 from differential.optimizer import optimizer
 
 _XLA_FAILS_TOO = re.compile(r"of type AddN must have the same size and shape\. +Input 0: \[0\b")
-"""A defect of conditionals for XLA, catalogue entry 50: any TPU fails like this."""
+"""A defect of conditionals under XLA, entry 50 of the catalogue: real TPUs fail too."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Where the two differ.
+    """A difference between the two ways to run a program.
 
     Attributes:
         program: The program.
-        kind: "numbers", or which of the two fails and how.
-        text: What differs.
+        kind: "numbers", or which way fails and with what error.
+        text: The difference.
     """
 
     program: Program
@@ -31,14 +31,14 @@ class Finding:
     text: str
 
     def __str__(self) -> str:
-        given = dataclasses.asdict(self.program)
-        source = given.pop("source")
-        settings = "\n".join(f"# {name} = {value!r}" for name, value in given.items())
+        attributes = dataclasses.asdict(self.program)
+        source = attributes.pop("source")
+        settings = "\n".join(f"# {name} = {value!r}" for name, value in attributes.items())
         return f"# {self.kind}: {self.text}\n{settings}\n{source}"
 
 
 def compare(program: Program, *, strict: bool = False) -> Finding | None:
-    """Runs a program both ways."""
+    """Run a program both ways."""
     expected, wrong = _outcome(lambda: reference.run(program))
     got, error = _outcome(lambda: engine.run(program, strict=strict))
     if (wrong and error) or wrong.startswith(reference.OutOfStepError.__name__):
@@ -46,7 +46,7 @@ def compare(program: Program, *, strict: bool = False) -> Finding | None:
     if wrong or error:
         who = "plain TensorFlow" if wrong else "the virtual TPU"
         if error and (strict or _XLA_FAILS_TOO.search(error)):
-            # A TPU refuses much that CPUs compute, float64's products among it.
+            # A TPU refuses much that CPUs compute, such as products of float64.
             return None
         name, _, text = (wrong or error).partition(": ")
         return Finding(program, f"only {who} fails, {name}", " ".join(text.split())[-400:])
@@ -57,7 +57,7 @@ def compare(program: Program, *, strict: bool = False) -> Finding | None:
 
 
 def compare_optimizer(program: Program) -> Finding | None:
-    """Runs a program on the virtual TPU with TensorFlow's optimizer and without."""
+    """Run a program on the virtual TPU with TensorFlow's optimizer and without."""
     with optimizer(enabled=False):
         expected, wrong = _outcome(lambda: engine.run(program))
     with optimizer(enabled=True):
@@ -75,7 +75,7 @@ def compare_optimizer(program: Program) -> Finding | None:
 def _without_ties(
     differing: dict[tuple[int, ...], str], program: Program, expected: list[Any]
 ) -> dict[tuple[int, ...], str]:
-    """Leaves out what rounding decides: which of equal elements is the largest, for instance."""
+    """Drop differences that rounding decides, such as which of equal elements is the largest."""
     rounded = [reference.run(program, rounded=np.random.default_rng(seed)) for seed in range(3)]
     ties = {place for each in rounded for place in _differences(expected, each)}
     return {place: text for place, text in differing.items() if place not in ties}
@@ -89,7 +89,7 @@ def _outcome(run: Callable[[], Any]) -> tuple[Any, str]:
 
 
 def _differences(expected: list[Any], got: list[Any]) -> dict[tuple[int, ...], str]:
-    """What differs, by its place: a call, or last the variables; a row; a number in it."""
+    """The differences by place: call (the last holds the variables), row, number in the row."""
     differing = {}
     other = dict(_places(got))
     for (call, row, place), wanted in _places(expected):

@@ -1,4 +1,4 @@
-"""A program on the virtual TPU."""
+"""Run a program on the virtual TPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpunb.virtual import VirtualTPUStrategy
 
 
 def start() -> None:
-    """Gives TensorFlow cores for eight replicas."""
+    """Create logical devices for eight replicas."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     devices = [tf.config.LogicalDeviceConfiguration()] * 17
     tf.config.set_logical_device_configuration(cpu, devices)
@@ -24,19 +24,19 @@ def start() -> None:
 
 @functools.cache
 def strategy_of(replicas: int, strict: bool) -> Any:
-    """The strategy of all programs on so many replicas."""
+    """The strategy that all programs with this number of replicas share."""
     return VirtualTPUStrategy(replicas, strict={"float64": False} if strict else False)
 
 
 def run(program: Program, *, strict: bool = False) -> list[list[Any]]:
-    """Runs a program.
+    """Run a program.
 
     Args:
         program: The program.
-        strict: Whether what a TPU refuses is refused.
+        strict: Whether to refuse what a TPU refuses.
 
     Returns:
-        For each call what each replica returns; last, the copies of each variable.
+        For each call, the results of each replica; last, the copies of each variable.
     """
     strategy = strategy_of(program.replicas, strict)
     with strategy.scope():
@@ -63,13 +63,13 @@ def run(program: Program, *, strict: bool = False) -> list[list[Any]]:
     steps = {name: _step(strategy, each, program) for name, each in functions.items()}
     results = []
     for number, call in enumerate(program.calls):
-        given = [
+        arguments = [
             strategy.experimental_distribute_values_from_function(
                 lambda ctx, column=column: column[ctx.replica_id_in_sync_group]
             )
             for column in zip(*names["inputs"](number), strict=True)
         ]
-        parts = [strategy.experimental_local_results(part) for part in steps[call](*given)]
+        parts = [strategy.experimental_local_results(part) for part in steps[call](*arguments)]
         results.append([list(replica) for replica in zip(*parts, strict=True)])
     results.append([[copy.read_value() for copy in variable.values] for variable in variables])
     return results
@@ -77,7 +77,7 @@ def run(program: Program, *, strict: bool = False) -> list[list[Any]]:
 
 def _step(strategy: Any, function: Any, program: Program) -> Any:
     @tf.function(reduce_retracing=True, autograph=program.autograph)
-    def step(*given: Any) -> Any:
-        return strategy.run(function, args=given)
+    def step(*arguments: Any) -> Any:
+        return strategy.run(function, args=arguments)
 
     return step

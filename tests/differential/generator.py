@@ -10,21 +10,21 @@ from differential.operations import BATCHES, COLLECTIVES, SCALARS, VECTORS
 
 AGGREGATIONS = ("NONE", "SUM", "MEAN", "ONLY_FIRST_REPLICA")
 HEADER = "def {name}(x, y, s, i):"
-"""`shared` is the same on every replica, which closes over it like over a notebook's tensor."""
+"""All replicas close over the same `shared`, like over a tensor in a notebook."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Functions of one replica, and what they run on.
+    """Functions of one replica, and the settings of their run.
 
     Attributes:
-        source: `first` and `second`, which are called in turn.
-        replicas: How many replicas run them.
-        variables: The synchronisation and the aggregation of each variable.
-        rows: How many examples each replica gets.
-        calls: The functions in the order of their calls.
-        autograph: Whether branches and loops are Python's, which AutoGraph writes anew: two
-            thirds of what such a program costs. Else they are TensorFlow's own.
+        source: The source text of `first` and `second`, which are called in turn.
+        replicas: The number of replicas.
+        variables: The synchronization and the aggregation of each variable.
+        rows: The number of examples of each replica.
+        calls: The names of the functions, in the order of their calls.
+        autograph: Whether branches and loops are Python's, which AutoGraph converts. Conversion
+            takes two thirds of the program's time. Otherwise they are TensorFlow's own.
     """
 
     source: str
@@ -37,14 +37,14 @@ class Program:
 
 @dataclasses.dataclass
 class Scope:
-    """The names that can be read at some place.
+    """The names that a block of the program can read.
 
     Attributes:
         names: The names of each type.
-        together: Whether all replicas are sure to come here, so that they may talk.
-        depth: How many blocks stand around.
-        converted: Whether AutoGraph writes the block anew: in there it cannot have
-            functions that use names of the block.
+        together: Whether all replicas reach this block, so that collectives are allowed.
+        depth: The number of enclosing blocks.
+        converted: Whether AutoGraph converts the block. It then cannot contain functions that
+            use names of the block.
     """
 
     names: dict[str, list[str]]
@@ -53,14 +53,14 @@ class Scope:
     converted: bool = False
 
     def inner(self, together: bool, *, converted: bool = False) -> Scope:
-        """A block within, which all replicas enter or not."""
-        names = {kind: list(found) for kind, found in self.names.items()}
+        """An inner block; `together` says whether all replicas enter it."""
+        names = {kind: list(names_of_kind) for kind, names_of_kind in self.names.items()}
         converted = converted or self.converted
         return Scope(names, self.together and together, self.depth + 1, converted)
 
 
 def generate(seed: int, statements: int = 7, *, autograph: bool = True) -> Program:
-    """The random program of a seed."""
+    """The random program of this seed."""
     return _Generator(random.Random(seed), statements, autograph).program()
 
 
@@ -109,7 +109,7 @@ class _Generator:
         yield from self.rng.choice(simple if deep else blocks)(scope)
 
     def _block(self, scope: Scope, result: str, least: int = 1) -> Iterator[str]:
-        """Statements that set a vector which stands outside as well."""
+        """Statements that set a vector that also exists outside the block."""
         for _ in range(self.rng.randrange(least, 4)):
             yield from self._indented(self._statement(scope))
         yield f"    {result} = {self._bounded(self._pick(scope, VECTORS))}"
@@ -131,19 +131,19 @@ class _Generator:
         yield self._set(scope, "v", f"v{number}.read_value()")
 
     def _update(self, scope: Scope) -> Iterator[str]:
-        fitting = [
+        allowed = [
             number
-            for number, (synchronised, aggregation) in enumerate(self.variables)
-            if scope.together or synchronised == "ON_READ" or aggregation == "NONE"
+            for number, (synchronization, aggregation) in enumerate(self.variables)
+            if scope.together or synchronization == "ON_READ" or aggregation == "NONE"
         ]
-        if not fitting:
+        if not allowed:
             yield from self._vector(scope)
             return
         how = self.rng.choice(("assign", "assign_add", "assign_sub"))
         value = self._bounded(self._pick(scope, VECTORS))
         if scope.together and self.rng.random() < 0.5:
             value = self._pick(scope, COLLECTIVES)
-        number = self.rng.choice(fitting)
+        number = self.rng.choice(allowed)
         yield f"v{number}.{how}({self._bounded(value)})"
         if how != "assign":
             # Sums over many calls stay small.
@@ -178,9 +178,9 @@ class _Generator:
             yield from self._thunk(name, scope.inner(together))
         yield self._set(scope, "v", f"tf.switch_case({index}, [{', '.join(names)}])")
 
-    def _thunk(self, name: str, scope: Scope, given: str = "") -> Iterator[str]:
-        yield f"def {name}({given}):"
-        yield from self._block(scope, "result", least=1 if given else 0)
+    def _thunk(self, name: str, scope: Scope, parameter: str = "") -> Iterator[str]:
+        yield f"def {name}({parameter}):"
+        yield from self._block(scope, "result", least=1 if parameter else 0)
         yield "    return result"
 
     def _for(self, scope: Scope) -> Iterator[str]:
@@ -202,12 +202,12 @@ class _Generator:
         yield f"    {counter} = {counter} + 1"
 
     def _loop(self, scope: Scope) -> Iterator[str]:
-        name, given = f"body{self._number()}", f"r{self._number()}"
+        name, parameter = f"body{self._number()}", f"r{self._number()}"
         start = self._copied(scope)
         count, together = self.rng.choice((("2", True), ("i % 3", True), ("replica_id()", False)))
         inner = scope.inner(together)
-        inner.names["v"].append(given)
-        yield from self._thunk(name, inner, given)
+        inner.names["v"].append(parameter)
+        yield from self._thunk(name, inner, parameter)
         yield self._set(scope, "v", f"repeated({count}, {name}, {start})")
 
     def _nested(self, scope: Scope) -> Iterator[str]:
@@ -236,17 +236,17 @@ class _Generator:
     # Parts.
 
     def _predicate(self, scope: Scope) -> tuple[str, bool]:
-        """A condition, and whether it is the same on every replica."""
+        """A condition, and whether it is equal on every replica."""
         bound = self.rng.choice(("-0.3", "0.1", "0.7"))
         if scope.together and self.rng.random() < 0.5:
             return self._pick(scope, (f"all_reduce('sum', {{s}}) > {bound}", "i % 2 == 0")), True
         return self._pick(scope, (f"{{s}} > {bound}", "replica_id() % 2 == 0")), False
 
     def _copied(self, scope: Scope) -> str:
-        """A vector that is no other name's tensor.
+        """An expression for a copy of a vector.
 
-        Eager code that goes round a loop no time leaves the loop's variable the very tensor that
-        it began as, and a tape that watches that one watches both; in a graph they are two.
+        If eager code runs a loop zero times, the loop's variable stays the tensor that it started
+        as. A tape that watches this tensor watches both names; in a graph they are two tensors.
         """
         return f"tf.identity({self._pick(scope, ('{v}',))})"
 
@@ -262,12 +262,12 @@ class _Generator:
         )
 
     def _name(self, scope: Scope, kind: str) -> str:
-        # What was made last is read most.
+        # Prefer the latest names.
         names = scope.names[kind]
         return self.rng.choice(names[-4:] if self.rng.random() < 0.7 else names)
 
     def _set(self, scope: Scope, kind: str, value: str) -> str:
-        """Gives a value a name, which can be read from the next statement on."""
+        """Give a value a name that later statements can read."""
         name = f"{kind}_{self._number()}"
         scope.names[kind].append(name)
         return f"{name} = {value}"

@@ -1,4 +1,4 @@
-"""What both ways to run a program share: its inputs, its helpers, its functions."""
+"""Inputs, helpers and functions that both ways to run a program share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from differential.generator import Program
 
 
 def common(program: Program) -> dict[str, Any]:
-    """The names that a program finds however it is run."""
+    """The names that a program can use however it runs."""
     return {
         "tf": tf,
         "replicas": program.replicas,
@@ -27,12 +27,12 @@ def common(program: Program) -> dict[str, Any]:
 
 
 def start_of(number: int) -> Any:
-    """The first value of a variable."""
+    """The initial value of a variable."""
     return np.array([0.5, -0.25, 0.125]) * (number + 1)
 
 
 def inputs(program: Program, number: int) -> list[tuple[Any, ...]]:
-    """What each replica gets in a call: a batch, a vector, a scalar and the call's number."""
+    """Each replica's arguments in a call: a batch, a vector, a scalar and the call's number."""
     rng = np.random.default_rng(number)
     return [
         (
@@ -46,7 +46,7 @@ def inputs(program: Program, number: int) -> list[tuple[Any, ...]]:
 
 
 def compiled(program: Program, names: dict[str, Any]) -> dict[str, Any]:
-    """The functions of a program; AutoGraph finds their source."""
+    """The functions of a program, compiled so that AutoGraph finds their source."""
     path = f"<program {hashlib.sha1(program.source.encode()).hexdigest()}>"
     lines = program.source.splitlines(keepends=True)
     linecache.cache[path] = (len(program.source), None, lines, path)
@@ -55,19 +55,19 @@ def compiled(program: Program, names: dict[str, Any]) -> dict[str, Any]:
 
 
 def bounded(x: Any) -> Any:
-    """Keeps numbers small, so that no two ways to compute them drift apart."""
+    """Keep numbers small, so that rounding cannot make the two ways drift apart."""
     return 3.0 * tf.tanh(x / 3.0)
 
 
 def repeated(times: Any, body: Callable[[Any], Any], start: Any) -> Any:
-    """A loop that TensorFlow makes."""
+    """A loop of TensorFlow's."""
     return tf.while_loop(
         lambda n, _: n < times, lambda n, x: (n + 1, body(x)), (tf.constant(0), start)
     )[1]
 
 
 def convolved(x: Any) -> Any:
-    """A convolution and a bias over each row."""
+    """A convolution with a bias over each row."""
     image = tf.reshape(tf.cast(x, tf.float32), [-1, 3, 1, 1])
     kernel = tf.reshape(tf.constant([0.5, -0.25, 0.125]), [3, 1, 1, 1])
     result = tf.nn.bias_add(tf.nn.conv2d(image, kernel, 1, "SAME"), [0.1])
@@ -75,7 +75,7 @@ def convolved(x: Any) -> Any:
 
 
 def pooled(x: Any) -> Any:
-    """The largest of neighbours in each row."""
+    """The maximum of neighbouring elements in each row."""
     image = tf.reshape(tf.cast(x, tf.float32), [-1, 3, 1, 1])
     result = tf.nn.max_pool2d(image, [2, 1], 1, "SAME")
     return tf.cast(tf.reshape(result, [-1, 3]), tf.float64)

@@ -1,7 +1,7 @@
-"""What random programs are made of: expressions of vectors, scalars and batches.
+"""The parts of random programs: expressions of vectors, scalars and batches.
 
-A vector has three elements and a batch any number of rows of three, all of them float64.
-Expressions keep numbers small and finite, so that two ways to compute them agree.
+A vector has three elements; a batch has any number of rows of three elements. All are float64.
+Expressions keep numbers small and finite, so that both ways to compute them agree.
 """
 
 VECTORS = (

@@ -1,7 +1,7 @@
-"""Arithmetic that TensorFlow's optimizer may rewrite, on the virtual TPU with it and without.
+"""Run arithmetic that TensorFlow's optimizer may rewrite, with the optimizer and without.
 
-A TPU computes what the program says: there, no optimizer of CPUs comes before XLA. So the virtual
-TPU's numbers must not depend on it either, but for the last digits.
+A TPU computes what the program says: no CPU optimizer runs before XLA. The optimizer may therefore
+change only the last digits of the virtual TPU's numbers.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ EXACT = (
     "tf.math.multiply_no_nan(x, 0.0 * y)",
     "tf.split(tf.exp(tf.concat([x, y], 0)), 2)[0]",
 )
-"""Expressions that the optimizer must not change in any bit."""
+"""Expressions whose results must be the same to the bit."""
 
 ROUNDED = (
     "x / 3.0",
@@ -111,9 +111,9 @@ ROUNDED = (
     "tf.math.reduce_std(x)",
     "tf.math.l2_normalize(x)",
 )
-"""Expressions of which the optimizer may change the last digits.
+"""Expressions whose last digits the optimizer may change.
 
-It multiplies by a reciprocal, adds in another order or calls a kernel for two operations.
+It multiplies by a reciprocal, adds in another order, or fuses two operations into one kernel.
 """
 
 _SPECIAL = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-30, 120.0, -120.0, 1e-9, 0.5)
@@ -122,11 +122,11 @@ _REPLICAS = 2
 
 
 def differences(*, special: bool, varying: bool) -> list[str]:
-    """Return the expressions that differ with TensorFlow's optimizer and without, and how.
+    """Describe the expressions whose results TensorFlow's optimizer changes.
 
     Args:
-        special: Whether NaN, infinities and zeros are among the numbers.
-        varying: Whether each replica has numbers of its own.
+        special: Whether the numbers include NaN, infinities and zeros.
+        varying: Whether each replica has its own numbers.
     """
     strategy = strategy_of(_REPLICAS, strict=False)
     names = {"tf": tf, "steep": _steep, "normed": _normed}
@@ -137,7 +137,7 @@ def differences(*, special: bool, varying: bool) -> list[str]:
     @tf.function(autograph=False)
     def run(*columns: Any) -> Any:
         def replica(*stacks: Any) -> Any:
-            # Each has inputs of its own: the optimizer leaves alone what two expressions share.
+            # Separate inputs for each: the optimizer skips nodes that two expressions share.
             inputs = zip(*map(tf.unstack, stacks), strict=True)
             pairs = zip(expressions.items(), inputs, strict=True)
             return {text: compute(*values) for (text, compute), values in pairs}
@@ -158,10 +158,10 @@ def differences(*, special: bool, varying: bool) -> list[str]:
     with optimizer(enabled=False):
         expected = run(*columns)
     with optimizer(enabled=True):
-        found = run(*columns)
+        actual = run(*columns)
     different = []
     for text in expressions:
-        both = map(strategy.experimental_local_results, (expected[text], found[text]))
+        both = map(strategy.experimental_local_results, (expected[text], actual[text]))
         for replica, (without, using) in enumerate(zip(*both, strict=True)):
             if not _are_alike(without.numpy(), using.numpy(), exact=text in EXACT):
                 different.append(f"{text}, replica {replica}: {without} without, {using} with it")
@@ -185,7 +185,7 @@ def _normed(images: Any) -> Any:
 
 @contextlib.contextmanager
 def optimizer(*, enabled: bool) -> Iterator[None]:
-    """Call functions with TensorFlow's optimizer or without."""
+    """Run the block with TensorFlow's optimizer enabled or disabled."""
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not enabled})
     try:
         yield
@@ -200,7 +200,7 @@ def _inputs(replica: int, special: bool) -> list[Any]:
     if special:
         x[: len(_SPECIAL)] = _SPECIAL
         y = rng.permutation(x)
-        y[6] = 1.0  # compared with NaN
+        y[6] = 1.0  # y[6] is compared with NaN.
         image[rng.random(image.shape) < 0.1] = np.nan
     values = (x, y, rng.normal(size=(24, 24)), image, rng.normal(size=(3, 3, 2, 2)))
     return [tf.constant(value, tf.float32) for value in values]

@@ -1,4 +1,4 @@
-"""A program in plain eager TensorFlow: a thread for each replica, which meet to exchange."""
+"""Run a program in plain eager TensorFlow, with a thread for each replica."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from differential.names import bounded, common, compiled, start_of
 class OutOfStepError(Exception):
     """Replicas meet at different collectives.
 
-    The gradient of a collective is one, too. Where the value counts on some replicas only, eager
-    TensorFlow computes it on these alone, and a graph on all: there is nothing to compare with.
+    The gradient of a collective is a collective too. If only some replicas need its value, eager
+    TensorFlow computes the gradient on these alone, and a graph on all. The two cannot be compared.
     """
 
 
 class Together:
-    """Replicas that hand each other values.
+    """Replicas that exchange values.
 
-    One of them runs at a time: eager TensorFlow in many threads at once has been seen to crash.
+    They run one at a time: eager TensorFlow has crashed when many threads used it at once.
     """
 
     def __init__(self, replicas: int) -> None:
@@ -35,15 +35,15 @@ class Together:
 
     @property
     def rank(self) -> int:
-        """The replica of this thread."""
+        """The replica ID of this thread."""
         return int(self._mine.rank)
 
     def exchange(self, value: Any, collective: Any = None) -> list[Any]:
-        """Gives every replica the values of all.
+        """Gather the values of all replicas on every replica.
 
         Args:
-            value: This replica's.
-            collective: What it takes part in; by default the next one.
+            value: The value of this replica.
+            collective: The collective that exchanges the value; by default the replica's next one.
         """
         self._values[self.rank] = (collective or self._next(), value)
         self._meet()
@@ -54,7 +54,7 @@ class Together:
         return list(values)
 
     def _next(self) -> int:
-        """Numbers a replica's collectives."""
+        """The number of this replica's next collective."""
         self._mine.count = getattr(self._mine, "count", 0) + 1
         return int(self._mine.count)
 
@@ -66,9 +66,9 @@ class Together:
             self._running.acquire()
 
     def run(self, function: Callable[[int], Any]) -> list[Any]:
-        """Calls a function on every replica."""
+        """Call a function on every replica."""
 
-        def on(rank: int) -> Any:
+        def run_replica(rank: int) -> Any:
             self._mine.rank, self._mine.count = rank, 0
             with self._running:
                 try:
@@ -78,10 +78,10 @@ class Together:
                     raise
 
         with ThreadPoolExecutor(self.replicas) as threads:
-            futures = [threads.submit(on, rank) for rank in range(self.replicas)]
+            futures = [threads.submit(run_replica, rank) for rank in range(self.replicas)]
         errors = [future.exception() for future in futures]
-        own = [e for e in errors if e and not isinstance(e, threading.BrokenBarrierError)]
-        for error in own or [e for e in errors if e]:
+        original = [e for e in errors if e and not isinstance(e, threading.BrokenBarrierError)]
+        for error in original or [e for e in errors if e]:
             raise error
         return [future.result() for future in futures]
 
@@ -98,7 +98,7 @@ class Together:
         return reduced(value)
 
     def all_gather(self, value: Any) -> Any:
-        """The values of all replicas in a row, with its gradient."""
+        """The concatenated values of all replicas, with its gradient."""
         collective = self._next()
 
         @tf.custom_gradient
@@ -116,11 +116,11 @@ class Copies:
 
     def __init__(self, together: Together, start: Any, aggregation: str, when: str) -> None:
         self._together = together
-        # What syncs on read is each replica's own inside of a replica function, and no tape
+        # In replica code, a variable that syncs on read is local to the replica, and no tape
         # watches it.
-        own = when == "ON_READ"
-        self._aggregation = "NONE" if own else aggregation
-        self.copies = [tf.Variable(start, trainable=not own) for _ in range(together.replicas)]
+        on_read = when == "ON_READ"
+        self._aggregation = "NONE" if on_read else aggregation
+        self.copies = [tf.Variable(start, trainable=not on_read) for _ in range(together.replicas)]
 
     @property
     def mine(self) -> Any:
@@ -139,28 +139,28 @@ class Copies:
         return self._together.all_reduce(self._aggregation.lower(), value)
 
     def assign(self, value: Any) -> None:
-        """Sets it as its aggregation says."""
+        """Assign a value, aggregated over the replicas."""
         self.mine.assign(self._aggregated(value))
 
     def assign_add(self, value: Any) -> None:
-        """Adds to it as its aggregation says."""
+        """Add a value, aggregated over the replicas."""
         self.mine.assign_add(self._aggregated(value))
 
     def assign_sub(self, value: Any) -> None:
-        """Subtracts from it as its aggregation says."""
+        """Subtract a value, aggregated over the replicas."""
         self.mine.assign_sub(self._aggregated(value))
 
 
 def run(program: Program, *, rounded: Any = None) -> list[list[Any]]:
-    """Runs a program.
+    """Run a program.
 
     Args:
         program: The program.
-        rounded: A NumPy generator of random numbers: all that is computed is off by so little
-            as another order of adding, or another width of vectors, may make it.
+        rounded: A NumPy random generator. If given, every computed number gets a tiny random error,
+            like the rounding errors of another order of additions or another vector width.
 
     Returns:
-        For each call what each replica returns; last, the copies of each variable.
+        For each call, the results of each replica; last, the copies of each variable.
     """
     together = Together(program.replicas)
     variables = [
@@ -174,8 +174,8 @@ def run(program: Program, *, rounded: Any = None) -> list[list[Any]]:
         "replica_id": lambda: tf.constant(together.rank),
         "all_reduce": together.all_reduce,
         "all_gather": together.all_gather,
-        # A traced function's arguments are tensors of its own, which no tape in it takes for
-        # the same ones that it closes over.
+        # A traced function's arguments are new tensors. A tape in the function must not take them
+        # for the tensors that the function closes over.
         "nested": lambda function: lambda *given: function(*map(tf.identity, given)),
         "gradient": lambda tape, y, x: tape.gradient(
             y, x.mine if isinstance(x, Copies) else x, unconnected_gradients="zero"

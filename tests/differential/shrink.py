@@ -1,4 +1,4 @@
-"""The smallest program that still shows what was found."""
+"""Shrink a program to the smallest that still shows a difference."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _INPUTS = {"v_": "y", "s_": "s", "b_": "x"}
 def shrink(
     finding: Finding, check: Callable[[Program], Finding | None], seconds: float = 120
 ) -> Finding:
-    """Leaves out of a program what it does not need to show a finding of the same kind.
+    """Remove what a program does not need to show a finding of the same kind.
 
     Args:
-        finding: What was found.
-        check: Looks at a smaller program.
-        seconds: How long to go on.
+        finding: The finding.
+        check: Compares a smaller program.
+        seconds: The time limit.
     """
     end = time.monotonic() + seconds
     smaller = True
@@ -30,9 +30,9 @@ def shrink(
         for program in _smaller(finding.program):
             if time.monotonic() > end:
                 return finding
-            found = check(program)
-            if found is not None and found.kind == finding.kind:
-                finding, smaller = found, True
+            smaller_finding = check(program)
+            if smaller_finding is not None and smaller_finding.kind == finding.kind:
+                finding, smaller = smaller_finding, True
                 break
     return finding
 
@@ -46,7 +46,7 @@ def _smaller(program: Program) -> Iterator[Program]:
             yield _with(program, rest)
             name = lines[first].strip().partition(" = ")[0]
             if name[:2] in _INPUTS:
-                # Those who read it read an input of the same type.
+                # Statements that read this name read an input of the same type instead.
                 replaced = re.compile(rf"\b{name}\b")
                 yield _with(program, [replaced.sub(_INPUTS[name[:2]], line) for line in rest])
             if after > first + 1:
@@ -66,7 +66,7 @@ def _smaller(program: Program) -> Iterator[Program]:
 
 
 def _end(lines: list[str], first: int) -> int:
-    """The line after a statement with its block; a decorator goes with its function."""
+    """The line after a statement and its block; a decorator belongs to its function."""
     indent = len(lines[first]) - len(lines[first].lstrip())
     after = first + 1
     if lines[first].lstrip().startswith("@"):

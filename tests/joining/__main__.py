@@ -1,10 +1,10 @@
-"""Compares every operation that is joined with one replica at a time.
+"""Compare every joined operation with one replica at a time.
 
     cd tests && python -m joining --processes 2
 
-For each rule: the types of the operation, its boolean and enumerated attributes, ranks, sizes,
-and which inputs vary; what it gives, and its gradients. It ends with 1 if something differs, if
-an operation had no valid case, or if a rule was never taken.
+Cases cover, for each rule, the types of the operation, its boolean and enumerated attributes,
+ranks, sizes, and which inputs vary. Both results and gradients are compared. The exit code is 1 if
+something differs, if an operation had no valid case, or if a rule was never used.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import os
 import subprocess
 import sys
 
-OPERATIONS = 6
-"""For one process, which is then left: what it has traced takes memory."""
+OPERATIONS_PER_PROCESS = 6
+"""Each process then ends, to free the memory of its traces."""
 
-SHOWN = 5
-"""Of what differs in an operation."""
+MAX_SHOWN = 5
+"""How many differences of an operation are printed."""
 
 
 def main() -> int:
-    """Runs the command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("operations", nargs="*", help="by default every one that has a rule")
-    parser.add_argument("--cases", type=int, default=100, help="how many of each operation")
-    parser.add_argument("--seed", type=int, default=0, help="which they are")
-    parser.add_argument("--processes", type=int, default=1, help="how many at a time")
+    parser.add_argument("operations", nargs="*", help="all that have a rule by default")
+    parser.add_argument("--cases", type=int, default=100, help="number of cases of each operation")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random cases")
+    parser.add_argument("--processes", type=int, default=1, help="number of processes at a time")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -37,7 +37,9 @@ def main() -> int:
 
         options.operations = sorted(operations())
     names = options.operations
-    pending = [names[k : k + OPERATIONS] for k in range(0, len(names), OPERATIONS)]
+    pending = [
+        names[k : k + OPERATIONS_PER_PROCESS] for k in range(0, len(names), OPERATIONS_PER_PROCESS)
+    ]
     running: list[subprocess.Popen[bytes]] = []
     worst = 0
     while pending or running:
@@ -61,8 +63,8 @@ def _check(operations: list[str], cases: int, seed: int) -> int:
         bad |= bool(findings.wrong or missing)
         counts = [counter[op] for counter in (findings.valid, findings.joined, findings.refused)]
         sys.stdout.write("{}: {} compared, {} joined, {} refused{}\n".format(op, *counts, missing))
-        shown = findings.wrong[:SHOWN]
-        sys.stdout.write("".join(f"  {one}\n" for one in shown))
+        shown = findings.wrong[:MAX_SHOWN]
+        sys.stdout.write("".join(f"  {line}\n" for line in shown))
         if len(findings.wrong) > len(shown):
             sys.stdout.write(f"  ... {len(findings.wrong)} in all\n")
         sys.stdout.flush()

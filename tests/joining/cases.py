@@ -1,7 +1,7 @@
-"""Cases of every operation that is joined, from TensorFlow's own definitions of operations.
+"""Cases of every joined operation, from TensorFlow's own definitions of operations.
 
-Each is an operation with types and values of its attributes, inputs of some rank and sizes, and
-which of them vary between the replicas.
+A case is an operation with types and values of its attributes, inputs of some rank and sizes, and
+the choice of inputs that vary between the replicas.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHAPES = [
     *[(3, 1, 2, 4)[:rank] for rank in range(2, 5)],
     (2, 4, 3),
 ]
-"""Ranks 0 to 4, and sizes 1, 2, 3, even and uneven."""
+"""Ranks 0 to 4; sizes 1, 2 and 3, equal and unequal."""
 
 _ANY = [
     tf.bool, tf.int8, tf.uint8, tf.int16, tf.uint16, tf.int32, tf.uint32, tf.int64, tf.uint64,
@@ -34,7 +34,7 @@ _ANY = [
 ]  # fmt: skip
 
 SUMMED = frozenset({tf.float16, tf.bfloat16, tf.float32, tf.int32})
-"""The types of what replicas sum."""
+"""The types that replicas sum."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Case:
 
     Attributes:
         op: The operation.
-        types: The values of its attributes that are types.
-        attributes: Those of the others.
+        types: The values of its type attributes.
+        attributes: The values of its other attributes.
         slots: Its inputs.
-        kinds: Their types.
-        varies: Whether each varies.
-        constant: Whether those that do not are constants.
-        listed: Whether the operation takes the first of them as a list, and how many.
-        summed: Whether only the sums over the replicas of what it gives are used.
+        kinds: The types of its inputs.
+        varies: Whether each input varies between the replicas.
+        constant: Whether the inputs that do not vary are constants.
+        listed: How many of the first inputs the operation takes as a list; 0 if it takes no list.
+        summed: Whether the replicas use only the sums of its results.
     """
 
     op: str
@@ -65,13 +65,13 @@ class Case:
 
     @property
     def is_usual(self) -> bool:
-        """Whether axes, shapes and their like are constants, so that it may be joined."""
+        """Whether axes, shapes and the like are constants, so that the operation may be joined."""
         fixed = [slot.values is not None for slot in self.slots]
         varies = any(map(operator.and_, fixed, self.varies))
         return not varies and (self.constant or not any(fixed))
 
     def __str__(self) -> str:
-        """What says it all in a line."""
+        """The whole case in one line."""
         inputs = [
             f"{kind.name}{list(slot.shape)}"
             + (f"={np.asarray(slot.values).tolist()}" if slot.values is not None else "")
@@ -83,7 +83,7 @@ class Case:
         return f"{self.op}({', '.join(inputs)}) {types} {dict(self.attributes)} {' '.join(more)}"
 
     def values(self, replicas: int) -> list[list[Any]]:
-        """For each input its value on each replica."""
+        """Each input's value on each replica."""
         rng = np.random.default_rng(zlib.crc32(str(self).encode()))
         special = rng.random() < 0.2 and not any(kind.is_complex for kind in self.kinds)
         columns = []
@@ -95,7 +95,7 @@ class Case:
 
 
 def _drawn(rng: np.random.Generator, slot: Slot, kind: tf.DType, special: bool) -> Any:
-    """Random numbers, or the values that an input has to have."""
+    """Random numbers, or the values that the input needs."""
     if slot.values is not None:
         return tf.cast(tf.constant(slot.values), kind)
     if slot.below is not None:
@@ -115,49 +115,54 @@ def _drawn(rng: np.random.Generator, slot: Slot, kind: tf.DType, special: bool) 
 
 
 def cases_of(op: str, seed: int = 0) -> Iterator[Case]:
-    """Cases of an operation without end: its types and attributes in turn, the rest at random.
+    """Endless cases of an operation: its types and attributes in turn, the rest at random.
 
     Args:
         op: The operation.
-        seed: Other ones with another number.
+        seed: Another seed gives other cases.
     """
     definition = op_def_registry.get(op)
     rng = random.Random(f"{op} {seed}")
     kinds = list(itertools.product(_attributes(definition), _products(_choices(definition))))
-    # Near the front are all types, with one value or other of each attribute.
+    # The first cases cover all types, each with some value of every attribute.
     rng.shuffle(kinds)
     for attributes, types in itertools.cycle(kinds):
         for shape in rng.sample(SHAPES, len(SHAPES)):
-            found = list(_of_shape(definition, types, attributes, shape))
-            usual = [one for one in found if one.is_usual]
-            if found:
-                yield rng.choice(usual if usual and rng.random() < 0.9 else found)
+            cases = list(_of_shape(definition, types, attributes, shape))
+            usual = [case for case in cases if case.is_usual]
+            if cases:
+                yield rng.choice(usual if usual and rng.random() < 0.9 else cases)
                 break
 
 
 def _choices(definition: Any) -> dict[str, list[tf.DType]]:
-    """The attributes that are types, with those that are allowed."""
-    named = [one for one in definition.attr if one.type == "type"]
+    """The type attributes, with the types that each allows."""
+    type_attributes = [attribute for attribute in definition.attr if attribute.type == "type"]
     return {
-        one.name: _types(one.allowed_values.list.type or [k.as_datatype_enum for k in _ANY])
-        for one in named
+        attribute.name: _types(
+            attribute.allowed_values.list.type or [k.as_datatype_enum for k in _ANY]
+        )
+        for attribute in type_attributes
     }
 
 
 def _attributes(definition: Any) -> Iterator[dict[str, Any]]:
     """Values of the boolean and enumerated attributes."""
     plain = {
-        one.name: [False, True]
-        if one.type == "bool"
-        else [text.decode() for text in one.allowed_values.list.s]
-        for one in definition.attr
-        if one.type == "bool" or (one.type == "string" and one.allowed_values.list.s)
+        attribute.name: [False, True]
+        if attribute.type == "bool"
+        else [text.decode() for text in attribute.allowed_values.list.s]
+        for attribute in definition.attr
+        if attribute.type == "bool"
+        or (attribute.type == "string" and attribute.allowed_values.list.s)
     }
-    plain.pop("use_cudnn_on_gpu", None)  # which a CPU has not
+    plain.pop("use_cudnn_on_gpu", None)  # not available on a CPU
     hints = [name for name in plain if name.startswith("grad_")]
     for values in itertools.product(*plain.values()):
         attributes = dict(zip(plain, values, strict=True))
-        if len({attributes[name] for name in hints}) <= 1:  # they say what a product is for
+        if (
+            len({attributes[name] for name in hints}) <= 1
+        ):  # they say what a product is for, so they agree
             yield attributes
 
 
@@ -167,17 +172,17 @@ def _types(numbers: Sequence[int]) -> list[tf.DType]:
 
 
 def _products(choices: Mapping[str, Sequence[tf.DType]]) -> Iterator[dict[str, tf.DType]]:
-    """Every type of the first attribute; of the others all with one, and one with all."""
+    """Every type of the first attribute; all types of the others with one type of the first."""
     if not choices:
         yield {}
         return
     first, *others = choices.values()
-    usual = [tf.int32 if tf.int32 in one else one[0] for one in others]
+    usual = [tf.int32 if tf.int32 in allowed else allowed[0] for allowed in others]
     for kind in first:
         yield dict(zip(choices, [kind, *usual], strict=True))
     kind = tf.float32 if tf.float32 in first else first[0]
-    for place, one in enumerate(others):
-        for other in one:
+    for place, allowed in enumerate(others):
+        for other in allowed:
             if other != usual[place]:
                 rest = [other if k == place else value for k, value in enumerate(usual)]
                 yield dict(zip(choices, [kind, *rest], strict=True))
@@ -196,38 +201,58 @@ def _of_shape(
         listed = len(slots) - len(arguments) + 1 if is_list else 0
         sources = [arguments[0]] * listed + list(arguments[1 if listed else 0 :])
         kinds = [
-            dtypes.as_dtype(slot.dtype or _type_of(slot, types, one.type_attr) or one.type)
-            for slot, one in zip(slots, sources, strict=True)
+            dtypes.as_dtype(
+                slot.dtype or _type_of(slot, types, argument.type_attr) or argument.type
+            )
+            for slot, argument in zip(slots, sources, strict=True)
         ]
         outputs = {"out_type", "output_type", "DstT", "type", "Tout", "dtype", "index_type"}
         outputs |= {"element_dtype", "shape_type"}
-        given = {key: kind for key, kind in types.items() if key in outputs}
+        output_types = {key: kind for key, kind in types.items() if key in outputs}
         for number, varies in enumerate(_subsets(slots)):
-            known = {**attributes, **more}
+            all_attributes = {**attributes, **more}
             yield Case(
-                definition.name, given, known, slots, kinds, varies, number % 3 < 2, listed, False
+                definition.name,
+                output_types,
+                all_attributes,
+                slots,
+                kinds,
+                varies,
+                number % 3 < 2,
+                listed,
+                False,
             )
             if SUMMED.intersection(kinds):
-                yield Case(definition.name, given, known, slots, kinds, varies, True, listed, True)
+                yield Case(
+                    definition.name,
+                    output_types,
+                    all_attributes,
+                    slots,
+                    kinds,
+                    varies,
+                    True,
+                    listed,
+                    True,
+                )
 
 
 def _type_of(slot: Slot, types: Mapping[str, tf.DType], attribute: str) -> tf.DType | None:
-    """The type of an input, if it is in an attribute."""
+    """The type of an input, if an attribute sets it."""
     if slot.elements:
         return types.get("element_dtype", tf.float32)
     return types.get("dtype" if slot.variable else attribute)
 
 
 def _subsets(slots: Sequence[Slot]) -> Iterator[tuple[bool, ...]]:
-    """Which inputs vary: every subset of few, of many each alone, all and all but one."""
+    """Choose the inputs that vary: any subset of few; of many, each alone, all, all but one."""
     places = range(len(slots))
     subsets = [
-        set(one)
+        set(subset)
         for size in range(1, len(slots) + 1)
-        for one in itertools.combinations(places, size)
+        for subset in itertools.combinations(places, size)
     ]
-    for one in subsets:
-        few = len(slots) <= 3 or len(one) in {1, len(slots) - 1, len(slots)}
-        fixed = any(slots[place].variable or 0 in slots[place].shape for place in one)
+    for subset in subsets:
+        few = len(slots) <= 3 or len(subset) in {1, len(slots) - 1, len(slots)}
+        fixed = any(slots[place].variable or 0 in slots[place].shape for place in subset)
         if few and not fixed:
-            yield tuple(place in one for place in places)
+            yield tuple(place in subset for place in places)

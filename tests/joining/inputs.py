@@ -1,6 +1,6 @@
-"""Valid inputs and attributes for each operation, of a rank and sizes.
+"""Valid inputs and attributes of each operation, for a given rank and sizes.
 
-Most operations take tensors of one shape, or that broadcast. The others are in a table.
+Most operations take tensors of one shape, or shapes that broadcast. A table lists the others.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Slot:
 
     Attributes:
         shape: Its shape.
-        dtype: Its type; None for that of the operation's definition.
+        dtype: Its type; None for the type in the operation's definition.
         values: Its values, if they are not random.
-        below: Random integers are smaller than this, and not negative.
+        below: The exclusive upper bound of random non-negative integers.
         variable: Whether it is the handle of a variable.
-        elements: Whether it is made a list of the tensor's rows.
+        elements: Whether the tensor's rows become the elements of a tensor list.
     """
 
     shape: Shape
@@ -37,17 +37,17 @@ class Slot:
     elements: bool = False
 
 
-def given(values: Any) -> Slot:
-    """An input with certain values, as an axis or a shape."""
+def fixed(values: Any) -> Slot:
+    """An input with fixed values, such as an axis or a shape."""
     array = np.asarray(values, np.int32)
     return Slot(array.shape, values=array)
 
 
 Inputs = tuple[Sequence[Slot], Mapping[str, Any]]
-"""The inputs of an operation, and the attributes that go with them."""
+"""The inputs of an operation and the attributes that they need."""
 
 Maker = Callable[[Shape, Mapping[str, Any]], Iterator[Inputs]]
-"""Makes inputs, given a shape and the values of boolean and enumerated attributes."""
+"""Makes inputs from a shape and the values of boolean and enumerated attributes."""
 
 
 def inputs_of(op: str, count: int, shape: Shape, attributes: Mapping[str, Any]) -> Iterator[Inputs]:
@@ -55,9 +55,9 @@ def inputs_of(op: str, count: int, shape: Shape, attributes: Mapping[str, Any]) 
 
     Args:
         op: The operation.
-        count: How many inputs its definition has; 0 if it takes a list.
-        shape: The shape that they are made from.
-        attributes: Its boolean and enumerated attributes.
+        count: The number of inputs in its definition; 0 if it takes a list.
+        shape: The shape from which the inputs are derived.
+        attributes: The operation's boolean and enumerated attributes.
     """
     if op in _MAKERS:
         yield from _MAKERS[op](shape, attributes)
@@ -66,11 +66,11 @@ def inputs_of(op: str, count: int, shape: Shape, attributes: Mapping[str, Any]) 
             yield [Slot(shape)] * number, {}
     else:
         for shapes in _broadcasting(shape, count):
-            yield [Slot(one) for one in shapes], {}
+            yield [Slot(each) for each in shapes], {}
 
 
 def _broadcasting(shape: Shape, count: int) -> Iterator[Sequence[Shape]]:
-    """Shapes that broadcast to one."""
+    """Lists of shapes that broadcast to the given shape."""
     yield [shape] * count
     if count > 1 and shape:
         for other in dict.fromkeys([shape[1:], (1, *shape[1:]), (*shape[:-1], 1)]):
@@ -85,11 +85,11 @@ def _over_axes(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
     choices: list[list[int]] = [[], *([axis] for axis in range(-rank, rank)), list(range(rank))]
     choices += [[0, -1], [1, 2]] if rank > 2 else []
     for axes in choices:
-        yield [Slot(shape), given(axes)], {}
+        yield [Slot(shape), fixed(axes)], {}
 
 
 def _along(make: Callable[[Shape, int], Inputs], beyond: int = 0) -> Maker:
-    """Inputs for each axis of a shape, or of one that has some more."""
+    """Inputs for each axis of a shape, or of a shape with more axes."""
 
     def maker(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
         rank = len(shape) + beyond
@@ -100,7 +100,7 @@ def _along(make: Callable[[Shape, int], Inputs], beyond: int = 0) -> Maker:
 
 
 def _of_rank(rank: int, *makes: Callable[[Shape], Sequence[Slot]]) -> Maker:
-    """Inputs for a shape of a certain rank."""
+    """Inputs for shapes of this rank only."""
 
     def maker(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
         if len(shape) == rank:
@@ -111,7 +111,7 @@ def _of_rank(rank: int, *makes: Callable[[Shape], Sequence[Slot]]) -> Maker:
 
 
 def _longer(shape: Shape, axis: int) -> Shape:
-    """A shape that has one more along an axis."""
+    """The shape, longer by 1 along an axis."""
     other = list(shape)
     other[axis] += 1
     return tuple(other)
@@ -138,8 +138,8 @@ def _batched(shape: Shape, attributes: Mapping[str, Any]) -> Iterator[Inputs]:
     first, second = (rows, inner), (inner, rows + 1)
     first = first[::-1] if attributes["adj_x"] else first
     second = second[::-1] if attributes["adj_y"] else second
-    for one, other in _broadcasting(tuple(batch), 2):
-        yield [Slot((*one, *first)), Slot((*other, *second))], {}
+    for batch_x, batch_y in _broadcasting(tuple(batch), 2):
+        yield [Slot((*batch_x, *first)), Slot((*batch_y, *second))], {}
 
 
 _EQUATIONS = {
@@ -165,23 +165,26 @@ _EQUATIONS = {
 def _einsum(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
     sizes = dict(zip("abcdef", (*shape, 2, 3, 1, 2, 2, 2), strict=False))
     for equation, labels in _EQUATIONS.items():
-        yield [Slot(tuple(sizes[one] for one in each)) for each in labels], {"equation": equation}
+        yield (
+            [Slot(tuple(sizes[label] for label in operand)) for operand in labels],
+            {"equation": equation},
+        )
 
 
 def _image(shape: Shape, layout: str) -> Shape:
-    """The shape of images, with the channels where the layout has them."""
+    """The shape of images, with the channels in the layout's place."""
     batch, *pixels, channels = shape
     first = layout in {"NCHW", "NCDHW", "NCHW_VECT_C"}
     return (batch, channels, *pixels) if first else (batch, *pixels, channels)
 
 
 def _per_axis(layout: str, *sizes: int) -> list[int]:
-    """An attribute with a number for each axis: `sizes` for those of pixels, 1 for others."""
+    """An attribute with a number for each axis: `sizes` for the pixel axes, 1 for the others."""
     return list(_image((1, *sizes, 1), layout))
 
 
 def _windows(attributes: Mapping[str, Any], pixels: int) -> Iterator[dict[str, Any]]:
-    """How convolutions and pooling go over images."""
+    """Strides and paddings of convolutions and pooling."""
     layout = attributes.get("data_format", "NHWC")
     explicit: dict[str, Any] = {}
     if attributes["padding"] == "EXPLICIT":
@@ -192,7 +195,7 @@ def _windows(attributes: Mapping[str, Any], pixels: int) -> Iterator[dict[str, A
 
 
 def _pixels(shape: Shape, count: int, attributes: Mapping[str, Any]) -> Shape | None:
-    """Images made of a shape: its axes are the batch, the pixels and the channels."""
+    """The shape of images, from the sizes of batch, height, width and channels."""
     if len(shape) != 4:
         return None
     batch, height, width, channels = shape
@@ -206,8 +209,8 @@ def _pooling(pixels: int, result: str = "") -> Maker:
         if image is None:
             return
         layout = attributes.get("data_format", "NHWC")
-        for how in _windows(attributes, pixels):
-            more = {"ksize": _per_axis(layout, *[2] * pixels), **how}
+        for window in _windows(attributes, pixels):
+            more = {"ksize": _per_axis(layout, *[2] * pixels), **window}
             if not result:
                 yield [Slot(image)], more
                 continue
@@ -218,7 +221,7 @@ def _pooling(pixels: int, result: str = "") -> Maker:
             except (tf.errors.OpError, ValueError):
                 continue
             if result == "sizes":
-                yield [given(image), Slot(pooled)], more
+                yield [fixed(image), Slot(pooled)], more
             else:
                 yield [Slot(image), Slot(pooled), Slot(pooled)], more
 
@@ -226,11 +229,11 @@ def _pooling(pixels: int, result: str = "") -> Maker:
 
 
 def _like(op: str, image: Shape, attributes: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
-    """The shape that an operation makes of images; raises if it refuses them."""
-    all_of_them = {**attributes, **more}
-    if all_of_them["padding"] == "EXPLICIT" and "explicit_paddings" not in all_of_them:
+    """The result shape of an operation on images; raises if the operation refuses them."""
+    all_attributes = {**attributes, **more}
+    if all_attributes["padding"] == "EXPLICIT" and "explicit_paddings" not in all_attributes:
         raise ValueError("no paddings")
-    return getattr(tf.raw_ops, op)(input=tf.zeros(image), **all_of_them).shape
+    return getattr(tf.raw_ops, op)(input=tf.zeros(image), **all_attributes).shape
 
 
 def _convolution(op: str, pixels: int, which: str) -> Maker:
@@ -241,23 +244,23 @@ def _convolution(op: str, pixels: int, which: str) -> Maker:
         layout = attributes.get("data_format", "NHWC")
         channels = shape[3]
         kernel = (*[2] * pixels, channels, 2)
-        for how, wide in itertools.product(_windows(attributes, pixels), (1, 2)):
-            more = {"dilations": _per_axis(layout, *[wide] * pixels), **how}
+        for window, dilation in itertools.product(_windows(attributes, pixels), (1, 2)):
+            more = {"dilations": _per_axis(layout, *[dilation] * pixels), **window}
             if which == "forward":
                 yield [Slot(image), Slot(kernel)], more
                 continue
-            known = {**attributes, **more}
+            all_attributes = {**attributes, **more}
             try:
                 result = getattr(tf.raw_ops, op)(
-                    input=tf.zeros(image), filter=tf.zeros(kernel), **known
+                    input=tf.zeros(image), filter=tf.zeros(kernel), **all_attributes
                 ).shape
             except (tf.errors.OpError, ValueError):
                 continue
             if which == "filter":
-                sizes = given(kernel)
+                sizes = fixed(kernel)
                 yield [Slot(image), sizes, Slot(tuple(result))], more
             else:
-                sizes = given(image)
+                sizes = fixed(image)
                 yield [sizes, Slot(kernel), Slot(tuple(result))], more
 
     return make
@@ -271,7 +274,7 @@ def _bias(shape: Shape, attributes: Mapping[str, Any]) -> Iterator[Inputs]:
 
 def _reshape(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
     for after in ([-1], [1, *shape], [*shape, 1], list(shape[::-1]), [*shape[:1], -1]):
-        yield [Slot(shape), given(after)], {}
+        yield [Slot(shape), fixed(after)], {}
 
 
 def _squeeze(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
@@ -283,11 +286,11 @@ def _squeeze(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
 def _transpose(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
     orders = list(itertools.permutations(range(len(shape))))
     for order in orders[:: max(1, len(orders) // 5)]:
-        yield [Slot(shape), given(order)], {}
+        yield [Slot(shape), fixed(order)], {}
 
 
 def _slices(shape: Shape) -> Iterator[tuple[list[list[int]], dict[str, int]]]:
-    """Begins, ends and strides, with masks."""
+    """Lists of begins, ends and strides, with masks."""
     rank = len(shape)
     names = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
     for masks in ([0] * 5, [1, 1, 0, 0, 0], [0, 0, 0, 0, 1], [0, 0, 1, 0, 2], [0, 0, 0, 1, 0]):
@@ -301,7 +304,7 @@ def _slices(shape: Shape) -> Iterator[tuple[list[list[int]], dict[str, int]]]:
 
 def _strided_slice(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
     for bounds, masks in _slices(shape):
-        yield [Slot(shape), *map(given, bounds)], masks
+        yield [Slot(shape), *map(fixed, bounds)], masks
 
 
 def _strided_slice_gradient(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
@@ -313,34 +316,34 @@ def _strided_slice_gradient(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inpu
             ).shape
         except (tf.errors.OpError, ValueError):
             continue
-        whole = given(shape)
-        yield [whole, *map(given, bounds), Slot(tuple(sizes))], masks
+        whole = fixed(shape)
+        yield [whole, *map(fixed, bounds), Slot(tuple(sizes))], masks
 
 
 def _padding(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
     for margins in ([[1, 0]] * len(shape), [[k % 2, 1] for k in range(len(shape))]):
-        yield [Slot(shape), given(np.reshape(margins, [-1, 2]))], {}
+        yield [Slot(shape), fixed(np.reshape(margins, [-1, 2]))], {}
 
 
 def _tile(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
     for times in ([2] * len(shape), range(1, len(shape) + 1)):
-        yield [Slot(shape), given(times)], {}
+        yield [Slot(shape), fixed(times)], {}
 
 
 def _broadcast(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
-    for one in dict.fromkeys([shape, shape[1:], (1, *shape[1:]), (*shape[:-1], 1)]):
-        yield [Slot(one), given(shape)], {}
+    for before in dict.fromkeys([shape, shape[1:], (1, *shape[1:]), (*shape[:-1], 1)]):
+        yield [Slot(before), fixed(shape)], {}
 
 
 def _gather(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
     rank = len(shape)
     for axis in range(-rank, rank):
         for indices in ((), (3,), (2, 2)):
-            yield [Slot(shape), Slot(indices, below=shape[axis]), given(axis)], {"batch_dims": 0}
+            yield [Slot(shape), Slot(indices, below=shape[axis]), fixed(axis)], {"batch_dims": 0}
     for inner in (1, -1):
         for axis in range(1, rank):
             indices = (shape[0], *[2] * (1 if inner > 0 else 0))
-            places = [Slot(shape), Slot(indices, below=shape[axis]), given(axis)]
+            places = [Slot(shape), Slot(indices, below=shape[axis]), fixed(axis)]
             yield places, {"batch_dims": inner}
 
 
@@ -354,25 +357,25 @@ def _variable_gather(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
 
 def _one_hot(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
     for axis in range(-1, len(shape) + 1):
-        yield [Slot(shape, below=4), given(3), Slot(()), Slot(())], {"axis": axis}
+        yield [Slot(shape, below=4), fixed(3), Slot(()), Slot(())], {"axis": axis}
 
 
 def _segments(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
     for rank in range(1, len(shape) + 1):
-        yield [Slot(shape), Slot(shape[:rank], below=3), given(3)], {}
+        yield [Slot(shape), Slot(shape[:rank], below=3), fixed(3)], {}
 
 
 def _lists(*others: str, elements: bool = True) -> Maker:
-    """A list, or what becomes one, and an element, its place or its shape."""
+    """A tensor list, or a tensor that becomes a list; and an element, its index or its shape."""
 
     def make(shape: Shape, _: Mapping[str, Any]) -> Iterator[Inputs]:
         if not shape:
             return
         slots = {
             "item": Slot(shape[1:]),
-            "shape": given(shape[1:]),
-            "length": given(shape[0]),
-            "index": given(shape[0] - 1),
+            "shape": fixed(shape[1:]),
+            "length": fixed(shape[0]),
+            "index": fixed(shape[0] - 1),
         }
         yield [Slot(shape, elements=elements), *map(slots.get, others)], {}
 
@@ -380,7 +383,7 @@ def _lists(*others: str, elements: bool = True) -> Maker:
 
 
 _RESIZING = _of_rank(
-    4, *(lambda shape, sizes=sizes: [Slot(shape), given(sizes)] for sizes in ([5, 4], [1, 2]))
+    4, *(lambda shape, sizes=sizes: [Slot(shape), fixed(sizes)] for sizes in ([5, 4], [1, 2]))
 )
 _MAKERS: dict[str, Maker] = {
     **dict.fromkeys(["EmptyTensorList", "TensorListReserve"], _lists("length")),
@@ -395,7 +398,7 @@ _MAKERS: dict[str, Maker] = {
         _over_axes,
     ),
     **dict.fromkeys(
-        ["ArgMax", "Cumsum"], _along(lambda shape, axis: ([Slot(shape), given(axis)], {}))
+        ["ArgMax", "Cumsum"], _along(lambda shape, axis: ([Slot(shape), fixed(axis)], {}))
     ),
     "BatchMatMulV2": _batched,
     **dict.fromkeys(["ResizeBilinear", "ResizeNearestNeighbor"], _RESIZING),
@@ -406,7 +409,7 @@ _MAKERS: dict[str, Maker] = {
     "BiasAdd": _bias,
     "BroadcastTo": _broadcast,
     "ConcatV2": _along(
-        lambda shape, axis: ([Slot(shape), Slot(_longer(shape, axis)), given(axis)], {})
+        lambda shape, axis: ([Slot(shape), Slot(_longer(shape, axis)), fixed(axis)], {})
     ),
     "Conv2D": _convolution("Conv2D", 2, "forward"),
     "Conv2DBackpropFilter": _convolution("Conv2D", 2, "filter"),
@@ -418,9 +421,9 @@ _MAKERS: dict[str, Maker] = {
     "DepthwiseConv2dNativeBackpropFilter": _convolution("DepthwiseConv2dNative", 2, "filter"),
     "DepthwiseConv2dNativeBackpropInput": _convolution("DepthwiseConv2dNative", 2, "input"),
     "Einsum": _einsum,
-    "ExpandDims": _along(lambda shape, axis: ([Slot(shape), given(axis)], {}), beyond=1),
+    "ExpandDims": _along(lambda shape, axis: ([Slot(shape), fixed(axis)], {}), beyond=1),
     "GatherV2": _gather,
-    "InTopKV2": _of_rank(2, lambda shape: [Slot(shape), Slot(shape[:1], below=shape[1]), given(1)]),
+    "InTopKV2": _of_rank(2, lambda shape: [Slot(shape), Slot(shape[:1], below=shape[1]), fixed(1)]),
     "MatMul": _matrices,
     "MaxPool": _pooling(2),
     "MaxPool3D": _pooling(3),
@@ -438,7 +441,7 @@ _MAKERS: dict[str, Maker] = {
     "SparseSoftmaxCrossEntropyWithLogits": _of_rank(
         2, lambda shape: [Slot(shape), Slot(shape[:1], below=shape[1])]
     ),
-    "Split": _along(lambda shape, axis: ([given(axis), Slot(shape)], {"num_split": shape[axis]})),
+    "Split": _along(lambda shape, axis: ([fixed(axis), Slot(shape)], {"num_split": shape[axis]})),
     "Squeeze": _squeeze,
     "StridedSlice": _strided_slice,
     "StridedSliceGrad": _strided_slice_gradient,

@@ -1,4 +1,4 @@
-"""Cases on the virtual TPU, joined, against one replica at a time in plain eager TensorFlow."""
+"""Run joined cases on the virtual TPU, and one replica at a time in plain eager TensorFlow."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _REFUSED = (tf.errors.OpError, ValueError, TypeError, LookupError, NotImplemente
 
 @dataclasses.dataclass
 class Findings:
-    """What a run of cases finds.
+    """The outcome of a run of cases.
 
     Attributes:
         valid: How many cases of each operation were compared.
-        refused: How many TensorFlow refuses.
-        joined: In how many of each operation its node was joined.
-        wrong: What differs, or raises when joined alone.
+        refused: How many cases of each operation TensorFlow refused.
+        joined: In how many cases of each operation its node was joined.
+        wrong: The cases that differ or raise only when joined.
     """
 
     valid: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -46,20 +46,20 @@ class Findings:
 
 @dataclasses.dataclass
 class _Prepared:
-    """A case with its values, and what it gives on each replica."""
+    """A case with its inputs and its expected results on each replica."""
 
     case: Case
     columns: list[list[Any]]
     expected: list[list[Any]]
 
 
-def _made(case: Case, inputs: Sequence[Any]) -> Any:
-    """What an operation gives, of lists the tensors of their elements."""
+def _outputs(case: Case, inputs: Sequence[Any]) -> Any:
+    """Run the operation; of tensor lists, return the elements as a tensor."""
     ops, function, rows = tf.raw_ops, getattr(tf.raw_ops, case.op), inputs[0]
     if case.slots[0].elements:
         size, *sizes = case.slots[0].shape
         values = ops.TensorListFromTensor(tensor=rows, element_shape=sizes or np.zeros(0, int))
-        if case.op in FRESH:  # for elements of the same shape
+        if case.op in FRESH:  # their result is a list of elements of the same shape
             values = ops.TensorListElementShape(input_handle=values, shape_type=tf.int32)
         inputs = [values, *inputs[1:]]
     names = list(inspect.signature(function).parameters)
@@ -68,68 +68,68 @@ def _made(case: Case, inputs: Sequence[Any]) -> Any:
     by_name |= {key: kind for key, kind in case.types.items() if key in names}
     if case.op == "TensorListStack":
         by_name["num_elements"] = size
-    made = function(**by_name, **case.attributes)
+    result = function(**by_name, **case.attributes)
     if not case.op.startswith("TensorList") and case.op not in FRESH:
-        return made
+        return result
     shape, kind = case.slots[0].shape[1:], rows.dtype
     if case.op == "TensorListElementShape":
-        made = ops.TensorListReserve(element_shape=made, num_elements=size, element_dtype=kind)
+        result = ops.TensorListReserve(element_shape=result, num_elements=size, element_dtype=kind)
     if case.op == "EmptyTensorList":
-        made = ops.TensorListPushBack(input_handle=made, tensor=rows[0])
-    length = case.slots[0].shape[0] + _LONGER.get(case.op, 0)
+        result = ops.TensorListPushBack(input_handle=result, tensor=rows[0])
+    length = case.slots[0].shape[0] + _ADDED.get(case.op, 0)
     length = 1 if case.op == "EmptyTensorList" else length
     return [
         ops.TensorListStack(
-            input_handle=one,
+            input_handle=output,
             element_shape=shape or np.zeros(0, np.int32),
             element_dtype=kind,
             num_elements=length,
         )
-        if one.dtype == tf.variant
-        else one
-        for one in tf.nest.flatten(made if isinstance(made, tf.Tensor) else list(made))
+        if output.dtype == tf.variant
+        else output
+        for output in tf.nest.flatten(result if isinstance(result, tf.Tensor) else list(result))
     ]
 
 
-_LONGER = {"TensorListPopBack": -1, "TensorListPushBack": 1}
-"""How many elements a list has more than before."""
+_ADDED = {"TensorListPopBack": -1, "TensorListPushBack": 1}
+"""How many elements the operation adds to a list."""
 
 
 def _result(case: Case, inputs: Sequence[Any], all_reduce: Any) -> list[Any]:
-    """What a case gives: the outputs and the gradients by the inputs, or the sums of them."""
-    continuous = [one for one in inputs if one.dtype.is_floating or one.dtype.is_complex]
+    """The outputs and their gradients by the inputs, or the sums of these over the replicas."""
+    continuous = [value for value in inputs if value.dtype.is_floating or value.dtype.is_complex]
     with tf.GradientTape() as tape:
         tape.watch(continuous)
-        # An identity that waits for nothing is left out.
+        # The optimizer removes an identity that waits for nothing.
         waits = [tf.no_op()] if case.op == "Identity" and not tf.executing_eagerly() else []
         with tf.control_dependencies(waits):
-            made = _made(case, inputs)
-        outputs = [tf.convert_to_tensor(one) for one in tf.nest.flatten(made)]
+            result = _outputs(case, inputs)
+        outputs = [tf.convert_to_tensor(output) for output in tf.nest.flatten(result)]
         losses = [
-            tf.reduce_sum(one * tf.cast(_weights(one), one.dtype))
-            for one in outputs
-            if one.dtype.is_floating or one.dtype.is_complex
+            tf.reduce_sum(output * tf.cast(_weights(output), output.dtype))
+            for output in outputs
+            if output.dtype.is_floating or output.dtype.is_complex
         ]
     gradients: list[Any] = []
     if losses and continuous:
-        with contextlib.suppress(LookupError):  # it has none
+        with contextlib.suppress(LookupError):  # the operation has no gradient
             gradients = tape.gradient(losses, continuous)
-    gradients = [tf.convert_to_tensor(one) for one in gradients if one is not None]
+    gradients = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
     if case.summed:
-        return [all_reduce(one) for one in (*outputs, *gradients)]
+        return [all_reduce(value) for value in (*outputs, *gradients)]
     return [*outputs, *gradients]
 
 
 def _weights(value: Any) -> Any:
-    """Numbers of a tensor's shape, none like the others."""
+    """Different numbers in a tensor's shape."""
     if value.shape.is_fully_defined():
         return np.cos(np.arange(value.shape.num_elements()).reshape(value.shape))
     numbers = tf.cos(tf.range(tf.cast(tf.size(value), tf.float64)))
     return tf.reshape(numbers, tf.shape(value))
 
 
-def _prepared(case: Case, findings: Findings) -> _Prepared | None:
-    """A case with what it gives in plain TensorFlow; None if that refuses it."""
+def _prepare(case: Case, findings: Findings) -> _Prepared | None:
+    """Run a case in plain TensorFlow; return None if TensorFlow refuses it."""
     columns = case.values(REPLICAS)
     try:
         each = []
@@ -142,7 +142,7 @@ def _prepared(case: Case, findings: Findings) -> _Prepared | None:
         findings.refused[case.op] += 1
         return None
     if case.summed:
-        if any(one.dtype not in SUMMED for one in each[0]):
+        if any(value.dtype not in SUMMED for value in each[0]):
             findings.refused[case.op] += 1
             return None
         total = [tf.add_n(parts) for parts in zip(*each, strict=True)]
@@ -153,74 +153,81 @@ def _prepared(case: Case, findings: Findings) -> _Prepared | None:
 
 @functools.cache
 def start(joined: bool = True) -> Any:
-    """The strategy of all cases, which has to be there before TensorFlow computes anything."""
+    """The strategy of all cases; call this before TensorFlow computes anything."""
     return VirtualTPUStrategy(REPLICAS, joined=joined, strict=False)
 
 
 def _run(
     batch: Sequence[_Prepared], findings: Findings | None = None, *, joined: bool = True
 ) -> list[list[list[Any]]]:
-    """What each of some cases gives on each replica, joined or not; notes which were."""
+    """Run cases on the virtual TPU and count the joined ones; return their results by replica."""
     strategy = start(joined)
     values, variables = [], {}
-    for number, one in enumerate(batch):
-        for column, varies in zip(one.columns, one.case.varies, strict=True):
+    for number, prepared in enumerate(batch):
+        for column, varies in zip(prepared.columns, prepared.case.varies, strict=True):
             if varies:
                 values.append(
                     strategy.experimental_distribute_values_from_function(
                         lambda context, c=column: c[context.replica_id_in_sync_group]
                     )
                 )
-            elif not _is_constant(one.case, column):
+            elif not _is_constant(prepared.case, column):
                 values.append(column[0])
-        if one.case.slots[0].variable:
+        if prepared.case.slots[0].variable:
             with strategy.scope():
-                variables[number] = tf.Variable(one.columns[0][0])
+                variables[number] = tf.Variable(prepared.columns[0][0])
 
-    def replica(*given: Any) -> list[list[Any]]:
-        pending, results = iter(given), []
-        for number, one in enumerate(batch):
-            pairs = zip(one.columns, one.case.varies, strict=True)
+    def replica(*arguments: Any) -> list[list[Any]]:
+        pending, results = iter(arguments), []
+        for number, prepared in enumerate(batch):
+            pairs = zip(prepared.columns, prepared.case.varies, strict=True)
             inputs = [
                 tf.constant(column[0].numpy())
-                if not varies and _is_constant(one.case, column)
+                if not varies and _is_constant(prepared.case, column)
                 else next(pending)
                 for column, varies in pairs
             ]
             if number in variables:
                 inputs[0] = variables[number].handle
             with tf.name_scope(f"case{number}"):
-                results.append(_result(one.case, inputs, all_reduce))
+                results.append(_result(prepared.case, inputs, all_reduce))
         return results
 
     with analyses(costs=False) as found:
-        made = tf.function(lambda *args: strategy.run(replica, args=args), autograph=False)(*values)
-    names = {node.name: node.op for one in found for node in one.order if node.name in one.plans}
-    for number, one in enumerate(batch if findings else []):
-        own = [op for name, op in names.items() if name.startswith(f"case{number}/")]
-        findings.joined[one.case.op] += one.case.op in own
+        results = tf.function(lambda *args: strategy.run(replica, args=args), autograph=False)(
+            *values
+        )
+    names = {
+        node.name: node.op
+        for analysis in found
+        for node in analysis.order
+        if node.name in analysis.plans
+    }
+    for number, prepared in enumerate(batch if findings else []):
+        joined_ops = [op for name, op in names.items() if name.startswith(f"case{number}/")]
+        findings.joined[prepared.case.op] += prepared.case.op in joined_ops
     return [
-        [[strategy.experimental_local_results(part)[k] for part in one] for k in range(REPLICAS)]
-        for one in made
+        [[strategy.experimental_local_results(part)[k] for part in parts] for k in range(REPLICAS)]
+        for parts in results
     ]
 
 
 def _is_constant(case: Case, column: Sequence[Any]) -> bool:
-    """Whether an input is written as a constant; nothing is joined that takes empty arguments."""
+    """Whether an input is a constant; an operation with an empty argument is never joined."""
     return case.constant or 0 in column[0].shape
 
 
 def check(operations: Iterable[str], count: int, seed: int = 0, rounds: int = 1) -> Findings:
-    """Compares cases of operations.
+    """Compare cases of operations.
 
     Args:
         operations: The operations.
-        count: How many cases of each are to be compared; at most eight times as many are tried.
-        seed: Which cases.
-        rounds: How often to go on, with twice as many cases, where none was joined.
+        count: How many cases of each to compare; tries at most eight times as many.
+        seed: The seed of the cases.
+        rounds: How often to try twice as many cases of the operations that were never joined.
 
     Returns:
-        What is found.
+        The outcome.
     """
     findings = Findings()
     cases = {op: cases_of(op, seed) for op in operations}
@@ -237,13 +244,13 @@ def check(operations: Iterable[str], count: int, seed: int = 0, rounds: int = 1)
 
 
 def _valid(cases: Iterable[Case], count: int, findings: Findings) -> Iterator[_Prepared]:
-    prepared = (_prepared(case, findings) for case in cases)
-    return itertools.islice((one for one in prepared if one is not None), count)
+    prepared = (_prepare(case, findings) for case in cases)
+    return itertools.islice((case for case in prepared if case is not None), count)
 
 
 def _compare(batch: Sequence[_Prepared], findings: Findings) -> None:
     try:
-        found = _run(batch, findings)
+        results = _run(batch, findings)
     except Exception as error:
         if len(batch) == 1 and _is_refused_apart(batch[0]):
             findings.refused[batch[0].case.op] += 1
@@ -256,31 +263,31 @@ def _compare(batch: Sequence[_Prepared], findings: Findings) -> None:
             _compare(batch[:half], findings)
             _compare(batch[half:], findings)
         return
-    for one, result in zip(batch, found, strict=True):
-        if not _difference(one.expected, result):
+    for prepared, result in zip(batch, results, strict=True):
+        if not _difference(prepared.expected, result):
             continue
-        # TensorFlow's graphs may differ from what it does eagerly.
-        (apart,) = _run([one], joined=False)
-        (alone,) = _run([one])
-        if difference := _difference(apart, alone):
-            findings.wrong.append(f"{one.case}\n    {difference}")
+        # TensorFlow's results in a graph may differ from its eager results.
+        (apart,) = _run([prepared], joined=False)
+        (together,) = _run([prepared])
+        if difference := _difference(apart, together):
+            findings.wrong.append(f"{prepared.case}\n    {difference}")
 
 
-def _is_refused_apart(one: _Prepared) -> bool:
-    """Whether replicas cannot do in a graph what TensorFlow does eagerly, joined or not."""
+def _is_refused_apart(prepared: _Prepared) -> bool:
+    """Whether TensorFlow refuses the case in a graph, joined or not."""
     try:
-        _run([one], joined=False)
+        _run([prepared], joined=False)
     except _REFUSED:
         return True
     return False
 
 
-def _difference(expected: Sequence[Sequence[Any]], found: Sequence[Sequence[Any]]) -> str:
-    """Says where results differ; nothing if they do not."""
-    for replica, (one, other) in enumerate(zip(expected, found, strict=True)):
-        if len(one) != len(other):
-            return f"{len(other)} results, not {len(one)}"
-        for place, (wanted, got) in enumerate(zip(one, other, strict=True)):
+def _difference(expected: Sequence[Sequence[Any]], actual: Sequence[Sequence[Any]]) -> str:
+    """Say where results differ; return an empty text if they agree."""
+    for replica, (expected_values, actual_values) in enumerate(zip(expected, actual, strict=True)):
+        if len(expected_values) != len(actual_values):
+            return f"{len(actual_values)} results, not {len(expected_values)}"
+        for place, (wanted, got) in enumerate(zip(expected_values, actual_values, strict=True)):
             if wanted.dtype != got.dtype or wanted.shape != got.shape:
                 return f"result {place}: {_described(got)}, not {_described(wanted)}"
             tolerance = TOLERANCES.get(wanted.dtype, 1e-4)

@@ -1,6 +1,6 @@
-"""A worker dies in the middle of a step; training goes on with fresh workers.
+"""Kill a worker in the middle of a step, then continue training with new workers.
 
-Prints what was seen as a line of JSON.
+Prints the results as a line of JSON.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class Training:
         def replica() -> None:
             ctx = tf.distribute.get_replica_context()
             busy = tf.fill([100, 100], 1.0 + tf.cast(ctx.replica_id_in_sync_group, tf.float32))
-            for _ in tf.range(rounds):  # long enough to be hit in its middle
+            for _ in tf.range(
+                rounds
+            ):  # long enough for the worker to die in the middle of the loop
                 busy = ctx.all_reduce("mean", tf.tanh(busy @ busy)) + busy
             x, y = (tf.split(data, 2)[0] for data in (X, Y))
             with tf.GradientTape() as tape:
@@ -60,18 +62,18 @@ class Training:
         self.strategy.run(replica)
 
     def go_on(self, until: int) -> None:
-        """Makes steps, with a checkpoint after each."""
+        """Run steps up to a count, with a checkpoint after each."""
         while int(self.done.numpy()) < until:
             self.compiled(tf.constant(1))
             self.checkpoint.write(self.path)
 
     def weights(self) -> list[float]:
-        """The weights in a row."""
+        """All weights as a flat list."""
         return [float(w) for array in self.model.get_weights() for w in np.ravel(array)]
 
 
 def error_of(action: Any) -> BaseException | None:
-    """What an action raises."""
+    """The error that an action raises."""
     try:
         action()
     except Exception as error:
@@ -88,17 +90,17 @@ for i in tf.range(2):
 
 
 def prints(connection: tpunb.Connection) -> list[list[str]]:
-    """What a cell's replicas print, at its first and at its second run."""
-    found = []
+    """The lines that a cell's replicas print, in its first and its second run."""
+    lines = []
     for _ in range(2):
         with contextlib.redirect_stdout(io.StringIO()) as text:
             connection.run_cell(PRINTING, {})
-        found.append(text.getvalue().splitlines())
-    return found
+        lines.append(text.getvalue().splitlines())
+    return lines
 
 
 def main(folder: str) -> None:
-    """Trains undisturbed, then with a worker that dies."""
+    """Train undisturbed, then with a worker that dies."""
     connection = tpunb.connect(simulate=2, local_workers=2)
     printed = prints(connection)
     whole = Training(connection, f"{folder}/whole")
@@ -113,16 +115,16 @@ def main(folder: str) -> None:
     explanation = tpunb.explain(error)
     lost = connection.lost()
     touched = error_of(lambda: disturbed.model.get_weights())
-    here = float(tf.reduce_sum(tf.ones([3])))
+    local_sum = float(tf.reduce_sum(tf.ones([3])))
     expected = error_of(whole.weights)
 
     fresh = tpunb.connect(simulate=2, local_workers=2)
     stale = error_of(lambda: disturbed.model.get_weights())
-    again = Training(fresh, f"{folder}/disturbed")
-    again.checkpoint.read(again.path).assert_consumed()
-    resumed_at = int(again.done.numpy())
-    again.go_on(STEPS)
-    weights = again.weights()
+    resumed = Training(fresh, f"{folder}/disturbed")
+    resumed.checkpoint.read(resumed.path).assert_consumed()
+    resumed_at = int(resumed.done.numpy())
+    resumed.go_on(STEPS)
+    weights = resumed.weights()
     undisturbed = Training(fresh, f"{folder}/whole")
     undisturbed.checkpoint.read(undisturbed.path).assert_consumed()
     print(
@@ -135,7 +137,7 @@ def main(folder: str) -> None:
                 "touched": type(touched).__name__,
                 "stale": type(stale).__name__,
                 "others": type(expected).__name__,
-                "here": here,
+                "here": local_sum,
                 "resumed_at": resumed_at,
                 "weights": weights,
                 "printed": printed,

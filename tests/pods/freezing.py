@@ -1,6 +1,6 @@
-"""A worker freezes in the middle of a step; the stop button ends it, and the process ends too.
+"""Freeze a worker in the middle of a step: the stop button ends the step, and the process can end.
 
-Prints what was seen as a line of JSON.
+Prints the results as a line of JSON.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ done = count + 0.0
 
 
 def main() -> None:
-    """Stops a plain cell and a run of steps, each with a worker that is frozen."""
+    """Stop a plain cell and a run of steps, each with a frozen worker."""
     workers = LocalWorkers(3, 1, timeout=600)
     connection = tpunb.connect(simulate=3, workers=list(workers.addresses))
     victim = workers.process_ids[1]
     with connection.strategy.scope():
         count = tf.Variable(0.0, aggregation=tf.VariableAggregation.MEAN)
     names: dict[str, Any] = {"tf": tf, "count": count, "rounds": tf.constant(3)}
-    # Nothing here is read from a worker while it is frozen: that would wait for it.
+    # Read nothing from a worker while it is frozen: the read would wait for it.
     connection.cells.run(LOOP, names)
 
     def freeze() -> None:
@@ -43,29 +43,29 @@ def main() -> None:
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGINT)
 
-    def stopped(go: Any) -> dict[str, Any]:
+    def stop(go: Any) -> dict[str, Any]:
         connection.cells.calls.begin()
         names["rounds"] = tf.constant(10**9)
         thread = threading.Thread(target=freeze)
         thread.start()
         try:
-            said = str(go())
+            message = str(go())
         except Stopped as error:
-            said = str(error)
+            message = str(error)
         thread.join()
         os.kill(victim, signal.SIGCONT)
         names["rounds"] = tf.constant(3)
         count.assign(0.0)
         after = connection.cells.run(LOOP, names).assigned["done"]
-        return {"said": said, "after": [float(v) for v in after.values]}
+        return {"said": message, "after": [float(v) for v in after.values]}
 
     run = connection.cells.steps(LOOP, names, steps=5)
-    found = {
-        "cell": stopped(lambda: connection.cells.run(LOOP, names)),
-        "steps": stopped(lambda: run.go() or (run.stopped, run.is_half_done, run.done)),
+    results = {
+        "cell": stop(lambda: connection.cells.run(LOOP, names)),
+        "steps": stop(lambda: run.go() or (run.stopped, run.is_half_done, run.done)),
     }
-    print(json.dumps(found), flush=True)
-    os.kill(victim, signal.SIGSTOP)  # the end of the process must not wait for it
+    print(json.dumps(results), flush=True)
+    os.kill(victim, signal.SIGSTOP)  # the end of the process must not wait for the worker
     os.waitpid(victim, os.WUNTRACED)
 
 

@@ -1,6 +1,6 @@
-"""A worker freezes while the process ends, just after it was asked whether it responds.
+"""A worker freezes while the process ends, just after it answered that it is alive.
 
-The argument says whose the workers are: the Pod's `own`, or `given` to it.
+The argument says who started the workers: the Pod (`own`) or the test (`given`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tpunb.connection.cluster.local_workers import LocalWorkers
 
 
 def main() -> None:
-    """Makes a step, and leaves a worker that freezes at the end."""
+    """Run a cell, then let a worker freeze while the process ends."""
     if sys.argv[1] == "own":
         connection = tpunb.connect(simulate=2, local_workers=2, timeout=600)
         workers = connection.pod.local
@@ -26,15 +26,15 @@ def main() -> None:
         connection = tpunb.connect(simulate=2, workers=list(workers.addresses))
     connection.run_cell("x = tf.constant(1.0)", {"tf": tf})
     _, victim = workers.process_ids
-    asks = pod.responds
+    real_responds = pod.responds
 
     def responds(address: str) -> bool:
-        found = asks(address)
+        answer = real_responds(address)
         if address == connection.pod.addresses[-1]:
-            pod.responds = asks  # those who ask later only ask
+            pod.responds = real_responds  # later calls only ask
             os.kill(victim, signal.SIGSTOP)
-            os.waitpid(victim, os.WUNTRACED)  # it may go on for a while
-        return found
+            os.waitpid(victim, os.WUNTRACED)  # the worker may run on for a moment
+        return answer
 
     pod.responds = responds
     print("true", flush=True)

@@ -1,8 +1,8 @@
-"""A notebook's shell with a Pod of its own workers, which is left in several ways.
+"""Leave a Pod of local workers in several ways from a notebook's shell.
 
-It leaves with the magics, one after the other, and prints what was left running, and what the
-shell shows of the Pod's values afterwards; then it prints the workers of another Pod and waits
-to be killed.
+Leaves with one magic after the other. Prints the workers that are still running, and what the
+shell then shows of the Pod's values. Then prints the workers of another Pod and waits until it is
+killed.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ USES = ("y + 1", "v.numpy()", "v.assign([2.0, 1.0])", "[v, y]")
 
 
 def connected(book: Notebook) -> list[int]:
-    """The workers of a new Pod."""
+    """Connect to a new Pod and return its workers' process IDs."""
     connection = book.good(f"%tpu_connect {CONNECT}").value
     return list(connection.pod.local.process_ids)
 
 
 def main() -> None:
-    """Connects and leaves."""
+    """Connect and leave."""
     book = Notebook(Path(tempfile.mkdtemp()))
     book.good("%load_ext tpunb")
     workers = connected(book)
     book.good(MAKE)
     book.good("%%tpu_run\ny = tf.range(3) + replica_id")
     book.good("%tpu_disconnect")
-    left = wait_until_gone(workers)
+    remaining = wait_until_gone(workers)
     shown = [book.run(use).plain for use in USES]
     workers = connected(book)
     shown.append(book.run("%%tpu_run\nv + 1.0").plain)
     book.good("%unload_ext tpunb")
-    gone = {"disconnect": left, "unload": wait_until_gone(workers)}
+    gone = {"disconnect": remaining, "unload": wait_until_gone(workers)}
     print(json.dumps({**gone, "shown": shown}), flush=True)
     book.good("%load_ext tpunb")
     print(json.dumps(connected(book)), flush=True)

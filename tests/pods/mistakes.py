@@ -1,4 +1,4 @@
-"""What users do wrong with workers, and how each is explained."""
+"""Users' mistakes with workers, and the explanations that they get."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ before = tf.data.Dataset.range(4)
 
 @tf.function
 def uses_a_dataset_from_before() -> Any:
-    """Takes a dataset of this process to the worker."""
+    """Use a dataset of this process on the worker."""
     return before.reduce(tf.constant(0, tf.int64), lambda a, b: a + b)
 
 
 def on_the_worker(call: Callable[[], Any]) -> Any:
-    """Calls something with the worker as the device."""
+    """Call a function with the worker as the device."""
     with tf.device(WORKER):
         return call()
 
 
 def python_on_a_worker(strategy: Any) -> Any:
-    """Python in an input pipeline."""
+    """Use Python in an input pipeline."""
     data = tf.data.Dataset.range(4).map(lambda v: tf.py_function(lambda a: a, [v], tf.int64))
     return list(strategy.experimental_distribute_dataset(data.batch(2)))
 
@@ -43,7 +43,7 @@ def code_of(call: Callable[[], Any]) -> str | None:
 
 
 def mistakes(address: str) -> dict[str, str | None]:
-    """Makes the mistakes with a worker; gives the codes of what they raise."""
+    """Make the mistakes with a worker; return the codes of the errors."""
     with tpunb.connect(workers=[address]) as connection:
         codes = {
             "dataset": code_of(lambda: on_the_worker(uses_a_dataset_from_before)),

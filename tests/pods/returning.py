@@ -1,6 +1,6 @@
-"""A worker that is killed and started again on its port, seen by a notebook's shell.
+"""Kill a worker and start it again on its port, as seen by a notebook's shell.
 
-Prints what was seen as a line of JSON.
+Prints the results as a line of JSON.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ with strategy.scope():
 CELL = "v.assign_add(1.0)\nv.read_value()"
 
 
-def started(port: int) -> subprocess.Popen[bytes]:
-    """A worker on a port, ready."""
+def start(port: int) -> subprocess.Popen[bytes]:
+    """Start a worker on a port and wait until it is ready."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tpunb", "worker", "--cores", "2", "--port", str(port)],
         stdout=subprocess.PIPE,
@@ -37,12 +37,12 @@ def started(port: int) -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
-    """Connects, loses the worker, and connects again."""
+    """Connect, lose the worker, and connect again."""
     shell = InteractiveShell.instance(ipython_dir=tempfile.mkdtemp())
     shell.run_line_magic("load_ext", "tpunb")
     port = free_port()
     connect = f"--workers localhost:{port} --timeout 600"
-    worker = started(port)
+    worker = start(port)
 
     def run() -> float:
         shell.run_cell(PROGRAM).raise_error()
@@ -52,26 +52,26 @@ def main() -> None:
 
     first = shell.run_line_magic("tpu_connect", connect)
     assert shell.run_line_magic("tpu_connect", connect) is first
-    seen = {"before": run()}
+    results = {"before": run()}
     worker.kill()
     worker.wait()
     try:
         shell.run_line_magic("tpu_connect", connect)
     except ConnectError as error:
-        seen["gone"] = str(error)
-    worker = started(port)
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+        results["gone"] = str(error)
+    worker = start(port)
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         second = shell.run_line_magic("tpu_connect", connect)
-    seen["said"] = said.getvalue()
-    seen["again"] = second is not first and not second.closed and first.closed
-    seen["after"] = run()
+    results["said"] = output.getvalue()
+    results["again"] = second is not first and not second.closed and first.closed
+    results["after"] = run()
     shell.run_line_magic("tpu_disconnect", "")
     shell.run_line_magic("tpu_connect", "--simulate 2")
-    seen["virtual"] = run()
+    results["virtual"] = run()
     worker.terminate()
-    seen["ended"] = worker.wait(240)
-    print(json.dumps(seen))
+    results["ended"] = worker.wait(240)
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The same programs on one process and on the workers of a Pod; prints what each gave.
+"""Run the same programs on one process or on the workers of a Pod, and print their results.
 
 Usage: training.py HOST:PORT [HOST:PORT ...]: the workers, with 4 cores in all. A test imports
-it to run the programs without workers.
+this module to run the programs without workers.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def model() -> Any:
 
 
 def weights(network: Any) -> list[float]:
-    """All weights in a row."""
+    """All weights as a flat list."""
     return [float(w) for array in network.get_weights() for w in np.ravel(array)]
 
 
 def loop(strategy: Any) -> list[float]:
-    """Weights after a loop of one's own."""
+    """Train in a custom loop; return the weights."""
     with strategy.scope():
         network = model()
         optimizer = tf.keras.optimizers.Adam(0.01)
@@ -70,7 +70,7 @@ def loop(strategy: Any) -> list[float]:
 
 
 def fit(strategy: Any) -> list[float]:
-    """Weights after Keras's own loop, and what it evaluates to."""
+    """Train with Keras's `fit`; return the weights and the evaluation."""
     with strategy.scope():
         network = model()
         network.compile(
@@ -85,19 +85,19 @@ def fit(strategy: Any) -> list[float]:
 
 
 def talk(strategy: Any) -> list[list[float]]:
-    """What replicas say to each other, in a loop and in a branch too."""
+    """Exchange values between replicas, also in a loop and in a branch."""
 
     @tf.function
     def run() -> Any:
         def replica() -> Any:
             ctx = tf.distribute.get_replica_context()
-            mine = tf.cast(ctx.replica_id_in_sync_group, tf.float32) + 1
-            together = ctx.all_reduce("sum", mine)
+            own_value = tf.cast(ctx.replica_id_in_sync_group, tf.float32) + 1
+            together = ctx.all_reduce("sum", own_value)
             for _ in tf.range(3):
-                together = ctx.all_reduce("mean", together + mine)
+                together = ctx.all_reduce("mean", together + own_value)
             if together > 0:
                 together = ctx.all_reduce("sum", together)
-            return together, ctx.all_gather(tf.fill([1], mine), 0)
+            return together, ctx.all_gather(tf.fill([1], own_value), 0)
 
         return strategy.run(replica)
 
@@ -117,7 +117,7 @@ def together_of(value: float) -> Any:
 
 
 def pipelines(strategy: Any) -> dict[str, Any]:
-    """How input functions are called, and what reaches the replicas."""
+    """The calls of an input function, and the batches that replicas get."""
     calls = []
 
     def dataset(context: Any) -> Any:
@@ -133,9 +133,9 @@ def pipelines(strategy: Any) -> dict[str, Any]:
 
 
 def cell(connection: Any) -> list[float]:
-    """A cell on every replica, and a run of many steps."""
+    """Run a cell on every replica, then many steps."""
     namespace = {"tf": tf, "x": tf.constant([1.0, 2.0])}
-    found = connection.run_cell(
+    cell_result = connection.run_cell(
         "y = x * (1 + replica_id_as_float(replica_id))\nctx.all_reduce('sum', y)",
         {**namespace, "replica_id_as_float": lambda r: tf.cast(r, tf.float32)},
     )
@@ -150,12 +150,12 @@ def cell(connection: Any) -> list[float]:
 
     result = connection.run(step, data, steps=30, plot="sum")
     sums = result.history["sum"] if hasattr(result.history, "__getitem__") else []
-    shown = connection.strategy.experimental_local_results(found.value)
+    shown = connection.strategy.experimental_local_results(cell_result.value)
     return [*map(float, shown[-1]), *map(float, total.numpy()), len(list(sums)) * 1.0]
 
 
 def saved(strategy: Any) -> list[float]:
-    """A model, a variable and a counter of the notebook's own that went through a checkpoint."""
+    """Save and restore a model, a variable and a counter of the notebook."""
     with strategy.scope():
         network = model()
         optimizer = tf.keras.optimizers.Adam(0.01)
@@ -172,7 +172,7 @@ def saved(strategy: Any) -> list[float]:
 
 
 def diverged(strategy: Any) -> list[float]:
-    """A variable's copies, read by a function from a time when they were equal."""
+    """Read a variable's copies with a function that was traced while they were equal."""
     with strategy.scope():
         variable = tf.Variable(1.0)
 
@@ -186,11 +186,11 @@ def diverged(strategy: Any) -> list[float]:
 
 
 def programs(workers: list[str]) -> dict[str, Any]:
-    """What each program gives."""
+    """Run all programs; return their results."""
     connection = tpunb.connect(simulate=CORES, workers=workers or None)
     strategy = connection.strategy
     description = connection.describe()
-    found = {
+    results = {
         "loop": loop(strategy),
         "fit": fit(strategy),
         "talk": talk(strategy),
@@ -204,7 +204,7 @@ def programs(workers: list[str]) -> dict[str, Any]:
         "text": str(connection.strategy.run(tf.function(lambda: together_of(0.0)))),
     }
     connection.close()
-    return found
+    return results
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The page of the documentation that has the record: `docs/tensorflow-tests.md`."""
+"""The documentation page with the record: `docs/tensorflow-tests.md`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _BEGIN, _END = "<!-- record -->", "<!-- /record -->"
 
 
 def put(record: Record, page: Path = PAGE) -> None:
-    """Put the record in place of the one that the page has."""
+    """Replace the page's record."""
     before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
     _, _, after = rest.partition(_END)
     page.write_text(f"{before}{_BEGIN}\n{written(record)}\n{_END}{after}", encoding="utf-8")
 
 
 def shown(page: Path = PAGE) -> str:
-    """The record as the page has it."""
+    """The record on the page."""
     _, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
     return rest.partition(_END)[0].strip("\n")
 
@@ -48,6 +48,6 @@ def written(record: Record) -> str:
 
 
 def _method(test: str) -> str:
-    """The name of a test without its combination: its file and its method."""
+    """A test's file and method, without its combination."""
     file, _, method = test.split(".")
     return f"{file} `{method.partition('_test_')[0]}`"

@@ -1,4 +1,4 @@
-"""Runs test files in processes of their own, and collects what becomes of each test."""
+"""Run each test file in its own process, and collect the result of each test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE = 900.0
-"""Seconds after which a test hangs. Most take less than one."""
+"""Seconds until a test counts as hung. Most take less than one."""
 
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "-1",
@@ -28,14 +28,14 @@ _TESTS = Path(__file__).parents[1]
 
 @dataclasses.dataclass
 class FileResults:
-    """The results of the tests of one file.
+    """The results of the tests in one file.
 
     Attributes:
         name: The file's name, without its ending.
-        passed: The names of tests that pass.
-        failed: What is wrong with those that do not.
-        skipped: Why tests skip themselves.
-        seconds: The time of all together.
+        passed: The names of the tests that pass.
+        failed: The error of each test that fails.
+        skipped: The reason of each test that skips itself.
+        seconds: The total time.
     """
 
     name: str
@@ -46,16 +46,16 @@ class FileResults:
 
     @property
     def run(self) -> int:
-        """How many tests have run."""
+        """The number of tests that ran."""
         return len(self.passed) + len(self.failed)
 
     @property
     def done(self) -> set[str]:
-        """The names of tests that are not to run again."""
+        """The names of tests that need not run again."""
         return self.passed | set(self.failed) | set(self.skipped)
 
     def add(self, line: dict[str, Any]) -> None:
-        """Add what became of a test. What fails in one part of it has failed."""
+        """Add the result of a test. A test fails if one of its parts fails."""
         name, status = line["id"], line["status"]
         self.seconds += line["seconds"]
         if status == "failed":
@@ -74,13 +74,13 @@ def run_files(
 
     Args:
         files: The files.
-        folder: Takes what the processes write.
-        processes: How many run at a time.
-        match: A part of the names of the tests that run.
-        patience: Seconds after which a test hangs.
+        folder: The folder for the processes' output.
+        processes: The number of processes at a time.
+        match: Runs only tests whose names contain this text.
+        patience: Seconds until a test counts as hung.
 
     Yields:
-        The results of each file, as soon as they are known.
+        The results of each file, as soon as it has finished.
     """
     with ThreadPoolExecutor(processes) as pool:
         running = [pool.submit(run_file, file, folder, match, patience) for file in files]
@@ -89,7 +89,7 @@ def run_files(
 
 
 def run_file(file: Path, folder: Path, match: str, patience: float) -> FileResults:
-    """Run the tests of a file; start again after a test that ends the process."""
+    """Run the tests of a file; start a new process after a test that ends the process."""
     results = FileResults(file.stem)
     lines, done, log = (folder / f"{file.stem}.{kind}" for kind in ("lines", "done", "log"))
     while True:
@@ -110,12 +110,12 @@ def run_file(file: Path, folder: Path, match: str, patience: float) -> FileResul
             return results
         tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
         if begun is None:
-            raise RuntimeError(f"No test of {file.name} has begun (exit code {code}):\n{tail}")
+            raise RuntimeError(f"No test of {file.name} started (exit code {code}):\n{tail}")
         results.failed[begun] = f"It ends the process with {code}:\n{tail}"
 
 
 def _environment() -> dict[str, str]:
-    """The environment of a worker, which imports this package from wherever the command runs."""
+    """The environment of a worker, in which it can import this package from any folder."""
     paths = [str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)}
 
@@ -124,7 +124,7 @@ def _read_lines(file: Path, results: FileResults) -> tuple[str | None, bool]:
     """Add a process's lines to the results.
 
     Returns:
-        The test that began last and has not ended, and whether all have run.
+        The test that was running last, if any, and whether all tests have finished.
     """
     begun = None
     for text in file.read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,4 @@
-"""The record of what passes: how many tests of each file, and which do not, each with a reason."""
+"""The record of passing tests: their number in each file, and the exceptions with a reason."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ RECORD = Path(__file__).with_name("record.json")
 
 @dataclasses.dataclass(frozen=True)
 class Exceptions:
-    """Tests that do not pass for one reason.
+    """Tests that fail for the same reason.
 
     Attributes:
-        reason: Why.
-        tests: Their names.
+        reason: The reason.
+        tests: The names of the tests.
     """
 
     reason: str
@@ -27,25 +27,25 @@ class Exceptions:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What is known to pass.
+    """The tests known to pass.
 
     Attributes:
-        passed: How many tests pass, by the name of their file.
-        exceptions: The tests that do not.
+        passed: The number of passing tests, by file name.
+        exceptions: The tests that fail.
     """
 
     passed: Mapping[str, int]
     exceptions: Sequence[Exceptions]
 
     def exceptions_of(self, file: str) -> set[str]:
-        """The names of a file's tests that do not pass."""
+        """The names of a file's tests that fail."""
         tests = (test for group in self.exceptions for test in group.tests)
         return {test for test in tests if test.partition(".")[0] == file}
 
     def without(self, results: Iterable[FileResults]) -> Record:
-        """The record with new numbers, and without exceptions that pass or are gone."""
-        ran = {one.name: one for one in results}
-        passed = {**self.passed, **{name: len(one.passed) for name, one in ran.items()}}
+        """The record with new numbers, without exceptions that now pass or no longer exist."""
+        ran = {file.name: file for file in results}
+        passed = {**self.passed, **{name: len(file.passed) for name, file in ran.items()}}
 
         def stays(test: str) -> bool:
             file = ran.get(test.partition(".")[0])
@@ -61,11 +61,11 @@ class Record:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What differs from the record, as sentences.
+    """The differences from the record, as sentences.
 
     Attributes:
-        worse: What passed and does not.
-        better: What did not pass and does.
+        worse: Tests that passed and now fail.
+        better: Tests that failed and now pass.
     """
 
     worse: Sequence[str]
@@ -76,26 +76,26 @@ def compare(results: Iterable[FileResults], record: Record, *, whole: bool = Tru
     """Compare results with the record.
 
     Args:
-        results: Those of some files.
+        results: The results of some files.
         record: The record.
-        whole: Whether all tests of these files have run, so that numbers can be compared.
+        whole: Whether all tests of these files ran, so that their numbers can be compared.
     """
     worse, better = [], []
-    for one in results:
-        known = record.exceptions_of(one.name)
-        new = sorted(set(one.failed) - known)
-        worse += [f"{test} fails: {one.failed[test]}" for test in new]
-        better += [f"{test} passes." for test in sorted(known & one.passed)]
+    for file in results:
+        recorded = record.exceptions_of(file.name)
+        new = sorted(set(file.failed) - recorded)
+        worse += [f"{test} fails: {file.failed[test]}" for test in new]
+        better += [f"{test} passes." for test in sorted(recorded & file.passed)]
         if not whole:
             continue
         better += [
-            f"{test} no longer runs." for test in sorted(known - one.passed - set(one.failed))
+            f"{test} no longer runs." for test in sorted(recorded - file.passed - set(file.failed))
         ]
-        change = len(one.passed - known) + len(new) - record.passed.get(one.name, 0)
+        change = len(file.passed - recorded) + len(new) - record.passed.get(file.name, 0)
         if change < 0:
-            worse.append(f"{one.name} runs {-change} fewer tests than recorded.")
+            worse.append(f"{file.name} runs {-change} fewer tests than recorded.")
         elif change > 0:
-            better.append(f"{one.name} runs {change} more tests than recorded.")
+            better.append(f"{file.name} runs {change} more tests than recorded.")
     return Comparison(worse, better)
 
 

@@ -1,6 +1,6 @@
-"""TensorFlow's test files, taken out of a clone of its repository and laid out in a folder.
+"""TensorFlow's test files, copied from a clone of its repository to a folder.
 
-None of them is part of this project, and none is in TensorFlow's wheel.
+The files are neither part of this project nor of TensorFlow's wheel.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 VERSION = "2.21"
-"""The release whose tests are recorded. Tests import private modules, and fit no other one."""
+"""The recorded release. Tests import private modules, so they fit no other release."""
 
 TESTS = (
     "strategy_common_test",
@@ -34,7 +34,7 @@ TESTS = (
     "strategy_combinations_test",
     "saved_model_test",
 )
-"""Test files that take a TPU strategy as a parameter. They need no other file of the clone."""
+"""Test files with a TPU strategy as a parameter. They need no other file of the clone."""
 
 _FOLDER = "tensorflow/python/distribute"
 _ELSEWHERE = {"saved_model_test": "integration_test/"}
@@ -44,22 +44,22 @@ _CLONE = f"git clone --depth 1 --branch v{VERSION}.0 https://github.com/tensorfl
 
 
 class SourceError(Exception):
-    """The tests cannot be taken from where they were said to be."""
+    """The test files cannot be read from the given source."""
 
 
 def lay_out(source: str, folder: Path, tests: Iterable[str] = TESTS) -> list[Path]:
-    """Write test files into a folder.
+    """Write test files to a folder.
 
     Args:
         source: A clone of TensorFlow, its git directory, or an unpacked archive.
-        folder: Receives the files, side by side.
+        folder: The folder for the files.
         tests: The names of the files, without their ending.
 
     Returns:
-        The files, in order.
+        The written files, in the order of `tests`.
 
     Raises:
-        SourceError: The source is no TensorFlow, or another release.
+        SourceError: The source is not TensorFlow, or it is another release.
     """
     read = _reader(source)
     files = []
@@ -74,7 +74,7 @@ def lay_out(source: str, folder: Path, tests: Iterable[str] = TESTS) -> list[Pat
 
 
 def _reader(source: str) -> Callable[[str], str | None]:
-    """A function that reads a file of the right release; None for one that is not there."""
+    """A function that reads a file of the recorded release, or returns None if it is missing."""
     if not source:
         raise SourceError(
             "No clone of TensorFlow is named.\n"
@@ -85,24 +85,24 @@ def _reader(source: str) -> Callable[[str], str | None]:
         raise SourceError(f"There is no folder {source}.\nGet a clone: {_CLONE}")
     readers: list[Callable[[str], str | None]] = [lambda path: _read(folder / path)]
     readers += [_of_revision(folder, revision) for revision in _REVISIONS]
-    found = []
+    versions = []
     for read in readers:
         version = re.search(r'^TF_VERSION = "([^"]+)"', read(_VERSION_FILE) or "", re.MULTILINE)
         if version is None:
             continue
         if version[1].startswith(f"{VERSION}."):
             return read
-        found.append(version[1])
-    if found:
+        versions.append(version[1])
+    if versions:
         raise SourceError(
-            f"{source} is TensorFlow {found[0]}, and the recorded tests are those of {VERSION}.\n"
+            f"{source} is TensorFlow {versions[0]}, and the recorded tests are those of {VERSION}.\n"
             f"In a clone: git fetch --depth 1 origin tag v{VERSION}.0"
         )
     raise SourceError(f"{source} is no clone of TensorFlow.\nGet one: {_CLONE}")
 
 
 def _of_revision(folder: Path, revision: str) -> Callable[[str], str | None]:
-    """A function that reads the files of a revision of a clone, with a work tree or without."""
+    """A function that reads the files of a revision of a clone, also of a bare clone."""
 
     def read(path: str) -> str | None:
         command = ["git", "-C", str(folder), "show", f"{revision}:{path}"]

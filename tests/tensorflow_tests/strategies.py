@@ -1,7 +1,7 @@
-"""TensorFlow's named TPU strategies, made virtual.
+"""Make TensorFlow's named TPU strategies virtual.
 
-TensorFlow's tests take their strategy from objects of one of its modules, which lie in lists by
-identity. So the objects are changed, before a test file imports them.
+TensorFlow's tests take their strategies from objects in one of its modules and compare them by
+identity. So this module changes the objects before a test file imports them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tensorflow.python.distribute import combinations, strategy_combinations
 from tpunb.virtual import TPUStrategyV1, TPUStrategyV2, VirtualTPUClusterResolver
 
 REPLICAS = 2
-"""Most tests expect the results of two."""
+"""Most tests expect results of two replicas."""
 
 _STEPS = 2
 _NAMED = {
@@ -26,17 +26,17 @@ _NAMED = {
     "tpu_strategy_one_step_one_core": (1, 1),
     "cloud_tpu_strategy": (REPLICAS, _STEPS),
 }
-"""The replicas of each, and TensorFlow 1's steps between two returns to the host."""
+"""The number of replicas, and the steps of TensorFlow 1 between two returns to the host."""
 
 
 def make_virtual() -> None:
-    """Have TensorFlow's tests run on virtual TPUs, and on no other strategy."""
+    """Make TensorFlow's tests run on virtual TPUs, and on no other strategy."""
     for name, (replicas, steps) in _NAMED.items():
         strategy = getattr(strategy_combinations, name)
         strategy.use_cloud_tpu = False
         strategy.required_tpu = True
         strategy._distribution_fn = _creator(replicas, steps, packed="packed" in name)
-    # As in the test targets that run on a TPU: what needs no TPU is left out.
+    # As in TensorFlow's TPU test targets: skip combinations that need no TPU.
     combinations.TPUCombination.TPU_TEST = True
     _leave_out(strategy_combinations.tpu_strategy_spmd)
 
@@ -78,4 +78,4 @@ FILTERED = (
     "n/a: skipping strategy combination",
     "Not a test.",
 )
-"""Why TensorFlow leaves out a combination before its test begins."""
+"""The reasons for which TensorFlow skips a combination before its test begins."""

@@ -1,7 +1,7 @@
-"""Runs the tests of one file, in a process of its own: `python -m tensorflow_tests.worker`.
+"""Run the tests of one file in a process: `python -m tensorflow_tests.worker`.
 
-Each test is a line of JSON when it begins and one when it has ended, so that what a crash leaves
-is known.
+The worker writes a line of JSON when a test begins and another when it ends, so that results
+survive a crash.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tensorflow.python.eager import context
 from tensorflow_tests.strategies import FILTERED, make_virtual
 
 _DEVICES = 4
-"""Logical CPU devices: those of two replicas and of their host, and one more."""
+"""Logical CPU devices: two for replicas, one for their host, and a spare."""
 
 
 class Results(unittest.TestResult):
-    """Writes what becomes of each test.
+    """Write the result of each test.
 
     Args:
-        stream: Takes the lines.
-        patience: Seconds after which a test hangs, and the process ends.
+        stream: The stream for the lines.
+        patience: Seconds until a test counts as hung and the process ends.
     """
 
     def __init__(self, stream: TextIO, patience: float) -> None:
@@ -49,8 +49,8 @@ class Results(unittest.TestResult):
         super().startTest(test)
         faulthandler.dump_traceback_later(self._patience, exit=True)
         self._began = time.monotonic()
-        # Some tests reset TensorFlow, which forgets the devices. They come back here, before a
-        # test enters a graph: to reset TensorFlow there leaves the graph.
+        # Some tests reset TensorFlow, which removes the devices. Restore them here, before a test
+        # enters a graph: a reset inside a graph would leave the graph.
         if self._context is not context.context_safe():
             context._reset_context()
             test_util.set_logical_devices_to_at_least("CPU", _DEVICES)
@@ -77,7 +77,7 @@ class Results(unittest.TestResult):
     addError = addFailure
 
     def addUnexpectedSuccess(self, test: Any) -> None:
-        self._ended(test, "failed", "It passes, and TensorFlow expects it to fail.")
+        self._ended(test, "failed", "It passes, but TensorFlow expects it to fail.")
 
     def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
         if err is not None:
@@ -93,9 +93,9 @@ class Results(unittest.TestResult):
 
 
 def _name(test: Any) -> str:
-    """The name of a test, or of what prepares the tests of a class."""
-    preparing = re.fullmatch(r"(\w+) \(([\w.]+)\)", test.id())
-    return f"{preparing[2]}.{preparing[1]}" if preparing else str(test.id())
+    """The name of a test, or of the setup of a test class."""
+    setup = re.fullmatch(r"(\w+) \(([\w.]+)\)", test.id())
+    return f"{setup[2]}.{setup[1]}" if setup else str(test.id())
 
 
 def _described(err: Any) -> str:
@@ -107,8 +107,8 @@ def _described(err: Any) -> str:
 
 def tests_of(file: Path) -> Iterator[Any]:
     """The tests of a file."""
-    # AutoGraph leaves the functions of modules named tensorflow.* as they are: the file is
-    # imported under a name of its own, as TensorFlow does.
+    # AutoGraph does not convert functions of modules named tensorflow.*, so import the file
+    # under its own name, as TensorFlow does.
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
@@ -131,10 +131,10 @@ def run(file: Path, lines: Path, done: Collection[str], match: str, patience: fl
 
     Args:
         file: The test file.
-        lines: A file that takes what becomes of each test.
-        done: The names of tests that are not to run again.
-        match: A part of the names of the tests that run.
-        patience: Seconds after which a test hangs.
+        lines: The file for the results.
+        done: The names of tests that need not run again.
+        match: Runs only tests whose names contain this text.
+        patience: Seconds until a test counts as hung.
     """
     sys.argv = [str(file)]
     v2_compat.enable_v2_behavior()
@@ -149,11 +149,11 @@ def run(file: Path, lines: Path, done: Collection[str], match: str, patience: fl
 
 
 def main() -> None:
-    """Runs the command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("file", type=Path)
     parser.add_argument("lines", type=Path)
-    parser.add_argument("--done", type=Path, required=True, help="a file of names, one a line")
+    parser.add_argument("--done", type=Path, required=True, help="a file with a name on each line")
     parser.add_argument("--match", default="")
     parser.add_argument("--patience", type=float, required=True)
     options = parser.parse_args()
@@ -161,7 +161,7 @@ def main() -> None:
     run(options.file, options.lines, set(done), options.match, options.patience)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Threads of strategies keep a process from ending by itself.
+    # A strategy's threads would keep the process alive.
     os._exit(0)
 
 

@@ -1,11 +1,12 @@
-"""Holds the verdicts of `tpunb` against those of libtpu itself, on some 500 functions.
+"""Compare the verdicts of `tpunb` with libtpu's own, on some 500 functions.
 
     cd tests && python -m verdicts [--processes 2] [NAMES]
 
-Each function is given to `tpunb.compile`, to `tpunb.check` with and without the compiler, and, with
-nothing of `tpunb`, to TensorFlow's own lowering and libtpu. If it compiles, it is given to them once
-more with a batch that is not fixed. The command prints the differences that
-docs/compiler-accuracy.md does not explain, and then fails. Names may be the beginnings of names: `sizes` or `networks.keras`.
+`tpunb.compile` and `tpunb.check`, the latter with and without the compiler, judge each function. So
+does libtpu itself, on TensorFlow's own lowering and without code of `tpunb`. A function that
+compiles is judged again with a batch that is not fixed. The command prints the differences that
+docs/compiler-accuracy.md does not explain, and fails if there are any. A name may be the beginning
+of a name: `sizes` or `networks.keras`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def main() -> int:
-    """Runs the command; gives 1 if something was found."""
+    """Run the command; return 1 if anything was found."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("names", nargs="*", help="functions, or beginnings of their names")
-    parser.add_argument("--processes", type=int, default=1, help="how many at a time")
+    parser.add_argument("--processes", type=int, default=1, help="number of processes at a time")
     parser.add_argument(
-        "--open", action="store_true", help="only what they say where the batch is not fixed"
+        "--open", action="store_true", help="compare only functions whose batch is not fixed"
     )
     parser.add_argument("--part", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -46,31 +47,31 @@ def _look(options: argparse.Namespace) -> int:
 
     chosen = tuple(options.names) or ("",)
     names = [name for name in FUNCTIONS if name.startswith(chosen)]
-    compiler, found = Compiler(), 0
+    compiler, differences = Compiler(), 0
     opened: collections.Counter[str] = collections.Counter()
     for name in names[options.part :: options.processes]:
         entry = FUNCTIONS[name]
-        own = itself(entry, compiler)
-        if not options.open and (text := difference(name, ours(entry), own)):
-            found += 1
+        libtpu = itself(entry, compiler)
+        if not options.open and (text := difference(name, ours(entry), libtpu)):
+            differences += 1
             say(f"{name}: {text}")
-        differs = own.refused or name in documented.VERDICTS
+        differs = libtpu.refused or name in documented.VERDICTS
         if differs or not open_batches.open_places(entry):
             continue
-        own = open_batches.itself(entry, compiler)
-        opened[_outcome(own.refused)] += 1
-        if text := open_batches.difference(name, open_batches.ours(entry), own):
-            found += 1
+        libtpu = open_batches.itself(entry, compiler)
+        opened[_outcome(libtpu.refused)] += 1
+        if text := open_batches.difference(name, open_batches.ours(entry), libtpu):
+            differences += 1
             say(f"{name}, batch not fixed: {text}")
     compiler.close()
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in opened.most_common())
-    say(f"{len(names[options.part :: options.processes])} functions, {found} differences")
+    say(f"{len(names[options.part :: options.processes])} functions, {differences} differences")
     say(f"with a batch that is not fixed: {outcomes or 'none'}")
-    return int(bool(found))
+    return int(bool(differences))
 
 
 def _outcome(refused: str) -> str:
-    """What became of a function whose batch is not fixed, in a word or two."""
+    """The outcome of a function whose batch is not fixed, in a word or two."""
     if "crashed" in refused:
         return "crash the compiler"
     if refused.startswith("TensorFlow"):

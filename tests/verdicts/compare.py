@@ -1,4 +1,4 @@
-"""The verdict of libtpu itself on a function, and that of `tpunb`, side by side."""
+"""Compare libtpu's own verdict on a function with the verdict of `tpunb`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ TPU = "v5e-1"
 _TOPOLOGY = "v5e:1x1"
 _TESTS = Path(__file__).parents[1]
 _OTHERWISE = (b"rng-bit-generator", b"ResizeBilinear", b"ResizeNearestNeighbor")
-"""What stands in HLO of operations that a TPU has its own generator or kernels for."""
+"""Names in the HLO of operations for which a TPU has its own generator or kernels."""
 _PYTHON = os.environ.get("TPUNB_COMPILER_PYTHON") or sys.executable
 
 
 @dataclasses.dataclass(frozen=True)
 class Itself:
-    """What libtpu says by itself.
+    """The verdict of libtpu itself.
 
     Attributes:
-        refused: Why it does not compile; empty if it does.
-        peak: Bytes a core.
-        otherwise: Whether TensorFlow lowers something in it otherwise for a TPU.
+        refused: Why the function does not compile; empty if it does.
+        peak: The peak memory of a core in bytes.
+        otherwise: Whether TensorFlow lowers one of its operations differently for a TPU.
     """
 
     refused: str = ""
@@ -41,14 +41,14 @@ class Itself:
 
 @dataclasses.dataclass(frozen=True)
 class Ours:
-    """What `tpunb` says.
+    """The verdict of `tpunb`.
 
     Attributes:
-        compile: The codes of what `tpunb.compile` refuses.
-        check: Those of `tpunb.check`.
-        rules: Those of the rules alone, without the compiler.
-        unknown: Why nothing is known.
-        peak: Bytes a core.
+        compile: The codes of the errors of `tpunb.compile`.
+        check: The codes of the errors of `tpunb.check`.
+        rules: The codes of the errors of the rules alone, without the compiler.
+        unknown: Why there is no verdict.
+        peak: The peak memory of a core in bytes.
     """
 
     compile: tuple[str, ...] = ()
@@ -59,10 +59,10 @@ class Ours:
 
 
 class Compiler:
-    """libtpu in a process that shares no code with the package; another one after a crash.
+    """libtpu in a process that shares no code with the package; a crash starts a new process.
 
     Args:
-        effort: libtpu's name of how much it tries; None for little, empty for all.
+        effort: libtpu's name of the compilation effort; None for low effort, empty for full effort.
     """
 
     def __init__(self, effort: str | None = None) -> None:
@@ -82,7 +82,7 @@ class Compiler:
             return {"refused": f"libtpu: crashed ({process.wait()})"}
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         if self._process is not None:
             self._process.communicate()
 
@@ -94,15 +94,15 @@ def _start(effort: str) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": ""},  # what is there is for this Python
+        env={**os.environ, "PYTHONPATH": ""},  # the variable is for this Python
     )
 
 
 def itself(entry: Entry, compiler: Callable[[bytes], dict[str, Any]]) -> Itself:
-    """TensorFlow's own HLO of a function, compiled by libtpu itself."""
+    """libtpu's verdict on TensorFlow's own HLO of a function."""
     fn, specs = entry
     try:
-        # What has defaults would have them among its arguments.
+        # Passing values only: parameters with defaults would become arguments of the HLO.
         lowered = tf.function(lambda *values: fn(*values), jit_compile=True)
         module = lowered.experimental_get_compiler_ir(*specs)(stage="hlo_serialized")
     except Exception as error:
@@ -111,18 +111,18 @@ def itself(entry: Entry, compiler: Callable[[bytes], dict[str, Any]]) -> Itself:
 
 
 def alone(module: bytes, compiler: Callable[[bytes], dict[str, Any]]) -> Itself:
-    """What libtpu says of a module of TensorFlow's."""
+    """libtpu's verdict on a module that TensorFlow lowered."""
     return Itself(**compiler(module), otherwise=any(sign in module for sign in _OTHERWISE))
 
 
 def ours(entry: Entry) -> Ours:
-    """The verdicts of the package."""
+    """The package's verdict on a function."""
     fn, specs = entry
     return verdicts_on(fn, *specs, tpu=TPU)
 
 
 def verdicts_on(fn: Any, *args: Any, tpu: str) -> Ours:
-    """The package's verdicts on a function with some arguments, compiled for a TPU type."""
+    """The package's verdict on a function with these arguments, compiled for a TPU type."""
     from support.rules import check as by_rules
 
     from tpunb.compiler.check import check
@@ -132,7 +132,7 @@ def verdicts_on(fn: Any, *args: Any, tpu: str) -> Ours:
         program = compile_for(fn, *args, tpu=tpu)
         rules = by_rules(fn, *args)
         report = check(fn, *args)
-    except Exception as error:  # an error of tracing is TensorFlow's own refusal
+    except Exception as error:  # TensorFlow itself refuses to trace the function.
         name = f"tracing: {type(error).__name__}"
         return Ours((name,), (name,), (name,))
     return Ours(
@@ -145,22 +145,22 @@ def verdicts_on(fn: Any, *args: Any, tpu: str) -> Ours:
 
 
 def codes_of(problems: Any) -> tuple[str, ...]:
-    """The codes of problems, each once."""
+    """The codes of problems, without duplicates."""
     return tuple(dict.fromkeys(problem.code for problem in problems))
 
 
-def difference(name: str, mine: Ours, own: Itself) -> str:
-    """What differs and is not documented, in a sentence; empty where all agree."""
-    verdicts = {"compile": mine.compile, "check": mine.check, "rules": mine.rules}
-    wrong = [kind for kind, codes in verdicts.items() if bool(codes) is not bool(own.refused)]
-    if "crashed" in own.refused:  # then the rules decide, and nobody takes it for yes
-        wrong = [] if mine.unknown else ["compile"]
+def difference(name: str, package: Ours, libtpu: Itself) -> str:
+    """Describe the undocumented differences in a sentence; return an empty text if all agree."""
+    verdicts = {"compile": package.compile, "check": package.check, "rules": package.rules}
+    wrong = [kind for kind, codes in verdicts.items() if bool(codes) is not bool(libtpu.refused)]
+    if "crashed" in libtpu.refused:  # the rules decide then, so the verdict must be unknown
+        wrong = [] if package.unknown else ["compile"]
     if wrong and name not in documented.VERDICTS:
-        reason = own.refused.partition("\n")[0][:300] or "compiles"
-        return f"{', '.join(wrong)}: {mine} against libtpu: {reason}"
+        reason = libtpu.refused.partition("\n")[0][:300] or "compiles"
+        return f"{', '.join(wrong)}: {package} against libtpu: {reason}"
     if not wrong and name in documented.VERDICTS:
         return "is documented as different, and is not"
-    far = abs(mine.peak - own.peak) > 0.01 * max(mine.peak, own.peak)
-    if mine.peak and own.peak and far and not own.otherwise:
-        return f"a peak of {mine.peak} and not {own.peak} bytes"
+    far = abs(package.peak - libtpu.peak) > 0.01 * max(package.peak, libtpu.peak)
+    if package.peak and libtpu.peak and far and not libtpu.otherwise:
+        return f"a peak of {package.peak} bytes, not {libtpu.peak}"
     return ""

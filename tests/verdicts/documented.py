@@ -1,13 +1,13 @@
-"""Functions with another verdict than libtpu itself, and why: docs/compiler-accuracy.md."""
+"""Functions whose verdict differs from libtpu's own, and why: see docs/compiler-accuracy.md."""
 
 from __future__ import annotations
 
-_COMPLEX128 = "TensorFlow's list of types for TPUs has no complex128; libtpu compiles it"
-_GROWING = "libtpu compiles a list that grows to a wrong result"
-_RESIZE = "a TPU has a kernel of its own for the gradient of resizing; XLA for a CPU has none"
-_KERNEL = "a TPU's own kernel for resizing takes no 64-bit types; TensorFlow's for a CPU does"
-_SEVERAL = "StableHLO refuses several sizes that depend on data; the rules warn of each"
-_UNUSED = "TensorFlow's lowering for a CPU keeps operations that nothing uses; running prunes them"
+_COMPLEX128 = "TensorFlow's list of TPU types lacks complex128, but libtpu compiles it"
+_GROWING = "libtpu compiles a growing list, but its result is wrong"
+_RESIZE = "TPUs have a kernel for the gradient of resizing, XLA on CPUs has none"
+_KERNEL = "the TPU kernel for resizing refuses 64-bit types, TensorFlow's CPU kernel takes them"
+_SEVERAL = "StableHLO refuses several data-dependent sizes, the rules only warn of each"
+_UNUSED = "TensorFlow's CPU lowering keeps unused operations, which a run prunes"
 
 VERDICTS = {
     "control.counted_by_data": _UNUSED,
@@ -19,7 +19,7 @@ VERDICTS = {
     "wide.complex128_product": _COMPLEX128,
     "wide.double_resize": _KERNEL,
 }
-"""By name why the verdicts differ."""
+"""The reason of each difference, by the function's name."""
 
 OPEN_BATCHES: dict[str, str] = {}
-"""By name why the verdicts on the same functions differ where their batch is not fixed."""
+"""The reasons of differences that appear only if the batch is not fixed, by name."""

@@ -1,4 +1,4 @@
-"""Functions of JAX's documentation and tests, by name: what `verdicts.of_jax` compiles."""
+"""Functions from JAX's documentation and tests, by name; `verdicts.of_jax` compiles them."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Entry:
     """A function and its arguments.
 
     Attributes:
-        make: The function; with a mesh, what makes it of the mesh.
+        make: The function, or a factory that takes the mesh if there is one.
         args: Its arguments.
-        mesh: The sizes of a mesh; empty for one device.
-        axes: Their names.
+        mesh: The sizes of the mesh's axes; empty for one device.
+        axes: The names of the mesh's axes.
     """
 
     make: Callable[..., Any]

@@ -1,9 +1,9 @@
-"""libtpu by itself, on HLO that TensorFlow lowers by itself: nothing of tpunb is asked.
+"""Compile HLO with libtpu alone; TensorFlow lowers it, and no code of tpunb takes part.
 
     python -m verdicts.libtpu_alone TOPOLOGY EFFORT < REQUESTS > ANSWERS
 
-Requests are serialized modules, answers a dict each, pickled both. The way is that of JAX's
-own ahead-of-time compilation: HLO to MLIR, and a compile-only client of a described topology.
+A request is a pickled serialized module, an answer a pickled dict. As in JAX's own ahead-of-time
+compilation, the HLO becomes MLIR, and a compile-only client of the topology compiles it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENVIRONMENT = {
 
 
 def main() -> None:
-    """Answers until there are no more requests."""
+    """Answer requests until there are no more."""
     os.environ.update(ENVIRONMENT)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -69,10 +69,12 @@ def _compiled(serialized: bytes, devices: list[Any], effort: str) -> dict[str, A
         if effort:
             options.env_option_overrides = [("xla_optimization_level", effort)]
         with module.context:
-            made = devices[0].client.compile(module, xla_client.DeviceList(tuple(devices)), options)
+            executable = devices[0].client.compile(
+                module, xla_client.DeviceList(tuple(devices)), options
+            )
     except Exception as error:
         return {"refused": f"libtpu: {error}"}
-    return {"peak": made.get_compiled_memory_stats().peak_memory_in_bytes}
+    return {"peak": executable.get_compiled_memory_stats().peak_memory_in_bytes}
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The estimate of the time against steps that were measured on TPUs and published.
+"""Compare the time estimate with published step times that were measured on TPUs.
 
     cd tests && python -m verdicts.measured [NAMES]
 
-Prints a row of the table in `docs/compiler-measured.md` for each. Each model is compiled at full effort, which
-takes minutes.
+Prints a row of the table in `docs/compiler-measured.md` for each model. Compiles each model at full
+effort, which takes minutes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Built = tuple[Any, tuple[tf.TensorSpec, ...]]
 
 
 Row = tuple[str, Callable[[], Built], float]
-"""A TPU type, what makes the model or function that was run there, and the seconds of a step."""
+"""A TPU type, a factory of the model or function that ran there, and the seconds of a step."""
 
 
 def images(
     kind: str, size: int, batch: int, optimizer: Callable[[], Any], *, bf16: bool = True
 ) -> Callable[[], Built]:
-    """A model of Keras's applications, with so many images on each of 8 cores."""
+    """A model of Keras's applications, with `batch` images on each of 8 cores."""
 
     def build() -> Built:
         keras.mixed_precision.set_global_policy("mixed_bfloat16" if bf16 else "float32")
@@ -53,7 +53,7 @@ def rmsprop() -> Any:
 
 
 class Bert(keras.Model):
-    """BERT-base with its two heads, for sequences of 512."""
+    """BERT-base with both heads, for sequences of 512 tokens."""
 
     def __init__(self, vocabulary: int = 32000, hidden: int = 768, layers: int = 12) -> None:
         super().__init__()
@@ -74,21 +74,21 @@ class Bert(keras.Model):
     def call(self, tokens: Any, kinds: Any, mask: Any, masked: Any, training: bool = True) -> Any:
         x = self.words(tokens) + self.places(tf.range(512)) + self.kinds(kinds)
         x = self.drops[-1](self.first(x), training=training)
-        seen = tf.cast(mask, tf.bool)[:, None, :]
+        visible = tf.cast(mask, tf.bool)[:, None, :]
         for place, attend in enumerate(self.attention):
-            found = attend(x, x, attention_mask=seen, training=training)
-            found = self.drops[2 * place](found, training=training)
-            x = self.norms[2 * place](x + found)
-            found = self.narrow[place](self.wide[place](x))
-            found = self.drops[2 * place + 1](found, training=training)
-            x = self.norms[2 * place + 1](x + found)
+            change = attend(x, x, attention_mask=visible, training=training)
+            change = self.drops[2 * place](change, training=training)
+            x = self.norms[2 * place](x + change)
+            change = self.narrow[place](self.wide[place](x))
+            change = self.drops[2 * place + 1](change, training=training)
+            x = self.norms[2 * place + 1](x + change)
         words = self.last(self.head(tf.gather(x, masked, batch_dims=1)))
         logits = tf.matmul(words, self.words.embeddings, transpose_b=True) + self.bias
         return logits, self.next(self.pooled(x[:, 0]))
 
 
 def bert(batch: int, masked: int) -> Callable[[], Built]:
-    """A step of pretraining, in float32, with so many sequences on a core."""
+    """A pretraining step in float32, with `batch` sequences on a core."""
 
     def build() -> Built:
         keras.mixed_precision.set_global_policy("float32")
@@ -100,9 +100,9 @@ def bert(batch: int, masked: int) -> Callable[[], Built]:
         @tf.function
         def step(tokens: Any, kinds: Any, mask: Any, places: Any, words: Any, follows: Any) -> Any:
             with tf.GradientTape() as tape:
-                logits, both = model(tokens, kinds, mask, places)
+                logits, relation = model(tokens, kinds, mask, places)
                 loss = tf.reduce_mean(cross_entropy(words, logits))
-                loss += tf.reduce_mean(cross_entropy(follows, both))
+                loss += tf.reduce_mean(cross_entropy(follows, relation))
             gradients = tape.gradient(loss, model.trainable_variables)
             gradients = list(map(tf.convert_to_tensor, gradients))
             gradients, _ = tf.clip_by_global_norm(gradients, 1.0)
@@ -150,15 +150,15 @@ ROWS: dict[str, Row] = {
 
 
 def main() -> None:
-    """Prints the rows."""
+    """Print the rows."""
     strategy = VirtualTPUStrategy("v3-8")
     for name in sys.argv[1:] or ROWS:
         tpu, build, seconds = ROWS[name]
         alone = tpu.endswith("-1")
         with tf.distribute.get_strategy().scope() if alone else strategy.scope():
-            made, specs = build()
+            model, specs = build()
         program = compile_for(
-            made,
+            model,
             *specs,
             tpu="v3-8" if tpu == "v3-1" else tpu,
             strategy=None if alone else strategy,

@@ -1,8 +1,9 @@
-"""The estimate of the time against operations of JAX that were measured on TPUs and published.
+"""Compare the time estimate with published times of JAX operations that were measured on TPUs.
 
     cd tests && python -m verdicts.measured_of_jax [NAMES]
 
-Prints a row of the table in `docs/compiler-measured.md` for each; it needs a Python with JAX.
+Prints a row of the table in `docs/compiler-measured.md` for each operation. Needs a Python with
+JAX.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SIDE = 1 << 15
 MESH = AbstractMesh((8,), ("x",))
 Built = tuple[Callable[..., Any], tuple[jax.ShapeDtypeStruct, ...]]
 Row = tuple[str, Built, float]
-"""A TPU type, what was run there, and the seconds that it took."""
+"""A TPU type, what ran there, and the measured seconds."""
 
 
 def on_all(shape: tuple[int, ...], dtype: Any, *axes: str | None, mesh: Any = MESH) -> Any:
@@ -39,19 +40,19 @@ def on_all(shape: tuple[int, ...], dtype: Any, *axes: str | None, mesh: Any = ME
 
 
 def product(dtype: Any, first: tuple[str | None, ...], second: tuple[str | None, ...]) -> Built:
-    """A product of sharded matrices of 32,768²."""
+    """A product of sharded 32,768² matrices."""
     square = (SIDE, SIDE)
     return jnp.matmul, (on_all(square, dtype, *first), on_all(square, dtype, *second))
 
 
 def collective(dtype: Any, fn: Callable[[Any], Any]) -> Built:
-    """A collective of a matrix of 32,768² that is sharded by rows."""
+    """A collective on a 32,768² matrix that is sharded by rows."""
     mapped = jax.shard_map(fn, mesh=MESH, in_specs=P("x"), out_specs=P(), check_vma=False)
     return mapped, (on_all((SIDE, SIDE), dtype, "x"),)
 
 
 def feed_forward(dtype: Any) -> Built:
-    """Three feed-forward blocks of Llama, sharded, for eight tokens."""
+    """Three sharded feed-forward blocks of Llama, for eight tokens."""
 
     def step(x: Any, w1: Any, w2: Any, w3: Any) -> Any:
         for _ in range(3):
@@ -68,7 +69,7 @@ def feed_forward(dtype: Any) -> Built:
 
 
 def permutation(devices: int, kib: int) -> Built:
-    """Each device sends so many KiB to the next one."""
+    """Each device sends `kib` KiB to the next."""
     mesh = AbstractMesh((devices,), ("x",))
     pairs = [(device, (device + 1) % devices) for device in range(devices)]
     mapped = jax.shard_map(
@@ -78,7 +79,7 @@ def permutation(devices: int, kib: int) -> Built:
 
 
 def alone(dtype: Any, rows: int, inner: int, columns: int) -> Built:
-    """A product on one core; of 8-bit integers to ones of 32."""
+    """A product on one core; 8-bit integers give 32-bit results."""
     results = jnp.int32 if dtype == jnp.int8 else dtype
     shapes = ((rows, inner), (inner, columns))
     return functools.partial(jnp.matmul, preferred_element_type=results), tuple(
@@ -87,7 +88,7 @@ def alone(dtype: Any, rows: int, inner: int, columns: int) -> Built:
 
 
 def kernel(side: int, *block: int) -> Built:
-    """The product of the Pallas documentation, in blocks of rows, inner numbers and columns."""
+    """The product of the Pallas documentation, in blocks of rows, inner elements and columns."""
     rows, inner, columns = block
     steps = side // inner
 
@@ -118,7 +119,7 @@ def kernel(side: int, *block: int) -> Built:
 
 
 def attention(length: int) -> Built:
-    """JAX's flash attention for 4 sequences and 32 heads of 128, in blocks of 128."""
+    """JAX's flash attention for 4 sequences and 32 heads of size 128, in blocks of 128."""
     heads = jax.ShapeDtypeStruct((4, 32, length, 128), jnp.bfloat16)
     return flash_attention, (heads, heads, heads)
 
@@ -161,7 +162,7 @@ ROWS: dict[str, Row] = {
 
 
 def main() -> None:
-    """Prints the rows."""
+    """Print the rows."""
     for name in sys.argv[1:] or ROWS:
         tpu, (fn, args), seconds = ROWS[name]
         program = tpunb.compile(fn, *args, tpu=tpu, speed=True, timeout=3600)

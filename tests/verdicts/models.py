@@ -1,9 +1,10 @@
-"""Peak memory of ten models, with tpunb and with libtpu alone, in Keras 3 and tf_keras.
+"""Compare the peak memory of twelve models, with tpunb and with libtpu alone.
 
     cd tests && python -m verdicts.models [--all-effort] [NAMES]
 
-Each is built without a strategy; its train step is lowered by TensorFlow alone and compiled by libtpu
-alone, and given to `tpunb.compile`. Peaks that differ by more than 1% fail the command.
+The models are of Keras 3 and tf_keras, and built without a strategy. `tpunb.compile` compiles each
+model; TensorFlow alone lowers its train step, and libtpu alone compiles it. The command fails if
+peaks differ by more than 1%.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ MODELS: dict[str, tuple[str, Callable[[Any], Built]]] = {
     "old lstm": ("tf_keras", lstm),
     "old autoencoder": ("tf_keras", autoencoder),
 }
-"""By name Keras 3 or tf_keras, and what builds it."""
+"""The Keras package and the builder of each model, by name."""
 
 
 def built(name: str) -> Built:
@@ -118,19 +119,21 @@ def built(name: str) -> Built:
 
 
 def itself(model: Any, specs: tuple[tf.TensorSpec, ...], compiler: Compiler) -> Itself:
-    """What libtpu alone says of a model's train step; its optimizer has to be built."""
+    """libtpu's own verdict on a model's train step; the optimizer must be built."""
     step = tf.function(lambda x, y: model.train_step((x, y)), jit_compile=True)
     return alone(step.experimental_get_compiler_ir(*specs)(stage="hlo_serialized"), compiler)
 
 
 def main() -> int:
-    """Compares the peaks; gives 1 where one is off."""
+    """Compare the peaks; return 1 if one is off."""
     from tpunb.compiler.compile import compile as compile_for
 
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("names", nargs="*", default=list(MODELS))
     parser.add_argument(
-        "--all-effort", action="store_true", help="of libtpu alone: ten times longer"
+        "--all-effort",
+        action="store_true",
+        help="libtpu alone compiles at full effort: ten times longer",
     )
     options = parser.parse_args()
     compiler, off = Compiler(effort="" if options.all_effort else None), 0

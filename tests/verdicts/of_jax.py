@@ -1,10 +1,10 @@
-"""Holds `tpunb.compile` against JAX itself, on functions of JAX's documentation and tests.
+"""Compare `tpunb.compile` with JAX itself, on functions from JAX's documentation and tests.
 
     cd tests && python -m verdicts.of_jax [NAMES]
 
-It needs a Python with JAX and libtpu. Each function is given to `tpunb.compile`, and to
-`jax.jit(...).lower(...).compile()` for the same topology; verdicts and peaks have to be the same.
-Names may be the beginnings of names.
+Needs a Python with JAX and libtpu. `tpunb.compile` and `jax.jit(...).lower(...).compile()` compile
+each function for the same topology; verdicts and peaks must be equal. A name may be the beginning
+of a name.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from verdicts.functions_of_jax import FUNCTIONS, Entry, Sharded
 from verdicts.printed import say
 
 UNKNOWN = {"transforms.pure callback"}
-"""Functions that call the host, which JAX compiles and does not export."""
+"""Functions that call the host: JAX compiles them but cannot export them."""
 
 DEVICES = np.array(topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices)
 
 
 def main() -> int:
-    """Runs the command; gives 1 if something differs."""
+    """Run the command; return 1 if something differs."""
     chosen = tuple(sys.argv[1:]) or ("",)
     names = [name for name in FUNCTIONS if name.startswith(chosen)]
-    found = [text for name in names if (text := difference(name, FUNCTIONS[name]))]
-    say(f"{len(names)} functions, {len(found)} differences")
-    return int(bool(found))
+    differences = [text for name in names if (text := difference(name, FUNCTIONS[name]))]
+    say(f"{len(names)} functions, {len(differences)} differences")
+    return int(bool(differences))
 
 
 def difference(name: str, entry: Entry) -> str:
-    """Compares the two verdicts; prints and returns what differs."""
-    mine, own = ours(entry), itself(entry)
-    same = mine == own or (name in UNKNOWN and mine.startswith("unknown"))
-    text = "" if same else f"{name}: {mine} and not {own}"
+    """Compare the two verdicts; print and return the difference."""
+    package, jax_verdict = ours(entry), itself(entry)
+    same = package == jax_verdict or (name in UNKNOWN and package.startswith("unknown"))
+    text = "" if same else f"{name}: {package}, not {jax_verdict}"
     if text:
         say(text)
     return text
 
 
 def ours(entry: Entry) -> str:
-    """The verdict of `tpunb.compile`: a peak, or why there is none."""
+    """The verdict of `tpunb.compile`: the peak, or why there is none."""
     mesh = AbstractMesh(entry.mesh, entry.axes) if entry.mesh else None
     fn, args = entry.on(mesh)
     try:
@@ -78,14 +78,14 @@ def itself(entry: Entry) -> str:
     except Exception as error:
         return f"error: {type(error).__name__}"
     try:
-        made = traced.lower().compile()
+        executable = traced.lower().compile()
     except Exception as error:
         return "memory" if "RESOURCE_EXHAUSTED" in str(error) else "compile"
-    return str(made.memory_analysis().peak_memory_in_bytes)
+    return str(executable.memory_analysis().peak_memory_in_bytes)
 
 
 def _placed(args: Any, mesh: Any, *, any_value: bool = False) -> Any:
-    """The arguments on a mesh; without one, for JAX itself, on a device of the topology."""
+    """The arguments on a mesh or, for JAX itself without a mesh, on a device of the topology."""
 
     def place(value: Any) -> Any:
         if isinstance(value, Sharded):
@@ -101,7 +101,7 @@ def _placed(args: Any, mesh: Any, *, any_value: bool = False) -> Any:
             )
         return value
 
-    return jax.tree.map(place, args, is_leaf=lambda one: isinstance(one, Sharded))
+    return jax.tree.map(place, args, is_leaf=lambda value: isinstance(value, Sharded))
 
 
 if __name__ == "__main__":

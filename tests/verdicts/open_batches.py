@@ -1,7 +1,7 @@
-"""The verdicts on functions whose batch is not fixed: a dataset without `drop_remainder=True`.
+"""Verdicts on functions whose batch is not fixed: a dataset without `drop_remainder=True`.
 
-On a TPU with several replicas such a batch is a bounded size. libtpu by itself gets it from
-TensorFlow's own operation, without any code of `tpunb`.
+On a TPU with several replicas, such a batch has a bounded size. For libtpu itself, TensorFlow's own
+operation sets the bound, without any code of `tpunb`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from verdicts.specs import Entry
 
 TPU = "v5e-8"
 _INEXPRESSIBLE = "#stablehlo.bounds<"
-"""In the message on tensors with several bounded sizes, which libtpu's input does not have."""
+"""In the message about tensors with several bounded sizes, which libtpu's input cannot express."""
 
 
 def open_places(entry: Entry) -> list[int]:
-    """The arguments that have the batch of the first one; none if that has no sizes."""
+    """The arguments with the same batch size as the first; none if the first has no sizes."""
     _, specs = entry
     if not specs or not specs[0].shape.rank or specs[0].shape[0] is None:
         return []
@@ -35,12 +35,12 @@ def _opened(spec: tf.TensorSpec) -> tf.TensorSpec:
 
 
 def _padded(spec: tf.TensorSpec) -> tf.TensorSpec:
-    """The type of what TensorFlow pads an argument to: it has two rows at least."""
+    """The type of an argument that TensorFlow pads: it has at least two rows."""
     return tf.TensorSpec([max(2, spec.shape[0]), *spec.shape[1:]], spec.dtype)
 
 
 def itself(entry: Entry, compiler: Callable[[bytes], dict[str, Any]]) -> Itself:
-    """TensorFlow's own HLO of a function with a bounded batch, compiled by libtpu itself."""
+    """libtpu's verdict on TensorFlow's own HLO of a function with a bounded batch."""
     fn, specs = entry
     places = open_places(entry)
 
@@ -52,7 +52,7 @@ def itself(entry: Entry, compiler: Callable[[bytes], dict[str, Any]]) -> Itself:
         return fn(*tensors)
 
     sizes = [tf.TensorSpec([], tf.int32) for _ in places]
-    specs = tuple(_padded(one) if k in places else one for k, one in enumerate(specs))
+    specs = tuple(_padded(spec) if k in places else spec for k, spec in enumerate(specs))
     try:
         lowered = tf.function(bounded, jit_compile=True)
         module = lowered.experimental_get_compiler_ir(*specs, *sizes)(stage="hlo_serialized")
@@ -62,12 +62,12 @@ def itself(entry: Entry, compiler: Callable[[bytes], dict[str, Any]]) -> Itself:
 
 
 def ours(entry: Entry) -> Ours:
-    """The verdicts of the package on a function of a dataset's batch, with its size."""
+    """The package's verdict on a function of a dataset's batch with a size."""
     from tpunb.virtual.dataset_sizes import DatasetBatch
 
     fn, specs = entry
     places = open_places(entry)
-    element = tuple(_opened(one) if k in places else one for k, one in enumerate(specs))
+    element = tuple(_opened(spec) if k in places else spec for k, spec in enumerate(specs))
 
     def of_batch(batch: Any) -> Any:
         return fn(*batch)
@@ -77,22 +77,24 @@ def ours(entry: Entry) -> Ours:
     return verdicts_on(of_batch, batch, tpu=TPU)
 
 
-def difference(name: str, mine: Ours, own: Itself) -> str:
+def difference(name: str, package: Ours, libtpu: Itself) -> str:
     """Return the undocumented difference in a sentence; empty if all agree."""
-    lowers = not own.refused.startswith("TensorFlow")
-    unknown = "crashed" in own.refused or _INEXPRESSIBLE in own.refused
-    wrong = [] if bool(mine.rules) is not lowers else ["rules"]
+    lowers = not libtpu.refused.startswith("TensorFlow")
+    unknown = "crashed" in libtpu.refused or _INEXPRESSIBLE in libtpu.refused
+    wrong = [] if bool(package.rules) is not lowers else ["rules"]
     if unknown:
-        wrong += [] if mine.unknown else ["compile"]
+        wrong += [] if package.unknown else ["compile"]
     else:
-        verdicts = {"compile": mine.compile, "check": mine.check}
-        wrong += [kind for kind, codes in verdicts.items() if bool(codes) is not bool(own.refused)]
+        verdicts = {"compile": package.compile, "check": package.check}
+        wrong += [
+            kind for kind, codes in verdicts.items() if bool(codes) is not bool(libtpu.refused)
+        ]
     if wrong and name not in documented.OPEN_BATCHES:
-        reason = own.refused.partition("\n")[0][:300] or "compiles"
-        return f"{', '.join(wrong)}: {mine} against libtpu: {reason}"
+        reason = libtpu.refused.partition("\n")[0][:300] or "compiles"
+        return f"{', '.join(wrong)}: {package} against libtpu: {reason}"
     if not wrong and name in documented.OPEN_BATCHES:
         return "is documented as different, and is not"
-    far = abs(mine.peak - own.peak) > 0.01 * max(mine.peak, own.peak)
-    if mine.peak and own.peak and far and not own.otherwise:
-        return f"a peak of {mine.peak} and not {own.peak} bytes"
+    far = abs(package.peak - libtpu.peak) > 0.01 * max(package.peak, libtpu.peak)
+    if package.peak and libtpu.peak and far and not libtpu.otherwise:
+        return f"a peak of {package.peak} bytes, not {libtpu.peak}"
     return ""

@@ -1,4 +1,4 @@
-"""Short names for the arguments of functions, and for what they share."""
+"""Short names for argument specs, and helpers that the functions share."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ B, C, S = _of(tf.bool), _of(tf.complex64), _of(tf.string)
 
 
 def entries(**functions: tuple[Any, ...]) -> dict[str, Entry]:
-    """Functions by name, each given as itself and its arguments."""
-    return {name: (given[0], tuple(given[1:])) for name, given in functions.items()}
+    """Functions with the specs of their arguments, by name."""
+    return {name: (entry[0], tuple(entry[1:])) for name, entry in functions.items()}
 
 
 def gradient(fn: Callable[..., Any], *values: Any) -> Any:
-    """The gradient of a sum of what a function gives."""
+    """The gradient of the sum of a function's absolute results."""
     with tf.GradientTape() as tape:
         for value in values:
             tape.watch(value)
@@ -35,22 +35,22 @@ def gradient(fn: Callable[..., Any], *values: Any) -> Any:
 
 
 def gradient_of(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that gives another one's gradient."""
+    """A function that computes the gradient of another."""
     return lambda *values: gradient(fn, *values)
 
 
 def with_state(make: Callable[[], Any], use: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of something with variables, which is made when it is first called."""
-    made = functools.cache(make)
+    """A function of state with variables, which its first call creates."""
+    cached = functools.cache(make)
 
     def fn(*values: Any) -> Any:
         with tf.init_scope():
-            state = made()
+            state = cached()
         return use(state, *values)
 
     return fn
 
 
 def variable(*sizes: int, dtype: tf.DType = tf.float32) -> Callable[[], tf.Variable]:
-    """Makes a variable of zeros."""
+    """A factory of a variable of zeros."""
     return lambda: tf.Variable(tf.zeros(sizes, dtype))

@@ -1,4 +1,4 @@
-"""Strategies that many tests of the virtual TPU share within a module."""
+"""Strategies that the tests of a module share."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ def _shared(tpu: int | str, **options: Any) -> Any:
 
 
 two, three, four = _shared(2), _shared(3), _shared(4)
-"""Strategies of so many replicas."""
+"""Strategies with this number of replicas."""
 
 lenient = _shared(4, strict=False)
-"""One that lets pass what a TPU refuses: the engine's own tests go further than a TPU does."""
+"""A strategy that allows what a TPU refuses: the engine's tests go beyond a TPU's limits."""
 
 hosts = _shared("v5e-16")
-"""One of two hosts with eight cores each, in this process."""
+"""A strategy for two hosts with eight cores each, in this process."""
 
 
 @pytest.fixture(
     params=["plain", pytest.param("in a cell beside a thread", marks=pytest.mark.thorough)]
 )
 def circumstances(request: pytest.FixtureRequest, tf: Any) -> Iterator[None]:
-    """Has the test run plainly, or as in a connected notebook's cell and beside a second thread.
+    """Run the test plainly, or as in a connected notebook's cell and beside a second thread.
 
-    A cell's functions are called on another thread, so that an interrupt can end them. The second
-    thread runs steps of another strategy without a pause.
+    A cell's functions run on another thread, so that an interrupt can stop them. The second thread
+    runs steps of another strategy without pause.
     """
     if request.param == "plain":
         yield

@@ -1,4 +1,4 @@
-"""What public notebooks recorded on TPUs, and what a virtual TPU gives: docs/virtual-and-real.md."""
+"""Recordings of public notebooks on TPUs, against a virtual TPU: docs/virtual-and-real.md."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ TEST_ROWS = [
     *(61, 139, 23, 85, 89, 97, 33, 133, 88, 108, 102, 13, 121, 53, 62),
     *(0, 79, 24, 39, 113, 20, 66, 103, 72, 82, 91, 32, 86, 144, 74),
 ]
-"""TensorFlow's iris_test.csv as rows of scikit-learn's iris; its iris_training.csv is the rest."""
+"""The rows of scikit-learn's iris in TensorFlow's iris_test.csv; iris_training.csv has the rest."""
 
 PREDICTED = {139: 2, 23: 0, 61: 1, 85: 1, 89: 1, 97: 1, 33: 0}
-"""What the notebook predicted with 99.5% and more; its eighth, 133, it had at 52.6%."""
+"""The predictions with 99.5% or more in the notebook. The eighth, row 133, had 52.6%."""
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def reuters_model() -> Any:
 
 
 def flowers_model() -> Any:
-    """A network as its recorded summary describes it: five squeezed blocks of two branches."""
+    """The network in the recorded summary: five squeezed blocks with two branches."""
 
     def convolved(x: Any, filters: int, size: int) -> Any:
         x = layers.Conv2D(filters, size, padding="same", use_bias=False)(x)
@@ -166,7 +166,7 @@ class Batches(keras.callbacks.Callback):
 
 @pytest.fixture(scope="module")
 def small(strategy: Any) -> Any:
-    """A model whose data are of any number of rows."""
+    """A model for data with any number of rows."""
     with strategy.scope():
         model = sequential(keras, layers.Dense(1), shape=(1,))
         model.compile("sgd", "mse")
@@ -200,7 +200,7 @@ def test_steps(
 @pytest.mark.thorough
 @pytest.mark.parametrize(("arithmetic", "least", "most"), [("cpu", 0, 5), ("tpu", 8, 24)])
 def test_iris(arithmetic: str, least: int, most: int) -> None:
-    from sklearn.datasets import load_iris  # a second, which no other test needs
+    from sklearn.datasets import load_iris  # the import takes a second and no other test needs it
 
     strategy = VirtualTPUStrategy("v3-8", arithmetic=arithmetic)
     x, y = load_iris(return_X_y=True)
@@ -227,6 +227,6 @@ def test_iris(arithmetic: str, least: int, most: int) -> None:
     loss, accuracy = model.evaluate(x[TEST_ROWS], y[TEST_ROWS], batch_size=30, verbose=0)
     assert loss == pytest.approx(0.0634, abs=0.02)
     assert accuracy > 0.93
-    found = model.predict(x[[*PREDICTED, 133]], batch_size=8, verbose=0)
-    assert found[:-1].argmax(axis=1).tolist() == list(PREDICTED.values())
-    assert found[:-1].max(axis=1).min() > 0.9
+    predictions = model.predict(x[[*PREDICTED, 133]], batch_size=8, verbose=0)
+    assert predictions[:-1].argmax(axis=1).tolist() == list(PREDICTED.values())
+    assert predictions[:-1].max(axis=1).min() > 0.9

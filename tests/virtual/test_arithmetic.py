@@ -1,4 +1,4 @@
-"""A TPU's arithmetic: factors in bfloat16, sums in float32."""
+"""A TPU's arithmetic: bfloat16 factors, float32 sums."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ from tpunb.virtual.replicate.passes import FACTORS, MatrixUnit
 
 
 class Ops:
-    """TensorFlow's operations, which take arrays as inputs of the function around them."""
+    """TensorFlow's operations, with arrays as captured inputs."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        made: Callable[..., Any] = getattr(tf.raw_ops, name)
-        return lambda **given: made(**{key: captured(value) for key, value in given.items()})
+        operation: Callable[..., Any] = getattr(tf.raw_ops, name)
+        return lambda **options: operation(
+            **{key: captured(value) for key, value in options.items()}
+        )
 
 
 def captured(value: Any) -> Any:
-    """Arrays as what a compiler knows nothing of."""
+    """Turn arrays into values that no compiler knows."""
     if isinstance(value, list):
-        return [captured(one) for one in value]
+        return [captured(array) for array in value]
     if not isinstance(value, np.ndarray):
         return value
     with tf.init_scope():
@@ -51,22 +53,22 @@ def strategy() -> Any:
 
 @pytest.fixture
 def in_float32() -> Iterator[None]:
-    """The user asks for float32, as on a TPU."""
+    """The user requests float32, as on a TPU."""
     tf.config.experimental.enable_tensor_float_32_execution(False)
     yield
     tf.config.experimental.enable_tensor_float_32_execution(True)
 
 
 def with_gradients(function: Callable[..., Any], gradient: np.ndarray) -> Callable[..., Any]:
-    """A function that gives its result and, by each argument, the gradient of a weighted sum."""
+    """A function with its result and the gradients of a weighted sum by each argument."""
 
-    def both(*args: Any) -> Any:
+    def with_gradient(*args: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(args)
             result = function(*args)
         return result, *tape.gradient(result, args, gradient)
 
-    return both
+    return with_gradient
 
 
 Shape = tuple[int, ...]
@@ -90,41 +92,39 @@ CASES: dict[str, tuple[Callable[[Any, Any], Any], Shape, Shape]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_products_and_their_gradients_are_those_of_rounded_factors(
-    strategy: Any, name: str
-) -> None:
-    """To the bit, as the sums are exact; and they are not those of float32."""
+def test_products_and_their_gradients_round_their_factors(strategy: Any, name: str) -> None:
+    """The sums are exact, so results agree to the bit; they differ from those of float32."""
     function, *shapes = CASES[name]
     x, w = (whole_numbers(*shape, seed=seed) for seed, shape in enumerate(shapes))
     g = whole_numbers(*function(x, w).shape, seed=2)
-    found = run(strategy, with_gradients(function, g), x, w)[-1]
-    wanted = with_gradients(function, bf(g))(*map(tf.constant, (bf(x), bf(w))))
+    results = run(strategy, with_gradients(function, g), x, w)[-1]
+    expected = with_gradients(function, bf(g))(*map(tf.constant, (bf(x), bf(w))))
     exact = with_gradients(function, g)(*map(tf.constant, (x, w)))
-    for one, rounded, other in zip(found, wanted, exact, strict=True):
-        np.testing.assert_array_equal(one, rounded)
-        assert not np.array_equal(one, other)
+    for result, rounded, other in zip(results, expected, exact, strict=True):
+        np.testing.assert_array_equal(result, rounded)
+        assert not np.array_equal(result, other)
 
 
-def test_where_sums_round_the_order_is_all_that_differs(strategy: Any) -> None:
+def test_rounded_sums_differ_only_by_their_order(strategy: Any) -> None:
     x, w = (np.random.default_rng(seed).normal(size=(64, 64)) for seed in (0, 1))
     x, w = x.astype(np.float32), w.astype(np.float32)
-    found = run(strategy, tf.matmul, x, w)[0]
-    wanted = bf(x).astype(np.float64) @ bf(w).astype(np.float64)
-    assert np.abs(found - wanted).max() < 64 * np.finfo(np.float32).eps * 16
-    assert np.abs(found - x @ w).max() > 0.01
+    result = run(strategy, tf.matmul, x, w)[0]
+    expected = bf(x).astype(np.float64) @ bf(w).astype(np.float64)
+    assert np.abs(result - expected).max() < 64 * np.finfo(np.float32).eps * 16
+    assert np.abs(result - x @ w).max() > 0.01
 
 
 def test_rounding_is_to_nearest_with_ties_to_even(strategy: Any) -> None:
     special = [1.00390625, 1.01171875, 3.4e38, np.inf, -np.inf, np.nan, 1e-30, -0.0, 3.0]
     values = np.array([special], np.float32)
-    found = run(strategy, lambda x: tf.matmul(x, [[1.0]], transpose_a=True), values)[0]
-    np.testing.assert_array_equal(found[:, 0], bf(values)[0])
+    result = run(strategy, lambda x: tf.matmul(x, [[1.0]], transpose_a=True), values)[0]
+    np.testing.assert_array_equal(result[:, 0], bf(values)[0])
 
 
-def test_each_replica_rounds_its_own(strategy: Any) -> None:
+def test_each_replica_rounds_its_factors(strategy: Any) -> None:
     ones = np.float32(1)
-    found = run(strategy, lambda x: tf.matmul(x, W), each(strategy, [X, X + ones]))
-    for values, result in zip((X, X + ones), found, strict=True):
+    results = run(strategy, lambda x: tf.matmul(x, W), each(strategy, [X, X + ones]))
+    for values, result in zip((X, X + ones), results, strict=True):
         np.testing.assert_array_equal(result, bf(values) @ bf(W))
 
 
@@ -138,7 +138,7 @@ def in_loop(x: Any, w: Any) -> Any:
 
 
 def in_collective_loop(x: Any, w: Any) -> Any:
-    """A loop that the engine takes out of the replicas."""
+    """A loop that the engine runs for all replicas together."""
 
     def body(i: Any, _: Any) -> Any:
         context = tf.distribute.get_replica_context()
@@ -158,18 +158,18 @@ def in_compiled_function(x: Any, w: Any) -> Any:
 @pytest.mark.parametrize(
     "function", [in_branch, in_loop, in_collective_loop, in_function, in_compiled_function]
 )
-def test_products_round_wherever_they_are(strategy: Any, function: Callable[..., Any]) -> None:
-    found = run(strategy, function, X, W)
-    np.testing.assert_array_equal(found, [MIXED] * REPLICAS)
+def test_products_round_in_any_place(strategy: Any, function: Callable[..., Any]) -> None:
+    results = run(strategy, function, X, W)
+    np.testing.assert_array_equal(results, [MIXED] * REPLICAS)
 
 
-def test_gradients_of_a_loop_round(strategy: Any) -> None:
+def test_gradients_of_a_loop_are_rounded(strategy: Any) -> None:
     g = whole_numbers(4, 8, seed=3)
-    found = run(strategy, with_gradients(in_loop, g), X, W)[0]
-    np.testing.assert_array_equal(found[1], bf(g) @ bf(W).T)
+    results = run(strategy, with_gradients(in_loop, g), X, W)[0]
+    np.testing.assert_array_equal(results[1], bf(g) @ bf(W).T)
 
 
-def test_variables_keep_their_float32(strategy: Any) -> None:
+def test_variables_stay_in_float32(strategy: Any) -> None:
     with strategy.scope():
         variable = tf.Variable(W)
 
@@ -184,7 +184,7 @@ def test_variables_keep_their_float32(strategy: Any) -> None:
     np.testing.assert_array_equal(variable.numpy(), W + 1)
 
 
-def test_what_is_no_matrix_product_is_exact(strategy: Any) -> None:
+def test_other_operations_than_products_are_exact(strategy: Any) -> None:
     def others(x: Any) -> Any:
         outer = tf.einsum("ij,kj->ikj", x, x)
         return x * x, tf.reduce_sum(x * 3), outer, tf.raw_ops.Einsum(inputs=[x], equation="ij->i")
@@ -196,14 +196,14 @@ def test_what_is_no_matrix_product_is_exact(strategy: Any) -> None:
     np.testing.assert_array_equal(rows, X.sum(axis=1))
 
 
-def test_other_types_are_as_they_were(strategy: Any) -> None:
+def test_other_types_are_unchanged(strategy: Any) -> None:
     wide = X.astype(np.float64)
-    found = run(strategy, lambda x: tf.matmul(x, x, transpose_b=True), wide)[0]
-    np.testing.assert_array_equal(found, wide @ wide.T)
+    result = run(strategy, lambda x: tf.matmul(x, x, transpose_b=True), wide)[0]
+    np.testing.assert_array_equal(result, wide @ wide.T)
 
 
-def test_patches_of_images_round(strategy: Any) -> None:
-    """A TPU takes them by a convolution with ones and zeros."""
+def test_patches_of_images_are_rounded(strategy: Any) -> None:
+    """A TPU extracts patches by a convolution with ones and zeros."""
     images = whole_numbers(1, 4, 4, 2, seed=1)
 
     def patches(images: Any) -> Any:
@@ -212,7 +212,7 @@ def test_patches_of_images_round(strategy: Any) -> None:
     np.testing.assert_array_equal(run(strategy, patches, images)[0], bf(images))
 
 
-def test_outside_compilation_is_on_the_host(strategy: Any) -> None:
+def test_outside_compilation_uses_the_hosts_arithmetic(strategy: Any) -> None:
     def step(x: Any) -> Any:
         return tf.compat.v1.tpu.outside_compilation(lambda x: tf.matmul(x, W), x)
 
@@ -220,12 +220,12 @@ def test_outside_compilation_is_on_the_host(strategy: Any) -> None:
 
 
 @pytest.mark.usefixtures("in_float32")
-def test_the_user_asks_for_float32(strategy: Any) -> None:
+def test_requested_float32(strategy: Any) -> None:
     np.testing.assert_array_equal(run(strategy, tf.matmul, X, W)[0], X @ W)
 
 
-@pytest.mark.parametrize(("precision", "wanted"), [(None, MIXED), (1, X @ W), (2, X @ W)])
-def test_the_precision_of_xlas_own_products(strategy: Any, precision: Any, wanted: Any) -> None:
+@pytest.mark.parametrize(("precision", "expected"), [(None, MIXED), (1, X @ W), (2, X @ W)])
+def test_the_precision_of_xla_products(strategy: Any, precision: Any, expected: Any) -> None:
     from tensorflow.compiler.tf2xla.python import xla
 
     numbers = xla_data_pb2.DotDimensionNumbers(
@@ -237,12 +237,12 @@ def test_the_precision_of_xlas_own_products(strategy: Any, precision: Any, wante
     def product(x: Any, w: Any) -> Any:
         return xla.dot_general(x, w, numbers, config)
 
-    np.testing.assert_array_equal(run(strategy, product, X, W)[0], wanted)
+    np.testing.assert_array_equal(run(strategy, product, X, W)[0], expected)
 
 
-def test_without_it_nothing_is_rounded_and_nothing_added() -> None:
-    found = run(strategy_of(REPLICAS), tf.matmul, X, W)[0]
-    np.testing.assert_array_equal(found, X @ W)
+def test_without_tpu_arithmetic_nothing_changes() -> None:
+    result = run(strategy_of(REPLICAS), tf.matmul, X, W)[0]
+    np.testing.assert_array_equal(result, X @ W)
 
 
 def test_a_product_rounds_each_factor_once(strategy: Any) -> None:
@@ -318,17 +318,17 @@ OTHERS: dict[str, Callable[[], Any]] = {
 
 
 def precisions(call: Callable[[], Any]) -> set[str]:
-    """Which precision TensorFlow's compiler asks of XLA for the products of a function."""
+    """The precisions that TensorFlow's compiler requests from XLA for a function's products."""
     compiled = tf.function(lambda: call(), jit_compile=True)
     hlo = compiled.experimental_get_compiler_ir()(stage="hlo")
     products = [line for line in hlo.splitlines() if re.search(r" (dot|convolution)\(", line)]
-    found = (re.search(r"operand_precision=\{([^}]*)\}", line) for line in products)
-    return {one[1] if one else "default" for one in found}
+    matches = (re.search(r"operand_precision=\{([^}]*)\}", line) for line in products)
+    return {match[1] if match else "default" for match in matches}
 
 
 @THOROUGH
 def test_xla_rounds_the_same_operations_by_default() -> None:
-    """TensorFlow's compiler, which knows nothing of this package, lowers them."""
+    """TensorFlow's compiler, which is independent of this package, lowers them."""
     explicit = {name for name in FACTORS if name.startswith("Xla")}
     assert set(CALLS) | explicit == set(FACTORS)
     assert {name for name, call in CALLS.items() if precisions(call) != {"default"}} == set()
@@ -336,13 +336,13 @@ def test_xla_rounds_the_same_operations_by_default() -> None:
 
 
 @pytest.mark.usefixtures("in_float32")
-def test_xla_takes_float32_where_the_user_asks_for_it() -> None:
-    wanted = {"highest,highest"}
-    assert {name for name, call in CALLS.items() if precisions(call) != wanted} == set()
+def test_xla_uses_float32_on_request() -> None:
+    highest = {"highest,highest"}
+    assert {name for name, call in CALLS.items() if precisions(call) != highest} == set()
 
 
 def test_a_saved_function_is_not_rounded(strategy: Any, tmp_path: Path) -> None:
-    """It is computed with the arithmetic of the machine that loads it."""
+    """It uses the arithmetic of the machine that loads it."""
     module = tf.Module()
     with strategy.scope():
         module.variable = tf.Variable(W)
@@ -359,7 +359,7 @@ def test_a_saved_function_is_not_rounded(strategy: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.product(X), X @ W)
 
 
-def test_the_environment_sets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_sets_the_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPUNB_ARITHMETIC", "tpu")
     assert strategy_of(1).extended.arithmetic == "tpu"
     assert strategy_of(1, arithmetic="cpu").extended.arithmetic == "cpu"
@@ -369,7 +369,7 @@ def test_the_environment_sets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "'tpu'" in raised.value.fix
 
 
-# Training: the weights of plain TensorFlow with the casts by hand.
+# Training, compared with plain TensorFlow whose factors are cast by hand.
 
 BATCH, STEPS, RATE = 32, 20, 0.05
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
@@ -379,8 +379,8 @@ def rounded(x: Any) -> Any:
     return tf.cast(tf.cast(x, tf.bfloat16), tf.float32)
 
 
-def by_hand(product: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A product whose factors are cast, and those of its gradients."""
+def with_casts(product: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A product that casts its factors, also in its gradients."""
 
     @tf.custom_gradient
     def cast(x: Any, w: Any) -> Any:
@@ -397,8 +397,8 @@ def by_hand(product: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return cast
 
 
-CONVOLVE = by_hand(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"))
-MULTIPLY = by_hand(tf.matmul)
+CONVOLVE = with_casts(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"))
+MULTIPLY = with_casts(tf.matmul)
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
@@ -421,7 +421,7 @@ def network(api: Any) -> Any:
 
 
 def plain_training(weights: list[np.ndarray], *, casts: bool) -> list[np.ndarray]:
-    """Twenty steps of the network in plain TensorFlow, on one device."""
+    """Train the network for twenty steps in plain TensorFlow on one device."""
     convolve, multiply = (
         (CONVOLVE, MULTIPLY) if casts else (lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), tf.matmul)
     )
@@ -462,9 +462,11 @@ def test_fit_is_plain_tensorflow_with_casts(library: str, steps_per_execution: i
     start = [variable.numpy() for variable in model.trainable_variables]
     batches = tf.data.Dataset.from_tensor_slices(data()).batch(BATCH, drop_remainder=True)
     model.fit(batches, verbose=0, shuffle=False)
-    found = [variable.numpy() for variable in model.trainable_variables]
-    wanted, exact = (plain_training(start, casts=casts) for casts in (True, False))
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, other, **TOLERANCE)
-    furthest = max(np.abs(one - other).max() for one, other in zip(found, exact, strict=True))
+    trained = [variable.numpy() for variable in model.trainable_variables]
+    expected, exact = (plain_training(start, casts=casts) for casts in (True, False))
+    for weight, other in zip(trained, expected, strict=True):
+        np.testing.assert_allclose(weight, other, **TOLERANCE)
+    furthest = max(
+        np.abs(weight - other).max() for weight, other in zip(trained, exact, strict=True)
+    )
     assert furthest > 10 * TOLERANCE["atol"]

@@ -1,4 +1,4 @@
-"""`tpunb.compare(step, batch, replicas=1)`: is the loss divided by the number of replicas?"""
+"""`tpunb.compare(step, batch, replicas=1)`: does the loss need a division by the replica count?"""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOR_TWO = {
     "l2_in_the_loss",
     "two_divisions_by_python_numbers",
 }
-"""Steps that divide by 2 in Python: whether that is for two replicas is not known."""
+"""Steps that divide by 2 in Python: the 2 may be the number of replicas or not."""
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +39,9 @@ def eight() -> Any:
 
 
 def compared(strategy: Any, step: Any, *args: Any) -> ReplicaComparison:
-    found = tpunb.compare(step, *args, replicas=1, strategy=strategy)
-    assert isinstance(found, ReplicaComparison)
-    return found
+    comparison = tpunb.compare(step, *args, replicas=1, strategy=strategy)
+    assert isinstance(comparison, ReplicaComparison)
+    return comparison
 
 
 def verdict(strategy: Any, name: str, *, wrong: bool) -> ReplicaComparison:
@@ -53,19 +53,19 @@ ALL = [pytest.param(name, marks=[] if name in ALWAYS else THOROUGH) for name in 
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_right_step_raises_no_alarm(eight: Any, name: str) -> None:
-    found = verdict(eight, name, wrong=False)
-    assert found.factor == 1.0, found
-    assert not found.problem
-    assert "gradients on 8 replicas" in found.headline
+def test_a_correct_step_gives_no_alarm(eight: Any, name: str) -> None:
+    comparison = verdict(eight, name, wrong=False)
+    assert comparison.factor == 1.0, comparison
+    assert not comparison.problem
+    assert "gradients on 8 replicas" in comparison.headline
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_classic_mistake_is_found(eight: Any, name: str) -> None:
-    found = verdict(eight, name, wrong=True)
-    assert found.factor == EIGHT, found
-    assert "8.0 times" in found.headline
-    assert found.headline.endswith("divide the loss by the number of replicas.")
+    comparison = verdict(eight, name, wrong=True)
+    assert comparison.factor == EIGHT, comparison
+    assert "8.0 times" in comparison.headline
+    assert comparison.headline.endswith("divide the loss by the number of replicas.")
 
 
 @pytest.mark.parametrize("replicas", [2, pytest.param(32, marks=THOROUGH)])
@@ -89,12 +89,12 @@ def test_adam_hides_the_scale_of_an_update(eight: Any) -> None:
     )
 
 
-def test_statistics_of_a_part_are_measured(eight: Any) -> None:
-    found = verdict(eight, "batch_norm", wrong=False)
-    assert found.difference is not None
-    assert found.difference > 0.01
-    assert "because each replica computes statistics" in found.headline
-    assert all(one.scale == pytest.approx(1, rel=1e-3) for one in found.gradients)
+def test_batch_statistics_of_a_replica_are_measured(eight: Any) -> None:
+    comparison = verdict(eight, "batch_norm", wrong=False)
+    assert comparison.difference is not None
+    assert comparison.difference > 0.01
+    assert "because each replica computes statistics" in comparison.headline
+    assert all(gradient.scale == pytest.approx(1, rel=1e-3) for gradient in comparison.gradients)
 
 
 @pytest.fixture
@@ -109,8 +109,8 @@ def step_of(model: Any, loss: Callable[[Any, Any], Any], optimizer: Any = None) 
     def step(x: Any, y: Any) -> None:
         with tf.GradientTape() as tape:
             value = loss(tf.square(model(x, training=True) - y), model)
-        found = tape.gradient(value, model.trainable_variables)
-        optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
+        gradients = tape.gradient(value, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
     return step
 
@@ -124,7 +124,7 @@ def _replicas() -> int:
 
 
 @pytest.mark.parametrize(
-    ("loss", "said"),
+    ("loss", "message"),
     [
         (
             lambda error, model: tf.reduce_mean(error) / _replicas() + _l2(model),
@@ -137,13 +137,13 @@ def _replicas() -> int:
         (lambda error, _: tf.reduce_mean(tf.reshape(error, [3])), "does not run on one replica"),
     ],
 )
-def test_it_is_not_known(eight: Any, model: Any, loss: Any, said: str) -> None:
+def test_uncertain_verdicts(eight: Any, model: Any, loss: Any, message: str) -> None:
     with eight.scope():
         step = step_of(model, loss)
-    found = compared(eight, step, *args_of(eight))
-    assert found.ok is None
-    assert said in str(found)
-    found.raise_if_wrong()
+    comparison = compared(eight, step, *args_of(eight))
+    assert comparison.ok is None
+    assert message in str(comparison)
+    comparison.raise_if_wrong()
 
 
 @pytest.mark.parametrize("place", ["loss", "gradients", "share", "batch", "outside"])
@@ -160,20 +160,20 @@ def test_a_variable_holds_the_number_of_replicas(eight: Any, model: Any, place: 
             loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
             loss = {"share": loss * number, "gradients": loss}.get(place, loss / number)
             loss = loss * 3.0 if place == "batch" else loss
-        found = tape.gradient(loss, model.trainable_variables)
+        gradients = tape.gradient(loss, model.trainable_variables)
         if place == "gradients":
-            found = [gradient / number for gradient in found]
-        optimizer.apply_gradients(zip(found, model.trainable_variables, strict=True))
+            gradients = [gradient / number for gradient in gradients]
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
-    found = compared(eight, step, *args_of(eight))
-    assert found.ok is None
-    assert f"which is {value:g}. If that contains the number of replicas" in found.headline
-    assert not found.problem
+    comparison = compared(eight, step, *args_of(eight))
+    assert comparison.ok is None
+    assert f"which is {value:g}. If that contains the number of replicas" in comparison.headline
+    assert not comparison.problem
     number.assign(1.0 if place != "batch" else 3.0)
     assert compared(eight, step, *args_of(eight)).factor == EIGHT
 
 
-def test_a_variable_that_is_the_number_of_replicas_by_chance(eight: Any, model: Any) -> None:
+def test_a_variable_that_equals_the_number_of_replicas_by_chance(eight: Any, model: Any) -> None:
     with eight.scope():
         unused = tf.Variable(float(EIGHT), trainable=False)
         step = step_of(model, lambda error, _: tf.reduce_mean(error) + 0.0 * tf.square(unused))
@@ -195,9 +195,9 @@ def test_other_scales(eight: Any, model: Any, loss: Any, factor: float) -> None:
 
 
 def test_without_gradients(eight: Any, model: Any) -> None:
-    found = compared(eight, lambda x, y: tf.reduce_mean(model(x) - y), *args_of(eight))
-    assert found.ok is None
-    assert "No tf.GradientTape" in found.headline
+    comparison = compared(eight, lambda x, y: tf.reduce_mean(model(x) - y), *args_of(eight))
+    assert comparison.ok is None
+    assert "No tf.GradientTape" in comparison.headline
 
 
 def test_replicas_that_do_not_communicate(eight: Any) -> None:
@@ -222,13 +222,13 @@ def test_an_update_by_signs(eight: Any) -> None:
         total = tf.distribute.get_replica_context().all_reduce("sum", tape.gradient(loss, w))
         w.assign_sub(0.1 * tf.sign(total))
 
-    found = compared(eight, step, *args_of(eight))
-    assert found.ok
-    assert "does not depend on the scale" in found.headline
+    comparison = compared(eight, step, *args_of(eight))
+    assert comparison.ok
+    assert "does not depend on the scale" in comparison.headline
 
 
 def test_the_arguments_of_each_replica(eight: Any, model: Any) -> None:
-    """Without per-replica values, each replica takes the arrays as they are."""
+    """Without per-replica values, every replica takes the whole arrays."""
     with eight.scope():
         right = step_of(model, lambda error, _: tf.nn.compute_average_loss(error[:, 0]))
         wrong = step_of(model, lambda error, _: tf.reduce_mean(error))
@@ -246,25 +246,25 @@ def test_a_dataset_and_branches_over_tensors(eight: Any, model: Any) -> None:
 
     with eight.scope():
         inner = step_of(model, loss)
-    found = compared(eight, lambda pair: inner(*pair), batch(EIGHT))
-    assert found.factor == EIGHT
+    comparison = compared(eight, lambda pair: inner(*pair), batch(EIGHT))
+    assert comparison.factor == EIGHT
     with pytest.raises(CompareError, match="another batch"):
         compared(eight, inner, iter(batch(EIGHT)))
     assert "takes no batch" in compared(eight, lambda: None).headline
 
 
 class Failure(Exception):
-    """An error of the user's code."""
+    """An error in the user's code."""
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, *thorough([None, Failure])])
-def test_nothing_of_the_users_changes(
+def test_the_users_state_does_not_change(
     eight: Any, error: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with eight.scope():
         model, optimizer = dense_model(), keras.optimizers.Adam(0.1)
         steps = tf.Variable(7, dtype=tf.int64)
-        seen = tf.Variable(
+        total = tf.Variable(
             0.0,
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.SUM,
@@ -275,15 +275,15 @@ def test_nothing_of_the_users_changes(
     def step(x: Any, y: Any) -> None:
         inner(x + noise.normal(tf.shape(x)), y)
         steps.assign_add(1)
-        seen.assign_add(tf.reduce_sum(x))
+        total.assign_add(tf.reduce_sum(x))
 
-    variables = [*model.variables, *optimizer.variables, steps, seen, noise.state]
+    variables = [*model.variables, *optimizer.variables, steps, total, noise.state]
     before = [np.array(variable.numpy()) for variable in variables]
-    made = trial_run.TrialRun._run
+    original_run = trial_run.TrialRun._run
     runs = []
 
     def failing(self: Any, arguments: Any) -> None:
-        made(self, arguments)
+        original_run(self, arguments)
         runs.append(self.trial.replicas)
         if error is not None and len(runs) == 3:
             raise error
@@ -311,26 +311,26 @@ def test_an_error_of_the_step(eight: Any) -> None:
     assert eight.num_replicas_in_sync == EIGHT
 
 
-def test_it_wants_replicas_to_compare() -> None:
-    for strategy, said in (
+def test_it_requires_several_replicas() -> None:
+    for strategy, message in (
         (tf.distribute.get_strategy(), "tpunb.connect"),
         (strategy_of(1), "several cores"),
     ):
         with pytest.raises(CompareError) as raised:
             compared(strategy, tf.identity, 1.0)
-        assert said in str(raised.value.fix)
+        assert message in str(raised.value.fix)
     with pytest.raises(CompareError, match="not of 4"):
         tpunb.compare(tf.identity, 1.0, replicas=4, strategy=strategy_of(1))
 
 
-def test_it_shows_itself() -> None:
+def test_html_and_text() -> None:
     gradients = (
         GradientScale("<b>kernel</b>", (2, 3), 8.0, 0.5),
         GradientScale("bias", (3,), float("nan")),
         GradientScale("scale", (), None),
     )
-    found = ReplicaComparison(EIGHT, 8.0, "", gradients, scales_update=True)
-    text, page = str(found), found._repr_html_()
+    comparison = ReplicaComparison(EIGHT, 8.0, "", gradients, scales_update=True)
+    text, page = str(comparison), comparison._repr_html_()
     assert "The update is 8.0 times that of one device: divide the loss" in text
     assert "8 ×" in text
     assert "50%" in text
@@ -338,5 +338,5 @@ def test_it_shows_itself() -> None:
     assert "&lt;b&gt;kernel" in page
     assert "<b>kernel" not in page
     with pytest.raises(UndividedLossError, match=r"8\.0 times") as raised:
-        found.raise_if_wrong()
+        comparison.raise_if_wrong()
     assert raised.value.fix == "Divide the loss by the number of replicas."

@@ -1,4 +1,4 @@
-"""How large the elements of a dataset get: what the dataset names, else its first batch's."""
+"""The largest elements of a dataset: its own sizes if known, else those of its first batch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def sizes(specs: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_the_dataset_names_it_and_is_not_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_sizes_do_not_read_the_dataset(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, expected = NAMED[name]
     dataset = make()
     monkeypatch.setattr(tf.data.Dataset, "__iter__", lambda _: pytest.fail("it was read"))
@@ -74,7 +74,7 @@ def windows(window: Any) -> Any:
 
 
 READ: dict[str, tuple[Callable[[], Any], list[int]]] = {
-    "longest of the first": (lambda: sequences().padded_batch(4), [4, 4]),
+    "longest of the first batch": (lambda: sequences().padded_batch(4), [4, 4]),
     "buckets": (
         lambda: sequences().bucket_by_sequence_length(lambda x: tf.shape(x)[0], [5, 10], [4, 3, 2]),
         [4, 4],
@@ -85,7 +85,7 @@ READ: dict[str, tuple[Callable[[], Any], list[int]]] = {
 
 
 @pytest.mark.parametrize("name", READ)
-def test_else_the_first_batch_is_read(name: str) -> None:
+def test_unknown_sizes_come_from_the_first_batch(name: str) -> None:
     make, expected = READ[name]
     batch = batch_of(make())
     assert batch.largest.shape.as_list() == expected
@@ -98,7 +98,7 @@ def test_files_are_read(tmp_path: Path) -> None:
     assert batch_of(files).largest.shape.as_list() == [4]
 
 
-def test_nothing_is_read_that_leaves_a_trace(tmp_path: Path) -> None:
+def test_datasets_with_side_effects_are_not_read(tmp_path: Path) -> None:
     called = []
 
     def generated() -> Any:
@@ -127,14 +127,14 @@ def test_nothing_is_read_that_leaves_a_trace(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_generator_of_examples_is_batched_by_name() -> None:
+def test_a_batched_generator_needs_no_read() -> None:
     generated = tf.data.Dataset.from_generator(
         lambda: pytest.fail("it was read"), output_signature=tf.TensorSpec([8])
     )
     assert batch_of(generated.batch(16384).prefetch(1)).largest.shape.as_list() == [16384, 8]
 
 
-def test_to_read_a_batch_leaves_random_numbers_as_they_are() -> None:
+def test_reading_a_batch_does_not_change_random_numbers() -> None:
     def order() -> list[int]:
         tf.random.set_seed(3)
         numbers = tf.data.Dataset.range(50).shuffle(50).window(5).flat_map(windows)
@@ -148,7 +148,7 @@ def test_to_read_a_batch_leaves_random_numbers_as_they_are() -> None:
     assert order() == before
 
 
-def test_another_batch_is_fixed_where_the_first_one_is() -> None:
+def test_another_batch_size_is_fixed_if_the_first_is() -> None:
     (open_batch,) = with_batches([pairs().batch(16)])
     other = open_batch.with_batch(5)
     assert sizes(other.element_spec) == ([None, 8], [None])

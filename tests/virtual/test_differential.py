@@ -1,6 +1,6 @@
-"""Random replica functions give on the virtual TPU what they give in plain TensorFlow.
+"""Random replica functions give the same results on the virtual TPU and in plain TensorFlow.
 
-Thousands more: `cd tests && python -m differential --seeds 0:2000`.
+To try thousands more: `cd tests && python -m differential --seeds 0:2000`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def first(x, y, s, i):
     v_3 = tf.switch_case(replica_id() % 3, [lambda: y, lambda: tf.cos(v_2), four])
     return [y]
 """,
-    # One sum for all replicas is all that the end of the function waits for.
+    # The end of the function waits only for a sum that all replicas share.
     "an update before a sum that nobody reads": """\
 def first(x, y, s, i):
     v_1 = tf.cond(s > 0.7, lambda: tf.cos(y), lambda: tf.sin(y))
@@ -74,31 +74,34 @@ def program(source: str, replicas: int = 3) -> Program:
 
 @pytest.mark.parametrize("seed", [0, 2, 4, *thorough([1, 3, *range(5, 20)])])
 def test_a_random_program(seed: int) -> None:
-    # What AutoGraph writes anew costs three times as much.
+    # AutoGraph makes a program three times slower, so convert only one in nine.
     assert compare(generate(seed, statements=3, autograph=seed % 9 == 4)) is None
 
 
 @pytest.mark.parametrize("seed", [36, *thorough(range(37, 41))])
 def test_a_random_program_on_one_replica(seed: int) -> None:
-    given = generate(seed, statements=3, autograph=False)
-    assert compare(dataclasses.replace(given, replicas=1, rows=given.rows[:1])) is None
+    random_program = generate(seed, statements=3, autograph=False)
+    assert (
+        compare(dataclasses.replace(random_program, replicas=1, rows=random_program.rows[:1]))
+        is None
+    )
 
 
 @pytest.mark.parametrize("source", FOUND.values(), ids=FOUND)
-def test_a_program_that_was_wrong(source: str) -> None:
+def test_a_program_that_once_failed(source: str) -> None:
     assert compare(program(source)) is None
 
 
-def test_a_seed_is_a_program() -> None:
+def test_a_seed_determines_a_program() -> None:
     assert generate(5) == generate(5)
     assert generate(5) != generate(6)
 
 
-def test_a_wrong_number_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_number_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
 
-    def wrong(given: Program, **_: Any) -> Any:
-        results = reference.run(given)
-        if "assign_add" in given.source:
+    def wrong(tried: Program, **_: Any) -> Any:
+        results = reference.run(tried)
+        if "assign_add" in tried.source:
             results[-1][0][0] += 1.0
         return results
 
@@ -114,23 +117,23 @@ def test_a_wrong_number_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch)
     assert source in str(small)
 
 
-def test_what_rounding_decides_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounding_differences_are_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     tied = "    return [y, tf.argmax(bounded(tf.fill([3], s))), bounded(y)]\n"
-    given = program("def first(x, y, s, i):\n" + tied, 2)
-    right = reference.run(given)
+    tied_program = program("def first(x, y, s, i):\n" + tied, 2)
+    right = reference.run(tied_program)
 
     def other(_: Program, **__: Any) -> Any:
         return [[[y, 2 - at, z] for y, at, z in replicas] for replicas in right[:-1]] + right[-1:]
 
     monkeypatch.setattr(engine, "run", other)
-    assert compare(given) is None
-    source = given.source.replace("tf.argmax(bounded(tf.fill([3], s)))", "tf.argmax(y)")
-    finding = compare(dataclasses.replace(given, source=source))
+    assert compare(tied_program) is None
+    source = tied_program.source.replace("tf.argmax(bounded(tf.fill([3], s)))", "tf.argmax(y)")
+    finding = compare(dataclasses.replace(tied_program, source=source))
     assert finding is not None
     assert "result 1 of call 0" in finding.text
 
 
-def test_what_fails_both_ways_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_that_fail_both_ways_are_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = program("def first(x, y, s, i):\n    return [tf.reshape(y, [2, 5])]\n")
     assert compare(broken) is None
     fine = program("def first(x, y, s, i):\n    return [y]\n", 2)
@@ -147,6 +150,6 @@ def test_what_fails_both_ways_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("special", [False, True], ids=["ordinary", "special"])
 @pytest.mark.parametrize("varying", [False, True], ids=["shared", "varying"])
-def test_the_optimizer_changes_nothing_but_last_digits(special: bool, varying: bool) -> None:
-    """More, and with oneDNN: `python -m differential --optimizer`."""
+def test_the_optimizer_changes_only_last_digits(special: bool, varying: bool) -> None:
+    """`python -m differential --optimizer` tries more, and with oneDNN."""
     assert differences(special=special, varying=varying) == []

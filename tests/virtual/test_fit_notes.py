@@ -1,4 +1,4 @@
-"""What a fit is told before it trains: replicas without examples, lost variables, no strategy."""
+"""Warnings before a fit: replicas without examples, lost variables, no strategy."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def model_of(library: Any) -> Any:
 
 @pytest.fixture(scope="module", params=[keras, *thorough([tf_keras])], ids=["keras", "tf_keras"])
 def traced_model(request: pytest.FixtureRequest, connection: Any) -> tuple[Any, list[Any]]:
-    """A model of the scope, with its first weights: tracing it is what takes long."""
+    """A model in the scope with its initial weights, traced once because tracing is slow."""
     with connection.strategy.scope():
         model = model_of(request.param)
     return model, model.get_weights()
@@ -54,21 +54,21 @@ def traced_model(request: pytest.FixtureRequest, connection: Any) -> tuple[Any, 
 
 @pytest.fixture
 def model(traced_model: tuple[Any, list[Any]]) -> Any:
-    """The same model for all tests, with its first weights and without notes."""
+    """One model for all tests, with its initial weights and without notes."""
     model, weights = traced_model
     model.set_weights(weights)
     fit_notes.notes_of(model).clear()
     return model
 
 
-def told(call: Callable[[], Any]) -> list[str]:
-    """The warnings of a call, which come from this file."""
-    with warnings.catch_warnings(record=True) as found:
+def warnings_of(call: Callable[[], Any]) -> list[str]:
+    """The warnings of a call, which must point to this file."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
-    ours = [one for one in found if issubclass(one.category, TpuWarning)]
-    assert all(one.filename == __file__ for one in ours)
-    return [str(one.message) for one in ours]
+    ours = [warning for warning in caught if issubclass(warning.category, TpuWarning)]
+    assert all(warning.filename == __file__ for warning in ours)
+    return [str(warning.message) for warning in ours]
 
 
 def batches(size: int, **options: Any) -> tf.data.Dataset:
@@ -92,7 +92,7 @@ def generated() -> tf.data.Dataset:
             lambda: {"x": batches(4, drop_remainder=True)}, 4, 4, "such as 8", id="each batch"
         ),
         pytest.param(
-            lambda: {"x": batches(64).map(lambda x, y: (x, y))}, 10, 3, "drop", id="known late"
+            lambda: {"x": batches(64).map(lambda x, y: (x, y))}, 10, 3, "drop", id="size known late"
         ),
         pytest.param(lambda: {"x": X[:3], "y": Y[:3]}, 3, 5, "at least 8 examples", id="few"),
         pytest.param(lambda: {"x": generated()}, 2, 6, "drop_remainder", id="generated"),
@@ -101,9 +101,9 @@ def generated() -> tf.data.Dataset:
 def test_replicas_without_examples(
     model: Any, data: Callable[[], dict[str, Any]], examples: int, none: int, fix: str
 ) -> None:
-    (found,) = told(lambda: model.fit(**data(), epochs=2, verbose=0))
-    assert re.search(EMPTY.format(examples, none, fix), found)
-    assert fit_notes.notes_of(model) == {fit_notes.EMPTY: found}
+    (messages,) = warnings_of(lambda: model.fit(**data(), epochs=2, verbose=0))
+    assert re.search(EMPTY.format(examples, none, fix), messages)
+    assert fit_notes.notes_of(model) == {fit_notes.EMPTY: messages}
 
 
 @pytest.mark.parametrize(
@@ -116,51 +116,54 @@ def test_replicas_without_examples(
     ],
 )
 def test_batches_that_fit(model: Any, data: Callable[[], dict[str, Any]]) -> None:
-    assert told(lambda: model.fit(**data(), epochs=2, verbose=0)) == []
+    assert warnings_of(lambda: model.fit(**data(), epochs=2, verbose=0)) == []
 
 
-def test_data_to_validate_with(connection: Any, model: Any) -> None:
-    """Nothing is averaged over its batches."""
+def test_validation_data(connection: Any, model: Any) -> None:
+    """Nothing is averaged over validation batches."""
     short = (X[:5], Y[:5])
     whole = {"x": X[:64], "y": Y[:64], "batch_size": 64, "verbose": 0}
-    assert told(lambda: model.fit(**whole, validation_data=short, epochs=2)) == []
+    assert warnings_of(lambda: model.fit(**whole, validation_data=short, epochs=2)) == []
     dataset = tf.data.Dataset.from_tensor_slices(short).batch(64)
     assert (
-        told(lambda: model.fit(**whole, validation_data=dataset, validation_freq=2, epochs=2)) == []
+        warnings_of(
+            lambda: model.fit(**whole, validation_data=dataset, validation_freq=2, epochs=2)
+        )
+        == []
     )
 
 
-def test_another_release_of_keras_is_not_warned_of(
+def test_other_releases_of_keras_give_no_warning(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its training data could be its validation data."""
+    """With another release, its training data might be taken for its validation data."""
     monkeypatch.setattr(keras_internals, "_TRAINING_DATA", frozenset({"renamed"}))
-    assert told(lambda: model.fit(X, Y, batch_size=64, verbose=0)) == []
+    assert warnings_of(lambda: model.fit(X, Y, batch_size=64, verbose=0)) == []
 
 
 def test_other_uses_of_data(connection: Any, model: Any) -> None:
-    """Predictions are right, and steps of one's own may sum: only a fit is warned of."""
+    """Predictions are right, and custom steps may sum, so only a fit gives a warning."""
     strategy = connection.strategy
-    assert told(lambda: model.predict(X, batch_size=64, verbose=0)) == []
-    assert told(lambda: list(strategy.experimental_distribute_dataset(batches(64)))) == []
+    assert warnings_of(lambda: model.predict(X, batch_size=64, verbose=0)) == []
+    assert warnings_of(lambda: list(strategy.experimental_distribute_dataset(batches(64)))) == []
 
 
-def test_variables_that_are_lost(connection: Any, model: Any) -> None:
+def test_lost_variables(connection: Any, model: Any) -> None:
     model.layers[-1].kernel.assign(np.full([4, 1], np.nan))
-    (found,) = told(lambda: model.fit(X[:64], Y[:64], batch_size=32, verbose=0))
-    assert re.match(f"1 variable of the model {model.name} held NaN before .*kernel", found)
-    assert "load its weights" in found
+    (message,) = warnings_of(lambda: model.fit(X[:64], Y[:64], batch_size=32, verbose=0))
+    assert re.match(f"1 variable of the model {model.name} held NaN before .*kernel", message)
+    assert "load its weights" in message
 
 
 @pytest.mark.parametrize("library", [keras, *thorough([tf_keras])])
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
-def test_models_outside_of_the_scope(connection: Any, library: Any, method: str) -> None:
+def test_models_created_outside_of_the_scope(connection: Any, library: Any, method: str) -> None:
     model = model_of(library)
     data = (X[:32],) if method == "predict" else (X[:32], Y[:32])
-    (found,) = told(lambda: getattr(model, method)(*data, verbose=0))
-    assert f"The model {model.name} was made outside of the strategy's scope: `{method}`" in found
-    assert "`with strategy.scope():`" in found
-    assert told(lambda: model.fit(X[:32], Y[:32], verbose=0)) == []  # it was told
+    (message,) = warnings_of(lambda: getattr(model, method)(*data, verbose=0))
+    assert f"The model {model.name} was made outside of the strategy's scope: `{method}`" in message
+    assert "`with strategy.scope():`" in message
+    assert warnings_of(lambda: model.fit(X[:32], Y[:32], verbose=0)) == []  # already warned
     assert fit_notes.OUTSIDE in fit_notes.notes_of(model)
 
 
@@ -168,14 +171,14 @@ def test_models_outside_of_the_scope(connection: Any, library: Any, method: str)
 def test_models_of_a_closed_connection(connection: Any, library: Any) -> None:
     with tpunb.connect(simulate=2) as other, other.strategy.scope():
         model = model_of(library)
-    (found,) = told(lambda: model.fit(X[:64], Y[:64], batch_size=32, verbose=0))
-    assert f"The model {model.name} belongs to a connection that is closed: `fit` runs" in found
-    assert "on its 2 replicas, not on the 8 replicas of the present connection" in found
-    assert fit_notes.notes_of(model) == {fit_notes.CLOSED: found}
-    assert told(lambda: model.evaluate(X[:64], Y[:64], verbose=0)) == []  # it was told
+    (message,) = warnings_of(lambda: model.fit(X[:64], Y[:64], batch_size=32, verbose=0))
+    assert f"The model {model.name} belongs to a connection that is closed: `fit` runs" in message
+    assert "on its 2 replicas, not on the 8 replicas of the present connection" in message
+    assert fit_notes.notes_of(model) == {fit_notes.CLOSED: message}
+    assert warnings_of(lambda: model.evaluate(X[:64], Y[:64], verbose=0)) == []  # already warned
 
 
-def test_nothing_is_left_when_the_connection_is_closed() -> None:
+def test_closing_the_connection_removes_everything() -> None:
     default = vars(fit_notes._default())
     before = dict(default)
     with tpunb.connect(simulate="v3-8"):
@@ -183,7 +186,7 @@ def test_nothing_is_left_when_the_connection_is_closed() -> None:
     assert default == before
     if not before:
         model = model_of(keras)
-        assert told(lambda: model.fit(X[:32], Y[:32], verbose=0)) == []
+        assert warnings_of(lambda: model.fit(X[:32], Y[:32], verbose=0)) == []
 
 
 KINDS = ["empty share", "lost", "outside", "rate"]
@@ -197,10 +200,10 @@ KINDS = ["empty share", "lost", "outside", "rate"]
         *thorough((kind, "tf_keras") for kind in KINDS[1:]),
     ],
 )
-def test_live_curves_say_it(
+def test_live_curves_show_the_warning(
     connection: Any, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the display, and as the advice where the loss is NaN."""
+    """The display shows it, and the advice about a NaN loss does."""
     shown: list[Any] = []
     monkeypatch.setattr(frontend, "publish", lambda bundle, *_, **__: shown.append(bundle))
     library = {"keras": keras, "tf_keras": tf_keras}[name]
@@ -212,25 +215,29 @@ def test_live_curves_say_it(
     live = tpunb.LiveCurves()
     x = X * np.nan if kind in ("rate", "empty share") else X
     rows = 74 if kind == "empty share" else 64
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(x[:rows], Y[:rows], batch_size=64, epochs=2, verbose=0, callbacks=[live])
-    said = [str(one.message) for one in found if one.category is RuntimeWarning]
+    messages = [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
     notes = [] if live.history is None else list(live.history.notes.values())
     assert shown[-1]["text/plain"].splitlines()[1:] == [f"Note: {note}" for note in notes]
     advice = {"lost": "held NaN before", "empty share": "has 10 examples", "rate": "learning rate"}
     assert len(notes) == (kind != "rate")
-    assert [advice[kind] in one for one in said] == [True] if kind in advice else said == []
+    assert (
+        [advice[kind] in message for message in messages] == [True]
+        if kind in advice
+        else messages == []
+    )
 
 
 def test_data_of_a_cell(connection: Any) -> None:
-    with pytest.warns(TpuWarning, match=EMPTY.format(10, 3, "such as")) as found:
+    with pytest.warns(TpuWarning, match=EMPTY.format(10, 3, "such as")) as caught:
         Batches(connection.strategy, batches(64), StoppableCalls())
-    assert found[0].filename == "%%tpu_run"
+    assert caught[0].filename == "%%tpu_run"
 
 
 def test_a_check_of_a_dataset(model: Any) -> None:
-    found = tpunb.check(model.fit, batches(64))
-    (problem,) = [one for one in found.warnings if one.code == "empty-share"]
+    report = tpunb.check(model.fit, batches(64))
+    (problem,) = [warning for warning in report.warnings if warning.code == "empty-share"]
     assert "10 examples for 8 replicas" in problem.cause
     assert problem.fix.startswith("Use")

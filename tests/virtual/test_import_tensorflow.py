@@ -1,4 +1,4 @@
-"""TensorFlow's log is hidden unless the user asks for it, and nothing else is."""
+"""Importing TensorFlow hides only its log, and shows it if the user asks."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ To enable the following instructions: AVX2 AVX512F FMA, in other operations, reb
 KEPT = """\
 2024-11-05 10:11:12.123456: F tensorflow/core/platform/file.cc:1] disk full
 F0000 00:00:1700000000.123456    1234 other.cc:1] the end
-W0301 10:11:12.123456 140 a line of somebody else's
-a line about cuda by somebody else
+W0301 10:11:12.123456 140 a line from another program
+a line about cuda from another program
 Ünïcode and \x0b and no newline at the end"""
 
 
 @pytest.mark.parametrize(
     ("written", "kept"),
     [((NOISE + KEPT).encode(), KEPT), (b"\xff\xfe\n", "\ufffd\ufffd\n")],
-    ids=["noise", "no text"],
+    ids=["noise", "not text"],
 )
 @pytest.mark.parametrize("depth", [1, 2])
 def test_noise_is_dropped(
@@ -59,7 +59,7 @@ def test_noise_is_dropped(
 def test_the_order_is_kept(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream = open(2, "w", closefd=False)  # noqa: SIM115  capfd's writes elsewhere
+    stream = open(2, "w", closefd=False)  # noqa: SIM115  capfd's stream writes elsewhere
     monkeypatch.setattr(sys, "stderr", stream)
     with quiet_start():
         sys.stderr.write("from Python\n")
@@ -73,7 +73,7 @@ def test_the_order_is_kept(
     assert err == "from Python\nfrom C\nfrom Python again\nafter\nC after\n"
 
 
-def test_also_when_the_block_raises(capfd: pytest.CaptureFixture[str]) -> None:
+def test_noise_is_dropped_if_the_block_raises(capfd: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         with quiet_start():
             os.write(2, NOISE.encode() + b"the reason\n")
@@ -87,7 +87,7 @@ def test_also_when_the_block_raises(capfd: pytest.CaptureFixture[str]) -> None:
 def test_a_stream_without_a_descriptor(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream = io.StringIO()  # as a kernel's: fileno raises
+    stream = io.StringIO()  # like a kernel's stream, it has no fileno
     monkeypatch.setattr(sys, "stderr", stream)
     with quiet_start():
         os.write(2, NOISE.encode() + b"for the notebook\n")
@@ -104,7 +104,7 @@ def test_without_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran
 
 
-def test_descriptors_are_given_back() -> None:
+def test_descriptors_are_closed() -> None:
     before = os.dup(0)
     os.close(before)
     for _ in range(3):
@@ -115,7 +115,7 @@ def test_descriptors_are_given_back() -> None:
     assert after == before
 
 
-def test_a_level_of_the_users(
+def test_a_log_level_of_the_user(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
@@ -129,7 +129,7 @@ def test_a_level_of_the_users(
 
 
 @pytest.mark.parametrize("since", [None, "1"])
-def test_what_was_hidden_comes_back(since: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hidden_logs_come_back(since: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
     silence_log()
     assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "3"
@@ -140,7 +140,7 @@ def test_what_was_hidden_comes_back(since: str | None, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("inherited", [b"HOME=/x\0", b"HOME=/x\0TF_CPP_MIN_LOG_LEVEL=1\0"])
-def test_what_importing_jax_sets_is_no_wish_of_the_users(
+def test_a_level_set_by_importing_jax_is_ignored(
     inherited: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "environ").write_bytes(inherited)
@@ -169,10 +169,11 @@ with tpunb.connect(simulate=2) as connection:
 
 
 @pytest.mark.tensorflow
-def test_nothing_is_seen_of_it_in_any_environment() -> None:
+def test_programs_print_no_log_in_any_environment() -> None:
     hidden = {"TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS"}
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
-    # What the user compiles an older XLA logs by a copy of Abseil that nothing can reach.
+    # An older XLA logs the user's compilations through its own copy of Abseil, which is out of
+    # tpunb's reach.
     quiet_xla = release(tensorflow_version() or "") >= (2, 20)
     run = subprocess.run(
         [sys.executable, "-c", WITHOUT_UNUSED + PROGRAM.replace("XLA", str(quiet_xla))],
@@ -186,7 +187,7 @@ def test_nothing_is_seen_of_it_in_any_environment() -> None:
 
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.parametrize("frozen", [True, False])
-def test_the_garbage_collector_rests_meanwhile(enabled: bool, frozen: bool) -> None:
+def test_the_garbage_collector_rests_during_the_import(enabled: bool, frozen: bool) -> None:
     def load(_: types.ModuleType) -> None:
         seen.append(gc.isenabled())
         raise ImportError("broken")

@@ -1,4 +1,4 @@
-"""Datasets of several hosts in one process: read once for all of them, or divided among them."""
+"""Datasets for several hosts in one process: read once for all hosts, or divided among them."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ Taken = Callable[[Any], Any]
 
 
 def parts(hosts: Any, dataset: tf.data.Dataset, take: Taken) -> Iterator[Any]:
-    """What each replica gets in the first steps, and where the data ends."""
+    """Each replica's parts in the first steps, and whether the data then ends."""
     iterator = iter(hosts.experimental_distribute_dataset(dataset))
     for _ in range(STEPS):
         try:
-            taken = take(iterator)
+            batch = take(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
             yield "end"
             return
-        yield [[p.numpy().tolist() for p in hosts.experimental_local_results(v)] for v in taken]
+        yield [[p.numpy().tolist() for p in hosts.experimental_local_results(v)] for v in batch]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def parts(hosts: Any, dataset: tf.data.Dataset, take: Taken) -> Iterator[Any]:
         (66, 33, False, False),
     ],
 )
-def test_each_replica_gets_what_its_host_would_read(
+def test_each_replica_gets_the_part_that_its_host_would_read(
     hosts: Any, count: int, size: int, drop: bool, repeated: bool, monkeypatch: Any
 ) -> None:
     dataset = numbers(count).repeat(None if repeated else 1).batch(size, drop_remainder=drop)
@@ -70,7 +70,7 @@ def test_one_iterator_for_all_hosts(hosts: Any) -> None:
     assert len(iter(batches)._iterators) == 1
 
 
-def test_parts_go_around_the_hosts() -> None:
+def test_hosts_take_parts_in_turn() -> None:
     assert replicas_of_parts(hosts=2, each=3) == [0, 3, 1, 4, 2, 5]
     assert replicas_of_parts(hosts=1, each=3) == [0, 1, 2]
 
@@ -92,9 +92,9 @@ def in_memory() -> dict[str, tf.data.Dataset]:
     }
 
 
-def test_what_is_in_memory_is_read_once() -> None:
-    found = {kind: can_be_read_once(one) for kind, one in in_memory().items()}
-    assert all(found.values()), found
+def test_data_in_memory_is_read_once() -> None:
+    answers = {kind: can_be_read_once(dataset) for kind, dataset in in_memory().items()}
+    assert all(answers.values()), answers
 
 
 def not_read_once(folder: Path) -> dict[str, tf.data.Dataset]:
@@ -116,9 +116,9 @@ def not_read_once(folder: Path) -> dict[str, tf.data.Dataset]:
     }
 
 
-def test_what_hosts_divide_otherwise_stays_with_them(tmp_path: Path) -> None:
-    found = {kind: can_be_read_once(one) for kind, one in not_read_once(tmp_path).items()}
-    assert not any(found.values()), found
+def test_data_that_hosts_divide_themselves_is_read_by_each(tmp_path: Path) -> None:
+    answers = {kind: can_be_read_once(dataset) for kind, dataset in not_read_once(tmp_path).items()}
+    assert not any(answers.values()), answers
 
 
 def test_files_are_divided_among_hosts(hosts: Any, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_files_are_divided_among_hosts(hosts: Any, tmp_path: Path) -> None:
     assert read == [{b"first"}] * 8 + [{b"second"}] * 8
 
 
-# What is shuffled and cached, by hosts that are not processes as by those that are.
+# Shuffles and caches work as with hosts in separate processes.
 
 
 @pytest.fixture
@@ -156,10 +156,10 @@ def test_a_shuffle_with_a_seed_gives_each_number_once(hosts: Any) -> None:
     batches = hosts.experimental_distribute_dataset(shuffled().batch(BATCH))
     first, second = epoch(hosts, batches), epoch(hosts, batches)
     assert sorted(first) == sorted(second) == list(range(NUMBERS))
-    assert first != second  # each epoch in an order of its own
+    assert first != second  # each epoch has another order
 
 
-def test_a_batch_has_what_one_device_would_have(hosts: Any) -> None:
+def test_a_batch_has_the_elements_of_one_device(hosts: Any) -> None:
     expected = set(next(iter(shuffled().batch(BATCH))).numpy())
     batches = hosts.experimental_distribute_dataset(shuffled().batch(BATCH))
     assert set(epoch(hosts, [next(iter(batches))])) == expected
@@ -174,7 +174,7 @@ def test_a_shuffle_within_a_shuffle(hosts: Any) -> None:
     assert sorted(epoch(hosts, batches)) == list(range(NUMBERS))
 
 
-def test_random_numbers_in_a_map_have_the_seed_of_all(hosts: Any, seed: None) -> None:
+def test_random_maps_share_the_global_seed(hosts: Any, seed: None) -> None:
     def permuted(_: tf.Tensor) -> tf.Tensor:
         return tf.random.shuffle(tf.range(NUMBERS))
 
@@ -183,7 +183,7 @@ def test_random_numbers_in_a_map_have_the_seed_of_all(hosts: Any, seed: None) ->
     assert sorted(epoch(hosts, batches)) == list(range(NUMBERS))
 
 
-def test_tables_that_a_dataset_uses_stay_those_that_they_are(hosts: Any) -> None:
+def test_a_dataset_keeps_its_tables(hosts: Any) -> None:
     values = tf.lookup.KeyValueTensorInitializer(
         tf.range(NUMBERS, dtype=tf.int64), tf.range(NUMBERS, dtype=tf.int64) * 2
     )
@@ -193,7 +193,7 @@ def test_tables_that_a_dataset_uses_stay_those_that_they_are(hosts: Any) -> None
     assert sorted(epoch(hosts, batches)) == list(range(0, 2 * NUMBERS, 2))
 
 
-def test_a_dataset_is_shuffled_on_its_own_as_before(hosts: Any) -> None:
+def test_a_dataset_itself_shuffles_as_before(hosts: Any) -> None:
     numbers = shuffled()
     hosts.experimental_distribute_dataset(numbers.batch(BATCH))
     assert list(numbers.as_numpy_iterator()) == list(shuffled().as_numpy_iterator())
@@ -226,8 +226,8 @@ def test_each_host_calls_python(hosts: Any, tmp_path: Path) -> None:
 
     data = tf.data.TextLineDataset([str(path)]).map(parsed).batch(BATCH)
     undivided = hosts.experimental_distribute_dataset(with_policy(data, Policy.OFF))
-    found = epoch(hosts, undivided)
-    assert sorted(found) == sorted([*range(NUMBERS)] * 2)  # not divided: both hosts have all
+    results = epoch(hosts, undivided)
+    assert sorted(results) == sorted([*range(NUMBERS)] * 2)  # not divided: each host has all
 
 
 def test_a_table_for_each_host() -> None:
@@ -242,5 +242,5 @@ def test_a_table_for_each_host() -> None:
         return tf.data.Dataset.range(8).map(table.lookup).batch(1)
 
     batch = next(iter(pod.distribute_datasets_from_function(pipeline)))
-    found = [int(row[0]) for row in local(pod, batch)]
-    assert found == [100 * host + core for host in range(4) for core in range(8)]
+    values = [int(row[0]) for row in local(pod, batch)]
+    assert values == [100 * host + core for host in range(4) for core in range(8)]

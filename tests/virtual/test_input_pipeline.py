@@ -1,4 +1,4 @@
-"""A pipeline's graph: its stages, their work, and copies with other settings."""
+"""The graph of an input pipeline: its stages, their work, and copies with other settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tpunb.virtual.input_pipeline import (
 
 
 def heavy(x: Any) -> Any:
-    """A thousand products of matrices."""
+    """A thousand matrix products."""
     y = tf.fill([64, 64], tf.cast(x, tf.float32))
     for _ in tf.range(1000):
         y = tf.nn.relu(y @ y) * 1e-3
@@ -65,9 +65,9 @@ def generated() -> tf.data.Dataset:
         (lambda: numbers().filter(positive).map(light), "filter(positive)"),
     ],
 )
-def test_the_stage_that_works_most_is_the_slowest(dataset: Any, slowest: str) -> None:
-    made = dataset()
-    statistics = Statistics(made, Pipeline(made).names())
+def test_the_stage_with_the_most_work_is_the_slowest(dataset: Any, slowest: str) -> None:
+    pipeline = dataset()
+    statistics = Statistics(pipeline, Pipeline(pipeline).names())
     for _, _ in zip(range(6), statistics, strict=False):
         pass
     stages = statistics.stages()
@@ -75,14 +75,14 @@ def test_the_stage_that_works_most_is_the_slowest(dataset: Any, slowest: str) ->
     assert {stage.workers for stage in stages} <= {1, 2}
 
 
-def test_passes_are_added_and_begin_again() -> None:
+def test_statistics_add_up_over_passes() -> None:
     dataset = numbers(4).map(light)
     statistics = Statistics(dataset, Pipeline(dataset).names())
     read = sum(1 for _, _ in zip(range(10), statistics, strict=False))
     assert read == 10
     assert [stage.name for stage in statistics.stages()] == ["map(light)", "range"]
     assert all(stage.seconds >= 0 for stage in statistics.stages())
-    assert statistics.stages()[0].elements >= 3  # the first of each pass, at least
+    assert statistics.stages()[0].elements >= 3  # at least the first element of each pass
 
 
 def test_an_empty_dataset_ends() -> None:
@@ -98,7 +98,7 @@ def test_composite_tensors_have_no_statistics() -> None:
         Statistics(ragged, {})
 
 
-def test_serial_maps_become_parallel_and_give_the_same() -> None:
+def test_serial_maps_become_parallel_with_the_same_results() -> None:
     dataset = numbers().map(light).map(heavy, num_parallel_calls=2).map(light).batch(5)
     changed = Pipeline(dataset).in_parallel()
     assert changed is not None
@@ -109,13 +109,13 @@ def test_serial_maps_become_parallel_and_give_the_same() -> None:
     assert Pipeline(changed).in_parallel() is None
 
 
-def test_what_calls_python_can_be_copied_too() -> None:
+def test_pipelines_with_python_can_be_copied() -> None:
     changed = Pipeline(generated().map(python)).in_parallel()
     assert changed is not None
     assert values(changed) == [0, 1, 2]
 
 
-def test_functions_without_a_name_of_the_users_have_none() -> None:
+def test_unnamed_functions_have_no_name() -> None:
     files = tf.data.Dataset.from_tensors("nowhere").interleave(tf.data.TextLineDataset)
     grouped = numbers().group_by_window(lambda x: x % 2, lambda key, group: group.batch(2), 2)
     assert Pipeline(files).names() == {}
@@ -142,11 +142,11 @@ def test_options_are_kept() -> None:
         (lambda: tf.data.Dataset.from_tensors(np.zeros([4, 4])), False),
     ],
 )
-def test_batches_are_told_from_examples(dataset: Any, batched: bool) -> None:
+def test_batches_are_distinguished_from_examples(dataset: Any, batched: bool) -> None:
     assert Pipeline(dataset()).is_batched is batched
 
 
-def test_what_can_be_said_of_functions() -> None:
+def test_properties_of_functions() -> None:
     pipeline = Pipeline(generated().map(python).map(thumbnail).batch(2).map(light).prefetch(2))
     assert pipeline.python == ["python"]
     assert pipeline.has_generator
@@ -176,11 +176,11 @@ def test_what_can_be_said_of_functions() -> None:
         ("Shuffle", "shuffle"),
     ],
 )
-def test_transformations_have_their_methods_names(operation: str, name: str) -> None:
+def test_transformations_are_named_after_their_methods(operation: str, name: str) -> None:
     assert transformation(operation) == name
 
 
-def test_what_was_worked_between_two_looks() -> None:
+def test_work_between_two_measurements() -> None:
     def stage(seconds: float, elements: int, name: str = "map") -> StageStatistics:
         return StageStatistics(name, seconds, elements, 1)
 

@@ -1,4 +1,4 @@
-"""Batches on their way to the cores: one iterator for all, in order, to the end."""
+"""Batches on their way to the cores: one iterator for all cores, in order, to the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXPECTED = NUMBERS.reshape(BATCHES, CORES, SIZE // CORES, 2).tolist()
 
 @pytest.fixture(params=[False, True], ids=["any size", "one size"])
 def drop(request: pytest.FixtureRequest) -> Any:
-    """Whether the last batch is left out where it is short, so that all have one size."""
+    """Whether to drop a short last batch, so that all batches have one size."""
     return request.param
 
 
@@ -61,12 +61,12 @@ def test_batches_come_in_order_and_end(
     def total(batches: Any) -> Any:
         result = tf.constant(0, tf.int64)
         for batch in batches:
-            own = four.run(lambda x: tf.reduce_sum(x), args=(batch["x"],))
-            result += four.reduce("SUM", own, axis=None)
+            sums = four.run(lambda x: tf.reduce_sum(x), args=(batch["x"],))
+            result += four.reduce("SUM", sums, axis=None)
         return result
 
     assert total(batches).numpy() == sum(range(end))
-    assert rows_of(traced) == rows_of([[x["x"] for x in one] for one in eager]) == [*range(end)]
+    assert rows_of(traced) == rows_of([[x["x"] for x in value] for value in eager]) == [*range(end)]
     assert [len(row) for row in traced[-1]] == ([2] * 4 if drop else [2, 2, 2, 0])
 
 
@@ -96,8 +96,8 @@ def test_one_iterator_serves_all_cores(four: Any) -> None:
     assert isinstance(worker._iterator, tf.data.Iterator)
 
 
-def test_devices_of_others_keep_tensorflows_iterators(four: Any) -> None:
-    # The tests' last logical CPUs, which no virtual TPU has taken.
+def test_other_devices_keep_tensorflows_iterators(four: Any) -> None:
+    # The last logical CPUs of the tests, which no virtual TPU uses.
     mirrored = tf.distribute.MirroredStrategy(["CPU:38", "CPU:39"])
     dataset = mirrored.experimental_distribute_dataset(tf.data.Dataset.range(4).batch(4))
     iterator = iter(dataset)
@@ -106,38 +106,38 @@ def test_devices_of_others_keep_tensorflows_iterators(four: Any) -> None:
     assert [part.numpy().tolist() for part in step(iterator)] == [[0, 1], [2, 3]]
 
 
-def test_the_device_of_virtual_hosts_keeps_them_too(four: Any) -> None:
-    """What was traced for another strategy's iterator stays right."""
+def test_the_device_of_virtual_hosts_keeps_tensorflows_iterators(four: Any) -> None:
+    """Functions traced for another strategy's iterator stay right."""
     other = tf.distribute.OneDeviceStrategy("CPU:0")
     batches = iter(other.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(2)))
     assert not isinstance(batches._iterators[0], HostIterator)
     assert tf.function(lambda it: next(it))(batches).numpy().tolist() == [0, 1]
 
 
-# TensorFlow's own, of its own asking for options in a graph.
+# TensorFlow itself warns when it asks for options in a graph.
 @pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options")
-@pytest.mark.parametrize("told", [None, True])
-def test_tensorflow_1_iterators_do_not_tune_themselves(four: Any, told: bool | None) -> None:
-    """Each would keep the closing of its session waiting, for up to a minute."""
+@pytest.mark.parametrize("option", [None, True])
+def test_tensorflow_1_iterators_do_not_tune_themselves(four: Any, option: bool | None) -> None:
+    """Each tuner would delay the end of its session by up to a minute."""
 
     def batches(_: Any = None) -> tf.data.Dataset:
         options = tf.data.Options()
-        if told is not None:
-            options.autotune.enabled = told
+        if option is not None:
+            options.autotune.enabled = option
         return tf.data.Dataset.range(8).batch(8).with_options(options)
 
     with tf.Graph().as_default() as graph, four.scope():
-        made = four.extended._make_dataset_iterator(batches())
-        called = four.extended._make_input_fn_iterator(batches)
-        if told is None:
+        of_dataset = four.extended._make_dataset_iterator(batches())
+        of_function = four.extended._make_input_fn_iterator(batches)
+        if option is None:
             with tf.compat.v1.Session() as session:
-                for iterator in (made, called):
+                for iterator in (of_dataset, of_function):
                     session.run(iterator.initializer)
                     first = four.experimental_local_results(iterator.get_next())[0]
                     assert session.run(first).tolist()[:2] == [0, 1]
     untuned = [node for node in graph.get_operations() if _is_untuned(node)]
-    # Each core has an iterator of its own, over what the host's hands out.
-    assert len(untuned) == 2 * 4 + (2 if told is None else 0)
+    # Each core has an iterator over the elements of the host's iterator.
+    assert len(untuned) == 2 * 4 + (2 if option is None else 0)
 
 
 def _is_untuned(node: tf.Operation) -> bool:
@@ -148,21 +148,21 @@ def _is_untuned(node: tf.Operation) -> bool:
     return tuning.WhichOneof("optional_enabled") == "enabled" and not tuning.enabled
 
 
-# Elements of one shape, as many for each core: rounds, each taken as one tensor for all.
+# Elements of one shape, the same number for each core: a round is one tensor for all cores.
 
 
 @pytest.fixture
 def reshaped(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each iterator whether its batches were given another shape, not cut."""
-    found: list[bool] = []
+    """For each iterator, whether its batches were reshaped instead of cut."""
+    reshapes: list[bool] = []
 
     def in_rounds(dataset: Any, count: int) -> Any:
         rounds = datasets.in_rounds(dataset, count)
-        found.append(type(rounds) is not type(dataset.batch(count)))
+        reshapes.append(type(rounds) is not type(dataset.batch(count)))
         return rounds
 
     monkeypatch.setattr(iterators, "in_rounds", in_rounds)
-    return found
+    return reshapes
 
 
 def in_rounds(distributed: Any) -> bool:
@@ -178,8 +178,8 @@ def parts(strategy: Any, batch: Any) -> list[Any]:
 
 
 def test_a_structure_of_several_types(four: Any, reshaped: list[bool]) -> None:
-    given = {"x": NUMBERS, "y": (np.arange(BATCHES * SIZE), NUMBERS > 7.0)}
-    first = next(iter(four.experimental_distribute_dataset(whole(given).prefetch(1))))
+    structure = {"x": NUMBERS, "y": (np.arange(BATCHES * SIZE), NUMBERS > 7.0)}
+    first = next(iter(four.experimental_distribute_dataset(whole(structure).prefetch(1))))
     assert parts(four, first["x"]) == EXPECTED[0]
     assert parts(four, first["y"][0]) == np.arange(SIZE).reshape(CORES, -1).tolist()
     assert parts(four, first["y"][1]) == (np.array(EXPECTED[0]) > 7.0).tolist()
@@ -198,37 +198,37 @@ def test_a_generator_lives_as_long_as_its_batches(four: Any, reshaped: list[bool
     assert reshaped == [True]
 
 
-def test_what_has_to_be_cut(four: Any, reshaped: list[bool]) -> None:
-    """Batches that are not all of one size come as TensorFlow cuts them."""
+def test_batches_of_different_sizes_are_cut(four: Any, reshaped: list[bool]) -> None:
+    """Batches of several sizes are cut as TensorFlow cuts them."""
     left = tf.data.Dataset.from_tensor_slices(NUMBERS).batch(SIZE)
-    own = four.distribute_datasets_from_function(
+    from_function = four.distribute_datasets_from_function(
         lambda _: whole().unbatch().batch(2, drop_remainder=True)
     )
-    for distributed in (four.experimental_distribute_dataset(left), own):
+    for distributed in (four.experimental_distribute_dataset(left), from_function):
         assert [parts(four, batch) for batch in distributed] == EXPECTED
     assert not any(reshaped)
 
 
-def test_batches_of_sizes_that_differ_are_in_no_rounds(four: Any) -> None:
+def test_batches_of_different_sizes_have_no_rounds(four: Any) -> None:
     assert in_rounds(four.experimental_distribute_dataset(whole().repeat()))
     fed = four.distribute_datasets_from_function(lambda _: tf.data.Dataset.range(8).batch(2))
     assert not in_rounds(fed)
 
 
 def test_equal_types_end_differently(four: Any) -> None:
-    """One that knows that its data has no end, and one whose data has one, in one function."""
+    """A function takes data known to be endless, and data that ends."""
     endless = iter(four.experimental_distribute_dataset(whole().repeat()))
     ending = iter(four.experimental_distribute_dataset(whole()))
 
     def steps(batches: Any) -> Any:
-        found = tf.zeros([])
+        result = tf.zeros([])
         for _ in tf.range(BATCHES + 1):
             optional = batches.get_next_as_optional()
             if not optional.has_value():
                 break
             x = optional.get_value()
-            found += four.reduce("SUM", four.run(tf.reduce_sum, (x,)), axis=None)
-        return found
+            result += four.reduce("SUM", four.run(tf.reduce_sum, (x,)), axis=None)
+        return result
 
     total, first = NUMBERS.sum(), NUMBERS[:SIZE].sum()
     assert float(tf.function(steps)(endless)) == total + first
@@ -236,23 +236,23 @@ def test_equal_types_end_differently(four: Any) -> None:
 
 
 def last_not_full(strategy: Any) -> Iterator[Any]:
-    """Elements for one round and a half."""
+    """Elements for one and a half rounds."""
     data = tf.data.Dataset.range(12).batch(2, drop_remainder=True)
     distributed = strategy.distribute_datasets_from_function(lambda _: data)
     assert in_rounds(distributed)
     return iter(distributed)
 
 
-def test_a_round_that_is_not_full_is_not_lost(four: Any) -> None:
+def test_an_incomplete_round_is_not_lost(four: Any) -> None:
     iterator: Any = last_not_full(four)
-    seen = []
+    values = []
     while (optional := iterator.get_next_as_optional()).has_value():
-        seen += rows_of([local(four, optional.get_value())])
-    assert seen == list(range(12))
+        values += rows_of([local(four, optional.get_value())])
+    assert values == list(range(12))
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_the_end_comes_before_a_round_that_is_not_full(four: Any, traced: bool) -> None:
+def test_next_raises_before_an_incomplete_round(four: Any, traced: bool) -> None:
     take = tf.function(lambda iterator: next(iterator)) if traced else next
     iterator = last_not_full(four)
     assert rows_of([local(four, take(iterator))]) == [*range(8)]
@@ -260,7 +260,7 @@ def test_the_end_comes_before_a_round_that_is_not_full(four: Any, traced: bool) 
         take(iterator)
 
 
-def test_training_does_not_change_what_it_is_fed(four: Any) -> None:
+def test_training_does_not_change_its_data(four: Any) -> None:
     rows = np.ones([8, 4], np.float32)
 
     step = stepper(four, lambda x: tf.nn.relu(x * 2.0 - 3.0) + x)
@@ -272,11 +272,11 @@ def test_training_does_not_change_what_it_is_fed(four: Any) -> None:
     assert (rows == 1.0).all()
 
 
-def test_batches_from_python_leave_its_arrays_alone(four: Any) -> None:
-    """A replica that uses its part of a batch last must not reuse the memory."""
+def test_batches_from_python_do_not_change_its_arrays(four: Any) -> None:
+    """The replica that uses its part of a batch last must not reuse the memory."""
     memory = np.empty([64 * 4 + 64], np.uint8)
     start = -memory.ctypes.data % 64
-    # TensorFlow takes aligned arrays as they are.
+    # TensorFlow uses aligned arrays without a copy.
     array = memory[start : start + 64 * 4].view(np.float32)
     array[:] = np.arange(64)
 
@@ -308,14 +308,14 @@ def test_tables_in_the_input_pipeline(four: Any, inside: bool) -> None:
     dataset = tf.data.Dataset.from_tensor_slices(["a", "b", "c", "a"])
     dataset = dataset.map(lambda word: (table.lookup(word), vocabulary.lookup(word)))
     (batch,) = four.experimental_distribute_dataset(dataset.batch(4))
-    found = [(int(row[0][0]), int(row[1][0])) for row in local(four, batch)]
-    assert [pair[0] for pair in found] == [1, 2, -1, 1]
-    assert [pair[1] for pair in found if pair[0] > 0] == [1, 2, 1]
-    assert 0 <= found[2][1] < 4
+    rows = [(int(row[0][0]), int(row[1][0])) for row in local(four, batch)]
+    assert [pair[0] for pair in rows] == [1, 2, -1, 1]
+    assert [pair[1] for pair in rows if pair[0] > 0] == [1, 2, 1]
+    assert 0 <= rows[2][1] < 4
 
 
 def test_many_cores_and_many_batches_in_a_function() -> None:
-    """TensorFlow takes more than 32 calls of one iterator for a loop that AutoGraph has missed."""
+    """TensorFlow takes more than 32 calls of an iterator for a loop that AutoGraph missed."""
     strategy = strategy_of(32)
     batches = strategy.experimental_distribute_dataset(tf.data.Dataset.range(32 * 4).batch(32))
 
@@ -323,28 +323,30 @@ def test_many_cores_and_many_batches_in_a_function() -> None:
     def three(iterator: Any) -> list[Any]:
         return [strategy.experimental_local_results(next(iterator)) for _ in range(3)]
 
-    found = np.sort(np.ravel([[part.numpy() for part in step] for step in three(iter(batches))]))
-    np.testing.assert_array_equal(found, np.arange(32 * 3))
+    results = np.sort(np.ravel([[part.numpy() for part in step] for step in three(iter(batches))]))
+    np.testing.assert_array_equal(results, np.arange(32 * 3))
 
 
-# The types of iterators, which are made once for each.
+# The types of iterators, which are created once for each iterator.
 
 
 def batches_of(strategy: Any, size: int, **options: Any) -> Any:
     return strategy.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(size, **options))
 
 
-def test_each_iterator_has_a_type_of_its_own_and_keeps_it(two: Any) -> None:
-    one, other, smaller = (iter(batches_of(two, size, drop_remainder=True)) for size in (4, 4, 2))
-    assert one._type_spec is one._type_spec is not other._type_spec
-    assert one._type_spec._component_specs is one._type_spec._component_specs
-    # What a type keeps does not change what it equals.
-    assert one._type_spec == other._type_spec != smaller._type_spec
-    assert hash(one._type_spec) == hash(other._type_spec)
+def test_each_iterator_keeps_its_own_type(two: Any) -> None:
+    first, second, smaller = (
+        iter(batches_of(two, size, drop_remainder=True)) for size in (4, 4, 2)
+    )
+    assert first._type_spec is first._type_spec is not second._type_spec
+    assert first._type_spec._component_specs is first._type_spec._component_specs
+    # Equality ignores what a type keeps.
+    assert first._type_spec == second._type_spec != smaller._type_spec
+    assert hash(first._type_spec) == hash(second._type_spec)
 
 
 def reading(strategy: Any, *, reduce_retracing: bool = True) -> tuple[Any, list[int]]:
-    """A step that reads a batch, and what is added to when it is traced."""
+    """A step that reads a batch, and a list that grows when the step is traced."""
     traces: list[int] = []
 
     @tf.function(reduce_retracing=reduce_retracing)
@@ -361,8 +363,8 @@ def test_a_function_takes_batches_of_any_kind_in_any_order(two: Any, general: bo
     for _ in range(2):
         for size, exact in ((4, True), (2, True), (4, False), (8, True), (2, False)):
             batches = iter(batches_of(two, size, drop_remainder=exact))
-            found = [local(two, step(batches)) for _ in range(8 // size)]
-            assert rows_of(found) == list(range(8))
+            results = [local(two, step(batches)) for _ in range(8 // size)]
+            assert rows_of(results) == list(range(8))
 
 
 @pytest.mark.parametrize(
@@ -409,9 +411,9 @@ def test_datasets_are_read_in_functions(two: Any, from_function: bool) -> None:
 
     @tf.function
     def total(dataset: Any) -> Any:
-        found = tf.constant(0, tf.int64)
+        result = tf.constant(0, tf.int64)
         for batch in dataset:
-            found += two.reduce("sum", two.run(lambda x: x * 10, (batch,)), axis=0)
-        return found
+            result += two.reduce("sum", two.run(lambda x: x * 10, (batch,)), axis=0)
+        return result
 
     assert total(distributed).numpy() == 150

@@ -1,4 +1,4 @@
-"""Keras 3 on a virtual TPU: every way to train, save and load gives the numbers of one device."""
+"""Keras 3 on a virtual TPU: training, saving and loading give the numbers of one device."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ FURTHER = [
     "attention", "deep", "gated", "lion", "nadam", "own loss", "recurrent", "regularised", "two outputs",
     "validation split", *OPTIMIZERS,
 ]  # fmt: skip
-"""The cases that take longest, or differ from others in their optimizer alone."""
+"""The slowest cases, and cases that differ from others only in their optimizer."""
 
 
 @pytest.mark.parametrize("name", [*sorted(CASES.keys() - {*FURTHER}), *thorough(FURTHER)])
 def test_fit(name: str) -> None:
-    # All replicas share the work of a case; the number of replicas takes turns.
+    # All replicas share the work of a case, so vary their number from case to case.
     size = (2, 4, 2, 8)[list(CASES).index(name) % 4]
     assert_trained_alike(None, strategy_of(size), CASES[name])
 
@@ -57,14 +57,16 @@ def split(batch: np.ndarray, size: int, replicas: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(("rows", "replicas"), [(3, 4), *thorough([(11, 8)])])
-def test_uneven_batches_are_what_keras_makes_of_them(rows: int, replicas: int) -> None:
-    """Keras divides each replica's mean by their number, empty ones included."""
+def test_uneven_batches_follow_keras(rows: int, replicas: int) -> None:
+    """Keras divides each replica's mean by the number of replicas, also if some are empty."""
     x, y = X[:rows], Y[:rows]
     model, reference = compiled(strategy_of(replicas), metrics=["mae"]), compiled(None)
     optimizer = reference.optimizer
     optimizer.build(reference.trainable_variables)
     for start in range(0, rows, BATCH):
-        parts = (split(one[start : start + BATCH], min(BATCH, rows), replicas) for one in (x, y))
+        parts = (
+            split(array[start : start + BATCH], min(BATCH, rows), replicas) for array in (x, y)
+        )
         with tf.GradientTape() as tape:
             losses = [tf.reduce_mean((reference(a) - b) ** 2) for a, b in zip(*parts, strict=True)]
             loss = tf.add_n(losses) / replicas
@@ -75,7 +77,7 @@ def test_uneven_batches_are_what_keras_makes_of_them(rows: int, replicas: int) -
     predicted = model.predict(x, batch_size=BATCH, verbose=0)
     np.testing.assert_allclose(predicted, reference(x), rtol=0, atol=1e-5)
     loss, mae = model.evaluate(x, y, batch_size=BATCH, verbose=0)
-    # The loss of a short batch is a mean over replicas again; a metric counts rows.
+    # The loss of a short batch is a mean over replicas too; a metric counts rows.
     np.testing.assert_allclose(mae, np.abs(predicted - y).mean(), rtol=1e-4)
     assert np.isfinite(loss)
 
@@ -97,7 +99,7 @@ def generator() -> Iterator[Any]:
 
 @functools.cache
 def plain() -> Any:
-    """The model that one device trains on arrays."""
+    """The model, trained on arrays by one device."""
     return fitted(None, **case())[0]
 
 
@@ -132,7 +134,7 @@ def test_data_of_every_kind(four: Any, kind: str) -> None:
 
 @THOROUGH
 def test_a_generator(four: Any) -> None:
-    """Keras looks at a batch to build the model; which comes first is not said."""
+    """Keras looks at a batch to build the model, so the order of batches may change."""
     model = compiled(four)
     before = model.evaluate(X, Y, verbose=0)
     history = model.fit(generator(), steps_per_epoch=6, epochs=2, verbose=0)
@@ -167,22 +169,22 @@ def test_callbacks(library: str, tmp_path: Any) -> None:
             c.TerminateOnNaN(),
         ]
         fit = {"validation_data": (X[:10], Y[:10]), "callbacks": callbacks}
-        given = case(optimizer="adam", fit=fit, metrics=["mae"])
-        model, history = fitted(strategy, **given, api=api, epochs=4)
+        training_case = case(optimizer="adam", fit=fit, metrics=["mae"])
+        model, history = fitted(strategy, **training_case, api=api, epochs=4)
         files = sorted(path.name for path in folder.iterdir())
         return model, history, seen, files, float(model.optimizer.learning_rate.numpy())
 
-    one, history, seen, files, rate = run(None, tmp_path / "one")
-    model, found, events, written, after = run(strategy_of(2), tmp_path / "two")
-    assert (events, written) == (seen, files)
+    plain_model, history, plain_logs, files, rate = run(None, tmp_path / "one")
+    model, logs, events, written, after = run(strategy_of(2), tmp_path / "two")
+    assert (events, written) == (plain_logs, files)
     assert "log.csv" in files
     np.testing.assert_allclose(after, rate, rtol=1e-6)
-    assert_same_history(history, found)
-    assert_same(one, model)
+    assert_same_history(history, logs)
+    assert_same(plain_model, model)
 
 
 def test_batch_normalisation_of_each_replica() -> None:
-    """Each replica normalises its own rows and, in Keras 3, keeps statistics of its own."""
+    """Each replica normalises its own rows and, in Keras 3, keeps its own statistics."""
     strategy = strategy_of(2)
     with strategy.scope():
         layer = keras.layers.BatchNormalization(momentum=0.5)
@@ -195,15 +197,15 @@ def test_batch_normalisation_of_each_replica() -> None:
     parts = local(strategy, step(batch))
     halves = X[:4], X[4:8]
     for part, rows in zip(parts, halves, strict=True):
-        wanted = (rows - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-3)
-        np.testing.assert_allclose(part, wanted, rtol=1e-4, atol=1e-5)
-    for variable, wanted in (
+        expected = (rows - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-3)
+        np.testing.assert_allclose(part, expected, rtol=1e-4, atol=1e-5)
+    for variable, expected in (
         (layer.moving_mean, [0.5 * rows.mean(0) for rows in halves]),
         (layer.moving_variance, [0.5 + 0.5 * rows.var(0) for rows in halves]),
     ):
-        np.testing.assert_allclose(copies(variable.value), wanted, rtol=1e-5, atol=1e-6)
-        # What is saved and used for predictions is the first replica's.
-        np.testing.assert_allclose(variable.numpy(), wanted[0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(copies(variable.value), expected, rtol=1e-5, atol=1e-6)
+        # Saving and predicting use the first replica's statistics.
+        np.testing.assert_allclose(variable.numpy(), expected[0], rtol=1e-5, atol=1e-6)
 
 
 def test_mixed_bfloat16(four: Any) -> None:
@@ -211,12 +213,12 @@ def test_mixed_bfloat16(four: Any) -> None:
         hidden = keras.layers.Dense(6, "tanh", dtype="mixed_bfloat16")
         return sequential(keras, hidden, keras.layers.Dense(1, dtype="mixed_bfloat16"))
 
-    one, _ = fitted(None, **case(mixed))
+    plain_model, _ = fitted(None, **case(mixed))
     model, history = fitted(four, **case(mixed))
     assert model.layers[0].compute_dtype == "bfloat16"
     assert model.trainable_variables[0].dtype == "float32"
     assert history["loss"][1] < history["loss"][0]
-    assert_same(one, model, atol=0.02)
+    assert_same(plain_model, model, atol=0.02)
 
 
 def test_dropout_repeats_with_its_seed(four: Any) -> None:
@@ -224,35 +226,35 @@ def test_dropout_repeats_with_its_seed(four: Any) -> None:
         layers = keras.layers
         return sequential(keras, layers.Dense(8), layers.Dropout(0.5), layers.Dense(1))
 
-    one, again = (fitted(four, **case(dropping))[0] for _ in range(2))
-    assert_same(one, again, atol=1e-6)
+    first, again = (fitted(four, **case(dropping))[0] for _ in range(2))
+    assert_same(first, again, atol=1e-6)
     plain, _ = fitted(None, **case(dropping, fit={}))
     assert any(
         not np.allclose(a, b, atol=1e-4)
-        for a, b in zip(plain.get_weights(), one.get_weights(), strict=True)
+        for a, b in zip(plain.get_weights(), first.get_weights(), strict=True)
     )
 
 
 def test_single_batches(four: Any) -> None:
-    one, model = compiled(None), compiled(four)
+    plain_model, model = compiled(None), compiled(four)
     for _ in range(2):
-        loss = one.train_on_batch(X[:BATCH], Y[:BATCH])
+        loss = plain_model.train_on_batch(X[:BATCH], Y[:BATCH])
         np.testing.assert_allclose(model.train_on_batch(X[:BATCH], Y[:BATCH]), loss, rtol=1e-5)
-    assert_same(one, model)
+    assert_same(plain_model, model)
 
 
 def test_predictions_and_evaluations_of_several_steps(four: Any) -> None:
-    one, model = compiled(None), compiled(four, steps_per_execution=3, metrics=["mae"])
-    wanted = one.predict(X[:21], batch_size=BATCH, verbose=0)
-    found = model.predict(X[:21], batch_size=BATCH, verbose=0)
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+    plain_model, model = compiled(None), compiled(four, steps_per_execution=3, metrics=["mae"])
+    expected = plain_model.predict(X[:21], batch_size=BATCH, verbose=0)
+    predictions = model.predict(X[:21], batch_size=BATCH, verbose=0)
+    np.testing.assert_allclose(predictions, expected, rtol=0, atol=1e-6)
     loss, mae = model.evaluate(X, Y, batch_size=BATCH, verbose=0)
-    error = one.predict(X, verbose=0) - Y
+    error = plain_model.predict(X, verbose=0) - Y
     np.testing.assert_allclose([loss, mae], [np.mean(error**2), np.mean(abs(error))], rtol=1e-4)
 
 
 def test_fit_evaluate_fit(four: Any) -> None:
-    """Functions that were traced before training go on seeing what it changes."""
+    """Functions traced before training see the weights that training changes."""
 
     def normalised(_: Any) -> Any:
         return sequential(keras, keras.layers.BatchNormalization(), keras.layers.Dense(1))
@@ -282,7 +284,7 @@ def test_compiling_around_all_replicas_fails_as_on_a_tpu(four: Any) -> None:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A model trained on 2 replicas, its files, and the model some steps later."""
+    """A model trained on 2 replicas, its files, and the same model some steps later."""
     folder = tmp_path_factory.mktemp("saved")
     model = compiled(strategy_of(2), optimizer="adam")
     options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
@@ -302,7 +304,7 @@ def scope_of(strategy: Any) -> Any:
 
 @pytest.mark.parametrize("size", [4, *thorough([None])])
 @pytest.mark.parametrize("kind", ["keras", "checkpoint"])
-def test_training_goes_on_from_a_file(saved: Any, size: int | None, kind: str) -> None:
+def test_training_continues_from_a_file(saved: Any, size: int | None, kind: str) -> None:
     folder, predicted, later = saved
     strategy = strategy_of(size) if size else None
     if kind == "keras":
@@ -320,7 +322,7 @@ def test_training_goes_on_from_a_file(saved: Any, size: int | None, kind: str) -
 
 
 @pytest.mark.parametrize("size", [1, *thorough([None, 32])])
-def test_a_model_predicts_equally_wherever_it_is_loaded(saved: Any, size: int | None) -> None:
+def test_a_model_predicts_the_same_on_any_number_of_replicas(saved: Any, size: int | None) -> None:
     folder, predicted, _ = saved
     strategy = strategy_of(size) if size else None
     with scope_of(strategy):
@@ -335,12 +337,12 @@ def test_a_model_predicts_equally_wherever_it_is_loaded(saved: Any, size: int | 
 
 
 def test_a_plain_model_trains_on_replicas(four: Any, tmp_path: Any) -> None:
-    one = compiled(None, optimizer="adam")
+    plain_model = compiled(None, optimizer="adam")
     options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
-    one.fit(X, Y, **options)
-    one.save(tmp_path / "model.keras")
+    plain_model.fit(X, Y, **options)
+    plain_model.save(tmp_path / "model.keras")
     with four.scope():
         model = keras.models.load_model(tmp_path / "model.keras")
-    one.fit(X, Y, **options)
+    plain_model.fit(X, Y, **options)
     model.fit(X, Y, **options)
-    assert_same(one, model)
+    assert_same(plain_model, model)

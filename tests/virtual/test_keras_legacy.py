@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:non-integer arguments to randrange:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file:UserWarning"),
 ]
-# Beside Keras 3 in one process, which stays `tf.keras`.
+# `tf.keras` stays Keras 3, which runs in the same process.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
 keras = pytest.importorskip("tf_keras")
 fitted = functools.partial(keras_models.fitted, api=keras)
@@ -67,11 +67,13 @@ def test_fit(name: str) -> None:
 @THOROUGH
 @pytest.mark.filterwarnings("ignore:The last batch has 5 examples:tpunb.errors.TpuWarning")
 def test_uneven_batches() -> None:
-    """tf_keras divides by the rows of a replica's batch times the replicas, as Keras 3."""
-    one, model = (fitted(on, **case(x=X[:16], y=Y[:16]))[0] for on in (None, strategy_of(4)))
+    """Like Keras 3, tf_keras divides by a replica's rows and by the number of replicas."""
+    plain_model, model = (
+        fitted(on, **case(x=X[:16], y=Y[:16]))[0] for on in (None, strategy_of(4))
+    )
     short = {"batch_size": BATCH, "verbose": 0}
     np.testing.assert_allclose(
-        model.predict(X[:13], **short), one.predict(X[:13], **short), rtol=0, atol=1e-5
+        model.predict(X[:13], **short), plain_model.predict(X[:13], **short), rtol=0, atol=1e-5
     )
     history = model.fit(X[:13], Y[:13], epochs=2, shuffle=False, **short).history["loss"]
     assert np.isfinite(history).all()
@@ -92,12 +94,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
     ("name", "size"),
     thorough([("model.keras", 4), ("model.keras", 32), ("model.h5", None), ("model_tf", 1)]),
 )
-def test_training_goes_on_from_a_file(saved: Any, name: str, size: int | None) -> None:
+def test_training_continues_from_a_file(saved: Any, name: str, size: int | None) -> None:
     folder, predicted, later = saved
     with strategy_of(size).scope() if size else contextlib.nullcontext():
         model = keras.models.load_model(folder / name)
     np.testing.assert_allclose(model(X), predicted, rtol=0, atol=1e-6)
-    # The folder format forgets the optimizer's state, on one device too.
+    # The folder format loses the optimizer's state, on one device too.
     if size == 32 or name == "model_tf":
         return
     model.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0)

@@ -1,4 +1,4 @@
-"""TensorFlow 1's metrics in its graphs, in steps that a strategy runs by itself."""
+"""TensorFlow 1's metrics in its graphs, in steps that a strategy runs itself."""
 
 from __future__ import annotations
 
@@ -53,26 +53,26 @@ STRATEGIES = {
         *thorough([("precision", "newest"), ("auc", "steps")]),
     ],
 )
-def test_their_value_is_for_after_the_steps(kind: str, name: str) -> None:
-    """As TensorFlow's metrics_v1_test asks of a TPU."""
-    metric, wanted = METRICS[name]
-    made = STRATEGIES[kind]()
+def test_metrics_have_their_value_after_the_steps(kind: str, name: str) -> None:
+    """TensorFlow's metrics_v1_test asks this of a TPU."""
+    metric, expected = METRICS[name]
+    strategy = STRATEGIES[kind]()
     steps = 2 if kind == "steps" else 1
-    with tf.Graph().as_default(), made.scope():
-        iterator = made.make_input_fn_iterator(batches)
+    with tf.Graph().as_default(), strategy.scope():
+        iterator = strategy.make_input_fn_iterator(batches)
 
         def step(context: Any, batch: Any) -> Any:
-            value, update = made.extended.call_for_each_replica(metric, args=(batch,))
+            value, update = strategy.extended.call_for_each_replica(metric, args=(batch,))
             context.set_non_tensor_output(name="value", output=value)
-            return made.group(update)
+            return strategy.group(update)
 
-        context = made.extended.experimental_run_steps_on_iterator(step, iterator, steps)
+        context = strategy.extended.experimental_run_steps_on_iterator(step, iterator, steps)
         value = context.non_tensor_outputs["value"]
         with tf.compat.v1.Session() as session:
             session.run([iterator.initializer, tf.compat.v1.local_variables_initializer()])
-            found = []
+            values = []
             for _ in range(2 // steps):
                 session.run(context.run_op)
-                found.append(session.run(value))
-    np.testing.assert_allclose(found, wanted[-len(found) :], rtol=1e-3)
-    assert not hasattr(made.extended, "_outer_control_flow_context")
+                values.append(session.run(value))
+    np.testing.assert_allclose(values, expected[-len(values) :], rtol=1e-3)
+    assert not hasattr(strategy.extended, "_outer_control_flow_context")

@@ -1,4 +1,4 @@
-"""Replicas of several logical devices: values, gradients, variables, annotations."""
+"""Replicas with several logical devices: values, gradients, variables, annotations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHAPES = [
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "spmd"])
 def pairs(request: Any) -> Any:
-    """Four replicas of two logical devices."""
+    """Four replicas with two logical devices each."""
     return strategy_of_parts(4, spmd=request.param)
 
 
@@ -46,9 +46,9 @@ def plain() -> Any:
 
 
 def everywhere(variable: Any) -> list[list[Any]]:
-    """A variable's value on each logical device that has it, for each replica."""
+    """For each replica, a variable's value on each logical device that holds it."""
     parts = [getattr(component, "variables", [component]) for component in variable.values]
-    return [[part.numpy().tolist() for part in one] for one in parts]
+    return [[copy.numpy().tolist() for copy in copies] for copies in parts]
 
 
 @pytest.mark.parametrize("spmd", [False, True], ids=["plain", "spmd"])
@@ -73,7 +73,7 @@ def test_every_shape(tpu: str, shape: list[int], replicas: int, spmd: bool) -> N
 
 def test_cores_chosen_by_hand() -> None:
     whole = strategy_of("v3-8")
-    # Replicas of the cores of one chip, the last chip first and the cores swapped.
+    # Replicas on the cores of a chip, the last chip first, with swapped cores.
     cores = [[[x, y, 0, core] for core in (1, 0)] for x, y in ((1, 1), (0, 1), (0, 0))]
     assignment = tf.tpu.experimental.DeviceAssignment(whole.topology, core_assignment=cores)
     strategy = VirtualTPUStrategy("v3-8", device_assignment=assignment)
@@ -95,7 +95,7 @@ def test_variables_on_logical_devices(plain: Any) -> None:
         first = tf.Variable(2.0)
         with plain.extended.experimental_logical_device(1):
             second = tf.Variable(3.0)
-            own = tf.Variable(0.0, **SUMMED_ON_READ)
+            total = tf.Variable(0.0, **SUMMED_ON_READ)
     assert [part.device for part in first.values] == list(devices[:, 0])
     assert [part.device for part in second.values] == list(devices[:, 1])
 
@@ -105,7 +105,7 @@ def test_variables_on_logical_devices(plain: Any) -> None:
             y = x * first
         with context.experimental_logical_device(1):
             z = y * second
-        own.assign_add(z)
+        total.assign_add(z)
         second.assign_add(context.all_reduce(SUM, x))
         first.assign(second)
         return z, y.device, z.device
@@ -121,8 +121,8 @@ def test_variables_on_logical_devices(plain: Any) -> None:
     assert asked == [["/device:TPU_REPLICATED_CORE:0", "/device:TPU_REPLICATED_CORE:1"]]
     assert copies(second) == [13.0] * 4
     assert copies(first) == [13.0] * 4
-    assert copies(own) == [6.0, 12.0, 18.0, 24.0]
-    assert own.numpy() == 60.0
+    assert copies(total) == [6.0, 12.0, 18.0, 24.0]
+    assert total.numpy() == 60.0
 
 
 def test_operations_run_on_their_core(plain: Any) -> None:
@@ -135,8 +135,10 @@ def test_operations_run_on_their_core(plain: Any) -> None:
     whole = tf.function(lambda x: plain.run(step, args=(x,))).get_concrete_function(x)
     graph = whole.graph.as_graph_def()
     called = {node.attr["f"].func.name for node in graph.node}
-    functions = [one for one in graph.library.function if one.signature.name in called]
-    nodes = {node.name: node.device for one in functions for node in one.node_def}
+    functions = [
+        function for function in graph.library.function if function.signature.name in called
+    ]
+    nodes = {node.name: node.device for function in functions for node in function.node_def}
     cores = plain.extended._tpu_devices
     for replica, suffix in enumerate(["", "/replica_1", "/replica_2", "/replica_3"]):
         assert nodes[f"add{suffix}"] == cores[replica][1]
@@ -161,7 +163,7 @@ def test_loops_and_branches_on_logical_devices(pairs: Any) -> None:
     assert [parts[-1] for parts in everywhere(v)] == [2.0, 2.0, 24.0, 32.0]
 
 
-def test_loops_in_which_replicas_talk(pairs: Any) -> None:
+def test_loops_with_collectives(pairs: Any) -> None:
     with pairs.scope(), pairs.extended.experimental_logical_device(1):
         v = tf.Variable(1.0)
 
@@ -177,7 +179,7 @@ def test_loops_in_which_replicas_talk(pairs: Any) -> None:
 
 
 def test_gradients_and_training_equal_one_device(pairs: Any) -> None:
-    """A model of two parts, one on each logical device, trained by all replicas."""
+    """All replicas train a model with a part on each logical device."""
     generator = np.random.default_rng(0)
     w0, w1 = generator.normal(size=[4, 6]), generator.normal(size=[6, 2])
     x, y = generator.normal(size=[8, 4]), generator.normal(size=[8, 2])
@@ -226,8 +228,8 @@ def test_checkpoints_and_saved_models(pairs: Any, tmp_path: Any) -> None:
         model.v = tf.Variable([1.0, 2.0])
         with pairs.extended.experimental_logical_device(1):
             model.w = tf.Variable([3.0, 4.0])
-    one = tf.constant([1.0, 1.0])
-    run(pairs, lambda: model.v.assign_add(all_reduce(one)))
+    inputs = tf.constant([1.0, 1.0])
+    run(pairs, lambda: model.v.assign_add(all_reduce(inputs)))
     checkpoint = tf.train.Checkpoint(model=model)
     path = checkpoint.save(str(tmp_path / "c"))
     model.v.assign([9.0, 9.0])
@@ -274,7 +276,7 @@ def test_a_variable_of_other_cores_is_refused(plain: Any) -> None:
 # Refusals.
 
 REFUSED = {
-    "too high a device": (
+    "device out of range": (
         lambda s, x: s.experimental_assign_to_logical_device(x, 2),
         "Received logical device id 2 but there are only total of 2 logical devices in replica",
     ),
@@ -294,7 +296,7 @@ REFUSED = {
         lambda s, x: s.experimental_split_to_logical_devices(x, [2, 3]),
         r"should be the same as the number of logical devices \(=2\)",
     ),
-    "too high a device for operations": (
+    "device out of range for operations": (
         lambda s, x: _inside(s, 2),
         r"`logical_device_id` not in range \(was 2, but there are only 2 logical devices",
     ),
@@ -352,12 +354,12 @@ def test_annotations_are_kept_with_their_lines() -> None:
     step(tf.ones([4, 2]))
     step(tf.ones([4, 2]))
     here = "test_annotations_are_kept_with_their_lines"
-    found = strategy.annotations
-    assert isinstance(found, Annotations)
-    assert found.logical_devices == 2
+    annotations = strategy.annotations
+    assert isinstance(annotations, Annotations)
+    assert annotations.logical_devices == 2
     of_replica = [f"line {line + k} of replica" for k in range(7)]
     matrix: Any = ((4, 2), "float32")
-    assert list(found) == [
+    assert list(annotations) == [
         Annotation(name, (2,), "float32", "assigned", device, where=where, variable=True)
         for name, device, where in (
             ("first", 0, f"line {line - 4} of {here}"),
@@ -369,7 +371,7 @@ def test_annotations_are_kept_with_their_lines() -> None:
         Annotation("while/Tanh", *matrix, "assigned", 1, where=of_replica[4]),
         Annotation("add_1", *matrix, "assigned", 1, where=of_replica[6]),
     ]
-    assert found[2].part == (2, 2)
+    assert annotations[2].part == (2, 2)
     step(tf.ones([2, 2]))
     assert len(strategy.annotations) == 10
 
@@ -439,6 +441,6 @@ def test_a_notebook_shows_annotations(book: Any) -> None:
     ran = book.good("%tpu_topology --annotations")
     assert "1 annotated tensor and 0 variables · 2 logical devices" in ran.plain
     assert "split 2×1 into [2, 2]" in ran.plain
-    # A terminal shows it as the tuple that it is.
+    # A terminal shows the plain tuple.
     again = book.good("strategy.annotations")
     assert again.shown[-1]["text/html"] == ran.shown[-1]["text/html"]

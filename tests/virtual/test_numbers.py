@@ -1,4 +1,4 @@
-"""Training of one's own: the numbers of plain TensorFlow with the same global batch."""
+"""Custom training loops give the numbers of plain TensorFlow with the same global batch."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def data(rows: int = BATCH * STEPS) -> tuple[np.ndarray, np.ndarray]:
 
 @functools.cache
 def plain(optimizer: str) -> Any:
-    """The model that one device trains with `fit`."""
+    """The model, trained by one device with `fit`."""
     x, y = data()
     return fitted(None, **case(x=x, y=y, optimizer=optimizer), batch=BATCH, epochs=1)[0]
 
 
-def own_loop(size: int, name: str) -> tuple[Any, Any, Any, Any]:
-    """A strategy, a model, a replica's step of its training, and batches."""
+def custom_loop(size: int, name: str) -> tuple[Any, Any, Any, Any]:
+    """A strategy, a model, the replica's training step, and batches."""
     strategy = strategy_of(size)
     model = compiled(strategy, optimizer=name)
     with strategy.scope():
@@ -55,7 +55,7 @@ def own_loop(size: int, name: str) -> tuple[Any, Any, Any, Any]:
     ("size", "name"), [(8, "sgd"), *thorough([(2, "adam"), (32, "adam"), (1, "sgd")])]
 )
 def test_a_custom_loop(size: int, name: str) -> None:
-    strategy, model, replica, iterator = own_loop(size, name)
+    strategy, model, replica, iterator = custom_loop(size, name)
 
     @tf.function
     def step(iterator: Any) -> Any:
@@ -67,7 +67,7 @@ def test_a_custom_loop(size: int, name: str) -> None:
 
 
 def test_a_loop_around_run() -> None:
-    strategy, model, replica, iterator = own_loop(4, "adam")
+    strategy, model, replica, iterator = custom_loop(4, "adam")
 
     @tf.function
     def epoch(iterator: Any) -> None:
@@ -83,7 +83,7 @@ def test_a_loop_around_run() -> None:
 
 
 def clipped(strategy: Any, rows: int) -> list[np.ndarray]:
-    """Plain TensorFlow with clipping by the global norm, on batches that may be short."""
+    """Train in plain TensorFlow with clipping by the global norm; batches may be short."""
     with strategy.scope() if strategy else tf.device("/CPU:0"):
         w, b = tf.Variable([[1.0], [2.0], [3.0], [4.0]]), tf.Variable([0.0])
 
@@ -116,16 +116,16 @@ def clipped(strategy: Any, rows: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("rows", [3, *thorough([64, 101])])
 def test_clipping_and_short_batches(rows: int) -> None:
-    """The first batch or the last one does not divide by the replicas."""
-    for one, found in zip(clipped(None, rows), clipped(strategy_of(4), rows), strict=True):
-        np.testing.assert_allclose(found, one, **TOLERANCE)
+    """The first or the last batch does not divide evenly among the replicas."""
+    for expected, actual in zip(clipped(None, rows), clipped(strategy_of(4), rows), strict=True):
+        np.testing.assert_allclose(actual, expected, **TOLERANCE)
 
 
 DTYPES = {"float32": 1e-5, "float64": 1e-5, "bfloat16": 0.1, "float16": 0.01}
 
 
 def mixed(strategy: Any) -> list[np.ndarray]:
-    """Variables of several types after steps on four rows, a replica each."""
+    """Variables of several types after steps on four rows, one for each replica."""
     with strategy.scope() if strategy else tf.device("/CPU:0"):
         variables = [tf.Variable(tf.cast(tf.linspace(-1.0, 1.0, 4), dtype)) for dtype in DTYPES]
         count = tf.Variable(0, dtype=tf.int64)
@@ -134,7 +134,7 @@ def mixed(strategy: Any) -> list[np.ndarray]:
     def replica(x: Any) -> None:
         with tf.GradientTape() as tape:
             sums = [tf.reduce_sum(tf.cast(v, tf.float32) * x, axis=1) for v in variables]
-            loss = tf.add_n([tf.reduce_sum(one**2) / BATCH for one in sums])
+            loss = tf.add_n([tf.reduce_sum(total**2) / BATCH for total in sums])
         gradients = tape.gradient(loss, variables)
         if strategy:
             gradients = all_reduce(gradients)
@@ -156,5 +156,7 @@ def mixed(strategy: Any) -> list[np.ndarray]:
 
 
 def test_variables_of_mixed_types() -> None:
-    for one, found, atol in zip(mixed(None), mixed(strategy_of(4)), DTYPES.values(), strict=True):
-        np.testing.assert_allclose(found, one, rtol=0, atol=atol)
+    for expected, actual, atol in zip(
+        mixed(None), mixed(strategy_of(4)), DTYPES.values(), strict=True
+    ):
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)

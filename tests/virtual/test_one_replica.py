@@ -1,4 +1,4 @@
-"""One replica is a TPU too, and the one that Colab has: all that is essential, with 1."""
+"""One replica is a TPU too, such as Colab's; all essentials work with a single replica."""
 
 from __future__ import annotations
 
@@ -103,28 +103,28 @@ def test_variables_of_all_kinds(tpu: Any) -> None:
     with tpu.scope():
         kept = tf.Variable(1.0, aggregation=SUMMED)
         first = tf.Variable(0.0, aggregation=FIRST)
-        own = tf.Variable(0.0, synchronization=ON_READ, aggregation=SUMMED)
+        total = tf.Variable(0.0, synchronization=ON_READ, aggregation=SUMMED)
         table = tf.Variable(tf.zeros([3, 2]))
 
     def step(x: Any) -> Any:
         kept.assign_add(x)
         first.assign(x)
-        own.assign_add(x)
-        return own + 0.0, tf.gather(table, [1, 2]) + x
+        total.assign_add(x)
+        return total + 0.0, tf.gather(table, [1, 2]) + x
 
-    [(mine, rows)] = run(tpu, step, 3.0)
-    assert (mine, kept.numpy(), first.numpy(), own.numpy()) == (3.0, 4.0, 3.0, 3.0)
+    [(results, rows)] = run(tpu, step, 3.0)
+    assert (results, kept.numpy(), first.numpy(), total.numpy()) == (3.0, 4.0, 3.0, 3.0)
     assert rows.tolist() == [[3.0, 3.0]] * 2
 
 
-def test_variables_made_in_the_first_step(tpu: Any) -> None:
-    made: list[Any] = []
+def test_variables_created_in_the_first_step(tpu: Any) -> None:
+    created: list[Any] = []
 
     def replica(x: Any) -> Any:
-        if not made:
-            made.append(tf.Variable(2.0))
-        for _ in tf.range(2):  # what is in a loop is compiled for a check
-            x = x * made[0]
+        if not created:
+            created.append(tf.Variable(2.0))
+        for _ in tf.range(2):  # a check compiles the body of a loop
+            x = x * created[0]
         return x
 
     step = stepper(tpu, replica)
@@ -133,17 +133,17 @@ def test_variables_made_in_the_first_step(tpu: Any) -> None:
 
 
 def test_reduce_and_gather(tpu: Any) -> None:
-    given = each(tpu, [[3.0]])
-    assert tpu.reduce(SUM, given, axis=None).numpy() == [3.0]
-    assert tpu.reduce(MEAN, given, axis=0).numpy() == 3.0
-    assert tpu.gather(given, axis=0).numpy() == [3.0]
+    inputs = each(tpu, [[3.0]])
+    assert tpu.reduce(SUM, inputs, axis=None).numpy() == [3.0]
+    assert tpu.reduce(MEAN, inputs, axis=0).numpy() == 3.0
+    assert tpu.gather(inputs, axis=0).numpy() == [3.0]
 
     @tf.function
     def inside(x: Any) -> Any:
         doubled = tpu.run(lambda y: 2.0 * y, args=(x,))
         return tpu.reduce(SUM, doubled, axis=0), tpu.gather(doubled, axis=0)
 
-    total, rows = inside(given)
+    total, rows = inside(inputs)
     assert total.numpy() == 6.0
     assert rows.numpy().tolist() == [6.0]
 
@@ -157,10 +157,10 @@ def test_uneven_batches_and_replica_ids(tpu: Any) -> None:
 
 
 def test_data_from_functions_and_steps_in_a_loop(tpu: Any) -> None:
-    def made(options: Any) -> Any:
+    def pipeline(options: Any) -> Any:
         return tf.data.Dataset.range(100).batch(options.get_per_replica_batch_size(8))
 
-    iterator = iter(tpu.distribute_datasets_from_function(made))
+    iterator = iter(tpu.distribute_datasets_from_function(pipeline))
 
     @tf.function
     def steps() -> Any:
@@ -178,8 +178,8 @@ def test_what_a_tpu_refuses(tpu: Any, rule: str) -> None:
     function, message, _ = REFUSED[rule]
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         run(tpu, function, each(tpu, [np.ones(X.shape, np.float32)] * tpu.num_replicas_in_sync))
-    found = check(function, X, strategy=tpu)
-    assert rule in [problem.code for problem in found.errors]
+    report = check(function, X, strategy=tpu)
+    assert rule in [problem.code for problem in report.errors]
 
 
 def test_pure_eager_and_variables_out_of_scope(tpu: Any) -> None:
@@ -199,7 +199,7 @@ def test_cells(tpu: Any) -> None:
 
 
 def train(strategy: Any, optimizer: str, steps: int = 3) -> tuple[list[float], list[Any]]:
-    """A custom loop whose optimizer makes its slots in the first step."""
+    """A custom loop whose optimizer creates its slots in the first step."""
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model = keras.Sequential([keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
@@ -223,18 +223,19 @@ def test_a_custom_loop_with_an_optimizer_that_is_not_built(tpu: Any, optimizer: 
         losses, weights = train(tpu, optimizer)
     expected, others = train(tf.distribute.get_strategy(), optimizer)
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
-    for found, weight in zip(weights, others, strict=True):
-        np.testing.assert_allclose(found, weight, rtol=1e-3, atol=1e-5)
+    for actual, weight in zip(weights, others, strict=True):
+        np.testing.assert_allclose(actual, weight, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["steps per execution", *thorough(["not built"])])
 def test_keras_3(tpu: Any, name: str) -> None:
-    one, history = fitted(None, **CASES[name])
-    model, found = fitted(tpu, **CASES[name])
-    assert_same(one, model)
-    np.testing.assert_allclose(found["loss"], history["loss"], rtol=1e-4)
-    given = CASES[name]["x"]
-    np.testing.assert_allclose(model.predict(given, verbose=0), one.predict(given, verbose=0), 1e-3)
+    plain_model, expected = fitted(None, **CASES[name])
+    model, history = fitted(tpu, **CASES[name])
+    assert_same(plain_model, model)
+    np.testing.assert_allclose(history["loss"], expected["loss"], rtol=1e-4)
+    inputs = CASES[name]["x"]
+    predictions = [each.predict(inputs, verbose=0) for each in (model, plain_model)]
+    np.testing.assert_allclose(*predictions, 1e-3)
 
 
 @pytest.mark.parametrize("simulate", ["v5e-1", 1])

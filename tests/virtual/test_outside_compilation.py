@@ -1,4 +1,4 @@
-"""What `outside_compilation` takes out of a replica function runs on the host, wherever it stands."""
+"""`outside_compilation` runs parts of a replica function on the host, wherever they are."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def two() -> Any:
 
 @pytest.fixture(autouse=True)
 def never_softly(place_softly: Any) -> None:
-    """The host does what it is asked to, and nothing else."""
+    """The host runs only what `outside_compilation` names."""
     place_softly(False)
 
 
 def in_text(x: Any) -> Any:
-    """A tenth more than ten times a number, by way of a text."""
+    """Ten times a number, plus 0.1, by way of a string."""
     return tf.strings.to_number(tf.strings.format("{}1", tf.cast(x, tf.int32))) / 10.0
 
 
@@ -85,7 +85,7 @@ def of_several(x: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("function", "wanted"),
+    ("function", "expected"),
     [
         (in_a_branch, [2.1, 7.0]),
         (in_a_loop, [1.1, 6.1]),
@@ -98,14 +98,14 @@ def of_several(x: Any) -> Any:
         (of_several, [1.1, 6.0]),
     ],
 )
-def test_the_host_gives_a_value(two: Any, function: Callable[..., Any], wanted: Any) -> None:
+def test_the_host_returns_a_value(two: Any, function: Callable[..., Any], expected: Any) -> None:
     values = each(two, [1.0, 6.0])
-    np.testing.assert_allclose(run(two, function, values), wanted, rtol=1e-6)
+    np.testing.assert_allclose(run(two, function, values), expected, rtol=1e-6)
     assert tpunb.check(function, values, strategy=two).ok
     assert tpunb.check(function, tf.TensorSpec([])).ok
 
 
-def test_what_follows_the_host_in_a_loop_is_still_looked_at(two: Any) -> None:
+def test_code_after_a_host_call_in_a_loop_is_still_examined(two: Any) -> None:
     def sized(x: Any) -> Any:
         for _ in tf.range(2):
             x += tf.reduce_sum(tf.zeros([tf.cast(outside(in_text, x), tf.int32)]))
@@ -117,8 +117,8 @@ def test_what_follows_the_host_in_a_loop_is_still_looked_at(two: Any) -> None:
             tf.print(x)
         return x
 
-    found = [tpunb.check(fn, each(two, [1.0, 6.0]), strategy=two) for fn in (sized, printing)]
-    assert [[one.code for one in report.errors] for report in found] == [
+    reports = [tpunb.check(fn, each(two, [1.0, 6.0]), strategy=two) for fn in (sized, printing)]
+    assert [[error.code for error in report.errors] for report in reports] == [
         ["constant-size"],
         ["unsupported-op"],
     ]
@@ -126,12 +126,14 @@ def test_what_follows_the_host_in_a_loop_is_still_looked_at(two: Any) -> None:
 
 def summaries(path: Path) -> list[tuple[str, float]]:
     """The scalars that were written, by name and value."""
-    found = []
+    scalars = []
     for file in path.iterdir():
         for record in tf.data.TFRecordDataset(str(file)):
             event = tf.compat.v1.Event.FromString(record.numpy())
-            found += [(one.tag, float(tf.make_ndarray(one.tensor))) for one in event.summary.value]
-    return sorted(found)
+            scalars += [
+                (one.tag, float(tf.make_ndarray(one.tensor))) for one in event.summary.value
+            ]
+    return sorted(scalars)
 
 
 def test_summaries_in_loops_and_branches(two: Any, tmp_path: Path) -> None:
@@ -155,7 +157,7 @@ def test_summaries_in_loops_and_branches(two: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", [1, 2])
-def test_gradients_of_what_the_host_computes_are_the_hosts(two: Any, order: int) -> None:
+def test_the_host_computes_gradients_of_its_results(two: Any, order: int) -> None:
     seen: list[Any] = []
 
     def step(x: Any) -> Any:
@@ -175,7 +177,7 @@ def test_gradients_of_what_the_host_computes_are_the_hosts(two: Any, order: int)
     assert all(mark.startswith(b"0.gradients") for mark in marks)
 
 
-def test_gradients_by_a_tape_cross_the_host_in_loops(two: Any) -> None:
+def test_gradients_pass_through_the_host_in_loops(two: Any) -> None:
     def step(x: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -187,7 +189,7 @@ def test_gradients_by_a_tape_cross_the_host_in_loops(two: Any) -> None:
     assert run(two, step, each(two, [1.0, 2.0])) == [4.0, 32.0]
 
 
-def test_a_variable_of_the_host_is_the_hosts_to_write(two: Any) -> None:
+def test_the_host_writes_its_variables(two: Any) -> None:
     with two.scope():
         on_cores = tf.Variable(0.0, aggregation=tf.VariableAggregation.MEAN)
     on_host = tf.Variable(0.0)
@@ -203,7 +205,7 @@ def test_a_variable_of_the_host_is_the_hosts_to_write(two: Any) -> None:
     assert tpunb.check(step, 1.0, strategy=two).ok
 
 
-def test_a_variable_of_the_host_may_be_read_in_a_loop_and_not_written(two: Any) -> None:
+def test_a_loop_may_read_but_not_write_a_host_variable(two: Any) -> None:
     v = tf.Variable(2.0)
 
     def reads(x: Any) -> Any:
@@ -222,7 +224,7 @@ def test_a_variable_of_the_host_may_be_read_in_a_loop_and_not_written(two: Any) 
 
 
 def test_a_function_around_the_replicas_is_not_compiled_as_a_whole(two: Any) -> None:
-    """As TensorFlow's `testJitCompile` asks of a TPU."""
+    """TensorFlow's `testJitCompile` asks this of a TPU."""
 
     @tf.function(jit_compile=True)
     def step(x: Any) -> Any:
@@ -242,11 +244,11 @@ def test_a_function_around_the_replicas_is_not_compiled_as_a_whole(two: Any) -> 
     assert known.number == 43
 
 
-def test_a_core_need_not_hold_what_the_host_makes(two: Any) -> None:
+def test_host_tensors_need_not_fit_in_a_core(two: Any) -> None:
     def step(x: Any) -> Any:
         return tf.reduce_mean(tf.broadcast_to(x, [2**20, 2**20]))
 
-    assert [one.code for one in tpunb.check(step, 1.0, strategy=two).errors] == ["memory"]
+    assert [error.code for error in tpunb.check(step, 1.0, strategy=two).errors] == ["memory"]
     assert tpunb.check(lambda x: outside(step, x), 1.0, strategy=two).ok
     assert tpunb.check(lambda x: outside(tf.function(step), x), 1.0, strategy=two).ok
 
@@ -268,7 +270,7 @@ def test_replicas_of_two_cores(spmd: bool) -> None:
     np.testing.assert_allclose(run(strategy, step, values), [44.1] * 2)
 
 
-def test_loops_of_the_host_multiply_as_the_host_does() -> None:
+def test_host_loops_multiply_in_the_hosts_arithmetic() -> None:
     strategy = strategy_of(2, arithmetic="tpu")
     x, w = whole_numbers(4, 4, seed=1), whole_numbers(4, 4, seed=2)
 

@@ -1,4 +1,4 @@
-"""Random numbers: each replica its own, and the same again with the same seed."""
+"""Random numbers differ between replicas, and repeat with the same seed."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def in_a_nested_branch() -> Any:
 def in_a_loop_with_collectives() -> Any:
     total = tf.zeros([8])
     for _ in tf.range(2):
-        own = tf.random.normal([8])
+        numbers = tf.random.normal([8])
         context = tf.distribute.get_replica_context()
-        total += own + 0.0 * context.all_reduce(tf.distribute.ReduceOp.SUM, own)
+        total += numbers + 0.0 * context.all_reduce(tf.distribute.ReduceOp.SUM, numbers)
     return total
 
 
@@ -59,7 +59,7 @@ DRAWS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("seed", [None, 7])
 @pytest.mark.parametrize("draw", DRAWS)
-def test_each_replica_draws_its_own(four: Any, draw: str, seed: int | None) -> None:
+def test_each_replica_draws_its_own_numbers(four: Any, draw: str, seed: int | None) -> None:
     tf.random.set_seed(seed) if seed else None
     assert differ(run(four, DRAWS[draw]))
 
@@ -76,13 +76,13 @@ def test_the_same_seed_gives_the_same_numbers(four: Any, draw: str) -> None:
     assert differ(first[0] + first[1])
 
 
-def test_stateless_numbers_are_the_same_everywhere(four: Any) -> None:
+def test_stateless_numbers_are_equal_on_all_replicas(four: Any) -> None:
     results = run(four, lambda: tf.random.stateless_normal([4], seed=[1, 2]))
     np.testing.assert_array_equal(results, [results[0]] * 4)
     np.testing.assert_array_equal(results[0], tf.random.stateless_normal([4], seed=[1, 2]))
 
 
-def test_stateless_numbers_of_a_seed_for_each_replica(four: Any) -> None:
+def test_stateless_numbers_with_a_seed_for_each_replica(four: Any) -> None:
     def step() -> Any:
         return tf.random.stateless_normal([4], seed=tf.stack([replica_id(), 2]))
 
@@ -136,7 +136,7 @@ def test_a_generator_differs_between_replicas_and_steps(four: Any) -> None:
     first, second = draw(), draw()
     for part in range(3):
         assert differ([result[part] for result in first + second])
-    # The state moves on in step: what differs is made from it and the replica's id.
+    # The state advances equally everywhere; numbers differ because they also use the replica ID.
     states = copies(source.state)
     np.testing.assert_array_equal(states, [states[0]] * 4)
 
@@ -154,7 +154,7 @@ def test_a_generator_is_saved_and_reset(four: Any, tmp_path: Any) -> None:
     same(draw(), first)
 
 
-def test_a_generator_moves_between_numbers_of_replicas(four: Any, tmp_path: Any) -> None:
+def test_a_generator_loads_on_another_number_of_replicas(four: Any, tmp_path: Any) -> None:
     source = generator(four, 9)
     path = tf.train.Checkpoint(generator=source).save(str(tmp_path / "c"))
     eight = strategy_of(8)

@@ -1,4 +1,4 @@
-"""An exception names the rule that refuses a program, however the program runs."""
+"""Exceptions name the rule that refused a program, however the program runs."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def names() -> dict[str, Any]:
 
 
 def code_of(call: Any, *args: Any, **options: Any) -> str | None:
-    """The rule that an exception names; None if it names none."""
-    with pytest.raises(Exception) as error:  # noqa: PT011  which one depends on the rule
+    """The rule that a call's exception names; None if it names none."""
+    with pytest.raises(Exception) as error:  # noqa: PT011  the rule decides the type
         call(*args, **options)
     return getattr(error.value, "code", None)
 
 
 @pytest.mark.parametrize("rule", sorted(REFUSED))
 def test_a_function(connection: Connection, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
-    """The programs with which `tpunb verify` tries each rule."""
+    """The programs with which `tpunb verify` tests each rule."""
     monkeypatch.setattr(refusals, "refused", lambda call, known: call())
     suite = refusals.Rules(ConnectedTpu(tpunb.connect, connection))
     assert code_of(suite.attempt, rule) == rule
@@ -63,13 +63,13 @@ def test_a_cell(connection: Connection, names: dict[str, Any], rule: str) -> Non
     assert code_of(report.raise_if_refused) == rule
 
 
-def test_what_no_rule_refuses_has_no_code(connection: Connection, names: dict[str, Any]) -> None:
+def test_other_errors_have_no_code(connection: Connection, names: dict[str, Any]) -> None:
     assert code_of(connection.run_cell, "x @ x", names) is None
     assert code_of(connection.run_cell, "1 / 0", names) is None
 
 
 def test_a_layer(connection: Connection) -> None:
-    """Keras raises another exception of the same type around a layer's call."""
+    """Keras replaces a layer's exception with another of the same type."""
 
     class Names(keras.layers.Layer):
         def call(self, x: Any) -> Any:
@@ -86,7 +86,7 @@ def test_a_layer(connection: Connection) -> None:
     assert code_of(step, tf.ones([2, 2])) == "unsupported-op"
 
 
-def test_memory_of_this_machine() -> None:
+def test_memory_errors_have_a_code() -> None:
     assert MemoryLimitError("too large").code == "memory"
 
 

@@ -1,4 +1,4 @@
-"""What each replica has for itself is kept as rows of one resource, as long as that is the same."""
+"""Separate values of replicas are rows of one resource, as long as this changes no result."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def strategy(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The operations of what is written for all replicas."""
-    found: list[str] = []
+    """The operations of the function for all replicas."""
+    operations: list[str] = []
 
     def expand(*args: Any, **kwargs: Any) -> Any:
-        made = original(*args, **kwargs)
-        found.extend(node.op for node in made.definition.node_def)
-        return made
+        expansion = original(*args, **kwargs)
+        operations.extend(node.op for node in expansion.definition.node_def)
+        return expansion
 
     original = divergence.expand
     monkeypatch.setattr(divergence, "expand", expand)
-    return found
+    return operations
 
 
 def of_each(strategy: Any, value: Any = 0.0, how: str = "SUM", **options: Any) -> Any:
@@ -64,7 +64,7 @@ def are_rows(v: Any) -> bool:
 
 
 def set_apart(v: Any, replica: int, value: float) -> None:
-    """Writes a copy in a way that only a resource of its own allows."""
+    """Write a copy in a way that needs a separate resource."""
     tf.raw_ops.AssignVariableOp(resource=v.values[replica].handle, value=value)
     assert not are_rows(v)
 
@@ -84,7 +84,7 @@ def set_apart(v: Any, replica: int, value: float) -> None:
         (lambda v, _: v.assign([7.0, 8.0]), lambda v, _: np.array([7.0, 8.0])),
     ],
 )  # fmt: skip
-def test_all_rows_are_changed_at_once(
+def test_one_operation_changes_all_rows(
     strategy: Any,
     written: list[str],
     change: Callable[[Any, Any], Any],
@@ -98,9 +98,9 @@ def test_all_rows_are_changed_at_once(
         return v.read_value()
 
     by = [np.array([1.0, 10.0]) * (k + 1) for k in range(CORES)]
-    wanted = [expected(expected(np.array([1.0, 2.0]), x), x) for x in by]
-    np.testing.assert_allclose(run(strategy, step), wanted, rtol=1e-6)
-    np.testing.assert_allclose(copies(v), wanted, rtol=1e-6)
+    values = [expected(expected(np.array([1.0, 2.0]), x), x) for x in by]
+    np.testing.assert_allclose(run(strategy, step), values, rtol=1e-6)
+    np.testing.assert_allclose(copies(v), values, rtol=1e-6)
     assert are_rows(v)
     assert sum(op.startswith("Assign") for op in written) == 2
 
@@ -146,19 +146,19 @@ def test_two_variables(strategy: Any) -> None:
 def test_types(strategy: Any, dtype: tf.DType) -> None:
     v = of_each(strategy, tf.zeros([2], dtype), how="NONE")
     run(strategy, lambda: [v.assign(tf.cast([rank() - 1.0, 2.0], dtype)), tf.zeros([])][1])
-    wanted = tf.cast([[float(k), 2.0] for k in range(CORES)], dtype).numpy()
-    np.testing.assert_array_equal(copies(v), wanted)
+    expected = tf.cast([[float(k), 2.0] for k in range(CORES)], dtype).numpy()
+    np.testing.assert_array_equal(copies(v), expected)
     v.values[1].assign(tf.cast([1.0, 1.0], dtype))
-    wanted[1] = 1
+    expected[1] = 1
     if dtype != tf.bool:
         v.values[2].assign_add(tf.cast([5.0, 4.0], dtype))
-        v.values[0].assign_sub(wanted[0])
-        wanted[2], wanted[0] = [7, 6], 0
-    np.testing.assert_array_equal(copies(v), wanted)
+        v.values[0].assign_sub(expected[0])
+        expected[2], expected[0] = [7, 6], 0
+    np.testing.assert_array_equal(copies(v), expected)
     assert are_rows(v)
 
 
-def test_of_another_shape(strategy: Any) -> None:
+def test_another_shape(strategy: Any) -> None:
     with strategy.scope():
         v = tf.Variable([1.0, 2.0], shape=tf.TensorShape(None), **SUMMED_ON_READ)
     run(strategy, lambda: [v.assign(v + tf.ones([3, 2])), tf.zeros([])][1])
@@ -186,7 +186,7 @@ def test_replicas_take_turns() -> None:
         np.testing.assert_allclose(copies(v)[k], (y + z)[0, :4], rtol=1e-4)
 
 
-# What uses a copy in another way has them split; what was traced before stays right.
+# Other uses of a copy split the rows; functions traced before stay right.
 
 
 def in_a_loop(v: Any) -> None:
@@ -211,7 +211,7 @@ def by_its_handle(v: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [in_a_loop, in_a_branch, in_a_compiled_call, by_its_handle])
-def test_a_replica_function_that_changes_a_copy_otherwise(
+def test_other_changes_in_a_replica_function_split_the_rows(
     strategy: Any, change: Callable[[Any], None]
 ) -> None:
     v = of_each(strategy, 1.0)
@@ -240,13 +240,13 @@ LOOKS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("way", LOOKS)
-def test_a_copy_is_read_alone(strategy: Any, way: str) -> None:
+def test_a_single_copy_is_read(strategy: Any, way: str) -> None:
     v = of_each(strategy, 1.0)
     step = stepper(strategy, lambda: v.assign_add(rank()))
     step()
-    assert [float(LOOKS[way](one)) for one in v.values] == [2.0, 3.0, 4.0]
+    assert [float(LOOKS[way](copy)) for copy in v.values] == [2.0, 3.0, 4.0]
     assert step() == [3.0, 5.0, 7.0]
-    assert [float(LOOKS[way](one)) for one in v.values] == [3.0, 5.0, 7.0]
+    assert [float(LOOKS[way](copy)) for copy in v.values] == [3.0, 5.0, 7.0]
 
 
 def test_a_tape_watches_a_copy(strategy: Any) -> None:
@@ -257,7 +257,7 @@ def test_a_tape_watches_a_copy(strategy: Any) -> None:
     assert float(tape.gradient(y, v.values[1])) == 6.0
 
 
-def test_a_held_function_goes_on(strategy: Any) -> None:
+def test_a_held_function_still_works(strategy: Any) -> None:
     v = of_each(strategy, 0.0)
 
     @tf.function
@@ -275,11 +275,11 @@ def test_a_held_function_goes_on(strategy: Any) -> None:
 
 def test_another_strategy_uses_the_variable(strategy: Any) -> None:
     v = of_each(strategy, 0.0)
-    mine = stepper(strategy, lambda: v.assign_add(rank()))
-    mine()
+    stepped = stepper(strategy, lambda: v.assign_add(rank()))
+    stepped()
     other = strategy_of(CORES)
     assert run(other, lambda: v.assign_add(10.0 * rank())) == [11.0, 22.0, 33.0]
-    assert mine() == [12.0, 24.0, 36.0]
+    assert stepped() == [12.0, 24.0, 36.0]
     assert copies(v) == [12.0, 24.0, 36.0]
 
 
@@ -290,7 +290,7 @@ def test_another_strategy_uses_the_variable(strategy: Any) -> None:
 @pytest.mark.parametrize(
     ("how", "value"), [("SUM", 6.0), ("MEAN", 2.0), ("ONLY_FIRST_REPLICA", 1.0)]
 )
-def test_it_is_read_across_replicas(strategy: Any, how: str, value: float, traced: bool) -> None:
+def test_a_read_across_replicas(strategy: Any, how: str, value: float, traced: bool) -> None:
     v = of_each(strategy, 0.0, how)
     step = stepper(strategy, lambda: v.assign_add(rank()))
     step()
@@ -307,7 +307,7 @@ def test_it_is_read_across_replicas(strategy: Any, how: str, value: float, trace
 
 
 @pytest.mark.parametrize(("how", "value"), [("SUM", 6.0), ("MEAN", 2.0)])
-def test_a_step_reads_it_across_replicas(strategy: Any, how: str, value: float) -> None:
+def test_a_read_across_replicas_in_a_step(strategy: Any, how: str, value: float) -> None:
     v = of_each(strategy, 0.0, how)
 
     @tf.function
@@ -322,7 +322,7 @@ def test_a_step_reads_it_across_replicas(strategy: Any, how: str, value: float) 
     assert float(step()) == sum([3.0, 102.0, 9.0]) / weight
 
 
-def test_what_is_written_after_a_read_waits_for_it(strategy: Any) -> None:
+def test_a_write_waits_for_an_earlier_read(strategy: Any) -> None:
     v, ones = of_each(strategy, tf.zeros([1000])), tf.ones([1000])
 
     @tf.function
@@ -341,7 +341,7 @@ def test_what_is_written_after_a_read_waits_for_it(strategy: Any) -> None:
     ("how", "part"),
     [("SUM", 4.0), ("MEAN", 12.0), ("NONE", 12.0), ("ONLY_FIRST_REPLICA", 12.0)],
 )
-def test_it_is_assigned_across_replicas(strategy: Any, how: str, part: float, traced: bool) -> None:
+def test_an_assignment_across_replicas(strategy: Any, how: str, part: float, traced: bool) -> None:
     v = of_each(strategy, 1.0, how)
     step = stepper(strategy, lambda: v.assign_add(rank()))
     step()
@@ -359,8 +359,8 @@ def test_it_is_assigned_across_replicas(strategy: Any, how: str, part: float, tr
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_tensorflow_1_names_its_aggregation(strategy: Any, traced: bool) -> None:
-    """Its enumeration is another one, whose members equal those of TensorFlow 2."""
+def test_tensorflow_1_aggregations(strategy: Any, traced: bool) -> None:
+    """TensorFlow 1 has another enumeration, whose members equal those of TensorFlow 2."""
     v1 = tf.compat.v1.VariableAggregation
     for how, value in [("SUM", 6.0), ("MEAN", 2.0), ("ONLY_FIRST_TOWER", 1.0)]:
         v = make(strategy, 0.0, **{**SUMMED_ON_READ, "aggregation": v1[how]})
@@ -372,7 +372,7 @@ def test_tensorflow_1_names_its_aggregation(strategy: Any, traced: bool) -> None
         assert float(read()) == 12.0
 
 
-def test_it_is_added_to_across_replicas(strategy: Any) -> None:
+def test_an_addition_across_replicas(strategy: Any) -> None:
     v = of_each(strategy, 1.0, "MEAN")
     step = stepper(strategy, lambda: v.assign_add(rank()))
     step()
@@ -425,16 +425,16 @@ def test_a_saved_model(strategy: Any, tmp_path: Any, expanded: bool) -> None:
         return strategy.experimental_local_results(parts)
 
     module.times = times
-    assert [float(one) for one in times(2.0)] == [6.0, 8.0, 10.0]
+    assert [float(value) for value in times(2.0)] == [6.0, 8.0, 10.0]
     policy = tf.saved_model.experimental.VariablePolicy.EXPAND_DISTRIBUTED_VARIABLES
     options = tf.saved_model.SaveOptions(experimental_variable_policy=policy if expanded else None)
     tf.saved_model.save(module, str(tmp_path), options=options)
     loaded = tf.saved_model.load(str(tmp_path))
-    assert [float(one) for one in loaded.times(2.0)] == [8.0] * CORES
+    assert [float(value) for value in loaded.times(2.0)] == [8.0] * CORES
     assert step() == [4.0, 6.0, 8.0]
 
 
-def test_a_function_that_adds_it_is_saved(strategy: Any, tmp_path: Any) -> None:
+def test_a_function_that_adds_a_row_variable_is_saved(strategy: Any, tmp_path: Any) -> None:
     module = tf.Module()
     module.v = of_each(strategy, 0.0, "MEAN")
     stepper(strategy, lambda: module.v.assign_add(1.0))()
@@ -447,7 +447,7 @@ def test_a_function_that_adds_it_is_saved(strategy: Any, tmp_path: Any) -> None:
     assert (float(loaded.plus(0.0)), float(module.plus(2.0))) == (5.0, 3.0)
 
 
-def test_a_step_that_changes_it_is_saved(strategy: Any, tmp_path: Any) -> None:
+def test_a_step_that_changes_a_row_variable_is_saved(strategy: Any, tmp_path: Any) -> None:
     module = tf.Module()
     module.v = of_each(strategy, 1.0, "MEAN")
 
@@ -464,10 +464,10 @@ def test_a_step_that_changes_it_is_saved(strategy: Any, tmp_path: Any) -> None:
     loaded = tf.saved_model.load(str(tmp_path))
     loaded.step(1.0)
     assert float(loaded.v) == 1.0 + CORES
-    assert [float(one) for one in module.step(1.0)] == [3.0] * CORES
+    assert [float(value) for value in module.step(1.0)] == [3.0] * CORES
 
 
-def test_a_dataset_reads_it(strategy: Any) -> None:
+def test_a_dataset_reads_a_row_variable(strategy: Any) -> None:
     v = of_each(strategy, 0.0, "MEAN")
     numbers = iter(tf.data.Dataset.range(9).map(lambda _: v + 0.0))
     assert float(next(numbers)) == 0.0
@@ -477,19 +477,27 @@ def test_a_dataset_reads_it(strategy: Any) -> None:
     assert float(next(numbers)) == 4.0
 
 
-def test_it_is_read_in_a_vectorized_map(strategy: Any) -> None:
+def test_a_read_in_a_vectorized_map(strategy: Any) -> None:
     v = of_each(strategy, 1.0)
-    plus = function(lambda x: tf.vectorized_map(lambda one: one + v, x))
+    plus = function(lambda x: tf.vectorized_map(lambda row: row + v, x))
     assert plus(tf.zeros([2])).numpy().tolist() == [3.0, 3.0]
 
 
-def test_looking_leaves_rows(strategy: Any, tmp_path: Any) -> None:
+def test_inspection_does_not_split_rows(strategy: Any, tmp_path: Any) -> None:
     v = of_each(strategy, [1.0, 2.0])
-    for one in (*v.values, v):
+    for variable in (*v.values, v):
         for look in (str, repr, np.asarray, tf.convert_to_tensor):
-            look(one)
-        one.numpy(), one.read_value(), one.value(), one[0]
-        one.name, one.shape, one.dtype, one.device, one.is_initialized(), one.ref(), one + 1.0
+            look(variable)
+        variable.numpy(), variable.read_value(), variable.value(), variable[0]
+        (
+            variable.name,
+            variable.shape,
+            variable.dtype,
+            variable.device,
+            variable.is_initialized(),
+            variable.ref(),
+            variable + 1.0,
+        )
         assert are_rows(v)
     module = tf.Module()
     module.v = v
@@ -498,10 +506,10 @@ def test_looking_leaves_rows(strategy: Any, tmp_path: Any) -> None:
     strategy.experimental_local_results(v)
     strategy.reduce("SUM", v, axis=None)
     assert are_rows(v)
-    assert len({one.device for one in v.values}) == CORES
+    assert len({copy.device for copy in v.values}) == CORES
 
 
-def test_a_creator_hears_of_each_copy(strategy: Any) -> None:
+def test_a_creator_is_called_for_each_copy(strategy: Any) -> None:
     heard = []
 
     def creator(create: Any, **options: Any) -> Any:
@@ -516,7 +524,7 @@ def test_a_creator_hears_of_each_copy(strategy: Any) -> None:
     assert step() == [2.0, 3.0, 4.0]
 
 
-def test_what_is_large_or_has_a_rare_type_is_kept_apart(strategy: Any) -> None:
+def test_large_variables_and_rare_types_have_separate_resources(strategy: Any) -> None:
     with strategy.scope():
         narrow = tf.Variable(tf.cast([1.0], tf.dtypes.experimental.float8_e5m2), **SUMMED_ON_READ)
     assert not are_rows(narrow)
@@ -535,7 +543,7 @@ def test_a_deep_copy(strategy: Any) -> None:
     assert copies(other) == [10.0] * CORES
 
 
-# While functions run: in other threads, in callbacks.
+# While functions run: other threads and callbacks.
 
 REFUSED = "cannot get values of their own now"
 
@@ -551,7 +559,7 @@ def test_another_thread_reads_and_assigns(strategy: Any) -> None:
     assert are_rows(v)
 
 
-def test_a_copy_is_used_alone_while_a_function_runs(strategy: Any) -> None:
+def test_a_single_copy_is_used_while_a_function_runs(strategy: Any) -> None:
     v = of_each(strategy, 0.0)
     with running(strategy, lambda: v.assign_add(1.0)) as step:
         with pytest.raises(tf.errors.FailedPreconditionError, match=REFUSED):
@@ -619,7 +627,7 @@ def test_a_copy_is_changed_in_a_callback(strategy: Any) -> None:
     assert are_rows(v)
 
 
-def test_what_is_read_in_a_callback(strategy: Any) -> None:
+def test_reads_in_a_callback(strategy: Any) -> None:
     v = of_each(strategy, 0.0)
     seen = []
 
@@ -646,12 +654,12 @@ def test_metrics_of_fit_are_rows(strategy: Any) -> None:
         )
     x = np.arange(96, dtype=np.float32).reshape(24, 4) % 7
     model.fit(x, x[:, :1], batch_size=12, epochs=2, verbose=0)
-    held = [v for metric in model.metrics for v in metric.variables]
-    assert len(held) == 4
-    assert all(are_rows(v.value) for v in held)
+    variables = [v for metric in model.metrics for v in metric.variables]
+    assert len(variables) == 4
+    assert all(are_rows(v.value) for v in variables)
 
 
-def test_a_metric_starts_again(strategy: Any) -> None:
+def test_a_metric_is_reset(strategy: Any) -> None:
     with strategy.scope():
         metric = tf.keras.metrics.Mean()
     step = function(lambda x: strategy.run(metric.update_state, args=(x,)))
@@ -664,7 +672,7 @@ def test_a_metric_starts_again(strategy: Any) -> None:
     assert all(are_rows(v.value) for v in metric.variables)
 
 
-def test_local_results_are_of_each_replica(strategy: Any) -> None:
+def test_local_results_have_the_value_of_each_replica(strategy: Any) -> None:
     v = of_each(strategy, 0.0)
     stepper(strategy, lambda: v.assign_add(rank()))()
-    assert [float(one) for one in local(strategy, v)] == BY
+    assert [float(value) for value in local(strategy, v)] == BY

@@ -1,4 +1,4 @@
-"""What compiles for a TPU and what does not, and at which line."""
+"""Programs that compile for a TPU and programs that do not, with the line at fault."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tpunb.virtual.rule_check import CheckError, CheckReport, Problem
 
 
 @pytest.mark.parametrize("name", asked(CHECK))
-def test_what_compiles_and_what_does_not(name: str) -> None:
+def test_programs_that_compile_or_not(name: str) -> None:
     case = CASES[name]
-    found = check(case.function, *case.args)
+    report = check(case.function, *case.args)
     if not (case.refused or case.warned):
-        assert found == CheckReport()
+        assert report == CheckReport()
         return
-    assert found.ok is not bool(case.refused)
-    first = (found.errors or found.warnings)[0]
+    assert report.ok is not bool(case.refused)
+    first = (report.errors or report.warnings)[0]
     assert (first.code, first.line) == (case.refused or case.warned, case.line)
     assert first.file == case.function.__code__.co_filename
     assert first.reason
@@ -43,12 +43,12 @@ def test_what_compiles_and_what_does_not(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", asked(CHECK, "warned"))
-def test_sizes_that_depend_on_data_are_fragile(name: str) -> None:
-    (found,) = check(CASES[name].function, *CASES[name].args).warnings
-    assert "pads it to its bound" in found.reason
+def test_data_dependent_sizes_give_a_warning(name: str) -> None:
+    (warning,) = check(CASES[name].function, *CASES[name].args).warnings
+    assert "pads it to its bound" in warning.reason
 
 
-def test_the_open_connection_is_checked_with() -> None:
+def test_a_check_uses_the_open_connection() -> None:
     connection = tpunb.connect(simulate=2)
     with connection.strategy.scope():
         model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(2)])
@@ -61,7 +61,7 @@ def test_the_open_connection_is_checked_with() -> None:
     before = model.get_weights()
     assert check(step, X) == CheckReport()
     np.testing.assert_array_equal(model.get_weights()[0], before[0])
-    assert {one.code for one in check(stray.update_state, X).errors} == {"scope"}
+    assert {error.code for error in check(stray.update_state, X).errors} == {"scope"}
     connection.close()
     assert check(stray.update_state, X).ok
 
@@ -79,38 +79,38 @@ def test_a_function_that_runs_replicas() -> None:
             total += tf.reduce_sum(strategy.experimental_local_results(kept)[0])
         return total
 
-    for given in ({"strategy": strategy}, {}):
-        codes = {one.code for one in check(train, iterator, **given).warnings}
+    for options in ({"strategy": strategy}, {}):
+        codes = {warning.code for warning in check(train, iterator, **options).warnings}
         assert "dynamic-shape" in codes
     with strategy.scope():
         assert check(train, iterator).warnings
 
 
-def test_what_is_only_checked_is_not_written_out_for_all_replicas(
+def test_a_check_does_not_expand_the_function_for_all_replicas(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def write(*_: Any) -> Any:
-        raise AssertionError("it is written out")
+        raise AssertionError("the function is expanded")
 
     monkeypatch.setattr(Divergence, "write", write)
     strategy = strategy_of("v3-8", strict=True)
 
     def step(x: Any) -> Any:
-        both = all_reduce({"x": x, "y": [2 * x]})
-        return both, tf.RaggedTensor.from_row_splits(x[:, 0], tf.constant([0, 3, 8])), None
+        sums = all_reduce({"x": x, "y": [2 * x]})
+        return sums, tf.RaggedTensor.from_row_splits(x[:, 0], tf.constant([0, 3, 8])), None
 
     @tf.function
     def caller(x: Any) -> Any:
-        both, ragged, nothing = strategy.run(step, args=(x,))
+        results, ragged, nothing = strategy.run(step, args=(x,))
         assert nothing is None or set(strategy.experimental_local_results(nothing)) == {None}
-        total = strategy.reduce("sum", both["y"][0], axis=None)
+        total = strategy.reduce("sum", results["y"][0], axis=None)
         return total, strategy.experimental_local_results(ragged)
 
     assert check(step, X, strategy=strategy).ok
     assert check(caller, X, strategy=strategy).ok
 
 
-def test_partners_that_do_not_match_are_refused_in_what_is_called_too() -> None:
+def test_invalid_groups_are_refused_in_called_functions_too() -> None:
     @tf.function
     def halves(x: Any) -> Any:
         return tpu_ops.cross_replica_sum(x, [[0, 1, 2, 3], [4, 5, 6, 6]])
@@ -122,31 +122,31 @@ def test_partners_that_do_not_match_are_refused_in_what_is_called_too() -> None:
         check(step, X, strategy=strategy_of("v3-8", strict=True))
 
 
-def test_a_dataset_stands_for_a_batch() -> None:
+def test_a_dataset_represents_its_batches() -> None:
     data = tf.data.Dataset.from_tensor_slices(np.zeros([20, 4], np.float32))
     seen = []
     strategy = strategy_of(2)
     report = check(lambda x: seen.append(x.shape), data.batch(8), strategy=strategy)
-    assert [one.code for one in report.warnings] == ["last-batch"]
+    assert [warning.code for warning in report.warnings] == ["last-batch"]
     assert check(tf.abs, data.batch(8, drop_remainder=True), strategy=strategy).warnings == ()
     assert seen[0] == [None, 4]
 
 
 def test_retracing() -> None:
     function = tf.function(lambda x, rate: x * rate)
-    found = check(function, X, 0.1).warnings
-    assert [one.code for one in found] == ["retracing"]
-    assert "1 of the arguments are Python numbers (0.1)" in found[0].reason
+    warnings = check(function, X, 0.1).warnings
+    assert [warning.code for warning in warnings] == ["retracing"]
+    assert "1 of the arguments are Python numbers (0.1)" in warnings[0].reason
 
 
-def test_errors_of_the_function_are_its_own() -> None:
+def test_a_functions_own_errors_are_raised() -> None:
     with pytest.raises(ValueError, match="Dimensions must be equal"):
         check(lambda x: tf.matmul(x, x), X)
     with pytest.raises(CheckError, match="Does not compile"):
         check(a_growing_tensor_array, X).raise_if_refused()
 
 
-def test_a_report_says_where_in_which_words() -> None:
+def test_the_text_of_a_report() -> None:
     report = check(a_boolean_mask, X)
     assert str(report).startswith("Compiles for a TPU: 1 warning.\nline ")
     assert "boolean_mask" in report._repr_html_()
@@ -163,7 +163,7 @@ def embedding_of(kind: str) -> Any:
 
 
 def test_embedding_tables_of_a_tpu() -> None:
-    """TensorFlow asks for their kernels while it traces: nobody has to run them to know."""
+    """TensorFlow asks for their kernels while it traces, so tracing is enough to refuse them."""
     strategy = strategy_of(2)
     with strategy.scope():
         embedding = embedding_of("TPUEmbedding")
@@ -173,14 +173,14 @@ def test_embedding_tables_of_a_tpu() -> None:
         embedding.enqueue(ids)
         return strategy.run(embedding.dequeue)
 
-    found = tpunb.check(step, tf.constant([1, 2]), strategy=strategy)
-    assert [(one.code, one.entry) for one in found.errors] == [("unsupported-op", "48")]
-    assert found.errors[0].line == inspect.getsourcelines(step.python_function)[1]
-    assert "TPUEmbeddingV0" in found.errors[0].fix
+    report = tpunb.check(step, tf.constant([1, 2]), strategy=strategy)
+    assert [(error.code, error.entry) for error in report.errors] == [("unsupported-op", "48")]
+    assert report.errors[0].line == inspect.getsourcelines(step.python_function)[1]
+    assert "TPUEmbeddingV0" in report.errors[0].fix
 
 
-def test_embedding_tables_on_the_cores() -> None:
-    """What the catalogue recommends in their place computes and learns."""
+def test_the_recommended_embedding_tables_work() -> None:
+    """The replacement that the catalogue recommends computes and learns."""
     strategy = strategy_of(2)
     with strategy.scope():
         embedding = embedding_of("TPUEmbeddingV0")
@@ -202,7 +202,7 @@ def test_embedding_tables_on_the_cores() -> None:
 
 
 def test_many_problems() -> None:
-    """Some of thousands of problems are shown, and the others counted."""
+    """Some of thousands of problems are shown; the others are counted."""
     problem = Problem("rule", "because " * 10_000, "Do otherwise.", 1)
     report = CheckReport((problem,) * 10_000, (problem,) * 40)
     shown = str(report)

@@ -1,4 +1,4 @@
-"""What TensorFlow runs is known, in whatever thread and by whatever way it was called."""
+"""Running functions are known in any thread, however they were called."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tpunb.virtual.stoppable import StoppableCalls
 
 
 class Gate:
-    """A function that calls others, which waits in the midst of its run until it is let go."""
+    """A function that calls another, and pauses in the middle of its run until it is released."""
 
     def __init__(self, inner: Any) -> None:
         self.began, self.goes_on = threading.Event(), threading.Event()
@@ -41,7 +41,7 @@ def name_of(traced: Any) -> str:
     return str(traced.get_concrete_function().name.decode())
 
 
-def test_a_function_runs_that_another_one_calls(three: Any) -> None:
+def test_a_function_that_another_calls_is_running(three: Any) -> None:
     inner, other = function(lambda: tf.constant(1)), function(lambda: tf.constant(2))
     gate = Gate(inner)
     assert not any_runs([name_of(inner)])
@@ -57,7 +57,7 @@ def test_a_function_runs_that_another_one_calls(three: Any) -> None:
 
 
 def test_a_function_under_a_tape(three: Any) -> None:
-    """TensorFlow calls another function then, which keeps values for the gradient."""
+    """Under a tape, TensorFlow calls another function, which keeps values for the gradient."""
     v, x = make(three, 0.0), tf.Variable(2.0)
 
     @function
@@ -83,11 +83,11 @@ def test_an_error_ends_a_run(three: Any) -> None:
     fails = function(lambda x: tf.ensure_shape(tf.fill([x], 1), [2]))
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         fails(one)
-    assert caught.traceback  # which holds the frames of the call
+    assert caught.traceback  # the traceback keeps the frames of the call
     assert not any_runs([fails.get_concrete_function(one).name.decode()])
 
 
-def test_a_call_that_was_left_behind_runs_on(three: Any) -> None:
+def test_an_interrupted_call_keeps_running(three: Any) -> None:
     v = make(three, 0.0)
     gate = Gate(function(lambda: three.run(lambda: [v.assign_add(1.0), tf.zeros([])][1])))
     calls = StoppableCalls()
@@ -110,14 +110,14 @@ def test_a_call_that_was_left_behind_runs_on(three: Any) -> None:
     assert copies(v) == [1.0, 1.0, 5.0]
 
 
-def test_functions_that_begin_wait(three: Any) -> None:
+def test_new_functions_wait(three: Any) -> None:
     ended = threading.Event()
     step = function(lambda: tf.constant(1))
     step()
     thread = threading.Thread(target=lambda: [step(), ended.set()])
     with running_functions.none_begins():
         thread.start()
-        step()  # this thread's own do not wait
+        step()  # this thread's own functions do not wait
         assert not ended.is_set()
     thread.join()
     assert ended.is_set()

@@ -1,4 +1,4 @@
-"""What is saved on a virtual TPU: checkpoints and SavedModels, between numbers of replicas."""
+"""Saving on a virtual TPU: checkpoints and SavedModels, for any number of replicas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.strategies import copies, local, strategy_of
 from tpunb.virtual.variable_copies import copies_of
 
 OTHERS = [None, 1, 8, 32]
-"""The numbers of replicas to load on; None is plain TensorFlow."""
+"""The numbers of replicas that load; None means plain TensorFlow."""
 
 
 class Line(tf.Module):
@@ -90,7 +90,7 @@ def test_a_checkpoint_loads_on_any_number_of_replicas(
             np.testing.assert_array_equal(copy, model.w.numpy())
 
 
-def test_training_goes_on_equally_after_a_checkpoint(four: Any, checkpoint: str) -> None:
+def test_training_continues_the_same_after_a_checkpoint(four: Any, checkpoint: str) -> None:
     results = []
     for strategy in (four, strategy_of(2), strategy_of(8)):
         loaded = made(strategy)
@@ -108,7 +108,7 @@ def test_a_plain_checkpoint_loads_on_replicas(four: Any, tmp_path: Any) -> None:
     np.testing.assert_array_equal(copies(loaded.w), [plain.w.numpy()] * 4)
 
 
-def test_a_manager_keeps_the_last_and_restores_trained_steps(four: Any, tmp_path: Any) -> None:
+def test_a_manager_keeps_the_last_checkpoints_and_restores_steps(four: Any, tmp_path: Any) -> None:
     model = made(four)
     manager = tf.train.CheckpointManager(
         tf.train.Checkpoint(model=model), str(tmp_path), max_to_keep=2
@@ -126,7 +126,7 @@ def test_a_manager_keeps_the_last_and_restores_trained_steps(four: Any, tmp_path
     np.testing.assert_array_equal(trained(four, model, 1).w.numpy(), after)
 
 
-def test_a_variable_made_after_restoring(model: Line, checkpoint: str) -> None:
+def test_a_variable_created_after_restoring(model: Line, checkpoint: str) -> None:
     late = tf.Module()
     status = tf.train.Checkpoint(model=late).restore(checkpoint)
     eight = strategy_of(8)
@@ -187,7 +187,7 @@ def test_a_saved_function_that_runs_on_all_replicas(four: Any, tmp_path: Any) ->
     np.testing.assert_array_equal(loaded.total(X), 2.0 * expected)
 
 
-def test_a_function_that_only_sets_a_variable_says_what_saves_it(tmp_path: Any) -> None:
+def test_a_function_without_result_is_refused_with_a_fix(tmp_path: Any) -> None:
     strategy = strategy_of(4)
     model = tf.Module()
     with strategy.scope():
@@ -215,10 +215,8 @@ def test_a_function_that_only_sets_a_variable_says_what_saves_it(tmp_path: Any) 
 
 
 @pytest.mark.parametrize("how", ["export", "saved_model", "a module around it"])
-def test_training_goes_on_after_a_model_with_moving_averages_is_saved(
-    tmp_path: Any, how: str
-) -> None:
-    """Replicas set moving averages apart, and the function that trains is not the one saved."""
+def test_training_continues_after_saving_moving_averages(tmp_path: Any, how: str) -> None:
+    """Replicas' moving averages diverge, and the training function is not the saved function."""
     keras = tf.keras
     x = np.arange(96, dtype=np.float32).reshape(24, 4) % 7
 
@@ -248,7 +246,7 @@ def test_training_goes_on_after_a_model_with_moving_averages_is_saved(
     assert copies_of(kernel.values[0]).are_together
 
 
-def test_saving_sets_copies_apart_that_a_function_uses(four: Any, tmp_path: Any) -> None:
+def test_saving_separates_copies_that_a_function_uses(four: Any, tmp_path: Any) -> None:
     module = tf.Module()
     with four.scope():
         module.w = tf.Variable(1.0, aggregation=tf.VariableAggregation.MEAN)

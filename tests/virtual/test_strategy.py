@@ -1,4 +1,4 @@
-"""The virtual TPU as a strategy: its classes, its refusals, its errors."""
+"""The virtual TPU as a strategy: its classes, refusals and errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_replica_function_is_traced_once(four: Any) -> None:
     assert traces == [[], [1]]
 
 
-def test_printing_results_looks_as_tensorflow_prints_them(four: Any) -> None:
+def test_results_print_as_in_tensorflow(four: Any) -> None:
     result = tf.function(lambda: four.run(replica_id))()
     assert type(result).__module__.startswith("tensorflow.")
     lines = [f"  {k}: tf.Tensor({k}, shape=(), dtype=int32)" for k in range(4)]
@@ -78,7 +78,7 @@ def test_hosts_and_devices(tpu: Any, hosts: int, replicas: int) -> None:
 
 
 def test_results_are_on_their_cores(four: Any) -> None:
-    # Numbers in int32 show the host's memory instead.
+    # int32 results would be in the host's memory.
     result = tf.function(lambda: four.run(lambda: tf.cast(replica_id(), tf.float32)))()
     devices = [value.backing_device for value in result.values]
     assert devices == [
@@ -135,8 +135,8 @@ def in_a_loop_with_collectives(x: Any) -> Any:
     return x
 
 
-# TensorFlow shows the lines of the last of several root errors. Where each replica
-# runs a body for itself, that may be one that was merely cancelled, and has none.
+# TensorFlow shows the lines of the last of several root errors. If each replica
+# runs a body itself, the last error may be a mere cancellation, without lines.
 SHOWN = [in_place, in_a_function, in_a_loop_with_collectives]
 FAILING = [*SHOWN, in_an_assertion, in_a_branch, in_a_loop]
 
@@ -152,7 +152,7 @@ def test_an_error_on_one_replica_ends_the_step(four: Any, replica: Any) -> None:
     lines = range(start + 1, start + 1 + len(inspect.getsource(replica).splitlines()))
     if replica in SHOWN:
         assert any(f'{__file__}", line {line}, in ' in message for line in lines), message
-    # The strategy works after, and so does the same function.
+    # The strategy still works, and so does the same function.
     assert np.isfinite(step(each(four, [50.0] * 4))).all()
 
 
@@ -186,9 +186,11 @@ def test_user_devices_inside_a_replica_function(four: Any) -> None:
     assert run(four, step, each(four, [1.0, 2.0, 3.0, 4.0])) == [4.0, 6.0, 8.0, 10.0]
 
 
-def test_too_few_devices_say_how_many_cores_there_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_too_few_devices_names_the_possible_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(devices, "_available", lambda needed: 33)
     with pytest.raises(VirtualDevicesError) as caught:
         strategy_of(32)
-    assert "or connect to one of at most 28 cores." in str(caught.value)  # and 4 hosts
+    assert "or connect to one of at most 28 cores." in str(caught.value)  # plus 4 hosts
     strategy_of(28)

@@ -1,6 +1,6 @@
 """Every public name of TensorFlow's three TPU strategies, on the virtual TPU.
 
-The tables of docs/strategy.md list the names; here each of them does its work.
+The tables in docs/strategy.md list the names; here, each of them is used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GENERATIONS = {
 
 
 def table(heading: str) -> dict[str, dict[str, str]]:
-    """The rows of a table in the docs: name -> generation -> "TF", "added" or ""."""
+    """A table in the docs, as name -> generation -> "TF", "added" or ""."""
     section = DOCS.read_text(encoding="utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|([^|]*)\|([^|]*)\| \S.* \|$", section, re.MULTILINE)
     return {
@@ -88,13 +88,13 @@ def resolver() -> Any:
 
 @pytest.fixture(scope="module", params=GENERATIONS)
 def strategy(request: Any, resolver: Any) -> Any:
-    made = GENERATIONS[request.param][1](resolver)
-    made.generation = request.param
-    return made
+    created = GENERATIONS[request.param][1](resolver)
+    created.generation = request.param
+    return created
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_name_does(strategy: Any, resolver: Any, name: str) -> None:
+def test_a_name(strategy: Any, resolver: Any, name: str) -> None:
     if not NAMES[name][strategy.generation]:
         assert not hasattr(strategy, name)
         return
@@ -104,21 +104,21 @@ def test_what_a_name_does(strategy: Any, resolver: Any, name: str) -> None:
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_isinstance_of_tensorflows_class(generation: str, resolver: Any) -> None:
     theirs, ours = GENERATIONS[generation]
-    made = ours(resolver)
-    assert isinstance(made, theirs)
+    created = ours(resolver)
+    assert isinstance(created, theirs)
     assert isinstance(
-        made, tf.compat.v1.distribute.Strategy if generation == "v1" else tf.distribute.Strategy
+        created, tf.compat.v1.distribute.Strategy if generation == "v1" else tf.distribute.Strategy
     )
-    assert type(made).__name__.startswith("TPUStrategy")
+    assert type(created).__name__.startswith("TPUStrategy")
     others = [kind for kind, _ in GENERATIONS.values() if kind is not theirs]
-    assert not isinstance(made, tuple(others))
+    assert not isinstance(created, tuple(others))
 
 
-# What each name does.
+# Checks of each name.
 
 
 def two(strategy: Any) -> Any:
-    """1.0 on the first replica and 2.0 on the second."""
+    """A value with 1.0 on the first replica and 2.0 on the second."""
     step = tf.function(lambda: strategy.run(lambda: tf.cast(replica_id() + 1, tf.float32)))
     return step()
 
@@ -160,7 +160,7 @@ def check_configure(strategy: Any) -> None:
 
 
 def is_deprecated(method: Any) -> bool:
-    """Whether TensorFlow's decorator is around it, which warns once."""
+    """Whether TensorFlow's deprecation decorator wraps the method; it warns once."""
     return "Instructions for updating" in (method.__doc__ or "")
 
 
@@ -207,10 +207,10 @@ def check_experimental_replicate_to_logical_devices(strategy: Any) -> None:
 
 
 def check_experimental_distribute_dataset(strategy: Any) -> None:
-    seen = [
+    values = [
         all_of(strategy, batch) for batch in strategy.experimental_distribute_dataset(batches())
     ]
-    assert seen == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+    assert values == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
 
 
 def check_experimental_distribute_values_from_function(strategy: Any) -> None:
@@ -356,7 +356,7 @@ BEHAVIOURS = {
 }
 
 
-# What each argument does.
+# Checks of each argument.
 
 
 def assignment_of(parts: int) -> Any:
@@ -376,31 +376,31 @@ def argument_tpu_cluster_resolver() -> None:
 
 
 def argument_experimental_device_assignment() -> None:
-    made = TPUStrategyV2(
+    strategy = TPUStrategyV2(
         VirtualTPUClusterResolver("v3-8"), experimental_device_assignment=assignment_of(2)
     )
-    assert made.num_replicas_in_sync == 2
-    assert made.extended._tpu_devices.shape == (2, 2)
+    assert strategy.num_replicas_in_sync == 2
+    assert strategy.extended._tpu_devices.shape == (2, 2)
 
 
 def argument_experimental_spmd_xla_partitioning() -> None:
-    made = TPUStrategyV2(VirtualTPUClusterResolver(2), None, True)
+    strategy = TPUStrategyV2(VirtualTPUClusterResolver(2), None, True)
     with pytest.raises(ValueError, match="SPMD mode"):
-        made.experimental_assign_to_logical_device(tf.constant(1.0), 0)
+        strategy.experimental_assign_to_logical_device(tf.constant(1.0), 0)
 
 
 def argument_device_assignment() -> None:
     resolver = VirtualTPUClusterResolver("v3-8")
     for kind in (VirtualTPUStrategy, TPUStrategy, TPUStrategyV1):
-        made = kind(resolver, device_assignment=assignment_of(2))
-        assert made.num_replicas_in_sync == 2
-        assert len(made.extended.worker_devices) == 2
+        strategy = kind(resolver, device_assignment=assignment_of(2))
+        assert strategy.num_replicas_in_sync == 2
+        assert len(strategy.extended.worker_devices) == 2
 
 
 def argument_steps_per_run() -> None:
-    made = TPUStrategyV1(VirtualTPUClusterResolver(2), steps_per_run=2)
-    assert made.steps_per_run == made.extended.steps_per_run == 2
-    iterator = made.make_dataset_iterator(batches())
+    strategy = TPUStrategyV1(VirtualTPUClusterResolver(2), steps_per_run=2)
+    assert strategy.steps_per_run == strategy.extended.steps_per_run == 2
+    iterator = strategy.make_dataset_iterator(batches())
     iterator.initialize()
 
     @tf.function
@@ -410,31 +410,33 @@ def argument_steps_per_run() -> None:
             return tf.no_op()
 
         zero = tf.constant(0, tf.int64)
-        context = made.extended.experimental_run_steps_on_iterator(
+        context = strategy.extended.experimental_run_steps_on_iterator(
             step, iterator, iterations=2, initial_loop_values={"sum": zero}
         )
         return context.last_step_outputs["sum"]
 
-    assert all_of(made, steps()) == [9, 13]
+    assert all_of(strategy, steps()) == [9, 13]
 
 
 @pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options")
 @pytest.mark.parametrize("steps", [1, 3])
 def test_steps_without_outputs_run(steps: int) -> None:
-    """In a TensorFlow 1 graph nothing runs but what the operation waits for."""
+    """In a TensorFlow 1 graph, only the dependencies of the operation run."""
     with tf.Graph().as_default():
-        made = TPUStrategyV1(VirtualTPUClusterResolver(2), steps_per_run=steps)
-        with made.scope():
+        strategy = TPUStrategyV1(VirtualTPUClusterResolver(2), steps_per_run=steps)
+        with strategy.scope():
             v = tf.Variable(0.0, aggregation=tf.VariableAggregation.SUM)
 
             def step(context: Any, batch: Any) -> Any:
                 replica = lambda x: v.assign_add(tf.reduce_sum(x))  # noqa: E731
-                return made.extended.call_for_each_replica(replica, args=(batch,))
+                return strategy.extended.call_for_each_replica(replica, args=(batch,))
 
-            iterator = made.make_input_fn_iterator(
+            iterator = strategy.make_input_fn_iterator(
                 lambda _: tf.data.Dataset.from_tensors([1.0, 2.0]).repeat()
             )
-            run_op = made.extended.experimental_run_steps_on_iterator(step, iterator, steps).run_op
+            run_op = strategy.extended.experimental_run_steps_on_iterator(
+                step, iterator, steps
+            ).run_op
             with tf.compat.v1.Session() as session:
                 session.run([iterator.initializer, tf.compat.v1.global_variables_initializer()])
                 session.run(run_op)
@@ -448,9 +450,9 @@ def argument_tpu() -> None:
 
 
 def argument_spmd() -> None:
-    made = VirtualTPUStrategy(2, spmd=True)
+    strategy = VirtualTPUStrategy(2, spmd=True)
     with pytest.raises(ValueError, match="SPMD mode"):
-        made.experimental_assign_to_logical_device(tf.constant(1.0), 0)
+        strategy.experimental_assign_to_logical_device(tf.constant(1.0), 0)
 
 
 def argument_strict() -> None:
@@ -460,22 +462,24 @@ def argument_strict() -> None:
 def argument_arithmetic() -> None:
     x = tf.constant([[1.001]])
     for arithmetic, square in (("cpu", np.float32(1.001) ** 2), ("tpu", 1.0)):
-        made = VirtualTPUStrategy(2, arithmetic=arithmetic)
-        result = tf.function(made.run)(tf.matmul, args=(x, x))
+        strategy = VirtualTPUStrategy(2, arithmetic=arithmetic)
+        result = tf.function(strategy.run)(tf.matmul, args=(x, x))
         np.testing.assert_allclose(result.values[1], [[square]], rtol=1e-6)
 
 
 def argument_at_once() -> None:
-    made = VirtualTPUStrategy(4, at_once=1)
-    steps = tf.function(lambda: made.run(lambda: tf.constant(1.0) + 1.0))
-    assert all_of(made, steps()) == [2.0] * 4
+    strategy = VirtualTPUStrategy(4, at_once=1)
+    steps = tf.function(lambda: strategy.run(lambda: tf.constant(1.0) + 1.0))
+    assert all_of(strategy, steps()) == [2.0] * 4
 
 
 def argument_joined() -> None:
     for joined in (True, False):
-        made = VirtualTPUStrategy(4, joined=joined)
-        steps = tf.function(lambda made=made: made.run(lambda: tf.constant([1.0]) + 1.0))
-        assert [list(one) for one in all_of(made, steps())] == [[2.0]] * 4
+        strategy = VirtualTPUStrategy(4, joined=joined)
+        steps = tf.function(
+            lambda strategy=strategy: strategy.run(lambda: tf.constant([1.0]) + 1.0)
+        )
+        assert [list(value) for value in all_of(strategy, steps())] == [[2.0]] * 4
 
 
 ARGUMENT_TESTS = {
@@ -486,24 +490,24 @@ ARGUMENT_TESTS = {
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_what_an_argument_does(name: str) -> None:
+def test_an_argument(name: str) -> None:
     ARGUMENT_TESTS[name]()
 
 
-# The strategy in one call.
+# A strategy from a single call.
 
 
 def test_a_strategy_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPUNB_TPU", "v3-8")
     with pytest.warns(UserWarning, match="TPUNB_TPU requests this virtual TPU"):
-        made = tpunb.TPUStrategy(tpu="")
-    assert isinstance(made, tf.distribute.TPUStrategy)
-    assert made.num_replicas_in_sync == 8
+        strategy = tpunb.TPUStrategy(tpu="")
+    assert isinstance(strategy, tf.distribute.TPUStrategy)
+    assert strategy.num_replicas_in_sync == 8
     with pytest.raises(tpunb.TpunbError, match="is a TPU type, not a TPU"):
         tpunb.TPUStrategy("v3-8")
 
 
-def test_it_warns_where_there_is_no_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tpu_gives_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TPUNB_TPU", raising=False)
     monkeypatch.delenv("TPUNB_REQUIRE_TPU", raising=False)
     monkeypatch.setattr("tpunb.machine.detect.find_tpu", lambda: NoTPU)
@@ -515,7 +519,7 @@ def test_it_warns_where_there_is_no_tpu(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class NoTPU:
-    """What `find_tpu` says where there is none."""
+    """The result of `find_tpu` if there is no TPU."""
 
     tpu = None
     tried = ("no TPU device",)

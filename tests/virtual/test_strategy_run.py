@@ -1,4 +1,4 @@
-"""What `strategy.run` takes, gives and refuses, and what its options change."""
+"""Arguments, results and refusals of `strategy.run`, and the effects of its options."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def uneven(strategy: Any) -> Any:
     return each(strategy, rows)
 
 
-def test_autograph_converts_the_users_functions_alone(two: Any) -> None:
-    """What it converts it names, and of a first step it takes an eighth for each function."""
+def test_autograph_converts_only_the_users_functions(two: Any) -> None:
+    """Tracebacks name converted functions; each conversion costs an eighth of a first step."""
 
     @tf.function
     def step(x: Any) -> Any:
         def replica(x: Any) -> Any:
-            if x > 0.0:  # needs converting
+            if x > 0.0:  # AutoGraph must convert this.
                 raise ValueError("in the user's function")
             return x
 
@@ -70,7 +70,7 @@ def test_options_change_no_value(two: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize(("bucketised", "rows"), [(False, 5), (True, 8)])
-def test_without_the_padder_the_padding_is_seen(two: Any, bucketised: bool, rows: int) -> None:
+def test_without_the_padder_replicas_see_the_padding(two: Any, bucketised: bool, rows: int) -> None:
     options = tf.distribute.RunOptions(
         experimental_bucketizing_dynamic_shape=bucketised, experimental_xla_options=PADDER_OFF
     )
@@ -84,11 +84,11 @@ def test_without_the_padder_the_padding_is_seen(two: Any, bucketised: bool, rows
         return two.run(replica, args=(x, None, ragged), options=options)
 
     ragged = tf.ragged.constant([[1], [2, 3]])
-    (first, one), (second, _) = local(two, step(uneven(two), ragged))
+    (first, shape), (second, _) = local(two, step(uneven(two), ragged))
     assert first.shape == second.shape == (rows, 2)
     np.testing.assert_array_equal(first[3:], 0.0)
     np.testing.assert_array_equal(second[:5], 1.0)
-    assert one.tolist() == [3]
+    assert shape.tolist() == [3]
 
 
 def test_an_argument_of_unknown_rank_is_refused() -> None:
@@ -120,7 +120,7 @@ def test_the_options_of_a_functions_first_run_stay(two: Any) -> None:
 
 
 class Pair(tf.experimental.ExtensionType):  # type: ignore[misc]
-    """Two tensors in one."""
+    """An extension type with two tensors."""
 
     first: tf.Tensor
     second: tf.Tensor
@@ -167,7 +167,7 @@ def test_composite_tensors(two: Any, make: Any) -> None:
     assert result["other"][1] is None
 
 
-def test_no_arguments_at_all(two: Any) -> None:
+def test_no_arguments(two: Any) -> None:
     function = tf.function(lambda: tf.constant(1.0))
     assert local(two, two.run(function, kwargs=None)) == [1.0, 1.0]
     with pytest.raises(TypeError, match="NoneType"):
@@ -179,8 +179,11 @@ MISMATCHED = {
         lambda: [tf.constant(1.0), tf.constant(1)],
         r"Replica 0 had input types \[.*float32\], replica 1 had input types \[.*int32\]",
     ),
-    "none": (lambda: [tf.constant(1.0), None], "Replicas must have matching input types"),
-    "none for a number": (lambda: [tf.constant(1), None], "None on some replicas"),
+    "a missing value": (
+        lambda: [tf.constant(1.0), None],
+        "Replicas must have matching input types",
+    ),
+    "a missing number": (lambda: [tf.constant(1), None], "None on some replicas"),
     "structure": (
         lambda: [(tf.constant(1),), (tf.constant(1), tf.constant(2))],
         "same nested structure",
@@ -200,8 +203,8 @@ def test_numpy_python_and_none(four: Any) -> None:
         assert nothing is None
         return tf.reduce_sum(array) + number, flag
 
-    given = (np.ones([3], np.float32), 2.0, None)
-    call = tf.function(lambda: four.run(step, args=given, kwargs={"flag": True}))
+    arguments = (np.ones([3], np.float32), 2.0, None)
+    call = tf.function(lambda: four.run(step, args=arguments, kwargs={"flag": True}))
     assert local(four, call()) == [(5.0, True)] * 4
 
 
@@ -220,7 +223,7 @@ def test_nested_arguments(four: Any) -> None:
     assert results == [Point(11.0 + k, 3 * (5 + k)) for k in range(4)]
 
 
-def test_shapes_that_differ_between_replicas(four: Any) -> None:
+def test_different_shapes_on_replicas(four: Any) -> None:
     values = each(four, [np.ones([k + 1], np.float32) for k in range(4)])
 
     def step(x: Any) -> Any:
@@ -270,12 +273,12 @@ def test_composite_results(lenient: Any) -> None:
         row = tf.range(replica_id() + 1)
         return tf.RaggedTensor.from_row_lengths(row, [replica_id(), 1])
 
-    found = lenient.experimental_local_results(tf.function(lambda: lenient.run(step))())
-    rows = [part.to_list() for part in found]
+    results = lenient.experimental_local_results(tf.function(lambda: lenient.run(step))())
+    rows = [part.to_list() for part in results]
     assert rows == [[[], [0]], [[0], [1]], [[0, 1], [2]], [[0, 1, 2], [3]]]
 
 
-def test_a_table_made_in_the_scope(lenient: Any) -> None:
+def test_a_table_created_in_the_scope(lenient: Any) -> None:
     with lenient.scope():
         table = tf.lookup.StaticHashTable(
             tf.lookup.KeyValueTensorInitializer(
@@ -343,13 +346,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_results_that_are_refused(two: Any, name: str) -> None:
+def test_refused_results(two: Any, name: str) -> None:
     replica, message = REFUSED[name]
     with pytest.raises(ValueError, match=message):
         run(two, replica)
 
 
-def test_results_that_are_variables_numbers_and_operations(two: Any) -> None:
+def test_variables_numbers_and_operations_as_results(two: Any) -> None:
     with two.scope():
         v = tf.Variable(3.0)
 

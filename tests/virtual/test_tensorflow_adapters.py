@@ -1,6 +1,6 @@
-"""TensorFlow's and Keras's private attributes: in which modules, and that this release has them.
+"""Private attributes of TensorFlow and Keras: the modules that use them, and their existence.
 
-A release that changes one fails here, with a sentence that says what it was for and where.
+If a release changes an attribute, a test fails with a sentence that names its purpose and module.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
             "_add_function_recursive": "lets a graph call what another one calls",
             "_get_control_flow_context": "leaves the step that TensorFlow 1's metrics are made in",
             "_set_control_flow_context": "answers that a replica function is being traced",
-            "_device_function_stack": "is what outside_compilation takes for the devices around it",
+            "_device_function_stack": "gives outside_compilation the devices around it",
         },
         "a called function": {"_cached_graph": "looks into functions that a graph calls"},
         "a concrete function": {"_attrs": "takes the request for XLA from a function"},
         "an atomic function": {"_bound_context": "finds the lines that made operations"},
-        "the gradients": {"_registry": "forgets the gradients of what was only looked at"},
+        "the gradients": {"_registry": "forgets the gradients of examined functions"},
         "a handle": {"_handle_data": "finds the type of a variable by its handle"},
     },
     "virtual/tensorflow_state.py": {
@@ -54,7 +54,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
             "_server_def": "forgets a cluster that could not be connected to",
             "_soft_device_placement": "tells soft placement that is unset from off",
         },
-        "tf.distribute": {"_get_default_strategy": "looks at models made outside of any scope"},
+        "tf.distribute": {"_get_default_strategy": "examines models created outside of any scope"},
         "TPU systems": {"_INITIALIZED_TPU_SYSTEMS": "initializes a virtual TPU system"},
         "cancellation": {"_active_context": "lets an interrupt end a function"},
         "TPU functions": {"_pad_all_input": "pads inputs as a TPU does"},
@@ -65,13 +65,13 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         "distribution of datasets": {"_RemoteDataset": "clones a dataset for each host"},
         "a batched dataset": {
             "_variant_tensor": "maps and clones datasets",
-            "_input_dataset": "sees through a dataset to what is behind it",
+            "_input_dataset": "sees through a dataset to its inputs",
             "_batch_size": "warns of replicas without examples",
             "_drop_remainder": "warns of replicas without examples",
             "_apply_debug_options": "clones a dataset for each host",
             "_as_serialized_graph": "clones a dataset for each host",
-            "_functions": "finds what reads files",
-            "_inputs": "finds what reads files",
+            "_functions": "finds datasets that read files",
+            "_inputs": "finds datasets that read files",
         },
         "a rebatched dataset": {"_batch_sizes": "finds how a batch is cut"},
     },
@@ -80,7 +80,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
             "_SingleWorkerOwnedDatasetIterator": "is the base of a host's iterator",
             "_SingleWorkerDatasetIteratorSpec": "is the base of its type",
             "_replace_per_replica_spec": "finds the type of a part",
-            "_should_use_multi_device_iterator": "leaves data on the host where it is to stay",
+            "_should_use_multi_device_iterator": "leaves data on the host if it must stay there",
         },
         "the host's iterator": {
             "_canonicalize_devices": "writes a host's type once",
@@ -102,13 +102,13 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
     "virtual/distributed_datasets.py": {
         "a distributed dataset": {
             "_element_spec": "finds the type of a part",
-            "_built": "leaves what cannot be read to TensorFlow, which says why",
-            "_cloned_datasets": "reads what each host has of a dataset",
+            "_built": "leaves unreadable data to TensorFlow, which raises the error",
+            "_cloned_datasets": "reads each host's part of a dataset",
             "_input_workers": "finds the hosts and cores of a dataset",
             "_cardinality": "makes an iterator as TensorFlow does",
             "_replica_order": "gives each replica its own part",
         },
-        "a dataset from a function": {"_datasets": "reads what each host has of a dataset"},
+        "a dataset from a function": {"_datasets": "reads each host's part of a dataset"},
         "input workers": {"_worker_device_pairs": "finds the hosts and cores of a dataset"},
         "a distributed iterator": {"_iterators": "takes batches whole"},
         "distributed input": {
@@ -140,7 +140,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
             "_get_cross_replica": "reads all rows at once",
             "_update_cross_replica": "sees updates through the strategy",
             "_gather_saveables_for_checkpoint": "sees checkpoints restore a variable",
-            "_export_to_saved_model_graph": "has one variable stand for all rows",
+            "_export_to_saved_model_graph": "saves one variable for all rows",
         },
         "a variable": {
             "_distribute_strategy": "makes a copy that shares a resource",
@@ -154,7 +154,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         "a replicated variable": {"_vars": "finds the copies of a variable"},
     },
     "virtual/variable_copies.py": {
-        "a variable": {"_handle_name": "names what a copy gets of its own"},
+        "a variable": {"_handle_name": "names a copy's own resource"},
         "a variable's handle": {
             "_handle_data": "gives a copy a resource of its own, rows another shape when saved",
             "_unique_id": "gives a copy a resource of its own",
@@ -181,7 +181,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         },
     },
 }
-"""By module and by what has it: a private attribute, and what the module does by it."""
+"""By module and object: each private attribute and its purpose in the module."""
 
 NOT_OF_TENSORFLOW = {
     "_asdict": "named tuples",
@@ -192,7 +192,7 @@ NOT_OF_TENSORFLOW = {
     "_exit": "os",
     "_getframe": "sys",
     "_inst": "random",
-    "_tpunb_batch": "tpunb, on a tensor",
+    "_tpunb_batch": "an attribute that tpunb sets on a tensor",
 }
 CALLED: dict[type, list[str]] = {
     iterators.HostIterator: [
@@ -222,7 +222,7 @@ CALLED: dict[type, list[str]] = {
     ],
     trace.ReplicaTracingContext: ["get_replicated_var_handle", "AddOp", "AddValue", "AddInnerOp"],
 }
-"""By class: methods of TensorFlow's classes that TensorFlow itself calls, which ours override."""
+"""By class: methods of TensorFlow's classes that TensorFlow calls and tpunb overrides."""
 
 
 @functools.cache
@@ -234,7 +234,7 @@ def trees() -> dict[str, ast.Module]:
 
 
 def defined(tree: ast.Module) -> Iterator[str]:
-    """The names that a module defines, the attributes of its own objects among them."""
+    """The names that a module defines, including attributes of its own objects."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name
@@ -246,15 +246,17 @@ def defined(tree: ast.Module) -> Iterator[str]:
 
 @functools.cache
 def private_uses() -> dict[str, set[str]]:
-    """For each module the private attributes that it uses and nothing in the package defines."""
-    own = {name for tree in trees().values() for name in defined(tree)} | set(NOT_OF_TENSORFLOW)
-    found: dict[str, set[str]] = {}
+    """By module: the private attributes that it uses and that nothing in the package defines."""
+    own_names = {name for tree in trees().values() for name in defined(tree)} | set(
+        NOT_OF_TENSORFLOW
+    )
+    uses: dict[str, set[str]] = {}
     for module, tree in trees().items():
         for node in ast.walk(tree):
             name = node.attr if isinstance(node, ast.Attribute) else ""
-            if name.startswith("_") and not name.startswith("__") and name not in own:
-                found.setdefault(module, set()).add(name)
-    return found
+            if name.startswith("_") and not name.startswith("__") and name not in own_names:
+                uses.setdefault(module, set()).add(name)
+    return uses
 
 
 def test_private_attributes_are_used_in_few_modules() -> None:
@@ -264,14 +266,14 @@ def test_private_attributes_are_used_in_few_modules() -> None:
 
 
 @pytest.mark.parametrize("module", ADAPTERS)
-def test_each_is_listed(module: str) -> None:
+def test_each_attribute_is_listed(module: str) -> None:
     listed = {name for names in ADAPTERS[module].values() for name in names}
-    assert not private_uses()[module] - listed, "Say in ADAPTERS what it is for."
+    assert not private_uses()[module] - listed, "Describe its purpose in ADAPTERS."
     used = {
         part.value if isinstance(part, ast.Constant) else getattr(part, "attr", None)
         for part in ast.walk(trees()[module])
     }
-    assert not listed - used, "No longer used: take it from ADAPTERS."
+    assert not listed - used, "No longer used: remove it from ADAPTERS."
 
 
 def test_members_of_enumerations_are_compared_by_value() -> None:
@@ -296,15 +298,15 @@ def test_members_of_enumerations_are_compared_by_value() -> None:
 
 
 def tf_name(node: ast.Attribute) -> Any:
-    """What a name such as tf.VariableAggregation stands for; None if it is not TensorFlow's."""
+    """The object with a name such as tf.VariableAggregation; None if it is not TensorFlow's."""
     top, *names = ast.unparse(node).split(".")
-    found: Any = tf if top == "tf" else None
+    value: Any = tf if top == "tf" else None
     for name in names:
-        found = getattr(found, name, None)
-    return found
+        value = getattr(value, name, None)
+    return value
 
 
-# What has them.
+# Objects with private attributes.
 
 
 @tf.function
@@ -335,13 +337,13 @@ def replicated() -> Any:
 
 
 def model() -> Any:
-    made = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    made.compile("sgd", "mse")
-    return made
+    keras_model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    keras_model.compile("sgd", "mse")
+    return keras_model
 
 
 def jax_trainer() -> Any:
-    """Keras's methods for JAX, whose attributes are set while it trains: their names, in its code."""
+    """The names in the code of Keras's methods for JAX, which set attributes during training."""
     path = Path(inspect.getfile(keras.Model)).parents[1] / "backend" / "jax" / "trainer.py"
     names = {
         node.attr if isinstance(node, ast.Attribute) else getattr(node, "name", "")
@@ -415,10 +417,10 @@ MAKE: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize(
     ("module", "owner"), [(module, owner) for module in ADAPTERS for owner in ADAPTERS[module]]
 )
-def test_this_release_has_them(module: str, owner: str) -> None:
+def test_this_release_has_the_attributes(module: str, owner: str) -> None:
     has = MAKE[owner]()
     missing = [
-        f"TensorFlow {tf.__version__}: {owner} has no {name} any more, by which tpunb/{module} "
+        f"TensorFlow {tf.__version__}: {owner} no longer has {name}, with which tpunb/{module} "
         f"{purpose}."
         for name, purpose in ADAPTERS[module][owner].items()
         if not hasattr(has, name)
@@ -427,7 +429,7 @@ def test_this_release_has_them(module: str, owner: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CALLED, ids=lambda kind: kind.__name__)
-def test_tensorflow_calls_what_ours_override(kind: type) -> None:
+def test_tensorflow_calls_the_overridden_methods(kind: type) -> None:
     theirs = [base for base in kind.__mro__ if not base.__module__.startswith("tpunb")]
     missing = [
         f"TensorFlow {tf.__version__} no longer calls {name}, which {kind.__name__} overrides."

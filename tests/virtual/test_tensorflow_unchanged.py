@@ -1,7 +1,7 @@
-"""TensorFlow is as it was: strategies replace nothing for longer than a call takes.
+"""TensorFlow stays unchanged: a strategy replaces nothing for longer than a call.
 
-Not even a strategy that is never closed changes it. What `install` replaces, which is until
-`uninstall`, is tested in `patch/test_install.py`.
+Even a strategy that is never closed leaves TensorFlow unchanged. `install` replaces names until
+`uninstall`; `patch/test_install.py` tests that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LIBRARIES = ("tensorflow.", "keras.", "tf_keras.")
 
 
 def functions_and_classes() -> dict[str, object]:
-    """What the modules of TensorFlow and Keras define, and the methods of their classes."""
+    """The definitions in TensorFlow's and Keras's modules, with the methods of their classes."""
     return dict(_named())
 
 
@@ -41,7 +41,7 @@ def _named() -> Iterator[tuple[str, object]]:
 
 
 def of_several_hosts(tpu: Any) -> None:
-    """Trains on files' data and on a generator's, which hosts get each in their own way."""
+    """Train on data from files and from a generator, which hosts read in different ways."""
     strategy = strategy_of("v5e-16")
     batches = tf.data.Dataset.range(64).shuffle(8).batch(32)
     options = tf.data.Options()
@@ -53,14 +53,14 @@ def of_several_hosts(tpu: Any) -> None:
 
 
 def of_tensorflow_1(tpu: Any) -> None:
-    """Makes the iterators of TensorFlow 1."""
+    """Create TensorFlow 1's iterators."""
     with tf.Graph().as_default(), tpu.scope():
         tpu.extended._make_dataset_iterator(tf.data.Dataset.range(8).batch(8))
         tpu.extended._make_input_fn_iterator(lambda _: tf.data.Dataset.range(8).batch(8))
 
 
 def of_variables(tpu: Any) -> None:
-    """Updates variables, together and one copy on its own."""
+    """Update variables together, then a single copy."""
     with tpu.scope():
         variable = tf.Variable([1.0, 2.0])
     tf.function(lambda: tpu.run(lambda: variable.assign_add([1.0, 1.0])))()
@@ -69,14 +69,14 @@ def of_variables(tpu: Any) -> None:
 
 
 def of_checks(tpu: Any) -> None:
-    """Has functions looked at, as a TPU would refuse them."""
+    """Check functions against a TPU's rules."""
     tpunb.check(lambda x: tf.py_function(lambda y: y, [x], tf.float32), tf.zeros([2]))
     tpunb.check(lambda x: x + 1.0, tf.zeros([2]), strategy=tpu)
     tpunb.compare(lambda x: tf.matmul(x, x), tf.zeros([2, 2]), strategy=tpu)
 
 
 def of_keras(tpu: Any) -> None:
-    """Trains a model."""
+    """Train a model."""
     import keras
 
     with tpu.scope():
@@ -88,10 +88,10 @@ def of_keras(tpu: Any) -> None:
 USES = [of_several_hosts, of_tensorflow_1, of_variables, of_checks, of_keras]
 
 
-# TensorFlow's own, of its own asking for options in a graph.
+# TensorFlow itself warns when it asks for options in a graph.
 @pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options")
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
-def test_what_a_strategy_replaces_it_puts_back(use: Callable[[Any], None]) -> None:
+def test_a_strategy_restores_what_it_replaces(use: Callable[[Any], None]) -> None:
     before = functions_and_classes()
     use(strategy_of(4))
     now = functions_and_classes()
@@ -99,7 +99,7 @@ def test_what_a_strategy_replaces_it_puts_back(use: Callable[[Any], None]) -> No
 
 
 @pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options")
-def test_a_connection_that_is_closed_leaves_nothing() -> None:
+def test_a_closed_connection_leaves_nothing() -> None:
     before = functions_and_classes()
     with tpunb.connect(simulate="4", patch=True) as connection:
         assert tf.distribute.cluster_resolver.TPUClusterResolver("local")

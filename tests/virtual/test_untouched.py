@@ -1,4 +1,4 @@
-"""A check leaves what it is given as it was, whatever tracing builds, caches and counts."""
+"""A check does not change its arguments, although tracing builds, caches and counts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def strategy() -> Any:
 
 
 class Own:
-    """A user's class around a model, with a step that makes what it needs when it is first run."""
+    """A user's class around a model; its step creates variables in its first run."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -81,7 +81,7 @@ CHECKED: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "evaluate": lambda model: (model.evaluate, X[:16], Y[:16]),
     "predict": lambda model: (model.predict, X[:16]),
     "train_on_batch": lambda model: (model.train_on_batch, X[:16], Y[:16]),
-    "a step of one's own": lambda model: (Own(model).step, X[:16], Y[:16]),
+    "a custom step": lambda model: (Own(model).step, X[:16], Y[:16]),
     "what calls fit": lambda model: (lambda: model.fit(X, Y, verbose=0),),
 }
 
@@ -89,9 +89,9 @@ CHECKED: dict[str, Callable[[Any], tuple[Any, ...]]] = {
 LIBRARIES = {"keras": keras, "tf_keras": tf_keras}
 QUICK = {
     ("fit", "unbuilt", "tf_keras"),
-    ("a step of one's own", "unbuilt", "keras"),
+    ("a custom step", "unbuilt", "keras"),
 }
-"""The two calls that train, which a check of a model that is not built changes most."""
+"""The two calls that train. A check of an unbuilt model could change them most."""
 CASES = [*itertools.product(CHECKED, ("built", "unbuilt"), LIBRARIES)]
 
 
@@ -102,7 +102,7 @@ CASES = [*itertools.product(CHECKED, ("built", "unbuilt"), LIBRARIES)]
         *thorough(case for case in CASES if case not in QUICK),
     ],
 )
-def test_models_train_as_without_the_check(
+def test_models_train_the_same_without_a_check(
     strategy: Any, what: str, built: str, library: str
 ) -> None:
     api = LIBRARIES[library]
@@ -137,7 +137,7 @@ def test_trained_models(strategy: Any) -> None:
         (lambda _: (keras.Sequential([keras.layers.Dense(1)]), X), "is not compiled"),
     ],
 )
-def test_what_cannot_be_checked(
+def test_arguments_that_cannot_be_checked(
     strategy: Any, make: Callable[[Any], tuple[Any, ...]], reason: str
 ) -> None:
     model = model_of(keras, strategy, built=False)
@@ -147,7 +147,7 @@ def test_what_cannot_be_checked(
     assert str(raised.value).count("\n") == 1
 
 
-def test_functions_and_what_they_make(strategy: Any) -> None:
+def test_functions_and_their_variables(strategy: Any) -> None:
     made: list[Any] = []
     log: list[int] = []
     late = None
@@ -164,7 +164,7 @@ def test_functions_and_what_they_make(strategy: Any) -> None:
 
     assert check(replica, tf.TensorSpec([4]), strategy=strategy).ok
     assert (made, late) == ([], None)
-    assert log  # what its own code has written down stays
+    assert log  # the function's own code wrote the log, so it stays
     assert replica.experimental_get_tracing_count() == 0
     np.testing.assert_array_equal(replica(tf.ones([4])), np.full(4, 6.0))
 
@@ -176,14 +176,14 @@ def test_traces_are_kept(strategy: Any) -> None:
     assert function.experimental_get_tracing_count() == 1
 
 
-def test_random_numbers_are_as_without(strategy: Any) -> None:
+def test_random_numbers_are_the_same_without_a_check(strategy: Any) -> None:
     def numbers() -> Any:
         return np.random.rand(), tf.random.uniform([]).numpy(), keras.random.uniform([]).numpy()
 
     def replica(x: Any) -> Any:
         return x + np.random.rand() + tf.random.uniform([4]) + keras.random.uniform([4])
 
-    keras.backend.clear_session(False)  # of older releases the generator outlives its seed
+    keras.backend.clear_session(False)  # In older releases the generator outlives its seed.
     keras.utils.set_random_seed(5)
     expected = numbers()
     keras.backend.clear_session(False)

@@ -1,4 +1,4 @@
-"""Variables on a virtual TPU: what is the same on all cores, and what is not."""
+"""Variables on a virtual TPU, equal or different on the cores."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_aggregation_of_an_assignment(
         getattr(v, how)(x)
         return v.read_value()
 
-    expected = [start + sign * one for one in aggregated]
+    expected = [start + sign * value for value in aggregated]
     assert run(four, step, each(four, VALUES)) == copies(v) == expected
 
 
@@ -72,9 +72,9 @@ def test_every_kind_of_variable(
         v.assign_add(x)
         return v.read_value()
 
-    own = synchronized == ON_READ
-    summed = own and aggregation == Aggregation.SUM
-    expected = [1.0 + x for x in VALUES] if own else [1.0 + aggregated] * 4
+    on_read = synchronized == ON_READ
+    summed = on_read and aggregation == Aggregation.SUM
+    expected = [1.0 + x for x in VALUES] if on_read else [1.0 + aggregated] * 4
     assert run(four, step, each(four, VALUES)) == copies(v) == expected
     assert v.numpy() == aggregated + (4.0 if summed else 1.0)
     v.assign(8.0)
@@ -110,7 +110,7 @@ def test_a_moving_average(four: Any) -> None:
     assert copies(average.average(v)) == [3.125] * 4
 
 
-def test_copies_that_come_to_differ_after_a_function_was_traced(four: Any) -> None:
+def test_copies_that_diverge_after_a_function_was_traced(four: Any) -> None:
     v, w = make(four, 1.0), make(four, 0.0)
 
     def replica() -> Any:
@@ -126,22 +126,22 @@ def test_copies_that_come_to_differ_after_a_function_was_traced(four: Any) -> No
     assert copies(w) == [6.0, 7.0, 8.0, 9.0]
 
 
-def test_reduced_in_one_function_and_per_replica_in_another(four: Any) -> None:
+def test_a_variable_is_reduced_in_a_function_and_per_replica_in_another(four: Any) -> None:
     v, x = make(four), each(four, VALUES)
     shared = stepper(four, lambda x: v.assign_add(all_reduce(x)))
-    own = stepper(four, lambda x: v.assign_add(x))
+    add_rank = stepper(four, lambda x: v.assign_add(x))
     shared(x)
     assert copies(v) == [10.0] * 4
-    own(x)
+    add_rank(x)
     assert copies(v) == [11.0, 12.0, 13.0, 14.0]
     shared(x)
     assert copies(v) == [21.0, 22.0, 23.0, 24.0]
 
 
-# Functions of variables and 1, 2, 3 and 4, what they give, and the copies that they leave.
+# Functions of variables and of 1, 2, 3 and 4; their results; the copies afterwards.
 
 
-def a_shared_update_and_an_own_one(v: Any, x: Any) -> Any:
+def a_shared_and_a_separate_update(v: Any, x: Any) -> Any:
     v.assign(all_reduce(x))
     first = v.read_value()
     v.assign_add(x)
@@ -211,7 +211,7 @@ def where_a_condition_holds(v: Any, x: Any) -> Any:
 
 
 PROGRAMS: dict[Any, tuple[list[float], list[Any], list[list[float]]]] = {
-    a_shared_update_and_an_own_one: (
+    a_shared_and_a_separate_update: (
         [0.0],
         [(10.0, 10.0 + x) for x in VALUES],
         [[61.0, 62.0, 63.0, 64.0]],
@@ -292,7 +292,7 @@ def test_updates_under_a_condition(four: Any, talk: bool) -> None:
     assert run(four, step, x, tf.constant(False)) == [e - 1.0 for e in expected]
 
 
-def test_the_first_replicas_flag_is_that_of_all(four: Any) -> None:
+def test_the_first_replicas_flag_decides_for_all(four: Any) -> None:
     v = make(four, False, aggregation=FIRST)
     for flags in ([True, False, False, False], [False, True, True, True]):
         run(four, lambda x: v.assign(x), each(four, flags))
@@ -313,7 +313,7 @@ def test_scatter_updates(four: Any) -> None:
     np.testing.assert_array_equal(copies(v), results)
 
 
-def test_scatter_updates_with_the_same_on_every_replica(four: Any) -> None:
+def test_scatter_updates_with_equal_values_on_every_replica(four: Any) -> None:
     v = make(four, tf.ones([3]))
 
     def step(x: Any) -> Any:
@@ -327,7 +327,7 @@ def test_scatter_updates_with_the_same_on_every_replica(four: Any) -> None:
     np.testing.assert_array_equal(copies(v), results)
 
 
-def test_variables_made_on_the_first_call(four: Any) -> None:
+def test_variables_created_in_the_first_call(four: Any) -> None:
     made: list[Any] = []
 
     def replica(x: Any) -> Any:
@@ -487,8 +487,8 @@ def test_copies_whose_handles_tensorflow_packs(four: Any, packed: bool) -> None:
     assert [copy.numpy() for copy in copies] == [3.0, 5.0, 7.0, 9.0]
 
 
-def test_a_strategy_that_is_told_to_pack_handles() -> None:
-    """TensorFlow's own tests set this attribute of every TPU strategy."""
+def test_a_strategy_with_packed_handles() -> None:
+    """TensorFlow's own tests set this attribute on every TPU strategy."""
     strategy = strategy_of(2)
     strategy._enable_packed_variable_in_eager_mode = True
     v = make(strategy, 1.0)

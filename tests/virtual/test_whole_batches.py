@@ -1,4 +1,4 @@
-"""Batches of unknown size, which are taken whole and cut as TensorFlow's pipelines cut them."""
+"""Batches of unknown size are taken whole, then cut as TensorFlow's pipelines cut them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def generated() -> tf.data.Dataset:
 
 
 def of_rows(*rows: int) -> tf.data.Dataset:
-    """Batches of 8, 8 and 6 whose components keep so many rows each, in structures of all kinds."""
+    """Batches of 8, 8 and 6 in all kinds of structures; each component keeps so many rows."""
 
     def kept(one: Any) -> Any:
         texts, (x, pairs) = one["text"], one["x"]
@@ -58,16 +58,16 @@ def of_rows(*rows: int) -> tf.data.Dataset:
 DATASETS: dict[str, Callable[[Path], tf.data.Dataset]] = {
     "batches": lambda _: numbers().batch(8),
     "of several hosts": lambda _: numbers(100).batch(48),
-    "not of as many as replicas": lambda _: numbers().batch(7),
+    "not divisible by the replicas": lambda _: numbers().batch(7),
     "fewer than replicas": lambda _: numbers(7).batch(3),
     "repeated": lambda _: numbers(7).batch(4).repeat(2),
     "without an end": lambda _: numbers(7).batch(4).repeat(),
-    "in another size each": lambda _: tf.data.Dataset.range(3).flat_map(
+    "each in another size": lambda _: tf.data.Dataset.range(3).flat_map(
         lambda k: tf.data.Dataset.from_tensors(tf.range(5 + k))
     ),
     "by data": lambda _: of_policy(Policy.DATA),
     "off": lambda _: of_policy(Policy.OFF),
-    "by files that are none": lambda _: of_policy(Policy.FILE),
+    "by files without files": lambda _: of_policy(Policy.FILE),
     "generated": lambda _: generated().batch(8),
     "cached": lambda _: numbers().cache().batch(8).prefetch(2),
     "half of a component": lambda _: of_rows(4, 8, 8),
@@ -78,7 +78,7 @@ DATASETS: dict[str, Callable[[Path], tf.data.Dataset]] = {
         .batch(8)
         .map(lambda one: (one["text"], tf.concat([*one["x"][1:], *one["x"][1:]], 0)))
     ),
-    "of rows that vary": lambda _: (
+    "a varying number of rows": lambda _: (
         numbers().batch(8).map(lambda one: (one["x"][0], one["x"][1][: one["x"][0][0] % 5]))
     ),
     "records": lambda folder: tf.data.TFRecordDataset(
@@ -93,34 +93,34 @@ DATASETS: dict[str, Callable[[Path], tf.data.Dataset]] = {
 
 
 def taken(strategy: Any, dataset: Any, take: Callable[[Any], Any]) -> Iterator[Any]:
-    """What the replicas get in the first steps, and where the data ends."""
+    """Each replica's parts in the first steps, and whether the data then ends."""
     iterator = iter(strategy.experimental_distribute_dataset(dataset))
     for _ in range(7):
         try:
-            yield [tf.nest.flatten(one) for one in local(strategy, take(iterator))]
+            yield [tf.nest.flatten(part) for part in local(strategy, take(iterator))]
         except (StopIteration, tf.errors.OutOfRangeError):
             yield "end"
 
 
 def optional(iterator: Any) -> Any:
-    found = iterator.get_next_as_optional()
-    if not found.has_value():
+    element = iterator.get_next_as_optional()
+    if not element.has_value():
         raise StopIteration
-    return found.get_value()
+    return element.get_value()
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_parts_are_those_that_tensorflow_cuts(
+def test_parts_are_cut_as_in_tensorflow(
     four: Any, hosts: Any, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset, strategy = DATASETS[name](folder), hosts if "hosts" in name else four
     assert isinstance(iter(strategy.experimental_distribute_dataset(dataset)), WholeBatchIterator)
     traced = tf.function(lambda iterator: next(iterator))
-    found = [list(taken(strategy, dataset, take)) for take in (next, traced, optional)]
+    results = [list(taken(strategy, dataset, take)) for take in (next, traced, optional)]
     monkeypatch.setattr(distributed_datasets, "iterator_of_whole_batches", lambda _: None)
     expected = list(taken(strategy, dataset, next))
-    for one in found:
-        tf.nest.map_structure(np.testing.assert_array_equal, one, expected)
+    for batches in results:
+        tf.nest.map_structure(np.testing.assert_array_equal, batches, expected)
 
 
 def without_rows() -> tf.data.Dataset:
@@ -128,7 +128,7 @@ def without_rows() -> tf.data.Dataset:
 
 
 @pytest.mark.parametrize("make", [lambda: numbers().batch(8, drop_remainder=True), without_rows])
-def test_what_is_left_to_others(four: Any, make: Callable[[], tf.data.Dataset]) -> None:
+def test_datasets_that_are_not_taken_whole(four: Any, make: Callable[[], tf.data.Dataset]) -> None:
     iterator = iter(four.experimental_distribute_dataset(make()))
     assert not isinstance(iterator, WholeBatchIterator)
 
@@ -141,7 +141,7 @@ def test_options_of_the_input_are_kept(four: Any) -> None:
 
 @pytest.mark.parametrize("rows", [(8, 4), (4, 8), (8, 6), (8, 3), (8, 0), (6, 8)])
 def test_steps_on_components_of_different_rows(four: Any, rows: tuple[int, int]) -> None:
-    """What is equal for all replicas is computed as one; no part is taken for another's."""
+    """Equal values of all replicas are computed once; no part is mistaken for another."""
     weights = tf.constant(np.arange(6).reshape(3, 2), tf.float32)
     data = np.arange(66, dtype=np.float32).reshape(22, 3)
     batches = tf.data.Dataset.from_tensor_slices(data).batch(8)
@@ -157,29 +157,31 @@ def test_steps_on_components_of_different_rows(four: Any, rows: tuple[int, int])
     iterator = iter(four.experimental_distribute_dataset(batches))
     for batch in batches:
         parts = [
-            np.split(one, range(n, 4 * n, n)) if (n := -(-len(one) // 4)) else [one] * 4
-            for one in map(np.asarray, batch)
+            np.split(whole, range(n, 4 * n, n)) if (n := -(-len(whole) // 4)) else [whole] * 4
+            for whole in map(np.asarray, batch)
         ]
-        expected = [[part.numpy() for part in replica(*own)] for own in zip(*parts, strict=True)]
+        expected = [
+            [result.numpy() for result in replica(*inputs)] for inputs in zip(*parts, strict=True)
+        ]
         tf.nest.map_structure(
             np.testing.assert_array_equal,
-            [list(one) for one in local(four, step(iterator))],
+            [list(sums) for sums in local(four, step(iterator))],
             expected,
         )
 
 
-def test_rows_of_no_width(four: Any) -> None:
+def test_rows_without_columns(four: Any) -> None:
     batches = tf.data.Dataset.from_tensor_slices((np.ones((16, 3)), np.ones((16, 0)))).batch(8)
     iterator = iter(four.experimental_distribute_dataset(batches))
     step = tf.function(
         lambda batch: four.run(lambda x, y: tf.concat([x * 2.0, y * 2.0], 1), args=batch)
     )
-    found = tf.function(lambda iterator: step(next(iterator)))(iterator)
-    np.testing.assert_array_equal(local(four, found), np.full((4, 2, 3), 2.0))
+    result = tf.function(lambda iterator: step(next(iterator)))(iterator)
+    np.testing.assert_array_equal(local(four, result), np.full((4, 2, 3), 2.0))
 
 
-class TestPassedOn:
-    """Parts that are passed to a function: as a batch, or as the type of the elements asks."""
+class TestPassedParts:
+    """Parts are passed to a function: as a batch, or with the type of the elements."""
 
     @staticmethod
     def iterator(four: Any) -> Any:
@@ -189,9 +191,9 @@ class TestPassedOn:
     @pytest.mark.parametrize("signature", [False, True])
     def test_to_a_function_in_a_function(self, four: Any, signature: bool) -> None:
         iterator, types = self.iterator(four), []
-        given = {"input_signature": [iterator.element_spec]} if signature else {}
+        options = {"input_signature": [iterator.element_spec]} if signature else {}
 
-        @tf.function(**given)
+        @tf.function(**options)
         def inner(batch: Any) -> Any:
             types.append(type(batch))
             return four.run(lambda x: x + 1, args=(batch,))
@@ -200,10 +202,10 @@ class TestPassedOn:
         parts = [local(four, outer(iterator)) for _ in range(3)]
         flat = [x for batch in parts for part in batch for x in part.tolist()]
         assert flat == list(range(1, 23))
-        assert [issubclass(one, BatchParts) for one in types] == [not signature]
+        assert [issubclass(spec, BatchParts) for spec in types] == [not signature]
 
-    def test_with_others(self, four: Any) -> None:
-        """A function takes both, a batch's parts and values that are none."""
+    def test_parts_and_other_values(self, four: Any) -> None:
+        """A function takes both a batch's parts and other values."""
         iterator = self.iterator(four)
 
         @tf.function(reduce_retracing=True)
@@ -217,7 +219,7 @@ class TestPassedOn:
         other = four.experimental_distribute_values_from_function(
             lambda context: tf.range(3, dtype=tf.int64)
         )
-        assert [int(one) for one in outer(iterator, other)] == [28, 12, 92]
+        assert [int(value) for value in outer(iterator, other)] == [28, 12, 92]
 
     def test_kept_over_the_steps_of_a_loop(self, four: Any) -> None:
         @tf.function

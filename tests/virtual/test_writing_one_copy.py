@@ -1,4 +1,4 @@
-"""Every public way to write a variable, on one of its copies: the others keep their values."""
+"""Every public way to write one copy of a variable leaves the other copies unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRITES = re.compile("_restore_from|_strided_slice|assign|scatter|batch_scatter|l
 
 
 def number(how: str) -> float:
-    """What changes a one."""
+    """An operand with which the method changes a 1."""
     return -5.0 if how == "min" else 5.0
 
 
@@ -37,7 +37,7 @@ def row(value: float = 5.0) -> Any:
     return tf.IndexedSlices(tf.constant([value]), tf.constant([0]))
 
 
-# What is called, by TensorFlow's own names.
+# Calls, by TensorFlow's names.
 
 METHODS: dict[str, Callable[[Any], Any]] = {
     "_restore_from_tensors": lambda c: c._restore_from_tensors(
@@ -48,7 +48,7 @@ METHODS: dict[str, Callable[[Any], Any]] = {
     "assign_add": lambda c: c.assign_add(FIVES),
     "assign_sub": lambda c: c.assign_sub(FIVES),
     "batch_scatter_update": lambda c: c.batch_scatter_update(row()),
-    "count_up_to": lambda c: c.assign_add([1.0, 1.0, 1.0]),  # of integers: it has a test of its own
+    "count_up_to": lambda c: c.assign_add([1.0, 1.0, 1.0]),  # integers have their own test
     "load": lambda c: c.load(FIVES) if hasattr(c, "load") else c.assign(FIVES),
     **{
         f"scatter_{how}": lambda c, how=how: getattr(c, f"scatter_{how}")(row(number(how)))
@@ -77,7 +77,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }
 OPTIMIZERS = ("GradientDescent", "ProximalGradientDescent")
 OPTIMIZERS_WITH_SLOTS = ("Adagrad", "Adam", "Ftrl", "Momentum", "ProximalAdagrad", "RMSProp")
-"""TensorFlow 1's, which put slots on the core that a copy names, where it is not kept."""
+"""TensorFlow 1's optimizers with slots, which they put on the core that a copy names."""
 NO_OPTIMIZER_OF_ONE = {
     "Optimizer",
     "SyncReplicasOptimizer",
@@ -92,8 +92,8 @@ def of_square(c: Any) -> Any:
 
 def minimized(name: str, c: Any) -> None:
     optimizer = getattr(V1.train, f"{name}Optimizer")
-    given = (0.5, 0.9) if name == "Momentum" else (0.5,)
-    optimizer(*given).minimize(functools.partial(of_square, c), var_list=[c])
+    rates = (0.5, 0.9) if name == "Momentum" else (0.5,)
+    optimizer(*rates).minimize(functools.partial(of_square, c), var_list=[c])
 
 
 def restored(c: Any, tmp_path: Any) -> None:
@@ -129,7 +129,7 @@ WAYS = {
 }
 
 
-def test_every_name_of_tensorflows_is_tried() -> None:
+def test_every_public_name_of_tensorflow_is_tried() -> None:
     methods = {name for name in dir(ResourceVariable) if WRITES.match(name)}
     assert methods <= METHODS.keys()
     named = {name for name in dir(V1) if re.match("assign|scatter|batch_scatter", name)}
@@ -141,7 +141,7 @@ def test_every_name_of_tensorflows_is_tried() -> None:
 
 @pytest.fixture(scope="module")
 def reads(three: Any) -> Any:
-    """A variable's value on each replica, by a step that was traced when copies were equal."""
+    """Read a variable's value on each replica in a step that was traced when copies were equal."""
 
     def of(v: Any) -> Callable[[], Any]:
         x = each(three, [[float(k + 1)] * 3 for k in range(CORES)])
@@ -151,7 +151,7 @@ def reads(three: Any) -> Any:
     return of
 
 
-@pytest.mark.filterwarnings("ignore")  # of what is deprecated
+@pytest.mark.filterwarnings("ignore")  # deprecated methods warn
 @pytest.mark.parametrize("kept", [{}, SUMMED_ON_READ], ids=["mirrored", "rows"])
 @pytest.mark.parametrize(("way", "replica"), list(zip(WAYS, itertools.cycle([0, CORES - 1]))))
 def test_one_copy_is_written(
@@ -177,7 +177,7 @@ def test_slots_of_one_copy_are_refused(three: Any, name: str) -> None:
     assert [copy.tolist() for copy in copies(v)] == [[1.0] * 3] * CORES
 
 
-def test_integers_are_counted_up(three: Any) -> None:
+def test_count_up_to_on_integers(three: Any) -> None:
     v = make(three, 1)
     V1.count_up_to(v.values[1], 5)
     assert copies(v) == [1, 2, 1]
@@ -189,10 +189,10 @@ def test_a_checkpoint_of_one_copy(three: Any, tmp_path: Any) -> None:
     assert [copy.tolist() for copy in copies(v)] == [[1.0] * 3, FIVES, [1.0] * 3]
 
 
-# What only looks.
+# Reads.
 
 
-def test_looking_at_copies_leaves_them_one(three: Any, tmp_path: Any) -> None:
+def test_reading_copies_keeps_them_together(three: Any, tmp_path: Any) -> None:
     v = make(three, [1.0, 2.0, 3.0])
     for copy in (*v.values, v):
         for look in (str, repr, np.asarray, tf.shape, tf.identity, tf.convert_to_tensor):
@@ -215,7 +215,7 @@ def test_a_tape_tells_copies_apart(three: Any) -> None:
     v = make(three, 1.0)
     with tf.GradientTape() as tape:
         y = 2.0 * v.values[0] + 3.0 * v.values[1] + 7.0 * v.values[2] * v.values[2]
-    assert [float(one) for one in tape.gradient(y, list(v.values))] == [2.0, 3.0, 14.0]
+    assert [float(gradient) for gradient in tape.gradient(y, list(v.values))] == [2.0, 3.0, 14.0]
     with tf.GradientTape() as tape:
         y = v * 2.0 + v.values[2] * 7.0
     assert float(tape.gradient(y, v)) == 2.0
@@ -234,7 +234,7 @@ def test_a_copy_is_written_under_a_tape(three: Any) -> None:
     assert float(tape.gradient(y, v.values[2])) == 3.0
 
 
-def test_copies_that_a_creator_gives_values_of_their_own(three: Any) -> None:
+def test_a_creator_may_give_copies_different_values(three: Any) -> None:
     numbers = iter([1.0, 2.0, 3.0])
 
     def creator(next_creator: Any, **options: Any) -> Any:
@@ -246,26 +246,26 @@ def test_copies_that_a_creator_gives_values_of_their_own(three: Any) -> None:
     assert copies(v) == local(three, read()) == [1.0, 2.0, 3.0]
 
 
-def test_a_handle_that_was_taken_before_a_graph(three: Any) -> None:
+def test_a_handle_taken_before_a_graph(three: Any) -> None:
     v = make(three, 1.0)
     step = function(lambda: three.run(lambda: v * 1.0))
     step()
     handle = v.values[2].handle
 
     @function
-    def both() -> Any:
+    def read_and_write() -> Any:
         slow = tf.reduce_sum(tf.linalg.matmul(tf.ones([400, 400]), tf.ones([400, 400]))) * 0.0
         tf.raw_ops.AssignVariableOp(resource=handle, value=slow + 5.0)
         return step()
 
-    assert local(three, both()) == [1.0, 1.0, 5.0]
+    assert local(three, read_and_write()) == [1.0, 1.0, 5.0]
 
 
 REFUSED = "cannot get values of their own now"
 
 
-def test_a_copy_is_written_from_within_a_function(three: Any) -> None:
-    """Where that would leave the copies wrong it is refused: the function took them for one."""
+def test_a_copy_is_written_inside_a_function(three: Any) -> None:
+    """The write is refused if copies would become wrong, as the function took them for one."""
     v = make(three, 1.0)
     step = function(lambda: three.run(lambda: v.assign_add(1.0)))
     step()
@@ -274,15 +274,15 @@ def test_a_copy_is_written_from_within_a_function(three: Any) -> None:
         v.values[2].assign(100.0)
 
     @function
-    def both() -> None:
+    def read_and_write() -> None:
         tf.py_function(write, [], [])
         step()
 
     with pytest.raises(tf.errors.OpError, match=REFUSED):
-        both()
+        read_and_write()
     assert len(set(copies(v))) == 1
     v.values[0].assign(v.values[0])
-    both()
+    read_and_write()
     assert copies(v)[0] == copies(v)[1] > 1.0
 
 
@@ -310,13 +310,13 @@ def test_a_copy_is_written_while_a_function_runs(three: Any, way: str) -> None:
     assert copies(v) == [counted[0] + 1.0, counted[0] + 1.0, 6.0]
 
 
-def test_a_function_is_traced_that_sets_copies_apart_while_another_runs(three: Any) -> None:
+def test_a_function_that_separates_copies_is_traced_while_another_runs(three: Any) -> None:
     v, alone = make(three, 0.0), make(three, 7.0)
     apart = function(lambda: three.run(lambda: [v.assign(rank()), tf.zeros([])][1]))
     with running(three, lambda: v.assign_add(1.0)):
         with pytest.raises(tf.errors.FailedPreconditionError, match=REFUSED):
             apart()
-        alone.values[1].assign(8.0)  # no function uses it
+        alone.values[1].assign(8.0)  # no function uses this copy
     assert copies(v) == [copies(v)[0]] * CORES
     apart()
     assert copies(v) == [1.0, 2.0, 3.0]
@@ -334,7 +334,7 @@ def test_functions_that_use_other_variables_may_run(three: Any) -> None:
 
 
 def test_threads_trace_while_another_writes_a_copy(three: Any) -> None:
-    """Whichever comes first, the write is refused or every function sees it."""
+    """In any order, either the write is refused or every function sees it."""
     for _ in range(5):
         v, refused = make(three, 1.0), []
         reads = [function(lambda k=k, v=v: three.run(lambda: v * float(k))) for k in range(1, 4)]
@@ -355,13 +355,13 @@ def test_threads_trace_while_another_writes_a_copy(three: Any) -> None:
             assert local(three, read()) == [k, k, third * k]
 
 
-# All copies get what differs.
+# All copies get a value for each.
 
 
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("how", ["assign", "assign_add", "assign_sub"])
 @pytest.mark.parametrize("synchronization", ["ON_WRITE", "ON_READ"])
-def test_a_variable_is_assigned_whose_copies_differ(
+def test_a_variable_with_different_copies_is_assigned(
     three: Any, how: str, traced: bool, synchronization: str
 ) -> None:
     u = make(three, 10.0)
@@ -385,7 +385,7 @@ def test_a_variable_is_assigned_whose_copies_differ(
     assert local(three, read()) == expected.tolist()
 
 
-def test_a_function_assigns_a_variable_whose_copies_differ_later(three: Any) -> None:
+def test_a_function_assigns_a_variable_whose_copies_diverge_later(three: Any) -> None:
     u, v = make(three, 1.0), make(three, 2.0)
     change = function(lambda: u.assign(v))
     read = function(lambda: three.run(lambda: u * 1.0))
@@ -396,7 +396,7 @@ def test_a_function_assigns_a_variable_whose_copies_differ_later(three: Any) -> 
     assert local(three, read()) == [2.0, 5.0, 2.0]
 
 
-# Variables that come from elsewhere.
+# Variables from elsewhere.
 
 
 def loaded(strategy: Any, folder: Any) -> Any:
@@ -413,7 +413,7 @@ def deeply_copied(strategy: Any, _: Any) -> Any:
         return v.__deepcopy__({})
 
 
-def made_when_a_function_first_runs(strategy: Any, _: Any) -> Any:
+def created_in_the_first_run(strategy: Any, _: Any) -> Any:
     made: list[Any] = []
 
     @tf.function
@@ -426,7 +426,7 @@ def made_when_a_function_first_runs(strategy: Any, _: Any) -> Any:
     return made[0]
 
 
-@pytest.mark.parametrize("made", [loaded, deeply_copied, made_when_a_function_first_runs])
+@pytest.mark.parametrize("made", [loaded, deeply_copied, created_in_the_first_run])
 def test_a_variable_from_elsewhere(three: Any, reads: Any, made: Any, tmp_path: Any) -> None:
     v = made(three, tmp_path)
     read = reads(v)
@@ -436,7 +436,7 @@ def test_a_variable_from_elsewhere(three: Any, reads: Any, made: Any, tmp_path: 
         np.testing.assert_allclose(after(), [[1.0] * 3, [1.0] * 3, FIVES])
 
 
-# A replica function hands a handle on, and writes by it.
+# A replica function passes a handle on, and writes through it.
 
 
 HANDED: dict[str, Callable[[Any], Any]] = {
@@ -452,7 +452,7 @@ def waiting(first: Any, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("way", HANDED)
-def test_a_handle_is_handed_on(three: Any, way: str) -> None:
+def test_a_handle_is_passed_on(three: Any, way: str) -> None:
     v = make(three, 1.0)
     read = function(lambda: three.run(lambda: v * 1.0))
     read()
@@ -466,7 +466,7 @@ def test_a_handle_is_handed_on(three: Any, way: str) -> None:
     assert local(three, read()) == [1.0, 2.0, 3.0]
 
 
-# What is left behind.
+# Leftovers.
 
 
 def test_split_copies_leave_nothing_behind(three: Any) -> None:
@@ -478,7 +478,7 @@ def test_split_copies_leave_nothing_behind(three: Any) -> None:
     split()
     before = psutil.Process().memory_info().rss
     split()
-    # What makes a resource was kept by its name: 30 KiB, for each of two copies.
+    # Resource factories were kept by name: 30 KiB for each of two copies.
     assert psutil.Process().memory_info().rss - before < 1.6 * 2**20
 
 
@@ -488,7 +488,7 @@ def test_a_variable_of_a_strategy_of_another_size(three: Any) -> None:
         run(strategy_of(2), lambda: v * 1.0)
 
 
-@pytest.mark.filterwarnings("ignore")  # of what is deprecated
+@pytest.mark.filterwarnings("ignore")  # deprecated methods warn
 @pytest.mark.parametrize("kept", [{}, SUMMED_ON_READ], ids=["mirrored", "rows"])
 @pytest.mark.parametrize("replica", [0, 2])
 @pytest.mark.parametrize("way", WRITERS)
@@ -532,7 +532,7 @@ def test_one_copy_is_read_in_a_replica_function_that_uses_the_variable(
     assert run(three, lambda: v.values[replica] + v) == [2.0] * CORES
     for other, value in enumerate([1.0, 2.0, 3.0]):
         v.values[other].assign(value)
-    # The first copy has the handle of the variable: each replica would read its own copy.
+    # The first copy has the variable's handle: each replica would read its own copy.
     if replica == 0:
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"{UNCERTAIN}, whose copies"):
             run(three, lambda: v.values[0] + v)

@@ -1,4 +1,4 @@
-"""Small functions of many kinds, to be held against libtpu's own verdict."""
+"""Small functions of many kinds, for the comparison with libtpu's own verdict."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ FUNCTIONS = {
     for module in (networks, arrays, mathematics, images, control, randomness, wide, sizes, outside)
     for name, entry in module.FUNCTIONS.items()
 }
-"""By name a function and the specs of its arguments."""
+"""Each function and the specs of its arguments, by name."""

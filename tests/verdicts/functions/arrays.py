@@ -21,7 +21,7 @@ def ragged(x: Any) -> Any:
 
 FUNCTIONS = entries(
     gather=(tf.gather, X, IDS),
-    gather_gradient=(lambda x, i: gradient_of(lambda one: tf.gather(one, i))(x), X, IDS),
+    gather_gradient=(lambda x, i: gradient_of(lambda value: tf.gather(value, i))(x), X, IDS),
     gather_along_axis=(lambda x, i: tf.gather(x, i, axis=1), X, IDS),
     gather_in_batches=(lambda x, i: tf.gather(x, i, batch_dims=1), X, I(8, 3)),
     gather_nd=(tf.gather_nd, X, I(5, 2)),

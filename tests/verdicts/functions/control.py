@@ -147,7 +147,7 @@ FUNCTIONS = entries(
     counted_gradient=(gradient_of(counted), X),
     counted_by_data=(counted_by_data, X, N),
     counted_by_data_gradient=(
-        lambda x, n: gradient_of(lambda one: counted_by_data(one, n))(x),
+        lambda x, n: gradient_of(lambda value: counted_by_data(value, n))(x),
         X,
         N,
     ),
@@ -158,7 +158,7 @@ FUNCTIONS = entries(
     left_early=(left_early, X),
     open_gradient=(gradient_of(open_gradient), X),
     bounded=(bounded, X, N),
-    bounded_gradient=(lambda x, n: gradient_of(lambda one: bounded(one, n))(x), X, N),
+    bounded_gradient=(lambda x, n: gradient_of(lambda value: bounded(value, n))(x), X, N),
     branch=(lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: x * 2.0, lambda: -x), X),
     branch_gradient=(
         gradient_of(lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: x * 2.0, lambda: -x)),
@@ -184,7 +184,7 @@ FUNCTIONS = entries(
     recomputed=(gradient_of(recomputed), F(8, 8)),
     called=(called, X),
     compiled=(compiled, X),
-    second_order=(gradient_of(lambda x: gradient_of(lambda one: one**3)(x)[0]), X),
+    second_order=(gradient_of(lambda x: gradient_of(lambda value: value**3)(x)[0]), X),
     jacobian=(lambda x: _jacobian(x), F(4)),
     forward_mode=(lambda x: _forward(x), F(4)),
     stopped=(gradient_of(lambda x: tf.stop_gradient(x) * x), X),

@@ -1,4 +1,4 @@
-"""What is done to images."""
+"""Image operations."""
 
 from __future__ import annotations
 

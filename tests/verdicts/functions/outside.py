@@ -1,4 +1,4 @@
-"""What belongs to the host: words, files, Python, tables, printing."""
+"""Operations of the host: strings, files, Python, tables, printing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that depend on data."""
+"""Data-dependent sizes."""
 
 from __future__ import annotations
 

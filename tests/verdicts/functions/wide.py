@@ -1,4 +1,4 @@
-"""Types of 64 and 128 bits."""
+"""64-bit and 128-bit types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Installing as soon as TensorFlow is imported; a package of our own stands for TensorFlow."""
+"""Install when TensorFlow is imported; a small package stands in for TensorFlow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME = "stands_for_tensorflow"
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An importable package that the hook waits for."""
+    """An importable package that triggers the hook."""
     file = tmp_path / NAME / "__init__.py"
     file.parent.mkdir()
     file.write_text("value = 1\n")
@@ -43,7 +43,7 @@ def load() -> Any:
     return importlib.import_module(NAME)
 
 
-def test_arrives_once_and_goes(package: Path) -> None:
+def test_the_hook_runs_once_and_removes_itself(package: Path) -> None:
     arrived = []
     with install.Hook(lambda: arrived.append(sys.modules[NAME].value), required=False):
         module = load()
@@ -59,7 +59,7 @@ def fail(*_: Any, **__: Any) -> None:
     raise RuntimeError("too late")
 
 
-def test_an_error_is_a_warning(package: Path) -> None:
+def test_an_error_becomes_a_warning(package: Path) -> None:
     with (
         install.Hook(fail, required=False),
         pytest.warns(TpuWarning, match="do not answer.*RuntimeError: too late"),
@@ -67,7 +67,7 @@ def test_an_error_is_a_warning(package: Path) -> None:
         assert load().value == 1
 
 
-def test_an_error_of_what_is_required_fails_every_import(package: Path) -> None:
+def test_a_required_hook_that_fails_fails_every_import(package: Path) -> None:
     with install.Hook(fail, required=True):
         for _ in range(2):
             with pytest.raises(RuntimeError, match="too late"):
@@ -76,7 +76,7 @@ def test_an_error_of_what_is_required_fails_every_import(package: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", [True, False])
-def test_what_fails_without_the_hook_fails_as_it_would(
+def test_import_errors_stay_the_same(
     package: Path, broken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if broken:
@@ -90,7 +90,7 @@ def test_what_fails_without_the_hook_fails_as_it_would(
         importlib.import_module(import_tensorflow._MODULE)
 
 
-def test_a_failure_is_remembered_and_the_environment_silent(
+def test_a_failure_is_remembered_and_resets_the_environment(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
@@ -105,14 +105,14 @@ def test_a_failure_is_remembered_and_the_environment_silent(
     installation.set_failure(None)
 
 
-def test_a_wrong_type_is_told_at_once() -> None:
+def test_a_wrong_type_is_refused_at_once() -> None:
     before = list(sys.meta_path)
     with pytest.raises(AcceleratorTypeError, match="v3-8"):
         install_when_imported("v3-9")
     assert sys.meta_path == before
 
 
-def test_uninstall_takes_the_hook_away(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uninstall_removes_the_hook(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     before = list(sys.meta_path)
     install_when_imported("v3-8")
@@ -160,8 +160,8 @@ np.testing.assert_allclose(sums[3], [12.0] * 5)
 
 
 @THOROUGH
-def test_a_notebook_with_replicas_left_without_examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process of its own: oneDNN, whose kernels fail on nothing, is off in these tests."""
+def test_a_notebook_whose_replicas_run_out_of_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN's kernels fail on empty batches. It is off in this process, so start another."""
     ran = run_code(
         WITHOUT_KERAS + NOTEBOOK,
         TF_ENABLE_ONEDNN_OPTS="1",

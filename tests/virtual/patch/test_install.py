@@ -1,4 +1,4 @@
-"""`install`: TensorFlow's own names answer for the virtual TPU, and `uninstall` gives them back."""
+"""`install` makes TensorFlow's names refer to the virtual TPU; `uninstall` restores them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REMOTE = "/job:worker/replica:0/task:0/device:TPU:{}"
 LOCAL = "/job:localhost/replica:0/task:0/device:TPU:{}"
 
 MADE_LATE = ("_abc_", "__annotations__")
-"""What Python adds to classes when they are used."""
+"""Attributes that Python adds to classes on use."""
 
 TOUCHED = (
     "tensorflow.python.eager",
@@ -58,21 +58,21 @@ def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def names() -> dict[str, Any]:
-    """Everything that could have been replaced, in every namespace of TensorFlow's."""
-    found: dict[str, Any] = {}
+    """Everything that `install` could replace, in all namespaces of TensorFlow."""
+    contents: dict[str, Any] = {}
     for name, module in list(sys.modules.items()):
         if not name.startswith(TOUCHED):
             continue
         for key, value in list(vars(module).items()):
-            found[f"{name}.{key}"] = value
+            contents[f"{name}.{key}"] = value
             if isinstance(value, types.FunctionType):
                 state = (value.__code__, value.__defaults__, value.__kwdefaults__)
-                found[f"{name}.{key}()"] = (*state, dict(value.__dict__))
+                contents[f"{name}.{key}()"] = (*state, dict(value.__dict__))
             elif isinstance(value, type):
                 members = {k: v for k, v in vars(value).items() if not k.startswith(MADE_LATE)}
-                found[f"{name}.{key}{{}}"] = members
-    found["systems"] = dict(tpu_strategy_util._INITIALIZED_TPU_SYSTEMS)
-    return found
+                contents[f"{name}.{key}{{}}"] = members
+    contents["systems"] = dict(tpu_strategy_util._INITIALIZED_TPU_SYSTEMS)
+    return contents
 
 
 def changed(before: dict[str, Any]) -> list[str]:
@@ -80,26 +80,26 @@ def changed(before: dict[str, Any]) -> list[str]:
     return [key for key, value in before.items() if not _same(value, after.get(key))]
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-        return all(value is other[key] for key, value in one.items())
-    if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
-        return all(a is b or _same(a, b) for a, b in zip(one, other, strict=True))
-    return one is other
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys():
+        return all(value is second[key] for key, value in first.items())
+    if isinstance(first, tuple) and isinstance(second, tuple) and len(first) == len(second):
+        return all(a is b or _same(a, b) for a, b in zip(first, second, strict=True))
+    return first is second
 
 
 def start(tpu: Any = "") -> Any:
-    """The cells that every TPU notebook begins with."""
+    """Run the cells that start every TPU notebook."""
     resolver = TPUClusterResolver(tpu)
     tf.config.experimental_connect_to_cluster(resolver)
     tf.tpu.experimental.initialize_tpu_system(resolver)
     return TPUStrategy(resolver)
 
 
-# Putting back.
+# Restoring.
 
 
-def test_every_name_comes_back() -> None:
+def test_uninstall_restores_every_name() -> None:
     before = names()
     install("v3-8", environment=True)
     start().run(tf.function(lambda: tf.constant(1)))
@@ -112,14 +112,14 @@ def test_every_name_comes_back() -> None:
         TPUClusterResolver()
 
 
-def test_half_way_is_no_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_install_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = names()
 
     def fail(*_: Any) -> None:
-        raise AttributeError("a name that TensorFlow has no more")
+        raise AttributeError("a name that TensorFlow no longer has")
 
     monkeypatch.setattr(patched_names, "_change_device_names", fail)
-    with pytest.raises(AttributeError, match="has no more"):
+    with pytest.raises(AttributeError, match="no longer has"):
         install("v3-8", environment=True)
     monkeypatch.undo()
     assert changed(before) == []
@@ -132,7 +132,7 @@ def test_uninstall_without_install() -> None:
     assert changed(before) == []
 
 
-def test_install_again_replaces() -> None:
+def test_a_second_install_replaces_the_first() -> None:
     before = names()
     install("v3-8")
     install("v5e-4")
@@ -162,14 +162,14 @@ def test_default_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TPUNB_TPU")
 
 
-def test_too_few_devices_leaves_what_was() -> None:
+def test_too_few_devices_keep_the_installed_tpu() -> None:
     install("v3-8")
     with pytest.raises(VirtualDevicesError, match="already started"):
         install("v3-1024")
     assert start().num_replicas_in_sync == 8
 
 
-def test_devices_that_went_missing_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_devices_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     install("v3-8")
     monkeypatch.setattr("tpunb.virtual.devices._available", lambda needed: 1)
     with pytest.raises(VirtualDevicesError):
@@ -180,7 +180,7 @@ def test_devices_that_went_missing_are_told(monkeypatch: pytest.MonkeyPatch) -> 
     assert failure() is None
 
 
-def test_environment_is_told_and_what_is_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_are_added_but_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     with installed("v3-8", environment=True):
         assert os.environ["COLAB_TPU_ADDR"] == ADDRESS
         assert os.environ["TPU_ACCELERATOR_TYPE"] == "v3-8"
@@ -235,7 +235,7 @@ def test_address_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TPU_NAME")
 
 
-def test_where_a_tpu_is_required_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_installed_if_a_real_tpu_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPUNB_REQUIRE_TPU", "1")
     with pytest.raises(ConnectError, match="TPUNB_REQUIRE_TPU requires a real TPU"):
         install("v3-8")
@@ -268,7 +268,7 @@ def test_a_resolver_after_uninstall_is_refused() -> None:
         stand_in()
 
 
-# The blocks that look for a TPU.
+# Code blocks that look for a TPU.
 
 BLOCKS = {
     "kaggle": """
@@ -326,12 +326,12 @@ strategy = tpu_strategy.TPUStrategyV2(tpu)
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_detection_takes_the_branch_of_a_tpu(block: str) -> None:
+def test_detection_takes_the_tpu_branch(block: str) -> None:
     install("v3-8", environment=True)
-    found: dict[str, Any] = {"tf": tf}
-    exec(BLOCKS[block], found)
-    assert found["strategy"].num_replicas_in_sync == 8
-    assert "TPU" in type(found["strategy"]).__name__
+    names: dict[str, Any] = {"tf": tf}
+    exec(BLOCKS[block], names)
+    assert names["strategy"].num_replicas_in_sync == 8
+    assert "TPU" in type(names["strategy"]).__name__
 
 
 # Strategies.
@@ -352,7 +352,7 @@ def test_the_class_stays_the_class(name: str) -> None:
     assert strategy.reduce("SUM", strategy.run(tf.function(lambda: 1.0)), axis=None) == 8
 
 
-def test_device_assignment_by_its_keyword() -> None:
+def test_device_assignment_by_keyword() -> None:
     install("v3-8")
     topology = tf.tpu.experimental.initialize_tpu_system()
     assignment = tf.tpu.experimental.DeviceAssignment.build(topology, [1, 1, 1, 2], num_replicas=4)
@@ -442,7 +442,7 @@ def test_initialise_inside_a_function() -> None:
         tf.function(lambda: tf.tpu.experimental.shutdown_tpu_system())()
 
 
-def test_only_the_virtual_tpu_is_not_connected_to() -> None:
+def test_other_connections_are_left_to_tensorflow() -> None:
     install(2)
     with pytest.raises(ValueError, match="ClusterSpec"):
         tf.config.experimental_connect_to_cluster("nonsense")
@@ -513,7 +513,7 @@ def test_the_worker_is_the_host(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["/TPU:8", "/job:localhost/task:1/device:TPU:0", "/nonsense:0"])
-def test_devices_that_there_are_not_are_left_to_tensorflow(name: str) -> None:
+def test_missing_devices_are_left_to_tensorflow(name: str) -> None:
     def ask() -> str:
         try:
             with tf.device(name):
@@ -526,7 +526,7 @@ def test_devices_that_there_are_not_are_left_to_tensorflow(name: str) -> None:
     assert ask() == expected
 
 
-def test_names_in_the_mouths_of_users_and_of_tensorflow() -> None:
+def test_device_names_for_users_and_for_tensorflow() -> None:
     install("v3-8")
     strategy = start("local")
     cores = tuple(LOCAL.format(core) for core in range(8))
@@ -539,13 +539,13 @@ def test_names_in_the_mouths_of_users_and_of_tensorflow() -> None:
         variable = tf.Variable(1.0)
     assert [value.device for value in variable.values] == list(cores)
     assert variable.device == cores[0]
-    # TensorFlow itself compares names and places by them.
+    # TensorFlow itself uses names to compare and to place.
     assert device_util.canonicalize("/TPU:1") == CORE.format(2)
     asking = {"__name__": "tensorflow.python.some.module", "value": variable.values[1]}
     assert eval("value.device", asking) == CORE.format(2)
 
 
-def test_another_class_than_a_resolver_is_refused() -> None:
+def test_other_classes_than_resolvers_are_refused() -> None:
     install(2)
     for impl in (
         tpu_strategy_util.initialize_tpu_system_impl,
@@ -555,8 +555,8 @@ def test_another_class_than_a_resolver_is_refused() -> None:
             impl(TPUClusterResolver(), tpu_cluster_resolver_cls=None)
 
 
-def test_where_results_are() -> None:
-    """Where the memory is; what computed it is for TensorFlow the function, which is the host's."""
+def test_devices_of_results() -> None:
+    """Results are in a core's memory; to TensorFlow, the host's function computed them."""
     install("v3-8")
     strategy = start("local")
     cores = [LOCAL.format(core) for core in range(8)]
@@ -573,23 +573,23 @@ def test_where_results_are() -> None:
 
 
 def test_devices_of_a_session() -> None:
-    """A session with the worker lists what notebooks recorded; one of this machine what it has."""
+    """A worker's session lists the devices of recorded notebooks, a local session its own."""
     install("v3-8")
     name = "/job:tpu_worker/replica:0/task:0/device:{}:{}".format
     with tf.Graph().as_default(), tf.compat.v1.Session(TPUClusterResolver().master()) as session:
         assert isinstance(session, BaseSession)
         assert session.run(tf.constant(3)) == 3
-        found = session.list_devices()
-        with tf.device(found[3].name):
+        devices = session.list_devices()
+        with tf.device(devices[3].name):
             assert tf.constant(1.0).device == LOCAL.format(2)
     names = [name("CPU", 0), *(name("TPU", core) for core in range(8)), name("TPU_SYSTEM", 0)]
-    assert [device.name for device in found] == names
-    assert [device.device_type for device in found] == ["CPU", *["TPU"] * 8, "TPU_SYSTEM"]
-    assert [device.memory_limit_bytes for device in found] == [-1, *[17179869184] * 9]
-    assert len({device.incarnation for device in found[1:9]}) == 8
+    assert [device.name for device in devices] == names
+    assert [device.device_type for device in devices] == ["CPU", *["TPU"] * 8, "TPU_SYSTEM"]
+    assert [device.memory_limit_bytes for device in devices] == [-1, *[17179869184] * 9]
+    assert len({device.incarnation for device in devices[1:9]}) == 8
     with tf.compat.v1.Session(graph=tf.Graph()) as session:
         local = [device.name for device in session.list_devices()]
-    start("")  # from here on the TPU is another machine's
+    start("")  # the TPU is now on another machine
     with tf.compat.v1.Session(graph=tf.Graph()) as session:
         assert [device.name for device in session.list_devices()] == [CORE.format(0)]
     assert local == [
@@ -620,7 +620,7 @@ def test_names_in_graphs() -> None:
 # Connections.
 
 
-def test_patch_for_the_length_of_a_connection() -> None:
+def test_a_patch_lasts_as_long_as_its_connection() -> None:
     before = names()
     with tpunb.connect(simulate="v3-8", patch=True) as connection:
         assert start().num_replicas_in_sync == 8
@@ -630,7 +630,7 @@ def test_patch_for_the_length_of_a_connection() -> None:
     assert changed(before) == []
 
 
-def test_patch_leaves_what_is_installed() -> None:
+def test_a_patch_keeps_the_installed_tpu() -> None:
     install("v3-8")
     tpunb.connect(simulate="v3-8", patch=True).close()
     assert start().num_replicas_in_sync == 8
@@ -640,7 +640,7 @@ def test_patch_leaves_what_is_installed() -> None:
 
 
 @pytest.mark.parametrize("tpu", [None, "local", "grpc://10.0.0.2:8470"])
-def test_connect_where_it_is_installed(tpu: str | None) -> None:
+def test_connect_with_an_installed_tpu(tpu: str | None) -> None:
     install("v3-8", environment=True)
     connection = tpunb.connect(tpu)
     assert (connection.kind, connection.tpu) == ("virtual", "v3-8")

@@ -1,4 +1,4 @@
-"""TF-GNN, a library that makes its own subclass of `tf.distribute.TPUStrategy`."""
+"""TF-GNN, a library with its own subclass of `tf.distribute.TPUStrategy`."""
 
 from __future__ import annotations
 

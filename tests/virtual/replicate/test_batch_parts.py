@@ -1,4 +1,4 @@
-"""Batches of unknown size: what replicas do with parts of the usual size is joined."""
+"""Batches of unknown size: replicas join their work on parts of the usual size."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ WEIGHTS = np.random.default_rng(3).normal(size=[FEATURES, 6]).astype(np.float32)
 
 @pytest.fixture
 def joined(monkeypatch: pytest.MonkeyPatch) -> list[Written | None]:
-    """What is written for parts of the usual size; nothing is too cheap to be joined."""
+    """The functions written for parts of the usual size; even cheap operations are joined."""
     monkeypatch.setattr(joining, "_CONVERSION", 0.0)
     monkeypatch.setattr(joining, "_BYTES", 1e9)
     return observed(monkeypatch)
 
 
 def observed(monkeypatch: pytest.MonkeyPatch) -> list[Written | None]:
-    """What is written for parts of the usual size."""
-    found: list[Written | None] = []
+    """The functions written for parts of the usual size."""
+    functions: list[Written | None] = []
     write = replica_call._Call._written_for_usual_size
 
     def writing(*args: Any) -> Written | None:
-        found.append(write(*args))
-        return found[-1]
+        functions.append(write(*args))
+        return functions[-1]
 
     monkeypatch.setattr(replica_call._Call, "_written_for_usual_size", writing)
-    return found
+    return functions
 
 
 def rows(count: int) -> np.ndarray:
@@ -54,7 +54,7 @@ def rows(count: int) -> np.ndarray:
 def caller(
     strategy: Any, function: Callable[[Any], Any], usual: int | None = USUAL
 ) -> Callable[[Sequence[int]], list[Any]]:
-    """Calls a replica function with parts of some sizes; it is traced once for all."""
+    """Make a call with parts of given sizes; the replica function is traced only once."""
 
     @tf.function(
         input_signature=[
@@ -78,12 +78,12 @@ def size_of(x: Any) -> Any:
 
 
 def some_of(x: Any) -> Any:
-    """A number that is 0 for most sizes, and for each that is tried."""
+    """A number that is 0 for most sizes, but not for the sizes in these tests."""
     return tf.maximum(size_of(x) - 97, 0) * tf.maximum(130 - size_of(x), 0)
 
 
 def gradient(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A replica function that gives the gradient of another one of matrices that are not square."""
+    """A replica function with the gradient of a function of non-square matrices."""
 
     def replica(x: Any) -> Any:
         x = tf.reshape(x @ WEIGHTS, [-1, 2, 3])
@@ -115,7 +115,7 @@ RULES = {
     "two parts": lambda x: tf.nn.relu(tf.concat([x[:100], *[x[2766:]] * 3], 0) @ WEIGHTS),
     "chosen": lambda x: tf.nn.relu(tf.boolean_mask(x * 2.0, x[:, 0] > 0.0) @ WEIGHTS),
 }
-"""Functions of which something can be joined, where the size is known."""
+"""Functions that can be partly joined if the size is known."""
 
 OWN_RULES = {
     "shapes": lambda x: [tf.shape(x), size_of(x), tf.size(x), tf.size(x, tf.int64)],
@@ -124,36 +124,36 @@ OWN_RULES = {
 
 
 def compare(function: Callable[[Any], Any], sizes: Sequence[Sequence[int]]) -> None:
-    """Compares a function's results on parts of unknown size, joined and not."""
+    """Compare a function's results on parts of unknown size, joined and not joined."""
 
     def results(strategy: Any) -> Any:
         call = caller(strategy, function)
-        return [call(one) for one in sizes]
+        return [call(parts) for parts in sizes]
 
     both_ways(results, strict=False)
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_parts_of_the_usual_size_are_joined(name: str, joined: list[Written | None]) -> None:
-    # A slice without its first row has rows for every size but one.
+    # A slice without its first row has rows for all sizes except 1.
     others = [sizes for sizes in OTHERS if name != "means" and min(sizes)]
     compare(RULES[name], [*EQUAL, *others])
-    assert [bool(one and one.expansion.joined) for one in joined] == [True, False]
+    assert [bool(function and function.expansion.joined) for function in joined] == [True, False]
 
 
 @pytest.mark.parametrize("name", OWN_RULES)
-def test_what_is_not_gives_the_same_numbers(name: str) -> None:
+def test_other_functions_give_the_same_numbers(name: str) -> None:
     compare(OWN_RULES[name], [*EQUAL, *(sizes for sizes in OTHERS if min(sizes))])
 
 
-def test_nothing_is_joined_where_nothing_tells_the_size(joined: list[Written | None]) -> None:
+def test_nothing_is_joined_if_the_size_is_unknown(joined: list[Written | None]) -> None:
     call = caller(strategy_of(REPLICAS), RULES["products"], None)
     expected = np.maximum(rows(28) @ WEIGHTS + WEIGHTS[0], 0.0)
     np.testing.assert_allclose(np.concatenate(call([7] * REPLICAS)), expected, rtol=1e-4)
     assert joined == [None]
 
 
-def test_an_internal_error_costs_only_time_and_fails_under_tests(
+def test_an_internal_error_only_costs_time_but_fails_under_tests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails(*_: Any) -> None:
@@ -172,11 +172,11 @@ def test_an_internal_error_costs_only_time_and_fails_under_tests(
     np.testing.assert_allclose(np.concatenate(call([3] * REPLICAS)), expected, rtol=1e-4)
 
 
-def test_parts_of_no_rows() -> None:
+def test_parts_without_rows() -> None:
     compare(RULES["products"], OTHERS)
 
 
-def test_values_that_would_take_too_much_memory_are_not_joined(
+def test_values_too_large_for_memory_are_not_joined(
     joined: list[Written | None],
 ) -> None:
     assert strategy_of(REPLICAS)._extended._options.joined  # a part of the machine's memory
@@ -186,11 +186,11 @@ def test_values_that_would_take_too_much_memory_are_not_joined(
         call = caller(strategy, lambda x: tf.nn.relu(x * 2.0), usual)
         whole = rows(REPLICAS * usual).reshape([REPLICAS, usual, FEATURES])
         np.testing.assert_allclose(call([usual] * REPLICAS), np.maximum(whole * 2.0, 0.0))
-    assert [bool(one and one.expansion.joined) for one in joined] == [True, False]
+    assert [bool(function and function.expansion.joined) for function in joined] == [True, False]
 
 
 @pytest.mark.parametrize("usual", [7, 3])
-def test_functions_that_are_for_one_size_alone(usual: int) -> None:
+def test_functions_for_a_single_size(usual: int) -> None:
     def function(x: Any) -> Any:
         return x + np.ones([7, FEATURES], np.float32)
 
@@ -202,20 +202,20 @@ def test_functions_that_are_for_one_size_alone(usual: int) -> None:
         call([3] * REPLICAS)
 
 
-def test_training_is_that_of_one_device(joined: list[Written | None]) -> None:
+def test_training_matches_one_device(joined: list[Written | None]) -> None:
     def network(api: Any) -> Any:
         layers = api.layers.Dense(8, "relu"), api.layers.Dropout(0.0), api.layers.Dense(1)
         return sequential(api, *layers, shape=(FEATURES,))
 
     # Six batches of 16 and one of 4.
     data = tf.data.Dataset.from_tensor_slices((rows(100), rows(100)[:, :1])).batch(16)
-    given = case(network, data, None, optimizer="adam", metrics=["mae"])
-    one = tf.distribute.OneDeviceStrategy("CPU:0")
-    assert_trained_alike(one, strategy_of(REPLICAS), given)
+    training_case = case(network, data, None, optimizer="adam", metrics=["mae"])
+    one_device = tf.distribute.OneDeviceStrategy("CPU:0")
+    assert_trained_alike(one_device, strategy_of(REPLICAS), training_case)
     assert any(joined)
 
 
-def test_variables_that_are_set_apart_afterwards(joined: list[Written | None]) -> None:
+def test_variables_that_diverge_later(joined: list[Written | None]) -> None:
     strategy = strategy_of(REPLICAS)
     with strategy.scope():
         v = tf.Variable(2.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
@@ -261,16 +261,16 @@ def small_model(strategy: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def models() -> list[Any]:
-    """Trained on batches of 16 before, for which they are written: joined, and not."""
+    """Models trained on batches of 16: one with joined replicas, one without."""
     models = [small_model(strategy_of(REPLICAS, joined=choice)) for choice in (True, False)]
     for model in models:
         model.fit(rows(24), rows(24)[:, :1], batch_size=16, verbose=0, shuffle=False)
     return models
 
 
-@pytest.mark.filterwarnings("ignore:.*for 4 replicas")  # some have no examples
+@pytest.mark.filterwarnings("ignore:.*for 4 replicas")  # some replicas have no examples
 class TestKerasFit:
-    """Training from arrays, whose batches have a size that the dataset tells, but the last."""
+    """Training from arrays: the dataset tells the size of all batches but the last."""
 
     @THOROUGH
     @given(
@@ -278,7 +278,7 @@ class TestKerasFit:
     )
     @settings(max_examples=5, deadline=None)
     def test_batches_of_other_sizes(self, models: list[Any], batches: list[Any]) -> None:
-        found = []
+        results = []
         for model in models:
             shapes = [v.shape for v in model.weights]
             values = (np.linspace(-0.5, 0.5, math.prod(shape)) for shape in shapes)
@@ -288,17 +288,17 @@ class TestKerasFit:
                 data = rows(count), rows(count)[:, :1]
                 history = model.fit(*data, batch_size=size, verbose=0, shuffle=False).history
                 numbers += [history["loss"], history["mae"], model.predict(data[0], size, 0)]
-            found.append([*numbers, *model.get_weights()])
-        for one, other in zip(*found, strict=True):
-            assert np.isfinite(other).all()
-            np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-5)
+            results.append([*numbers, *model.get_weights()])
+        for joined, separate in zip(*results, strict=True):
+            assert np.isfinite(separate).all()
+            np.testing.assert_allclose(joined, separate, rtol=2e-4, atol=2e-5)
 
     @pytest.mark.parametrize("batch", [16, 8])
     def test_whole_batches_are_joined(self, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """Keras's own dataset of arrays tells the size of its batches."""
         monkeypatch.setattr(joining, "_CONVERSION", 0.0)
-        found = observed(monkeypatch)
+        functions = observed(monkeypatch)
         data = rows(3 * batch + 5), rows(3 * batch + 5)[:, :1]
         small_model(strategy_of(REPLICAS)).fit(*data, batch_size=batch, verbose=0)
-        assert len(found) == 1
-        assert all(found)
+        assert len(functions) == 1
+        assert all(functions)

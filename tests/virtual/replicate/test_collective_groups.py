@@ -1,4 +1,4 @@
-"""Cross-replica operations: right values, right refusals, and nothing hangs."""
+"""Cross-replica operations give the right values, refuse bad input, and never hang."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def context() -> Any:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int32", "uint32"])
-def test_all_reduce_sums_every_dtype_that_a_tpu_sums(four: Any, dtype: str) -> None:
+def test_all_reduce_sums_every_dtype_that_a_tpu_supports(four: Any, dtype: str) -> None:
     def step(x: Any) -> Any:
         return tf.cast(all_reduce(tf.cast(x, dtype)), tf.float64)
 
@@ -41,7 +41,7 @@ def test_all_reduce_of_a_nest(four: Any) -> None:
     assert results == [{"a": 3.0, "b": (6.0, [4.0])}] * 4
 
 
-def test_all_reduce_of_what_is_the_same_everywhere(four: Any) -> None:
+def test_all_reduce_of_equal_values(four: Any) -> None:
     with four.scope():
         v = tf.Variable(3.0)
     results = run(four, lambda: (all_reduce(v), all_reduce(2.0)))
@@ -82,7 +82,7 @@ def test_gradients_pass_all_reduce_and_all_gather(four: Any) -> None:
         return tape.gradient(summed, x), tape.gradient(weighed, x)
 
     results = run(four, step, each(four, [1.0, 2.0, 3.0, 4.0]))
-    # Each replica's own loss counts: the gradient of a sum is summed over replicas.
+    # Each replica's loss counts: the gradient of a sum is summed over the replicas.
     assert [summed for summed, _ in results] == [8.0, 16.0, 24.0, 32.0]
     assert [weighed for _, weighed in results] == [4.0, 8.0, 12.0, 16.0]
 
@@ -129,7 +129,7 @@ def test_reduce_with_and_without_an_axis(four: Any) -> None:
 
 
 @pytest.mark.parametrize("groups", [[[0, 1]], [[0, 1], [1, 2]], [[0, 1], [2, 7]]])
-def test_groups_that_are_no_partition_are_refused(four: Any, groups: Any) -> None:
+def test_groups_that_do_not_partition_the_replicas_are_refused(four: Any, groups: Any) -> None:
     with pytest.raises(ValueError, match="exactly one group"):
         run(four, lambda x: tpu_ops.cross_replica_sum(x, groups), each(four, [1.0] * 4))
 
@@ -142,7 +142,7 @@ def test_groups_that_depend_on_data_are_refused(four: Any) -> None:
         run(four, step, each(four, [0, 1, 2, 3]))
 
 
-# Functions of 1, 2, 3 and 4, a number for each replica, and what they give.
+# Functions of 1, 2, 3 and 4 (one number for each replica), and their results.
 
 
 def permuted(*pairs: tuple[int, int]) -> Callable[[Any], Any]:
@@ -241,10 +241,10 @@ PROGRAMS: dict[str, tuple[Callable[[Any], Any], list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_what_replicas_exchange(four: Any, name: str) -> None:
+def test_exchanged_values(four: Any, name: str) -> None:
     function, expected = PROGRAMS[name]
-    found = run(four, function, each(four, [1.0, 2.0, 3.0, 4.0]))
-    np.testing.assert_array_equal(found, expected)
+    results = run(four, function, each(four, [1.0, 2.0, 3.0, 4.0]))
+    np.testing.assert_array_equal(results, expected)
 
 
 @pytest.mark.parametrize(
@@ -256,10 +256,10 @@ def test_collectives_in_one_branch_only(four: Any, which: int, expected: list[in
         return total, tf.switch_case(which, [lambda: x, lambda: all_reduce(x), lambda: -x])
 
     values = each(four, [1.0, 2.0, 3.0, 4.0])
-    for given in (tf.constant(which), each(four, [which] * 4)):
-        found = run(four, step, values, given)
-        assert [switched for _, switched in found] == expected
-        assert [total for total, _ in found] == ([10] * 4 if which == 1 else [1, 2, 3, 4])
+    for index in (tf.constant(which), each(four, [which] * 4)):
+        results = run(four, step, values, index)
+        assert [switched for _, switched in results] == expected
+        assert [total for total, _ in results] == ([10] * 4 if which == 1 else [1, 2, 3, 4])
 
 
 @pytest.mark.parametrize(
@@ -271,12 +271,12 @@ def test_collectives_in_one_branch_only(four: Any, which: int, expected: list[in
         (np.ones([2, 3]), -3, "from -2 to 1"),
     ],
 )
-def test_axes_that_do_not_exist(four: Any, value: Any, axis: int, message: str) -> None:
+def test_missing_axes_are_refused(four: Any, value: Any, axis: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run(four, lambda: context().all_gather(value, axis))
 
 
-def test_the_fix_of_a_gathered_scalar(four: Any) -> None:
+def test_the_fix_for_a_gathered_scalar_works(four: Any) -> None:
     gathered = run(
         four,
         lambda x: context().all_gather(tf.expand_dims(x, 0), axis=0),
@@ -286,7 +286,7 @@ def test_the_fix_of_a_gathered_scalar(four: Any) -> None:
 
 
 @pytest.mark.parametrize("pairs", [[[1, 0], [2, 0]], [[1, 0], [1, 2]], [[0, 4]]])
-def test_pairs_that_are_no_permutation_are_refused(four: Any, pairs: Any) -> None:
+def test_pairs_that_are_not_a_permutation_are_refused(four: Any, pairs: Any) -> None:
     with pytest.raises(ValueError, match="permut"):
         run(four, lambda x: tpu_ops.collective_permute(x, pairs), each(four, [1, 2, 3, 4]))
 
@@ -315,7 +315,7 @@ def test_a_trip_count_that_depends_on_the_replica_fails(four: Any) -> None:
     values = each(lenient, [1.0, 2.0, 3.0, 4.0])
     with pytest.raises(tf.errors.InvalidArgumentError, match="disagree about a condition"):
         run(lenient, step, values)
-    # The strategy works after.
+    # The strategy still works.
     assert run(lenient, lambda x: all_reduce(x), values) == [10.0] * 4
 
 

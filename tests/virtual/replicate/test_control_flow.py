@@ -1,4 +1,4 @@
-"""Control flow in which each replica goes its own way."""
+"""Control flow in which replicas take different paths."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ PROGRAMS: dict[Callable[[Any], Any], list[Any]] = {
 
 
 @pytest.mark.parametrize("function", PROGRAMS)
-def test_each_replica_goes_its_own_way(
+def test_replicas_take_different_paths(
     four: Any, lenient: Any, function: Callable[[Any], Any]
 ) -> None:
-    strategy = lenient if function is tensor_array else four  # which no TPU lets grow
-    found = run(strategy, function, each(strategy, VALUES))
-    np.testing.assert_array_equal(found, PROGRAMS[function])
+    strategy = lenient if function is tensor_array else four  # a TPU refuses growing arrays
+    results = run(strategy, function, each(strategy, VALUES))
+    np.testing.assert_array_equal(results, PROGRAMS[function])
 
 
 def test_a_branch_with_a_shared_condition(four: Any) -> None:
@@ -161,10 +161,10 @@ def test_lstm(four: Any) -> None:
     for (y, gradients), rows in zip(results, x, strict=True):
         with tf.GradientTape() as tape:
             expected = tf.reduce_sum(model(rows) ** 2)
-        own = tape.gradient(expected, [v.value for v in model.trainable_variables])
+        expected_gradients = tape.gradient(expected, [v.value for v in model.trainable_variables])
         np.testing.assert_allclose(y, expected, rtol=1e-5)
-        for gradient, wanted in zip(gradients, own, strict=True):
-            np.testing.assert_allclose(gradient, wanted, rtol=1e-4, atol=1e-5)
+        for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+            np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4, atol=1e-5)
 
 
 def test_compiled_functions(four: Any) -> None:
@@ -200,25 +200,25 @@ def test_outputs_that_are_inputs_and_constants(lenient: Any) -> None:
 def test_loops_that_carry_a_variable_through(four: Any) -> None:
     with four.scope():
         v = tf.Variable(1.0)
-        own = tf.Variable(0.0, **SUMMED_ON_READ)
+        total = tf.Variable(0.0, **SUMMED_ON_READ)
 
     def step(x: Any) -> Any:
-        found = 0.0
+        result = 0.0
         for i in tf.range(2):
             for _ in tf.range(2):
-                own.assign_add(x)
-                found += v * all_reduce(x)
+                total.assign_add(x)
+                result += v * all_reduce(x)
             if i == 0:
                 v.assign_add(all_reduce(x))
-        return found, v.read_value(), own.read_value()
+        return result, v.read_value(), total.read_value()
 
     results = run(four, step, each(four, [1.0, 2.0, 3.0, 4.0]))
     assert results == [(240.0, 11.0, 4 * k) for k in (1.0, 2.0, 3.0, 4.0)]
-    assert own.numpy() == 40.0
+    assert total.numpy() == 40.0
 
 
 LONG = 30_000
-"""Rounds; as many nested calls would overflow the stack."""
+"""Rounds. The same number of nested calls would overflow the stack."""
 
 
 def long_loop() -> Any:
@@ -242,7 +242,7 @@ def test_long_loops_of_constants(two: Any, name: str) -> None:
     assert run(two, LONG_LOOPS[name]) == [LONG, LONG]
 
 
-def test_a_loop_that_nothing_needs_does_not_run(two: Any) -> None:
+def test_an_unused_loop_does_not_run(two: Any) -> None:
     def step(x: Any) -> Any:
         tf.while_loop(lambda i: i >= 0, lambda i: [i], [tf.constant(0)])
         return x + 1.0
@@ -250,7 +250,7 @@ def test_a_loop_that_nothing_needs_does_not_run(two: Any) -> None:
     assert run(two, step, each(two, [1.0, 2.0])) == [2.0, 3.0]
 
 
-def test_a_branch_waits_for_what_it_follows_although_it_needs_no_value_of_it(two: Any) -> None:
+def test_a_branch_waits_for_earlier_effects_whose_values_it_does_not_need(two: Any) -> None:
     with two.scope():
         v = tf.Variable(1.0)
 
@@ -258,13 +258,13 @@ def test_a_branch_waits_for_what_it_follows_although_it_needs_no_value_of_it(two
         product = x
         for _ in range(16):
             product = product @ x
-        v.assign(5.0 + 0.0 * product[0, 0])  # after which a branch that does not wait has run long
+        v.assign(5.0 + 0.0 * product[0, 0])  # slow: a branch that does not wait would finish first
         doubled = 2.0 * v
         if replica_id() > 0:
             if replica_id() % 2 == 0:
                 pass
             else:
-                tf.reduce_mean(doubled)  # which nothing reads
+                tf.reduce_mean(doubled)  # nothing reads the result
             v.assign_add(1.0)
         else:
             v.assign_add(10.0)
@@ -274,7 +274,7 @@ def test_a_branch_waits_for_what_it_follows_although_it_needs_no_value_of_it(two
     assert copies(v) == [15.0, 6.0]
 
 
-# Loops and branches that replicas run for themselves, within those that they run together.
+# Loops and branches that each replica runs for itself, inside joint loops and branches.
 
 
 @pytest.fixture(scope="module", params=[2, 3])
@@ -288,8 +288,8 @@ def repeated(x: Any, step: Any) -> Any:
 
 @pytest.mark.parametrize(("first", "expected"), [(1.0, 2.0), (-9.0, 200.0)])
 def test_both_branches_have_a_loop(strategy: Any, first: float, expected: float) -> None:
-    """The loops have the same name in their branches."""
-    given = [first, *[1.0] * (strategy.num_replicas_in_sync - 1)]
+    """The loops have the same name in both branches."""
+    inputs = [first, *[1.0] * (strategy.num_replicas_in_sync - 1)]
 
     def replica(x: Any) -> Any:
         def positive() -> Any:
@@ -300,12 +300,12 @@ def test_both_branches_have_a_loop(strategy: Any, first: float, expected: float)
 
         return tf.cond(all_reduce(x) > 0.0, positive, negative)
 
-    assert run(strategy, replica, each(strategy, given)) == [one + expected for one in given]
+    assert run(strategy, replica, each(strategy, inputs)) == [value + expected for value in inputs]
 
 
 @pytest.mark.parametrize(("first", "expected"), [(1.0, 2.0), (-9.0, 3.0)])
 def test_both_branches_have_branches(strategy: Any, first: float, expected: float) -> None:
-    given = [first, *[1.0] * (strategy.num_replicas_in_sync - 1)]
+    inputs = [first, *[1.0] * (strategy.num_replicas_in_sync - 1)]
 
     def replica(x: Any) -> Any:
         def branch(number: float) -> Any:
@@ -320,13 +320,11 @@ def test_both_branches_have_branches(strategy: Any, first: float, expected: floa
 
         return tf.cond(all_reduce(x) > 0.0, branch(1.0), branch(1.5))
 
-    assert run(strategy, replica, each(strategy, given)) == [expected] * len(given)
+    assert run(strategy, replica, each(strategy, inputs)) == [expected] * len(inputs)
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_constant_choice_updates_although_nobody_reads_its_result(
-    strategy: Any, index: int
-) -> None:
+def test_a_constant_choice_updates_even_if_its_result_is_unused(strategy: Any, index: int) -> None:
     with strategy.scope():
         v = tf.Variable(10.0)
 

@@ -1,4 +1,4 @@
-"""Copies of a variable that share a resource for as long as they are equal."""
+"""Copies of a variable share a resource as long as they are equal."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ def are_together(variable: Any) -> bool:
     return copies_of(variable.values[0]).are_together  # type: ignore[union-attr]
 
 
-# What keeps them together.
+# Changes that keep copies together.
 
 
 @pytest.mark.parametrize(
-    ("how", "given", "expected"),
+    ("how", "value", "expected"),
     [("assign", 5.0, 5.0), ("assign_add", 2.0, 3.0), ("assign_sub", 2.0, -1.0)],
 )
 @pytest.mark.parametrize("aggregation", [tf.VariableAggregation.NONE, MEAN])
-def test_a_change_from_outside_is_made_once(
-    three: Any, how: str, given: float, expected: float, aggregation: Any
+def test_a_change_from_outside_happens_once(
+    three: Any, how: str, value: float, expected: float, aggregation: Any
 ) -> None:
     v = make(three, 1.0, aggregation=aggregation)
-    result = getattr(v, how)(given)
+    result = getattr(v, how)(value)
     assert copies(v) == [expected] * CORES
     assert [float(part) for part in three.experimental_local_results(result)] == [expected] * CORES
-    assert getattr(v, how)(given, read_value=False) is None
+    assert getattr(v, how)(value, read_value=False) is None
     assert are_together(v)
 
 
-def test_rows_that_are_added_from_outside(three: Any) -> None:
+def test_rows_added_from_outside(three: Any) -> None:
     v = make(three, [1.0, 1.0, 1.0])
     v.scatter_add(tf.IndexedSlices(tf.constant([2.0, 3.0]), tf.constant([0, 2])))
     assert [value.tolist() for value in copies(v)] == [[3.0, 1.0, 4.0]] * CORES
     assert are_together(v)
 
 
-def test_updates_that_are_the_same_everywhere(three: Any) -> None:
+def test_equal_updates_on_all_replicas(three: Any) -> None:
     v = make(three, 1.0, aggregation=MEAN)
 
     def step() -> Any:
@@ -78,7 +78,7 @@ def test_updates_that_are_the_same_everywhere(three: Any) -> None:
     assert are_together(v)
 
 
-def test_rows_of_each_replica_are_read_before_a_change(three: Any) -> None:
+def test_each_replica_reads_its_rows_before_a_change(three: Any) -> None:
     table = make(three, tf.range(6.0))
 
     def step() -> Any:
@@ -91,7 +91,7 @@ def test_rows_of_each_replica_are_read_before_a_change(three: Any) -> None:
     assert are_together(table)
 
 
-def test_optimizers_that_change_several_variables_in_one_operation(three: Any) -> None:
+def test_an_optimizer_operation_that_changes_several_variables(three: Any) -> None:
     with three.scope():
         v, m, s = (tf.Variable([1.0, 2.0]) for _ in range(3))
 
@@ -111,13 +111,13 @@ def test_optimizers_that_change_several_variables_in_one_operation(three: Any) -
         )
         return v.read_value()
 
-    found = run(three, step)
-    assert all(np.array_equal(found[0], value) for value in found + copies(v))
-    assert found[0][0] < 1.0
+    results = run(three, step)
+    assert all(np.array_equal(results[0], value) for value in results + copies(v))
+    assert results[0][0] < 1.0
     assert all(map(are_together, (v, m, s)))
 
 
-def test_a_common_loop_changes_them(three: Any) -> None:
+def test_a_joint_loop_changes_copies(three: Any) -> None:
     v = make(three, 1.0)
 
     def body(k: Any) -> Any:
@@ -152,14 +152,14 @@ def test_a_copy_outlives_its_variable(three: Any) -> None:
     assert float(last) == 8.0
 
 
-# What separates them.
+# Changes that separate copies.
 
 
-def in_own_branch(v: Any) -> None:
+def in_branch_of_replica(v: Any) -> None:
     tf.cond(tf.constant(True) & (all_reduce(1.0) > 0.0), lambda: v.assign_add(2.0), v.read_value)
 
 
-def in_own_loop(v: Any) -> None:
+def in_loop_of_replica(v: Any) -> None:
     def body(k: Any) -> Any:
         v.assign_add(1.0)
         return k + 1
@@ -167,7 +167,7 @@ def in_own_loop(v: Any) -> None:
     tf.while_loop(lambda k: k < 2, body, (0,))
 
 
-@pytest.mark.parametrize("change", [in_own_branch, in_own_loop])
+@pytest.mark.parametrize("change", [in_branch_of_replica, in_loop_of_replica])
 def test_each_replica_changes_its_own_copy(three: Any, change: Callable[[Any], None]) -> None:
     v = make(three, 1.0)
 
@@ -191,11 +191,11 @@ def test_a_random_generator_advances_once_on_each_core(three: Any) -> None:
 
     alone = tf.Variable(np.arange(3, dtype=np.int64))
     tf.raw_ops.RngSkip(resource=alone.handle, algorithm=tf.constant(1, tf.int64), delta=5)
-    found = run(three, step)
-    assert [value.tolist() for value in found] == [alone.numpy().tolist()] * CORES
+    results = run(three, step)
+    assert [value.tolist() for value in results] == [alone.numpy().tolist()] * CORES
 
 
-def test_an_update_of_ones_own(three: Any) -> None:
+def test_a_custom_update(three: Any) -> None:
     v, slot = make(three, 1.0), make(three, 10.0)
 
     def update(copy: Any, by: Any) -> Any:
@@ -238,8 +238,8 @@ def test_a_graph_that_changes_them(three: Any, held: bool) -> None:
     assert copies(v) == [14.0] * CORES
 
 
-def test_the_order_of_what_a_graph_does(three: Any) -> None:
-    """A function takes the first copy's handle alone if it was traced when they were together."""
+def test_a_graph_keeps_the_order_of_its_effects(three: Any) -> None:
+    """A function traced while copies are together takes only the first copy's handle."""
     v = make(three, 1.0)
     double = function(lambda: three.run(lambda: v.assign(v * 2.0)))
     double()
@@ -247,13 +247,13 @@ def test_the_order_of_what_a_graph_does(three: Any) -> None:
 
     @function
     def step() -> Any:
-        found = []
+        reads = []
         for k in range(4):
             double()
-            found.append([copy + 0.0 for copy in v.values])
+            reads.append([copy + 0.0 for copy in v.values])
             v.values[k % CORES].assign_add(100.0)
             three.extended.update(v, lambda copy: copy.assign_add(1.0))
-        return found
+        return reads
 
     expected, values = [], np.array([1.0] * CORES) * 2.0
     values[:] = 2.0
@@ -268,7 +268,7 @@ def test_the_order_of_what_a_graph_does(three: Any) -> None:
     assert [float(value) for value in copies(v)] == values.tolist()
 
 
-def test_a_function_outlives_what_it_uses(three: Any) -> None:
+def test_a_function_outlives_its_variable(three: Any) -> None:
     def held() -> tuple[Any, Any]:
         v = make(three, 1.0)
         read = function(lambda: three.run(lambda: v + 0.0)).get_concrete_function()
@@ -280,8 +280,8 @@ def test_a_function_outlives_what_it_uses(three: Any) -> None:
     assert local(three, read()) == [1.0, 5.0, 1.0]
 
 
-def test_variables_of_one_name_one_after_the_other(three: Any) -> None:
-    """A later variable at the same address has nothing to do with copies that became separate."""
+def test_successive_variables_with_the_same_name(three: Any) -> None:
+    """A later variable at the same address must not be taken for copies that became separate."""
     for k in range(10):
         v = make(three, float(k), name="same")
         read = function(lambda v=v: three.run(lambda: v + 0.0))
@@ -365,7 +365,7 @@ def test_an_interrupt_leaves_nothing_half_done(
 
 
 class OverdueError(Exception):
-    """Raised by the handler of a time limit of a test."""
+    """Raised by a test's time limit."""
 
 
 def overdue(*_: Any) -> None:
@@ -404,7 +404,7 @@ def test_a_signal_waits_until_a_function_is_replaced(
     assert local(three, read()) == [2.0, 6.0, 2.0]
 
 
-# Copies that are created with the resource of the first one.
+# Copies that are created with the first copy's resource.
 
 ASKED = (
     "name", "dtype", "shape", "trainable", "synchronization", "aggregation", "constraint",
@@ -436,7 +436,7 @@ def properties(copy: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_they_are_as_tensorflow_creates_them(three: Any, kind: str) -> None:
+def test_copies_have_the_properties_that_tensorflow_gives_them(three: Any, kind: str) -> None:
     heard = []
 
     def creator(next_creator: Any, **kwargs: Any) -> Any:
@@ -447,26 +447,26 @@ def test_they_are_as_tensorflow_creates_them(three: Any, kind: str) -> None:
         with three.scope():
             return tf.Variable([1.0, 2.0], **KINDS[kind])
 
-    made = make()
-    with tf.variable_creator_scope(creator):  # which is to hear of each copy
+    variable = make()
+    with tf.variable_creator_scope(creator):  # the creator must be called for each copy
         expected = make()
     assert len(heard) == CORES
-    assert type(made) is type(expected)
-    for copy, other in zip(made.values, expected.values, strict=True):
+    assert type(variable) is type(expected)
+    for copy, other in zip(variable.values, expected.values, strict=True):
         assert type(copy) is type(other)
         assert properties(copy) == properties(other)
         assert vars(copy).keys() == vars(other).keys()
         np.testing.assert_array_equal(copy, other)
 
 
-def test_each_has_a_key_of_its_own(three: Any) -> None:
+def test_each_copy_has_its_own_key(three: Any) -> None:
     with three.scope():
         variables = [tf.Variable(1.0, name="v") for _ in range(2)]
     keys = [copy._unique_id for variable in variables for copy in variable.values]
     assert len(set(keys)) == 2 * CORES
 
 
-def test_what_is_read_once_has_resources_of_its_own(three: Any) -> None:
+def test_on_read_variables_have_separate_resources(three: Any) -> None:
     with three.scope():
         v = tf.Variable(1.0, **SUMMED_ON_READ)
     assert len({id(copy.handle) for copy in v.values}) == CORES
@@ -474,7 +474,7 @@ def test_what_is_read_once_has_resources_of_its_own(three: Any) -> None:
     assert copies(v) == [1.0, 5.0, 1.0]
 
 
-def test_one_value_is_computed_for_all(three: Any) -> None:
+def test_the_initial_value_is_computed_once(three: Any) -> None:
     calls = []
 
     def first() -> Any:

@@ -1,4 +1,4 @@
-"""Functions traced while the copies of a variable were equal, called when they are not."""
+"""Functions traced while a variable's copies were equal, called after the copies diverged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.divergence import (
 from support.keras_models import squares_lessened
 from support.strategies import all_reduce, copies, make, replica_id, run, stepper
 
-# Ways to keep a function that reads.
+# Ways to keep a function that reads a variable.
 
 
 def in_a_nested_function(strategy: Any, v: Any) -> Callable[[], Any]:
@@ -89,7 +89,7 @@ def wrapped(strategy: Any, v: Any) -> Callable[[], Any]:
     return tf.compat.v1.wrap_function(step, [])  # type: ignore[no-any-return]
 
 
-def through_an_own_loop(strategy: Any, v: Any) -> Callable[[], Any]:
+def through_a_loop_of_each_replica(strategy: Any, v: Any) -> Callable[[], Any]:
     def replica() -> Any:
         y = once(v)
         return tf.while_loop(lambda k, _: k < 2, lambda k, x: (k + 1, x + y / 2.0), (0, 0.0))[1]
@@ -97,7 +97,7 @@ def through_an_own_loop(strategy: Any, v: Any) -> Callable[[], Any]:
     return function(lambda: strategy.run(replica))
 
 
-def through_a_common_loop(strategy: Any, v: Any) -> Callable[[], Any]:
+def through_a_joint_loop(strategy: Any, v: Any) -> Callable[[], Any]:
     def body(k: Any, x: Any) -> Any:
         return k + 1, x + v / 2.0 + 0.0 * all_reduce(v.read_value())
 
@@ -129,8 +129,8 @@ READERS = [
     eager_run,
     under_a_tape,
     wrapped,
-    through_an_own_loop,
-    through_a_common_loop,
+    through_a_loop_of_each_replica,
+    through_a_joint_loop,
     through_a_compiled_call,
     through_a_gather,
 ]
@@ -167,7 +167,7 @@ def test_reader_and_writer_in_loops_of_one_function(three: Any) -> None:
             three.run(lambda: v.assign_add(rank()))
         return total
 
-    expected = [40.0 + 2.0 * one for one in ranks(three)]
+    expected = [40.0 + 2.0 * rank for rank in ranks(three)]
     assert values(three, step()) == expected
 
 
@@ -197,12 +197,12 @@ def in_a_loop_with_a_collective(v: Any) -> None:
     tf.while_loop(lambda k: k < 1, body, (0,))
 
 
-def in_a_replicas_loop(v: Any) -> None:
+def in_a_loop_of_a_replica(v: Any) -> None:
     v.assign(0.0)
     tf.while_loop(lambda k: k < rank(), lambda k: v.assign_add(1.0) * 0.0 + k + 1.0, (0.0,))
 
 
-def by_random_numbers_of_its_own(v: Any) -> None:
+def by_different_random_numbers(v: Any) -> None:
     v.assign(tf.random.stateless_uniform([], [replica_id(), 1], -1.0, 0.0))
     v.assign(tf.math.ceil(v) + rank())
 
@@ -215,11 +215,11 @@ WRITERS: dict[str, Callable[[Any], Any]] = {
     "one of several branches": lambda v: tf.switch_case(
         tf.constant(0), [lambda: v.assign(rank()), lambda: v.assign(0.0)]
     ),
-    "replica's loop": in_a_replicas_loop,
+    "replica's loop": in_a_loop_of_a_replica,
     "loop with a collective": in_a_loop_with_a_collective,
     "function": lambda v: function(lambda: v.assign(rank()))(),
     "compiled function": lambda v: function(lambda x: v.assign(x), jit_compile=True)(rank()),
-    "random numbers": by_random_numbers_of_its_own,
+    "random numbers": by_different_random_numbers,
     "optimizer": lambda v: tf.raw_ops.ResourceApplyGradientDescent(
         var=v.handle, alpha=1.0, delta=10.0 - rank()
     ),
@@ -243,14 +243,14 @@ def test_scattered_updates(three: Any) -> None:
     assert values(three, read()) == ranks(three)
 
 
-def test_several_variables_one_after_the_other(three: Any) -> None:
+def test_several_variables_in_succession(three: Any) -> None:
     v, w = make(three, 10.0), make(three, 20.0)
     read = function(lambda: three.run(lambda: once(v) + once(w))).get_concrete_function()
     assert values(three, read()) == [30.0] * 3
     diverge(three, v)
-    assert values(three, read()) == [one + 20.0 for one in ranks(three)]
+    assert values(three, read()) == [rank + 20.0 for rank in ranks(three)]
     diverge(three, w)
-    assert values(three, read()) == [one * 2.0 for one in ranks(three)]
+    assert values(three, read()) == [rank * 2.0 for rank in ranks(three)]
 
 
 @pytest.mark.parametrize("keep", [in_a_loop, in_a_nested_function, held_concrete])
@@ -264,7 +264,7 @@ def test_one_copy_is_written_from_outside(three: Any, keep: Any) -> None:
         v.values[1].assign(40.0)
 
 
-def test_training_sets_no_copies_apart(three: Any) -> None:
+def test_training_does_not_separate_copies(three: Any) -> None:
     with three.scope():
         model = tf.keras.Sequential([tf.keras.Input([3]), tf.keras.layers.Dense(2)])
         model.compile("adam", "mse")
@@ -274,12 +274,12 @@ def test_training_sets_no_copies_apart(three: Any) -> None:
     assert three.extended._options.divergence.variables == before
 
 
-# Which branches and loops set copies apart, and which do not.
+# Branches and loops that separate copies, and others that do not.
 
 
 @pytest.fixture
 def apart(three: Any) -> Iterator[Callable[[], set[str]]]:
-    """What has been set apart since the test began."""
+    """The variables whose copies were separated since the test began."""
     variables = three.extended._options.divergence.variables
     before = set(variables)
     yield lambda: variables - before
@@ -287,12 +287,12 @@ def apart(three: Any) -> Iterator[Callable[[], set[str]]]:
 
 
 def last_of(strategy: Any, replica: Callable[[], Any], times: int = 3) -> list[float]:
-    """What replicas return in the last of some runs."""
+    """The replicas' results in the last of several runs."""
     step = stepper(strategy, replica, autograph=False)
     return [step() for _ in range(times)][-1]
 
 
-def in_each_second_step(v: Any, n: Any) -> None:
+def in_every_second_step(v: Any, n: Any) -> None:
     tf.cond(n % 2 == 1, lambda: [v.assign_add(10.0).op], lambda: [tf.no_op()])
 
 
@@ -307,19 +307,19 @@ def in_a_case(v: Any, n: Any) -> None:
     tf.switch_case(n % 2, [lambda: v + 0.0, lambda: v.assign_add(10.0) + 0.0])
 
 
-def by_turns_of_a_loop(v: Any, n: Any) -> None:
-    def turn(k: Any) -> Any:
+def in_iterations_of_a_loop(v: Any, n: Any) -> None:
+    def iteration(k: Any) -> Any:
         v.assign_add(10.0)
         return [k + 1]
 
-    tf.while_loop(lambda k: k < n % 2, turn, [0])
+    tf.while_loop(lambda k: k < n % 2, iteration, [0])
 
 
-SAME = (in_each_second_step, in_a_nested_branch, in_a_case, by_turns_of_a_loop)
+SAME = (in_every_second_step, in_a_nested_branch, in_a_case, in_iterations_of_a_loop)
 
 
 @pytest.mark.parametrize("write", SAME)
-def test_the_same_way_on_all_replicas(three: Any, write: Any, apart: Any) -> None:
+def test_the_same_path_on_all_replicas(three: Any, write: Any, apart: Any) -> None:
     v, n = make(three, 1.0), make(three, 0)
 
     def replica() -> Any:
@@ -333,7 +333,7 @@ def test_the_same_way_on_all_replicas(three: Any, write: Any, apart: Any) -> Non
 
 
 @pytest.mark.parametrize("write", SAME)
-def test_a_way_of_its_own_on_each_replica(three: Any, write: Any, apart: Any) -> None:
+def test_a_different_path_on_each_replica(three: Any, write: Any, apart: Any) -> None:
     v = make(three, 1.0)
     reader = stepper(three, lambda: v + 0.0, autograph=False)
     reader()
@@ -348,13 +348,13 @@ def test_a_way_of_its_own_on_each_replica(three: Any, write: Any, apart: Any) ->
     assert len(apart()) == 1
 
 
-def test_the_same_way_with_values_of_its_own(three: Any, apart: Any) -> None:
+def test_the_same_path_with_different_values(three: Any, apart: Any) -> None:
     v = make(three, 1.0)
 
     def replica() -> Any:
-        mine = tf.cast(replica_id() + 0, tf.float32)
+        own_value = tf.cast(replica_id() + 0, tf.float32)
         flag = all_reduce(1.0) > 2.0
-        tf.cond(flag, lambda: [v.assign_add(mine).op], lambda: [tf.no_op()])
+        tf.cond(flag, lambda: [v.assign_add(own_value).op], lambda: [tf.no_op()])
         return v + 0.0
 
     assert last_of(three, replica) == [1.0, 4.0, 7.0]
@@ -373,7 +373,7 @@ def test_random_numbers_in_a_branch(three: Any, apart: Any) -> None:
     assert len(apart()) == 1
 
 
-def test_an_optimizer_that_is_built_in_the_first_step(three: Any, apart: Any) -> None:
+def test_an_optimizer_built_in_the_first_step(three: Any, apart: Any) -> None:
     with three.scope():
         model = keras.Sequential(
             [keras.Input([3]), keras.layers.Dense(2, kernel_initializer="ones")]

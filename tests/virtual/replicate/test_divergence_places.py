@@ -1,4 +1,4 @@
-"""Diverging copies on logical devices, in sessions, saved models, threads; and what is freed."""
+"""Diverging copies on logical devices, in sessions, saved models and threads; and their memory."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def test_an_update_from_outside_with_a_value_for_each_replica(strategy: Any) -> 
     v = make(strategy, 10.0, aggregation=tf.VariableAggregation.NONE)
     read = held_concrete(strategy, v)
     assert values(strategy, read()) == [10.0] * strategy.num_replicas_in_sync
-    given = each(strategy, ranks(strategy))
-    strategy.extended.update(v, lambda copy, value: copy.assign(value), args=(given,))
+    values_of_replicas = each(strategy, ranks(strategy))
+    strategy.extended.update(v, lambda copy, value: copy.assign(value), args=(values_of_replicas,))
     assert copies(v) == ranks(strategy)
     assert values(strategy, read()) == ranks(strategy)
 
 
 @pytest.mark.parametrize("spmd", [False, True])
 def test_copies_on_logical_devices(spmd: bool) -> None:
-    """On the second one of a replica; on every one under SPMD."""
+    """One copy per replica is on its second device; under SPMD, on every device."""
     strategy = strategy_of_parts(2, spmd=spmd)
     with contextlib.ExitStack() as stack:
         stack.enter_context(strategy.scope())
@@ -66,7 +66,7 @@ def test_copies_on_logical_devices(spmd: bool) -> None:
         assert [[c.numpy() for c in part.variables] for part in v.values] == [[1.0] * 2, [2.0] * 2]
 
 
-# TensorFlow 1, saved models.
+# TensorFlow 1 and saved models.
 
 
 def test_a_session_that_has_run_the_reader(strategy: Any) -> None:
@@ -82,7 +82,7 @@ def test_a_session_that_has_run_the_reader(strategy: Any) -> None:
 
 
 def saved(strategy: Any, path: Any, **functions: Any) -> None:
-    """Saves functions that have been traced, with a variable."""
+    """Save traced functions with a variable."""
     model = tf.Module()
     model.v = functions.pop("v")
     for name, traced in functions.items():
@@ -98,10 +98,10 @@ def test_a_saved_model_has_one_value_for_all_copies(
     v = make(strategy, 10.0)
 
     def replica() -> Any:
-        one = all_reduce(1.0)
-        body = lambda k, x: (k + 1, x + v + 0.0 * one)  # noqa: E731
+        collective = all_reduce(1.0)
+        body = lambda k, x: (k + 1, x + v + 0.0 * collective)  # noqa: E731
         tf.while_loop(lambda k, _: k < 2, body, (0, 0.0))
-        return v.assign_add(one)
+        return v.assign_add(collective)
 
     @function
     def step() -> Any:
@@ -121,7 +121,7 @@ def test_a_saved_model_has_one_value_for_all_copies(
         assert values(strategy, loaded.read()) == expected
 
 
-def test_a_function_that_sets_copies_apart_is_not_saved(strategy: Any, tmp_path: Any) -> None:
+def test_a_function_that_separates_copies_is_not_saved(strategy: Any, tmp_path: Any) -> None:
     v = make(strategy, 10.0)
 
     @function
@@ -153,7 +153,7 @@ def test_a_loaded_function_within_a_replica_function(strategy: Any, tmp_path: An
     assert values(strategy, add()) == [sum(ranks(strategy))] * strategy.num_replicas_in_sync
 
 
-# Functions that were traced outside of the replicas, called within them.
+# Functions traced outside of the replicas and called within them.
 
 
 def held(strategy: Any, **kind: Any) -> tuple[Any, Any, Any]:
@@ -173,10 +173,10 @@ def test_a_sum_of_copies_is_refused(strategy: Any, inside: str) -> None:
             return concrete()
         if inside == "in a function":
             return tf.function(lambda: concrete() + 0.0)()
-        found = tf.constant(0.0)
+        result = tf.constant(0.0)
         for _ in tf.range(1):
-            found = found + concrete()
-        return found
+            result = result + concrete()
+        return result
 
     with pytest.raises(
         tf.errors.InvalidArgumentError, match=r"copies of a variable|access resource"
@@ -185,7 +185,7 @@ def test_a_sum_of_copies_is_refused(strategy: Any, inside: str) -> None:
     assert run(strategy, function) == ranks(strategy)
 
 
-def test_a_variable_that_is_the_same_everywhere() -> None:
+def test_a_variable_that_is_equal_on_all_replicas() -> None:
     strategy = strategy_of(3)
     variable, _, concrete = held(strategy)
     variable.assign(7.0)
@@ -199,10 +199,10 @@ def test_one_replica_has_one_copy() -> None:
     assert local(strategy, strategy.run(tf.function(lambda: concrete() * 2.0))) == [14.0]
 
 
-# Threads, memory.
+# Threads and memory.
 
 
-def test_a_function_that_runs_on_another_thread_meanwhile(strategy: Any) -> None:
+def test_divergence_while_a_function_runs_on_another_thread(strategy: Any) -> None:
     v = make(strategy, 10.0)
     read = in_a_loop(strategy, v)
     running, diverged, errors = threading.Event(), threading.Event(), []

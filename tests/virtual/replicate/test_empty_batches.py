@@ -1,4 +1,4 @@
-"""Replicas without examples, wherever in a replica function the kernels stand."""
+"""Replicas without examples, with kernels anywhere in a replica function."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WEIGHTS = {name: random.normal(size=size).astype(np.float32) for name, size in S
 
 
 def network(x: Any, weights: Any) -> Any:
-    """Kernels that take a batch of nothing badly, most of all oneDNN's."""
+    """Kernels that handle empty batches badly, above all oneDNN's."""
     x = tf.nn.conv2d(x, weights["flat"], 1, "VALID")
     x = tf.nn.relu(tf.nn.bias_add(x, weights["bias"]))
     x = tf.nn.depthwise_conv2d(x, weights["deep"], [1, 1, 1, 1], "VALID")
@@ -46,8 +46,8 @@ def in_place(x: Any, weights: Any) -> Any:
 
 
 def in_a_branch(x: Any, weights: Any) -> Any:
-    found = tf.cond(tf.size(x) >= 0, lambda: network(x, weights), lambda: 0.0)
-    return tf.switch_case(tf.rank(x) - 3, [lambda: 0.0, lambda: found + network(x, weights)])
+    first = tf.cond(tf.size(x) >= 0, lambda: network(x, weights), lambda: 0.0)
+    return tf.switch_case(tf.rank(x) - 3, [lambda: 0.0, lambda: first + network(x, weights)])
 
 
 def in_a_loop(x: Any, weights: Any) -> Any:
@@ -67,8 +67,8 @@ def gradients(function: Callable[..., Any], x: Any, weights: Any) -> tuple[Any, 
 
 def summed(function: Callable[..., Any]) -> Callable[..., Any]:
     def replica(x: Any, weights: Any) -> Any:
-        x, found = gradients(function, x, weights)
-        return x, all_reduce(found)
+        x, weight_gradients = gradients(function, x, weights)
+        return x, all_reduce(weight_gradients)
 
     return replica
 
@@ -77,9 +77,9 @@ def in_a_loop_with_collectives(x: Any, weights: Any) -> Any:
     everything = [tf.zeros(size) for size in SHAPES.values()]
     per_example = tf.zeros_like(x)
     for _ in tf.range(2):
-        mine, found = summed(in_a_branch)(x, weights)
-        per_example += mine
-        everything = [a + b for a, b in zip(everything, found, strict=True)]
+        example_gradients, weight_gradients = summed(in_a_branch)(x, weights)
+        per_example += example_gradients
+        everything = [a + b for a, b in zip(everything, weight_gradients, strict=True)]
     return per_example, everything
 
 
@@ -91,8 +91,8 @@ PLACES = {
 }
 
 
-def given(strategy: Any) -> Any:
-    """All examples for the first replica."""
+def all_on_the_first_replica(strategy: Any) -> Any:
+    """All examples on the first replica."""
     count = strategy.num_replicas_in_sync
     return values.PerReplica([tf.constant(IMAGES), *[tf.constant(IMAGES[:0])] * (count - 1)])
 
@@ -105,7 +105,7 @@ def given(strategy: Any) -> Any:
         *thorough([("in a branch", 2)]),
     ],
 )
-def test_gradients_of_nothing(place: str, sizes: list[int | None], replicas: int) -> None:
+def test_gradients_of_an_empty_batch(place: str, sizes: list[int | None], replicas: int) -> None:
     strategy = strategy_of(replicas, strict=False)
     function, times = PLACES[place]
     with strategy.scope():
@@ -114,25 +114,25 @@ def test_gradients_of_nothing(place: str, sizes: list[int | None], replicas: int
     @tf.function
     def step(batch: Any) -> Any:
         def replica(x: Any) -> Any:
-            # What is known of the sizes is what the input pipeline tells.
+            # The input pipeline tells which sizes are known.
             x = tf.raw_ops.PlaceholderWithDefault(input=x, shape=sizes)
             return function(x, {name: weight + 0.0 for name, weight in weights.items()})
 
         return strategy.run(replica, args=(batch,))
 
-    results = local(strategy, step(given(strategy)))
+    results = local(strategy, step(all_on_the_first_replica(strategy)))
     constants = {name: tf.constant(value) for name, value in WEIGHTS.items()}
     expected = gradients(network, tf.constant(IMAGES), constants)
-    for number, (examples, found) in enumerate(results):
+    for number, (examples, weight_gradients) in enumerate(results):
         assert examples.shape == (0 if number else 2, 8, 8, 4)
-        for mine, one in zip(found, expected[1], strict=True):
-            np.testing.assert_allclose(mine, times * one.numpy(), rtol=1e-3, atol=1e-3)
+        for actual, wanted in zip(weight_gradients, expected[1], strict=True):
+            np.testing.assert_allclose(actual, times * wanted.numpy(), rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(results[0][0], times * expected[0].numpy(), rtol=1e-3, atol=1e-3)
 
 
 @THOROUGH
-def test_the_same_with_onednn_as_users_have_it() -> None:
-    """And as they have it not: one of the two is what runs in this process."""
+def test_the_other_setting_of_onednn() -> None:
+    """oneDNN is on or off for a whole process, so another process runs the other setting."""
     other = "0" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "1" else "1"
     files = [__file__, str(Path(__file__).with_name("test_workarounds.py"))]
     chosen = ["-p", "no:cacheprovider", "-k", "3-batch or leaky"]

@@ -1,4 +1,4 @@
-"""The engine's parts on small traced functions."""
+"""Parts of the engine on small traced functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def library(name: str) -> FunctionDef:
 
 @pytest.fixture
 def traced() -> Trace:
-    """Traces functions, which have to live as long as their definitions are used."""
+    """Trace functions, which must live as long as their definitions are used."""
     kept = []
 
     def trace(function: Callable[..., Any], *specs: Any) -> FunctionDef:
@@ -59,7 +59,7 @@ def variances_of(analysis: Analysis, op: str) -> list[Variance]:
     return [analysis.variances[node.name] for node in analysis.order if node.op == op]
 
 
-def test_what_waits_for_an_argument_waits_for_the_effects_behind_it(traced: Trace) -> None:
+def test_waiting_for_an_argument_includes_the_effects_before_it(traced: Trace) -> None:
     def random(x: Any) -> Any:
         return -x + tf.random.uniform(tf.shape(x))
 
@@ -104,7 +104,7 @@ def test_order_puts_inputs_first_and_refuses_cycles(traced: Trace) -> None:
         in_topological_order(order)
 
 
-def test_what_follows_from_a_sum_is_the_same_everywhere(traced: Trace) -> None:
+def test_values_computed_from_a_sum_are_equal_on_all_replicas(traced: Trace) -> None:
     def function(x: Any, y: Any) -> Any:
         total = tpu_ops.cross_replica_sum(x, [[0, 1, 2]])
         return tf.sin(total), tf.cos(x), tf.tan(y), tf.exp(total + x)
@@ -120,7 +120,7 @@ def test_what_follows_from_a_sum_is_the_same_everywhere(traced: Trace) -> None:
 WORKERS = [[f"/job:worker/replica:0/task:{k // 2}/device:CPU:0"] for k in range(4)]
 
 
-def test_what_is_the_same_is_written_once_in_each_process(traced: Trace) -> None:
+def test_equal_values_are_written_once_in_each_process(traced: Trace) -> None:
     v = tf.Variable(1.0)
 
     def function(x: Any, y: Any) -> Any:
@@ -140,7 +140,7 @@ def test_what_is_the_same_is_written_once_in_each_process(traced: Trace) -> None
             assert {places[name] for name in sources & places.keys()} == {node.device}
 
 
-def test_what_is_the_same_does_not_grow_with_the_replicas(traced: Trace) -> None:
+def test_equal_values_do_not_grow_with_the_replicas(traced: Trace) -> None:
     weights = [tf.Variable(tf.ones([2, 2])) for _ in range(3)]
 
     def function(x: Any) -> Any:
@@ -154,9 +154,9 @@ def test_what_is_the_same_does_not_grow_with_the_replicas(traced: Trace) -> None
     sizes = []
     for count in (2, 32):
         cores = [["/device:CPU:0"]] * count
-        made = expanded(definition, cores, *passings).definition
-        sizes.append(len([node for node in made.node_def if node.op != "AssignVariableOp"]))
-        assert len(made.signature.output_arg) == 2 * count
+        expansion = expanded(definition, cores, *passings).definition
+        sizes.append(len([node for node in expansion.node_def if node.op != "AssignVariableOp"]))
+        assert len(expansion.signature.output_arg) == 2 * count
     assert sizes[0] == sizes[1]
 
 
@@ -180,7 +180,7 @@ def test_updates_of_a_mirrored_variable(
     assert bool(analysis.diverged) is diverges
 
 
-def test_an_expansion_grows_with_the_replicas_and_no_faster(traced: Trace) -> None:
+def test_an_expansion_grows_linearly_with_the_replicas(traced: Trace) -> None:
     v = tf.Variable(np.zeros(4, np.float32))
 
     def function(x: Any) -> Any:
@@ -192,35 +192,42 @@ def test_an_expansion_grows_with_the_replicas_and_no_faster(traced: Trace) -> No
     for count in (8, 16, 32):
         definition = traced(function, X)
         cores = [[f"/device:CPU:{k}"] for k in range(count)]
-        made = expanded(definition, cores, Passing.VARYING, Passing.MIRRORED)
-        sizes.append(made.definition.ByteSize())
-        assert [node.op for node in made.definition.node_def].count("AddN") == 1
-        assert {node.device for node in made.definition.node_def} == {core for (core,) in cores}
+        expansion = expanded(definition, cores, Passing.VARYING, Passing.MIRRORED)
+        sizes.append(expansion.definition.ByteSize())
+        assert [node.op for node in expansion.definition.node_def].count("AddN") == 1
+        assert {node.device for node in expansion.definition.node_def} == {
+            core for (core,) in cores
+        }
     assert sizes[2] - sizes[1] < 2.2 * (sizes[1] - sizes[0])
 
 
-# What a function asks of shapes that are known, as constants.
+# Questions about known shapes become constants.
 
 
 def constants(function: Callable[..., Any], *shapes: list[int]) -> list[Any]:
-    """What a function of tensors gives, where it is constants; None for other results."""
+    """The constant results of a function of tensors; None for results that are not constant."""
     specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
     traced = tf.function(function, autograph=False).get_concrete_function(*specs)
     definition = traced.function_def
-    found = with_constant_shapes(definition, known_sizes(traced.graph, definition))
+    constant_definition = with_constant_shapes(definition, known_sizes(traced.graph, definition))
     values = {
         f"{node.name}:output:0": tensor_util.MakeNdarray(node.attr["value"].tensor)
-        for node in found.node_def
+        for node in constant_definition.node_def
         if node.op == "Const"
     }
-    sources = {node.name: node.input for node in found.node_def if node.op == "Identity"}
+    sources = {
+        node.name: node.input for node in constant_definition.node_def if node.op == "Identity"
+    }
 
     def value(text: str) -> Any:
         while text.partition(":")[0] in sources:
             text = sources[text.partition(":")[0]][0]
         return values.get(text)
 
-    return [value(found.ret[output.name]) for output in found.signature.output_arg]
+    return [
+        value(constant_definition.ret[output.name])
+        for output in constant_definition.signature.output_arg
+    ]
 
 
 def shape(x: Any) -> Any:
@@ -236,11 +243,11 @@ def shape(x: Any) -> Any:
 )  # fmt: skip
 def test_parts_of_a_shape(part: Callable[[Any], Any]) -> None:
     sizes = np.array([2, 3, 4, 5])
-    (found,) = constants(lambda x: part(shape(x)), [2, 3, 4, 5])
-    np.testing.assert_array_equal(found, part(sizes))
+    (result,) = constants(lambda x: part(shape(x)), [2, 3, 4, 5])
+    np.testing.assert_array_equal(result, part(sizes))
 
 
-def test_what_a_node_asks_of_a_shape() -> None:
+def test_a_nodes_questions_about_a_shape() -> None:
     def ask(x: Any, y: Any) -> Any:
         raw = tf.raw_ops
         return raw.Rank(input=x), raw.Size(input=x), *raw.ShapeN(input=[x, y], out_type=tf.int64)
@@ -257,31 +264,31 @@ def test_what_a_node_asks_of_a_shape() -> None:
         ([4, 1, 3], [2, 3]), ([1, 1], [5]), ([0, 3], [3]), ([1], [1]),
     ],
 )  # fmt: skip
-def test_the_axes_that_a_gradient_is_summed_over(first: list[int], second: list[int]) -> None:
+def test_the_axes_over_which_a_gradient_is_summed(first: list[int], second: list[int]) -> None:
     def axes(x: Any, y: Any) -> Any:
         r = tf.raw_ops.BroadcastGradientArgs(s0=shape(x), s1=shape(y))
         return r.r0, r.r1
 
     result = np.ones(np.broadcast_shapes(first, second))
-    for one, over in zip((first, second), constants(axes, first, second), strict=True):
+    for shape_of_input, over in zip((first, second), constants(axes, first, second), strict=True):
         summed = result.sum(axis=tuple(over), keepdims=True)
-        assert summed.reshape(one).shape == tuple(one)
+        assert summed.reshape(shape_of_input).shape == tuple(shape_of_input)
 
 
-def test_what_is_not_known_stays() -> None:
+def test_questions_about_unknown_shapes_stay() -> None:
     def ask(x: Any) -> Any:
         return shape(x), shape(x)[1:], shape(x)[:1]
 
     assert constants(ask, [None, 3]) == [None, None, None]
     row = tf.TensorSpec([4], tf.float32)
-    traced = tf.function(lambda x: x[1:]).get_concrete_function(row)  # no shape
+    traced = tf.function(lambda x: x[1:]).get_concrete_function(row)  # the spec has no shape
     definition = traced.function_def
     assert with_constant_shapes(definition, known_sizes(traced.graph, definition)) is definition
 
 
 @pytest.mark.parametrize("strides", [(4, 5, 6), (1, 5, 6), (5, 6)])
 def test_gradients_of_broadcast_products(strides: tuple[int, ...]) -> None:
-    """As Keras's attention multiplies: each example by weights that all share."""
+    """As in Keras's attention: each example is multiplied by weights that all examples share."""
     strategy = strategy_of(2)
     generator = np.random.default_rng(0)
     values = generator.normal(size=(2, *strides)).astype("f")
@@ -298,9 +305,9 @@ def test_gradients_of_broadcast_products(strides: tuple[int, ...]) -> None:
         return dx, all_reduce(dw)
 
     x = each(strategy, values)
-    found = run(strategy, replica, x)
-    expected = [gradients(tf.constant(one), tf.constant(weights)) for one in values]
+    results = run(strategy, replica, x)
+    expected = [gradients(tf.constant(value), tf.constant(weights)) for value in values]
     total = expected[0][1] + expected[1][1]
-    for (dx, dw), (own, _) in zip(found, expected, strict=True):
-        np.testing.assert_allclose(dx, own, rtol=1e-5)
+    for (dx, dw), (expected_dx, _) in zip(results, expected, strict=True):
+        np.testing.assert_allclose(dx, expected_dx, rtol=1e-5)
         np.testing.assert_allclose(dw, total, rtol=1e-4)

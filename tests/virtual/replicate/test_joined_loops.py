@@ -1,4 +1,4 @@
-"""Loops and branches that go the same way on every replica: one for all, with joined values."""
+"""Loops and branches that take the same path on every replica are joined into one."""
 
 from __future__ import annotations
 
@@ -30,21 +30,23 @@ both = functools.partial(joined.both, strict=False)
 WEIGHTS = np.random.default_rng(7).normal(size=[5, 5]).astype(np.float32)
 
 
-@pytest.fixture(name="found")
-def fixture_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Analysis]]:
-    """The analyses of what is traced."""
+@pytest.fixture(name="analyzed")
+def fixture_analyzed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Analysis]]:
+    """The analyses of the traced functions."""
 
     def failed(*_: Any) -> None:
-        raise AssertionError("What is joined could not be written.")
+        raise AssertionError("The joined function could not be written.")
 
     monkeypatch.setattr(replication, "logger", failed)
-    with analyses(costs=True) as found:
-        yield found
+    with analyses(costs=True) as analyzed:
+        yield analyzed
 
 
-def flows(found: list[Analysis]) -> list[str]:
-    """The operations of the control flow that is joined."""
-    plans = [(node, one.plans.get(node.name)) for one in found for node in one.order]
+def flows(analyzed: list[Analysis]) -> list[str]:
+    """The joined control flow operations."""
+    plans = [
+        (node, analysis.plans.get(node.name)) for analysis in analyzed for node in analysis.order
+    ]
     return [node.op.removeprefix("Stateless") for node, plan in plans if plan and plan.bodies]
 
 
@@ -53,7 +55,7 @@ def mapped(x: Any, weights: Any) -> Any:
 
 
 def mapped_scalars(x: Any, weights: Any) -> Any:
-    return tf.map_fn(lambda one: tf.sin(one) * weights[0, 0], x[:, 0])
+    return tf.map_fn(lambda value: tf.sin(value) * weights[0, 0], x[:, 0])
 
 
 def scanned(x: Any, weights: Any) -> Any:
@@ -71,48 +73,48 @@ def nested(x: Any, weights: Any) -> Any:
 
 
 def branched(x: Any, weights: Any) -> Any:
-    def turn(i: Any, value: Any) -> Any:
+    def iteration(i: Any, value: Any) -> Any:
         odd = tf.equal(i % 2, 1)
         return i + 1, tf.cond(odd, lambda: tf.tanh(value @ weights), lambda: 0.5 * value + x)
 
-    return tf.while_loop(lambda i, _: i < 4, turn, (0, x))[1]
+    return tf.while_loop(lambda i, _: i < 4, iteration, (0, x))[1]
 
 
 FUNCTIONS = [mapped, mapped_scalars, scanned, nested, branched]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_loop_does_what_one_on_each_replica_does(
-    function: Callable[..., Any], found: list[Analysis]
+def test_a_joined_loop_matches_a_loop_on_each_replica(
+    function: Callable[..., Any], analyzed: list[Analysis]
 ) -> None:
     both(lambda x: function(x, tf.constant(WEIGHTS)), per_replica(3, 5))
-    assert "While" in flows(found)
+    assert "While" in flows(analyzed)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_gradients_through_a_loop(function: Callable[..., Any], found: list[Analysis]) -> None:
+def test_gradients_through_a_loop(function: Callable[..., Any], analyzed: list[Analysis]) -> None:
     def step(x: Any) -> Any:
         weights = tf.constant(WEIGHTS)
         with tf.GradientTape() as tape:
             tape.watch([x, weights])
             loss = tf.reduce_sum(function(x, weights) ** 2)
-        own, summed = tape.gradient(loss, [x, weights])
-        return own, all_reduce(summed), loss
+        dx, summed = tape.gradient(loss, [x, weights])
+        return dx, all_reduce(summed), loss
 
     both(step, per_replica(3, 5))
-    assert flows(found).count("While") >= 2
+    assert flows(analyzed).count("While") >= 2
 
 
-def test_gradients_within_a_loop(found: list[Analysis]) -> None:
-    def turn(i: Any, x: Any) -> Any:
+def test_gradients_within_a_loop(analyzed: list[Analysis]) -> None:
+    def iteration(i: Any, x: Any) -> Any:
         slope = gradient_of(lambda x: tf.reduce_sum(tf.tanh(x @ WEIGHTS) ** 2), x)
         return i + 1, x - 0.1 * slope
 
-    both(lambda x: tf.while_loop(lambda i, _: i < 3, turn, (0, x))[1], per_replica(3, 5))
-    assert flows(found) == ["While"]
+    both(lambda x: tf.while_loop(lambda i, _: i < 3, iteration, (0, x))[1], per_replica(3, 5))
+    assert flows(analyzed) == ["While"]
 
 
-def test_lists_that_grow_and_shrink(found: list[Analysis]) -> None:
+def test_lists_that_grow_and_shrink(analyzed: list[Analysis]) -> None:
     ops = tf.raw_ops
 
     def step(x: Any) -> Any:
@@ -144,18 +146,18 @@ def test_lists_that_grow_and_shrink(found: list[Analysis]) -> None:
         return tf.ensure_shape(stacked, [3, 3, 5]) + 0.0, length, last
 
     both(step, per_replica(3, 5))
-    assert "While" in flows(found)
+    assert "While" in flows(analyzed)
 
 
-def test_a_decoding_loop(found: list[Analysis]) -> None:
+def test_a_decoding_loop(analyzed: list[Analysis]) -> None:
     def step(start: Any) -> Any:
         table = tf.constant(WEIGHTS)
 
-        def turn(i: Any, words: Any, keys: Any) -> Any:
+        def iteration(i: Any, words: Any, keys: Any) -> Any:
             query = tf.gather(table, words[:, i])
             scores = tf.einsum("btd,bd->bt", keys, query)
-            seen = tf.range(4) <= i
-            weights = tf.nn.softmax(tf.where(seen, scores, -1e9))
+            visible = tf.range(4) <= i
+            weights = tf.nn.softmax(tf.where(visible, scores, -1e9))
             mixed = tf.einsum("bt,btd->bd", weights, keys) + query
             word = tf.argmax(mixed @ table, axis=1, output_type=tf.int32)
             place = tf.one_hot(i + 1, 4, dtype=tf.int32)
@@ -163,13 +165,13 @@ def test_a_decoding_loop(found: list[Analysis]) -> None:
             return i + 1, words, keys + tf.one_hot(i, 4)[:, None] * mixed[:, None]
 
         words = tf.concat([start, tf.zeros([2, 3], tf.int32)], axis=1)
-        return tf.while_loop(lambda i, *_: i < 3, turn, (0, words, tf.ones([2, 4, 5])))[1]
+        return tf.while_loop(lambda i, *_: i < 3, iteration, (0, words, tf.ones([2, 4, 5])))[1]
 
     both(step, [np.array([[k], [k + 1]], np.int32) for k in range(REPLICAS)])
-    assert "While" in flows(found)
+    assert "While" in flows(analyzed)
 
 
-def test_a_loop_that_ends_by_its_values_is_each_replicas_own(found: list[Analysis]) -> None:
+def test_a_loop_whose_end_depends_on_values_is_not_joined(analyzed: list[Analysis]) -> None:
     def step(x: Any) -> Any:
         return tf.while_loop(
             lambda i, value: tf.reduce_sum(value) < 50.0,
@@ -178,49 +180,50 @@ def test_a_loop_that_ends_by_its_values_is_each_replicas_own(found: list[Analysi
         )
 
     both(step, per_replica(3, 5))
-    assert not flows(found)
+    assert not flows(analyzed)
 
 
-def test_a_branch_on_the_replica_is_each_replicas_own(found: list[Analysis]) -> None:
+def test_a_branch_on_the_replica_is_not_joined(analyzed: list[Analysis]) -> None:
     both(lambda x: tf.cond(replica_id() > 1, lambda: x * 2.0, lambda: x + 1.0), per_replica(3, 5))
-    assert not flows(found)
+    assert not flows(analyzed)
 
 
-def test_random_numbers_in_a_loop_are_each_replicas_own(found: list[Analysis]) -> None:
-    def turn(i: Any, value: Any) -> Any:
+def test_replicas_draw_their_own_random_numbers_in_a_loop(analyzed: list[Analysis]) -> None:
+    def iteration(i: Any, value: Any) -> Any:
         drawn = tf.random.stateless_uniform([3, 5], [i, replica_id()])
         return i + 1, tf.tanh(value @ WEIGHTS + drawn) * tf.sin(value) + tf.cos(value)
 
-    both(lambda x: tf.while_loop(lambda i, _: i < 3, turn, (0, x))[1], per_replica(3, 5))
-    assert flows(found) == ["While"]
+    both(lambda x: tf.while_loop(lambda i, _: i < 3, iteration, (0, x))[1], per_replica(3, 5))
+    assert flows(analyzed) == ["While"]
 
 
-def test_a_loop_beyond_the_memory_is_each_replicas_own(
-    found: list[Analysis], monkeypatch: pytest.MonkeyPatch
+def test_a_loop_too_large_for_memory_is_not_joined(
+    analyzed: list[Analysis], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(joining, "_TURNS", 1e15)
 
     def step(x: Any) -> Any:
         return scanned(tf.tanh(x @ WEIGHTS) @ WEIGHTS, tf.constant(WEIGHTS))
 
-    both(step, per_replica(3, 5), choice=None)  # as much as there is memory for
-    assert not flows(found)
+    both(step, per_replica(3, 5), choice=None)  # only as much as fits in memory
+    assert not flows(analyzed)
     assert any(
-        "MatMul" in {node.op for node in one.order if node.name in one.plans} for one in found
+        "MatMul" in {node.op for node in analysis.order if node.name in analysis.plans}
+        for analysis in analyzed
     )
 
 
-def test_a_loop_without_turns(found: list[Analysis]) -> None:
+def test_a_loop_without_iterations(analyzed: list[Analysis]) -> None:
     def step(x: Any) -> Any:
         return tf.while_loop(
             lambda i, _: i < 0, lambda i, value: (i + 1, tf.tanh(value @ WEIGHTS)), (0, x)
         )[1]
 
     both(step, per_replica(3, 5))
-    assert flows(found) == ["While"]
+    assert flows(analyzed) == ["While"]
 
 
-def test_gradients_of_gradients(found: list[Analysis]) -> None:
+def test_gradients_of_gradients(analyzed: list[Analysis]) -> None:
     def step(x: Any) -> Any:
         with tf.GradientTape() as outer:
             outer.watch(x)
@@ -228,10 +231,10 @@ def test_gradients_of_gradients(found: list[Analysis]) -> None:
         return first, outer.gradient(first, x)
 
     both(step, per_replica(5, 5))
-    assert found
+    assert analyzed
 
 
-def test_a_variable_is_written_after_a_loop_has_read_it(found: list[Analysis]) -> None:
+def test_a_variable_is_written_after_a_loop_has_read_it(analyzed: list[Analysis]) -> None:
     def trained(strategy: Any) -> Any:
         weights = make(strategy, WEIGHTS)
 
@@ -250,10 +253,10 @@ def test_a_variable_is_written_after_a_loop_has_read_it(found: list[Analysis]) -
         return run(strategy, step, each(strategy, per_replica(3, 5)))
 
     joined.both_ways(trained, strict=False)
-    assert flows(found).count("While") >= 2
+    assert flows(analyzed).count("While") >= 2
 
 
-def test_elements_of_other_shapes_than_a_list_has(found: list[Analysis]) -> None:
+def test_elements_whose_shapes_differ_from_the_lists(analyzed: list[Analysis]) -> None:
     def step(x: Any) -> Any:
         array = tf.TensorArray(tf.float32, 2, element_shape=None, infer_shape=False)
         array = array.write(0, x).write(1, x[0, 0])
@@ -278,16 +281,20 @@ NETWORKS = {
     [
         "lstm",
         "masked",
-        *(pytest.param(one, marks=THOROUGH) for one in NETWORKS if one not in {"lstm", "masked"}),
+        *(
+            pytest.param(name, marks=THOROUGH)
+            for name in NETWORKS
+            if name not in {"lstm", "masked"}
+        ),
     ],
 )
-def test_a_recurrent_network_is_that_of_one_device(name: str, found: list[Analysis]) -> None:
+def test_a_recurrent_network_matches_one_device(name: str, analyzed: list[Analysis]) -> None:
     def network(api: Any) -> Any:
         return sequential(api, *NETWORKS[name](), api.layers.Dense(3), shape=SERIES.shape[1:])
 
     x = SERIES.copy()
     x[::3, 4:] = 0.0
     data = tf.data.Dataset.from_tensor_slices((x, CLASSES)).batch(8, drop_remainder=True)
-    given = case(network, data, None, loss=crossentropy)
-    assert_trained_alike(None, strategy_of(REPLICAS), given)
-    assert flows(found).count("While") >= 2
+    training_case = case(network, data, None, loss=crossentropy)
+    assert_trained_alike(None, strategy_of(REPLICAS), training_case)
+    assert flows(analyzed).count("While") >= 2

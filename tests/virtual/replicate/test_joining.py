@@ -1,4 +1,4 @@
-"""Replicas as one batch: one operation for all of them, with the numbers of one for each."""
+"""Replicas as one batch: one operation for all replicas gives the numbers of one for each."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ DEPTHWISE = RNG.normal(size=[2, 2, 3, 2]).astype(np.float32)
 
 @pytest.fixture(name="joined")
 def fixture_joined() -> Iterator[list[Analysis]]:
-    """The analyses of what is traced; nothing is too cheap to be joined."""
-    with analyses(costs=False) as found:
-        yield found
+    """The analyses of the traced functions; even cheap operations are joined."""
+    with analyses(costs=False) as analyzed:
+        yield analyzed
 
 
 @pytest.mark.parametrize("count", [1, *thorough([3])])
-def test_one_operation_does_what_one_on_each_replica_does(count: int) -> None:
-    """Every rule by which one is joined, on a sample of what `python -m joining` tries."""
+def test_a_joined_operation_matches_an_operation_on_each_replica(count: int) -> None:
+    """Every joining rule, on a sample of the cases of `python -m joining`."""
     findings = check(sorted(joining_rules.operations()), count, rounds=5)
     assert not findings.wrong
     assert not joining_rules.operations() - (+findings.joined).keys()
 
 
 def gradients(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A replica function that gives the sums of gradients by weights, and one of its own."""
+    """A replica function with the summed gradients by weights, and an unsummed gradient."""
 
     def step(x: Any, y: Any) -> Any:
-        weights = [tf.constant(one) for one in (SHARED, TABLE, KERNEL, DEPTHWISE)]
+        weights = [tf.constant(value) for value in (SHARED, TABLE, KERNEL, DEPTHWISE)]
         with tf.GradientTape() as tape:
             tape.watch([*weights, x])
             loss = function(x, y, *weights)
-        *summed, own = tape.gradient(loss, [*weights, x], unconnected_gradients="zero")
-        return [all_reduce(tf.convert_to_tensor(one)) for one in summed], own, loss
+        *summed, dx = tape.gradient(loss, [*weights, x], unconnected_gradients="zero")
+        return [all_reduce(tf.convert_to_tensor(gradient)) for gradient in summed], dx, loss
 
     return step
 
 
 def network(x: Any, y: Any, shared: Any, table: Any, kernel: Any, depthwise: Any) -> Any:
-    """A loss with the gradients of products, convolutions, pooling and a table."""
+    """A loss that needs gradients of products, convolutions, pooling and a table."""
     hidden = tf.nn.relu(tf.nn.bias_add(x @ shared, table[0, :1] * tf.ones([6])))
     hidden = tf.gather(table, tf.argmax(y, 1)) @ shared + hidden
     pixels = tf.reshape(tf.tile(hidden, [1, 10]), [5, 4, 3, 3])
@@ -65,7 +65,7 @@ def network(x: Any, y: Any, shared: Any, table: Any, kernel: Any, depthwise: Any
     return tf.reduce_mean(attention @ out) + tf.reduce_sum(tf.tanh(deep)) / 3.0
 
 
-def test_gradients_that_are_only_summed_are_summed_as_they_are_computed(
+def test_gradients_that_are_only_summed_are_computed_as_a_sum(
     joined: list[Analysis],
 ) -> None:
     both(gradients(network), per_replica(3, 5), per_replica(3, 5, seed=1))
@@ -74,14 +74,16 @@ def test_gradients_that_are_only_summed_are_summed_as_they_are_computed(
         "AvgPoolGrad", "Conv2DBackpropInput", "UnsortedSegmentSum", "ReluGrad",
     }  # fmt: skip
     summed = [
-        [node.op for node in one.order if node.name in one.plans].count("Conv2DBackpropFilter")
-        for one in joined
+        [node.op for node in analysis.order if node.name in analysis.plans].count(
+            "Conv2DBackpropFilter"
+        )
+        for analysis in joined
     ]
     assert summed == [1]
 
 
 def clipped(x: Any, y: Any) -> Any:
-    """What is not linear before the sum: each replica clips its own gradient."""
+    """Clipping before the sum, which is not linear: each replica clips its own gradient."""
     weights = tf.constant(SHARED)
     with tf.GradientTape() as tape:
         tape.watch(weights)
@@ -91,7 +93,7 @@ def clipped(x: Any, y: Any) -> Any:
 
 
 def branches(x: Any, y: Any) -> Any:
-    """What a replica does on its own, between what all do."""
+    """Separate work of a replica between joint operations."""
     x = x @ SHARED
     x = tf.cond(replica_id() % 2 == 0, lambda: tf.sin(x), lambda: x * 2.0)
     for _ in tf.range(replica_id()):
@@ -100,14 +102,14 @@ def branches(x: Any, y: Any) -> Any:
 
 
 def means(x: Any, y: Any) -> Any:
-    """Sums and other exchanges between the replicas, and of what is the same everywhere."""
+    """Sums and other exchanges between replicas, and values that are equal on all."""
     context = tf.distribute.get_replica_context()
     mean = context.all_reduce(tf.distribute.ReduceOp.MEAN, tf.reduce_mean(x, 0))
     return x - mean, all_reduce(TABLE[0] * 2.0), context.all_gather(y, 0)
 
 
 def recurrent(x: Any, y: Any) -> Any:
-    """Steps of a recurrent network, written out."""
+    """Unrolled steps of a recurrent network."""
     state = tf.zeros([3, 6])
     for _ in range(3):
         gates = tf.concat([x, state], 1) @ tf.concat([SHARED, SHARED, SHARED[:1]], 0)
@@ -117,15 +119,15 @@ def recurrent(x: Any, y: Any) -> Any:
 
 
 @pytest.mark.parametrize("function", [clipped, branches, means, recurrent])
-def test_what_some_replicas_do_alone(function: Callable[..., Any], joined: list[Analysis]) -> None:
+def test_separate_work_of_replicas(function: Callable[..., Any], joined: list[Analysis]) -> None:
     both(function, per_replica(3, 5), per_replica(3, 5, seed=1))
     assert operations(joined)
 
 
-def test_variables_that_are_each_replicas_own_and_those_of_all(joined: list[Analysis]) -> None:
+def test_row_variables_and_mirrored_variables(joined: list[Analysis]) -> None:
     def trained(strategy: Any) -> Any:
         weights = make(strategy, SHARED, aggregation=tf.VariableAggregation.MEAN)
-        table, seen = make(strategy, TABLE), make(strategy, tf.zeros([]), **SUMMED_ON_READ)
+        table, total = make(strategy, TABLE), make(strategy, tf.zeros([]), **SUMMED_ON_READ)
 
         def step(x: Any) -> Any:
             with tf.GradientTape() as tape:
@@ -134,12 +136,12 @@ def test_variables_that_are_each_replicas_own_and_those_of_all(joined: list[Anal
                 )
                 loss = tf.reduce_mean(tf.square((x + rows) @ weights))
             weights.assign_sub(0.1 * all_reduce(tape.gradient(loss, weights)))
-            seen.assign_add(loss)
-            return loss, seen.read_value(), x @ weights.read_value()
+            total.assign_add(loss)
+            return loss, total.read_value(), x @ weights.read_value()
 
         values = each(strategy, per_replica(3, 5))
         steps = [run(strategy, step, values) for _ in range(2)]
-        return [steps, weights.numpy(), seen.numpy()]
+        return [steps, weights.numpy(), total.numpy()]
 
     both_ways(trained)
     assert "ResourceGather" in operations(joined)
@@ -151,13 +153,13 @@ def test_each_replica_draws_its_own_numbers(joined: list[Analysis]) -> None:
     def step(x: Any) -> Any:
         return tf.nn.dropout(tf.exp(x), 0.5, seed=3)
 
-    found = run(strategy, step, each(strategy, [np.zeros([4, 8], np.float32)] * REPLICAS))
-    assert len({np.asarray(one).tobytes() for one in found}) == REPLICAS
-    assert all(set(np.unique(one)) == {0.0, 2.0} for one in found)
+    results = run(strategy, step, each(strategy, [np.zeros([4, 8], np.float32)] * REPLICAS))
+    assert len({np.asarray(result).tobytes() for result in results}) == REPLICAS
+    assert all(set(np.unique(result)) == {0.0, 2.0} for result in results)
     assert operations(joined)
 
 
-def test_too_much_memory_is_left_in_turns(
+def test_values_too_large_for_memory_are_computed_in_turns(
     monkeypatch: pytest.MonkeyPatch, joined: list[Analysis]
 ) -> None:
     monkeypatch.setattr("tpunb.virtual.replicate.options._JOINED_PART", 2**40)
@@ -169,7 +171,7 @@ def test_too_much_memory_is_left_in_turns(
     assert operations(joined) == {"MatMul", "Tanh"}
 
 
-def test_an_error_leads_to_the_line(joined: list[Analysis]) -> None:
+def test_an_error_names_the_line(joined: list[Analysis]) -> None:
     strategy = strategy_of(REPLICAS, joined=True)
 
     def step(x: Any) -> Any:
@@ -181,29 +183,29 @@ def test_an_error_leads_to_the_line(joined: list[Analysis]) -> None:
     assert "GatherV2" in operations(joined)
 
 
-def test_costs_decide_without_help() -> None:
-    """A product of all is worth joining; one number of each replica's own variable is not."""
+def test_costs_decide_what_is_joined() -> None:
+    """A joint product is worthwhile; a joint number of each replica's own variable is not."""
     strategy = strategy_of(REPLICAS, joined=True)
-    seen = make(strategy, 0.0, **SUMMED_ON_READ)
+    total = make(strategy, 0.0, **SUMMED_ON_READ)
 
     def replica(x: Any) -> Any:
-        seen.assign_add(tf.reduce_sum(x @ SHARED))
-        return seen.read_value() * 2.0
+        total.assign_add(tf.reduce_sum(x @ SHARED))
+        return total.read_value() * 2.0
 
     values = per_replica(3, 5)
-    found = run(strategy, replica, each(strategy, values))
-    np.testing.assert_allclose(found, [2.0 * (x @ SHARED).sum() for x in values], rtol=1e-5)
+    results = run(strategy, replica, each(strategy, values))
+    np.testing.assert_allclose(results, [2.0 * (x @ SHARED).sum() for x in values], rtol=1e-5)
 
 
 def complex_products(x: Any, y: Any) -> list[Any]:
-    """Products of complex matrices, of which a transposed one is not the adjoint one."""
+    """Products of complex matrices, whose transpose differs from their adjoint."""
     a, b = tf.complex(x, y), tf.complex(y, 2.0 * x)
     shared = tf.constant(TABLE[:3], tf.complex64) * 1j
     with tf.GradientTape() as tape:
         tape.watch(a)
         products = [
-            tf.matmul(one, other, **{f"{how}_{which}": True})
-            for one, other in ((a, b), (a, shared), (shared, b))
+            tf.matmul(first, second, **{f"{how}_{which}": True})
+            for first, second in ((a, b), (a, shared), (shared, b))
             for how in ("transpose", "adjoint")
             for which in "ab"
         ]
@@ -211,24 +213,24 @@ def complex_products(x: Any, y: Any) -> list[Any]:
     return [*products, vector, tape.gradient([*products, vector], a)]
 
 
-def other_broadcasting(x: Any, y: Any) -> list[Any]:
-    """Operations whose inputs do not broadcast as sums do."""
+def without_sum_broadcasting(x: Any, y: Any) -> list[Any]:
+    """Operations whose inputs do not broadcast like those of sums."""
     return [
         tf.nn.softmax_cross_entropy_with_logits(labels=y[0, :1], logits=x[:1, :1] * 2.0),
         tf.raw_ops.ApproximateEqual(x=x[0], y=tf.constant(TABLE[0])),
     ]
 
 
-@pytest.mark.parametrize("function", [complex_products, other_broadcasting])
-def test_rules_are_for_the_types_and_shapes_that_they_name(
+@pytest.mark.parametrize("function", [complex_products, without_sum_broadcasting])
+def test_rules_apply_only_to_their_types_and_shapes(
     function: Callable[..., Any], joined: list[Analysis]
 ) -> None:
     both(function, per_replica(3, 5), per_replica(3, 5, seed=1))
     assert joined
 
 
-def test_sums_that_are_not_those_of_what_is_multiplied(joined: list[Analysis]) -> None:
-    """Sums of halves are finite, of wholes not; and infinity times a sum is a number too many."""
+def test_sums_that_cannot_move_before_a_product(joined: list[Analysis]) -> None:
+    """Scaled float16 numbers have a finite sum, unscaled ones overflow. Inf minus inf is NaN."""
 
     def replica(x: Any) -> list[Any]:
         small = tf.cast(x, tf.float16) * 0.125
@@ -245,17 +247,19 @@ def test_sums_that_are_not_those_of_what_is_multiplied(joined: list[Analysis]) -
 
 def attentive(api: Any) -> Any:
     """A model with attention and convolutions."""
-    given, layers = api.Input(SERIES.shape[1:]), api.layers
-    hidden = layers.Conv1D(4, 3, padding="same", activation="relu")(given)
+    inputs, layers = api.Input(SERIES.shape[1:]), api.layers
+    hidden = layers.Conv1D(4, 3, padding="same", activation="relu")(inputs)
     hidden = layers.LayerNormalization()(hidden + layers.MultiHeadAttention(2, 2)(hidden, hidden))
-    return api.Model(given, layers.Dense(3)(layers.LSTM(5, unroll=True)(hidden)))
+    return api.Model(inputs, layers.Dense(3)(layers.LSTM(5, unroll=True)(hidden)))
 
 
 @THOROUGH
-def test_a_model_is_that_of_one_device(joined: list[Analysis]) -> None:
+def test_a_model_matches_one_device(joined: list[Analysis]) -> None:
     data = tf.data.Dataset.from_tensor_slices((SERIES, CLASSES)).batch(8, drop_remainder=True)
-    # Adam would blow up what is left of a gradient of zero.
-    given = case(attentive, data, None, optimizer="sgd", loss=crossentropy, metrics=["accuracy"])
+    # Adam would amplify the rounding errors of a zero gradient.
+    training_case = case(
+        attentive, data, None, optimizer="sgd", loss=crossentropy, metrics=["accuracy"]
+    )
     for choice in (True, False):
-        assert_trained_alike(None, strategy_of(REPLICAS, joined=choice), given)
+        assert_trained_alike(None, strategy_of(REPLICAS, joined=choice), training_case)
     assert operations(joined) >= {"Conv2DBackpropFilter", "Einsum", "Softmax"}

@@ -1,4 +1,4 @@
-"""What is written for all replicas of a process: on one device, and in place where that does."""
+"""The function for all replicas of a process runs on one device, and in place if possible."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ REPLICAS = 4
 
 
 def crossings(step: Any) -> collections.Counter[str]:
-    """What goes from one device to another in the function for all replicas, by operation."""
+    """Count the values that cross devices in the function for all replicas, by operation."""
     library = step.get_concrete_function().graph.as_graph_def().library
     function = max(library.function, key=lambda each: len(each.node_def))
     nodes = {node.name: node for node in function.node_def}
-    found = {
+    edges = {
         (text, node.device, node.op)
         for node in function.node_def
         for text in node.input
         if (source := nodes.get(text.lstrip("^").partition(":")[0]))
         and source.device != node.device
     }
-    return collections.Counter(op for _, _, op in found)
+    return collections.Counter(op for _, _, op in edges)
 
 
-def test_updates_go_from_no_device_to_another(lenient: Any) -> None:
+def test_updates_do_not_cross_devices(lenient: Any) -> None:
     initial = (*(tf.ones([k + 1, 2]) for k in range(5)), 3, 4)
     weights = [make(lenient, value) for value in initial]
 
@@ -58,7 +58,7 @@ def test_updates_go_from_no_device_to_another(lenient: Any) -> None:
     assert not crossings(step)
 
 
-def test_an_update_that_is_read_before_the_next(lenient: Any) -> None:
+def test_an_update_is_read_before_the_next(lenient: Any) -> None:
     v, w, u = (make(lenient, value) for value in (tf.ones([64]), tf.zeros([64]), tf.zeros([64])))
 
     def replica() -> Any:
@@ -79,25 +79,25 @@ def test_an_update_that_is_read_before_the_next(lenient: Any) -> None:
 
 
 def test_each_replica_reads_its_copy_after_the_update(lenient: Any) -> None:
-    """What each replica computes from its copy, and one core's result that waits for all."""
+    """Read each replica's result from its copy, and a result of one core that waits for all."""
     v, w = make(lenient, tf.zeros([256])), make(lenient, tf.zeros([256]))
 
     def replica(x: Any) -> Any:
         assigned = v.assign(all_reduce(x))
         with tf.control_dependencies([assigned]):
             shared = tf.identity(all_reduce(tf.ones([])))
-        mine = v.read_value() * (x + shared)
-        w.assign(all_reduce(mine))
-        return mine, w.read_value()
+        own_results = v.read_value() * (x + shared)
+        w.assign(all_reduce(own_results))
+        return own_results, w.read_value()
 
     step = stepper(lenient, replica)
     for turn in range(1, 6):
-        given = each(lenient, [tf.fill([256], float(turn * (k + 1))) for k in range(REPLICAS)])
-        mine, after = zip(*step(given), strict=True)
+        inputs = each(lenient, [tf.fill([256], float(turn * (k + 1))) for k in range(REPLICAS)])
+        own_results, after = zip(*step(inputs), strict=True)
         total_of_x = turn * REPLICAS * (REPLICAS + 1) / 2
         expected = [total_of_x * (turn * (k + 1) + REPLICAS) for k in range(REPLICAS)]
         for k in range(REPLICAS):
-            np.testing.assert_allclose(mine[k], np.full(256, expected[k]))
+            np.testing.assert_allclose(own_results[k], np.full(256, expected[k]))
             np.testing.assert_allclose(after[k], np.full(256, sum(expected)))
         for copy in copies(w):
             np.testing.assert_allclose(copy, np.full(256, sum(expected)))

@@ -1,4 +1,4 @@
-"""Arguments that are one tensor of all replicas' values, where that costs a step nothing."""
+"""Arguments with all replicas' values in one tensor, where this costs a step nothing."""
 
 from __future__ import annotations
 
@@ -22,9 +22,13 @@ def strategy(**options: Any) -> Any:
 
 
 def arguments(step: Any, *args: Any) -> list[int]:
-    """The ranks of what the function for all replicas takes of the graph around it."""
+    """The ranks of the arguments of the function for all replicas."""
     graph = step.get_concrete_function(*args).graph
-    (call,) = [one for one in graph.get_operations() if one.type == "StatefulPartitionedCall"]
+    (call,) = [
+        operation
+        for operation in graph.get_operations()
+        if operation.type == "StatefulPartitionedCall"
+    ]
     return [tensor.shape.rank for tensor in call.inputs if tensor.dtype != tf.resource]
 
 
@@ -34,7 +38,7 @@ def calling(function: Callable[..., Any], *args: Any, on: Any = None) -> Any:
 
 
 @pytest.mark.parametrize("options", [{}, {"joined": False}, {"at_once": 1}])
-def test_what_a_function_closes_over_is_passed_as_one(options: dict[str, Any]) -> None:
+def test_captured_values_are_passed_as_one_tensor(options: dict[str, Any]) -> None:
     target = strategy(**options)
     rows = np.random.default_rng(0).normal(size=[REPLICAS, 3, 5]).astype(np.float32)
     weights = tf.constant(np.random.default_rng(1).normal(size=[5, 2]).astype(np.float32))
@@ -62,13 +66,15 @@ def test_what_a_function_closes_over_is_passed_as_one(options: dict[str, Any]) -
         ["a", "b", "c", "d"],
         [True, False, False, True],
     ],
-    ids=["scalars", "of other sizes", "texts", "bools"],
+    ids=["scalars", "different sizes", "strings", "bools"],
 )
 def test_values_of_any_kind(values: list[Any]) -> None:
     target = strategy_of(REPLICAS, strict=False)
-    found = local(target, calling(tf.identity, each(target, values), on=target)())
+    results = local(target, calling(tf.identity, each(target, values), on=target)())
     expected = [tf.constant(value).numpy() for value in values]
-    assert [np.asarray(one).tolist() for one in found] == [np.asarray(e).tolist() for e in expected]
+    assert [np.asarray(result).tolist() for result in results] == [
+        np.asarray(e).tolist() for e in expected
+    ]
 
 
 def test_large_values_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,12 +91,12 @@ def test_parts_of_one_tensor(order: list[int]) -> None:
     def step(whole: Any) -> Any:
         parts = tf.unstack(whole * 2.0, REPLICAS)
         context = strategy().experimental_distribute_values_from_function
-        x = context(lambda one: parts[order[one.replica_id_in_sync_group]])
+        x = context(lambda ctx: parts[order[ctx.replica_id_in_sync_group]])
         return strategy().run(lambda x: x + 1.0, args=(x,))
 
     whole = tf.reshape(tf.range(8.0), [4, 2])
-    found = local(strategy(), step(whole))
-    np.testing.assert_array_equal(found, [whole.numpy()[k] * 2 + 1 for k in order])
+    results = local(strategy(), step(whole))
+    np.testing.assert_array_equal(results, [whole.numpy()[k] * 2 + 1 for k in order])
     ranks = arguments(step, whole)
     assert ranks == ([1, 2] if len(set(order)) == REPLICAS else [1, 1, 1, 1, 1])
 
@@ -104,5 +110,5 @@ def test_in_a_loop_with_collectives() -> None:
             total += all_reduce(x * x) * x
         return total
 
-    found = local(strategy(), calling(replica, x)())
-    np.testing.assert_allclose(found, [90.0, 180.0, 270.0, 360.0])
+    results = local(strategy(), calling(replica, x)())
+    np.testing.assert_allclose(results, [90.0, 180.0, 270.0, 360.0])

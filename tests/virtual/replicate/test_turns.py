@@ -1,4 +1,4 @@
-"""Replicas in turns: no more at a time than asked for, and the numbers of all at once."""
+"""Replicas in turns: at most the requested number at a time, with unchanged results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tpunb.virtual.replicate.options import AtOnceError, processors_for_each
 
 
 class Counter:
-    """How many replicas are between two places of the code at a time, at the most."""
+    """The most replicas that were between two points of the code at the same time."""
 
     def __init__(self) -> None:
         self.most = 0
@@ -47,7 +47,7 @@ class Counter:
         return x
 
     def around(self, x: Any, function: Callable[[Any], Any]) -> Any:
-        """Calls a function on a replica's value between the two places."""
+        """Call a function on a replica's value between the two points."""
         x = _in_python(self.begin, x)
         return _in_python(self.end, function(x))
 
@@ -75,7 +75,7 @@ def test_replicas_that_need_much_memory_run_one_at_a_time(
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])
-def test_no_more_at_a_time(at_once: int) -> None:
+def test_at_most_the_requested_number_runs_at_a_time(at_once: int) -> None:
     strategy = strategy_of(8, strict=False, at_once=at_once)
     counters = [Counter() for _ in range(3)]
 
@@ -90,8 +90,8 @@ def test_no_more_at_a_time(at_once: int) -> None:
     assert all(1 <= counter.most <= at_once for counter in counters)
 
 
-def many_meetings(x: Any) -> Any:
-    """What depends on other replicas in every way: sums, branches, loops, gradients."""
+def many_exchanges(x: Any) -> Any:
+    """Results that depend on other replicas in every way: sums, branches, loops, gradients."""
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = tf.sin(x) * all_reduce(tf.cos(x))
@@ -104,78 +104,78 @@ def many_meetings(x: Any) -> Any:
     return y, gradient, all_reduce(gradient)
 
 
-def test_the_numbers_are_those_of_all_at_once() -> None:
+def test_turns_do_not_change_results() -> None:
     inputs = [np.linspace(-1.0, 1.0, 6) * (k + 1) for k in range(8)]
-    found = []
+    results = []
     for at_once in (1, 3, 8):
         strategy = strategy_of(8, at_once=at_once)
-        found.append(run(strategy, many_meetings, each(strategy, inputs)))
-    for one in found[:2]:
-        tf.nest.map_structure(np.testing.assert_array_equal, one, found[2])
+        results.append(run(strategy, many_exchanges, each(strategy, inputs)))
+    for result in results[:2]:
+        tf.nest.map_structure(np.testing.assert_array_equal, result, results[2])
 
 
 @pytest.mark.parametrize(("cores", "sums"), [(2, 1), (3, 2), (8, 7), (11, 5), (16, 8), (17, 6)])
-def test_much_is_added_as_it_comes(cores: int, sums: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_sums_are_accumulated(cores: int, sums: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = list(np.random.default_rng(0).normal(size=[cores, 64]).astype(np.float32))
     whole = run(strategy_of(cores), all_reduce, each(strategy_of(cores), rows))
     monkeypatch.setattr("tpunb.virtual.replicate.writer._LITTLE", 0)
     strategy = strategy_of(cores, at_once=1)
     step = tf.function(lambda x: strategy.run(all_reduce, args=(x,)))
     x = each(strategy, rows)
-    found = local(strategy, step(x))
-    np.testing.assert_array_equal(found, whole)
-    np.testing.assert_allclose(found, [np.sum(rows, 0)] * cores, rtol=1e-5, atol=1e-5)
+    results = local(strategy, step(x))
+    np.testing.assert_array_equal(results, whole)
+    np.testing.assert_allclose(results, [np.sum(rows, 0)] * cores, rtol=1e-5, atol=1e-5)
     functions = step.get_concrete_function(x).graph.as_graph_def().library.function
-    assert sum(node.op == "AddN" for one in functions for node in one.node_def) == sums
+    assert sum(node.op == "AddN" for function in functions for node in function.node_def) == sums
 
 
 def effects(at_once: int) -> Any:
-    """What variables hold and replicas read, after two steps that update them in between."""
+    """Variables and replicas' reads after two steps that update variables between exchanges."""
     strategy = strategy_of(8, at_once=at_once)
     with strategy.scope():
         total = tf.Variable(1.0, aggregation=tf.VariableAggregation.SUM)
-        own = tf.Variable(0.0, **SUMMED_ON_READ)
+        sums = tf.Variable(0.0, **SUMMED_ON_READ)
 
     def step() -> Any:
         rank = tf.cast(replica_id() + 1, tf.float32)
-        own.assign_add(rank * total)
+        sums.assign_add(rank * total)
         total.assign_add(rank)
-        own.assign_add(total.read_value())
-        return own.read_value() + all_reduce(own.read_value()) * total
+        sums.assign_add(total.read_value())
+        return sums.read_value() + all_reduce(sums.read_value()) * total
 
-    return [run(strategy, step) for _ in range(2)], total.numpy(), own.numpy()
+    return [run(strategy, step) for _ in range(2)], total.numpy(), sums.numpy()
 
 
-def test_variables_and_effects_between_meetings() -> None:
+def test_variables_and_effects_between_exchanges() -> None:
     assert effects(1) == effects(2) == effects(8)
 
 
 @THOROUGH
 def test_fit() -> None:
-    one, four = (strategy_of(4, at_once=at_once) for at_once in (1, 4))
-    given = case(synchronised, optimizer="adam")
-    # On a busy machine the last digit of a weight has differed once; which kernel it was is open.
-    assert_trained_alike(one, four, given, batch=10, atol=1e-6)
+    one_at_a_time, all_at_once = (strategy_of(4, at_once=at_once) for at_once in (1, 4))
+    training_case = case(synchronised, optimizer="adam")
+    # On a busy machine, the last digit of a weight differed once; the kernel is unknown.
+    assert_trained_alike(one_at_a_time, all_at_once, training_case, batch=10, atol=1e-6)
 
 
 def test_replicas_of_several_cores() -> None:
     strategy = strategy_of_parts(4, at_once=1)
-    found = run(strategy, lambda x: x + all_reduce(x), each(strategy, [np.eye(4)] * 4))
-    np.testing.assert_array_equal(found, [np.eye(4) * 5] * 4)
+    results = run(strategy, lambda x: x + all_reduce(x), each(strategy, [np.eye(4)] * 4))
+    np.testing.assert_array_equal(results, [np.eye(4) * 5] * 4)
 
 
 @pytest.mark.parametrize("at_once", [0, -1, 1.5, True, "2"])
-def test_a_number_that_is_none(at_once: Any) -> None:
+def test_invalid_numbers_are_refused(at_once: Any) -> None:
     with pytest.raises(AtOnceError, match="cannot run at a time"):
         strategy_of(2, at_once=at_once)
 
 
-def test_a_connection_takes_it() -> None:
+def test_a_connection_takes_the_number() -> None:
     with tpunb.connect(simulate=4, at_once=3) as connection:
         assert connection.strategy.extended._options.at_once == 3
 
 
-def test_as_many_as_each_host_has_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_share_the_processors_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tpunb.virtual.replicate.options.processors", lambda: 4)
 
     def each_of(*hosts: str) -> int:

@@ -1,4 +1,4 @@
-"""What replicas compute where TensorFlow's optimizer, or a kernel of a CPU, is wrong."""
+"""Right results where TensorFlow's optimizer, or a CPU kernel, is wrong."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAXIMA: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda x: tf.maximum(x, tf.cast(tf.constant(3), tf.float32) * x),
         lambda x: np.maximum(x, 3 * x),
     ),
-    "of an expression twice": (
+    "of a repeated expression": (
         lambda x: tf.maximum(tf.sin(x), 2.0 * tf.sin(x)),
         lambda x: np.maximum(np.sin(x), 2 * np.sin(x)),
     ),
@@ -55,7 +55,7 @@ MAXIMA: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 PLACES: dict[str, Callable[[Any], Any]] = {
     "of tanh": lambda x: tf.argmax(tf.tanh(20.0 * x), axis=-1),
     "of exp": lambda x: tf.argmax(tf.exp(200.0 * x), axis=-1),
-    "of the least relu": lambda x: tf.argmin(tf.nn.relu(x), axis=-1),
+    "of a relu": lambda x: tf.argmin(tf.nn.relu(x), axis=-1),
     "of a relu6": lambda x: tf.argmax(tf.nn.relu6(20.0 * x), axis=-1),
     "of floor": lambda x: tf.argmin(tf.floor(0.1 * x), axis=-1),
     "of a sign": lambda x: tf.argmax(tf.sign(tf.identity(x)), axis=-1),
@@ -83,15 +83,15 @@ def on_replicas(function: Callable[[Any], Any], joined: bool) -> Any:
 
 @pytest.mark.parametrize("name", PLACES)
 @pytest.mark.parametrize("joined", [True, False], ids=["joined", "separate"])
-def test_a_place_is_the_first_of_equal_elements(name: str, joined: bool) -> None:
-    """TensorFlow's optimizer makes `argmax(tanh(x))` `argmax(x)`: eager kernels do not."""
+def test_argmax_gives_the_first_of_equal_elements(name: str, joined: bool) -> None:
+    """TensorFlow's optimizer turns `argmax(tanh(x))` into `argmax(x)`; eager kernels do not."""
     expected = np.stack([PLACES[name](tf.constant(row, tf.float32)) for row in X])
     np.testing.assert_array_equal(on_replicas(PLACES[name], joined), expected)
 
 
 @pytest.mark.parametrize("name", MAXIMA)
 @pytest.mark.parametrize("joined", [True, False], ids=["joined", "separate"])
-def test_a_maximum_is_no_leaky_relu(name: str, joined: bool) -> None:
-    """TensorFlow's optimizer makes `maximum(x, 2x)` a LeakyRelu, which gives the minimum."""
+def test_a_maximum_is_not_a_leaky_relu(name: str, joined: bool) -> None:
+    """TensorFlow's optimizer turns `maximum(x, 2x)` into a LeakyRelu, which gives the minimum."""
     function, expected = MAXIMA[name]
     np.testing.assert_allclose(on_replicas(function, joined), expected(X), rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Collectives under a condition that replicas disagree about: a TPU hangs."""
+"""Collectives under a condition on which replicas disagree: a TPU hangs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ def summed_if(condition: Any, x: Any) -> Any:
     return tf.cond(condition, lambda: all_reduce(x), lambda: x)
 
 
-def in_a_loop(turns: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def in_a_loop(iterations: Any, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def step(x: Any) -> Any:
-        return tf.while_loop(lambda i, _: i < turns(), lambda i, x: (i + 1, function(x)), (0, x))
+        return tf.while_loop(
+            lambda i, _: i < iterations(), lambda i, x: (i + 1, function(x)), (0, x)
+        )
 
     return step
 
@@ -37,15 +39,15 @@ def of_groups(x: Any) -> Any:
 
 HANGS: dict[str, Callable[[Any], Any]] = {
     "a branch": lambda x: summed_if(replica_id() == 0, x),
-    "a branch on every second replica": lambda x: summed_if(replica_id() % 2 == 1, x),
+    "a branch on odd replicas": lambda x: summed_if(replica_id() % 2 == 1, x),
     "a switch": lambda x: tf.switch_case(replica_id(), [lambda: x, lambda: all_reduce(x)]),
     "a branch in a branch": lambda x: tf.cond(
         replica_id() >= 0, lambda: summed_if(replica_id() == 3, x), lambda: x
     ),
     "a branch in a loop": in_a_loop(lambda: 2, lambda x: summed_if(replica_id() == 0, x)),
-    "a loop of no turns on one replica": in_a_loop(replica_id, all_reduce),
-    "a loop of more turns on one replica": in_a_loop(lambda: replica_id() + 5, all_reduce),
-    "a gathering": lambda x: tf.cond(
+    "a loop without iterations on one replica": in_a_loop(replica_id, all_reduce),
+    "a loop with more iterations on one replica": in_a_loop(lambda: replica_id() + 5, all_reduce),
+    "an all-gather": lambda x: tf.cond(
         replica_id() == 0,
         lambda: tf.distribute.get_replica_context().all_gather(x, axis=0)[:2],
         lambda: x,
@@ -56,10 +58,10 @@ HANGS: dict[str, Callable[[Any], Any]] = {
 }
 MAY_HANG: dict[str, Callable[[Any], Any]] = {
     "data": lambda x: summed_if(tf.reduce_sum(x) > 0.0, x),
-    "data within": lambda x: tf.cond(
+    "data in an inner branch": lambda x: tf.cond(
         replica_id() == 0, lambda: summed_if(tf.reduce_sum(x) > 0.0, x), lambda: x
     ),
-    "data around": lambda x: tf.cond(
+    "data in an outer branch": lambda x: tf.cond(
         tf.reduce_sum(x) > 0.0, lambda: summed_if(replica_id() == 0, x), lambda: x
     ),
     "a branch that no replica takes": lambda x: tf.switch_case(
@@ -82,9 +84,9 @@ FINE: dict[str, Callable[[Any], Any]] = {
     "a loop that counts from another number": lambda x: tf.while_loop(
         lambda i, _: i < replica_id() + 3, lambda i, x: (i + 1, all_reduce(x)), (replica_id(), x)
     ),
-    "a condition of a sum": lambda x: summed_if(all_reduce(tf.reduce_sum(x)) > 0.0, x),
+    "a condition on a sum": lambda x: summed_if(all_reduce(tf.reduce_sum(x)) > 0.0, x),
     "a loop": in_a_loop(lambda: 3, all_reduce),
-    "a loop of no turns": in_a_loop(lambda: 0, lambda x: summed_if(replica_id() == 0, x)),
+    "a loop without iterations": in_a_loop(lambda: 0, lambda x: summed_if(replica_id() == 0, x)),
 }
 
 
@@ -115,19 +117,22 @@ def test_replicas_that_agree(four: Any, name: str) -> None:
     assert check(FINE[name], X, strategy=four).headline == "Compiles for a TPU."
 
 
-def test_a_variable_that_is_the_same_on_every_replica(four: Any) -> None:
-    steps, own = make(four, 0), make(four, 0, synchronization=tf.VariableSynchronization.ON_READ)
+def test_a_variable_that_is_equal_on_every_replica(four: Any) -> None:
+    steps, on_read = (
+        make(four, 0),
+        make(four, 0, synchronization=tf.VariableSynchronization.ON_READ),
+    )
     assert not check(lambda x: summed_if(steps % 2 == 0, x), X, strategy=four).warnings
-    assert check(lambda x: summed_if(own % 2 == 0, x), X, strategy=four).warnings
+    assert check(lambda x: summed_if(on_read % 2 == 0, x), X, strategy=four).warnings
 
 
-def test_one_replica_has_nobody_to_wait_for() -> None:
+def test_a_single_replica_never_waits() -> None:
     alone = strategy_of(1)
     assert not check(HANGS["a branch"], X, strategy=alone).errors
     assert not check(MAY_HANG["data"], X, strategy=alone).warnings
 
 
-def test_it_is_refused_before_it_runs(four: Any) -> None:
+def test_a_step_is_refused_before_it_runs(four: Any) -> None:
     values = each(four, [1.0, 2.0, 3.0, 4.0])
     with pytest.raises(tf.errors.InvalidArgumentError, match="the replicas wait") as refused:
         run(four, HANGS["a branch"], values)
@@ -140,7 +145,7 @@ def test_it_is_refused_before_it_runs(four: Any) -> None:
         run(lenient, HANGS["a branch"], values)
 
 
-def test_the_fix_is_right(four: Any) -> None:
+def test_the_fix_works(four: Any) -> None:
     def step(x: Any) -> Any:
         return all_reduce(tf.where(replica_id() == 0, x, 0.0))
 

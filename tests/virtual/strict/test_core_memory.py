@@ -1,4 +1,4 @@
-"""What no core can hold, and what this machine cannot, is refused before it runs."""
+"""A program too large for a core, or for this machine, is refused before it runs."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def poor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def huge() -> Any:
-    return tf.reduce_sum(tf.zeros([400000, 400000]))  # here
+    return tf.reduce_sum(tf.zeros([400000, 400000]))  # this line
 
 
-def test_a_tensor_that_no_core_holds(v5e: Any) -> None:
+def test_a_tensor_too_large_for_a_core(v5e: Any) -> None:
     with pytest.raises(EXHAUSTED, match=r"float32\[400000, 400000\], which takes 596") as refused:
         run(v5e, huge)
     assert "a core of v5e-8 has 16 GiB" in str(refused.value)
@@ -57,13 +57,13 @@ def test_a_tensor_that_no_core_holds(v5e: Any) -> None:
 
 
 @pytest.mark.parametrize("tpu", ["v5e-1", "v5e-8", None])
-def test_a_check_says_so_and_where(tpu: str | None) -> None:
-    found = check(huge, strategy=tpu and strategy_of(tpu))
-    assert not found.ok
-    assert [(one.code, one.line) for one in found.errors] == [
+def test_a_check_names_the_line(tpu: str | None) -> None:
+    report = check(huge, strategy=tpu and strategy_of(tpu))
+    assert not report.ok
+    assert [(error.code, error.line) for error in report.errors] == [
         ("memory", huge.__code__.co_firstlineno + 1)
     ]
-    assert ("16 GiB" if tpu else "96 GiB") in found.errors[0].reason
+    assert ("16 GiB" if tpu else "96 GiB") in report.errors[0].reason
 
 
 def test_a_cell(v5e: Any) -> None:
@@ -73,13 +73,13 @@ def test_a_cell(v5e: Any) -> None:
     runner.close()
 
 
-def test_a_plain_number_of_cores_has_what_the_largest_type_has() -> None:
+def test_a_plain_number_of_cores_gets_the_memory_of_the_largest_type() -> None:
     known = {accelerator(name).hbm_bytes for name in accelerator_types()}
     assert largest_memory() == max(known)
     assert strategy_of(2).extended._options.memory == max(known)
 
 
-def test_cores_of_a_replica_are_taken_together() -> None:
+def test_the_memory_of_a_replicas_cores_is_added() -> None:
     options = strategy_of_parts(4).extended._options
     assert options.memory == 2 * accelerator("v3-8").hbm_bytes
     assert options.called == "a replica of 2 cores of v3-8"
@@ -110,7 +110,7 @@ def branch(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("function", [plain, loop, call, loop_with_collectives, branch])
-def test_wherever_it_is_made(small: Any, function: Callable[[Any], Any]) -> None:
+def test_a_large_tensor_in_any_place(small: Any, function: Callable[[Any], Any]) -> None:
     with pytest.raises(EXHAUSTED, match=r"float32\[300\], which takes 1.172 KiB"):
         run(small, function, each(small, [1.0, 2.0]))
 
@@ -119,15 +119,15 @@ def halves(x: Any) -> Any:
     return tf.reduce_sum(tf.fill([300], tf.cast(x, tf.bfloat16)))
 
 
-def not_made(x: Any) -> Any:
-    made = tf.fill([300], x) * 2.0
+def unused(x: Any) -> Any:
+    tensor = tf.fill([300], x) * 2.0
     del x
-    return tf.cast(tf.shape(made)[0] + tf.size(tf.zeros_like(made)), tf.float32)
+    return tf.cast(tf.shape(tensor)[0] + tf.size(tf.zeros_like(tensor)), tf.float32)
 
 
-@pytest.mark.parametrize("function", [halves, not_made])
+@pytest.mark.parametrize("function", [halves, unused])
 @pytest.mark.usefixtures("poor")
-def test_what_fits_and_what_is_not_made_runs(
+def test_tensors_that_fit_or_are_never_computed_run(
     small: Any, monkeypatch: pytest.MonkeyPatch, function: Callable[[Any], Any]
 ) -> None:
     monkeypatch.setattr(core_memory, "measure", lambda: Memory(available=1300))
@@ -136,12 +136,12 @@ def test_what_fits_and_what_is_not_made_runs(
 
 def test_variables_together(small: Any) -> None:
     with small.scope():
-        held = [tf.Variable(tf.zeros([100])) for _ in range(3)]
+        variables = [tf.Variable(tf.zeros([100])) for _ in range(3)]
     with pytest.raises(EXHAUSTED, match=r"The variables take 1.172 KiB"):
-        run(small, lambda: sum(tf.reduce_sum(one) for one in held))
+        run(small, lambda: sum(tf.reduce_sum(variable) for variable in variables))
 
 
-def test_the_rule_has_a_switch() -> None:
+def test_the_rule_can_be_switched_off() -> None:
     lenient = strategy_of(2, strict={"memory": False})
     object.__setattr__(lenient.extended._options, "memory", 1000)
     assert run(lenient, plain, each(lenient, [1.0, 2.0])) == [300.0, 600.0]
@@ -149,7 +149,7 @@ def test_the_rule_has_a_switch() -> None:
 
 @pytest.mark.parametrize("function", [plain, loop, call])
 @pytest.mark.usefixtures("poor")
-def test_what_this_machine_cannot_hold(function: Callable[[Any], Any]) -> None:
+def test_tensors_too_large_for_this_machine(function: Callable[[Any], Any]) -> None:
     strategy = strategy_of(2, strict=True)
     with pytest.raises(
         MemoryLimitError, match=r"on each of 2 replicas, which takes 2\.34"
@@ -158,18 +158,18 @@ def test_what_this_machine_cannot_hold(function: Callable[[Any], Any]) -> None:
     assert "this machine has 1000 B left" in str(error.value)
     assert __file__ in str(error.value)
     assert "fewer cores" in error.value.fix
-    # Nothing runs in a check, so that this machine need not hold it.
+    # A check runs nothing, so this machine's memory does not matter.
     assert check(function, tf.TensorSpec([]), strategy=strategy).ok
 
 
 @pytest.mark.usefixtures("poor")
-def test_a_branch_that_may_not_be_taken_and_a_value_for_all() -> None:
+def test_an_optional_branch_and_a_shared_value() -> None:
     strategy = strategy_of(2, strict=True)
     assert run(strategy, branch, each(strategy, [1.0, 2.0])) == [1.0, 2.0]
 
     def once(x: Any) -> Any:
         total = all_reduce(x)
-        return tf.reduce_sum(tf.fill([200], total))  # computed once for all
+        return tf.reduce_sum(tf.fill([200], total))  # the replicas share one result
 
     assert run(strategy, once, each(strategy, [1.0, 2.0])) == [600.0, 600.0]
 
@@ -183,7 +183,7 @@ def test_the_memory_of_other_machines_is_not_known() -> None:
 
 
 @pytest.mark.usefixtures("poor")
-def test_small_steps_are_let_alone() -> None:
+def test_small_steps_run() -> None:
     strategy = strategy_of(2, strict=True)
-    found = run(strategy, lambda x: x + 1.0, each(strategy, [np.ones(3, np.float32)] * 2))
-    assert found[0].tolist() == [2.0] * 3
+    results = run(strategy, lambda x: x + 1.0, each(strategy, [np.ones(3, np.float32)] * 2))
+    assert results[0].tolist() == [2.0] * 3

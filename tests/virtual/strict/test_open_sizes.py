@@ -1,4 +1,4 @@
-"""Sizes that are not fixed are bounded on a TPU: what TensorFlow cannot lower then is refused."""
+"""Sizes that are not fixed are bounded on a TPU; what TensorFlow cannot lower then is refused."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ COMPILE: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_tensorflow_does_not_lower_is_refused(two: Any, name: str) -> None:
+def test_operations_that_tensorflow_cannot_lower_are_refused(two: Any, name: str) -> None:
     (error,) = check(REFUSED[name], OPEN, strategy=two).errors
     assert error.code == "dynamic-batch"
     assert "The batch is not fixed (float32[?, 4])" in error.reason
@@ -60,7 +60,7 @@ def test_what_tensorflow_does_not_lower_is_refused(two: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMPILE)
-def test_what_it_lowers_is_not(two: Any, name: str) -> None:
+def test_operations_that_tensorflow_lowers_pass(two: Any, name: str) -> None:
     assert check(COMPILE[name], OPEN, strategy=two).ok
 
 
@@ -69,7 +69,7 @@ def test_the_line_is_named(two: Any) -> None:
     assert error.line == inspect.getsourcelines(strided)[1] + 2
 
 
-def test_one_replica_gets_the_sizes_that_come() -> None:
+def test_one_replica_gets_actual_sizes() -> None:
     assert check(strided, OPEN, strategy=strategy_of(1, strict=True)).ok
 
 
@@ -84,16 +84,16 @@ def reading(strategy: Any, options: Any = None) -> Any:
     return tf.function(step)
 
 
-def test_a_run_is_refused_from_the_first_step(two: Any) -> None:
+def test_a_run_is_refused_in_its_first_step(two: Any) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="The batch is not fixed") as refused:
         reading(two)(batches(two))
     assert "dynamic sized slice" in str(refused.value)  # TensorFlow's own message
     assert "y[::2]" in str(refused.value)
 
 
-def test_a_fixed_batch_is_not_looked_at(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fixed_batch_is_not_examined(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(examination, "refused_for_open_sizes", lambda *one: asked.append(one))
+    monkeypatch.setattr(examination, "refused_for_open_sizes", lambda *args: asked.append(args))
     reading(two)(batches(two, drop_remainder=True))
     stepper(two, strided)(each(two, [np.ones([4, 4], np.float32)] * 2))
     assert not asked
@@ -107,7 +107,7 @@ def test_a_batch_that_cannot_be_divided_is_not_fixed(two: Any) -> None:
         reading(two)(indivisible)
 
 
-def test_a_loop_over_a_distributed_dataset_fixes_no_batch(two: Any) -> None:
+def test_a_loop_over_a_distributed_dataset_does_not_fix_the_batch(two: Any) -> None:
     def epoch(data: Any) -> None:
         for batch in data:
             two.run(strided, args=(batch,))
@@ -130,7 +130,7 @@ def test_the_rule_can_be_switched_off() -> None:
             experimental_xla_options=tf.tpu.XLAOptions(enable_xla_dynamic_padder=False)
         ),
     ],
-    ids=["not padded", "padded before"],
+    ids=["not padded", "padded earlier"],
 )
 def test_the_options_of_a_run_decide(two: Any, options: Any) -> None:
     reading(two, options)(batches(two))
@@ -149,20 +149,20 @@ def test_images_and_sequences_of_any_size(two: Any) -> None:
 def test_a_captured_tensor_of_any_size_is_not_padded(two: Any) -> None:
     @tf.function
     def step(x: Any, table: Any) -> Any:
-        return two.run(lambda one: tf.reduce_sum(table[::2]) + one, args=(x,))
+        return two.run(lambda y: tf.reduce_sum(table[::2]) + y, args=(x,))
 
     assert check(step, tf.TensorSpec([]), OPEN, strategy=two).ok
 
 
-def test_what_another_size_might_compile_is_not_refused(two: Any) -> None:
-    """The size that is tried cannot be reshaped, whether the batch is fixed or not."""
+def test_code_that_may_compile_with_another_size_is_not_refused(two: Any) -> None:
+    """The size that the check tries cannot be reshaped, whether the batch is fixed or not."""
     reading_rows = tf.function(
         lambda iterator: two.run(lambda x: tf.reshape(x, [16, 1]), args=(next(iterator),))
     )
     reading_rows(batches(two))
 
 
-def test_a_model_is_refused_from_the_first_step(two: Any) -> None:
+def test_a_model_is_refused_in_its_first_step(two: Any) -> None:
     class Halved(keras.layers.Layer):  # type: ignore[misc]
         def call(self, x: Any) -> Any:
             return tf.repeat(x[::2], 2, axis=0)
@@ -174,14 +174,16 @@ def test_a_model_is_refused_from_the_first_step(two: Any) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="The batch is not fixed"):
         model.fit(pairs.batch(8), shuffle=False, verbose=0)
     model.fit(pairs.batch(8, drop_remainder=True), shuffle=False, verbose=0)
-    # Keras reads a batch to predict before its step, which knows the size.
+    # Keras reads a batch before it predicts, so the step knows its size.
     model.predict(rows().batch(8), verbose=0)
     assert check(model.predict, rows().batch(8)).ok
     assert not check(model.predict, rows().batch(12)).ok
-    assert [one.code for one in check(model.evaluate, pairs.batch(8)).errors] == ["dynamic-batch"]
+    assert [error.code for error in check(model.evaluate, pairs.batch(8)).errors] == [
+        "dynamic-batch"
+    ]
 
 
-def test_memory_and_products_are_those_of_the_batch_that_the_dataset_names(two: Any) -> None:
+def test_memory_and_products_use_the_datasets_batch_size(two: Any) -> None:
     with two.scope():
         model = keras.Sequential([keras.Input((256,)), keras.layers.Dense(2**15)])
         model.compile("sgd", "mse")
@@ -192,10 +194,10 @@ def test_memory_and_products_are_those_of_the_batch_that_the_dataset_names(two: 
         assert "float32[1048576, 32768]" in report.errors[0].reason
     assert check(model, wide.batch(64), strategy=two).ok
     small = check(model, wide.batch(8), strategy=two)
-    assert "small-batch" in {one.code for one in small.warnings}
+    assert "small-batch" in {warning.code for warning in small.warnings}
 
 
-def test_what_python_reads_is_not_read(two: Any) -> None:
+def test_data_from_python_is_not_read(two: Any) -> None:
     def batches() -> Any:
         pytest.fail("it was read")
         yield
@@ -217,7 +219,7 @@ def test_what_python_reads_is_not_read(two: Any) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_an_error_of_a_function_of_an_endless_dataset_ends() -> None:
+def test_an_error_ends_a_check_with_an_endless_dataset() -> None:
     pairs = tf.data.Dataset.zip((rows(), rows())).repeat()
     with pytest.raises(TypeError):
         check(lambda batch: strided(*batch), pairs.batch(8))

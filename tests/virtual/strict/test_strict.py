@@ -1,4 +1,4 @@
-"""What a TPU refuses is refused when it runs, and each rule can be switched off."""
+"""Steps that a TPU refuses are refused when they run; each rule can be switched off."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NONE = dict.fromkeys(RULES, False)
 
 
 def only(rule: str) -> dict[str, bool]:
-    """All rules off but one."""
+    """All rules off except this one."""
     return {**NONE, rule: True}
 
 
@@ -48,7 +48,7 @@ def table() -> Any:
 
 
 @pytest.mark.parametrize("rule", REFUSED)
-def test_a_rule_refuses_says_where_and_can_be_switched_off(four: Any, rule: str) -> None:
+def test_a_rule_refuses_names_the_line_and_can_be_switched_off(four: Any, rule: str) -> None:
     function, message, number = REFUSED[rule]
     values = each(four, [np.ones(X.shape, np.float32)] * 4)
     with pytest.raises(tf.errors.InvalidArgumentError, match=message) as refused:
@@ -64,7 +64,7 @@ def test_a_rule_refuses_says_where_and_can_be_switched_off(four: Any, rule: str)
     assert len(run(lenient, function, each(lenient, [np.ones(X.shape, np.float32)] * 4))) == 4
 
 
-def test_a_size_that_depends_on_data_is_warned_of(four: Any) -> None:
+def test_data_dependent_sizes_give_a_warning(four: Any) -> None:
     def masked(x: Any) -> Any:
         return tf.reduce_sum(tf.boolean_mask(x, x > 1.0))
 
@@ -74,7 +74,7 @@ def test_a_size_that_depends_on_data_is_warned_of(four: Any) -> None:
     run(lenient, masked, each(lenient, [[1.0, 2.0]] * 4))
 
 
-def test_variables_made_outside_of_the_scope(four: Any) -> None:
+def test_variables_created_outside_of_the_scope(four: Any) -> None:
     stray = tf.Variable(2.0)
     assert run(four, lambda x: x * stray, each(four, [1.0] * 4)) == [2.0] * 4
     with pytest.raises(tf.errors.InvalidArgumentError, match="Trying to access resource") as error:
@@ -137,7 +137,7 @@ def test_gather_of_unequal_shapes(four: Any) -> None:
     assert lenient.gather(each(lenient, shapes), axis=0).shape == [10, 2]
 
 
-def test_gather_of_shapes_that_are_known_late() -> None:
+def test_gather_of_shapes_known_only_at_run_time() -> None:
     strategy = strategy_of(4, strict=only("gather-shapes"))
 
     @tf.function
@@ -151,22 +151,22 @@ def test_gather_of_shapes_that_are_known_late() -> None:
         gathered(values, 1.0)
 
 
-def test_with_soft_placement_the_host_does_it_with_a_warning(place_softly: Any) -> None:
+def test_soft_placement_runs_host_operations_with_a_warning(place_softly: Any) -> None:
     place_softly(True)
     strategy = strategy_of(4, strict=True)
-    made = table()
+    lookup = table()
 
     def step(x: Any) -> Any:
-        return made.lookup(x) * 2
+        return lookup.lookup(x) * 2
 
     with pytest.warns(TpuWarning, match="LookupTableFindV2 looks up a table") as caught:
         assert run(strategy, step, each(strategy, [1, 2, 3, 1])) == [20, 40, -2, 20]
     assert caught[0].filename == __file__
     lenient = strategy_of(4, strict={"host-op": False})
-    assert run(lenient, lambda x: made.lookup(x), each(lenient, [1, 2, 3, 1])) == [10, 20, -1, 10]
+    assert run(lenient, lambda x: lookup.lookup(x), each(lenient, [1, 2, 3, 1])) == [10, 20, -1, 10]
 
 
-def test_with_soft_placement_the_host_does_it_in_a_compiled_function_too(
+def test_soft_placement_also_applies_in_compiled_functions(
     place_softly: Any,
 ) -> None:
     place_softly(True)
@@ -191,11 +191,11 @@ def test_gradients_that_only_tpus_compile_run_in_a_compiled_function(four: Any) 
     def gradient(x: Any) -> Any:
         return gradient_of(lambda x: tf.image.resize(x, [4, 4]), x)
 
-    found = run(four, gradient, each(four, [np.ones([1, 2, 2, 1], np.float32)] * 4))
-    np.testing.assert_allclose(found[0], np.full([1, 2, 2, 1], 4.0), rtol=1e-6)
+    results = run(four, gradient, each(four, [np.ones([1, 2, 2, 1], np.float32)] * 4))
+    np.testing.assert_allclose(results[0], np.full([1, 2, 2, 1], 4.0), rtol=1e-6)
 
 
-def test_what_is_compiled_outside_is_the_hosts(four: Any) -> None:
+def test_outside_compilation_runs_on_the_host(four: Any) -> None:
     outside = tf.compat.v1.tpu.outside_compilation
 
     def step(x: Any) -> Any:
@@ -207,7 +207,7 @@ def test_what_is_compiled_outside_is_the_hosts(four: Any) -> None:
     assert run(four, step, each(four, [1.0, 10.0, 100.0, 1.0])) == [5, 6, 7, 5]
 
 
-def test_a_slice_of_a_size_that_is_only_bounded_warns() -> None:
+def test_a_slice_with_a_bounded_size_gives_a_warning() -> None:
     strategy = strategy_of(4, strict=True)
 
     def step(x: Any) -> Any:
@@ -218,7 +218,7 @@ def test_a_slice_of_a_size_that_is_only_bounded_warns() -> None:
         assert run(strategy, step, tf.range(4)) == [0, 1, 2, 3]
 
 
-def test_float64_warns_once_a_line() -> None:
+def test_float64_gives_a_warning_once_a_line() -> None:
     strategy = strategy_of(4, strict=True)
 
     def step(x: Any) -> Any:
@@ -228,7 +228,7 @@ def test_float64_warns_once_a_line() -> None:
         warnings.simplefilter("default")
         for _ in range(2):
             run(strategy, step, each(strategy, [np.float64(1.0)] * 4))
-    assert [str(one.message)[:27] for one in caught] == ["Mul is computed in float64,"]
+    assert [str(warning.message)[:27] for warning in caught] == ["Mul is computed in float64,"]
 
 
 def test_unbuilt_models_and_optimizers_are_fine(four: Any) -> None:
@@ -242,9 +242,9 @@ def test_unbuilt_models_and_optimizers_are_fine(four: Any) -> None:
     assert np.isfinite(run(four, step, each(four, [np.ones([2, 2], np.float32)] * 4))).all()
 
 
-def test_unknown_sizes_are_not_held_against_a_function(four: Any) -> None:
+def test_unknown_sizes_alone_are_not_refused(four: Any) -> None:
     def replica(y: Any) -> Any:
-        # With any other number of elements than 6 this could not be done.
+        # This works only for 6 elements.
         total = tf.reshape(y, [2, 3])
         for _ in tf.range(2):
             total += 1.0
@@ -285,7 +285,7 @@ def test_an_unknown_rule() -> None:
     assert "'float64'" in error.value.fix
 
 
-def test_strictness_does_not_look_at_later_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_step_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     from tpunb.virtual import replica_call as call
 
     looked: list[Any] = []
@@ -299,7 +299,7 @@ def test_strictness_does_not_look_at_later_steps(monkeypatch: pytest.MonkeyPatch
     assert len(looked) == 1
 
 
-def test_the_rules_cost_no_tensorflow() -> None:
+def test_the_rules_do_not_import_tensorflow() -> None:
     code = "import sys, tpunb.virtual.strictness; assert 'tensorflow' not in sys.modules"
     assert output_of(code) == ""
 

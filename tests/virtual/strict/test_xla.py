@@ -1,4 +1,4 @@
-"""XLA is asked in a process of its own: what crashes it does not end the notebook's."""
+"""XLA runs in another process, so a crash of XLA does not end the notebook."""
 
 from __future__ import annotations
 
@@ -29,11 +29,14 @@ X = tf.TensorSpec([2, 4])
 
 
 def identity() -> Request:
-    """A function that compiles."""
-    made = tf.function(lambda x: x + 1.0).get_concrete_function(X)
+    """A request for a function that compiles."""
+    concrete = tf.function(lambda x: x + 1.0).get_concrete_function(X)
     spec = ((2, 4), tf.float32.as_datatype_enum)
     return Request(
-        made.function_def.signature.name, [made.function_def.SerializeToString()], [spec], []
+        concrete.function_def.signature.name,
+        [concrete.function_def.SerializeToString()],
+        [spec],
+        [],
     )
 
 
@@ -42,34 +45,36 @@ def two() -> Any:
     return strategy_of(2, strict=True)
 
 
-def test_it_compiles_and_says_why_not() -> None:
-    found = xla.ask(identity())
-    assert found.compiled
-    assert "f32[2,4]" in found.text
+def test_xla_compiles_or_gives_a_reason() -> None:
+    answer = xla.ask(identity())
+    assert answer.compiled
+    assert "f32[2,4]" in answer.text
     missing = xla.ask(Request("missing", [], [], []))
     assert not missing.compiled
     assert "missing" in missing.text
     assert xla.ask(identity()).compiled
 
 
-def test_variables_need_no_value_and_no_memory() -> None:
+def test_variables_need_neither_values_nor_memory() -> None:
     @tf.function
     def read(handle: Any) -> Any:
         return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)[0]
 
     handle = tf.TensorSpec([], tf.resource)
-    made = read.get_concrete_function(handle)
-    held = ((1 << 28, 1), tf.float32.as_datatype_enum)
-    functions = [made.function_def.SerializeToString()]
-    assert xla.ask(Request(made.function_def.signature.name, functions, [], [held])).compiled
+    concrete = read.get_concrete_function(handle)
+    variable = ((1 << 28, 1), tf.float32.as_datatype_enum)
+    functions = [concrete.function_def.SerializeToString()]
+    assert xla.ask(
+        Request(concrete.function_def.signature.name, functions, [], [variable])
+    ).compiled
 
 
 @pytest.fixture(scope="module")
-def ours() -> Iterator[ChildProcess]:
-    """A compiler of these tests' own, whose process they end in all ways."""
-    made = ChildProcess(xla._start, PATIENCE)
-    yield made
-    made.close()
+def compiler() -> Iterator[ChildProcess]:
+    """A compiler for these tests, which end its process in all ways."""
+    process = ChildProcess(xla._start, PATIENCE)
+    yield process
+    process.close()
 
 
 ENDS = {
@@ -80,27 +85,27 @@ ENDS = {
 
 
 def test_a_process_that_ends_is_replaced(
-    ours: ChildProcess, monkeypatch: pytest.MonkeyPatch
+    compiler: ChildProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for code, reason in ENDS.items():
-        ours.close()  # what runs is none of these
+        compiler.close()  # the running process must not be reused
         with monkeypatch.context() as patched:
             patched.setattr(xla, "_CODE", code + "  # {path!r}")
             with pytest.raises(ChildLostError) as lost:
-                ours.ask(identity())
+                compiler.ask(identity())
         assert reason in str(lost.value)
-    assert ours.ask(identity()).compiled
+    assert compiler.ask(identity()).compiled
 
 
-def test_a_process_that_is_killed_is_replaced(ours: ChildProcess) -> None:
-    process = ours._running()
+def test_a_process_that_is_killed_is_replaced(compiler: ChildProcess) -> None:
+    process = compiler._running()
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert ours.ask(identity()).compiled
-    assert ours._running() is not process
+    assert compiler.ask(identity()).compiled
+    assert compiler._running() is not process
 
 
-def test_a_process_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_process_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xla, "_CODE", "import time; time.sleep(1000)  # {path!r}")
     started = []
     start = xla._start
@@ -110,16 +115,16 @@ def test_a_process_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch)
     assert started[0].returncode == -signal.SIGKILL
 
 
-def test_an_interrupt_leaves_no_answer_for_the_next(
-    ours: ChildProcess, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupt_leaves_no_answer_for_the_next_request(
+    compiler: ChildProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = ours._running()
+    first = compiler._running()
     with monkeypatch.context() as patched:
         patched.setattr(child_process, "Running", _interrupted)
         with pytest.raises(KeyboardInterrupt):
-            ours.ask(identity())
+            compiler.ask(identity())
     assert first.returncode is not None
-    assert ours.ask(identity()).compiled
+    assert compiler.ask(identity()).compiled
 
 
 def _interrupted(*_: object) -> Any:
@@ -134,7 +139,7 @@ def _crash(*_: object) -> Answer:
     raise ChildLostError("crashed (SIGSEGV)")
 
 
-def _of_its_own(*_: object) -> Answer:
+def _internal_failure(*_: object) -> Answer:
     text = (
         "Failed getting HLO text: 'RET_CHECK failure (tensorflow/compiler/jit/get_compiler_ir.cc:"
         "214) variable.var() && variable.var()->is_initialized '"
@@ -143,9 +148,9 @@ def _of_its_own(*_: object) -> Answer:
 
 
 @pytest.mark.parametrize(
-    ("ask", "reason"), [(_crash, r"crashed \(SIGSEGV\)"), (_of_its_own, "did not look")]
+    ("ask", "reason"), [(_crash, r"crashed \(SIGSEGV\)"), (_internal_failure, "did not look")]
 )
-def test_what_the_compiler_suffers_is_no_finding(
+def test_a_compiler_failure_is_not_an_error_of_the_program(
     monkeypatch: pytest.MonkeyPatch, two: Any, ask: Callable[[Request], Answer], reason: str
 ) -> None:
     monkeypatch.setattr(lowering, "ask", ask)
@@ -153,9 +158,9 @@ def test_what_the_compiler_suffers_is_no_finding(
     with pytest.warns(TpuWarning, match=reason):
         results = run(two, branched, each(two, [np.float32(0.0)] * 2))
     assert results == [0.0, 0.0]
-    found = check(branched, X, strategy=two)
-    assert found.ok
-    assert "unchecked" in [problem.code for problem in found.warnings]
+    report = check(branched, X, strategy=two)
+    assert report.ok
+    assert "unchecked" in [problem.code for problem in report.warnings]
     lenient = strategy_of(2, strict={"unchecked": False})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -197,7 +202,7 @@ def test_gradients_of_branches_of_unknown_sizes(
 
     x = tf.constant([[0.1, 0.4, 0.2, 0.3]] * 3)
     with warnings.catch_warnings():
-        warnings.simplefilter("error", TpuWarning)  # it is checked, too
+        warnings.simplefilter("error", TpuWarning)  # the function is checked too
         results = local(strategy, step(x))
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -207,7 +212,7 @@ def test_gradients_of_branches_of_unknown_sizes(
         np.testing.assert_allclose(result, gradient, rtol=1e-6)
 
 
-# TPUs have kernels for the gradients of resized images, XLA has none for CPUs.
+# TPUs have kernels for the gradients of resizing; XLA has none for CPUs.
 
 IMAGES = np.arange(32, dtype=np.float32).reshape([2, 4, 4, 1])
 
@@ -219,7 +224,7 @@ def gradient(x: Any, size: list[int], method: str) -> Any:
 @pytest.mark.parametrize("method", ["nearest", "bilinear"])
 @pytest.mark.parametrize("size", [[8, 8], [2, 2]])
 @pytest.mark.parametrize("nested", [False, True])
-def test_gradients_of_resized_images_pass_and_are_right(
+def test_gradients_of_resized_images_are_accepted_and_right(
     two: Any, method: str, size: list[int], nested: bool
 ) -> None:
     def replica(x: Any) -> Any:
@@ -229,23 +234,23 @@ def test_gradients_of_resized_images_pass_and_are_right(
             tf.reduce_sum(x) > -1.0, lambda: gradient(x, size, method), lambda: tf.zeros_like(x)
         )
 
-    found = run(two, replica, each(two, [IMAGES, -IMAGES]))
+    results = run(two, replica, each(two, [IMAGES, -IMAGES]))
     expected = gradient(tf.constant(IMAGES), size, method).numpy()
-    np.testing.assert_allclose(found[0], expected, rtol=1e-5)
-    np.testing.assert_allclose(found[1], 0 * expected if nested else -expected, rtol=1e-5)
+    np.testing.assert_allclose(results[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(results[1], 0 * expected if nested else -expected, rtol=1e-5)
 
 
-# Loops of which the graph says that a TPU compiles them; of the others the compiler says it.
+# Loops that are known from the graph to compile; the compiler decides about all others.
 
 L = keras.layers
 
 
 def verdicts(function: Callable[..., Any], *shapes: list[Any]) -> tuple[bool, list[str]]:
-    """Whether the graph says that a function compiles, and what the compiler finds."""
+    """Judge a function by its graph (true if it surely compiles) and by the compiler (error codes)."""
     specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
     traced = traced_function_of(tf.function(function).get_concrete_function(*specs))
-    found = examination.examine(traced).problems
-    return compiles_for_certain(traced), [one.code for one in found]
+    problems = examination.examine(traced).problems
+    return compiles_for_certain(traced), [problem.code for problem in problems]
 
 
 def trained(*layers: Any) -> Callable[..., Any]:
@@ -260,17 +265,20 @@ def trained(*layers: Any) -> Callable[..., Any]:
     return step
 
 
-def turned(
-    turn: Callable[..., Any], most: int | None = 3, gradient: bool = False
+def loop_of(
+    body: Callable[..., Any], maximum: int | None = 3, gradient: bool = False
 ) -> Callable[..., Any]:
-    """A loop of three turns."""
+    """A loop of three iterations."""
 
     def step(x: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(x)
-            given = (tf.constant(0), x)
+            start = (tf.constant(0), x)
             value = tf.while_loop(
-                lambda i, _: i < 3, lambda i, v: (i + 1, turn(i, v)), given, maximum_iterations=most
+                lambda i, _: i < 3,
+                lambda i, v: (i + 1, body(i, v)),
+                start,
+                maximum_iterations=maximum,
             )[1]
         return tape.gradient(value, x) if gradient else value
 
@@ -291,7 +299,7 @@ def test_a_recurrent_network_compiles(layers: Callable[[], list[Any]]) -> None:
 
 
 @pytest.mark.parametrize("layer", [L.LSTM, L.GRU, L.SimpleRNN])
-def test_what_comes_before_a_recurrent_layer_is_trained_too(layer: Any) -> None:
+def test_layers_before_a_recurrent_layer_are_trained(layer: Any) -> None:
     step = trained(L.Dense(3), L.Bidirectional(layer(4, return_sequences=True)), layer(4))
 
     def as_in_a_replica(x: Any) -> Any:
@@ -308,7 +316,7 @@ def test_a_recurrent_layer_compiles_for_batches_of_any_size(layer: Any) -> None:
     assert verdicts(lambda x: model(x, training=False), [None, 6, 3]) == (True, [])
 
 
-def test_a_loop_that_reads_what_nothing_has_written_is_not_known() -> None:
+def test_a_loop_that_reads_unwritten_elements_is_uncertain() -> None:
     def step(x: Any) -> Any:
         array = tf.TensorArray(tf.float32, 3, element_shape=[None, 3])
 
@@ -323,8 +331,8 @@ def test_a_loop_that_reads_what_nothing_has_written_is_not_known() -> None:
 
 
 @pytest.mark.parametrize("gradient", [False, True])
-def test_a_loop_of_known_turns_compiles(gradient: bool) -> None:
-    assert verdicts(turned(lambda i, v: tf.tanh(v) * 2.0, 3, gradient), [2, 3]) == (True, [])
+def test_a_loop_with_a_known_length_compiles(gradient: bool) -> None:
+    assert verdicts(loop_of(lambda i, v: tf.tanh(v) * 2.0, 3, gradient), [2, 3]) == (True, [])
 
 
 def sliced(i: Any, value: Any) -> Any:
@@ -358,13 +366,13 @@ def growing(x: Any) -> Any:
 @pytest.mark.parametrize(
     "function",
     [
-        *map(turned, [sliced, written, ranged, decoded]),
-        turned(lambda i, v: tf.tanh(v), None, gradient=True),
+        *map(loop_of, [sliced, written, ranged, decoded]),
+        loop_of(lambda i, v: tf.tanh(v), None, gradient=True),
         growing,
     ],
     ids=["sliced", "written", "ranged", "decoded", "endless", "growing"],
 )
-def test_of_any_other_loop_the_compiler_is_asked(function: Callable[..., Any]) -> None:
-    sure, found = verdicts(function, [2, 3])
+def test_the_compiler_decides_about_other_loops(function: Callable[..., Any]) -> None:
+    sure, problems = verdicts(function, [2, 3])
     assert not sure
-    assert found
+    assert problems
