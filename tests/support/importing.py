@@ -39,9 +39,7 @@ def imports_tensorflow(path: Path) -> bool:
 
 
 class _Imports(ast.NodeVisitor):
-    """Collect the full names that a file imports at once: not in functions, and not for types
-    alone.
-    """
+    """Collect the full names that a file imports at once, but not in functions or for types alone."""
 
     def __init__(self, package: list[str]) -> None:
         self.package = package
