@@ -116,9 +116,8 @@ def test_a_program_that_does_not_fit(book: Notebook, fake: FakeLibtpu) -> None:
 
 def test_a_smaller_batch_that_fits_is_suggested(book: Notebook, fake: FakeLibtpu) -> None:
     book.good("data = tf.data.Dataset.from_tensors(tf.ones([64, 16])).repeat(3)")
-    refusals = iter(
-        [Refused(OUT_OF_MEMORY)] * 3
-    )  # at both optimization efforts, and for the list of tensors
+    # At both optimization efforts, and for the list of tensors.
+    refusals = iter([Refused(OUT_OF_MEMORY)] * 3)
     fake.answer = lambda _: next(refusals, compiled(GIB))
     program = program_of(book, "tf.reduce_sum(batch @ w)", "-d data")
     assert "A batch of 32 (4 a replica) fits: 1 GiB a core." in program.errors[0].fix

@@ -118,9 +118,8 @@ def test_connecting_shows_each_fact_once(book: Notebook, line: str) -> None:
 def test_replicas_of_several_cores_are_described(book: Notebook) -> None:
     ran = book.good("%tpu_connect --simulate v3-8 --computation-shape 1,1,1,2")
     introduction, topology = ran.shown[:2]
-    assert (
-        introduction["text/plain"] == "virtual TPU v3-8 (simulated on CPU)"
-    )  # the replicas are described below
+    # The replicas are described below.
+    assert introduction["text/plain"] == "virtual TPU v3-8 (simulated on CPU)"
     assert "4 replicas of 2 logical devices" in topology["text/plain"]
     assert "replica" not in introduction["text/html"]
 

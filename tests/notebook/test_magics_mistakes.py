@@ -268,9 +268,8 @@ def test_ordinary_python_errors_are_left_alone(
 
 def test_a_refusal_is_explained_once(book: Notebook) -> None:
     ran = book.run("%%tpu_run\nx = tf.strings.length(tf.strings.as_string(replica_id))")
-    assert "No registered 'StringLength' OpKernel" in str(
-        ran.error
-    )  # for programs that compare the message
+    # For programs that compare the message.
+    assert "No registered 'StringLength' OpKernel" in str(ran.error)
     assert "StringLength works on strings, which TPUs do not have." in ran.text
     assert "No registered" not in ran.text
     assert ran.text.count("Known error 22") == 1
@@ -331,9 +330,8 @@ def test_a_warning_is_printed_without_a_path(
     monkeypatch.setattr(
         our_warnings, "_before", lambda message, *_: other_warnings.append(str(message))
     )
-    monkeypatch.setattr(
-        warnings, "showwarning", our_warnings._show
-    )  # pytest has replaced the function
+    # Pytest has replaced the function.
+    monkeypatch.setattr(warnings, "showwarning", our_warnings._show)
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         drawn = book.good("%%tpu_run\nx = 1.0\nrandom.random() + x;").text

@@ -159,9 +159,8 @@ def test_a_pod_reports_where_its_replicas_print(tmp_path: Path, monkeypatch: Any
     first = notebook.good("%%tpu_run\nprint('id', replica_id)\nprint('traced')").text
     assert first.startswith("The replicas of a Pod print where they run")
     assert first.endswith("\ntraced\n")
-    assert (
-        notebook.good("%%tpu_run\nprint('id', replica_id + 1)").text == ""
-    )  # the note is shown once
+    # The note is shown once.
+    assert notebook.good("%%tpu_run\nprint('id', replica_id + 1)").text == ""
     refusal = notebook.run("%%tpu_run\ntf.print(replica_id)")
     assert "In the cell, line 2" in refusal.text
     assert "Known error 23." in refusal.text

@@ -97,9 +97,8 @@ def test_a_kernel_without_a_front_end_shows_no_progress(
     book: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(frontend.VARIABLE, raising=False)
-    monkeypatch.setattr(
-        progress._LiveLine, "_tick", lambda _: press()
-    )  # the progress line never updates
+    # The progress line never updates.
+    monkeypatch.setattr(progress._LiveLine, "_tick", lambda _: press())
     book.good(SHORT)
 
 
