@@ -11,7 +11,7 @@ from hosting import Hosted
 from support import programs as made
 from support.displayed import PerReplica
 from support.tiers import THOROUGH
-from test_curves import by_hand, noise, trained
+from test_curves import without_timer, noise, trained
 from test_programs import several
 from test_replicas import GALLERY, distributed  # noqa: F401
 
@@ -67,10 +67,10 @@ def runs() -> list[History]:
 
 
 WIDGETS: dict[str, Callable[[], Any]] = {
-    "waiting": lambda: by_hand(CurvesWidget(History("mnist", total_steps=200))),
-    "spread": lambda: by_hand(CurvesWidget(spread())),
-    "broken": lambda: by_hand(CurvesWidget(history_with_nan())),
-    "runs": lambda: by_hand(CurvesWidget(runs(), smoothing=60)),
+    "waiting": lambda: without_timer(CurvesWidget(History("mnist", total_steps=200))),
+    "spread": lambda: without_timer(CurvesWidget(spread())),
+    "broken": lambda: without_timer(CurvesWidget(history_with_nan())),
+    "runs": lambda: without_timer(CurvesWidget(runs(), smoothing=60)),
     "planes": lambda: TopologyWidget("v4-128"),
     "pod": lambda: TopologyWidget("v5e-256", selected=[3]),
     "program": lambda: ProgramsWidget(made.FITS),

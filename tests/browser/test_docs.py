@@ -19,7 +19,7 @@ from playwright.sync_api import expect
 from support import programs as made
 from support.displayed import PerReplica
 from support.tiers import THOROUGH
-from test_curves import by_hand, noise, trained
+from test_curves import without_timer, noise, trained
 from test_replicas import distributed, structure, with_nan  # noqa: F401
 from test_topology import assigned, drawn, places
 
@@ -92,7 +92,7 @@ def curves(host: Host, page: Any) -> Any:
                 int(step),
                 {name: history.values(name)[row] for name in ("val_loss", "val_accuracy")},
             )
-    host(lambda: by_hand(CurvesWidget(spread, smoothing=60)))
+    host(lambda: without_timer(CurvesWidget(spread, smoothing=60)))
     root = page.locator("[data-testid=tpunb-curves]")
     expect(root).to_have_attribute("data-points", "320")
     expect(root).to_have_attribute("data-state", "running")
@@ -107,7 +107,7 @@ def curves_runs(host: Host, page: Any) -> Any:
     runs = [trained("baseline"), trained("lr 3e-4", speed=1.4), trained("dropout", speed=0.7)]
     for run in runs:
         run.finish()
-    host(lambda: by_hand(CurvesWidget(runs, smoothing=80, scale="log")))
+    host(lambda: without_timer(CurvesWidget(runs, smoothing=80, scale="log")))
     root = page.locator("[data-testid=tpunb-curves]")
     expect(root).to_have_attribute("data-runs", "3")
     expect(root).to_have_attribute("data-state", "finished")

@@ -13,7 +13,7 @@ import pytest
 from hosting import HERE, Hosted
 from playwright.sync_api import expect
 from support.tiers import THOROUGH
-from test_curves import by_hand
+from test_curves import without_timer
 from test_replicas import distributed, waves, widget_of
 
 import tpunb
@@ -72,7 +72,7 @@ def test_topology(sandboxed: Any, screenshot: Any) -> None:
 
 def test_curves(sandboxed: Any, screenshot: Any) -> None:
     history = tpunb.History("run")
-    hosted, frame = sandboxed(lambda: by_hand(CurvesWidget(history)))
+    hosted, frame = sandboxed(lambda: without_timer(CurvesWidget(history)))
     for step in range(200):
         history.append(step, loss=1 / (1 + step))
     hosted.widget._flush()
