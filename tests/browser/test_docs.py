@@ -19,7 +19,7 @@ from playwright.sync_api import expect
 from support import programs as made
 from support.displayed import PerReplica
 from support.tiers import THOROUGH
-from test_curves import without_timer, noise, trained
+from test_curves import noise, trained, without_timer
 from test_replicas import distributed, structure, with_nan  # noqa: F401
 from test_topology import assigned, drawn, places
 

@@ -64,7 +64,7 @@ def simulates():
 
 def number(error):
     found = tpunb.explain(error)
-    return failed.number if found else None
+    return found.number if found else None
 
 
 def raised(function):
