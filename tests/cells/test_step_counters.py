@@ -42,7 +42,7 @@ def add_model(book: Notebook, library: str) -> Any:
         optimizer.build(model.trainable_variables)
     holder = type("Holder", (), {})()
     holder.optimizer = optimizer
-    book.names.update(model=model, optimizer=optimizer, holder=holder)
+    book.names.update(model=model, optimizer=optimizer, held=holder)
     return keras
 
 
