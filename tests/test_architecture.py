@@ -102,7 +102,7 @@ def test_every_room_is_listed() -> None:
 
 
 def test_the_map_shows_the_rooms_in_their_order() -> None:
-    """The table in CONTRIBUTING.md lists the packages in order, and what they may import."""
+    """The table in CONTRIBUTING.md lists the packages in order, and their permitted imports."""
     page = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
     table = page.partition("## Map\n")[2].partition("\n## ")[0]
     lines = [line.split("|") for line in table.splitlines() if line.startswith("| `")]

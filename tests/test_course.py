@@ -170,7 +170,7 @@ def test_solutions_and_hidden_tests_are_in_their_cells(solution: Any) -> None:
         assert not hidden or marks(each)["grade"], each.source
 
 
-def test_failed_checks_say_what_to_do(solution: Any) -> None:
+def test_failed_checks_have_advice(solution: Any) -> None:
     for graded in graded_cells(solution):
         if marks(graded)["grade"]:
             asserts = graded.source.split("assert ")[1:]
@@ -180,15 +180,19 @@ def test_failed_checks_say_what_to_do(solution: Any) -> None:
 
 def test_each_question_names_its_answer(solution: Any, exercise: Any) -> None:
     """The names that a test looks for are in the exercise, outside of the tests."""
-    wanted: set[str] = set()
+    expected_names: set[str] = set()
     for graded in graded_cells(solution):
         names = set(re.findall(r"\w+", graded.source))
         if marks(graded)["grade"]:
             text = "\n".join(each.source for each in exercise.cells if not marks(each).get("grade"))
-            assert {name for name in wanted & names if not re.search(rf"\b{name}\b", text)} == set()
-            wanted = set()
+            assert {
+                name for name in expected_names & names if not re.search(rf"\b{name}\b", text)
+            } == set()
+            expected_names = set()
         else:
-            wanted |= set(re.findall(r"^(?:def )?(\w+)(?= =|.*:$)", graded.source, re.MULTILINE))
+            expected_names |= set(
+                re.findall(r"^(?:def )?(\w+)(?= =|.*:$)", graded.source, re.MULTILINE)
+            )
 
 
 def test_the_exercise_has_no_answers(exercise: Any) -> None:

@@ -40,7 +40,7 @@ def test_is_valid(notebook: Any) -> None:
     nbformat.validate(notebook)
 
 
-def test_says_what_it_teaches(notebook: Any) -> None:
+def test_starts_with_a_title_and_a_summary(notebook: Any) -> None:
     first = notebook.cells[0]
     assert first.cell_type == "markdown"
     assert re.search(r"^# \S", first.source, re.MULTILINE), "no title in the first cell"

@@ -251,7 +251,7 @@ def test_usage(arguments: list[str], message: str, run: Run, pytester: pytest.Py
     result.stdout.no_fnmatch_line("*collected*")
 
 
-def test_it_costs_nothing_unless_it_is_used(run: Run, pytester: pytest.Pytester) -> None:
+def test_the_plugin_imports_nothing_unless_it_is_used(run: Run, pytester: pytest.Pytester) -> None:
     (pytester.path / "test_plain.py").write_text(
         "import sys\n"
         "def test_modules():\n"

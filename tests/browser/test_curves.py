@@ -553,7 +553,7 @@ def test_a_kernel_that_ends(host: Any, page: Any, screenshot: Any) -> None:
 
 
 def test_no_speed_is_shown_after_a_long_silence(host: Any, page: Any) -> None:
-    """The curves show neither a speed nor a remaining time if no data have come for long."""
+    """The curves do not show a speed or a remaining time if no data have come for long."""
     page.clock.install()
     history = trained(steps=240, total=938)
     host(lambda: without_timer(CurvesWidget(history)))

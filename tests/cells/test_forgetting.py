@@ -1,4 +1,4 @@
-"""What remains of cells that no longer run: objects and functions are counted, not bytes."""
+"""Cells that no longer run are freed: objects and functions are counted, not bytes."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tpunb.training.input_speed import Change, Stage, latest_input_speed
 from tpunb.virtual.input_pipeline import Pipeline
 
 SECONDS = 0.02
-"""Too short for good measurements: the tests look at what is read and tried."""
+"""Too short for good measurements: the tests look at the reads and the trials."""
 
 PROGRAM = TpuProgram("v5e-8", 8, examples=1024, time=StepTime(0.002, 0.004))
 

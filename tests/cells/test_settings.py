@@ -41,7 +41,7 @@ def test_the_same_settings(left: dict[str, object], right: dict[str, object], eq
 
 
 def test_connections_take_the_same_settings() -> None:
-    """They take all settings except those of a cell's text and of the magic's report."""
+    """They take all settings, except for a cell's names and the magic's `timed`."""
     parameters = set(inspect.signature(Connection.run).parameters) - {"self", "fn"}
     assert parameters == {field.name for field in dataclasses.fields(RunSettings)} - {
         "names",

@@ -612,7 +612,7 @@ def test_an_open_batch_is_refused_before_its_loop(
         assert run.done == (steps or 16)
 
 
-def test_an_open_batch_is_checked_in_the_form_of_its_loop(connection: Any, tf: Any) -> None:
+def test_a_check_refuses_an_open_batch_as_its_loop_does(connection: Any, tf: Any) -> None:
     for drop_remainder in (False, True):
         data = tf.data.Dataset.from_tensor_slices(IMAGES).batch(16, drop_remainder=drop_remainder)
         report = connection.cells.check("total = tf.reduce_sum(batch[::2])", {"tf": tf}, data=data)

@@ -339,7 +339,7 @@ def graphs() -> int:
     return sum(isinstance(value, tf.Graph) for value in gc.get_objects())
 
 
-def test_a_model_made_without_a_strategy_needs_none() -> None:
+def test_a_model_created_without_a_strategy_needs_none() -> None:
     import keras
 
     model = keras.Sequential([keras.Input([8]), keras.layers.Dense(4)])

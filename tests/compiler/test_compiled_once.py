@@ -66,18 +66,18 @@ def test_an_equal_program_keeps_its_own_lines_and_names(
     compiled: list[str], verdicts: Path
 ) -> None:
     compile(first, X, tpu="v5e-8", speed=True)
-    kept = compile(second, X, tpu="v5e-8", speed=True)
+    stored = compile(second, X, tpu="v5e-8", speed=True)
     assert compiled == ["v5e:2x4"]
     shutil.rmtree(verdicts)
     fresh = compile(second, X, tpu="v5e-8", speed=True)
     assert compiled == ["v5e:2x4"] * 2
-    assert kept.time is not None
+    assert stored.time is not None
     assert fresh.time is not None
-    assert kept.time.by_line[0].name == "product = x @ x  # of the second"
-    assert kept.time == fresh.time
-    assert kept.memory == fresh.memory
-    assert kept.lines == fresh.lines
-    assert "first/" not in kept.text
+    assert stored.time.by_line[0].name == "product = x @ x  # of the second"
+    assert stored.time == fresh.time
+    assert stored.memory == fresh.memory
+    assert stored.lines == fresh.lines
+    assert "first/" not in stored.text
 
 
 def test_a_refusal_has_the_line_of_the_current_program(compiled: list[str]) -> None:

@@ -169,7 +169,7 @@ def test_the_vector_unit_sets_a_lower_bound() -> None:
 
 
 @pytest.mark.usefixtures("libtpu")
-def test_a_gather_costs_its_rows_whatever_the_tables_size() -> None:
+def test_a_gathers_time_does_not_depend_on_the_tables_size() -> None:
     import tensorflow as tf
 
     from tpunb.compiler.compile import compile  # noqa: A004

@@ -81,11 +81,11 @@ def test_ids_of_instructions_and_computations_do_not_count() -> None:
         )
         return module.SerializeToString()
 
-    one, other = of_hlo(numbered(3)), of_hlo(numbered(700))
-    assert one is not None
-    assert other is not None
-    assert one.digest == other.digest
-    assert one.names[0] == "p.3"  # without another name, the compiler uses the instruction's
+    first, second = of_hlo(numbered(3)), of_hlo(numbered(700))
+    assert first is not None
+    assert second is not None
+    assert first.digest == second.digest
+    assert first.names[0] == "p.3"  # without another name, the compiler uses the instruction's
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,13 @@ def test_the_operation_behind_a_placeholder_counts(others: tuple[str, str]) -> N
         instruction.opcode, instruction.metadata.op_name = "opt-barrier", name
         return module.SerializeToString()
 
-    one, other = (of_hlo(barrier(name)) for name in others)
+    first, second = (of_hlo(barrier(name)) for name in others)
     elsewhere = of_hlo(barrier(others[0].replace("b/", "another/scope/")))
-    assert one is not None
-    assert other is not None
+    assert first is not None
+    assert second is not None
     assert elsewhere is not None
-    assert one.digest != other.digest
-    assert one.digest == elsewhere.digest
+    assert first.digest != second.digest
+    assert first.digest == elsewhere.digest
 
 
 def test_invalid_or_large_modules_have_no_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:

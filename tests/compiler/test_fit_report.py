@@ -40,7 +40,7 @@ def validated(report: dict[str, Any]) -> dict[str, Any]:
         (dataclasses.replace(made.TOO_LARGE, unsized="no size."), None, "does-not-fit"),
     ],
 )
-def test_the_verdict_of_one_program(program: Any, limit: Any, verdict: str) -> None:
+def test_the_verdict_of_a_single_program(program: Any, limit: Any, verdict: str) -> None:
     assert verdict_of(program, limit) == verdict
 
 

@@ -235,7 +235,7 @@ def test_a_worker_of_a_slice(
     ],
     ids=["type", "address", "name", "required", "contradiction"],
 )
-def test_the_report_predicts_what_connecting_does(
+def test_the_report_predicts_the_connection(
     installed: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     variables: dict[str, str],

@@ -88,7 +88,7 @@ def test_trees_are_flattened(said: dict[str, Any]) -> None:
     assert [section[1] for section in sections] == [False, True, False, False]
 
 
-def test_arrays_without_values_say_so(said: dict[str, Any]) -> None:
+def test_arrays_without_values(said: dict[str, Any]) -> None:
     ((name, _, sections), texts) = said["deleted"]
     assert name == "jax.Array"
     assert sections[0][3:] == ["float32", [3]]

@@ -60,7 +60,7 @@ def test_text() -> None:
     assert curves_text(describe_history(many)).endswith("metric7 and 12 more · 1 step")
 
 
-def test_text_is_one_line() -> None:
+def test_the_text_is_a_single_line() -> None:
     text = curves_text(describe_history(history(steps=2, **{HOSTILE: 1.0, "x" * 500: 1.0})))
     assert text.isprintable()
     assert len(text) < 200

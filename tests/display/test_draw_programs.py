@@ -210,9 +210,9 @@ def test_truncation_keeps_the_most_expensive_lines() -> None:
     ]
     time = dataclasses.replace(program.time, by_line=tuple(heavy))
     rows = lines(dataclasses.replace(program, time=time)).rows
-    kept = [row.line or 0 for row in rows]
-    assert kept == sorted(kept)
-    assert {701, 901} <= set(kept)
+    shown_lines = [row.line or 0 for row in rows]
+    assert shown_lines == sorted(shown_lines)
+    assert {701, 901} <= set(shown_lines)
     assert "\n   901  " in text_of(dataclasses.replace(program, time=time))
 
 

@@ -260,11 +260,11 @@ def test_a_connection(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert sent(widget)["replica"].tolist() == list(range(8))
         assert widget.static_bundle() == dict(mimebundle(connection.describe().topology))
         with connection.strategy.scope():
-            kept = tf.Variable(tf.zeros([256]))
+            variable = tf.Variable(tf.zeros([256]))
         messages = answers(widget, monkeypatch)
         ask(widget)
         assert phrases(*messages[0]) == ["variables 1 KiB · less than 0.01% of 16 GiB"] * 8
-        del kept
+        del variable
     with_own_source = TopologyWidget(connection, memory=lambda: [7] * 8)
     messages = answers(with_own_source, monkeypatch)
     ask(with_own_source)

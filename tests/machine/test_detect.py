@@ -57,7 +57,7 @@ def attempts_of(search: Search) -> str:
     return "; ".join(search.tried)
 
 
-def test_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_signs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect, "slice_of_metadata", None)  # no server is asked
     signs = find_tpu({})
     assert signs.tpu is None

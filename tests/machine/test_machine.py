@@ -64,7 +64,7 @@ def test_a_process_with_the_device_open(tmp_path: Path) -> None:
         os.getpid(): False,
     }
     assert "s3cret" not in repr(found)
-    program, kernel = found.problems()  # this process itself is no problem
+    program, kernel = found.problems()  # this process does not count
     assert program.message == "Process 4711 (python3) holds the TPU."
     assert program.command == "kill 4711"
     assert "a Jupyter kernel" in kernel.message

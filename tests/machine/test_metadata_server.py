@@ -69,7 +69,7 @@ def test_no_such_value() -> None:
         assert len(server.requests) == 2
 
 
-def test_a_path_is_no_second_request() -> None:
+def test_a_path_cannot_add_a_second_request() -> None:
     with MetadataServer({"a b": "x"}) as server:
         assert metadata("a\r\nHost: elsewhere\r\n\r\nGET /b", environment=at(server)) is None
         assert len(server.requests) == 1

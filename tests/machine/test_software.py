@@ -95,7 +95,7 @@ def test_without_a_tpu_libtpu_is_not_loaded(installed: dict[str, str]) -> None:
     prepare_tpu_library(environment)  # a second call changes nothing
 
 
-def test_another_tensorflow_needs_nothing(installed: dict[str, str]) -> None:
+def test_another_tensorflow_needs_no_variables(installed: dict[str, str]) -> None:
     installed.update({"tensorflow": "2.20.0", "libtpu": "0.0.52"})
     environment: dict[str, str] = {}
     prepare_tpu_library(environment)
@@ -362,7 +362,7 @@ def test_unreadable_metadata(site: Path) -> None:
     assert "keras" not in software_found.versions
 
 
-def test_nothing_installed(site: Path) -> None:
+def test_no_software(site: Path) -> None:
     software_found = find_software({})
     assert software_found.tensorflow is None
     (site / "tensorflow").mkdir()

@@ -58,7 +58,7 @@ def shown(book: Notebook, source: str) -> str:
 
 
 @pytest.mark.parametrize("mode", ["Plain", "Context", "Verbose", "Minimal"])
-def test_below_the_users_own_traceback(book: Notebook, mode: str) -> None:
+def test_an_explanation_is_below_the_users_traceback(book: Notebook, mode: str) -> None:
     book.good(f"%xmode {mode}")
     for source in (KNOWN, f"def f():\n    {KNOWN}\nf()"):
         before = shown(book, source)

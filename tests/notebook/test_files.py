@@ -158,7 +158,7 @@ def test_an_output_that_cannot_be_written_is_reported_first(
     assert error.startswith("tpunb: Cannot ")
 
 
-def test_a_notebook_goes_to_standard_output(tmp_path: Path) -> None:
+def test_a_notebook_is_written_to_standard_output(tmp_path: Path) -> None:
     source = saved(tmp_path / "nb.ipynb", "40 + 2")
     run = subprocess.run(
         [*MAIN, "run", str(source), "-o", "/dev/stdout"], capture_output=True, timeout=PATIENCE
@@ -238,7 +238,7 @@ def is_alive(pid: int) -> bool:
     ("number", "code", "word"),
     [(signal.SIGTERM, 143, "Terminated"), *thorough([(signal.SIGHUP, 129, "Hung up")])],
 )
-def test_a_signal_saves_what_was_executed(
+def test_a_signal_saves_the_executed_cells(
     number: signal.Signals, code: int, word: str, tmp_path: Path
 ) -> None:
     started = tmp_path / "begun"

@@ -147,7 +147,7 @@ def test_an_interrupt_before_the_cells_code_waits_for_it(book: Notebook) -> None
     assert "run_cell_async" not in ran.text
 
 
-def test_what_it_costs(book: Notebook) -> None:
+def test_shortening_takes_few_calls(book: Notebook) -> None:
     caught: list[Any] = []
     book.names["caught"] = caught
     book.good("try:\n    call(press)\nexcept KeyboardInterrupt as e:\n    caught.append(e)")

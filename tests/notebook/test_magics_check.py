@@ -93,7 +93,7 @@ def test_a_cell_that_compiles(book: Notebook) -> None:
     assert "<table" not in report._repr_html_()
 
 
-def test_nothing_is_run_or_traced_for_later(book: Notebook) -> None:
+def test_a_check_runs_nothing_and_keeps_no_trace(book: Notebook) -> None:
     book.good("with strategy.scope():\n    v = tf.Variable(1.0)\nseen = []")
     checked(book, "v.assign_add(1.0)\nseen.append(1)\nx + v")
     assert book.good("float(v.numpy()), seen").value == (1.0, [])

@@ -200,7 +200,7 @@ def test_an_interrupt_keeps_the_finished_types(book: Notebook, fake: FakeLibtpu,
     assert fake.asked == ["v3-8", "v5e-8", "v6e-8"]
 
 
-def test_the_input_is_measured_beside_the_program(
+def test_the_input_is_measured_with_the_program(
     book: Notebook, fake: FakeLibtpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[tuple[Any, Any]] = []

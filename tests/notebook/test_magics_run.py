@@ -77,7 +77,7 @@ def test_names_and_values(book: Notebook) -> None:
         assert each(book.names["x"]) == expected
 
 
-def test_nothing_is_shown(book: Notebook) -> None:
+def test_cells_that_show_nothing(book: Notebook) -> None:
     for source in ("replica_id;", "replica_id;  # why", "x = 1", "None", "pass", "print; None;"):
         ran = book.good(f"%%tpu_run\n{source}")
         assert (ran.value, ran.shown) == (None, [])

@@ -68,11 +68,11 @@ class _Imports(ast.NodeVisitor):
 
 @functools.cache
 def _imports(file: Path) -> frozenset[str]:
-    kept, stamp = _kept_imports(), _stamp(file)
-    known = kept.get(str(file))
+    saved, stamp = _kept_imports(), _stamp(file)
+    known = saved.get(str(file))
     if known is None or known["stamp"] != stamp:
-        known = kept[str(file)] = {"stamp": stamp, "names": sorted(_parsed_imports(file))}
-        kept[_READER] = {"stamp": _stamp(Path(__file__)), "new": True}
+        known = saved[str(file)] = {"stamp": stamp, "names": sorted(_parsed_imports(file))}
+        saved[_READER] = {"stamp": _stamp(Path(__file__)), "new": True}
     return frozenset(known["names"])
 
 
@@ -89,19 +89,19 @@ def _kept_imports() -> dict[str, Any]:
     has changed.
     """
     try:
-        kept: dict[str, Any] = json.loads(_KEPT.read_text(encoding="utf-8"))
+        saved: dict[str, Any] = json.loads(_KEPT.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return kept if kept.get(_READER, {}).get("stamp") == _stamp(Path(__file__)) else {}
+    return saved if saved.get(_READER, {}).get("stamp") == _stamp(Path(__file__)) else {}
 
 
 def keep_imports() -> None:
     """Save the imports of each file for later processes: parsing the files takes half a second."""
-    kept = _kept_imports()
-    if kept.get(_READER, {}).pop("new", False):
+    saved = _kept_imports()
+    if saved.get(_READER, {}).pop("new", False):
         _KEPT.parent.mkdir(exist_ok=True)
         partial = _KEPT.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(kept), encoding="utf-8")
+        partial.write_text(json.dumps(saved), encoding="utf-8")
         partial.replace(_KEPT)
 
 

@@ -258,13 +258,13 @@ def assert_same_history(expected: dict[str, Any], actual: dict[str, Any]) -> Non
 
 
 def assert_trained_alike(
-    one: Any, other: Any, given: dict[str, Any], *, atol: float = 2e-5, **options: Any
+    strategy: Any, reference: Any, fit_case: dict[str, Any], *, atol: float = 2e-5, **options: Any
 ) -> None:
     """Compare two strategies, or a strategy and a single device, by the weights and histories of a
     fit.
     """
     (model, history), (second, second_history) = (
-        fitted(on, **given, **options) for on in (one, other)
+        fitted(on, **fit_case, **options) for on in (strategy, reference)
     )
     assert_same(model, second, atol)
     assert_same_history(history, second_history)

@@ -575,9 +575,7 @@ def attention_with_a_scale_of_an_eighth(strategy: Any, wrong: bool) -> Any:
 
 
 def _trained(strategy: Any, loss: Callable[[Any, Any, Any], Any]) -> tuple[Any, Any, Any, Any]:
-    """Return a model, its optimizer, a function of the loss with its gradients, and one that
-    applies them.
-    """
+    """Return a model, its optimizer, its loss with gradients, and a function to apply gradients."""
     with strategy.scope():
         model, opt = dense_model(), keras.optimizers.SGD(0.1)
 

@@ -22,7 +22,7 @@ def space(tf: Any) -> Any:
 
 def add(space: Any, plane: str, line: str, *events: tuple[Any, ...]) -> None:
     """Add events to a line: name, start and length in milliseconds, and values."""
-    plane_found = next((one for one in space.planes if one.name == plane), None)
+    plane_found = next((candidate for candidate in space.planes if candidate.name == plane), None)
     plane_found = space.planes.add(name=plane) if plane_found is None else plane_found
     new_line = plane_found.lines.add(name=line, timestamp_ns=1_700_000_000_000_000_000)
     for name, start, length, *values in events:

@@ -111,8 +111,8 @@ def test_a_worker_with_hanging_operations(server: Served) -> None:
 
 
 def test_all_at_once(server: Served) -> None:
-    with mute() as one, mute() as two, refusing() as three:
-        workers = [one, server.address, two, three]
+    with mute() as first, mute() as second, refusing() as third:
+        workers = [first, server.address, second, third]
         answers = at_last(
             lambda limit: check_all(workers, timeout=limit),
             lambda answers: isinstance(answers[1], Worker) and answers[3].reason == "refused",
@@ -135,9 +135,9 @@ except KeyboardInterrupt:
 
 
 def test_an_interrupt_leaves_no_threads() -> None:
-    with mute() as one, dropping() as two:
+    with mute() as first, dropping() as second:
         process = subprocess.run(
-            [sys.executable, "-c", _INTERRUPTED, one, two],
+            [sys.executable, "-c", _INTERRUPTED, first, second],
             env=environment(),
             capture_output=True,
             text=True,

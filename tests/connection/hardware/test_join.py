@@ -203,7 +203,7 @@ def failures() -> dict[str, str]:
 
 @THOROUGH
 @pytest.mark.parametrize("name", NAMES)
-def test_in_one_process(failures: dict[str, str], name: str) -> None:
+def test_a_scenario_in_a_shared_process(failures: dict[str, str], name: str) -> None:
     assert failures[name] == ""
 
 
