@@ -197,10 +197,10 @@ def test_a_batch_is_global_with_and_without_a_connection() -> None:
             compile(model, x, y, tpu=tpu) for model in (connected, model_of())
         )
         assert with_connection.examples == without.examples == 1024
-        for program in (with_connection, without):
-            assert program.memory is not None
-            inputs = 2 * 1024 // program.replicas * 256 * 4
-            assert inputs <= program.memory.arguments < inputs + 2**19
+        for compiled in (with_connection, without):
+            assert compiled.memory is not None
+            inputs = 2 * 1024 // compiled.replicas * 256 * 4
+            assert inputs <= compiled.memory.arguments < inputs + 2**19
 
 
 def test_a_replica_function_gets_one_replicas_batch() -> None:

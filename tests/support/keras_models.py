@@ -244,10 +244,10 @@ def fitted(
     return model, history.history
 
 
-def assert_same(model: Any, expected: Any, atol: float = 2e-5) -> None:
-    weights = list(zip(model.get_weights(), expected.get_weights(), strict=True))
+def assert_same(expected: Any, model: Any, atol: float = 2e-5) -> None:
+    weights = list(zip(expected.get_weights(), model.get_weights(), strict=True))
     assert weights
-    for actual, wanted in weights:
+    for wanted, actual in weights:
         np.testing.assert_allclose(actual, wanted, rtol=0, atol=atol)
 
 
@@ -258,16 +258,16 @@ def assert_same_history(expected: dict[str, Any], actual: dict[str, Any]) -> Non
 
 
 def assert_trained_alike(
-    strategy: Any, reference: Any, fit_case: dict[str, Any], *, atol: float = 2e-5, **options: Any
+    reference: Any, strategy: Any, fit_case: dict[str, Any], *, atol: float = 2e-5, **options: Any
 ) -> None:
     """Compare two strategies, or a strategy and a single device, by the weights and histories of a
     fit.
     """
-    (model, history), (second, second_history) = (
-        fitted(on, **fit_case, **options) for on in (strategy, reference)
+    (expected, expected_history), (model, history) = (
+        fitted(on, **fit_case, **options) for on in (reference, strategy)
     )
-    assert_same(model, second, atol)
-    assert_same_history(history, second_history)
+    assert_same(expected, model, atol)
+    assert_same_history(expected_history, history)
 
 
 def squares_lessened(model: Any, optimizer: Any, x: Any) -> Any:

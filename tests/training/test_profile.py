@@ -40,8 +40,8 @@ def test_the_text_of_a_profile() -> None:
     assert text.count("MatMul") == 20
     assert profile.as_dict()["steps"][0]["host"] == profile.steps[0].host
     assert str(Profile()) == "Nothing has been recorded yet."
-    profile = Profile(StepTimes("whole", 1.0, 0.05))
-    assert profile.headline == "On this machine, 5% of the run (1 s) waited for data."
+    without_steps = Profile(StepTimes("whole", 1.0, 0.05))
+    assert without_steps.headline == "On this machine, 5% of the run (1 s) waited for data."
     assert Profile(StepTimes("whole", 1.0)).headline.endswith(
         " 0% of the run (1 s) waited for data."
     )

@@ -46,8 +46,8 @@ def test_install(jupyter: Path) -> None:
     assert spec["metadata"]["debugger"] is True
     assert spec["argv"][0] == sys.executable
     assert "{connection_file}" in spec["argv"]
-    kernel = KernelSpecManager().get_kernel_spec("tpunb-v5e-8")
-    assert kernel.display_name == spec["display_name"]
+    spec_found = KernelSpecManager().get_kernel_spec("tpunb-v5e-8")
+    assert spec_found.display_name == spec["display_name"]
 
 
 def test_keras_2(monkeypatch: pytest.MonkeyPatch) -> None:
