@@ -345,9 +345,7 @@ def test_a_tensorflow_for_tpus(
     run: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Importing TensorFlow in a test does not wait for a TPU, and does not end the process
-    silently.
-    """
+    """Importing TensorFlow in a test does not wait for a TPU or end the process silently."""
     for name in ("TPU_LOAD_LIBRARY", "TPU_SKIP_MDS_QUERY"):
         monkeypatch.delenv(name, raising=False)
     if load_library is not None:

@@ -85,8 +85,8 @@ def _parsed_imports(file: Path) -> set[str]:
 
 @functools.cache
 def _kept_imports() -> dict[str, Any]:
-    """Return the imports of each file as an earlier process saved them, or nothing if this module
-    has changed.
+    """Return each file's imports as an earlier process saved them, or nothing if this module is
+    new.
     """
     try:
         saved: dict[str, Any] = json.loads(_KEPT.read_text(encoding="utf-8"))
@@ -131,9 +131,7 @@ def _is_ours(source: Path, package: str) -> bool:
 
 
 def _module_files(place: Path, parts: list[str], attribute: str = "") -> Iterator[Path]:
-    """Yield a module's file, and the files of the module from which a package loads an attribute
-    lazily.
-    """
+    """Yield a module's file, and the files of the module that defines a lazily loaded attribute."""
     module, package = place.with_suffix(".py"), place / "__init__.py"
     if module.is_file():
         yield module

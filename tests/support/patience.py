@@ -26,8 +26,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def at_last(attempt: Callable[[float], T], succeeds: Callable[[T], bool], limit: float = 1) -> T:
-    """Repeat an attempt with longer and longer time limits until it succeeds, and return its
-    result.
+    """Repeat an attempt with longer time limits until it succeeds, and return its result.
 
     For attempts in which one server answers and another never does. The time that the answer takes
     depends on the machine, and the silent server always takes the whole limit.

@@ -56,9 +56,7 @@ def run(strategy: Any, function: Callable[..., Any], *args: Any) -> list[Any]:
 
 
 def stepper(strategy: Any, function: Callable[..., Any], **options: Any) -> Any:
-    """Return a replica function that is traced once; a call returns each replica's result, as
-    NumPy.
-    """
+    """Return a replica function that is traced once; a call returns all replicas' results as NumPy."""
 
     @tf.function(**options)
     def step(*args: Any) -> Any:

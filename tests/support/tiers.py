@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 THOROUGH = pytest.mark.thorough
-"""The mark of tests that take seconds and find little that quicker tests do not: further sizes,
-releases and front ends.
-"""
+"""The mark of slow tests that find little: further sizes, releases and front ends."""
 
 
 def thorough(values: Iterable[Any]) -> list[Any]:

@@ -18,9 +18,7 @@ def described(name: str) -> TopologyDescription:
 
 
 def assigned(name: str, parts: int, idle: int = 0) -> TopologyDescription:
-    """Describe a TPU type with `parts` consecutive cores for each replica; the last `idle` cores
-    have none.
-    """
+    """Describe a TPU type with `parts` cores for each replica; the last `idle` cores have none."""
     topology = described(name)
     used = range(topology.num_cores - idle)
     unassigned = (UNASSIGNED,) * idle
