@@ -258,7 +258,7 @@ def test_images_curves_and_grids() -> None:
     assert kind(np.zeros((0, 8))) == "values"
 
 
-class FailingRepr:
+class Rude:
     """An object whose repr raises an error."""
 
     def __repr__(self) -> str:
@@ -270,7 +270,7 @@ class FailingRepr:
     [
         (None, "None"),
         (object(), "<object object>"),
-        (FailingRepr(), "<Rude>"),
+        (Rude(), "<Rude>"),
         (10**5000, "<int>"),
         ("a\x1b[31m", r"'a\x1b[31m'"),
         (b"\xff", r"'\\xff'"),

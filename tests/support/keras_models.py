@@ -260,7 +260,7 @@ def assert_same_history(expected: dict[str, Any], actual: dict[str, Any]) -> Non
 def assert_trained_alike(
     reference: Any, strategy: Any, fit_case: dict[str, Any], *, atol: float = 2e-5, **options: Any
 ) -> None:
-    """Compare the weights and histories of a fit on two strategies, or on a strategy and a device."""
+    """Compare a fit's weights and histories on two strategies, or on a strategy and a device."""
     (expected, expected_history), (model, history) = (
         fitted(on, **fit_case, **options) for on in (reference, strategy)
     )

@@ -56,7 +56,7 @@ def run(strategy: Any, function: Callable[..., Any], *args: Any) -> list[Any]:
 
 
 def stepper(strategy: Any, function: Callable[..., Any], **options: Any) -> Any:
-    """Return a replica function that is traced once; a call returns all replicas' results as NumPy."""
+    """Return a replica function that is traced once; its calls return NumPy values by replica."""
 
     @tf.function(**options)
     def step(*args: Any) -> Any:
