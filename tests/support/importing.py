@@ -85,7 +85,7 @@ def _parsed_imports(file: Path) -> set[str]:
 
 @functools.cache
 def _kept_imports() -> dict[str, Any]:
-    """Return each file's imports as saved by an earlier process, or nothing for a changed module."""
+    """Return each file's imports as an earlier process saved them; none if this module changed."""
     try:
         saved: dict[str, Any] = json.loads(_KEPT.read_text(encoding="utf-8"))
     except (OSError, ValueError):
