@@ -1,4 +1,4 @@
-"""What `pytest --nbval notebooks` leaves out."""
+"""Choose the notebooks and cells that `pytest --nbval notebooks` runs."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ LONG: tuple[str, ...] = (
     "4_memory_and_padding.ipynb",
     "5_input_time_and_hardware.ipynb",
 )
-"""The lessons of `make test-thorough` only: other notebooks call the same functions."""
+"""Lessons that only `make test-thorough` runs, since other notebooks call the same functions."""
 
 COURSE = Path(__file__).with_name("course")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leaves out what was made for a TPU, and what needs a compiler or a JAX that is not there.
+    """Leave out notebooks that need a TPU, or a compiler or JAX that is not installed.
 
-    Notebooks that were found are tested with `--tpu` alone. The course's exercises lack their
-    answers: `tests/test_course_exercises.py` runs them.
+    Notebooks in `found` were written for a TPU, and are tested only with `--tpu`. The course's
+    exercises lack their answers: `tests/test_course_exercises.py` runs them.
     """
     found = collection_path.parent.name == "found"
     if found and not config.getoption("--tpu", default=None):
@@ -43,25 +43,25 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips the cells that ask the compiler, in notebooks that go on without it."""
-    why = _left_out().get(WITH_COMPILER[0])
+    """Skip the cells that use the compiler, in notebooks that run without it."""
+    reason = _left_out().get(WITH_COMPILER[0])
     for item in items:
         if item.path.name in LONG:
             item.add_marker("thorough")
-        if why and getattr(item, "cell", None) and item.cell.source.startswith("%%tpu_compile"):
-            item.add_marker(pytest.mark.skip(reason=why))
+        if reason and getattr(item, "cell", None) and item.cell.source.startswith("%%tpu_compile"):
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Says what was left out: nobody is to take it for tested."""
-    for name, why in _left_out().items():
-        terminalreporter.write_line(f"LEFT OUT: {name}. {why}", yellow=True)
+    """Report the notebooks that were left out, since they are not tested."""
+    for name, reason in _left_out().items():
+        terminalreporter.write_line(f"LEFT OUT: {name}. {reason}", yellow=True)
 
 
 def _left_out() -> dict[str, str]:
-    """The notebooks that cannot be run here, and why."""
-    if why := libtpu.why_unavailable():
-        return dict.fromkeys((*WITH_COMPILER, *WITH_JAX), str(why).splitlines()[0])
+    """Return the notebooks that cannot run here, with the reason."""
+    if reason := libtpu.why_unavailable():
+        return dict.fromkeys((*WITH_COMPILER, *WITH_JAX), str(reason).splitlines()[0])
     if libtpu.PYTHON not in os.environ and importlib.util.find_spec("jax") is None:
         return dict.fromkeys(WITH_JAX, "JAX is not installed.")
     return {}

@@ -1,4 +1,4 @@
-"""The pages of the documentation about known errors, made from the catalogue.
+"""Write the documentation's pages about known errors from the catalogue.
 
     cd tests && python -m catalogue_pages
 
@@ -24,9 +24,9 @@ class Page:
     """A page of entries.
 
     Attributes:
-        file: Its name in the folder of the documentation.
+        file: Its name in the documentation's folder.
         title: Its heading.
-        first: The code of the first entry of each of its chapters.
+        first: The code of the first entry of each chapter.
         start: The text above the entries.
     """
 
@@ -37,7 +37,7 @@ class Page:
 
     @property
     def chapters(self) -> list[str]:
-        """The names of its chapters."""
+        """The names of its chapters in the catalogue."""
         return [name for name, entries in CHAPTERS.items() if entries[0].code in self.first]
 
     @property
@@ -126,12 +126,12 @@ tpunb explain < training.log   # or: tpunb explain 24
 
 
 def pages() -> dict[str, str]:
-    """Return the text of each page by its file name: the index first."""
+    """Return the text of each page by its file name, starting with the index."""
     texts = {"errors.md": "\n".join([_INDEX, *_index()])}
     chapters = _chapters()
     for page in PAGES:
         body = [chapters[name].strip() + "\n" for name in page.chapters]
-        if len(body) == 1:  # its heading would repeat the title
+        if len(body) == 1:  # the heading would repeat the title
             body[0] = body[0].partition("\n\n")[2]
         texts[page.file] = "\n".join([f"# {page.title}\n", page.start, *_contents(page), *body])
     return texts

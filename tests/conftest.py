@@ -1,4 +1,4 @@
-"""What all tests share: one TensorFlow with enough logical CPU devices."""
+"""Share one TensorFlow, with enough logical CPU devices, among all tests of a process."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# Before anything imports TensorFlow, here and in the processes that tests start.
+# Set before anything imports TensorFlow, here and in the processes that tests start.
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-# An error that a slower way makes good would never be noticed.
+# Raise internal errors: otherwise a slower fallback would hide them.
 os.environ["TPUNB_RAISE_INTERNAL_ERRORS"] = "1"
-# Off, numbers can be compared to the last digit; `TF_ENABLE_ONEDNN_OPTS=1` runs all with it on.
+# Without oneDNN, numbers can be compared to the last digit. Set the variable to 1 to test with it.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 LOGICAL_CPUS = 40
 """Enough for a virtual TPU of 32 cores and its hosts."""
 
 THREADS = 16
-"""With a thread for each of 2 processors, many logical devices can wait for each other."""
+"""With one thread for each of 2 processors, many logical devices can deadlock."""
 
-# Has each process that tests start import TensorFlow as cheaply as this one does.
+# Make TensorFlow as cheap to import in the processes that tests start as it is here.
 CHILDREN = str(Path(__file__).parent / "support" / "children")
 PATHS = os.environ.get("PYTHONPATH", "").split(os.pathsep)
 os.environ["PYTHONPATH"] = os.pathsep.join([CHILDREN, *filter(None, PATHS)])
-# The collector would walk through what is imported again and again, and free nothing of it.
+# The collector would walk the imported objects again and again, and free none of them.
 gc.disable()
 
 pytest.register_assert_rewrite("support", "counterparts")
@@ -42,8 +42,8 @@ from support.importing import (  # noqa: E402  asserts are rewritten on import
     keep_imports,
 )
 
-# A shell's background processes ignore interrupts, and those under nohup SIGHUP; the tests
-# send them, and so do the processes that they start.
+# A shell's background processes ignore SIGINT, and those under nohup ignore SIGHUP. The tests, and
+# the processes that they start, send both.
 for number, handler in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGHUP, signal.SIG_DFL),
@@ -51,19 +51,22 @@ for number, handler in (
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
-# On a busy machine a slow example says nothing; in CI the examples are always the same.
+# On a busy machine, a slow example means nothing. In CI, the examples are always the same.
 settings.register_profile("tpunb", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("tpunb")
 
 
 UNUSED = ("jax", "matplotlib", "pandas", "sklearn")
-"""What TensorFlow and Keras import if it is there. No test needs it of them, it is a third of
-their import, and for each function that it converts AutoGraph walks all modules that there are."""
+"""Optional imports of TensorFlow and Keras, which no test needs there.
+
+They take a third of the import, and AutoGraph walks all loaded modules for each function that it
+converts.
+"""
 
 
 @functools.cache
 def import_tensorflow() -> Any:
-    """TensorFlow, imported as if `UNUSED` were not installed; tests can import that themselves."""
+    """Import TensorFlow as if `UNUSED` were not installed; tests can import those later."""
     hidden = [name for name in UNUSED if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     try:
@@ -72,25 +75,25 @@ def import_tensorflow() -> Any:
     finally:
         for name in hidden:
             del sys.modules[name]
-    # It mends what another way of packing Python programs does to their sources, and for that asks
-    # each module for its file, whenever a function is converted.
+    # It repairs the sources of programs packed as PAR files, and for that asks each module for its
+    # file whenever a function is converted.
     inspect_utils._fix_linecache_record = lambda converted: None
     return tf
 
 
 BROWSER = "browser"
-"""The folder of tests that a browser shows."""
+"""The folder of the tests that run in a browser."""
 
 NOTEBOOK = ".ipynb"
-"""What nbval runs, if it is asked to: a kernel each, whose cells are tests."""
+"""The files that nbval runs on request: each has a kernel, and its cells are tests."""
 
 WITHOUT_TENSORFLOW = "not tensorflow"
-"""How pytest's `-m` begins for the tests that need no TensorFlow."""
+"""The beginning of pytest's `-m` that selects the tests without TensorFlow."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps the compiler's verdicts of a run for that run, and leaves the user's alone."""
-    if hasattr(config, "workerinput"):  # the process that started this one has done so
+    """Keep the compiler's verdicts in a folder of this run, and leave the user's alone."""
+    if hasattr(config, "workerinput"):  # the main process has done this
         return
     verdicts = tempfile.TemporaryDirectory(prefix="tpunb-verdicts-", ignore_cleanup_errors=True)
     os.environ["TPUNB_VERDICTS"] = verdicts.name
@@ -98,16 +101,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leaves files unimported whose import would be TensorFlow's, where that is not wanted."""
+    """Do not collect files that import TensorFlow if it is not wanted."""
     if not _is_without_tensorflow(config) or collection_path.suffix != ".py":
         return None
-    # All tests of the browser are marked; what they import besides takes a second.
+    # All browser tests are marked; their other imports take a second.
     unwanted = collection_path.parent.name == BROWSER or imports_tensorflow(collection_path)
     return True if unwanted else None
 
 
 def pytest_pycollect_makemodule(module_path: Path) -> None:
-    """Imports TensorFlow before the first test file that does, sparing what only makes it slow."""
+    """Import TensorFlow without its optional imports before the first test file that needs it."""
     if imports_tensorflow(module_path):
         import_tensorflow()
 
@@ -118,10 +121,10 @@ def _is_without_tensorflow(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what needs TensorFlow, and puts slow files first.
+    """Mark the tests that need TensorFlow, and put slow files first.
 
-    A file that is begun last, when all others are done, would keep everybody waiting. Those of
-    the browser are the longest, as one process has them all.
+    A slow file that starts last would keep the other processes waiting. The browser tests take
+    longest, since a single process runs them all.
     """
     for item in items:
         if item.path.suffix == NOTEBOOK:
@@ -130,39 +133,39 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         elif imports_tensorflow(item.path) or "tf" in getattr(item, "fixturenames", ()):
             item.add_marker("tensorflow")
         elif item.path.parent.name == BROWSER:
-            # Kernels of theirs import it; and pages leave time for those that compute.
+            # Their kernels import TensorFlow, and pages leave processor time to other tests.
             item.add_marker("tensorflow")
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path.parent.name != BROWSER, item.path not in slow))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Spares the collector what has been imported: TensorFlow's objects are a million."""
+    """Exclude imported objects from garbage collection: TensorFlow alone creates a million."""
     keep_imports()
     if _is_without_tensorflow(session.config) and "tensorflow" in sys.modules:
         pytest.exit("A test module that needs no TensorFlow imports it.", returncode=3)
     gc.freeze()
     gc.enable()
-    # Graphs make objects by the hundred thousand: the collector would look for cycles all the time.
+    # Graphs create hundreds of thousands of objects: collect less often.
     gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Leaves all browser tests to one process, which starts one Jupyter server for them."""
+    """Give all browser tests to one process, which starts one Jupyter server for them."""
     from xdist.scheduler import LoadFileScheduling
 
-    class Lanes(LoadFileScheduling):
+    class BrowserInOneProcess(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
             return BROWSER if f"/{BROWSER}/" in f"/{file}" else file
 
-    return Lanes(config, log) if config.getvalue("dist") == "loadfile" else None
+    return BrowserInOneProcess(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(autouse=True)
 def no_tensorflow_unasked(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test that imports TensorFlow and is not marked so: it would be in the wrong run."""
+    """Fail an unmarked test that imports TensorFlow: its mark decides in which run it is."""
     before = "tensorflow" in sys.modules
     yield
     if request.node.get_closest_marker("tensorflow") is None:
@@ -171,7 +174,7 @@ def no_tensorflow_unasked(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def connections_end() -> Iterator[None]:
-    """Closes the connections that a module's tests leave open: the next module's models have none."""
+    """Close the connections that a module's tests leave open: they would affect the next module."""
     yield
     if (module := sys.modules.get("tpunb.connection.connection")) is not None:
         for connection in module.open_connections():
@@ -180,10 +183,10 @@ def connections_end() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def logical_cpus() -> None:
-    """Starts TensorFlow with its logical CPUs, if any of the tests has imported it.
+    """Start TensorFlow with its logical CPUs, if any test file has imported it.
 
-    Devices cannot be added later, and a second process costs seconds; so all
-    tests share these, whatever they would have asked for alone.
+    Devices cannot be added later, and a second process costs seconds. So all tests share these
+    devices, even tests that need fewer.
     """
     if "tensorflow" in sys.modules:
         _start_tensorflow()
@@ -191,16 +194,16 @@ def logical_cpus() -> None:
 
 @pytest.fixture(scope="session")
 def tf() -> Any:
-    """TensorFlow, with its logical CPUs, for tests in modules that do not import it."""
+    """Return TensorFlow, with its logical CPUs, for modules that do not import it."""
     return _start_tensorflow()
 
 
 @pytest.fixture(scope="module")
 def fresh_keras_names(tf: Any) -> Iterator[None]:
-    """Lets Keras count its names from the start, for a module's tests and after them."""
+    """Restart Keras's counting of names before and after a module's tests."""
     import keras
 
-    # Python's collector frees the models of the tests before, when it is due.
+    # Do not collect garbage here: Python frees the earlier models in time.
     keras.backend.clear_session(free_memory=False)
     yield
     keras.backend.clear_session(free_memory=False)
@@ -208,9 +211,10 @@ def fresh_keras_names(tf: Any) -> Iterator[None]:
 
 @pytest.fixture
 def place_softly(tf: Any) -> Iterator[Callable[[bool], None]]:
-    """Sets soft device placement for one test.
+    """Set soft device placement for one test.
 
-    A TPU tells what was set from what was not, and TensorFlow cannot unset it.
+    A virtual TPU treats a value that was set differently from the default, and TensorFlow cannot
+    unset it.
     """
     from tensorflow.python.eager import context
 
@@ -223,7 +227,7 @@ def place_softly(tf: Any) -> Iterator[Callable[[bool], None]]:
 def book(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Any]:
-    """A shell that has run the cells in `OPENING` of the test's module, if it has some."""
+    """Open a shell that has run the cells in the test module's `OPENING`, if it has any."""
     for variable in ("TPUNB_TPU", "TPUNB_REQUIRE_TPU", "TPU_NAME", "COLAB_TPU_ADDR"):
         monkeypatch.delenv(variable, raising=False)
     from support.shell import Notebook
@@ -241,7 +245,7 @@ def _start_tensorflow() -> Any:
         )
         tf.config.threading.set_inter_op_parallelism_threads(THREADS)
     except RuntimeError:
-        pass  # It runs already: the next line says whether that is well.
+        pass  # TensorFlow has started already; the next line checks its devices
     if len(tf.config.list_logical_devices("CPU")) < LOGICAL_CPUS:
         pytest.exit("A test module started TensorFlow when it was imported.", returncode=3)
     return tf

@@ -1,4 +1,4 @@
-"""The rules that imports keep: rooms in one order, and who may import what."""
+"""The rules for imports: the order of the rooms, and which rooms may import TensorFlow or IPython."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ ROOMS = (
     "__main__",
     "__init__",
 )
-"""From the ground up: each imports only from those before it."""
+"""Each room imports only rooms above it in this list."""
 
 TENSORFLOW = {"virtual", "compiler", "cells", "connection", "verification", "keras"}
 IPYTHON = {"notebook"}
 PRIVATE = {"virtual._tensorflow", "virtual.strict.xla", "virtual.tensorflow_runtime"}
-"""The others run in processes of their own, for which all of the first takes too long."""
+"""Other modules do without TensorFlow's private modules."""
 
 MODULES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
@@ -53,12 +53,12 @@ PACKAGES = {
 
 
 def room(module: str) -> str:
-    """The module or package directly under `tpunb`."""
+    """Return the module or package directly under `tpunb`."""
     return module.partition(".")[0]
 
 
 def imports(module: str) -> Iterator[tuple[int, str]]:
-    """The line and the full name of what a module imports, in functions and for types too."""
+    """Yield the line and the full name of each import of a module, also in functions and for types."""
     path = MODULES[module]
     package = ["tpunb", *module.split(".")][:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -73,15 +73,15 @@ def imports(module: str) -> Iterator[tuple[int, str]]:
 
 
 def own_module(name: str) -> str | None:
-    """The module of ours that an imported name lies in: the module itself, or where it is from."""
+    """Return the module that an imported name is, or is defined in, if it is ours."""
     top, *parts = name.split(".")
     if top != "tpunb":
         return None
     for length in range(len(parts), -1, -1):
-        for found in (".".join(parts[:length]), ".".join([*parts[:length], "__init__"])):
-            if found in MODULES:
-                return found
-    raise AssertionError(f"{name} is nowhere")
+        for candidate in (".".join(parts[:length]), ".".join([*parts[:length], "__init__"])):
+            if candidate in MODULES:
+                return candidate
+    raise AssertionError(f"{name} is in no module")
 
 
 ARROWS = [
@@ -96,13 +96,13 @@ def is_of(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
-def test_every_room_has_its_place() -> None:
+def test_every_room_is_listed() -> None:
     assert {room(module) for module in MODULES} == set(ROOMS)
     assert len({path.name for path in PACKAGE.iterdir() if path.suffix in {"", ".py"}}) <= 21
 
 
 def test_the_map_shows_the_rooms_in_their_order() -> None:
-    """The table in CONTRIBUTING.md: packages, and which of them may import what."""
+    """The table in CONTRIBUTING.md lists the packages in order, and their permitted imports."""
     page = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
     table = page.partition("## Map\n")[2].partition("\n## ")[0]
     lines = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
@@ -112,8 +112,8 @@ def test_the_map_shows_the_rooms_in_their_order() -> None:
     assert rows == [(name, marks.get(name, "")) for name in packages]
 
 
-def test_names_that_come_late_have_a_home() -> None:
-    """What a package's `__getattr__` imports is there, whatever has been renamed."""
+def test_lazily_loaded_names_have_a_home() -> None:
+    """The modules from which a package's `__getattr__` loads names exist."""
     homes = {
         f"{package}{'.' if package else ''}{home}"
         for package, path in PACKAGES.items()
@@ -132,7 +132,7 @@ def test_rooms_import_downwards() -> None:
     assert not upwards
 
 
-def test_what_is_compiled_does_not_know_how_it_is_shown() -> None:
+def test_the_compiler_does_not_import_the_display() -> None:
     assert not [
         module
         for module, _, other in ARROWS
@@ -140,16 +140,16 @@ def test_what_is_compiled_does_not_know_how_it_is_shown() -> None:
     ]
 
 
-def test_modules_import_in_no_circle() -> None:
+def test_there_are_no_import_cycles() -> None:
     """Imports in functions and for types count too."""
     sources: dict[str, set[str]] = {}
     for module, _, other in ARROWS:
         sources.setdefault(module, set()).add(other)
-    # Raises CycleError, which names the circle.
+    # Raises CycleError with the names of the cycle.
     assert list(graphlib.TopologicalSorter(sources).static_order())
 
 
-def test_who_imports_tensorflow_and_ipython() -> None:
+def test_only_listed_rooms_import_tensorflow_and_ipython() -> None:
     wrong = []
     for module in MODULES:
         for line, name in imports(module):
@@ -178,10 +178,14 @@ def test_tensorflow_is_not_imported_early(code: str, tmp_path: Path) -> None:
     assert output_of(code, IPYTHONDIR=str(tmp_path)) == ""
 
 
-def test_it_is_known_which_tests_import_tensorflow() -> None:
+def test_files_that_import_tensorflow_are_recognised() -> None:
     tests = Path(__file__).parent
     assert imports_tensorflow(tests / "virtual" / "test_random.py")
-    assert imports_tensorflow(tests / "notebook" / "test_magics_check.py"), "by a module of ours"
+    assert imports_tensorflow(tests / "notebook" / "test_magics_check.py"), (
+        "through a module of ours"
+    )
     assert not imports_tensorflow(tests / "machine" / "test_machine.py")
-    assert imports_tensorflow(tests / "notebook" / "test_magics_run.py"), "by a name of a package"
-    assert not imports_tensorflow(tests / "cells" / "test_names.py"), "its package does not"
+    assert imports_tensorflow(tests / "notebook" / "test_magics_run.py"), (
+        "through a package's lazily loaded name"
+    )
+    assert not imports_tensorflow(tests / "cells" / "test_names.py"), "the package itself does not"

@@ -1,4 +1,4 @@
-"""The benchmarks' tables, and the page that shows them; what they measure is not tried here."""
+"""The tables of the benchmarks, and the page that shows them; nothing is measured here."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def steps(seconds: float) -> Steps:
 
 
 def training(monkeypatch: pytest.MonkeyPatch, **mirrored: Steps) -> list[sizes.StepResult]:
-    found = {"virtual": steps(3.0), "one": steps(1.5), **mirrored}
-    monkeypatch.setattr(sizes, "steps_of", lambda *_, **__: found)
+    by_strategy = {"virtual": steps(3.0), "one": steps(1.5), **mirrored}
+    monkeypatch.setattr(sizes, "steps_of", lambda *_, **__: by_strategy)
     return list(sizes.training(["mlp"], [8], repeats=1, timeout=1))
 
 
@@ -31,7 +31,7 @@ def test_the_page_has_a_place_for_each_kind() -> None:
     assert [kind for kind in command.KINDS if f"<!-- {kind} -->" not in text] == []
 
 
-def test_figures_take_the_place_of_those_before(tmp_path: Path) -> None:
+def test_new_figures_replace_the_old_ones(tmp_path: Path) -> None:
     file = tmp_path / "page.md"
     file.write_text("Before\n<!-- loops -->\nold\n<!-- /loops -->\nAfter\n", encoding="utf-8")
     result = Result("a run", (2.0, 3.0), "by hand", (1.0, 1.0), wanted=1.02)
@@ -51,13 +51,13 @@ def test_training_has_a_table_for_each_peer(monkeypatch: pytest.MonkeyPatch) -> 
     assert "| MLP | 8 | not run | not run | not run | not run |" in text
 
 
-def test_a_first_step_that_is_given_up_has_no_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_step_that_times_out_has_no_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
     results = training(monkeypatch, mirrored=Steps(first=[{}]))
     assert "| MLP | 8 | not in time | not in time |" in sizes.as_markdown(results)
     assert table(results).count("not in time") == 4
 
 
-def test_what_fails_keeps_nothing_else_from_running(
+def test_other_benchmarks_run_after_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def failing(_: object) -> Iterator[Result]:
@@ -70,15 +70,15 @@ def test_what_fails_keeps_nothing_else_from_running(
     monkeypatch.setattr(command, "KINDS", {"one": failing, "two": working})
     monkeypatch.setattr(sys, "argv", ["benchmarks"])
     assert command.main() == 1
-    shown = capsys.readouterr()
-    assert "it has failed" in shown.err
-    assert shown.out.splitlines()[-1].split()[:2] == ["whole", "1"]
+    output = capsys.readouterr()
+    assert "it has failed" in output.err
+    assert output.out.splitlines()[-1].split()[:2] == ["whole", "1"]
 
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("model", MODELS)
-def test_a_model_takes_its_inputs(model: str) -> None:
+def test_a_model_accepts_its_inputs(model: str) -> None:
     from benchmarks.models import inputs
-    from benchmarks.models import model as made
+    from benchmarks.models import model as build_model
 
-    assert made(model)(inputs(model, 2)).shape == [2, 10]
+    assert build_model(model)(inputs(model, 2)).shape == [2, 10]

@@ -1,4 +1,4 @@
-"""The course in notebooks/course: exercises are made from solutions, and nbgrader can grade both."""
+"""The course in notebooks/course: exercises come from solutions, and nbgrader can grade both."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ COURSE = Path(__file__).parents[1] / "notebooks" / "course"
 SOLUTIONS = sorted((COURSE / "solutions").glob("*.ipynb"))
 
 QUESTIONS = range(5, 9)
-"""The number of graded questions of a lesson."""
+"""The numbers of graded questions that a lesson may have."""
 
-# nbgrader's checks of a cell (nbgraderformat/v3.py), for the kinds of cells that the course has:
-# answers in code, and tests of them.
+# nbgrader's checks of a cell (nbgraderformat/v3.py), for the course's kinds of cells: answers in
+# code and their tests.
 MARKS = {
     "type": "object",
     "properties": {
@@ -76,8 +76,8 @@ def exercise(path: Path) -> Any:
 
 
 def marks(cell: Any) -> dict[str, Any]:
-    found: dict[str, Any] = cell.metadata.get("nbgrader", {})
-    return found
+    metadata: dict[str, Any] = cell.metadata.get("nbgrader", {})
+    return metadata
 
 
 def graded_cells(notebook: Any) -> list[Any]:
@@ -88,9 +88,9 @@ def cell(source: str, **nbgrader: Any) -> Any:
     return nbformat.v4.new_code_cell(source, metadata={"nbgrader": nbgrader} if nbgrader else {})
 
 
-def made_from(*cells: Any) -> list[Any]:
-    made: list[Any] = SCRIPT.exercise_of(nbformat.v4.new_notebook(cells=list(cells))).cells
-    return made
+def exercise_cells(*cells: Any) -> list[Any]:
+    converted: list[Any] = SCRIPT.exercise_of(nbformat.v4.new_notebook(cells=list(cells))).cells
+    return converted
 
 
 def test_each_lesson_has_a_solution_and_an_exercise() -> None:
@@ -99,17 +99,17 @@ def test_each_lesson_has_a_solution_and_an_exercise() -> None:
     assert [path.name for path in exercises] == [path.name for path in SOLUTIONS]
 
 
-def test_the_exercise_is_what_the_script_makes(path: Path, solution: Any) -> None:
-    made = nbformat.writes(SCRIPT.exercise_of(solution)) + "\n"
-    again = "type: python notebooks/course/make_exercises.py"
-    assert (COURSE / path.name).read_text(encoding="utf-8") == made, again
+def test_the_exercise_is_up_to_date(path: Path, solution: Any) -> None:
+    converted = nbformat.writes(SCRIPT.exercise_of(solution)) + "\n"
+    advice = "type: python notebooks/course/make_exercises.py"
+    assert (COURSE / path.name).read_text(encoding="utf-8") == converted, advice
 
 
-def test_a_solution_becomes_the_stub_of_nbgrader() -> None:
+def test_a_solution_becomes_nbgraders_stub() -> None:
     source = "%%tpu_run\nif x:\n    ### BEGIN SOLUTION\n    y = 1\n    ### END SOLUTION\ny"
     answer = cell(source, grade=False, solution=True)
-    (made,) = made_from(answer)
-    assert made.source == (
+    (converted,) = exercise_cells(answer)
+    assert converted.source == (
         "%%tpu_run\nif x:\n    # YOUR CODE HERE\n    raise NotImplementedError()\ny"
     )
     assert answer.source == source
@@ -117,20 +117,26 @@ def test_a_solution_becomes_the_stub_of_nbgrader() -> None:
 
 def test_each_of_two_solutions_in_a_cell_becomes_a_stub() -> None:
     region = "### BEGIN SOLUTION\n{}\n### END SOLUTION"
-    (made,) = made_from(cell(f"{region.format('a = 1')}\nb = 2\n{region.format('c = 3')}"))
-    assert made.source == "\n".join([*SCRIPT.STUB, "b = 2", *SCRIPT.STUB])
+    (converted,) = exercise_cells(
+        cell(f"{region.format('a = 1')}\nb = 2\n{region.format('c = 3')}")
+    )
+    assert converted.source == "\n".join([*SCRIPT.STUB, "b = 2", *SCRIPT.STUB])
 
 
 def test_hidden_tests_and_outputs_are_removed() -> None:
     hidden = "assert a\n### BEGIN HIDDEN TESTS\nassert b\n### END HIDDEN TESTS"
     test = cell(hidden, grade=True, solution=False)
     test.outputs, test.execution_count = [nbformat.v4.new_output("stream", text="a")], 3
-    (made,) = made_from(test)
-    assert (made.source, made.outputs, made.execution_count) == ("assert a", [], None)
+    (converted,) = exercise_cells(test)
+    assert (converted.source, converted.outputs, converted.execution_count) == (
+        "assert a",
+        [],
+        None,
+    )
 
 
-def test_only_graded_cells_are_kept_from_changes() -> None:
-    plain, answer, test = made_from(
+def test_only_graded_cells_are_protected() -> None:
+    plain, answer, test = exercise_cells(
         cell("x = 1"), cell("", grade=False, solution=True), cell("", grade=True, solution=False)
     )
     assert "deletable" not in plain.metadata
@@ -138,7 +144,7 @@ def test_only_graded_cells_are_kept_from_changes() -> None:
     assert (test.metadata["deletable"], test.metadata.get("editable")) == (False, False)
 
 
-def test_the_marks_are_those_of_nbgrader(solution: Any) -> None:
+def test_the_metadata_of_graded_cells_is_valid(solution: Any) -> None:
     for graded in graded_cells(solution):
         assert graded.cell_type == "code"
         jsonschema.validate(marks(graded), MARKS)
@@ -147,7 +153,7 @@ def test_the_marks_are_those_of_nbgrader(solution: Any) -> None:
 
 
 def test_each_answer_has_a_test(solution: Any) -> None:
-    """A test may have several answers before it, and no answer is without a test."""
+    """A test may follow several answers, and each answer has a test."""
     kinds = ["test" if marks(graded)["grade"] else "answer" for graded in graded_cells(solution)]
     runs = [kind for kind, _ in itertools.groupby(kinds)]
     assert runs == ["answer", "test"] * (len(runs) // 2)
@@ -156,15 +162,15 @@ def test_each_answer_has_a_test(solution: Any) -> None:
 
 def test_solutions_and_hidden_tests_are_in_their_cells(solution: Any) -> None:
     for each in solution.cells:
-        begun = each.source.count("### BEGIN SOLUTION")
-        assert each.source.count("### END SOLUTION") == begun
-        assert (begun > 0) == bool(marks(each).get("solution")), each.source
+        solutions = each.source.count("### BEGIN SOLUTION")
+        assert each.source.count("### END SOLUTION") == solutions
+        assert (solutions > 0) == bool(marks(each).get("solution")), each.source
         hidden = each.source.count("### BEGIN HIDDEN TESTS")
         assert each.source.count("### END HIDDEN TESTS") == hidden
         assert not hidden or marks(each)["grade"], each.source
 
 
-def test_failed_checks_say_what_to_do(solution: Any) -> None:
+def test_failed_checks_have_advice(solution: Any) -> None:
     for graded in graded_cells(solution):
         if marks(graded)["grade"]:
             asserts = graded.source.split("assert ")[1:]
@@ -172,17 +178,21 @@ def test_failed_checks_say_what_to_do(solution: Any) -> None:
             assert all('"' in text.partition("\n")[0] or ", (" in text for text in asserts)
 
 
-def test_each_question_names_what_it_wants(solution: Any, exercise: Any) -> None:
-    """An answer that its test looks for has its name in the exercise, outside of the tests."""
-    wanted: set[str] = set()
+def test_each_question_names_its_answer(solution: Any, exercise: Any) -> None:
+    """The names that a test looks for are in the exercise, outside of the tests."""
+    expected_names: set[str] = set()
     for graded in graded_cells(solution):
         names = set(re.findall(r"\w+", graded.source))
         if marks(graded)["grade"]:
-            said = "\n".join(each.source for each in exercise.cells if not marks(each).get("grade"))
-            assert {name for name in wanted & names if not re.search(rf"\b{name}\b", said)} == set()
-            wanted = set()
+            text = "\n".join(each.source for each in exercise.cells if not marks(each).get("grade"))
+            assert {
+                name for name in expected_names & names if not re.search(rf"\b{name}\b", text)
+            } == set()
+            expected_names = set()
         else:
-            wanted |= set(re.findall(r"^(?:def )?(\w+)(?= =|.*:$)", graded.source, re.MULTILINE))
+            expected_names |= set(
+                re.findall(r"^(?:def )?(\w+)(?= =|.*:$)", graded.source, re.MULTILINE)
+            )
 
 
 def test_the_exercise_has_no_answers(exercise: Any) -> None:

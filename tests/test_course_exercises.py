@@ -18,17 +18,17 @@ ROOT = Path(__file__).parents[1]
 EXERCISES = sorted((ROOT / "notebooks" / "course").glob("*.ipynb"))
 
 FIRST_WITH_COMPILER = "3"
-"""The first lesson that needs JAX or the TPU's compiler, which come together."""
+"""The first lesson that needs JAX or the TPU's compiler; both are missing or neither."""
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 
 def executed(path: Path) -> Any:
-    """Return a notebook after all its cells, also after cells that fail."""
+    """Return a notebook after running all its cells, even after cells that fail."""
     notebook = nbformat.read(path, as_version=4)
-    where = {"metadata": {"path": str(path.parent)}}
+    resources = {"metadata": {"path": str(path.parent)}}
     client = NotebookClient(
-        notebook, timeout=PATIENCE, kernel_name="python3", resources=where, allow_errors=True
+        notebook, timeout=PATIENCE, kernel_name="python3", resources=resources, allow_errors=True
     )
     return client.execute()
 
@@ -41,18 +41,18 @@ def errors(cell: Any) -> list[str]:
 @THOROUGH
 @pytest.mark.parametrize("path", EXERCISES, ids=lambda path: path.name)
 def test_only_answers_and_their_tests_fail(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if path.name >= FIRST_WITH_COMPILER and (why := libtpu.why_unavailable()):
-        pytest.skip(str(why).splitlines()[0])
+    if path.name >= FIRST_WITH_COMPILER and (reason := libtpu.why_unavailable()):
+        pytest.skip(str(reason).splitlines()[0])
     monkeypatch.setenv("PYTHONPATH", python_path(ROOT))
     monkeypatch.setenv("TPUNB_WIDGETS", "never")
     for cell in executed(path).cells:
         marks = cell.metadata.get("nbgrader", {})
         if marks.get("grade"):
-            # Without an answer, no test may give points.
+            # No test may give points without an answer.
             assert len(errors(cell)) == 1, cell.source
         elif marks.get("solution"):
-            # The stub in a function raises when a test calls the function. A step without its
-            # answer may miss a name that its magic asks for.
+            # A stub in a function raises only when a test calls the function. A step without its
+            # answer may not define a name that its magic needs.
             assert set(errors(cell)) <= {"NotImplementedError", "CellError"}, cell.source
         elif "raises-exception" not in cell.metadata.get("tags", []):
             assert errors(cell) == [], cell.source

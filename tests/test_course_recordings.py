@@ -1,4 +1,4 @@
-"""Lessons 4 and 5 run without the compiler: the folder `recorded` has the answer to each program."""
+"""Lessons 4 and 5 run without the compiler: the folder `recorded` has its answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_lesson_runs_without_the_compiler(path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PYTHONPATH", python_path(ROOT))
     monkeypatch.setenv("TPUNB_WIDGETS", "never")
     notebook = nbformat.read(path, as_version=4)
-    where = {"metadata": {"path": str(path.parent)}}
-    client = NotebookClient(notebook, timeout=PATIENCE, kernel_name="python3", resources=where)
+    resources = {"metadata": {"path": str(path.parent)}}
+    client = NotebookClient(notebook, timeout=PATIENCE, kernel_name="python3", resources=resources)
     executed = client.execute()  # raises the first error of a cell
     assert any("(recorded)" in text for cell in executed.cells for text in texts(cell))

@@ -1,4 +1,4 @@
-"""The documentation hangs together: links lead somewhere, and the index has every page."""
+"""The documentation is consistent: every link has a target, and the index lists every page."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 REPOSITORY = "https://github.com/tpunb/tpunb/blob/main/"
 
 LONG = 1500
-"""The words from which a page needs a table of contents."""
+"""The number of words above which a page needs a table of contents."""
 
 LINK = re.compile(r"(?:\]\(|\b(?:href|src|srcset)=\")([^)\"\s]+)")
 
 
 def prose(path: Path) -> str:
-    """What a page says in Markdown, without its blocks of code."""
+    """Return the text of a page in Markdown, without its code blocks."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".ipynb":
         cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
@@ -30,12 +30,12 @@ def prose(path: Path) -> str:
 
 
 def anchors(path: Path) -> set[str]:
-    """The anchors that GitHub gives a page's headings."""
+    """Return the anchors that GitHub gives to a page's headings."""
     headings = re.findall(r"^#+ (.+)$", prose(path), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
 
 
-def leads_somewhere(page: Path, link: str) -> bool:
+def has_target(page: Path, link: str) -> bool:
     target, _, anchor = link.partition("#")
     path = ROOT / target.removeprefix(REPOSITORY) if REPOSITORY in target else page.parent / target
     path = path if target else page
@@ -43,13 +43,13 @@ def leads_somewhere(page: Path, link: str) -> bool:
 
 
 @pytest.mark.parametrize("page", [*PAGES, *NOTEBOOKS], ids=lambda path: path.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     links = [
         link
         for link in LINK.findall(prose(page))
         if link.startswith(REPOSITORY) or not re.match(r"https?:|attachment:", link)
     ]
-    assert [link for link in links if not leads_somewhere(page, link)] == []
+    assert [link for link in links if not has_target(page, link)] == []
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
@@ -63,8 +63,8 @@ def test_a_page_starts_with_a_sentence_and_has_an_example(page: Path) -> None:
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
 def test_a_long_page_has_contents(page: Path) -> None:
-    own = [link for link in LINK.findall(prose(page)) if link.startswith("#")]
-    assert len(prose(page).split()) < LONG or len(own) >= 3
+    contents = [link for link in LINK.findall(prose(page)) if link.startswith("#")]
+    assert len(prose(page).split()) < LONG or len(contents) >= 3
 
 
 def test_the_index_has_every_page() -> None:

@@ -1,4 +1,4 @@
-"""Every notebook is in order: valid, executed without an error, and says what it is for."""
+"""Every notebook is valid, was executed without an error, and says what it teaches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
-# The course's exercises are made from its solutions: tests/test_course.py.
+# tests/test_course.py tests the course's exercises, which come from the solutions.
 NOTEBOOKS = sorted([*FOLDER.glob("*.ipynb"), *FOLDER.glob("course/solutions/*.ipynb")])
 COLAB = "https://colab.research.google.com/github/tpunb/tpunb/blob/main/notebooks/"
 
@@ -21,8 +21,8 @@ def test_there_are_notebooks() -> None:
 
 @pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.name)
 def path(request: pytest.FixtureRequest) -> Path:
-    found: Path = request.param
-    return found
+    notebook_path: Path = request.param
+    return notebook_path
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_is_valid(notebook: Any) -> None:
     nbformat.validate(notebook)
 
 
-def test_says_what_it_teaches(notebook: Any) -> None:
+def test_starts_with_a_title_and_a_summary(notebook: Any) -> None:
     first = notebook.cells[0]
     assert first.cell_type == "markdown"
     assert re.search(r"^# \S", first.source, re.MULTILINE), "no title in the first cell"
@@ -68,7 +68,7 @@ def test_shows_no_error(notebook: Any) -> None:
 
 
 def test_holds_no_widgets(notebook: Any) -> None:
-    """A saved widget hides the picture beside it, and wants its front end's CDN."""
+    """A saved widget hides the picture beside it, and needs a CDN of its front end."""
     assert "widgets" not in notebook.metadata
     for cell in code_cells(notebook):
         for output in cell.outputs:

@@ -1,6 +1,6 @@
-"""Notebooks run on other TPU types, with nothing changed but the argument that names it.
+"""Notebooks run on other TPU types if only the type is changed.
 
-All of them on all types take half an hour: `TPUNB_TEST_ALL_TYPES=1` runs them.
+All notebooks on all types take half an hour: set `TPUNB_TEST_ALL_TYPES=1` to run them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WITH_COMPILER = ("07_will_it_fit.ipynb", "08_from_tpustrategy_to_jax.ipynb")
 CONNECTING = re.compile(r"^((?:\w+ = )?%tpu_connect)(?: --simulate \S+)?", re.MULTILINE)
 
 TYPES = ("v5e-1", "v6e-1", "v5e-4", "v2-8", "v3-32")
-"""One core, as Colab has it; half as many as most notebooks; other chips; several hosts."""
+"""One core, as in Colab; fewer cores than in most notebooks; other chips; several hosts."""
 
 CHEAP = [("00_quickstart.ipynb", "v5e-1"), ("03_displays.ipynb", "v4-16")]
 ALL = itertools.product((path.name for path in NOTEBOOKS), TYPES)
@@ -39,16 +39,16 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 
 def connected_to(tpu: str, source: str) -> str:
-    """A cell's source with this type where it connects: the one argument that changes."""
+    """Return a cell's source, connected to this type instead."""
     return CONNECTING.sub(rf"\1 --simulate {tpu}", source)
 
 
 @pytest.fixture
 def execute(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, str], list[Any]]:
-    """Executes a notebook on a TPU type, as in a Jupyter started plainly; gives its outputs."""
+    """Execute a notebook on a TPU type, without settings of the tests, and return its outputs."""
     monkeypatch.setenv("PYTHONPATH", python_path(ROOT))
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
-    # As `tpunb run` has it: what a program executes shows no widgets.
+    # Show no widgets, as with `tpunb run`.
     monkeypatch.setenv("TPUNB_WIDGETS", "never")
 
     def run(path: Path, tpu: str) -> list[Any]:
@@ -58,8 +58,8 @@ def execute(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, str], list[Any]]
         for cell in code:
             cell.source = connected_to(tpu, cell.source)
         assert before != [cell.source for cell in code]
-        where = {"metadata": {"path": str(path.parent)}}
-        NotebookClient(book, timeout=PATIENCE, kernel_name="python3", resources=where).execute()
+        resources = {"metadata": {"path": str(path.parent)}}
+        NotebookClient(book, timeout=PATIENCE, kernel_name="python3", resources=resources).execute()
         outputs = [output for cell in code for output in cell.outputs]
         assert not [output.text for output in outputs if output.get("name") == "stderr"]
         return outputs
@@ -72,8 +72,8 @@ def execute(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, str], list[Any]]
 def test_runs_with_one_argument_changed(
     name: str, tpu: str, execute: Callable[[Path, str], list[Any]]
 ) -> None:
-    if name in WITH_COMPILER and (why := libtpu.why_unavailable()):
-        pytest.skip(str(why).splitlines()[0])
+    if name in WITH_COMPILER and (reason := libtpu.why_unavailable()):
+        pytest.skip(str(reason).splitlines()[0])
     outputs = execute(FOLDER / name, tpu)
     if name == "00_quickstart.ipynb" and tpu == "v5e-1":
         printed = [output.text for output in outputs if output.output_type == "stream"]
@@ -84,7 +84,7 @@ def test_runs_with_one_argument_changed(
 
 @pytest.mark.parametrize("path", [*NOTEBOOKS, *COURSE], ids=lambda path: path.name)
 def test_loading_comes_before_tensorflow(path: Path) -> None:
-    """So that nothing of its log is seen, and a libtpu that does not fit is named."""
+    """Otherwise TensorFlow's log shows, and no error names a libtpu that does not fit."""
     book = nbformat.read(path, as_version=4)
     source = "\n".join(cell.source for cell in book.cells if cell.cell_type == "code")
     first = re.search(r"^(?:import|from) (?:tensorflow|keras)\b", source, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The pytest option `--tpu`, in runs of pytest of their own."""
+"""The pytest option `--tpu`, in separate runs of pytest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Run = Callable[..., pytest.RunResult]
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs pytest in a folder of its own, every warning an error."""
+    """Run pytest in its own folder, with warnings as errors."""
     monkeypatch.setenv("PYTHONPATH", python_path(ROOT))
     monkeypatch.setenv("TMPDIR", str(pytester.path))
     monkeypatch.setenv("IPYTHONDIR", str(pytester.path / "ipython"))
@@ -54,19 +54,19 @@ def shown(text: str) -> Any:
 
 
 def save(path: Path, *cells: tuple[str, Sequence[Any]]) -> Path:
-    """Writes a notebook of cells with the outputs that were saved."""
-    made = [
+    """Write a notebook of cells with saved outputs."""
+    code_cells = [
         new_code_cell(source, outputs=list(outputs), execution_count=number)
         for number, (source, outputs) in enumerate(cells, 1)
     ]
-    nbformat.write(new_notebook(cells=made), path)
+    nbformat.write(new_notebook(cells=code_cells), path)
     return path
 
 
 @pytest.mark.tensorflow
 @THOROUGH
 def test_a_notebook_as_found(run: Run) -> None:
-    """Written for a TPU by somebody else; it runs unmodified."""
+    """A published notebook, written for a TPU, runs unmodified."""
     result = run("--nbval", "--tpu", "v3-8", str(ROOT / "notebooks" / "found"))
     assert result.ret == 0
     assert result.parseoutcomes()["passed"] > 5
@@ -91,7 +91,7 @@ def step():
 strategy.reduce('sum', step(), axis=None)
 """
 
-# As a notebook comes from a TPU v3-8: with the log of that day.
+# A notebook as saved on a TPU v3-8, with TensorFlow's log of that day.
 GUIDE: tuple[tuple[str, Sequence[Any]], ...] = (
     (
         WITHOUT_KERAS + "import tensorflow as tf\nprint('imported')",
@@ -133,16 +133,16 @@ GUIDE: tuple[tuple[str, Sequence[Any]], ...] = (
 @pytest.mark.tensorflow
 def test_a_notebook_saved_on_a_tpu(run: Run, pytester: pytest.Pytester) -> None:
     save(pytester.path / "guide.ipynb", *GUIDE)
-    done = run("--nbval", "--tpu", "v3-8")
-    done.assert_outcomes(passed=4)
-    done.stdout.fnmatch_lines(["tpunb: notebooks run on a virtual TPU, v3-8"])
-    assert not list(pytester.path.glob("tpunb-*")), "the kernel was left"
+    result = run("--nbval", "--tpu", "v3-8")
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["tpunb: notebooks run on a virtual TPU, v3-8"])
+    assert not list(pytester.path.glob("tpunb-*")), "the kernel's folder was left behind"
 
 
 VARIABLE = "import os\nprint(os.environ['TPUNB_TPU'])"
 
 
-def test_the_kernel_is_ours_whatever_the_notebook_says(
+def test_the_kernel_is_ours_even_if_the_notebook_names_another(
     run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TPUNB_TPU", "v2-8")
@@ -156,8 +156,8 @@ def test_the_kernel_is_ours_whatever_the_notebook_says(
     read.metadata.kernelspec = {"name": "no-such-kernel", "display_name": "None"}
     nbformat.write(read, path)
     (pytester.path / "rules").write_text("regex: other\nreplace: sanitized\n")
-    done = run("--nbval", "--nbval-current-env", "--nbval-sanitize-with=rules", "--tpu=v3-8")
-    done.assert_outcomes(passed=2, failed=1)
+    result = run("--nbval", "--nbval-current-env", "--nbval-sanitize-with=rules", "--tpu=v3-8")
+    result.assert_outcomes(passed=2, failed=1)
 
 
 @THOROUGH
@@ -165,9 +165,9 @@ def test_keras_2(run: Run, pytester: pytest.Pytester) -> None:
     pytest.importorskip("tf_keras")
     variable = "import os\nprint(os.environ['TF_USE_LEGACY_KERAS'])"
     save(pytester.path / "one.ipynb", (variable, [stream("1\n")]))
-    done = run("--nbval", "--tpu=v3-8", "--tpu-keras=2")
-    done.assert_outcomes(passed=1)
-    done.stdout.fnmatch_lines(
+    result = run("--nbval", "--tpu=v3-8", "--tpu-keras=2")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
         ["tpunb: notebooks run on a virtual TPU, v3-8, and tf.keras is Keras 2"]
     )
 
@@ -193,7 +193,7 @@ def test_xdist(run: Run, pytester: pytest.Pytester) -> None:
         save(
             pytester.path / f"{name}.ipynb",
             ("x = 1", []),
-            # A notebook's cells need each other, so they stay on one worker.
+            # A notebook's cells depend on each other, so they stay on one worker.
             *(("x += 1\nprint(x)", [stream(f"{x}\n")]) for x in range(2, 6)),
             (VARIABLE, [stream("v3-8\n")]),
         )
@@ -219,15 +219,15 @@ except Exception:
 
 @pytest.mark.tensorflow
 @THOROUGH
-def test_no_tpu_no_notebook(run: Run, pytester: pytest.Pytester) -> None:
+def test_a_notebook_fails_without_a_virtual_tpu(run: Run, pytester: pytest.Pytester) -> None:
     save(
         pytester.path / "one.ipynb",
         (WITHOUT_KERAS + TWO_DEVICES, []),
         (DETECTION, []),
     )
-    done = run("--nbval", "--tpu", "v3-8", "--color=no")
-    done.assert_outcomes(passed=1, failed=1)
-    done.stdout.fnmatch_lines(["*VirtualDevicesError: *"])
+    result = run("--nbval", "--tpu", "v3-8", "--color=no")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*VirtualDevicesError: *"])
 
 
 @pytest.mark.parametrize(
@@ -245,13 +245,13 @@ def test_no_tpu_no_notebook(run: Run, pytester: pytest.Pytester) -> None:
 )
 def test_usage(arguments: list[str], message: str, run: Run, pytester: pytest.Pytester) -> None:
     (pytester.path / "test_never.py").write_text("raise Exception('collected')\n")
-    done = run(*arguments)
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines([message])
-    done.stdout.no_fnmatch_line("*collected*")
+    result = run(*arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([message])
+    result.stdout.no_fnmatch_line("*collected*")
 
 
-def test_it_costs_nothing_unless_it_is_used(run: Run, pytester: pytest.Pytester) -> None:
+def test_the_plugin_imports_nothing_unless_it_is_used(run: Run, pytester: pytest.Pytester) -> None:
     (pytester.path / "test_plain.py").write_text(
         "import sys\n"
         "def test_modules():\n"
@@ -263,9 +263,9 @@ def test_it_costs_nothing_unless_it_is_used(run: Run, pytester: pytest.Pytester)
         "    heavy = {'tensorflow', 'numpy', 'IPython', 'jupyter_client', 'nbformat'}\n"
         "    assert not heavy & set(sys.modules)\n"
     )
-    # Plugins of others bring what they bring.
-    others = ["nbval", "hypothesispytest", "xdist", "anyio", "typeguard", "jaxtyping"]
-    without = [argument for name in others for argument in ("-p", f"no:{name}")]
+    # Other plugins import heavy modules too.
+    other_plugins = ["nbval", "hypothesispytest", "xdist", "anyio", "typeguard", "jaxtyping"]
+    without = [argument for name in other_plugins for argument in ("-p", f"no:{name}")]
     run(*without).assert_outcomes(passed=1)
 
 
@@ -294,26 +294,26 @@ DEPRECATION = (
         ("E0000 00:00:1795238818.141775 9 cuda.cc:1] no factory\na", "a"),
         ("2021-05-06 12:00:00.123456: W tensorflow/core/x.cc:1] y\na", "a"),
         ("on grpc://10.0.0.2:8470 now", "on grpc://ADDRESS:8470 now"),
-        # What a program prints is compared.
+        # A program's own output is compared.
         ("Epoch 1/5\nINFO: mine\n", "Epoch 1/5\nINFO: mine\n"),
         ("x INFO:tensorflow:y", "x INFO:tensorflow:y"),
         ("10.0.0.2:8471 2021-05-06", "10.0.0.2:8471 2021-05-06"),
         ("\n", "\n"),
     ],
 )
-def test_what_is_compared(before: str, after: str) -> None:
+def test_logs_and_addresses_are_not_compared(before: str, after: str) -> None:
     output = stream(before)
-    assert [kept.text for kept in comparable([output])] == [after]
+    assert [compared.text for compared in comparable([output])] == [after]
     assert output.text == before
 
 
-def test_a_stream_of_nothing_but_log() -> None:
+def test_a_stream_with_only_logs_is_dropped() -> None:
     assert comparable([stream("INFO:tensorflow:a\nINFO:tensorflow:b", "stderr")]) == []
 
 
 def test_a_result_with_an_address() -> None:
-    (kept,) = comparable([shown("'grpc://10.1.2.3:8470'")])
-    assert kept.data["text/plain"] == "'grpc://ADDRESS:8470'"
+    (compared,) = comparable([shown("'grpc://10.1.2.3:8470'")])
+    assert compared.data["text/plain"] == "'grpc://ADDRESS:8470'"
     error = new_output("error", ename="ValueError", evalue="10.1.2.3:8470", traceback=[])
     assert comparable([error]) == [error]
 
@@ -329,7 +329,7 @@ def test_what_is_set():
 
 
 @pytest.mark.parametrize(
-    ("versions", "given", "expected"),
+    ("versions", "load_library", "expected"),
     [
         ({"tensorflow-tpu": "2.20.0", "libtpu": "0.0.31"}, None, "['0', '1']"),
         ({"tensorflow-tpu": "2.20.0", "libtpu": "0.0.52"}, "1", "libtpu 0.0.52: it ends the proc"),
@@ -339,17 +339,17 @@ def test_what_is_set():
 )
 def test_a_tensorflow_for_tpus(
     versions: dict[str, str],
-    given: str | None,
+    load_library: str | None,
     expected: str,
     pytester: pytest.Pytester,
     run: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Importing it in a test neither waits for a TPU nor ends the process unannounced."""
+    """Importing TensorFlow in a test does not wait for a TPU or end the process silently."""
     for name in ("TPU_LOAD_LIBRARY", "TPU_SKIP_MDS_QUERY"):
         monkeypatch.delenv(name, raising=False)
-    if given is not None:
-        monkeypatch.setenv("TPU_LOAD_LIBRARY", given)
+    if load_library is not None:
+        monkeypatch.setenv("TPU_LOAD_LIBRARY", load_library)
     site = pytester.mkdir("site")
     for name, version in versions.items():
         metadata = site / f"{name.replace('-', '_')}-{version}.dist-info" / "METADATA"
@@ -357,9 +357,9 @@ def test_a_tensorflow_for_tpus(
         metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     monkeypatch.setenv("PYTHONPATH", python_path(site, ROOT))
     pytester.makepyfile(WHAT_IS_SET)
-    done = run("-s")
-    done.assert_outcomes(passed=1)
-    done.stdout.fnmatch_lines([f"*{expected.replace('[', '[[]')}*"])
+    result = run("-s")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"*{expected.replace('[', '[[]')}*"])
 
 
 FITS = """
@@ -379,7 +379,7 @@ def test_without_the_fixture():
 """
 
 
-def test_the_compilers_fixture(run: Run, pytester: pytest.Pytester) -> None:
+def test_the_compiler_fixture(run: Run, pytester: pytest.Pytester) -> None:
     if why_unavailable() is not None:
         pytest.skip("the TPU's compiler is not here")
     pytester.makepyfile(FITS)
@@ -387,7 +387,7 @@ def test_the_compilers_fixture(run: Run, pytester: pytest.Pytester) -> None:
 
 
 @THOROUGH
-def test_without_a_compiler_a_test_is_skipped_with_the_reason(
+def test_without_the_compiler_the_fixture_skips_with_the_reason(
     run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TPUNB_COMPILER_PYTHON", "/does/not/exist")

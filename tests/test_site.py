@@ -1,4 +1,4 @@
-"""The documentation as a site: it builds without a warning, and every link in it leads somewhere."""
+"""The documentation's site builds without warnings, and every link in it has a target."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class Page(HTMLParser):
-    """What a page leads to, what it loads by itself, and its anchors."""
+    """The links of a page, the files that it loads, and its anchors."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -29,12 +29,12 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value for name, value in attrs if value}
-        self.anchors.update(given[name] for name in ("id", "name") if name in given)
-        found = [given[name] for name in ("href", "src", "srcset") if name in given]
-        self.links += found
+        values = {name: value for name, value in attrs if value}
+        self.anchors.update(values[name] for name in ("id", "name") if name in values)
+        targets = [values[name] for name in ("href", "src", "srcset") if name in values]
+        self.links += targets
         if tag in {"script", "link", "iframe"}:
-            self.loaded += found
+            self.loaded += targets
 
 
 read = functools.cache(Page)
@@ -45,10 +45,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "-W", "--keep-going"]
     command += ["-c", str(ROOT / "docs"), "-d", str(out / "doctrees"), str(ROOT), str(out / "html")]
-    # No proxy answers there: what would fetch something fails.
+    # No proxy listens there, so any download fails.
     nowhere = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), "http://127.0.0.1:9")
-    done = subprocess.run(command, env={**os.environ, **nowhere}, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = subprocess.run(command, env={**os.environ, **nowhere}, capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (0, "")
     return out / "html"
 
 
@@ -62,7 +62,7 @@ def is_missing(page: Path, link: str) -> bool:
     return path.suffix == ".html" and unquote(parts.fragment) not in read(path).anchors
 
 
-def test_every_link_leads_somewhere(site: Path) -> None:
+def test_every_link_has_a_target(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     missing = [
         f"{page.relative_to(site)}: {link}"
@@ -74,24 +74,24 @@ def test_every_link_leads_somewhere(site: Path) -> None:
     assert {"index.html", "search.html"} <= {page.name for page in pages}
 
 
-def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+def test_nothing_is_loaded_from_other_sites(site: Path) -> None:
     loaded = {link for page in site.rglob("*.html") for link in read(page).loaded}
     elsewhere = {link for link in loaded if urlsplit(link).netloc}
     assert {link for link in elsewhere if not link.startswith("https://github.com/tpunb/")} == set()
 
 
-def test_the_navigation_tells_kinds_of_pages_apart(site: Path) -> None:
-    first = (site / "index.html").read_text(encoding="utf-8")
-    captions = re.findall(r'class="caption-text">([^<]+)<', first)
+def test_the_navigation_groups_pages_by_kind(site: Path) -> None:
+    index = (site / "index.html").read_text(encoding="utf-8")
+    captions = re.findall(r'class="caption-text">([^<]+)<', index)
     kinds = ["Tutorials", "How-to guides", "Real TPUs", "Reference", "Explanation"]
     assert captions == [*kinds, "Course", "Project"]
 
 
-def test_pages_hold_the_notebooks_and_the_displays(site: Path) -> None:
+def test_the_site_has_all_notebooks_and_images(site: Path) -> None:
     for folder in ("notebooks", "notebooks/course", "notebooks/course/solutions"):
         sources = {path.stem for path in (ROOT / folder).glob("*.ipynb")}
         assert {path.stem for path in (site / folder).glob("*.html")} == sources
     pictures = {path.name for path in (ROOT / "docs" / "images").iterdir()}
     assert {path.name for path in (site / "docs" / "images").iterdir()} == pictures
     quickstart = (site / "notebooks" / "00_quickstart.html").read_text(encoding="utf-8")
-    assert "TPU v3-8" in quickstart  # the saved output, not only the cells
+    assert "TPU v3-8" in quickstart  # the saved output, not only the code

@@ -1,4 +1,4 @@
-"""The command that runs TensorFlow's own tests: its sources, its record, and the page that has it."""
+"""The command that runs TensorFlow's own tests: its sources, its record, and its page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 
 def tree(folder: Path, version: str = f"{VERSION}.0", text: str = "# as released\n") -> Path:
-    """A tree that looks like TensorFlow's."""
+    """Write a source tree that looks like TensorFlow's."""
     for path, written in {
         FILE: text,
         "tensorflow/tf_version.bzl": f'TF_VERSION = "{version}"\n',
@@ -55,7 +55,7 @@ def bare(folder: Path) -> Path:
 
 
 def newer_with_tag(folder: Path) -> Path:
-    """A clone of a later release that has the one before."""
+    """Return a clone of a later release that has the tag of an earlier release."""
     git(clone(folder), "tag", f"v{VERSION}.0")
     return clone(folder, version="2.99.0", text="# as developed\n")
 
@@ -100,13 +100,15 @@ def other_clone(folder: Path) -> Path:
         (lambda _: "", "No clone of TensorFlow is named"),
     ],
 )
-def test_what_is_no_clone(tmp_path: Path, make: Callable[[Path], Any], problem: str) -> None:
+def test_a_wrong_source_is_refused(
+    tmp_path: Path, make: Callable[[Path], Any], problem: str
+) -> None:
     with pytest.raises(SourceError, match=problem) as raised:
         lay_out(str(make(tmp_path / "source")), tmp_path)
     assert "git " in str(raised.value)
 
 
-def test_the_command_says_so(
+def test_the_command_reports_wrong_versions(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(command, "tensorflow_version", lambda: f"{VERSION}.0")
@@ -122,12 +124,12 @@ KNOWN = Record({"a_test": 2, "b_test": 1}, [Exceptions("why", ["a_test.T.x", "b_
 
 
 def results(passed: str, failed: str = "", name: str = "a_test") -> FileResults:
-    tests = [{f"{name}.T.{one}" for one in names} for names in (passed, failed)]
+    tests = [{f"{name}.T.{test}" for test in names} for names in (passed, failed)]
     return FileResults(name, tests[0], dict.fromkeys(tests[1], "Error: no"))
 
 
 @pytest.mark.parametrize(
-    ("found", "worse", "better"),
+    ("results_of_file", "worse", "better"),
     [
         (results("pq", "x"), [], []),
         (results("p", "qx"), ["a_test.T.q fails: Error: no"], []),
@@ -143,20 +145,20 @@ def results(passed: str, failed: str = "", name: str = "a_test") -> FileResults:
         (results("p", name="c_test"), [], ["c_test runs 1 more tests than recorded."]),
     ],
 )
-def test_what_differs_from_the_record(
-    found: FileResults, worse: list[str], better: list[str]
+def test_comparing_results_with_the_record(
+    results_of_file: FileResults, worse: list[str], better: list[str]
 ) -> None:
-    compared = record.compare([found], KNOWN)
+    compared = record.compare([results_of_file], KNOWN)
     assert (compared.worse, compared.better) == (worse, better)
 
 
-def test_a_part_of_a_file_has_no_number() -> None:
+def test_the_number_of_tests_is_not_compared_for_a_part_of_a_file() -> None:
     compared = record.compare([results("p")], KNOWN, whole=False)
     assert not compared.worse
     assert not compared.better
 
 
-def test_what_got_better_leaves_the_record(tmp_path: Path) -> None:
+def test_tests_that_got_better_leave_the_record(tmp_path: Path) -> None:
     new = KNOWN.without([results("pqx")])
     assert new == Record({"a_test": 3, "b_test": 1}, [Exceptions("why", ["b_test.T.x"])])
     record.save(new, tmp_path / "record.json")
@@ -164,25 +166,27 @@ def test_what_got_better_leaves_the_record(tmp_path: Path) -> None:
     assert KNOWN.without([results("p", "qx")]).exceptions == KNOWN.exceptions
 
 
-@pytest.mark.parametrize(("found", "code"), [(results("pq", "x"), 0), (results("p", "qx"), 1)])
-def test_the_command_fails_where_something_got_worse(
+@pytest.mark.parametrize(
+    ("results_of_file", "code"), [(results("pq", "x"), 0), (results("p", "qx"), 1)]
+)
+def test_the_command_fails_if_a_test_got_worse(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    found: FileResults,
+    results_of_file: FileResults,
     code: int,
 ) -> None:
     monkeypatch.setattr(command, "tensorflow_version", lambda: f"{VERSION}.0")
     monkeypatch.setattr(command, "lay_out", lambda *_: [])
-    monkeypatch.setattr(command, "run_files", lambda *_: iter([found]))
+    monkeypatch.setattr(command, "run_files", lambda *_: iter([results_of_file]))
     monkeypatch.setattr(record, "load", lambda: KNOWN)
     monkeypatch.setattr(sys, "argv", ["tensorflow_tests", "source"])
     assert command.main() == code
     shown = capsys.readouterr().out
-    assert f"{len(found.passed)} of 3 tests pass." in shown
+    assert f"{len(results_of_file.passed)} of 3 tests pass." in shown
     assert ("worse: a_test.T.q" in shown) == bool(code)
 
 
-def test_the_record_is_of_the_files_and_gives_reasons() -> None:
+def test_the_record_covers_the_files_and_gives_reasons() -> None:
     known = record.load()
     assert set(known.passed) == set(TESTS)
     tests = [test for group in known.exceptions for test in group.tests]
@@ -191,8 +195,8 @@ def test_the_record_is_of_the_files_and_gives_reasons() -> None:
     assert all(group.reason.endswith(".") for group in known.exceptions)
 
 
-def test_the_page_has_the_record(tmp_path: Path) -> None:
-    """`python -m tensorflow_tests … --write` writes both."""
+def test_the_page_shows_the_record(tmp_path: Path) -> None:
+    """The option `--write` writes both."""
     assert page.shown() == page.written(record.load())
     copy = tmp_path / "page.md"
     copy.write_text("Before\n<!-- record -->\nold\n<!-- /record -->\nAfter\n", encoding="utf-8")
@@ -243,15 +247,15 @@ class VirtualTest(test.TestCase, parameterized.TestCase):
 @pytest.mark.tensorflow
 @THOROUGH
 def test_a_file_runs_on_virtual_tpus(tmp_path: Path) -> None:
-    """What ends its process, too: the tests after it run in another one."""
+    """A test that ends its process counts as failed, and the tests after it run in another process."""
     file = tmp_path / "program_test.py"
     file.write_text(PROGRAM, encoding="utf-8")
-    found = run_file(file, tmp_path, "", patience=600.0)
-    passed = {name.rpartition("testReplicas_test_")[2] for name in found.passed}
+    file_results = run_file(file, tmp_path, "", patience=600.0)
+    passed = {name.rpartition("testReplicas_test_")[2] for name in file_results.passed}
     assert passed >= {"mode_graph_strategy_TPU", "mode_eager_strategy_TPUOneCore"}
-    assert len(found.passed) == 4 + 1
-    names = {name.rpartition(".")[2]: text for name, text in found.failed.items()}
+    assert len(file_results.passed) == 4 + 1
+    names = {name.rpartition(".")[2]: text for name, text in file_results.failed.items()}
     assert set(names) == {"testFails", "testKills"}
     assert "1 != 0" in names["testFails"]
     assert "ends the process with 7" in names["testKills"]
-    assert list(found.skipped.values()) == ["Not on a TPU."]
+    assert list(file_results.skipped.values()) == ["Not on a TPU."]

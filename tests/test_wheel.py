@@ -1,4 +1,4 @@
-"""The wheel that is built here has the package and the quickstart notebook, and nothing else."""
+"""The wheel has the package and the quickstart notebook, and nothing else."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def contents(wheel: Path) -> set[str]:
 
 
 def source_files() -> set[str]:
-    """The package's files, without what tools leave there."""
-    found = {path.relative_to(ROOT) for path in (ROOT / "tpunb").rglob("*") if path.is_file()}
+    """Return the package's files, without files that tools leave there."""
+    files = {path.relative_to(ROOT) for path in (ROOT / "tpunb").rglob("*") if path.is_file()}
     return {
         path.as_posix()
-        for path in found
+        for path in files
         if not any(part.startswith(".") or part == "__pycache__" for part in path.parts)
     }
 
@@ -46,18 +46,18 @@ def test_the_package_is_complete(contents: set[str]) -> None:
     assert packaged == source_files() | {QUICKSTART}
 
 
-def test_the_quickstart_is_where_the_demo_looks(wheel: Path, tmp_path: Path) -> None:
+def test_the_demo_finds_the_quickstart(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
     code = "from tpunb.cli.demo import _quickstart as path; print(path().read_bytes().hex())"
     command = [sys.executable, "-c", code]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    shown = subprocess.run(
+    process = subprocess.run(
         command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=PATIENCE
     )
     source = ROOT / "notebooks" / "00_quickstart.ipynb"
-    assert bytes.fromhex(shown.stdout.decode()) == source.read_bytes()
+    assert bytes.fromhex(process.stdout.decode()) == source.read_bytes()
 
 
-def test_the_licence_is_there(contents: set[str]) -> None:
+def test_the_wheel_has_the_licence(contents: set[str]) -> None:
     assert any(name.endswith("/licenses/LICENSE") for name in contents)

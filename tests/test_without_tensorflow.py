@@ -1,4 +1,4 @@
-"""What the public names say where TensorFlow is not installed: in one process without it."""
+"""The public names raise the same error without TensorFlow: in a process that cannot import it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ NEED_IT = {
 
 
 @pytest.mark.parametrize("missing", ["finder", "modules"])
-def test_all_say_the_same(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_names_raise_the_same_error(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_code(PROGRAM, missing, TPUNB_TPU="")
     assert run.returncode == 0, run.stderr
     said: dict[str, Any] = json.loads(run.stdout.rpartition("said:")[2])
@@ -98,5 +98,5 @@ def test_all_say_the_same(missing: str, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(tpunb.TpunbError) as raised:
         require_tensorflow()
-    words = f"{type(raised.value).__name__}: {raised.value}"
-    assert {name: text for name, text in said.items() if text} == dict.fromkeys(NEED_IT, words)
+    message = f"{type(raised.value).__name__}: {raised.value}"
+    assert {name: text for name, text in said.items() if text} == dict.fromkeys(NEED_IT, message)

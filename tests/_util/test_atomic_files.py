@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOM = 1000
 
 @contextlib.contextmanager
 def full_disk() -> Iterator[None]:
-    """No file can become longer than ROOM: the kernel's own refusal, in the midst of a write."""
+    """Let the kernel refuse to write more than ROOM bytes, in the middle of a write."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, hard))
     try:
@@ -46,7 +46,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def no_file_beside(monkeypatch: pytest.MonkeyPatch, number: int = errno.EBUSY) -> None:
+def forbid_temporary_files(monkeypatch: pytest.MonkeyPatch, number: int = errno.EBUSY) -> None:
     def replace(self: Path, target: Any) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -61,7 +61,7 @@ def test_a_file_is_replaced(file: Path) -> None:
     assert names(file.parent) == ["file"]
 
 
-def test_a_new_file_is_as_the_umask_has_it(tmp_path: Path) -> None:
+def test_a_new_files_mode_follows_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         write_file(tmp_path / "new", b"x")
@@ -75,7 +75,7 @@ def test_a_full_disk_leaves_the_old_file(
     file: Path, in_place: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if in_place:
-        no_file_beside(monkeypatch)
+        forbid_temporary_files(monkeypatch)
         monkeypatch.setattr("tpunb._util.atomic_files._write_beside", lambda *_: None)
     with full_disk(), pytest.raises(OSError, match="File too large") as raised:
         write_file(file, "new" * ROOM)
@@ -84,7 +84,7 @@ def test_a_full_disk_leaves_the_old_file(
     assert names(file.parent) == ["file"]
 
 
-def test_a_full_disk_leaves_no_part_of_a_new_file(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_partial_file(tmp_path: Path) -> None:
     with full_disk(), pytest.raises(OSError, match="File too large"):
         write_file(tmp_path / "new", "new" * ROOM)
     assert names(tmp_path) == []
@@ -105,7 +105,7 @@ def test_an_interrupt_leaves_the_old_file(file: Path, monkeypatch: pytest.Monkey
 def test_a_mounted_file_is_replaced_in_place(
     file: Path, new: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    no_file_beside(monkeypatch)
+    forbid_temporary_files(monkeypatch)
     number = file.stat().st_ino
     write_file(file, new)
     assert file.read_text() == new
@@ -113,14 +113,14 @@ def test_a_mounted_file_is_replaced_in_place(
     assert names(file.parent) == ["file"]
 
 
-def test_a_new_file_has_no_other_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    no_file_beside(monkeypatch, errno.EACCES)
+def test_a_new_file_needs_a_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid_temporary_files(monkeypatch, errno.EACCES)
     with pytest.raises(PermissionError):
         write_file(tmp_path / "new", "x")
     assert names(tmp_path) == []
 
 
-def test_a_link_keeps_leading_to_its_file(file: Path, tmp_path: Path) -> None:
+def test_a_link_keeps_its_target(file: Path, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     link = tmp_path / "folder" / "link"
     link.symlink_to(Path("..", "file"))
@@ -141,7 +141,7 @@ def test_the_longest_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [check_writable, lambda path: write_file(path, "new")])
-def test_what_cannot_be_written(write: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_paths(write: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(IsADirectoryError):
         write(file.parent)
     with pytest.raises(FileNotFoundError):
@@ -152,7 +152,7 @@ def test_what_cannot_be_written(write: Any, file: Path, monkeypatch: pytest.Monk
     loop.symlink_to("loop")
     with pytest.raises(OSError, match="symbolic links"):
         write(loop)
-    # As for somebody who is not root.
+    # As for a user other than root.
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(PermissionError) as raised:
         write(file)
@@ -193,7 +193,7 @@ def test_a_device_that_is_full() -> None:
     assert raised.value.filename == "/dev/full"
 
 
-def test_a_historys_table(file: Path) -> None:
+def test_a_table_of_a_history(file: Path) -> None:
     history = History()
     history.extend("loss", range(300), [0.123456789] * 300)
     with full_disk(), pytest.raises(OSError, match="File too large"):

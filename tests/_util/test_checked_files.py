@@ -1,4 +1,4 @@
-"""Files of plain values: what is written is read, and everything else is refused by its kind."""
+"""Files of plain values: they are read back unchanged, and other files are refused by kind."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ WHOLE = packed("program", 1, VALUE)
 
 
 def with_content(data: bytes) -> bytes:
-    """A file whose checksum is right."""
+    """Return a file with this content and the right checksum."""
     return f"tpunb program 1 {hashlib.sha256(data).hexdigest()}\n".encode() + data
 
 
-def test_a_value_is_read_as_it_was_written() -> None:
+def test_values_are_read_back_unchanged() -> None:
     assert unpacked("program", 1, WHOLE) == VALUE
     assert unpacked("program", 7, WHOLE) == VALUE
 
 
 @pytest.mark.parametrize("length", range(0, len(WHOLE), 7))
-def test_a_file_that_is_cut_off_is_not_read(length: int) -> None:
+def test_a_truncated_file_is_refused(length: int) -> None:
     with pytest.raises((DamagedFileError, WrongFileError)) as raised:
         unpacked("program", 1, WHOLE[:length])
     assert isinstance(raised.value, DamagedFileError) or length < len(b"tpunb program ")
 
 
 @pytest.mark.parametrize("place", range(0, len(WHOLE), 5))
-def test_a_changed_byte_is_found(place: int) -> None:
+def test_a_changed_byte_is_noticed(place: int) -> None:
     changed = WHOLE[:place] + bytes([WHOLE[place] ^ 64]) + WHOLE[place + 1 :]
     with pytest.raises((DamagedFileError, WrongFileError, NewerFileError)):
         unpacked("program", 1, changed)
@@ -61,7 +61,7 @@ def test_a_changed_byte_is_found(place: int) -> None:
         (with_content(zlib.compress(b"[1]")[:-3]), DamagedFileError, "cut off"),
     ],
 )
-def test_what_is_not_such_a_file_says_what_it_is(
+def test_other_files_are_refused_by_their_kind(
     content: bytes, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):

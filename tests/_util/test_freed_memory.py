@@ -1,4 +1,4 @@
-"""What a function has freed goes back to the system."""
+"""Memory that a function has freed returns to the system."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tpunb._util.freed_memory import giving_back, resident, uncollected
 
 
 class Link:
-    """Something in a cycle of references."""
+    """An object in a reference cycle."""
 
     def __init__(self) -> None:
         self.itself = self
 
 
-def test_what_is_in_cycles_is_freed_where_the_process_has_grown(
+def test_cycles_are_collected_if_the_process_has_grown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     grown = iter([0, 2**30, 0, 2**20])
@@ -30,10 +30,10 @@ def test_what_is_in_cycles_is_freed_where_the_process_has_grown(
         return weakref.ref(Link())
 
     assert work()() is None
-    assert work()() is not None, "the collector is not run for what is small"
+    assert work()() is not None, "a small function does not run the collector"
 
 
-def test_a_block_is_left_alone_by_the_collector_unless_it_was_off_before() -> None:
+def test_the_collector_is_paused_in_a_block() -> None:
     with uncollected():
         with uncollected():
             pass
@@ -48,9 +48,9 @@ def test_a_block_is_left_alone_by_the_collector_unless_it_was_off_before() -> No
         gc.enable()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the system tells on Linux only")
-def test_a_process_knows_what_it_has_in_memory() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports it")
+def test_a_process_knows_its_memory() -> None:
     before = resident()
-    held = b"x" * 2**26
+    block = b"x" * 2**26
     assert resident() >= before + 2**25
-    del held
+    del block

@@ -1,4 +1,4 @@
-"""Interrupts: where they are raised, where they wait, and what a stop button notes."""
+"""Interrupts: where they are raised, where they wait, and what a stop button records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tpunb._util.interrupts import Interruptible, Overdue, StopButton, Stopped, 
 
 @pytest.fixture(autouse=True)
 def handler() -> Iterator[Any]:
-    """An ordinary handler, which has to be there again after each test."""
+    """Use an ordinary handler, and check that it is restored after each test."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield signal.default_int_handler
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -32,7 +32,7 @@ def press() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_the_first_press_is_noted() -> None:
+def test_the_first_press_is_recorded() -> None:
     with StopButton() as button:
         assert not button.pressed
         press()
@@ -52,7 +52,7 @@ def test_the_second_press_is_an_ordinary_interrupt(handler: Any) -> None:
     assert button.pressed
 
 
-def test_buttons_that_are_left_in_the_order_of_entering(handler: Any) -> None:
+def test_buttons_may_be_left_in_the_order_of_entering(handler: Any) -> None:
     first, second, third = StopButton(), StopButton(), StopButton()
     for button in (first, second, third):
         button.__enter__()
@@ -74,7 +74,7 @@ def test_a_button_that_is_still_pressed_stays(handler: Any) -> None:
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_errors_pass(handler: Any) -> None:
+def test_errors_are_raised(handler: Any) -> None:
     with pytest.raises(ZeroDivisionError), StopButton():
         _ = 1 / 0
     with pytest.raises(KeyboardInterrupt):
@@ -82,7 +82,7 @@ def test_errors_pass(handler: Any) -> None:
 
 
 @pytest.mark.parametrize("former", [signal.SIG_DFL, lambda *_: None])
-def test_what_was_there_comes_back(former: Any) -> None:
+def test_the_earlier_handler_comes_back(former: Any) -> None:
     signal.signal(signal.SIGINT, former)
     with StopButton():
         assert signal.getsignal(signal.SIGINT) is not former
@@ -99,20 +99,20 @@ def test_ignored_interrupts_stay_ignored() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def test_another_thread_has_no_button(handler: Any) -> None:
-    found = []
+def test_other_threads_have_no_button(handler: Any) -> None:
+    handlers = []
 
     def run() -> None:
         with StopButton() as button:
-            found.append((button.pressed, signal.getsignal(signal.SIGINT)))
+            handlers.append((button.pressed, signal.getsignal(signal.SIGINT)))
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert found == [(False, handler)]
+    assert handlers == [(False, handler)]
 
 
-def test_buttons_within_buttons() -> None:
+def test_nested_buttons() -> None:
     with StopButton() as outer:
         with StopButton() as inner:
             press()
@@ -121,7 +121,7 @@ def test_buttons_within_buttons() -> None:
         assert outer.pressed
 
 
-def test_entering_twice_is_entering_once(handler: Any) -> None:
+def test_entering_twice_counts_once(handler: Any) -> None:
     with StopButton() as button, button:
         press()
     assert button.pressed
@@ -129,20 +129,20 @@ def test_entering_twice_is_entering_once(handler: Any) -> None:
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_a_handler_put_over_the_button_stays() -> None:
-    def theirs(*_: Any) -> None: ...
+def test_a_handler_set_inside_the_button_stays() -> None:
+    def other_handler(*_: Any) -> None: ...
 
     with StopButton() as button:
-        ours = signal.signal(signal.SIGINT, theirs)
-    assert signal.getsignal(signal.SIGINT) is theirs
-    # They bring ours back when all is over: then it lets interrupts through.
-    signal.signal(signal.SIGINT, ours)
+        button_handler = signal.signal(signal.SIGINT, other_handler)
+    assert signal.getsignal(signal.SIGINT) is other_handler
+    # If the other handler restores ours after the block, ours lets interrupts through.
+    signal.signal(signal.SIGINT, button_handler)
     with pytest.raises(KeyboardInterrupt):
         press()
     assert not button.pressed
 
 
-def test_a_run_that_is_over_gets_no_press() -> None:
+def test_a_finished_run_gets_no_press() -> None:
     running = True
     button = StopButton(lambda frame: running and frame is not None)
     button.__enter__()
@@ -163,14 +163,14 @@ def test_left_on_another_thread() -> None:
         press()
 
 
-def test_a_handler_put_between_two_blocks_comes_back(handler: Any) -> None:
-    theirs = lambda *_: None  # noqa: E731
+def test_a_handler_set_between_two_blocks_comes_back(handler: Any) -> None:
+    other_handler = lambda *_: None  # noqa: E731
     with Interruptible():
-        ours = signal.signal(signal.SIGINT, theirs)
+        outer_handler = signal.signal(signal.SIGINT, other_handler)
         with StopButton() as button:
             press()
-        assert signal.getsignal(signal.SIGINT) is theirs
-        signal.signal(signal.SIGINT, ours)
+        assert signal.getsignal(signal.SIGINT) is other_handler
+        signal.signal(signal.SIGINT, outer_handler)
     assert button.pressed
     assert signal.getsignal(signal.SIGINT) is handler
 
@@ -227,7 +227,7 @@ def work() -> None:
 
 
 @pytest.mark.parametrize("name", ["__enter__", "__exit__", "__del__"])
-def test_it_waits_until_it_can_be_raised(library: Any, name: str) -> None:
+def test_an_interrupt_waits_until_it_can_be_raised(library: Any, name: str) -> None:
     def cell(scopes: list[Any]) -> None:
         with scopes[0]:
             pass
@@ -246,7 +246,7 @@ def test_it_waits_until_it_can_be_raised(library: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("phase", ["before", "start", "stop"])
-def test_it_is_not_lost_in_a_callback_of_the_garbage_collector(phase: str) -> None:
+def test_an_interrupt_in_a_callback_of_the_garbage_collector_is_not_lost(phase: str) -> None:
     def callback(now: str, info: dict[str, int]) -> None:
         del info
         calls.append(now)
@@ -272,7 +272,7 @@ def test_it_is_not_lost_in_a_callback_of_the_garbage_collector(phase: str) -> No
 
 
 @pytest.mark.parametrize("where", ["__enter__", "__exit__"])
-def test_a_generator_that_is_a_context_goes_on(library: Any, where: str) -> None:
+def test_a_generator_used_as_a_context_continues(library: Any, where: str) -> None:
     def cell() -> None:
         with library.generator(press, where, done):
             pass
@@ -284,7 +284,7 @@ def test_a_generator_that_is_a_context_goes_on(library: Any, where: str) -> None
     assert done == ["__enter__", "__exit__"]
 
 
-def test_a_context_that_it_waits_in_is_left() -> None:
+def test_a_context_in_which_an_interrupt_waits_is_left() -> None:
     scope = module("keras.made_up").Scope(press, "__enter__")
     with Interruptible(), pytest.raises(KeyboardInterrupt), scope:
         work()
@@ -313,7 +313,7 @@ def test_a_second_press_does_not_wait(library: Any) -> None:
     assert not cell.pressed
 
 
-def test_an_interrupt_that_waits_ends_with_its_block(library: Any) -> None:
+def test_a_waiting_interrupt_ends_with_its_block(library: Any) -> None:
     scope = library.Scope(press, "__exit__")
     with Interruptible():
         scope.__exit__()
@@ -322,7 +322,7 @@ def test_an_interrupt_that_waits_ends_with_its_block(library: Any) -> None:
     assert sys.getprofile() is None
 
 
-def test_an_interrupt_that_the_user_catches_is_over(library: Any) -> None:
+def test_an_interrupt_that_the_user_catches_is_done(library: Any) -> None:
     with Interruptible():
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
@@ -330,8 +330,8 @@ def test_an_interrupt_that_the_user_catches_is_over(library: Any) -> None:
             assert library.call(lambda: 1) == 1
 
 
-def test_a_profiler_stays(library: Any) -> None:
-    """Another interrupt is needed then."""
+def test_a_profiler_is_kept(library: Any) -> None:
+    """While a profiler is set, the interrupt needs a second press."""
     events: list[str] = []
 
     def profile(frame: Any, event: str, argument: Any) -> None:
@@ -357,7 +357,7 @@ def test_other_handlers_stay() -> None:
 
 
 class Due(Exception):
-    """Raised where a run is cut short."""
+    """The error that cuts a run short."""
 
 
 @pytest.fixture
@@ -376,8 +376,8 @@ def test_a_trace_ends_at_once() -> None:
 
 
 @pytest.mark.usefixtures("tracing")
-def test_another_error_that_comes_of_it() -> None:
-    """TensorFlow's C++ code makes an AttributeError of an interrupt."""
+def test_an_interrupt_that_becomes_another_error() -> None:
+    """TensorFlow's C++ code turns an interrupt into an AttributeError."""
 
     def trace() -> None:
         try:
@@ -410,7 +410,7 @@ def test_bookkeeping_is_not_cut_short() -> None:
 
 
 @pytest.mark.usefixtures("tracing")
-def test_a_frame_that_must_not_be_cut_goes_on() -> None:
+def test_a_frame_that_must_not_be_cut_short_continues() -> None:
     def callback() -> None:
         press()
         wait_until(lambda: True)
@@ -432,13 +432,13 @@ def test_a_frame_that_must_not_be_cut_goes_on() -> None:
     assert done == [1]
 
 
-def test_a_wait_ends_when_the_time_is_over() -> None:
+def test_a_wait_ends_with_the_time_limit() -> None:
     with StopButton(grace=PATIENCE) as button, button.work():
         press()
         raise_if_due()
     with StopButton(grace=0.0, overdue=Due) as button:
         press()
-        raise_if_due()  # not at work
+        raise_if_due()  # no work is running
         with button.work(), pytest.raises(Due):
             raise_if_due()
     assert button.is_overdue
@@ -447,25 +447,25 @@ def test_a_wait_ends_when_the_time_is_over() -> None:
     assert not button.is_overdue
 
 
-def test_a_run_that_is_over_is_not_cut_short(handler: Any) -> None:
-    goes_on = True
-    button = StopButton(lambda _: goes_on, overdue=Due)
+def test_a_finished_run_is_not_cut_short(handler: Any) -> None:
+    is_running = True
+    button = StopButton(lambda _: is_running, overdue=Due)
     button.__enter__()
-    goes_on = False
+    is_running = False
     with pytest.raises(KeyboardInterrupt):
         press()
     assert signal.getsignal(signal.SIGINT) is handler
     assert not button.is_overdue
 
 
-def test_how_stopped_shows_itself() -> None:
+def test_the_display_of_stopped() -> None:
     stopped = Stopped("Stopped after 3 steps.")
     assert str(stopped) == "Stopped after 3 steps."
     assert stopped._render_traceback_() == ["Stopped: Stopped after 3 steps."]
     assert not isinstance(stopped, Exception)
 
 
-def test_a_cell_that_is_stopped_shows_a_line() -> None:
+def test_a_stopped_cell_shows_a_line() -> None:
     from IPython.core.interactiveshell import InteractiveShell
     from IPython.utils.capture import capture_output
 
@@ -486,5 +486,5 @@ assert not {"tensorflow", "IPython", "numpy"} & set(sys.modules)
 """
 
 
-def test_it_imports_next_to_nothing() -> None:
+def test_the_module_imports_almost_nothing() -> None:
     assert output_of(CODE) == ""

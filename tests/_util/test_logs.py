@@ -1,4 +1,4 @@
-"""`TPUNB_LOG` writes what tpunb does on standard error; without it nothing is put into words."""
+"""`TPUNB_LOG` makes tpunb write a log on standard error; without it, no message is formatted."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ with tpunb.connect(simulate="v3-8") as connection:
 
 @pytest.fixture
 def top() -> Iterator[logging.Logger]:
-    """The logger `tpunb`, as it is before anything is configured."""
-    found = logging.getLogger("tpunb")
-    before = found.level, found.handlers, found.propagate
-    found.level, found.handlers, found.propagate = logging.NOTSET, [], True
-    yield found
-    found.setLevel(before[0])  # which forgets what is enabled
-    found.handlers, found.propagate = before[1:]
+    """The logger `tpunb`, as before any configuration."""
+    logger = logging.getLogger("tpunb")
+    before = logger.level, logger.handlers, logger.propagate
+    logger.level, logger.handlers, logger.propagate = logging.NOTSET, [], True
+    yield logger
+    logger.setLevel(before[0])  # clears the cache of enabled levels
+    logger.handlers, logger.propagate = before[1:]
 
 
 def run(code: str, **environment: str) -> str:
-    """What a program writes on standard error."""
+    """Run a program, and return its standard error."""
     settings = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], env=settings, capture_output=True, text=True, timeout=PATIENCE
     )
-    assert done.returncode == 0, done.stderr
-    assert not done.stdout
-    return done.stderr
+    assert process.returncode == 0, process.stderr
+    assert not process.stdout
+    return process.stderr
 
 
 @pytest.mark.tensorflow
 @THOROUGH
-def test_what_is_written() -> None:
+def test_the_format_of_messages() -> None:
     lines = [
         line
         for line in run(WITHOUT_KERAS + CONNECTING, TPUNB_LOG="debug").splitlines()
@@ -104,8 +104,8 @@ def test_secrets_are_hidden(top: logging.Logger, monkeypatch: pytest.MonkeyPatch
     logs.logger("connection").debug("nobody reads this")
 
 
-class Shown:
-    """Counts how often it is put into words."""
+class CountsFormatting:
+    """Counts how often it is formatted."""
 
     count = 0
 
@@ -114,14 +114,14 @@ class Shown:
         return "shown"
 
 
-def test_nothing_is_put_into_words_for_nobody(top: logging.Logger) -> None:
-    shown = Shown()
-    logs.logger("connection").debug("%r", shown)
-    assert shown.count == 0
+def test_messages_are_not_formatted_without_a_reader(top: logging.Logger) -> None:
+    value = CountsFormatting()
+    logs.logger("connection").debug("%r", value)
+    assert value.count == 0
 
 
-def test_a_program_may_listen_itself(top: logging.Logger) -> None:
-    """Without the variable, tpunb's loggers are like those of any library."""
+def test_a_program_may_configure_logging_itself(top: logging.Logger) -> None:
+    """Without the variable, tpunb's loggers behave like those in any library."""
     records: list[logging.LogRecord] = []
     handler = logging.Handler()
     handler.emit = records.append  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""What looks like a secret is hidden, and what does not is left."""
+"""Text that looks like a secret is hidden, and other text stays."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from tpunb._util.secret_masking import HIDDEN, mask, secrets_in
     "around", ["{}", "--flag={}", "a {} b", "'{}'", "http://h/?x={}&y=1", '{{"k": "{}"}}', "x,{},y"]
 )
 def test_keys(secret: str, around: str) -> None:
-    shown = mask(around.format(secret))
-    assert secret not in shown
-    # No long piece of it either.
-    assert not any(secret[at : at + 12] in shown for at in range(len(secret) - 11))
-    assert HIDDEN in shown
+    masked = mask(around.format(secret))
+    assert secret not in masked
+    # A long part of it must not show either.
+    assert not any(secret[at : at + 12] in masked for at in range(len(secret) - 11))
+    assert HIDDEN in masked
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "masked"),
     [
         ("grpc://user:pass@host:8470", "grpc://***@host:8470"),
         ("grpc://user:p@ss:w@rd@host:8470", "grpc://***@host:8470"),
@@ -65,8 +65,8 @@ def test_keys(secret: str, around: str) -> None:
         ("-----BEGIN PRIVATE KEY-----\nabc", "***"),
     ],
 )
-def test_names_and_users(text: str, shown: str) -> None:
-    assert mask(text) == shown
+def test_names_and_users(text: str, masked: str) -> None:
+    assert mask(text) == masked
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_names_and_users(text: str, shown: str) -> None:
         'pip uninstall -y tensorflow && pip install "tpunb[tpu]"',
     ],
 )
-def test_what_is_left(text: str) -> None:
+def test_ordinary_text_stays(text: str) -> None:
     assert mask(text) == text
 
 
@@ -117,20 +117,20 @@ def test_mixed_words(before: str, secret: str, after: str) -> None:
 @given(PASSWORD)
 @example("a@b:c/d@e")
 @example("://@//@::")
-def test_passwords_of_addresses(password: str) -> None:
+def test_passwords_in_addresses(password: str) -> None:
     assume(password not in "grpc://***@host:8470")
-    shown = mask(f"grpc://someone:{password}@host:8470")
-    assert password not in shown
-    assert shown.endswith("@host:8470")
+    masked = mask(f"grpc://someone:{password}@host:8470")
+    assert password not in masked
+    assert masked.endswith("@host:8470")
 
 
 @given(st.text(max_size=60), st.lists(st.text(min_size=6, max_size=30), max_size=4))
-def test_what_is_known_to_be_secret(text: str, secrets: list[str]) -> None:
+def test_known_secrets(text: str, secrets: list[str]) -> None:
     assume(not any(secret in HIDDEN * 3 for secret in secrets))
-    shown = mask(text.join(["", *secrets, ""]), secrets)
+    masked = mask(text.join(["", *secrets, ""]), secrets)
     for secret in secrets:
-        # What stands in for one may, with its surroundings, only spell another with stars.
-        assert secret not in shown or HIDDEN in secret or "*" in secret
+        # Apart from the stars, the mask and its surroundings may spell a secret.
+        assert secret not in masked or HIDDEN in secret or "*" in secret
 
 
 @given(st.text(max_size=200))
@@ -143,8 +143,8 @@ REPEATED = ("a:", "@", "token=", "a", "://", "-----BEGIN A-----", "--a-", '"a":"
 
 
 @pytest.mark.parametrize("part", REPEATED)
-def test_what_follows_a_long_text_is_masked(part: str) -> None:
-    """A pattern that tries every beginning and every end would not come to its end."""
+def test_a_secret_after_a_long_text_is_masked(part: str) -> None:
+    """A pattern with quadratic time would not finish."""
     text = part * (100_000 // len(part))
     address = f"{text} grpc://someone:hunter22@host:8470"
     assert "hunter22" not in mask(address)
@@ -181,7 +181,7 @@ def test_secrets_in_other_variables() -> None:
     assert secrets_in(environment) == {"value 1@x", 'value-\\"2', "value-3", "'value-3'"}
 
 
-def test_the_process_own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "short words")
     assert mask("with short words in it") == "with *** in it"
     assert mask("with short words in it", ()) == "with short words in it"

@@ -25,7 +25,7 @@ ATTACK = '<img src="x" onerror=alert(1)>'
 
 
 def bare(markup: str) -> str:
-    """Without the styles."""
+    """Remove the styles."""
     return re.sub(r' style="[^"]*"', "", markup)
 
 
@@ -45,7 +45,7 @@ def test_titles_across_all_columns() -> None:
     assert bare(markup).startswith('<table><tbody><tr><th colspan="3">Title</th></tr><tr><td>a')
 
 
-def test_everything_is_escaped_but_markup() -> None:
+def test_all_text_except_markup_is_escaped() -> None:
     everywhere = [
         table([ATTACK, (ATTACK, ATTACK)], head=(ATTACK, ATTACK), named=True),
         block(ATTACK),
@@ -61,7 +61,7 @@ def test_everything_is_escaped_but_markup() -> None:
 
 @pytest.mark.parametrize("style", [LINED, PLAIN, REPORT])
 def test_styles_fit_light_and_dark_pages(style: object) -> None:
-    """No colour is opaque, none of text is set."""
+    """No background is opaque, and no colour of text is set."""
     markup = table(["Title", ("a", "b")], named=True, style=style)  # type: ignore[arg-type]
     assert not re.search(r"(?<!-)color:(?!inherit)", markup)
     assert not re.search(r"#[0-9a-f]{3}|rgb\(", markup)
@@ -74,7 +74,7 @@ def test_lines_around_a_table() -> None:
     assert lines(["a", "b"]) == "<div>a</div><div>b</div>"
 
 
-def test_nobody_else_writes_tables() -> None:
+def test_no_other_module_writes_tables() -> None:
     package = Path(tpunb.__file__).parent
     writers = [
         str(path.relative_to(package))
@@ -84,7 +84,7 @@ def test_nobody_else_writes_tables() -> None:
     assert sorted(writers) == ["_util/tables.py"]
 
 
-def test_numbers_stay_whole_and_long_names_break_where_their_parts_meet() -> None:
+def test_numbers_do_not_wrap_and_long_names_wrap_between_parts() -> None:
     long = "replica/sequential_12/dense_1/gradient_tape/MatMul"
     markup = table([(long, "17.8 ms (12%)", "a sentence of words")], named=True)
     assert "replica/<wbr>sequential_12/<wbr>dense_1/<wbr>" in markup
@@ -96,5 +96,5 @@ def test_numbers_stay_whole_and_long_names_break_where_their_parts_meet() -> Non
 
 @pytest.mark.parametrize("style", [LINED, PLAIN, REPORT])
 def test_no_style_breaks_words(style: TableStyle) -> None:
-    """`anywhere` makes a column as narrow as a letter where the page is narrow."""
+    """On a narrow page, `anywhere` would make a column as narrow as a letter."""
     assert "anywhere" not in table([("a", "b")], named=True, style=style)

@@ -19,8 +19,8 @@ def test_grouped(count: int, text: str) -> None:
     assert grouped(count) == text
 
 
-def test_counts_have_one_form() -> None:
-    """Nothing but `grouped`, and `groups` on a page, puts commas into a number."""
+def test_counts_have_a_single_format() -> None:
+    """Only `grouped`, and `groups` on a page, put commas into numbers."""
     package = Path(tpunb.__file__).parent
     others = [
         path.name

@@ -1,4 +1,4 @@
-"""Chromium for the tests of the widgets, and the front ends that it opens."""
+"""Chromium for the widget tests, and the front ends that it opens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MISSING = "The browser tests need {}: .ci/run installs it, and no widget was tes
 
 
 def missing(what: str) -> str:
-    """Fails in CI; elsewhere warns."""
+    """Fail in CI, and warn elsewhere."""
     message = MISSING.format(what)
     if os.environ.get("CI"):
         pytest.fail(message, pytrace=False)
@@ -49,10 +49,10 @@ except ImportError:
 
 
 class Browser:
-    """Debian's Chromium, run by Playwright, and a page that tests show widgets on in turn.
+    """Debian's Chromium, run by Playwright, and a page that tests use in turn.
 
-    It is there until the last test of this folder, not for the whole session: while Playwright
-    runs, the thread has a running event loop, which other tests (IPython's shells) would find.
+    It lives until the last test of this folder, not for the whole session. While Playwright runs,
+    the thread has a running event loop, which would disturb the IPython shells of other tests.
     """
 
     def __init__(self) -> None:
@@ -61,14 +61,14 @@ class Browser:
         self._page: Any = None
 
     def new_page(self) -> Any:
-        """An empty page that shares nothing with others, watched: `page.watch`."""
+        """Open an empty page that shares nothing with others; `page.watch` records its messages."""
         page = self._running().new_context(viewport=VIEWPORT).new_page()
         page.context.set_default_timeout(PATIENCE * 1000)
         page.watch = Watch(page)
         return page
 
     def used_page(self) -> Any:
-        """The page of the tests before, as if it were new: a fifth of what a new one costs."""
+        """Reset the page of earlier tests: this takes a fifth of a new page's time."""
         if self._page is None:
             self._page = self.new_page()
             self._page.expose_binding("toKernel", lambda _, message: self._page.received(message))
@@ -79,7 +79,7 @@ class Browser:
         return self._page
 
     def give_up_page(self) -> None:
-        """What a test that failed has left is no other test's concern."""
+        """Close the page after a failure, so that later tests start with a clean page."""
         if self._page is not None:
             self._page.context.close()
             self._page = None
@@ -116,7 +116,7 @@ def pytest_runtest_makereport() -> Generator[None, Any, Any]:
 def pytest_runtest_teardown(
     item: pytest.Item, nextitem: pytest.Item | None
 ) -> Generator[None, None, None]:
-    """Closes the browser after the last test that has one."""
+    """Close the browser after the last test that uses it."""
     try:
         return (yield)
     finally:
@@ -125,7 +125,7 @@ def pytest_runtest_teardown(
 
 
 class Watch:
-    """What a page logs and where it sends requests."""
+    """A page's log messages and the addresses of its requests."""
 
     def __init__(self, page: Any) -> None:
         self.complaints: list[str] = []
@@ -144,14 +144,14 @@ class Watch:
 
     @property
     def foreign(self) -> list[str]:
-        """Requests that left the machine."""
-        own = ("http://127.0.0.1", "ws://127.0.0.1", "file:", "data:", "blob:", "about:")
-        return [url for url in self.requests if not url.startswith(own)]
+        """The requests that left the machine."""
+        local = ("http://127.0.0.1", "ws://127.0.0.1", "file:", "data:", "blob:", "about:")
+        return [url for url in self.requests if not url.startswith(local)]
 
 
 @pytest.fixture
 def page(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """An empty page, watched: `page.watch`. Where it shows a widget alone, it has shown others."""
+    """Open an empty page; tests with `host` reuse a page. `page.watch` records its messages."""
     if "host" in request.fixturenames:
         yield BROWSER.used_page()
         return
@@ -164,7 +164,7 @@ def page(request: pytest.FixtureRequest) -> Iterator[Any]:
 def host(
     page: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Callable[[], Any]], Hosted]]:
-    """Shows a widget on a page without a Jupyter; takes a function that makes the widget."""
+    """Return a function that creates a widget and shows it on a page without Jupyter."""
     import comm
 
     monkeypatch.setattr(comm, "create_comm", lambda *args, **kwargs: FakeComm(*args, **kwargs))
@@ -185,16 +185,16 @@ def host(
 
 @pytest.fixture
 def screenshot(page: Any, request: pytest.FixtureRequest) -> Callable[..., Path]:
-    """Keeps a picture of the page, or of a part, under the test's name."""
+    """Return a function that saves a picture of the page, or of a part, under the test's name."""
 
-    def keep(part: Any = None, name: str = "") -> Path:
+    def save(part: Any = None, name: str = "") -> Path:
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         stem = "-".join(filter(None, [request.node.name.replace("[", "-").rstrip("]"), name]))
         path = SCREENSHOTS / f"{stem}.png"
         (part or page).screenshot(path=str(path))
         return path
 
-    return keep
+    return save
 
 
 AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
@@ -208,7 +208,7 @@ AXE = """async (tags) => {
 
 @pytest.fixture
 def axe(page: Any) -> Callable[[], list[str]]:
-    """Lists where the page breaks WCAG 2.2 AA, as axe-core finds it."""
+    """Return a function that lists the page's violations of WCAG 2.2 AA, as axe-core finds them."""
     try:
         import axe_playwright_python
     except ImportError:
@@ -225,7 +225,7 @@ def axe(page: Any) -> Callable[[], list[str]]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A Jupyter server with JupyterLab and Notebook 7."""
+    """Start a Jupyter server with JupyterLab and Notebook 7."""
     with serving(tmp_path_factory.mktemp("server")) as running:
         yield running
 
@@ -234,7 +234,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def book(
     page: Any, server: Server, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., Book]]:
-    """Opens a notebook of these cells in JupyterLab and in Notebook 7, after the cells have been run."""
+    """Return a function that opens a notebook of cells in a front end and runs them."""
 
     def open_book(*cells: str, run: bool = True) -> Book:
         name = f"{request.node.originalname}-{request.param}.ipynb".replace("test_", "")

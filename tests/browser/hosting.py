@@ -1,4 +1,4 @@
-"""Runs a widget in Chromium without a Jupyter: `Hosted` carries its messages."""
+"""Run a widget in Chromium without Jupyter: `Hosted` passes its messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCREENSHOTS = HERE.parents[1] / "build" / "screenshots"
 
 
 FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-"""Waits until a frame has been drawn after what was done last."""
+"""Waits until the page has drawn a frame after the last change."""
 
 
 def darken(page: Any) -> None:
@@ -23,7 +23,7 @@ def darken(page: Any) -> None:
 
 
 class FakeComm(comm.base_comm.BaseComm):
-    """Takes what a widget sends to its front end."""
+    """Pass a widget's messages to the page."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.hosted: Hosted | None = None
@@ -37,10 +37,10 @@ class FakeComm(comm.base_comm.BaseComm):
 
 
 class Hosted:
-    """A widget of ours that a page of Chromium shows.
+    """A widget of ours on a page of Chromium.
 
-    Messages from the page are kept until `deliver` hands them to the widget, as a
-    kernel does when it is idle.
+    Messages from the page are kept until `deliver` passes them to the widget, as a kernel does when
+    it is idle.
     """
 
     def __init__(self, page: Any, widget: Any, name: str) -> None:
@@ -55,9 +55,9 @@ class Hosted:
             if isinstance(value, bytes | memoryview | bytearray)
         }
         self.widget.comm.hosted = self
-        plain = json.loads(json.dumps(state, default=str))
+        encoded = json.loads(json.dumps(state, default=str))
         self.page.evaluate(
-            "([id, state, buffers]) => mount(id, state, buffers)", [self.name, plain, buffers]
+            "([id, state, buffers]) => mount(id, state, buffers)", [self.name, encoded, buffers]
         )
 
     def forward(self, data: dict[str, Any], buffers: list[Any]) -> None:
@@ -78,7 +78,7 @@ class Hosted:
             self.page.evaluate(script, [self.name, data["content"], encoded])
 
     def deliver(self) -> None:
-        """Gives the widget what the page has sent since."""
+        """Pass the page's new messages to the widget."""
         while self.inbox:
             message = self.inbox.pop(0)
             if "state" in message:

@@ -1,4 +1,4 @@
-"""JupyterLab and Notebook 7 for the tests: one server, a page for each notebook."""
+"""JupyterLab and Notebook 7 for the tests: one server, and a page for each notebook."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ READY = """async () => {
 
 
 class Server:
-    """A Jupyter server of the tests' own."""
+    """A Jupyter server that the tests share."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder, self.url = folder, url
 
     def write(self, name: str, *cells: str) -> None:
-        """A notebook with these code cells."""
+        """Write a notebook with these code cells."""
         book = nbformat.v4.new_notebook(
             cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
             metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
@@ -53,12 +53,12 @@ class Server:
         return nbformat.read(self.folder / name, as_version=4)
 
     def end_sessions(self) -> None:
-        """Kernels outlive pages: each test ends its own."""
+        """End the kernels, which outlive their pages."""
         for session in self._ask("GET", "sessions"):
             self._ask("DELETE", f"sessions/{session['id']}")
 
-    def _ask(self, method: str, what: str) -> Any:
-        request = urllib.request.Request(f"{self.url}/api/{what}", method=method)
+    def _ask(self, method: str, path: str) -> Any:
+        request = urllib.request.Request(f"{self.url}/api/{path}", method=method)
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             body = answer.read()
         return json.loads(body) if body else None
@@ -66,7 +66,7 @@ class Server:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Server]:
-    """A server for the notebooks in a folder, on this machine only."""
+    """Serve the notebooks in a folder, on this machine only."""
     settings = folder / ".settings"
     settings.mkdir()
     (settings / "overrides.json").write_text(json.dumps(SETTINGS))
@@ -101,7 +101,7 @@ def serving(folder: Path) -> Iterator[Server]:
         "IPYTHONDIR": str(folder / ".ipython"),
         "PYTHONUNBUFFERED": "1",
     }
-    # As after `pip install`: loading the extension keeps TensorFlow's log out.
+    # Unset the variables of the tests: loading the extension must silence TensorFlow's log.
     for name in ("TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS"):
         environment.pop(name, None)
     log = folder / "server.log"
@@ -118,7 +118,7 @@ def serving(folder: Path) -> Iterator[Server]:
 
 
 def address(stderr: Any, log: Any) -> str:
-    """Where the server says that it listens."""
+    """Read the server's address from its output."""
     for line in stderr:
         log.write(line)
         log.flush()
@@ -132,7 +132,7 @@ class Book:
 
     Args:
         page: Chromium's page.
-        server: Where the notebook is.
+        server: The notebook's server.
         front_end: `"lab"` or `"notebook"`.
         name: The notebook's file.
     """
@@ -149,7 +149,7 @@ class Book:
         self.page.evaluate(READY)
 
     def run_all(self, *, wait: bool = True) -> None:
-        """Runs all cells; returns when they are done, or at once."""
+        """Run all cells, and wait for them if asked to."""
         run = "window.jupyterapp.commands.execute('notebook:run-all-cells')"
         self.page.evaluate(run if wait else f"void {run}")
 
@@ -164,6 +164,6 @@ class Book:
         )
 
     def save(self) -> Any:
-        """Saves as the user does; returns what is in the file."""
+        """Save the notebook as the user does, and return the file's content."""
         self.page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
         return self.server.read(self.name)

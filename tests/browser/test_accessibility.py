@@ -1,4 +1,4 @@
-"""Every widget and static form against axe-core's rules of WCAG 2.2 AA, in both themes."""
+"""Every widget and static form follows axe-core's rules of WCAG 2.2 AA, in both themes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hosting import Hosted
 from support import programs as made
 from support.displayed import PerReplica
 from support.tiers import THOROUGH
-from test_curves import by_hand, noise, trained
+from test_curves import noise, trained, without_timer
 from test_programs import several
 from test_replicas import GALLERY, distributed  # noqa: F401
 
@@ -42,7 +42,7 @@ UNREAD = """() => [...document.querySelectorAll("canvas")].filter((canvas) => {
   return canvas.closest("[aria-hidden=true]") === null
     && (named === null || named.matches("section, [role=group]"));
 }).map((canvas) => canvas.parentElement.outerHTML.slice(0, 200))"""
-"""Pictures that a screen reader has no words for."""
+"""Lists the pictures that have no text for screen readers."""
 
 Host = Callable[[Callable[[], Any]], Hosted]
 Axe = Callable[[], list[str]]
@@ -56,7 +56,7 @@ def spread() -> History:
     return history
 
 
-def broken() -> History:
+def history_with_nan() -> History:
     history = trained(steps=200, total=500)
     history.append(201, loss=float("nan"), accuracy=0.1)
     return history
@@ -67,10 +67,10 @@ def runs() -> list[History]:
 
 
 WIDGETS: dict[str, Callable[[], Any]] = {
-    "waiting": lambda: by_hand(CurvesWidget(History("mnist", total_steps=200))),
-    "spread": lambda: by_hand(CurvesWidget(spread())),
-    "broken": lambda: by_hand(CurvesWidget(broken())),
-    "runs": lambda: by_hand(CurvesWidget(runs(), smoothing=60)),
+    "waiting": lambda: without_timer(CurvesWidget(History("mnist", total_steps=200))),
+    "spread": lambda: without_timer(CurvesWidget(spread())),
+    "broken": lambda: without_timer(CurvesWidget(history_with_nan())),
+    "runs": lambda: without_timer(CurvesWidget(runs(), smoothing=60)),
     "planes": lambda: TopologyWidget("v4-128"),
     "pod": lambda: TopologyWidget("v5e-256", selected=[3]),
     "program": lambda: ProgramsWidget(made.FITS),
@@ -133,15 +133,15 @@ FORMS: dict[str, Callable[[], str]] = {
 }
 
 
-def coloured(page: Any, theme: str) -> None:
-    """In the colours of one of JupyterLab's themes, as host.html has them, or of no theme."""
+def apply_theme(page: Any, theme: str) -> None:
+    """Use the colours of a JupyterLab theme, as host.html defines them, or of no theme."""
     page.evaluate("(theme) => { document.body.className = theme; }", theme)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark", "none"])
 @pytest.mark.parametrize("name", WIDGETS)
 def test_widgets(name: str, theme: str, host: Host, page: Any, axe: Axe) -> None:
-    coloured(page, theme)
+    apply_theme(page, theme)
     host(WIDGETS[name])
     page.locator(".tpunb").wait_for()
     assert axe() == []
@@ -151,7 +151,7 @@ def test_widgets(name: str, theme: str, host: Host, page: Any, axe: Axe) -> None
 @pytest.mark.parametrize("theme", ["light", "dark", "none"])
 @pytest.mark.parametrize("name", FORMS)
 def test_static_forms(name: str, theme: str, host: Host, page: Any, axe: Axe) -> None:
-    coloured(page, theme)
+    apply_theme(page, theme)
     page.evaluate("(html) => { document.body.innerHTML = html; }", FORMS[name]())
     assert axe() == []
     page.set_viewport_size({"width": 350, "height": 700})

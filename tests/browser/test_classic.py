@@ -1,6 +1,6 @@
-"""The displays in Notebook 6, whose page and ipywidgets 7 are those that Colab's are made of.
+"""The displays in Notebook 6, whose page and ipywidgets 7 Colab also uses.
 
-`make test-tpu-wheel` runs this with Colab's versions; with a newer Notebook it is skipped.
+`make test-tpu-wheel` runs this test with Colab's versions; with a newer Notebook it is skipped.
 """
 
 from __future__ import annotations
@@ -49,17 +49,18 @@ DONE = "(n) => !isNaN(parseInt(Jupyter.notebook.get_cell(n).input_prompt_number)
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    """A server of Notebook 6 with a notebook of the cells."""
+    """Serve a notebook of the cells with Notebook 6."""
     cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
     nbformat.write(
         nbformat.v4.new_notebook(cells=cells, metadata=kernel), tmp_path / "displays.ipynb"
     )
-    own = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
-    variables = {name: str(tmp_path / name) for name in own}
-    # Kernels see no sign of this server, as they see that of Colab.
+    folders = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
+    variables = {name: str(tmp_path / name) for name in folders}
+    # Kernels do not recognise this server, although they recognise Colab.
     variables["TPUNB_WIDGETS"] = "always"
-    with socket.socket() as unused:  # it takes the next one, should this be taken by then
+    # The server takes the next port if another process takes this one.
+    with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     command = [sys.executable, "-m", "notebook", "--allow-root", "--no-browser", *OPTIONS]
@@ -118,7 +119,7 @@ def run(page: Any, number: int, *, wait: bool = True) -> None:
 
 
 def select_a_core(page: Any) -> None:
-    """What is selected in one display is selected in the other."""
+    """Select a core: a selection in one display appears in the other."""
     expect(widget(page, "topology")).to_have_attribute("data-replicas", "8")
     expect(widget(page, "replicas")).to_have_attribute("data-replicas", "8")
     widget(page, "topology").locator(".tpunb-mesh").first.focus()

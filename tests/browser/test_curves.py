@@ -1,4 +1,4 @@
-"""The training curves in a browser: what is drawn, and what the controls do."""
+"""The training curves in a browser: the drawing and the controls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOSTILE = "<img src=x onerror=alert(1)> </script>"
 
 
 def noise(step: int, seed: int = 0) -> float:
-    """Numbers that look random and are the same in every run."""
+    """Return a number that looks random and is the same in every run."""
     return math.sin(step * 12.9898 + seed * 78.233) * 43758.5453 % 1 - 0.5
 
 
@@ -39,8 +39,8 @@ def trained(
     return history
 
 
-def by_hand(widget: CurvesWidget) -> CurvesWidget:
-    """A widget that sends when the test says so: Playwright knows one thread only."""
+def without_timer(widget: CurvesWidget) -> CurvesWidget:
+    """Stop the widget's thread: the test sends its updates, as Playwright allows a single thread."""
     widget._follower.stop()
     return widget
 
@@ -56,7 +56,7 @@ def both_themes(page: Any, screenshot: Any, name: str) -> None:
 
 def test_running(host: Any, page: Any, screenshot: Any) -> None:
     history = trained(steps=320, total=1000)
-    host(lambda: by_hand(CurvesWidget(history)))
+    host(lambda: without_timer(CurvesWidget(history)))
     root = page.locator(ROOT)
     expect(root).to_have_attribute("data-points", "320")
     both_themes(page, screenshot, "running")
@@ -103,7 +103,7 @@ def test_nan(host: Any, page: Any, screenshot: Any) -> None:
     root = page.locator(ROOT)
     expect(root).to_have_attribute("data-state", "stopped")
     expect(root.get_by_text("NaN at 201")).to_be_visible()
-    expect(root.get_by_text("NaN at 204")).to_be_visible()  # its label stands below the first one
+    expect(root.get_by_text("NaN at 204")).to_be_visible()  # its label is below the first label
     both_themes(page, screenshot, "nan")
 
 
@@ -118,11 +118,11 @@ def test_waiting(host: Any, page: Any, screenshot: Any) -> None:
 
 
 @pytest.mark.parametrize("width", [1100, 700, 360])
-def test_the_first_steps_move_nothing_below(host: Any, page: Any, width: int) -> None:
-    """Neither the first step, nor the spread of the replicas, nor validation after an epoch."""
+def test_the_first_steps_keep_the_height(host: Any, page: Any, width: int) -> None:
+    """The first step, the spread of the replicas, and validation after an epoch keep it."""
     page.set_viewport_size({"width": width, "height": 900})
     history = History("run")
-    widget = by_hand(CurvesWidget(history, awaited=2))
+    widget = without_timer(CurvesWidget(history, awaited=2))
     host(lambda: widget)
     root = page.locator(ROOT)
     expect(root.get_by_text("Waiting for the first step")).to_be_visible()
@@ -137,7 +137,7 @@ def test_the_first_steps_move_nothing_below(host: Any, page: Any, width: int) ->
     assert max(heights) - min(heights) < 2
 
 
-def test_runs_that_are_all_hidden_come_back(host: Any, page: Any) -> None:
+def test_hiding_the_last_run_shows_all_runs(host: Any, page: Any) -> None:
     runs = [History("one"), History("two")]
     for run in runs:
         run.append(1, loss=1.0)
@@ -149,7 +149,7 @@ def test_runs_that_are_all_hidden_come_back(host: Any, page: Any) -> None:
 
 
 def ink(page: Any, panel: str = "loss") -> dict[str, int]:
-    """How many pixels of a panel's canvas have each colour, faint ones left out."""
+    """Count the opaque pixels of a panel's canvas by colour."""
     script = """(panel) => {
       const canvas = document.querySelector(`[data-panel="${panel}"] canvas`);
       const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
@@ -169,7 +169,7 @@ def ink(page: Any, panel: str = "loss") -> dict[str, int]:
 BLUE, ORANGE, BRIGHT_BLUE = "0072b2", "d55e00", "5aaee8"
 
 
-def shown(page: Any, points: int) -> Any:
+def wait_for_points(page: Any, points: int) -> Any:
     root = page.locator(ROOT)
     expect(root).to_have_attribute("data-points", str(points))
     return root
@@ -177,7 +177,7 @@ def shown(page: Any, points: int) -> Any:
 
 def test_lines_are_drawn_in_the_colours_of_the_theme(host: Any, page: Any) -> None:
     host(lambda: CurvesWidget(trained()))
-    root = shown(page, 500)
+    root = wait_for_points(page, 500)
     assert ink(page)[BLUE] > 100
     assert ink(page)[ORANGE] > 100
     before = int(root.get_attribute("data-frames"))
@@ -189,7 +189,7 @@ def test_lines_are_drawn_in_the_colours_of_the_theme(host: Any, page: Any) -> No
 
 def test_attributes(host: Any, page: Any) -> None:
     host(lambda: CurvesWidget(trained(), smoothing=30))
-    root = shown(page, 500)
+    root = wait_for_points(page, 500)
     expected = {
         "metrics": 4,
         "panels": 2,
@@ -207,7 +207,7 @@ def test_attributes(host: Any, page: Any) -> None:
 def test_cursor_is_shared_by_the_panels(host: Any, page: Any, screenshot: Any) -> None:
     history = trained()
     host(lambda: CurvesWidget(history))
-    root = shown(page, 500)
+    root = wait_for_points(page, 500)
     root.locator("[data-panel=loss] .u-over").hover(position={"x": 200, "y": 80})
     where = root.locator(".tpunb-curves-where")
     expect(where.first).to_contain_text("step ")
@@ -222,9 +222,9 @@ def test_cursor_is_shared_by_the_panels(host: Any, page: Any, screenshot: Any) -
     assert float(last) == pytest.approx(history.last["accuracy"], rel=1e-3)
 
 
-def test_zoom_is_linked_and_kept_by_the_model(host: Any, page: Any) -> None:
+def test_zoom_is_linked_and_stored_in_the_model(host: Any, page: Any) -> None:
     hosted = host(lambda: CurvesWidget(trained()))
-    root = shown(page, 500)
+    root = wait_for_points(page, 500)
     plot = root.locator("[data-panel=loss] .u-over")
     box = plot.bounding_box()
     page.mouse.move(box["x"] + 0.25 * box["width"], box["y"] + 50)
@@ -246,7 +246,7 @@ def test_zoom_is_linked_and_kept_by_the_model(host: Any, page: Any) -> None:
 
 def test_controls_change_the_drawing_and_the_model(host: Any, page: Any) -> None:
     hosted = host(lambda: CurvesWidget(trained()))
-    root = shown(page, 500)
+    root = wait_for_points(page, 500)
     raw = ink(page)[BLUE]
     root.get_by_label("Smoothing").fill("90")
     expect(root).to_have_attribute("data-smoothing", "90")
@@ -263,7 +263,7 @@ def test_controls_change_the_drawing_and_the_model(host: Any, page: Any) -> None
 
 def test_a_line_and_a_run_can_be_hidden(host: Any, page: Any) -> None:
     hosted = host(lambda: CurvesWidget([trained("one"), trained("two", speed=0.5)]))
-    root = shown(page, 500)
+    root = wait_for_points(page, 500)
     root.get_by_role("button", name="two", exact=True).click()
     expect(root.locator("[data-panel=loss] .tpunb-curves-item")).to_have_count(2)
     assert ORANGE not in ink(page)
@@ -281,7 +281,7 @@ def test_a_line_and_a_run_can_be_hidden(host: Any, page: Any) -> None:
 
 def test_keyboard(host: Any, page: Any) -> None:
     host(lambda: CurvesWidget(trained()))
-    root = shown(page, 500)
+    root = wait_for_points(page, 500)
     plot = root.locator("[data-panel=loss] .tpunb-curves-plot")
     plot.focus()
     page.keyboard.press("Home")
@@ -298,13 +298,13 @@ def test_keyboard(host: Any, page: Any) -> None:
 
 def test_points_arrive_as_deltas(host: Any, page: Any) -> None:
     history = History(total_steps=100)
-    hosted = host(lambda: by_hand(CurvesWidget(history)))
-    root = shown(page, 0)
+    hosted = host(lambda: without_timer(CurvesWidget(history)))
+    root = wait_for_points(page, 0)
     expect(root).to_have_attribute("data-state", "waiting")
     for step in range(1, 41):
         history.append(step, loss=1 / step)
         hosted.widget._flush()
-    shown(page, 40)
+    wait_for_points(page, 40)
     expect(root).to_have_attribute("data-step", "40")
     expect(root.locator(".tpunb-curves-status")).to_contain_text("running · step 40 of 100")
     expect(root.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "40")
@@ -319,17 +319,17 @@ def test_points_arrive_as_deltas(host: Any, page: Any) -> None:
     hosted.widget.close()
 
 
-def test_a_view_that_opens_in_the_middle_has_every_point_once(host: Any, page: Any) -> None:
+def test_a_view_that_opens_late_has_every_point_once(host: Any, page: Any) -> None:
     history = trained(steps=100)
-    hosted = host(lambda: by_hand(CurvesWidget(history)))
-    shown(page, 100)
+    hosted = host(lambda: without_timer(CurvesWidget(history)))
+    wait_for_points(page, 100)
     page.evaluate("hide('w0')")
     for step in range(101, 151):
         history.append(step, loss=1.0)
     hosted.widget._flush()
     page.evaluate("show('w0')")
-    shown(page, 150)
-    # As a page that is opened again: the whole state, then deltas that overlap with it.
+    wait_for_points(page, 150)
+    # A reopened page gets the whole state, then deltas that overlap with it.
     hosted.mount()
     history.append(151, loss=1.0)
     hosted.widget._flush()
@@ -337,18 +337,18 @@ def test_a_view_that_opens_in_the_middle_has_every_point_once(host: Any, page: A
     expect(page.locator(ROOT).last).to_have_attribute("data-points", "151")
 
 
-def test_rows_that_were_lost_are_asked_for(host: Any, page: Any) -> None:
+def test_lost_rows_are_requested(host: Any, page: Any) -> None:
     history = trained(steps=10)
-    hosted = host(lambda: by_hand(CurvesWidget(history)))
-    shown(page, 10)
+    hosted = host(lambda: without_timer(CurvesWidget(history)))
+    wait_for_points(page, 10)
     hosted.widget._flush()
     for step in range(11, 21):
         history.append(step, loss=1.0)
-    hosted.widget._stream.delta()  # lost on its way
+    hosted.widget._stream.delta()  # a lost message
     history.append(21, loss=1.0)
     history.append(22, loss=1.0)
     hosted.widget._flush()
-    shown(page, 22)
+    wait_for_points(page, 22)
     page.wait_for_function("true")
     assert hosted.inbox[-1]["content"] == {"kind": "sync"}
     hosted.deliver()
@@ -366,7 +366,7 @@ def test_csv(host: Any, page: Any) -> None:
     history.append(1, {"loss": [1.0, 3.0], 'a "b", c': 5})
     history.append(2, loss=0.5)
     host(lambda: CurvesWidget(history))
-    root = shown(page, 2)
+    root = wait_for_points(page, 2)
     with page.expect_download() as download:
         root.get_by_role("button", name="Download").click()
     text = download.value.path().read_text()
@@ -379,7 +379,7 @@ def test_names_are_text(host: Any, page: Any) -> None:
     for run in runs:
         run.append(1, {HOSTILE: 1.0})
     host(lambda: CurvesWidget(runs))
-    root = shown(page, 1)
+    root = wait_for_points(page, 1)
     expect(root.locator("h4")).to_have_text(HOSTILE)
     expect(root.locator("img, script")).to_have_count(0)
 
@@ -389,7 +389,7 @@ def test_a_log_scale_without_positive_values(host: Any, page: Any) -> None:
     for step in range(50):
         history.append(step, loss=1 / (step + 1) - 0.1, reward=-1.0 - step, constant=0)
     hosted = host(lambda: CurvesWidget(history, scale="log"))
-    root = shown(page, 50)
+    root = wait_for_points(page, 50)
     expect(root).to_have_attribute("data-panels", "3")
     assert ink(page)[BLUE] > 20
     hosted.widget.zoom = [20.0, 21.0]
@@ -402,17 +402,17 @@ def test_panels_fit_the_width(host: Any, page: Any, width: int, columns: int) ->
     for step in range(20):
         history.append(step, loss=1.0, accuracy=0.5, auc=0.5)
     host(lambda: CurvesWidget(history))
-    shown(page, 20)
+    wait_for_points(page, 20)
     page.set_viewport_size({"width": width, "height": 900})
     count = f"getComputedStyle(document.querySelector('.tpunb-curves-grid')).gridTemplateColumns.split(' ').length === {columns}"
     page.wait_for_function(count)
     page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_what_is_out_of_sight_is_not_drawn(host: Any, page: Any) -> None:
+def test_curves_out_of_sight_are_not_drawn(host: Any, page: Any) -> None:
     history = trained(steps=10)
-    hosted = host(lambda: by_hand(CurvesWidget(history)))
-    root = shown(page, 10)
+    hosted = host(lambda: without_timer(CurvesWidget(history)))
+    root = wait_for_points(page, 10)
     page.evaluate("document.body.style.paddingTop = '5000px'")
     page.evaluate(FRAMES)
     frames = root.get_attribute("data-frames")
@@ -421,11 +421,11 @@ def test_what_is_out_of_sight_is_not_drawn(host: Any, page: Any) -> None:
     page.evaluate(FRAMES)
     assert root.get_attribute("data-frames") == frames
     root.scroll_into_view_if_needed()
-    shown(page, 11)
+    wait_for_points(page, 11)
 
 
 def test_long_lines_are_drawn_once_a_frame(host: Any, page: Any) -> None:
-    """100 updates a second on lines of 10,000 points; how fluent it is the benchmarks say."""
+    """The page gets 100 updates a second, of lines with 10,000 points."""
     history = History()
     for step in range(10_000):
         history.append(
@@ -436,7 +436,7 @@ def test_long_lines_are_drawn_once_a_frame(host: Any, page: Any) -> None:
             val_accuracy=noise(step, 3),
         )
     host(lambda: CurvesWidget(history))
-    shown(page, 10_000)
+    wait_for_points(page, 10_000)
     measured = page.evaluate(PUSH, 2000)
     assert measured["sent"] > 100
     assert 0 < measured["drawn"] <= measured["frames"] + 2
@@ -496,7 +496,7 @@ widget
 
 @pytest.mark.parametrize("book", ["lab"], indirect=True)
 def test_in_a_front_end(book: Any, page: Any, screenshot: Any) -> None:
-    """The kernel is busy, and the page is opened again while a thread goes on."""
+    """The curves update while the kernel is busy, and after the page is reopened during a run."""
     opened = book(
         TRAINING,
         "train(1, 1001)",
@@ -513,14 +513,14 @@ def test_in_a_front_end(book: Any, page: Any, screenshot: Any) -> None:
     expect(root).to_have_attribute("data-points", "2000")
     opened.save()
     opened.open()
-    again = page.locator(ROOT).first
-    expect(again).to_have_attribute("data-points", "2000")
-    expect(again).to_have_attribute("data-step", "2000")
+    reopened = page.locator(ROOT).first
+    expect(reopened).to_have_attribute("data-points", "2000")
+    expect(reopened).to_have_attribute("data-step", "2000")
 
 
 @pytest.mark.parametrize("width", [1100, 400])
 def test_runs_with_given_names(host: Any, page: Any, screenshot: Any, width: int) -> None:
-    """The names are in the legend, and on the buttons that hide a run."""
+    """The names appear in the legend and on the buttons that hide a run."""
     page.set_viewport_size({"width": width, "height": 900})
     names = ["lr 0.1", "lr 0.01, a much longer name of a run"]
     runs = [trained(speed=1.0, steps=300), trained(speed=0.5)]
@@ -536,7 +536,7 @@ def test_runs_with_given_names(host: Any, page: Any, screenshot: Any, width: int
 
 def test_a_kernel_that_ends(host: Any, page: Any, screenshot: Any) -> None:
     history = trained(steps=240, total=938)
-    hosted = host(lambda: by_hand(CurvesWidget(history)))
+    hosted = host(lambda: without_timer(CurvesWidget(history)))
     root = page.locator(ROOT)
     expect(root).to_have_attribute("data-state", "running")
     page.evaluate(
@@ -552,11 +552,11 @@ def test_a_kernel_that_ends(host: Any, page: Any, screenshot: Any) -> None:
     both_themes(page, screenshot, "lost")
 
 
-def test_silence(host: Any, page: Any) -> None:
-    """A speed and a time that is left are not shown when nothing has come for long."""
+def test_no_speed_is_shown_after_a_long_silence(host: Any, page: Any) -> None:
+    """The curves do not show a speed or a remaining time if no data have come for long."""
     page.clock.install()
     history = trained(steps=240, total=938)
-    host(lambda: by_hand(CurvesWidget(history)))
+    host(lambda: without_timer(CurvesWidget(history)))
     page.clock.run_for(1000)
     expect(page.locator(ROOT)).to_contain_text("running · step 240 of 938")
     page.clock.run_for(45_000)

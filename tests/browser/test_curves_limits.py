@@ -1,4 +1,4 @@
-"""Curves of far too many metrics, and of numbers at the ends of what a float holds."""
+"""Curves of very many metrics, and of numbers at the limits of a float."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_many_metrics(host: Any, page: Any) -> None:
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
-def test_the_ends_of_a_float(scale: str, host: Any, page: Any) -> None:
+def test_the_limits_of_a_float(scale: str, host: Any, page: Any) -> None:
     history = History()
     for step, value in enumerate([1e308, -1e308, 5e-324, 3.0]):
         history.append(step, loss=value)
@@ -36,7 +36,7 @@ def test_the_ends_of_a_float(scale: str, host: Any, page: Any) -> None:
     host(lambda: CurvesWidget(history, scale=scale))
     root = page.locator(ROOT)
     expect(root).to_have_attribute("data-panels", "1")
-    # What is drawn: some ink of the first line's colour, wherever it goes.
+    # The drawing has some ink in the first line's colour, wherever it is.
     painted = """(canvas) => {
       const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
       let ink = 0;

@@ -1,7 +1,7 @@
-"""The pictures of docs/displays.md, in both themes: what they show, and that they are there.
+"""The pictures of docs/displays.md in both themes: they match the displays, and the page shows all.
 
-Each is written to build/screenshots/docs-NAME.png; docs/images has copies. After a change
-that is seen: `cp build/screenshots/docs-*.png docs/images/`.
+The tests write them to build/screenshots/docs-NAME.png; docs/images has copies. After a visible
+change, run `cp build/screenshots/docs-*.png docs/images/`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from playwright.sync_api import expect
 from support import programs as made
 from support.displayed import PerReplica
 from support.tiers import THOROUGH
-from test_curves import by_hand, noise, trained
+from test_curves import noise, trained, without_timer
 from test_replicas import distributed, structure, with_nan  # noqa: F401
 from test_topology import assigned, drawn, places
 
@@ -42,7 +42,7 @@ Scene = Callable[[Any, Any], Any]
 
 
 def topology(host: Host, page: Any) -> Any:
-    """Planes side by side; a core is pointed at, and its replica selected."""
+    """Planes side by side, with the pointer on a core whose replica is selected."""
     host(lambda: TopologyWidget(assigned("v4-64", 2), selected=[5]))
     root = drawn(page)
     page.wait_for_function(FRAMES)
@@ -55,7 +55,7 @@ def topology(host: Host, page: Any) -> Any:
 
 
 def replicas(host: Host, page: Any) -> Any:
-    """A structure; one element is pointed at on all panels."""
+    """A structure, with the pointer on the same element in all panels."""
     host(lambda: ReplicasWidget(structure(), section=1))
     root = page.locator("[data-testid=tpunb-replicas]")
     root.locator("[role=option] canvas").nth(1).hover(position={"x": 40, "y": 60})
@@ -66,7 +66,7 @@ def replicas(host: Host, page: Any) -> Any:
 
 
 def replicas_difference(host: Host, page: Any) -> Any:
-    """What one of the replicas has that the first has not."""
+    """The difference of a replica from the first replica."""
     values = [with_nan(2 if replica == 2 else 0) for replica in range(4)]
     host(lambda: ReplicasWidget(PerReplica(*values), mode="difference", selected=[2]))
     root = page.locator("[data-testid=tpunb-replicas]")
@@ -78,7 +78,7 @@ def replicas_difference(host: Host, page: Any) -> Any:
 
 
 def curves(host: Host, page: Any) -> Any:
-    """A run of 8 replicas that trains, with the cursor on it."""
+    """A training run with 8 replicas, with the cursor on it."""
     history = trained(steps=320, total=1000)
     spread = History("mnist", total_steps=1000)
     for step, loss, accuracy in zip(
@@ -92,7 +92,7 @@ def curves(host: Host, page: Any) -> Any:
                 int(step),
                 {name: history.values(name)[row] for name in ("val_loss", "val_accuracy")},
             )
-    host(lambda: by_hand(CurvesWidget(spread, smoothing=60)))
+    host(lambda: without_timer(CurvesWidget(spread, smoothing=60)))
     root = page.locator("[data-testid=tpunb-curves]")
     expect(root).to_have_attribute("data-points", "320")
     expect(root).to_have_attribute("data-state", "running")
@@ -107,7 +107,7 @@ def curves_runs(host: Host, page: Any) -> Any:
     runs = [trained("baseline"), trained("lr 3e-4", speed=1.4), trained("dropout", speed=0.7)]
     for run in runs:
         run.finish()
-    host(lambda: by_hand(CurvesWidget(runs, smoothing=80, scale="log")))
+    host(lambda: without_timer(CurvesWidget(runs, smoothing=80, scale="log")))
     root = page.locator("[data-testid=tpunb-curves]")
     expect(root).to_have_attribute("data-runs", "3")
     expect(root).to_have_attribute("data-state", "finished")
@@ -116,7 +116,7 @@ def curves_runs(host: Host, page: Any) -> Any:
 
 
 def programs(host: Host, page: Any) -> Any:
-    """A training step for several types."""
+    """A training step compiled for several types."""
     types = TpuPrograms([made.FITS, made.TOO_LARGE, made.REFUSED, made.UNKNOWN])
     host(lambda: ProgramsWidget(types))
     root = page.locator("[data-testid=tpunb-programs]")
@@ -136,18 +136,18 @@ SCENES: dict[str, Scene] = {
 
 
 def shoot(page: Any, root: Any, path: Path) -> tuple[int, int]:
-    """A picture of a part with the page's margin around it; its sides."""
+    """Take a picture of a part of the page with the page's margin; return its size."""
     page.evaluate(FRAMES)
     box = root.bounding_box()
     clip = {"x": 0, "y": 0, "width": page.viewport_size["width"]}
     page.screenshot(
         path=str(path), clip={**clip, "height": math.ceil(box["y"] + box["height"]) + 16}
     )
-    return sides(path)
+    return size_of(path)
 
 
-def sides(path: Path) -> tuple[int, int]:
-    """Width and height of a PNG."""
+def size_of(path: Path) -> tuple[int, int]:
+    """Return the width and height of a PNG."""
     width, height = struct.unpack(">II", path.read_bytes()[16:24])
     return width, height
 
@@ -162,22 +162,22 @@ def test_scene(name: str, theme: str, host: Host, page: Any) -> None:
     root = SCENES[name](host, page)
     path = SCREENSHOTS / f"docs-{name}-{theme}.png"
     width, height = shoot(page, root, path)
-    kept = DOCS / "images" / path.name
-    assert kept.exists(), f"Look at {path}, and copy it to docs/images"
-    # The picture in the page is of the same scene: other fonts make a few pixels.
-    assert sides(kept)[0] == width
-    assert abs(sides(kept)[1] - height) < 60
+    published = DOCS / "images" / path.name
+    assert published.exists(), f"Check {path}, and copy it to docs/images"
+    # Other fonts may change the height by a few pixels.
+    assert size_of(published)[0] == width
+    assert abs(size_of(published)[1] - height) < 60
 
 
 def test_the_page_shows_all_pictures() -> None:
     text = (DOCS / "displays.md").read_text()
     named = set(re.findall(r'"images/([^"]+)"', text))
-    kept = {path.name for path in (DOCS / "images").glob("*.png")}
-    assert named == kept == {f"docs-{name}-{theme}.png" for name in SCENES for theme in THEMES}
-    for name in kept:
+    published = {path.name for path in (DOCS / "images").glob("*.png")}
+    assert named == published == {f"docs-{name}-{theme}.png" for name in SCENES for theme in THEMES}
+    for name in published:
         path = DOCS / "images" / name
         assert path.stat().st_size < MOST_BYTES, name
-        assert sides(path)[0] <= MOST_WIDTH, name
+        assert size_of(path)[0] <= MOST_WIDTH, name
     for name in SCENES:
         light, dark = (DOCS / "images" / f"docs-{name}-{theme}.png" for theme in THEMES)
         assert light.read_bytes() != dark.read_bytes()

@@ -1,4 +1,4 @@
-"""Live displays in JupyterLab and Notebook 7: shown, updated, saved, reopened, frozen."""
+"""Live displays in JupyterLab and Notebook 7: shown, updated, saved, reopened and frozen."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def widget(page: Any, name: str) -> Any:
 
 
 def errors(book: Book) -> list[Any]:
-    """What is shown on red."""
+    """Return the outputs that the front end shows in red."""
     outputs = [output for cell in book.save().cells for output in cell.outputs]
     return [
         output
@@ -61,7 +61,7 @@ def errors(book: Book) -> list[Any]:
 
 
 def test_all_displays(book: Callable[..., Book], page: Any, screenshot: Any) -> None:
-    """As a user works: cell by cell, some of them again, and a display frozen in the end."""
+    """Work like a user: run cell by cell, repeat some cells, and freeze a display at the end."""
     opened = book(SETUP, VALUES, CURVES, HOSTILE, HOSTILE_CURVES, FREEZE, run=False)
     opened.run_cell(0)
     opened.run_cell(1)
@@ -75,13 +75,13 @@ def test_all_displays(book: Callable[..., Book], page: Any, screenshot: Any) -> 
         widget(page, name).first.scroll_into_view_if_needed()
         screenshot(name=name)
     opened.run_cell(5)
-    expect(widget(page, "curves")).to_have_count(1)  # the hostile one
+    expect(widget(page, "curves")).to_have_count(1)  # the hostile history
     expect(page.locator(".jp-Cell").nth(2).locator("img")).to_have_count(1)
     assert errors(opened) == []
 
 
 def select_a_core(page: Any) -> None:
-    """What is selected in one display is selected in the other."""
+    """Select a core: a selection in one display appears in the other."""
     expect(widget(page, "replicas")).to_have_attribute("data-replicas", "8")
     widget(page, "topology").locator(".tpunb-mesh").first.focus()
     page.keyboard.press("ArrowRight")
@@ -91,13 +91,13 @@ def select_a_core(page: Any) -> None:
 
 
 def run_again(opened: Book, page: Any, number: int) -> None:
-    """The new display of a cell takes the place and the view of the old one."""
-    shown = widget(page, "replicas")
-    shown.get_by_role("button", name="Table").click()
-    expect(shown).to_have_attribute("data-view", "table")
+    """Run a cell again: its new display takes the place and the settings of the old display."""
+    display = widget(page, "replicas")
+    display.get_by_role("button", name="Table").click()
+    expect(display).to_have_attribute("data-view", "table")
     opened.run_cell(number)
-    expect(shown).to_have_count(1)
-    expect(shown).to_have_attribute("data-view", "table")
+    expect(display).to_have_count(1)
+    expect(display).to_have_attribute("data-view", "table")
 
 
 def look_at_all(page: Any) -> None:
@@ -112,8 +112,8 @@ def look_at_all(page: Any) -> None:
 
 @THOROUGH
 @pytest.mark.parametrize("book", ["lab"], indirect=True)
-def test_a_display_that_is_there_before_its_widget(book: Callable[..., Book], page: Any) -> None:
-    """As where people share a notebook: outputs and widgets come by different ways."""
+def test_a_display_may_arrive_before_its_widget(book: Callable[..., Book], page: Any) -> None:
+    """If people share a notebook, outputs and widgets arrive separately."""
     opened = book("1", EARLY, LATE, run=False)
     opened.run_cell(0)
     opened.run_cell(1)
@@ -135,13 +135,13 @@ def test_saved_without_live_forms(book: Callable[..., Book], page: Any, server: 
     assert sum("image/png" in output.data for output in outputs) == 1
     assert sum("<img" in output.data.get("text/html", "") for output in outputs) == 2
     assert not any(VIEW in output.data for output in outputs)
-    # The kernel runs on: the page brings its displays back.
+    # While the kernel runs, a reopened page shows live displays.
     opened.open()
     expect(widget(page, "topology")).to_have_attribute("data-chips", "4")
     expect(widget(page, "replicas")).to_have_attribute("data-replicas", "8")
     for number in range(2):
         expect(widget(page, "curves").nth(number)).to_have_attribute("data-points", "200")
-    # The kernel is gone: what was saved is shown.
+    # Without the kernel, the page shows the saved pictures.
     server.end_sessions()
     opened.open()
     for words in ("v3-8", "replica 7"):

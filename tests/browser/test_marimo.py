@@ -1,4 +1,4 @@
-"""marimo, where functions have to be enough: what they return is shown, alive."""
+"""In marimo, users call functions: the page shows what they return, live."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from playwright.sync_api import Error, expect
 from support.patience import wait_until
 from support.tiers import THOROUGH
 
-# Importing it takes a second, which who runs other tests need not wait for.
+# Other test runs should not wait a second for importing marimo.
 if importlib.util.find_spec("marimo") is None:
     pytest.skip("marimo is not installed", allow_module_level=True)
 
@@ -56,7 +56,7 @@ None""",
 
 
 def app(folder: Path) -> Path:
-    """A notebook of marimo's with these cells."""
+    """Write a marimo notebook with these cells."""
     import marimo
 
     go = str(folder / "go")
@@ -75,7 +75,7 @@ def _function(cell: str) -> str:
 
 @contextmanager
 def served(path: Path, log: Path) -> Iterator[tuple[str, Any]]:
-    """The app's address while marimo serves it, and its process."""
+    """Serve the app, and yield its address and its process."""
     port = free_port()
     options = ["--headless", "--no-token", "--port", str(port)]
     with (
@@ -94,7 +94,7 @@ def served(path: Path, log: Path) -> Iterator[tuple[str, Any]]:
 
 
 def answers(page: Any, address: str) -> bool:
-    """Opens the page; returns whether it could."""
+    """Open the page, and return whether it answered."""
     try:
         page.goto(address)
     except Error:
@@ -103,14 +103,14 @@ def answers(page: Any, address: str) -> bool:
 
 
 @THOROUGH
-def test_what_functions_return_is_shown(page: Any, tmp_path: Path, screenshot: Any) -> None:
+def test_results_of_functions_are_shown(page: Any, tmp_path: Path, screenshot: Any) -> None:
     log = tmp_path / "log"
     with served(app(tmp_path), log) as (address, process):
         wait_until(lambda: answers(page, address) or process.poll() is not None)
         assert process.poll() is None, log.read_text()
         expect(page.get_by_text("virtual TPU v3-8").first).to_be_visible()
         curves = page.locator('[data-testid="tpunb-curves"]')
-        # While it trains: the second epoch waits.
+        # The curves are live while the second epoch waits.
         expect(curves).to_have_count(2)
         expect(curves.last).to_have_attribute("data-points", "2")
         screenshot(curves.last, name="training")
@@ -126,7 +126,7 @@ def test_what_functions_return_is_shown(page: Any, tmp_path: Path, screenshot: A
         expect(values).to_contain_text("28")
         expect(page.get_by_text("Known error 9").first).to_be_visible()
         screenshot()
-        # Nothing was printed beside what is shown.
+        # Nothing is printed in addition to the displays.
         expect(page.get_by_text("Training curves")).to_have_count(1)
     assert page.watch.foreign == []
     assert [text for text in page.watch.complaints if "tpunb" in text.lower()] == []

@@ -1,4 +1,4 @@
-"""A Pod of local workers in JupyterLab: said while it starts, shown, and explained when it dies."""
+"""A Pod of local workers in JupyterLab: its start, its display, and its end."""
 
 from __future__ import annotations
 

@@ -22,49 +22,49 @@ def several() -> TpuPrograms:
     return TpuPrograms([made.FITS, made.TOO_LARGE, made.REFUSED, made.UNKNOWN])
 
 
-def shown(page: Any) -> Any:
+def wait_for_tables(page: Any) -> Any:
     root = page.locator(ROOT)
     root.and_(page.locator("[data-tables]")).wait_for()
     return root
 
 
-def codes(root: Any) -> list[str]:
-    """The numbers of the lines of the first table, as they are shown."""
+def line_numbers(root: Any) -> list[str]:
+    """Return the displayed line numbers of the first table."""
     texts: list[str] = root.locator("table").first.locator("[data-code]").all_inner_texts()
     return texts
 
 
-def test_the_page_is_that_which_is_saved(host: Host, page: Any) -> None:
+def test_the_page_shows_the_saved_form(host: Host, page: Any) -> None:
     host(lambda: ProgramsWidget(made.FITS))
-    root = shown(page)
+    root = wait_for_tables(page)
     expect(root).to_contain_text("Compiles and fits: 3.4 GiB of 15.48 GiB a core (22%).")
     expect(root).to_contain_text("110 ms to 174 ms a call")
-    assert codes(root) == ["2", "3", "4", "5", "6", "7", "8", "9"]
+    assert line_numbers(root) == ["2", "3", "4", "5", "6", "7", "8", "9"]
     expect(root.get_by_role("img").first).to_have_attribute(
         "aria-label", re.compile(r"^3.4 GiB of 15.48 GiB a core \(22%\): variables 98 MiB")
     )
 
 
-def test_tables_are_sorted_by_a_press_on_a_head(host: Host, page: Any) -> None:
+def test_clicking_a_header_sorts_the_table(host: Host, page: Any) -> None:
     host(lambda: ProgramsWidget(made.FITS))
-    root = shown(page)
-    in_order = codes(root)
+    root = wait_for_tables(page)
+    in_order = line_numbers(root)
     by_time = root.get_by_role("button", name="Sort by time").first
     by_time.focus()
     page.keyboard.press("Enter")
-    assert codes(root)[:4] == ["4", "8", "6", "9"]
+    assert line_numbers(root)[:4] == ["4", "8", "6", "9"]
     expect(root.locator("th[aria-sort]")).to_have_text("time")
     root.get_by_role("button", name="Sort by memory").first.click()
-    assert codes(root)[:2] == ["4", "8"]
+    assert line_numbers(root)[:2] == ["4", "8"]
     expect(root.locator("th[aria-sort]")).to_have_text("memory")
     root.get_by_role("button", name="Sort by memory").first.click()
-    assert codes(root) == in_order
+    assert line_numbers(root) == in_order
     expect(root.locator("th[aria-sort]")).to_have_count(0)
 
 
-def test_a_tensors_line_leads_to_the_code(host: Host, page: Any) -> None:
+def test_a_tensors_line_links_to_the_code(host: Host, page: Any) -> None:
     host(lambda: ProgramsWidget(made.FITS))
-    root = shown(page)
+    root = wait_for_tables(page)
     root.get_by_text("Padding", exact=True).click()
     expect(root).to_contain_text("512 MiB for 40.5 MiB of numbers, 12.6 times")
     root.get_by_title("Show line 6").click()
@@ -73,7 +73,7 @@ def test_a_tensors_line_leads_to_the_code(host: Host, page: Any) -> None:
 
 def test_types_open_by_keyboard(host: Host, page: Any) -> None:
     host(lambda: ProgramsWidget(several()))
-    root = shown(page)
+    root = wait_for_tables(page)
     fits = root.get_by_text("TPU v2-8 ·")
     expect(root.get_by_text("1.62 GiB too much", exact=True)).to_be_hidden()
     fits.focus()
@@ -84,9 +84,9 @@ def test_types_open_by_keyboard(host: Host, page: Any) -> None:
     expect(root.get_by_text("StringJoin has no kernel.")).to_be_visible()
 
 
-def test_another_program_in_place(host: Host, page: Any) -> None:
+def test_the_program_can_be_replaced(host: Host, page: Any) -> None:
     hosted = host(lambda: ProgramsWidget(made.FITS))
-    root = shown(page)
+    root = wait_for_tables(page)
     root.get_by_text("Operations", exact=True).click()
     open_before = root.locator("details[open]").count()
     assert hosted.widget.update(made.FITS)
@@ -95,17 +95,17 @@ def test_another_program_in_place(host: Host, page: Any) -> None:
     expect(root).to_contain_text("TPU v2-8")
 
 
-def test_text_is_no_markup(host: Host, page: Any) -> None:
+def test_text_is_escaped(host: Host, page: Any) -> None:
     host(lambda: ProgramsWidget(TpuPrograms([made.hostile(), made.FITS])))
-    root = shown(page)
+    root = wait_for_tables(page)
     expect(root).to_contain_text(made.HOSTILE)
     assert root.locator("img, script").count() == 0
 
 
-def test_huge_programs_show_the_heaviest_rows_and_open_for_more(host: Host, page: Any) -> None:
+def test_huge_programs_show_the_largest_rows_first(host: Host, page: Any) -> None:
     host(lambda: ProgramsWidget(made.huge()))
-    root = shown(page)
-    assert len(codes(root)) == 10
+    root = wait_for_tables(page)
+    assert len(line_numbers(root)) == 10
     before = root.bounding_box()["height"]
     assert before < 1000
     root.get_by_text("80 of 19,999 lines").click()
@@ -115,13 +115,13 @@ def test_huge_programs_show_the_heaviest_rows_and_open_for_more(host: Host, page
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [960, 380])
-def test_nothing_sticks_out(theme: str, width: int, host: Host, page: Any) -> None:
-    """Look at the pictures: build/screenshots/programs-*.png."""
+def test_nothing_overflows(theme: str, width: int, host: Host, page: Any) -> None:
+    """The pictures are in build/screenshots/programs-*.png."""
     page.set_viewport_size({"width": width, "height": 900})
     if theme == "dark":
         page.evaluate("document.body.classList.add('dark')")
     host(lambda: ProgramsWidget(several()))
-    root = shown(page)
+    root = wait_for_tables(page)
     root.get_by_text("TPU v2-8 ·" if theme == "dark" else "TPU v3-8 ·").click()
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=str(SCREENSHOTS / f"programs-{theme}-{width}.png"), full_page=True)

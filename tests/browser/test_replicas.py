@@ -131,7 +131,7 @@ def press(page: Any, label: str) -> None:
 
 
 def pixel(page: Any, place: int, across: float, down: float) -> list[int]:
-    """The colour of a panel's canvas at shares of its sides."""
+    """Return the colour of a panel's canvas at fractions of its width and height."""
     script = """([selector, place, across, down]) => {
         const canvas = document.querySelectorAll(selector)[place].querySelector('canvas');
         const copy = document.createElement('canvas');
@@ -144,7 +144,7 @@ def pixel(page: Any, place: int, across: float, down: float) -> list[int]:
     return list(page.evaluate(script, [PANEL, place, across, down]))
 
 
-def test_what_the_root_tells(host: Host, page: Any) -> None:
+def test_the_roots_attributes(host: Host, page: Any) -> None:
     host(widget_of(*[waves(k) for k in range(8)], selected=[3, 5]))
     for name, value in {
         "replicas": "8",
@@ -189,7 +189,7 @@ def test_numbers_as_in_the_static_forms(host: Host, page: Any) -> None:
     expect(shown).to_have_text([text for _, text in NUMBERS])
 
 
-def test_a_page_rounds_as_the_static_forms_do(page: Any) -> None:
+def test_the_page_rounds_like_the_static_forms(page: Any) -> None:
     numbers = [digits * 10.0**power for digits in (-9.99996, 1.2345678) for power in range(-12, 13)]
     script = (
         f"(numbers) => {{ {es_module('common.js')}; return numbers.map((n) => numberText(n)); }}"
@@ -199,7 +199,7 @@ def test_a_page_rounds_as_the_static_forms_do(page: Any) -> None:
 
 @pytest.mark.parametrize("width", [700, 1600])
 def test_no_number_is_cut(host: Host, page: Any, width: int, screenshot: Any) -> None:
-    """Each panel is as wide as its numbers where there is room for them."""
+    """Each panel is as wide as its numbers if there is room."""
     page.set_viewport_size({"width": width, "height": 700})
     signed = np.array([[-1234.5, -0.00012345, 3.0], [12345.678, -9876543.0, 1e-30]])
     host(widget_of(signed, signed * 2, signed / 3))
@@ -210,7 +210,7 @@ def test_no_number_is_cut(host: Host, page: Any, width: int, screenshot: Any) ->
     expect(page.locator(f"{ROOT} td").nth(3)).to_have_text("12345.68")
 
 
-def test_truth_values_are_counted_and_integers_whole(host: Host, page: Any) -> None:
+def test_booleans_are_counted_and_integers_are_exact(host: Host, page: Any) -> None:
     truth = np.array([[True, False, True]] * 2)
     host(widget_of(truth, ~truth))
     expect(page.locator(f"{ROOT} .tpunb-replicas-facts")).to_have_text(
@@ -252,7 +252,7 @@ def test_the_table_has_the_standard_deviation(host: Host, page: Any) -> None:
     expect(deviations).to_have_text(["28.87", "57.73"])
 
 
-def test_colours_of_what_is_not_finite(host: Host, page: Any) -> None:
+def test_the_colours_of_nan_and_infinity(host: Host, page: Any) -> None:
     host(widget_of(*[with_nan(k) for k in range(4)]))
     page.evaluate(FRAMES)
     assert pixel(page, 2, 25 / 60, 13 / 40)[:3] == [255, 47, 164]
@@ -302,7 +302,7 @@ def test_scalars_can_be_gathered(host: Host, page: Any) -> None:
     expect(page.locator(f"{ROOT} td")).to_have_text(["0", "1", "2", "3"])
 
 
-def test_shapes_that_differ(host: Host, page: Any) -> None:
+def test_different_shapes(host: Host, page: Any) -> None:
     host(widget_of(np.zeros((9, 9)), np.ones((8, 9))))
     expect(page.locator(PANEL)).to_have_count(2)
     press(page, "Difference")
@@ -314,9 +314,9 @@ def test_shapes_that_differ(host: Host, page: Any) -> None:
 LARGE = [np.add.outer(np.arange(300.0), np.arange(400.0)) + k for k in range(4)]
 
 
-def test_what_needs_all_elements_is_asked_of_the_kernel(host: Host, page: Any) -> None:
+def test_statistics_of_all_elements_come_from_the_kernel(host: Host, page: Any) -> None:
     values = [*LARGE[:3], LARGE[3].copy()]
-    # An element that no sample has.
+    # This element is not in the page's samples.
     values[3][1, 1] = 1e6
     hosted = host(widget_of(*values, mode="difference"))
     attribute(page, "busy", "true")
@@ -334,10 +334,10 @@ def test_histograms_count_all_elements(host: Host, page: Any) -> None:
     hosted.deliver()
     attribute(page, "busy", "false")
     page.locator(f"{PANEL} canvas").first.hover(position={"x": 130, "y": 60})
-    told = page.locator(f"{ROOT} .tpunb-tip")
-    expect(told).to_contain_text("replica 3")
-    counts = [int(line.split()[-1]) for line in told.inner_text().splitlines()[1:]]
-    # Samples alone are 96 by 96 at most.
+    tip = page.locator(f"{ROOT} .tpunb-tip")
+    expect(tip).to_contain_text("replica 3")
+    counts = [int(line.split()[-1]) for line in tip.inner_text().splitlines()[1:]]
+    # Samples have at most 96 by 96 elements.
     assert sum(counts) > 4 * 96
 
 
@@ -347,17 +347,17 @@ def test_late_answers_are_dropped(host: Host, page: Any) -> None:
     hosted.inbox.clear()
     press(page, "Mean")
     attribute(page, "mode", "mean")
-    asked = hosted.inbox[:]
+    requests = hosted.inbox[:]
     hosted.inbox[:] = late
     hosted.deliver()
     attribute(page, "busy", "true")
-    hosted.inbox[:] = asked
+    hosted.inbox[:] = requests
     hosted.deliver()
     attribute(page, "busy", "false")
     expect(page.locator(PANEL)).to_contain_text("max 699.5")
 
 
-def test_what_is_wrong_is_said_in_place(host: Host, page: Any) -> None:
+def test_errors_are_shown_in_place(host: Host, page: Any) -> None:
     hosted = host(widget_of(*LARGE, mode="sum"))
     hosted.widget._leaves = [Leaf("", "PerReplica", (object(),) * 4, distributed=True)]
     hosted.deliver()
@@ -368,7 +368,7 @@ def test_what_is_wrong_is_said_in_place(host: Host, page: Any) -> None:
     expect(page.locator(PANEL)).to_have_count(4)
 
 
-def test_descriptions_do_without_a_kernel(host: Host, page: Any) -> None:
+def test_descriptions_need_no_kernel(host: Host, page: Any) -> None:
     description = describe_replica_values(PerReplica(*LARGE))
     hosted = host(lambda: ReplicasWidget(description, mode="difference"))
     attribute(page, "busy", "false")
@@ -408,9 +408,9 @@ def test_slices_of_large_values(host: Host, page: Any) -> None:
     expect(page.locator(f"{ROOT} .tpunb-replicas-stale")).to_have_count(0)
 
 
-def test_a_choice_that_is_made_again_stays(host: Host, page: Any) -> None:
+def test_a_repeated_choice_stays(host: Host, page: Any) -> None:
     host(widget_of(*[waves(k) for k in range(4)]))
-    # As in a front end, where setting what is set already is no change.
+    # As in a front end, setting an unchanged value has no effect.
     page.evaluate(
         "const { model } = widgets.w0, set = model.set.bind(model);"
         "model.set = (name, value) => model.get(name) === value || set(name, value)"
@@ -464,14 +464,14 @@ def test_2048_replicas(host: Host, page: Any) -> None:
     expect(page.locator(f"{ROOT} tbody tr")).to_have_count(2048)
 
 
-def test_the_cursor_is_on_all_panels(host: Host, page: Any, screenshot: Any) -> None:
+def test_all_panels_show_the_cursor(host: Host, page: Any, screenshot: Any) -> None:
     host(widget_of(*[np.arange(200.0).reshape(10, 20) + 1000 * k for k in range(3)]))
     before = pixel(page, 2, 5.5 / 20, 4.05 / 10)
     canvas = page.locator(f"{PANEL} canvas").first
     box = canvas.bounding_box()
     canvas.hover(position={"x": box["width"] * 5.5 / 20, "y": box["height"] * 4.5 / 10})
-    told = page.locator(f"{ROOT} .tpunb-tip")
-    expect(told).to_have_text("[4, 5]\nreplica 0  85\nreplica 1  1085\nreplica 2  2085")
+    tip = page.locator(f"{ROOT} .tpunb-tip")
+    expect(tip).to_have_text("[4, 5]\nreplica 0  85\nreplica 1  1085\nreplica 2  2085")
     expect(page.locator(f"{ROOT} [aria-live]")).to_have_text(
         "[4, 5], replica 0  85, replica 1  1085, replica 2  2085"
     )
@@ -479,7 +479,7 @@ def test_the_cursor_is_on_all_panels(host: Host, page: Any, screenshot: Any) -> 
     assert pixel(page, 2, 5.5 / 20, 4.05 / 10) != before
     screenshot(page.locator(ROOT))
     page.mouse.move(5, 5)
-    expect(told).to_be_hidden()
+    expect(tip).to_be_hidden()
 
 
 def test_curves(host: Host, page: Any, screenshot: Any) -> None:
@@ -488,11 +488,11 @@ def test_curves(host: Host, page: Any, screenshot: Any) -> None:
     canvas = page.get_by_role("img", name="3 curves; arrow keys tell the values")
     canvas.focus()
     page.keyboard.press("End")
-    told = page.locator(f"{ROOT} .tpunb-tip")
-    expect(told).to_have_text("[499]\nreplica 0  499\nreplica 1  998\nreplica 2  1497")
+    tip = page.locator(f"{ROOT} .tpunb-tip")
+    expect(tip).to_have_text("[499]\nreplica 0  499\nreplica 1  998\nreplica 2  1497")
     screenshot(page.locator(ROOT))
     page.keyboard.press("ArrowLeft")
-    expect(told).to_contain_text("[498]")
+    expect(tip).to_contain_text("[498]")
     page.locator(PANEL).nth(1).click()
     attribute(page, "selected", "1")
 
@@ -517,12 +517,12 @@ def test_the_keyboard_moves_and_selects(host: Host, page: Any) -> None:
 
 
 def test_the_selection_is_shared(host: Host, page: Any) -> None:
-    one = host(widget_of(*[waves(k) for k in range(4)], link="a"))
+    hosted = host(widget_of(*[waves(k) for k in range(4)], link="a"))
     host(widget_of(*[waves(k) for k in range(4)], link="a"))
     host(widget_of(*[waves(k) for k in range(4)], link="b"))
     page.locator(ROOT).first.locator("[role=option]").nth(2).click()
-    one.deliver()
-    assert one.widget.selected == [2]
+    hosted.deliver()
+    assert hosted.widget.selected == [2]
     roots = page.locator(ROOT)
     expect(roots.nth(1)).to_have_attribute("data-selected", "2")
     expect(roots.nth(2)).to_have_attribute("data-selected", "")
@@ -556,7 +556,7 @@ ATTACKS = [
 ]
 
 
-def test_text_from_data_is_text(host: Host, page: Any) -> None:
+def test_text_from_data_is_escaped(host: Host, page: Any) -> None:
     for number, value in enumerate(ATTACKS):
         host(lambda value=value: ReplicasWidget(value))
         expect(page.locator(ROOT).nth(number)).to_contain_text("onerror")
@@ -579,7 +579,7 @@ def test_updates_keep_the_settings(host: Host, page: Any) -> None:
     expect(page.locator(PANEL)).to_have_text("'now a string'")
 
 
-def test_views_come_and_go(host: Host, page: Any) -> None:
+def test_views_open_and_close(host: Host, page: Any) -> None:
     hosted = host(widget_of(*LARGE))
     press(page, "Mean")
     attribute(page, "busy", "true")
@@ -597,7 +597,7 @@ def test_narrow_and_wide(host: Host, page: Any, screenshot: Any) -> None:
     host(lambda: ReplicasWidget(structure(), section=1))
 
     def columns(count: int) -> None:
-        # Until it is so: the layout follows the size, more than once, when the browser gets to it.
+        # Wait for the layout, which the browser updates several times after a change of size.
         script = "(count) => new Set([...document.querySelectorAll('[role=option]')].map((node) => node.offsetLeft)).size === count"
         page.wait_for_function(script, arg=count)
 

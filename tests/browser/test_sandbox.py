@@ -1,7 +1,7 @@
-"""Widgets in a sandboxed page, as VS Code shows a notebook's outputs.
+"""Widgets in a sandboxed page, like a notebook's outputs in VS Code.
 
-Its frame has an origin of its own. With `notebook.experimental.enableCsp`, it also has the policy
-below; `blob:` is added, as anywidget imports every widget's module from there.
+The frame has its own origin. With `notebook.experimental.enableCsp`, it also has the policy below;
+`blob:` is added because anywidget imports every widget's module from there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from hosting import HERE, Hosted
 from playwright.sync_api import expect
 from support.tiers import THOROUGH
-from test_curves import by_hand
+from test_curves import without_timer
 from test_replicas import distributed, waves, widget_of
 
 import tpunb
@@ -41,7 +41,7 @@ OPEN = """source => {
 
 @pytest.fixture
 def sandboxed(page: Any, host: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Shows a widget in a frame that may run scripts and nothing else."""
+    """Return a function that shows a widget in a frame that may only run scripts."""
     script = (HERE / "host.js").read_text(encoding="utf-8")
     source = (HERE / "host.html").read_text(encoding="utf-8")
     source = source.replace('<script src="host.js"></script>', f"<script>{script}</script>")
@@ -61,8 +61,8 @@ def sandboxed(page: Any, host: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_topology(sandboxed: Any, screenshot: Any) -> None:
-    shown = describe_accelerator(tpunb.accelerator("v4-32"))
-    hosted, frame = sandboxed(lambda: TopologyWidget(shown))
+    topology = describe_accelerator(tpunb.accelerator("v4-32"))
+    hosted, frame = sandboxed(lambda: TopologyWidget(topology))
     root = frame.locator('[data-testid="tpunb-topology"]')
     expect(root).to_have_attribute("data-chips", "16")
     root.locator(".tpunb-mesh").click()
@@ -72,7 +72,7 @@ def test_topology(sandboxed: Any, screenshot: Any) -> None:
 
 def test_curves(sandboxed: Any, screenshot: Any) -> None:
     history = tpunb.History("run")
-    hosted, frame = sandboxed(lambda: by_hand(CurvesWidget(history)))
+    hosted, frame = sandboxed(lambda: without_timer(CurvesWidget(history)))
     for step in range(200):
         history.append(step, loss=1 / (1 + step))
     hosted.widget._flush()

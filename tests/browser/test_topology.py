@@ -1,4 +1,4 @@
-"""The live topology in a browser: what is drawn, pointed at, selected and remembered."""
+"""The live topology in a browser: drawing, pointing, selecting, and remembering the view."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOSTILE = "<img src=x onerror=alert(1)></script>"
 
 
 def drawn(page: Any, number: int = 0) -> Any:
-    """The widget's root, once it has drawn."""
+    """Return the widget's root once it is drawn."""
     root = page.locator(ROOT).nth(number)
     root.and_(page.locator("[data-level]")).wait_for()
     return root
@@ -45,7 +45,7 @@ SCAN = """([root, step]) => {
 
 
 def places(page: Any, root: Any, step: float = 6) -> dict[int, tuple[float, float]]:
-    """A point of each core that can be pointed at, found by pointing everywhere."""
+    """Find a point of each core, by pointing everywhere."""
     found: dict[int, list[tuple[float, float]]] = {}
     for core, x, y in page.evaluate(SCAN, [root.element_handle(), step]):
         found.setdefault(core, []).append((x, y))
@@ -57,7 +57,7 @@ def at(root: Any, place: tuple[float, float], **options: Any) -> None:
 
 
 def colours(root: Any) -> list[str]:
-    """The colours of cores, as the drawing has them."""
+    """Return the colours of the cores in the drawing."""
     found = root.evaluate(
         "(root) => [...root.querySelectorAll('.tpunb-cores path')].map((path) => path.getAttribute('stroke'))"
     )
@@ -91,7 +91,7 @@ def test_sizes(host: Any, page: Any, screenshot: Any, name: str) -> None:
     assert 70 <= canvas["height"] <= 900
     points = page.evaluate(SCAN, [root.element_handle(), {"chips": 7, "dots": 2}[level]])
     assert {core for core, _, _ in points} == set(range(cores))
-    # Centred: as much room to the left of the cores as to the right.
+    # Centred: the space to the left of the cores equals the space to the right.
     left, right = min(x for _, x, _ in points), max(x for _, x, _ in points)
     assert abs(left - (canvas["width"] - right)) < 16
     screenshot(root, "light")
@@ -109,11 +109,11 @@ def test_the_drawing_follows_the_theme(host: Any, page: Any) -> None:
     assert root.evaluate(fill) == "rgb(17, 17, 17)"
 
 
-def test_the_largest_answers_at_once(host: Any, page: Any) -> None:
-    """Pointing at a core draws its frame alone, however large the drawing is."""
+def test_the_largest_topology_responds_at_once(host: Any, page: Any) -> None:
+    """Pointing at a core draws only its frame, however large the drawing is."""
     host(lambda: TopologyWidget("v5p-17920"))
     root = drawn(page)
-    made = root.evaluate(
+    frames = root.evaluate(
         """(root) => {
           const mesh = root.querySelector(".tpunb-mesh");
           const box = mesh.getBoundingClientRect();
@@ -128,11 +128,11 @@ def test_the_largest_answers_at_once(host: Any, page: Any) -> None:
           return count;
         }"""
     )
-    assert made <= 1000  # the frame of the core that is pointed at
+    assert frames <= 1000  # only the frame of the core under the pointer
     expect(root).to_have_attribute("data-cores", "8960")
 
 
-def test_hover_tells(host: Any, page: Any) -> None:
+def test_hovering_shows_a_tip(host: Any, page: Any) -> None:
     host(lambda: TopologyWidget(assigned("v3-32", 2, idle=2)))
     root = drawn(page)
     found = places(page, root)
@@ -162,7 +162,7 @@ def test_hover_tells(host: Any, page: Any) -> None:
     expect(tip).to_be_hidden()
 
 
-def test_the_topology_says_nothing_of_replicas_without_an_assignment(host: Any, page: Any) -> None:
+def test_without_an_assignment_no_replicas_are_shown(host: Any, page: Any) -> None:
     host(lambda: TopologyWidget("v5e-4"))
     root = drawn(page)
     root.locator(MESH).press("End")
@@ -198,7 +198,7 @@ def test_the_keyboard(host: Any, page: Any) -> None:
     expect(root).to_have_attribute("data-hover", "")
 
 
-def test_a_focused_core_is_brought_into_sight(host: Any, page: Any) -> None:
+def test_a_focused_core_is_scrolled_into_view(host: Any, page: Any) -> None:
     h = host(lambda: TopologyWidget("v5e-256"))
     root = drawn(page)
     canvas = root.locator(MESH)
@@ -228,7 +228,7 @@ def test_selecting(host: Any, page: Any, screenshot: Any) -> None:
     expect(root).to_have_attribute("data-selected", "1,3")
     h.deliver()
     assert h.widget.selected == [1, 3]
-    expect(root.locator(".tpunb-veil")).to_have_count(1)  # the others are dimmed
+    expect(root.locator(".tpunb-veil")).to_have_count(1)  # the other cores are dimmed
     screenshot(root)
     at(root, found[6], modifiers=["Shift"])
     expect(root).to_have_attribute("data-selected", "1")
@@ -238,7 +238,7 @@ def test_selecting(host: Any, page: Any, screenshot: Any) -> None:
     root.get_by_test_id("tpunb-clear").click()
     expect(root).to_have_attribute("data-selected", "")
     expect(root.get_by_test_id("tpunb-clear")).to_be_hidden()
-    # From Python, and only what exists.
+    # Python can select only existing replicas.
     h.widget.selected = [2, 99]
     expect(root).to_have_attribute("data-selected", "2")
     expect(root.get_by_test_id("tpunb-clear")).to_have_text("Deselect replica 2")
@@ -253,16 +253,16 @@ def test_idle_cores_cannot_be_selected(host: Any, page: Any) -> None:
 
 
 def test_the_selection_is_shared(host: Any, page: Any) -> None:
-    one = host(lambda: TopologyWidget(assigned("v3-8", 2), link="a"))
-    two = host(lambda: TopologyWidget(assigned("v4-32", 4), link="a"))
+    first = host(lambda: TopologyWidget(assigned("v3-8", 2), link="a"))
+    second = host(lambda: TopologyWidget(assigned("v4-32", 4), link="a"))
     host(lambda: TopologyWidget("v5e-4", link="b"))
     roots = [drawn(page, number) for number in range(3)]
     at(roots[0], places(page, roots[0])[4])
     expect(roots[1]).to_have_attribute("data-selected", "2")
     expect(roots[2]).to_have_attribute("data-selected", "")
-    one.deliver()
-    two.deliver()
-    assert one.widget.selected == two.widget.selected == [2]
+    first.deliver()
+    second.deliver()
+    assert first.widget.selected == second.widget.selected == [2]
 
 
 def test_walking_through_z(host: Any, page: Any) -> None:
@@ -278,7 +278,7 @@ def test_walking_through_z(host: Any, page: Any) -> None:
     page.evaluate(FRAMES)
     coordinates = described("v4-128").coordinates
     assert {coordinates[core][2] for core in places(page, root)} == {2}
-    root.locator(MESH).press("Home")  # a core of another plane brings its plane
+    root.locator(MESH).press("Home")  # selecting a core of another plane shows its plane
     expect(root).to_have_attribute("data-plane", "0")
     expect(root).to_have_attribute("data-hover", "0")
     h.widget.plane = -1
@@ -313,7 +313,7 @@ def test_zoom_and_pan(host: Any, page: Any) -> None:
     expect(root).to_have_attribute("data-zoom", "1.00")
 
 
-def test_the_wheel_is_the_pages(host: Any, page: Any) -> None:
+def test_the_wheel_scrolls_the_page(host: Any, page: Any) -> None:
     host(lambda: TopologyWidget("v5e-64"))
     root = drawn(page)
     prevented = """([root, ctrlKey]) => {
@@ -368,12 +368,12 @@ def test_memory(host: Any, page: Any, screenshot: Any) -> None:
     sizes[:] = [2**30] * 64
     root.get_by_role("button", name="Ask again").click()
     expect(root).to_have_attribute("data-memory", "waiting")
-    expect(legend).to_contain_text("least 0 B")  # the last answer stays meanwhile
+    expect(legend).to_contain_text("least 0 B")  # the last answer stays until the next
     h.deliver()
     expect(legend).to_contain_text("1 GiB · 6.25% of 16 GiB · the same on every core")
 
 
-def test_memory_that_cannot_be_told(host: Any, page: Any) -> None:
+def test_memory_that_cannot_be_read(host: Any, page: Any) -> None:
     def memory() -> list[int]:
         raise RuntimeError(HOSTILE)
 
@@ -386,14 +386,14 @@ def test_memory_that_cannot_be_told(host: Any, page: Any) -> None:
     assert root.locator("img, script").count() == 0
 
 
-def test_memory_is_no_choice_without_a_source(host: Any, page: Any) -> None:
+def test_memory_cannot_be_chosen_without_a_source(host: Any, page: Any) -> None:
     h = host(lambda: TopologyWidget("v5e-4", colour="memory"))
     root = drawn(page)
     expect(root).to_have_attribute("data-colour", "host")
     assert not [message for message in h.inbox if "content" in message]
 
 
-def test_another_description(host: Any, page: Any) -> None:
+def test_the_description_can_be_replaced(host: Any, page: Any) -> None:
     h = host(lambda: TopologyWidget("v5e-8", memory=lambda: [1] * h_cores(), colour="memory"))
 
     def h_cores() -> int:
@@ -424,7 +424,7 @@ def test_hostile_names(host: Any, page: Any) -> None:
     assert root.locator("img, script").count() == 0
 
 
-def test_hosts_that_are_no_blocks_and_holes(host: Any, page: Any) -> None:
+def test_irregular_hosts_and_holes(host: Any, page: Any) -> None:
     topology = described("v5e-16")
     scattered = replace(topology, hosts=tuple(core * 7 % 3 for core in range(16)))
     host(lambda: TopologyWidget(scattered))
@@ -441,7 +441,7 @@ def test_hosts_that_are_no_blocks_and_holes(host: Any, page: Any) -> None:
     root = drawn(page, 1)
     assert set(places(page, root)) == {0, 1, 2, 3}
     root.locator(MESH).press("Home")
-    root.locator(MESH).press("ArrowDown")  # nothing below: the focus stays
+    root.locator(MESH).press("ArrowDown")  # nothing is below: the focus stays
     expect(root).to_have_attribute("data-hover", "0")
 
 
@@ -451,7 +451,7 @@ def test_narrow_and_wide(host: Any, page: Any, screenshot: Any) -> None:
     wide = root.locator(MESH).bounding_box()["width"]
     page.set_viewport_size({"width": 380, "height": 900})
     page.wait_for_function("document.querySelector('.tpunb-mesh').clientWidth < 360")
-    page.evaluate(FRAMES)  # in which it is drawn anew
+    page.evaluate(FRAMES)  # the frame that draws it again
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
     assert set(places(page, root, 3)) == set(range(64))
     screenshot(root)
@@ -459,7 +459,7 @@ def test_narrow_and_wide(host: Any, page: Any, screenshot: Any) -> None:
     page.wait_for_function(f"document.querySelector('.tpunb-mesh').clientWidth > {wide - 4}")
 
 
-def test_a_view_that_comes_back(host: Any, page: Any) -> None:
+def test_a_reopened_view_keeps_its_settings(host: Any, page: Any) -> None:
     h = host(lambda: TopologyWidget(assigned("v4-32", 4)))
     root = drawn(page)
     root.get_by_label("Colour by").select_option("replica")
@@ -467,8 +467,8 @@ def test_a_view_that_comes_back(host: Any, page: Any) -> None:
     root.get_by_role("button", name="Zoom in").click()
     root.locator(MESH).focus()
     root.locator(MESH).press("Enter")
-    kept = {key: root.get_attribute(f"data-{key}") for key in ("colour", "plane", "zoom")}
-    assert kept == {"colour": "replica", "plane": "1", "zoom": "1.50"}
+    settings = {key: root.get_attribute(f"data-{key}") for key in ("colour", "plane", "zoom")}
+    assert settings == {"colour": "replica", "plane": "1", "zoom": "1.50"}
     page.evaluate("hide('w0')")
     expect(page.locator(ROOT)).to_have_count(0)
     listeners = "[...widgets.w0.model.listeners.values()].reduce((sum, set) => sum + set.size, 0)"
@@ -476,7 +476,7 @@ def test_a_view_that_comes_back(host: Any, page: Any) -> None:
     h.widget.selected = [3]
     page.evaluate("show('w0')")
     root = drawn(page)
-    assert {key: root.get_attribute(f"data-{key}") for key in kept} == kept
+    assert {key: root.get_attribute(f"data-{key}") for key in settings} == settings
     expect(root).to_have_attribute("data-selected", "3")
 
 
@@ -497,7 +497,7 @@ def test_two_views_of_one_model(host: Any, page: Any) -> None:
     expect(first).to_have_attribute("data-zoom", "1.50")
 
 
-def test_what_a_compiled_program_needs(host: Any, page: Any) -> None:
+def test_the_memory_of_a_compiled_program(host: Any, page: Any) -> None:
     needs = replace(assigned("v3-8", 1), needed_bytes=4 * 2**30, usable_bytes=int(15.48 * 2**30))
     widget = host(lambda: TopologyWidget(needs)).widget
     root = drawn(page)

@@ -1,4 +1,4 @@
-"""A run of many steps in JupyterLab: watched, stopped, taken up."""
+"""A run of many steps in JupyterLab: watched, stopped and continued."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CURVES = '[data-testid="tpunb-curves"]'
 
 @pytest.mark.parametrize("book", ["lab"], indirect=True)
 def test_a_run_in_a_front_end(book: Callable[..., Book], page: Any, screenshot: Any) -> None:
-    """Watched and stopped; then one that ends, in the same notebook."""
+    """Watch and stop a run, then finish another run in the same notebook."""
     opened = book(SETUP, TRAINING, LOOK, FINISHED, QUIET, run=False)
     opened.run_all(wait=False)
     curves = page.locator(CURVES)
@@ -54,23 +54,23 @@ def test_a_run_in_a_front_end(book: Callable[..., Book], page: Any, screenshot: 
     screenshot(name="running")
     page.evaluate("window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
     expect(page.get_by_text("Stopped: after")).to_be_visible()
-    expect(curves).to_have_attribute("data-state", "stopped")  # and alive
+    expect(curves).to_have_attribute("data-state", "stopped")  # still live
     opened.run_cell(2)
     saved = opened.save()
     assert not [each for each in saved.cells[1].outputs if each.output_type == "error"]
-    (shown,) = [output for output in saved.cells[2].outputs if "data" in output]
-    made, kept, state = shown.data["text/plain"].strip("()").split(", ")
-    assert made == kept
-    assert int(made) >= points
+    (display,) = [output for output in saved.cells[2].outputs if "data" in output]
+    steps_made, steps_recorded, state = display.data["text/plain"].strip("()").split(", ")
+    assert steps_made == steps_recorded
+    assert int(steps_made) >= points
     assert state == "'stopped'"
     screenshot(name="stopped")
     opened.run_cell(3)
     opened.run_cell(4)
-    stays_alive(opened, page, screenshot)
+    check_finished_run(opened, page, screenshot)
 
 
-def stays_alive(opened: Book, page: Any, screenshot: Any) -> None:
-    """The page has the live curves and the times, the file a picture and what is the same always."""
+def check_finished_run(opened: Book, page: Any, screenshot: Any) -> None:
+    """The page has live curves and times; the file has a picture and text that never changes."""
     curves = page.locator(CURVES).nth(1)
     expect(curves).to_have_attribute("data-state", "finished")
     expect(curves).to_have_attribute("data-points", "300")
@@ -91,8 +91,8 @@ def stays_alive(opened: Book, page: Any, screenshot: Any) -> None:
     saved = opened.save()
     bundles = [output.data for output in saved.cells[3].outputs]
     assert [set(data) for data in bundles] == [{"text/plain", "image/png"}, {"text/plain"}]
-    plain = [data["text/plain"] for data in bundles]
-    assert plain == ["Training curves · loss · 300 steps", "300 steps"]
+    texts = [data["text/plain"] for data in bundles]
+    assert texts == ["Training curves · loss · 300 steps", "300 steps"]
     assert saved.cells[4].outputs == []
     assert (opened.server.folder / opened.name).stat().st_size < 1_000_000
 
@@ -108,7 +108,7 @@ STILL = f"document.querySelector('{CURVES}').isSameNode(window.first)"
 
 @THOROUGH
 def test_a_kernel_that_dies(book: Callable[..., Book], page: Any, screenshot: Any) -> None:
-    """The page says so, and the file has the curves up to the last picture."""
+    """The page reports the kernel's death, and the file has the curves up to the last picture."""
     opened = book(KILLED, TRAINING, run=False)
     opened.run_all(wait=False)
     curves = page.locator(CURVES)
@@ -128,9 +128,9 @@ def test_a_kernel_that_dies(book: Callable[..., Book], page: Any, screenshot: An
     screenshot(name="lost")
     page.get_by_role(
         "button", name="Ok", exact=True
-    ).click()  # the front end tells that it restarts the kernel
-    seen = int(curves.get_attribute("data-points"))
-    assert 0 < steps_in_file(opened) <= seen
+    ).click()  # the front end's note that it restarts the kernel
+    points = int(curves.get_attribute("data-points"))
+    assert 0 < steps_in_file(opened) <= points
     page.reload()
     opened.open()
     picture = page.locator("img[src^='data:image/png']")
@@ -144,19 +144,19 @@ def wait_for_another_picture(opened: Book) -> None:
 
 
 def steps_in_file(opened: Book) -> int:
-    """The steps of the curves' picture in the file, after it is saved; 0 without a picture."""
+    """Save the notebook, and return the steps in the picture of its curves, or 0 without one."""
     outputs = opened.save().cells[1].outputs
     pictures = [each.data for each in outputs if "image/png" in each.get("data", {})]
     if not pictures:
         return 0
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"Training curves · loss · ([\d,]+) of 1,000,000,000 steps", text_of(pictures)
     )
-    assert found, pictures[0]["text/plain"]
-    return int(found[1].replace(",", ""))
+    assert match, pictures[0]["text/plain"]
+    return int(match[1].replace(",", ""))
 
 
 def text_of(bundles: list[Any]) -> str:
-    """The text of the only bundle."""
+    """Return the text of the only bundle."""
     (bundle,) = bundles
     return str(bundle["text/plain"])

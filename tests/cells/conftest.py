@@ -1,4 +1,4 @@
-"""Notebooks without a shell, on strategies of each kind; TensorFlow is imported when one is used."""
+"""Notebooks without a shell, for each kind of strategy; using one imports TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def _opened(kind: str) -> Iterator[Notebook]:
 
 @pytest.fixture(params=["one", "mirrored", "virtual"])
 def book(request: pytest.FixtureRequest) -> Iterator[Notebook]:
-    """A notebook on each kind of strategy."""
+    """Return a notebook on each kind of strategy."""
     yield from _opened(request.param)
 
 
 @pytest.fixture
-def one() -> Iterator[Notebook]:
-    """A notebook on one device."""
+def single() -> Iterator[Notebook]:
+    """Return a notebook on a single device."""
     yield from _opened("one")

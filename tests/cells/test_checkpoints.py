@@ -1,4 +1,4 @@
-"""Runs that continue from their checkpoints to the numbers of uninterrupted runs."""
+"""Runs that continue from checkpoints give the results of uninterrupted runs."""
 
 from __future__ import annotations
 
@@ -46,24 +46,25 @@ def numbers_to(end: int) -> Any:
 
 
 class Session:
-    """A notebook after a start of its kernel."""
+    """A notebook in a newly started kernel."""
 
     def __init__(self, folder: Path | None, kind: str = "virtual") -> None:
-        self.book, self.folder, self.said = Notebook(kind), folder, ""
+        self.book, self.folder, self.message = Notebook(kind), folder, ""
         with self.book.strategy.scope():
             mean = tf.VariableAggregation.MEAN
             self.count = tf.Variable(0.0, aggregation=mean)
         self.book.names |= {"count": self.count, "smooth": tf.constant(0.0)}
 
     def with_model(self, width: int = 6, keras: Any = keras) -> Session:
-        """With a model whose first values are others in every session."""
+        """Add a model whose initial values differ in every session."""
         with self.book.strategy.scope():
             model = keras.Sequential(
                 [
                     keras.layers.Input((4,)),
                     keras.layers.Dense(width, activation="relu"),
                     keras.layers.BatchNormalization(),
-                    # tf_keras's own keeps its position in TensorFlow, where nothing can save it.
+                    # tf_keras's own dropout keeps its position in TensorFlow, where it cannot be
+                    # saved.
                     keras.layers.Dropout(0.3 if keras.__name__ == "keras" else 0.0, seed=1),
                     keras.layers.Dense(1),
                 ]
@@ -94,17 +95,17 @@ class Session:
         self.book.names |= run.assigned
         return run
 
-    def tracing(self, what: str) -> None:
+    def tracing(self, phase: str) -> None:
         pass
 
     def set_steps(self, steps: int, examples: int | None) -> None:
         pass
 
     def resumed(self, steps: int, text: str) -> None:
-        self.said = text
+        self.message = text
 
     def numbers(self) -> list[Any]:
-        """All copies of all variables, and what goes from step to step."""
+        """Return all copies of all variables, and the values that pass from step to step."""
         names = self.book.names
         keras_variables = [
             *names["model"].variables,
@@ -112,13 +113,13 @@ class Session:
             *names["seen"].variables,
         ]
         variables = [plain_variable(variable) for variable in keras_variables]
-        found = [part.numpy() for each in variables for part in getattr(each, "values", (each,))]
-        return [*found, self.count.numpy(), *self.book.each(names["smooth"])]
+        values = [part.numpy() for each in variables for part in getattr(each, "values", (each,))]
+        return [*values, self.count.numpy(), *self.book.each(names["smooth"])]
 
 
-def assert_equal(one: list[Any], other: list[Any]) -> None:
-    assert len(one) == len(other)
-    for left, right in zip(one, other, strict=True):
+def assert_equal(actual: list[Any], expected: list[Any]) -> None:
+    assert len(actual) == len(expected)
+    for left, right in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(left, right)
 
 
@@ -126,76 +127,78 @@ def assert_equal(one: list[Any], other: list[Any]) -> None:
     ("kind", "package"),
     [("virtual", "keras"), *thorough([("mirrored", "keras"), ("virtual", "tf_keras")])],
 )
-def test_the_numbers_of_an_uninterrupted_run(tmp_path: Path, kind: str, package: str) -> None:
-    """Weights, Adam, batch statistics of each replica, dropout, metrics, names and curves."""
+def test_a_continued_run_equals_an_uninterrupted_run(
+    tmp_path: Path, kind: str, package: str
+) -> None:
+    """Weights, slots, each replica's batch statistics, dropout, metrics, names and curves."""
     keras = pytest.importorskip(package)
     keras.utils.set_random_seed(1)
     first = Session(tmp_path / "run", kind).with_model(keras=keras)
     copies = [weight.numpy() for weight in first.book.names["model"].variables]
     first.run(TRAIN, 13, data(), plot=("loss",))
-    whole = Session(None, kind).with_model(keras=keras)
-    for variable, weight in zip(whole.book.names["model"].variables, copies, strict=True):
+    uninterrupted = Session(None, kind).with_model(keras=keras)
+    for variable, weight in zip(uninterrupted.book.names["model"].variables, copies, strict=True):
         variable.assign(weight)
-    expected = whole.run(TRAIN, 20, data(), plot=("loss",))
-    again = Session(tmp_path / "run", kind).with_model(keras=keras)  # other first weights
-    continued = again.run(TRAIN, 20, data(), plot=("loss",))
-    assert again.said == (
+    expected = uninterrupted.run(TRAIN, 20, data(), plot=("loss",))
+    resumed = Session(tmp_path / "run", kind).with_model(keras=keras)  # other initial weights
+    continued = resumed.run(TRAIN, 20, data(), plot=("loss",))
+    assert resumed.message == (
         f"Continues at step 13 of 20 from {tmp_path / 'run'}. To begin again: --restart."
     )
-    assert_equal(again.numbers(), whole.numbers())
+    assert_equal(resumed.numbers(), uninterrupted.numbers())
     assert continued.history.to_dict() == expected.history.to_dict()
-    assert again.book.each(continued.value) == whole.book.each(expected.value)
+    assert resumed.book.each(continued.value) == uninterrupted.book.each(expected.value)
 
 
 def test_a_complete_run_is_restored(tmp_path: Path) -> None:
     first = Session(tmp_path)
     run = first.run(COUNT, None, numbers_to(64), plot=("value",))
-    again = Session(tmp_path)
+    resumed = Session(tmp_path)
     batches = numbers_to(64)
-    restored = again.run(COUNT, None, batches, plot=("value",))
-    assert "The run was complete, at step 8 of 8" in again.said
+    restored = resumed.run(COUNT, None, batches, plot=("value",))
+    assert "The run was complete, at step 8 of 8" in resumed.message
     assert restored.done == 8
-    assert again.count.numpy() == first.count.numpy() == 252
-    assert again.book.each(again.book.names["value"]) == first.book.each(run.assigned["value"])
+    assert resumed.count.numpy() == first.count.numpy() == 252
+    assert resumed.book.each(resumed.book.names["value"]) == first.book.each(run.assigned["value"])
     assert restored.history.values("value").tolist() == run.history.values("value").tolist()
     longer = Session(tmp_path)
     longer.run(COUNT, 10, numbers_to(80))
-    assert "Continues at step 8 of 10" in longer.said
+    assert "Continues at step 8 of 10" in longer.message
     assert longer.count.numpy() == sum(range(80)) / 8
 
 
-def test_to_begin_again(tmp_path: Path) -> None:
+def test_restarting(tmp_path: Path) -> None:
     Session(tmp_path).run(COUNT, 7, numbers_to(64))
-    again = Session(tmp_path)
-    again.run(COUNT, 2, numbers_to(64), restart=True)
-    assert again.said == ""
-    assert again.count.numpy() == sum(range(16)) / 8
+    resumed = Session(tmp_path)
+    resumed.run(COUNT, 2, numbers_to(64), restart=True)
+    assert resumed.message == ""
+    assert resumed.count.numpy() == sum(range(16)) / 8
     assert {file.name.partition(".")[0] for file in tmp_path.iterdir()} == {"checkpoint", "step-2"}
 
 
 @pytest.mark.parametrize("every", [1, 4, 7])
-def test_when_it_saves(tmp_path: Path, every: int) -> None:
+def test_steps_at_which_checkpoints_are_saved(tmp_path: Path, every: int) -> None:
     saved: list[int] = []
     write = checkpoints.Checkpoints._write
 
-    def note(self: Any, state: Any) -> None:
+    def record(self: Any, state: Any) -> None:
         saved.append(state.done)
         write(self, state)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoints.Checkpoints, "_write", note)
+        patch.setattr(checkpoints.Checkpoints, "_write", record)
         Session(tmp_path).run(COUNT, 16, numbers_to(160), every=every, steps_per_loop=3)
     assert saved == [*range(every, 16, every), 16]
     assert len(list(tmp_path.glob("*.index"))) == min(2, len(saved))
 
 
-def test_by_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_at_time_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved: list[int] = []
     monkeypatch.setattr(
         checkpoints.Checkpoints, "_write", lambda _, state: saved.append(state.done)
     )
     Session(tmp_path).run(COUNT, 6, numbers_to(64), every=None, seconds=0.0)
-    assert saved[0] == 1  # always due, but a save takes some time
+    assert saved[0] == 1  # always due, but saving takes a while
     assert saved[-1] == 6
     saved.clear()
     Session(tmp_path).run(COUNT, 6, numbers_to(64), every=None, seconds=3600)
@@ -209,39 +212,39 @@ def test_the_stop_button_saves(tmp_path: Path) -> None:
     first.set_steps = lambda steps, _: next(presses, int)() if steps >= 5 else None  # type: ignore
     run.go()
     assert run.stopped
-    again = Session(tmp_path)
-    again.run(COUNT, run.done + 1, numbers_to(8000))
-    assert f"Continues at step {run.done} of" in again.said
-    assert again.count.numpy() == sum(range(8 * (run.done + 1))) / 8
+    resumed = Session(tmp_path)
+    resumed.run(COUNT, run.done + 1, numbers_to(8000))
+    assert f"Continues at step {run.done} of" in resumed.message
+    assert resumed.count.numpy() == sum(range(8 * (run.done + 1))) / 8
 
 
-def test_stopped_while_batches_are_read_again(tmp_path: Path) -> None:
+def test_stopping_while_earlier_batches_are_skipped(tmp_path: Path) -> None:
     Session(tmp_path).run(COUNT, 5, numbers_to(64))
     batches = numbers_to(64)
 
-    def pressing() -> Any:
+    def batches_with_press() -> Any:
         for batch in batches:
             next(presses, int)()
             yield batch
 
     presses = iter([press])
-    again = Session(tmp_path)
+    resumed = Session(tmp_path)
     with pytest.raises(Stopped, match="before the checkpoint were read again: no step was made"):
-        again.run(COUNT, 6, pressing())
-    assert again.count.numpy() == 0
-    again.run(COUNT, 6, batches)
-    assert again.count.numpy() == sum(range(48)) / 8
+        resumed.run(COUNT, 6, batches_with_press())
+    assert resumed.count.numpy() == 0
+    resumed.run(COUNT, 6, batches)
+    assert resumed.count.numpy() == sum(range(48)) / 8
 
 
 def test_data_in_another_order(tmp_path: Path) -> None:
     Session(tmp_path).with_model().run(TRAIN, 5, data(seed=1))
-    again = Session(tmp_path).with_model()
+    resumed = Session(tmp_path).with_model()
     with pytest.warns(TpuWarning, match=r"The data is not the same as before: batch 5 differs"):
-        again.run(TRAIN, 6, data(seed=2))
-    assert again.count.numpy() == 6
+        resumed.run(TRAIN, 6, data(seed=2))
+    assert resumed.count.numpy() == 6
 
 
-def test_data_that_ends_too_soon(tmp_path: Path) -> None:
+def test_data_that_ends_too_early(tmp_path: Path) -> None:
     Session(tmp_path).run(COUNT, 8, numbers_to(64))
     with pytest.raises(CellError, match="The data ends after 2 batches, before step 8 of the"):
         Session(tmp_path).run(COUNT, 9, iter(numbers_to(16)))
@@ -258,12 +261,12 @@ def test_data_that_ends_too_soon(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_another_model(tmp_path: Path, change: Callable[[Session], Any], message: str) -> None:
     Session(tmp_path).with_model().run(TRAIN, 2, data())
-    again = Session(tmp_path).with_model()
-    change(again)
+    resumed = Session(tmp_path).with_model()
+    change(resumed)
     with pytest.raises(CellError, match=message) as refused:
-        again.run(TRAIN, 3, data())
+        resumed.run(TRAIN, 3, data())
     assert "--restart" in refused.value.fix
-    assert again.count.numpy() == 0
+    assert resumed.count.numpy() == 0
 
 
 def test_another_cell(tmp_path: Path) -> None:
@@ -273,9 +276,9 @@ def test_another_cell(tmp_path: Path) -> None:
         Session(tmp_path).run(f"{COUNT} + 1.0", 3, numbers_to(64))
 
 
-def test_checkpoints_of_another_program_stay(tmp_path: Path) -> None:
-    own = tf.train.Checkpoint(x=tf.Variable(1.0))
-    tf.train.CheckpointManager(own, str(tmp_path), 2).save()
+def test_checkpoints_of_other_programs_are_kept(tmp_path: Path) -> None:
+    other_checkpoint = tf.train.Checkpoint(x=tf.Variable(1.0))
+    tf.train.CheckpointManager(other_checkpoint, str(tmp_path), 2).save()
     before = sorted(tmp_path.iterdir())
     for restart in (False, True):
         with pytest.raises(CellError, match="has checkpoints that %%tpu_run did not save"):
@@ -283,19 +286,19 @@ def test_checkpoints_of_another_program_stay(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_checkpoint_that_is_broken(tmp_path: Path) -> None:
+def test_a_broken_checkpoint(tmp_path: Path) -> None:
     Session(tmp_path).run(COUNT, 2, numbers_to(64))
     for file in tmp_path.glob("step-2.data*"):
         file.write_bytes(b"")
     with pytest.raises(CellError, match="cannot be read") as refused:
         Session(tmp_path).run(COUNT, 3, numbers_to(64))
     assert "--restart" in refused.value.fix
-    again = Session(tmp_path)
-    again.run(COUNT, 3, numbers_to(64), restart=True)
-    assert again.count.numpy() == sum(range(24)) / 8
+    resumed = Session(tmp_path)
+    resumed.run(COUNT, 3, numbers_to(64), restart=True)
+    assert resumed.count.numpy() == sum(range(24)) / 8
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CellError, match="Checkpoints cannot be kept in"):
         Session(tmp_path / "file" / "run").run(COUNT, 2, numbers_to(64))
@@ -305,14 +308,16 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(checkpoints.Checkpoints, "_write", full)
     session = Session(tmp_path)
-    with pytest.warns(TpuWarning, match="No checkpoint at step 1: No space left on device") as said:
+    with pytest.warns(
+        TpuWarning, match="No checkpoint at step 1: No space left on device"
+    ) as warned:
         run = session.run(COUNT, 6, numbers_to(64), every=1)
     assert run.done == 6
-    assert len(said) == 1
+    assert len(warned) == 1
 
 
-def test_what_the_cell_reaches(tmp_path: Path) -> None:
-    """Variables in lists, in objects, and behind functions of the notebook."""
+def test_all_variables_that_the_cell_reaches_are_saved(tmp_path: Path) -> None:
+    """Variables may be in lists, in objects, and behind functions of the notebook."""
     code = """
 class Trainer:
     def __init__(self, variable):
@@ -330,33 +335,37 @@ def made(variable):
         session = Session(tmp_path)
         mean = tf.VariableAggregation.MEAN
         with session.book.strategy.scope():
-            held, later, closed = (tf.Variable(0.0, aggregation=mean) for _ in range(3))
+            in_object, later, closed = (tf.Variable(0.0, aggregation=mean) for _ in range(3))
         session.book.plain(code)
         names = session.book.names
-        names |= {"later": later, "trainer": names["Trainer"](held), "step": names["made"](closed)}
-        return session, [held, later, closed]
+        names |= {
+            "later": later,
+            "trainer": names["Trainer"](in_object),
+            "step": names["made"](closed),
+        }
+        return session, [in_object, later, closed]
 
     cell = "trainer.step(batch)\nstep()"
     session()[0].run(cell, 3, numbers_to(64))
-    again, variables = session()
-    again.run(cell, 4, numbers_to(64))
+    resumed, variables = session()
+    resumed.run(cell, 4, numbers_to(64))
     assert [float(v.numpy()) for v in variables] == [sum(range(32)) / 8, 4.0, 4.0]
 
 
-def test_other_tensorflow_programs_can_read_it(tmp_path: Path) -> None:
+def test_other_tensorflow_programs_can_read_checkpoints(tmp_path: Path) -> None:
     first = Session(tmp_path).with_model()
     first.run(TRAIN, 2, data())
     model = Session(None).with_model().book.names["model"]
     checkpoint = tf.train.Checkpoint(model=model)
     checkpoint.restore(tf.train.latest_checkpoint(str(tmp_path))).expect_partial()
-    kept = first.book.names["model"].layers[0].kernel
-    np.testing.assert_array_equal(model.layers[0].kernel.numpy(), kept.numpy())
+    expected = first.book.names["model"].layers[0].kernel
+    np.testing.assert_array_equal(model.layers[0].kernel.numpy(), expected.numpy())
 
 
 def test_a_function(tmp_path: Path) -> None:
-    """A function's step, with a variable that it closes over; another function is refused."""
+    """A function's step has a variable in its closure; another function's checkpoint is refused."""
 
-    def made(session: Session) -> tuple[Any, Any]:
+    def functions(session: Session) -> tuple[Any, Any]:
         count = session.count
 
         def step(batch: Any) -> Any:
@@ -381,13 +390,13 @@ def test_a_function(tmp_path: Path) -> None:
         run.go()
         return run
 
-    first, again = Session(tmp_path), Session(tmp_path)
-    go(first, made(first)[0], 3)
-    run = go(again, made(again)[0], 5)
-    assert again.count.numpy() == sum(range(40)) / 8
+    first, resumed = Session(tmp_path), Session(tmp_path)
+    go(first, functions(first)[0], 3)
+    run = go(resumed, functions(resumed)[0], 5)
+    assert resumed.count.numpy() == sum(range(40)) / 8
     assert run.history.steps("mean").tolist() == [1, 2, 3, 4, 5]
     with pytest.raises(CellError, match="is of another cell"):
-        go(again, made(again)[1], 6)
+        go(resumed, functions(resumed)[1], 6)
 
 
 def test_on_another_number_of_replicas(tmp_path: Path) -> None:

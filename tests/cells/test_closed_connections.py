@@ -1,4 +1,4 @@
-"""Models and variables of a closed connection: a cell that uses them says so, once."""
+"""A cell that uses models or variables of a closed connection warns once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Scaled(tf.Module):
 
 @pytest.fixture
 def connected() -> Iterator[tuple[Any, dict[str, Any]]]:
-    """A connection, and a notebook with objects of it and of an earlier one."""
+    """Open a connection, with objects of this connection and of an earlier one."""
     with tpunb.connect(simulate=2) as earlier, earlier.strategy.scope():
         names = {"model": Scaled(), "v": tf.Variable(1.0), "plain": 3.0}
     with tpunb.connect(simulate=2) as connection:
@@ -35,7 +35,7 @@ def connected() -> Iterator[tuple[Any, dict[str, Any]]]:
         yield connection, {"tf": tf, **names}
 
 
-def said(connected: Any, text: str) -> list[str]:
+def warnings_of(connected: Any, text: str) -> list[str]:
     """Return the warnings of a cell."""
     connection, names = connected
     with warnings.catch_warnings(record=True) as caught:
@@ -45,25 +45,25 @@ def said(connected: Any, text: str) -> list[str]:
 
 
 def test_a_model_of_a_closed_connection(connected: Any) -> None:
-    (message,) = said(connected, "model(plain)")
+    (message,) = warnings_of(connected, "model(plain)")
     assert message.startswith("`model` belongs to a connection that is closed.")
     assert "Make it again inside of `with strategy.scope():`" in message
-    assert said(connected, "model(plain) + 1.0") == []
-    (message,) = said(connected, "def read():\n    return v + model(1.0)\nread() + v")
+    assert warnings_of(connected, "model(plain) + 1.0") == []
+    (message,) = warnings_of(connected, "def read():\n    return v + model(1.0)\nread() + v")
     assert message.startswith("`v` belongs")
 
 
 def test_several_objects(connected: Any) -> None:
-    (message,) = said(connected, "model(v)")
+    (message,) = warnings_of(connected, "model(v)")
     assert message.startswith("`model`, `v` belong to a connection that is closed.")
     assert "their variables" in message
 
 
-def test_objects_of_the_present_connection(connected: Any) -> None:
-    assert said(connected, "fresh(w) + plain") == []
+def test_objects_of_the_open_connection(connected: Any) -> None:
+    assert warnings_of(connected, "fresh(w) + plain") == []
 
 
-def test_a_check_says_it_too(connected: Any) -> None:
+def test_a_check_warns(connected: Any) -> None:
     connection, names = connected
     with pytest.warns(TpuWarning, match="`model` belongs to a connection that is closed"):
         connection.check_cell("model(plain)", names)

@@ -1,4 +1,4 @@
-"""What a cell depends on beyond its own names: found without TensorFlow."""
+"""A cell's dependencies beyond its own names, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ HELPERS = """
 
 @pytest.fixture
 def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """A notebook's namespace that has imported a package of the user's."""
-    # The suite's own modules, hundreds of them, are not what a user has.
+    """A notebook's namespace that has imported the user's package."""
+    # Exclude the hundreds of modules of the test suite, which users do not have.
     monkeypatch.setattr(user_code, "_OWN", str(Path(__file__).parents[2]) + os.sep)
     user_code._is_users_file.cache_clear()
     package = tmp_path / "deps"
@@ -134,20 +134,20 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
 
 
 def dependencies(text: str, names: dict[str, Any], trace: str = "") -> Dependencies:
-    """What a cell depends on after a trace, which does something besides."""
+    """Return a cell's dependencies after a trace, which may run code."""
     code = compile(textwrap.dedent(text), "<cell>", "exec")
     roots = {name: names[name] for name in mentions(code).globals if name in names}
-    found = Dependencies(roots, code, names)
-    with found.tracing():
+    result = Dependencies(roots, code, names)
+    with result.tracing():
         exec(trace, names)
-    return found
+    return result
 
 
 def value(text: str, names: dict[str, Any]) -> Any:
-    """What an ordinary cell would compute."""
-    made = dict(names)
-    exec(textwrap.dedent(text), made)
-    return made["y"]
+    """Return the result of an ordinary cell."""
+    namespace = dict(names)
+    exec(textwrap.dedent(text), namespace)
+    return namespace["y"]
 
 
 CHANGED = [
@@ -166,7 +166,7 @@ CHANGED = [
     ("from deps.cfg import LR\ny = LR", "cfg.LR = 0.5"),
     ("from deps import helpers as h\ny = h.FACTOR", "helpers.FACTOR = 0.5"),
     ("def f():\n  from deps.cfg import LR\n  return LR\ny = f()", "cfg.LR = 0.5"),
-    # Names that are computed, or looked up
+    # Computed names
     ("import sys\ny = sys.modules['deps.cfg'].LR", "cfg.LR = 0.5"),
     ("from sys import modules\ny = modules['deps.' + 'cfg'].LR", "cfg.LR = 0.5"),
     ("import importlib\ny = importlib.import_module('deps.cfg').LR", "cfg.LR = 0.5"),
@@ -253,17 +253,17 @@ CHANGED = [
 
 
 @pytest.mark.parametrize(("text", "change"), CHANGED)
-def test_what_an_ordinary_cell_would_see(
+def test_changes_that_an_ordinary_cell_sees_are_found(
     book: dict[str, Any], monkeypatch: pytest.MonkeyPatch, text: str, change: str
 ) -> None:
     monkeypatch.delenv("DEPS_RATE", raising=False)
     before = value(text, book)
-    found = dependencies(text, book)
-    assert found.change() is None
+    dependencies_found = dependencies(text, book)
+    assert dependencies_found.change() is None
     try:
         exec(change, book)
         assert value(text, book) != before
-        assert found.change() is not None
+        assert dependencies_found.change() is not None
     finally:
         os.environ.pop("DEPS_RATE", None)
 
@@ -286,14 +286,14 @@ UNCHANGED = [
 
 
 @pytest.mark.parametrize(("text", "change"), UNCHANGED)
-def test_what_makes_no_difference(book: dict[str, Any], text: str, change: str) -> None:
+def test_irrelevant_changes_are_ignored(book: dict[str, Any], text: str, change: str) -> None:
     import math
 
     pi = math.pi
-    found = dependencies(text, book)
+    dependencies_found = dependencies(text, book)
     try:
         exec(change, {**book, "math": math})
-        assert found.change() is None
+        assert dependencies_found.change() is None
     finally:
         math.pi = pi
 
@@ -315,37 +315,37 @@ def test_what_makes_no_difference(book: dict[str, Any], text: str, change: str) 
         ),
     ],
 )
-def test_what_the_cell_names_itself(
+def test_changes_of_names_in_the_cell_are_found(
     book: dict[str, Any], setup: str, text: str, change: str
 ) -> None:
     exec(setup, book)
     before = value(text, book)
-    found = dependencies(text, book)
-    assert found.change() is None
+    dependencies_found = dependencies(text, book)
+    assert dependencies_found.change() is None
     exec(change, book)
     assert value(text, book) != before
-    assert found.change() is not None
+    assert dependencies_found.change() is not None
 
 
-def test_a_module_that_was_edited_and_loaded_again(book: dict[str, Any]) -> None:
-    found = dependencies("y = cfg.rate()", book)
+def test_an_edited_and_reloaded_module(book: dict[str, Any]) -> None:
+    dependencies_found = dependencies("y = cfg.rate()", book)
     path = Path(book["cfg"].__file__)
     path.write_text(path.read_text().replace("return LR\ndef offset", "return 2 * LR\ndef offset"))
     importlib.invalidate_caches()
     importlib.reload(book["cfg"])
-    change = found.change()
+    change = dependencies_found.change()
     assert change is not None
     assert change.subject == "`cfg.rate`"
 
 
 def test_classes_that_autoreload_replaces(book: dict[str, Any]) -> None:
-    """As IPython does: the old class gets the new one's code, its objects the new class."""
-    found = dependencies("y = cfg.thing.rate", book)
+    """IPython's autoreload gives the old class the new code, and the objects the new class."""
+    dependencies_found = dependencies("y = cfg.thing.rate", book)
     thing = book["cfg"].thing
     importlib.reload(book["cfg"])
     thing.__class__ = book["cfg"].Derived
     book["cfg"].thing = thing
-    assert found.change() is not None
+    assert dependencies_found.change() is not None
 
 
 @pytest.mark.parametrize(
@@ -360,35 +360,35 @@ def test_classes_that_autoreload_replaces(book: dict[str, Any]) -> None:
         ("y = cfg.config.parts[0]", "cfg.config.parts[0] = 5", "`cfg.config.parts[0]`"),
     ],
 )
-def test_a_change_says_what_it_is(
+def test_a_change_names_its_subject(
     book: dict[str, Any], text: str, change: str, subject: str
 ) -> None:
-    found = dependencies(text, book)
+    dependencies_found = dependencies(text, book)
     exec(change, book)
-    changed = found.change()
+    changed = dependencies_found.change()
     assert changed is not None
     assert changed.subject == subject
 
 
-def test_what_a_trace_changes_itself(book: dict[str, Any]) -> None:
-    """A counter is no reason to trace in every run; what a first trace makes is."""
+def test_changes_made_by_the_trace(book: dict[str, Any]) -> None:
+    """A counter must not cause a trace in every run; an object from the first trace counts."""
     book["cfg"].count, book["cfg"].made = 0, None
     text = "cfg.count += 1\nif cfg.made is None:\n  cfg.made = 3.0\ny = cfg.made"
-    found = dependencies(text, book, trace=text)
-    assert found.change() is None
+    dependencies_found = dependencies(text, book, trace=text)
+    assert dependencies_found.change() is None
     book["cfg"].count += 1
-    assert found.change() is None
+    assert dependencies_found.change() is None
     book["cfg"].made = 4.0
-    assert found.change() is not None
+    assert dependencies_found.change() is not None
 
 
 def test_names_that_only_a_string_names(book: dict[str, Any]) -> None:
     book["rate"] = 1.0
     exec("def f(): return eval('rate * 2')\ndef g(): return globals()['rate']", book)
     for text in ("y = f()", "y = g()", "y = eval('rate * 2')", "y = globals()['rate']"):
-        found = dependencies(text, book)
+        dependencies_found = dependencies(text, book)
         book["rate"] += 1
-        assert found.change() is not None
+        assert dependencies_found.change() is not None
 
 
 @pytest.mark.parametrize(
@@ -404,29 +404,29 @@ def test_names_that_only_a_string_names(book: dict[str, Any]) -> None:
         "find = lambda: eval\nz = find()(text)",
     ],
 )
-def test_globals_by_names_that_are_computed(book: dict[str, Any], text: str) -> None:
+def test_globals_with_computed_names(book: dict[str, Any], text: str) -> None:
     book |= {"rate": 1.0, "text": "rate", "_1": 3, "y": 1.0}
-    found = dependencies(text, book)
+    dependencies_found = dependencies(text, book)
     book |= {"_1": 4, "In": ["rate"], "new": 2}
     if "y =" in text:
         book["y"] = 2.0
-    assert found.change() is None
+    assert dependencies_found.change() is None
     book["rate"] += 1
-    assert found.change() is not None
-    found = dependencies("text = 'cfg.' + 'LR'\ny = eval(text)", book)
+    assert dependencies_found.change() is not None
+    dependencies_found = dependencies("text = 'cfg.' + 'LR'\ny = eval(text)", book)
     book["cfg"].LR = 0.7
-    assert found.change() is not None
+    assert dependencies_found.change() is not None
 
 
-def test_nothing_is_looked_at_in_installed_libraries(book: dict[str, Any]) -> None:
+def test_installed_libraries_are_ignored(book: dict[str, Any]) -> None:
     import argparse
     import json
 
     import numpy
 
     exec("import json, numpy\ndef f(): return json.dumps(numpy.pi)", book)
-    found = dependencies("y = f()", book)
-    owners = [guard.owner for guard in found._guards]
+    dependencies_found = dependencies("y = f()", book)
+    owners = [guard.owner for guard in dependencies_found._guards]
     assert not any(isinstance(owner, types.ModuleType) for owner in owners)
     assert vars(json) not in owners
     assert not is_users_module(numpy)
@@ -438,63 +438,65 @@ def test_nothing_is_looked_at_in_installed_libraries(book: dict[str, Any]) -> No
     assert is_users_class(book["cfg"].Config)
 
 
-def test_objects_of_libraries_are_read_by_what_code_mentions(book: dict[str, Any]) -> None:
+def test_only_the_used_attributes_of_library_objects_count(book: dict[str, Any]) -> None:
     exec("import argparse\nargs = argparse.Namespace(lr=0.1, seed=1)", book)
-    found = dependencies("y = args.lr", book)
+    dependencies_found = dependencies("y = args.lr", book)
     book["args"].seed = 2
-    assert found.change() is None
+    assert dependencies_found.change() is None
     book["args"].lr = 0.2
-    assert found.change() is not None
+    assert dependencies_found.change() is not None
 
 
 def test_small_arrays_are_compared(book: dict[str, Any]) -> None:
     exec("import numpy\ncfg.mean = numpy.zeros(3)", book)
-    found = dependencies("y = cfg.mean", book)
-    assert found.change() is None
+    dependencies_found = dependencies("y = cfg.mean", book)
+    assert dependencies_found.change() is None
     book["cfg"].mean[0] = 1.0
-    assert found.change() is not None
+    assert dependencies_found.change() is not None
 
 
-def test_modules_that_a_cell_puts_by_hand() -> None:
+def test_modules_created_by_hand() -> None:
     module = types.ModuleType("made_by_hand")
     module.LR = 0.1  # type: ignore[attr-defined]
-    found = dependencies("y = made.LR", {"made": module})
+    dependencies_found = dependencies("y = made.LR", {"made": module})
     module.LR = 0.2  # type: ignore[attr-defined]
-    assert found.change() is not None
+    assert dependencies_found.change() is not None
 
 
 def test_large_and_circular_structures(book: dict[str, Any]) -> None:
     ring: list[Any] = [1]
     ring.append(ring)
     book["cfg"].RATES = [ring, list(range(10**6)), {"a": ring}]
-    found = dependencies("y = cfg.RATES", book)
-    assert found.change() is None
+    dependencies_found = dependencies("y = cfg.RATES", book)
+    assert dependencies_found.change() is None
     ring[0] = 2
-    assert found.change() is not None
+    assert dependencies_found.change() is not None
 
 
-def test_an_unchanged_cell_looks_once_at_each_name(book: dict[str, Any]) -> None:
-    """What a look costs: the operations are counted, as times depend on the machine."""
-    found = dependencies("y = cfg.thing.rate + cfg.rate() + cfg.TABLE['lr'] + cfg.twice()", book)
-    looks = [0]
+def test_an_unchanged_cell_checks_each_name_once(book: dict[str, Any]) -> None:
+    """Operations are counted, since times depend on the machine."""
+    dependencies_found = dependencies(
+        "y = cfg.thing.rate + cfg.rate() + cfg.TABLE['lr'] + cfg.twice()", book
+    )
+    operations = [0]
 
     def count(frame: types.FrameType, event: str, _: object) -> None:
-        looks[0] += event in ("call", "c_call")
+        operations[0] += event in ("call", "c_call")
         del frame
 
     sys.setprofile(count)
     try:
-        found.change()
+        dependencies_found.change()
     finally:
         sys.setprofile(None)
-    assert looks[0] < 20 * len(found._guards)
-    assert len(found._guards) < 40
+    assert operations[0] < 20 * len(dependencies_found._guards)
+    assert len(dependencies_found._guards) < 40
 
 
-def test_every_way_of_reading_is_an_opcode_of_this_python() -> None:
+def test_the_opcodes_of_this_python_are_known() -> None:
     code = compile("def f(self): return self.a + g.b.c()\nfrom m import n", "<cell>", "exec")
-    found = mentions(code)
-    assert found.attributes >= {"a", "b", "c", "n"}
-    assert found.globals == ("g",)
-    assert found.imports == ("m",)
+    dependencies_found = mentions(code)
+    assert dependencies_found.attributes >= {"a", "b", "c", "n"}
+    assert dependencies_found.globals == ("g",)
+    assert dependencies_found.imports == ("m",)
     assert "LOAD_GLOBAL" in dis.opname

@@ -1,4 +1,4 @@
-"""What cells leave behind that do not run any more: objects and functions are counted, not bytes."""
+"""Cells that no longer run are freed: objects and functions are counted, not bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def book(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def functions() -> int:
-    """The functions that TensorFlow's runtime holds."""
+    """Count the functions that TensorFlow's runtime holds."""
     gc.collect()
     return len(context.context().list_function_names())
 
@@ -46,8 +46,8 @@ def objects(kind: str) -> int:
 
 
 def run_edited(book: Notebook, numbers: range, **options: Any) -> list[weakref.ref[Any]]:
-    """Run a cell that is edited before each run; return references to its objects."""
-    made = []
+    """Run a cell that is edited before each run, and return weak references to its objects."""
+    references = []
     for number in numbers:
         text = f"def scaled(v): return v * w\ny = scaled(x) + {number}.0\nloss = tf.reduce_sum(y)"
         if options:
@@ -57,23 +57,23 @@ def run_edited(book: Notebook, numbers: range, **options: Any) -> list[weakref.r
         else:
             book.cell(text)
         traced = book.runner.cache._traced[-1]
-        made += [weakref.ref(traced), weakref.ref(traced.cell), weakref.ref(traced._function)]
-    return made
+        references += [weakref.ref(traced), weakref.ref(traced.cell), weakref.ref(traced._function)]
+    return references
 
 
 @pytest.mark.parametrize("options", [{}, {"steps": 8, "steps_per_loop": 3}])
-def test_edited_cells_leave_nothing(book: Notebook, options: dict[str, Any]) -> None:
+def test_edited_cells_are_freed(book: Notebook, options: dict[str, Any]) -> None:
     run_edited(book, range(2 * KEPT), **options)
     before = functions(), objects("CellSource"), objects("TracedCell"), objects("Loop")
-    made = run_edited(book, range(100, 100 + 3 * KEPT), **options)
-    # Without Python's collector: what holds a traced cell is in no cycle with it.
-    alive = [ref() for ref in made[: -3 * (KEPT + 1)]]
+    references = run_edited(book, range(100, 100 + 3 * KEPT), **options)
+    # Without Python's collector: no cycle holds a traced cell.
+    alive = [ref() for ref in references[: -3 * (KEPT + 1)]]
     assert not any(each is not None for each in alive)
     assert (functions(), objects("CellSource"), objects("TracedCell"), objects("Loop")) == before
     assert 0 < len(book.runner.cache._traced) <= KEPT <= objects("TracedCell")
 
 
-def test_graphs_are_collected_though_python_looks_for_no_cycles(book: Notebook) -> None:
+def test_graphs_are_freed_without_the_garbage_collector(book: Notebook) -> None:
     gc.collect()
     gc.disable()
     try:
@@ -84,8 +84,8 @@ def test_graphs_are_collected_though_python_looks_for_no_cycles(book: Notebook) 
         gc.enable()
 
 
-def test_python_keeps_one_module_for_an_edited_cell(book: Notebook) -> None:
-    """AutoGraph keeps one for each function that it converts, for as long as the process lives."""
+def test_an_edited_cell_keeps_one_module_a_version(book: Notebook) -> None:
+    """AutoGraph keeps a module for each function that it converts, until the process ends."""
     run_edited(book, range(3))
     before = len(sys.modules)
     for number in range(10):
@@ -105,13 +105,13 @@ def test_a_cell_that_is_edited_back(book: Notebook) -> None:
         book.cell(text)
     assert not book.cell("y = x + 1.0").traced
     run_edited(book, range(2 * KEPT))
-    again = book.cell("y = x + 1.0")
-    assert "too many other cells" in (again.trace_reason or "")
-    assert book.each(again.assigned["y"])[0] == [2.0, 3.0]
+    retraced = book.cell("y = x + 1.0")
+    assert "too many other cells" in (retraced.trace_reason or "")
+    assert book.each(retraced.assigned["y"])[0] == [2.0, 3.0]
     assert not book.cell("y = x + 1.0").traced
 
 
-def test_a_run_that_failed_tells_why_the_trace_is_gone(book: Notebook) -> None:
+def test_a_run_after_a_failure_explains_its_new_trace(book: Notebook) -> None:
     text = "y = x * model.rate"
     book.plain("class Model: rate = 2.0\nmodel = Model()")
     book.cell(text)
@@ -125,17 +125,17 @@ def test_a_run_that_failed_tells_why_the_trace_is_gone(book: Notebook) -> None:
     )
 
 
-def test_classes_of_the_notebook_are_let_go(book: Notebook) -> None:
-    made = []
+def test_replaced_classes_are_freed(book: Notebook) -> None:
+    references = []
     for _ in range(3):
         book.plain("class Model: rate = 2.0\nmodel = Model()")
-        made.append(weakref.ref(book.names["Model"]))
+        references.append(weakref.ref(book.names["Model"]))
         book.cell("y = x * model.rate")
     gc.collect()
-    assert [ref() is None for ref in made] == [True, True, False]
+    assert [ref() is None for ref in references] == [True, True, False]
 
 
-def test_texts_live_as_long_as_functions_of_the_cell(book: Notebook) -> None:
+def test_a_cells_text_lives_as_long_as_its_functions(book: Notebook) -> None:
     """AutoGraph reads the text of a function that it converts in a later cell."""
     text = "def sign(v):\n    if tf.reduce_sum(v) > 0.0:\n        return 1.0\n    return -1.0"
     filename = cell_filename(text)

@@ -1,4 +1,4 @@
-"""Functions as steps: no text is made of them, and what they return has any keys."""
+"""Functions as steps: their text is not parsed, and their results may have any keys."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tpunb.errors import CellError
 
 @pytest.fixture(scope="module")
 def connection() -> Iterator[Any]:
-    with connect(simulate="v5e-4") as made:
-        yield made
+    with connect(simulate="v5e-4") as opened:
+        yield opened
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def test_a_function_of_this_file_is_not_parsed(connection: Any) -> None:
 
     def step(batch: Any) -> dict[str, Any]:
         size = tf.constant(0.0)
-        for number in tf.range(tf.size(batch)):  # AutoGraph's
+        for number in tf.range(tf.size(batch)):  # converted by AutoGraph
             size += tf.cast(number, tf.float32)
         return {"size": size, "mean": tf.reduce_mean(batch)}
 
@@ -54,7 +54,7 @@ def test_any_key(connection: Any, key: str) -> None:
     np.testing.assert_allclose(result.history.values(key), 28.0 + 64 * np.arange(6))
 
 
-def test_one_number(connection: Any) -> None:
+def test_a_single_number(connection: Any) -> None:
     result = connection.run(lambda x: tf.reduce_mean(x), data(), plot="loss")
     np.testing.assert_allclose(result.history.values("loss"), 3.5 + 8 * np.arange(6))
 
@@ -69,15 +69,17 @@ def test_parts_of_a_batch(connection: Any) -> None:
     ("returned", "message"),
     [({"loss": 1.0}, r"returns no `los`.*\n?.*`loss`"), (None, "`los` holds a NoneType")],
 )
-def test_a_key_that_is_not_there(connection: Any, returned: Any, message: str) -> None:
+def test_a_missing_key(connection: Any, returned: Any, message: str) -> None:
     with pytest.raises(CellError, match=message):
         connection.run(lambda: returned, steps=2, plot="los")
 
 
-def test_another_function_is_traced_by_itself(connection: Any) -> None:
+def test_another_function_is_traced_separately(connection: Any) -> None:
     before = connection.cells.traces
-    one, two = (lambda: tf.constant(1.0)), (lambda: tf.constant(2.0))
-    values = [connection.run(f, steps=1, plot="n").history.values("n")[0] for f in (one, two, one)]
+    first, second = (lambda: tf.constant(1.0)), (lambda: tf.constant(2.0))
+    values = [
+        connection.run(f, steps=1, plot="n").history.values("n")[0] for f in (first, second, first)
+    ]
     assert values == [1.0, 2.0, 1.0]
     assert connection.cells.traces == before + 2
 
@@ -85,7 +87,7 @@ def test_another_function_is_traced_by_itself(connection: Any) -> None:
 KEPT: list[Any] = []
 
 
-def test_a_list_of_the_program_that_would_keep_tensors(connection: Any) -> None:
+def test_a_list_that_would_keep_tensors(connection: Any) -> None:
     def step(batch: Any) -> None:
         KEPT.append(batch)
 

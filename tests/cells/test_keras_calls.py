@@ -1,4 +1,4 @@
-"""The batch of a call of Keras's `fit`, `evaluate` or `predict`, held against Keras itself."""
+"""The batch of a call of Keras's `fit`, `evaluate` or `predict`, compared with Keras itself."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def test_keras_makes_the_same_batches(library: str) -> None:
 
 
 @THOROUGH
-def test_so_does_keras_on_jax(tmp_path: Path) -> None:
+def test_keras_on_jax_makes_the_same_batches(tmp_path: Path) -> None:
     assert said_with_jax(WITH_JAX, tmp_path, keras=True)["differences"] == {}
 
 
-def test_a_dataset_is_taken_as_it_is(model: Any) -> None:
+def test_a_dataset_is_used_unchanged(model: Any) -> None:
     data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)
     call = keras_call(model.fit, (data,), {"epochs": 3})
     assert call is not None
     assert call.batch == (data,)
 
 
-def test_the_weights_of_classes_join_a_dataset(model: Any) -> None:
+def test_class_weights_are_added_to_a_dataset(model: Any) -> None:
     data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16, drop_remainder=True)
     call = keras_call(model.fit, (data,), {"class_weight": {0: 2.0}})
     assert call is not None
@@ -59,7 +59,7 @@ def test_the_weights_of_classes_join_a_dataset(model: Any) -> None:
 
 
 class Batches:
-    """Gives batches as often as it is asked, as a `keras.utils.PyDataset` or a loader does."""
+    """Data that can be read again and again, like a `keras.utils.PyDataset` or a loader."""
 
     def __init__(self) -> None:
         self.read = 0
@@ -77,7 +77,7 @@ class Loader:
         yield X[:7], Y[:7]
 
 
-def test_the_first_batch_of_what_can_be_read_again(model: Any) -> None:
+def test_the_first_batch_of_rereadable_data(model: Any) -> None:
     batches = Batches()
     for data, rows in ((batches, 5), (Loader(), 7)):
         call = keras_call(model.fit, (data,), {"class_weight": {0: 2.0}})
@@ -97,7 +97,7 @@ def test_a_generator_keeps_its_batches(model: Any) -> None:
     assert len(list(batches)) == 1
 
 
-def test_lists_of_numbers_are_no_arrays(model: Any) -> None:
+def test_lists_of_numbers_are_refused(model: Any) -> None:
     with pytest.raises(CompileError, match="takes arrays, and not lists of numbers"):
         keras_call(model.fit, (X.tolist(), Y.tolist()), {})
 
@@ -109,13 +109,13 @@ def test_several_inputs_are_not_inputs_and_targets(model: Any) -> None:
     assert [spec.shape[0] for spec in inputs] == [32, 32]
 
 
-def test_one_array_of_weights_is_for_every_output(model: Any) -> None:
+def test_an_array_of_weights_applies_to_every_output(model: Any) -> None:
     call = keras_call(model.fit, (X, {"a": Y, "b": Y}), {"sample_weight": np.ones(96)})
     assert call is not None
     assert {name: spec.shape for name, spec in call.batch[2].items()} == {"a": [32], "b": [32]}
 
 
-def test_larger_batches_of_the_validation_are_said(model: Any) -> None:
+def test_a_note_on_larger_validation_batches(model: Any) -> None:
     named = {"validation_data": (X, Y), "validation_batch_size": 64}
     call = keras_call(model.fit, (X, Y), named)
     assert call is not None
@@ -125,14 +125,14 @@ def test_larger_batches_of_the_validation_are_said(model: Any) -> None:
     assert small.notes == ()
 
 
-def test_a_model_that_runs_eagerly_is_said(model: Any) -> None:
+def test_a_note_on_a_model_that_runs_eagerly(model: Any) -> None:
     model.compile("sgd", "mse", run_eagerly=True)
     call = keras_call(model.fit, (X, Y), {})
     assert call is not None
     assert "run_eagerly=True" in call.notes[0]
 
 
-def test_a_model_that_is_called_predicts(model: Any) -> None:
+def test_calling_a_model_predicts(model: Any) -> None:
     call = keras_call(model, (X[:5],), {"training": False})
     assert call is not None
     assert (call.method.__name__, call.batch[0].shape[0]) == ("predict", 5)
@@ -153,7 +153,7 @@ def test_wrong_calls(model: Any, args: Any, named: Any, message: str) -> None:
         keras_call(model.fit, args, named)
 
 
-def test_a_fit_of_the_users_own_is_not_guessed(model: Any) -> None:
+def test_a_custom_fit_is_refused(model: Any) -> None:
     class Own(type(model)):  # type: ignore[misc]
         def fit(self, data: Any) -> None:
             raise AssertionError
@@ -163,5 +163,5 @@ def test_a_fit_of_the_users_own_is_not_guessed(model: Any) -> None:
         keras_call(own.fit, (X,), {})
 
 
-def test_other_calls_are_none_of_keras(model: Any) -> None:
+def test_other_calls_are_not_keras_calls(model: Any) -> None:
     assert keras_call(np.sin, (X,), {}) is None

@@ -1,4 +1,4 @@
-"""Which names a cell reads and assigns, compared with what Python does."""
+"""The names that a cell reads and assigns, compared with Python's behaviour."""
 
 from __future__ import annotations
 
@@ -69,19 +69,19 @@ def test_first_line_of_a_read() -> None:
     assert names_of("\ny = 1\nz = x\nx").reads == {"x": 3}
 
 
-def test_targets_that_are_only_passed_through() -> None:
+def test_targets_that_pass_through() -> None:
     names = names_of("for i in range(3):\n  with a as b:\n    y = i\nb = 2")
     assert names.passing == {"i"}
     assert names.bindings == {"i": 1, "b": 2, "y": 1}
 
 
-def test_deep_nesting_is_quick() -> None:
+def test_deep_nesting_is_fast() -> None:
     depth = 19
     text = "\n".join(f"{' ' * level}for i{level} in r:" for level in range(depth))
     assert set(names_of(f"{text}\n{' ' * depth}y = x").reads) == {"r", "x"}
 
 
-# Small programs. `maybe()` is a condition, `some()` something to loop over, `fail()` may raise.
+# Small programs. `maybe()` is a condition, `some()` is an iterable, and `fail()` may raise.
 
 _NAME = st.sampled_from("abcd")
 _EXPRESSION = st.recursive(
@@ -115,26 +115,36 @@ def _indented(block: _Block) -> _Block:
 
 def _compound(blocks: st.SearchStrategy[_Block]) -> st.SearchStrategy[_Block]:
     def build(kind: str, name: str, test: str, first: _Block, second: _Block) -> _Block:
-        one, two = _indented(first), _indented(second)
+        first_block, second_block = _indented(first), _indented(second)
         return {
-            "if": [f"if {test}:", *one, "else:", *two],
-            "for": [f"for {name} in some():", *one, "else:", *two],
-            "break": [f"for {name} in some():", *one, " if maybe(): break", *two],
-            "continue": [f"for {name} in some():", *one, " if maybe(): continue", *two],
-            "while": ["while maybe():", *one],
-            "endless": ["while True:", *one, " if maybe() or not maybe(): break", *two],
-            "try": ["try:", *one, f"except ValueError as {name}:", *two],
-            "finally": ["try:", *one, "finally:", *two],
-            "with": [f"with quiet() as {name}:", *one, *two],
+            "if": [f"if {test}:", *first_block, "else:", *second_block],
+            "for": [f"for {name} in some():", *first_block, "else:", *second_block],
+            "break": [f"for {name} in some():", *first_block, " if maybe(): break", *second_block],
+            "continue": [
+                f"for {name} in some():",
+                *first_block,
+                " if maybe(): continue",
+                *second_block,
+            ],
+            "while": ["while maybe():", *first_block],
+            "endless": [
+                "while True:",
+                *first_block,
+                " if maybe() or not maybe(): break",
+                *second_block,
+            ],
+            "try": ["try:", *first_block, f"except ValueError as {name}:", *second_block],
+            "finally": ["try:", *first_block, "finally:", *second_block],
+            "with": [f"with quiet() as {name}:", *first_block, *second_block],
             "match": [
                 f"match {test}:",
                 " case 1:",
-                *_indented(one),
+                *_indented(first_block),
                 f" case {name}:",
-                *_indented(two),
+                *_indented(second_block),
             ],
-            "raise": ["if maybe():", *one, " raise ValueError", *second],
-            "class": ["class K:", *one],
+            "raise": ["if maybe():", *first_block, " raise ValueError", *second],
+            "class": ["class K:", *first_block],
         }[kind]
 
     kinds = [
@@ -168,11 +178,11 @@ def _run(
     text: str, seed: int, given_names: dict[str, object]
 ) -> tuple[dict[str, object], Exception | None]:
     chance = random.Random(seed)
-    left = [30]
+    remaining = [30]
 
     def condition() -> bool:
-        left[0] -= 1
-        return left[0] > 0 and chance.random() < 0.5
+        remaining[0] -= 1
+        return remaining[0] > 0 and chance.random() < 0.5
 
     def perhaps_raise() -> None:
         if condition():
@@ -195,7 +205,7 @@ def _run(
 
 @settings(max_examples=300, deadline=None)
 @given(_BLOCK)
-def test_agrees_with_python(block: list[str]) -> None:
+def test_the_analysis_agrees_with_python(block: list[str]) -> None:
     text = "\n".join(block)
     try:
         compile(text, "<program>", "exec")
@@ -205,12 +215,12 @@ def test_agrees_with_python(block: list[str]) -> None:
     for seed in range(12):
         end, error = _run(text, seed, _given(names))
         if isinstance(error, NameError):
-            # Everything that may be read first was given, so something was deleted.
+            # Every name that may be read first has a value, so this name was deleted.
             assert error.name in names.unbound & names.reads.keys()
         if error is None:
             assert names.definite <= end.keys()
             assert end.keys() - names.reads.keys() - {"__builtins__"} <= set(names.assigned)
-    for name in names.certain & set("abcd"):  # whose reads fail in every run
+    for name in names.certain & set("abcd"):  # reading them fails in every run
         for seed in range(3):
             _, error = _run(text, seed, _given(names, name))
             assert isinstance(error, (NameError, ValueError))

@@ -1,4 +1,4 @@
-"""`tpunb.input_speed`: what it measures, compares and tries; nothing depends on how fast it is."""
+"""`tpunb.input_speed`: its measurements, comparisons and trials, on a machine of any speed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tpunb.training.input_speed import Change, Stage, latest_input_speed
 from tpunb.virtual.input_pipeline import Pipeline
 
 SECONDS = 0.02
-"""So short that nothing is measured well: what is read and tried is what is tested."""
+"""Too short for good measurements: the tests look at the reads and the trials."""
 
 PROGRAM = TpuProgram("v5e-8", 8, examples=1024, time=StepTime(0.002, 0.004))
 
@@ -46,27 +46,27 @@ def speed_of(dataset: Any, program: Any = PROGRAM) -> tpunb.InputSpeed:
 
 
 class Counted:
-    """Batches of which one comes every half second, by a clock that counts them."""
+    """An endless source of batches, with a clock that advances half a second for each batch."""
 
     def __init__(self) -> None:
-        self.given = 0
+        self.count = 0
 
     def monotonic(self) -> float:
-        return 0.5 * self.given
+        return 0.5 * self.count
 
     def __iter__(self) -> Iterator[Any]:
         batch = np.zeros([16, 2])
         while True:
-            self.given += 1
+            self.count += 1
             yield batch
 
 
-def test_a_speed_is_elements_by_their_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_speed_is_elements_per_second(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Counted()
     monkeypatch.setattr(pipeline_reading, "time", source)
-    found = read(lambda: iter(source), 1.0)
-    assert found.elements_per_second == pytest.approx(2.0)
-    assert found.examples_per_second == pytest.approx(32.0)
+    measured = read(lambda: iter(source), 1.0)
+    assert measured.elements_per_second == pytest.approx(2.0)
+    assert measured.examples_per_second == pytest.approx(32.0)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_batch_has_as_many_examples_as_its_first_part(element: Any, size: int)
     assert size_of(element()) == size
 
 
-def test_a_dataset_of_batches_and_one_of_examples() -> None:
+def test_datasets_of_batches_and_of_examples() -> None:
     batches = speed_of(numbers().batch(16, drop_remainder=True))
     ratio = batches.examples_per_second / batches.elements_per_second
     assert ratio == pytest.approx(16)
@@ -92,7 +92,7 @@ def test_a_dataset_of_batches_and_one_of_examples() -> None:
     assert images.examples_per_second == pytest.approx(images.elements_per_second)
 
 
-def test_everything_is_said() -> None:
+def test_the_whole_report() -> None:
     speed = speed_of(numbers().map(light).batch(16))
     assert "processor" in speed.processors
     assert "A v5e-8 consumes 256,000 to 512,000: this input would keep it busy" in speed.headline
@@ -108,7 +108,7 @@ def test_everything_is_said() -> None:
     assert str(speed).endswith("than this machine: measure there too.")
 
 
-def test_the_program_that_was_compiled_last_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_compiled_program_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     remember_program(TpuPrograms([PROGRAM, TpuProgram("v3-8", 8, examples=1024)]))
     assert [need.tpu for need in speed_of(numbers().batch(4), None).needs] == ["v5e-8"]
     remember_program(TpuProgram("v3-8", 8))
@@ -117,18 +117,18 @@ def test_the_program_that_was_compiled_last_is_compared(monkeypatch: pytest.Monk
     assert "compile the step first" in bare.notes[0]
 
 
-def test_hosts_share_what_a_tpu_takes() -> None:
+def test_hosts_share_the_examples_of_a_tpu() -> None:
     program = TpuProgram("v3-32", 32, examples=4096, time=StepTime(0.5, 1.0))
     (need,) = needs(program)
     assert (need.hosts, need.low, need.high) == (4, 1024.0, 2048.0)
 
 
-def codes(dataset: tf.data.Dataset, own: Measured | None = None) -> dict[str, Change]:
-    found = changes(dataset, Pipeline(dataset), own or Measured(100, 100, 1.0), (), SECONDS)
-    return {change.code: change for change in found}
+def codes(dataset: tf.data.Dataset, speed: Measured | None = None) -> dict[str, Change]:
+    possible = changes(dataset, Pipeline(dataset), speed or Measured(100, 100, 1.0), (), SECONDS)
+    return {change.code: change for change in possible}
 
 
-def test_only_what_a_pipeline_lacks_is_tried() -> None:
+def test_only_missing_optimizations_are_tried() -> None:
     parallel = numbers().map(light, num_parallel_calls=2).cache().batch(4).prefetch(2)
     assert list(codes(parallel)) == ["options.deterministic = False; ds = ds.with_options(options)"]
     options = tf.data.Options()
@@ -138,7 +138,7 @@ def test_only_what_a_pipeline_lacks_is_tried() -> None:
     assert list(codes(numbers().batch(2))) == [".cache()", ".prefetch(tf.data.AUTOTUNE)"]
 
 
-def test_a_cache_that_memory_has_no_room_for_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_does_not_fit_in_memory_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline_changes, "measure", lambda: Memory(2**30, 2**20, None))
     dataset = tf.data.Dataset.from_tensors(tf.zeros([2**18])).repeat(8)  # 8 MiB
     change = codes(dataset)[".cache()"]
@@ -149,8 +149,8 @@ def test_a_cache_that_memory_has_no_room_for_is_not_tried(monkeypatch: pytest.Mo
     assert codes(small)[".cache()"].gain is not None
 
 
-def test_a_gain_that_was_noise_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    speeds = iter([30.0, 12.0, 10.0])  # changed, changed again, and the pipeline as it is
+def test_a_gain_from_noise_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = iter([30.0, 12.0, 10.0])  # changed, changed again, and the original pipeline
 
     def measured(start: Callable[[], Any], seconds: float, **_: Any) -> Measured:
         return Measured(int(next(speeds)), 1, 1.0)
@@ -164,7 +164,7 @@ def test_a_gain_that_was_noise_is_measured_again(monkeypatch: pytest.MonkeyPatch
     assert trials.gain(numbers()) == pytest.approx(0.9)
 
 
-def test_what_takes_other_code_is_named_and_not_tried() -> None:
+def test_changes_of_the_users_code_are_suggested_and_not_tried() -> None:
     def decode(x: Any) -> Any:
         image = tf.io.decode_jpeg(tf.io.encode_jpeg(tf.zeros([16, 16, 3], tf.uint8)))
         return tf.image.resize(image, [4, 4]) + tf.cast(x, tf.float32)
@@ -192,7 +192,7 @@ def test_what_takes_other_code_is_named_and_not_tried() -> None:
 
 
 class Batches:
-    """A sequence of batches, as of `keras.utils.PyDataset`."""
+    """A sequence of batches, like a `keras.utils.PyDataset`."""
 
     def __len__(self) -> int:
         return 3
@@ -217,7 +217,7 @@ def test_other_iterables_are_measured_without_stages(source: Any) -> None:
         (3, "cannot be read"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(source: Any, says: str) -> None:
+def test_other_objects_are_refused(source: Any, says: str) -> None:
     with pytest.raises(CellError, match=says):
         repeated(source)
 
@@ -229,15 +229,15 @@ def test_an_empty_input_is_refused(source: Any) -> None:
 
 
 def test_an_error_of_the_pipeline_is_raised() -> None:
-    def fails(x: Any) -> Any:
+    def failing_map(x: Any) -> Any:
         with tf.control_dependencies([tf.debugging.assert_less(x, tf.constant(0, tf.int64))]):
             return tf.identity(x)
 
     with pytest.raises(tf.errors.InvalidArgumentError):
-        speed_of(numbers().map(fails))
+        speed_of(numbers().map(failing_map))
 
 
-def test_an_interrupt_before_anything_is_known_is_an_ordinary_one(
+def test_an_interrupt_before_the_first_result_is_an_ordinary_interrupt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def stopped(*_: Any, **__: Any) -> Any:
@@ -255,16 +255,18 @@ def test_an_interrupt_keeps_the_speed(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(measuring, "changes", stopped)
-    with pytest.raises(MeasuringStopped, match="before all changes of the input were tried") as got:
+    with pytest.raises(
+        MeasuringStopped, match="before all changes of the input were tried"
+    ) as stopped_error:
         speed_of(numbers().batch(4))
-    assert got.value.speed.changes == (Change("first", 2.0),)
-    assert latest_input_speed() is got.value.speed
+    assert stopped_error.value.speed.changes == (Change("first", 2.0),)
+    assert latest_input_speed() is stopped_error.value.speed
 
 
-def test_an_element_that_never_comes_does_not_hold_an_interrupt(
+def test_a_hanging_element_does_not_delay_an_interrupt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The pipeline waits in a thread of its own."""
+    """The pipeline waits in a separate thread."""
     never = threading.Event()
 
     class Hanging:

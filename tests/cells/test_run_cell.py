@@ -1,4 +1,4 @@
-"""`connection.run_cell` and `connection.check_cell`: cells for tests and graders."""
+"""`connection.run_cell` and `connection.check_cell`: running cells in tests and graders."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_function_as_a_cell() -> None:
         once = connection.run_cell(lambda: tf.constant(3.0), names)
         assert (once.steps, once.traced, names) == (1, True, {})
         assert [float(part) for part in once.value.values] == [3.0, 3.0]
-        assert connection.timings is None  # of many steps
+        assert connection.timings is None  # there are timings only for many steps
         many = connection.run_cell(step, data=data, plot="total", reduce={"total": "sum"})
         assert float(many.assigned["total"]) == 8.0
         assert many.history.values("total").tolist() == [8.0]
@@ -49,7 +49,7 @@ def test_a_function_as_a_cell() -> None:
             connection.run_cell(5)  # type: ignore[arg-type]
 
 
-def test_a_cell_step_after_step() -> None:
+def test_a_cell_for_many_steps() -> None:
     with tpunb.connect(simulate=2) as connection:
         names: dict[str, Any] = {"tf": tf, "total": tf.constant(0.0)}
         data = tf.data.Dataset.from_tensor_slices(np.ones([8, 2], np.float32)).batch(4)

@@ -1,4 +1,4 @@
-"""Cells on one device, on mirrored CPUs, and on a virtual TPU."""
+"""Cells on a single device, on mirrored CPUs, and on a virtual TPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_value_and_names(book: Notebook) -> None:
     assert (result.traced, result.trace_reason) == (True, "first run")
 
 
-def test_values_of_a_replica_come_back_to_it(book: Notebook) -> None:
+def test_a_replica_gets_its_own_values_back(book: Notebook) -> None:
     n = book.strategy.num_replicas_in_sync
     book.cell("x = replica_id + 1")
     for _ in range(2):
@@ -51,14 +51,14 @@ def test_nests(book: Notebook) -> None:
     assert book.each(result.value) == [3 * r + 1 for r in range(n)]
 
 
-def test_nests_of_tensors_are_arguments(one: Notebook) -> None:
-    one.names["pair"] = (tf.constant(1), {"k": np.arange(2)})
-    assert one.cell("pair[0] + 1").value.numpy() == 2
-    one.names["pair"] = (tf.constant(7), {"k": np.arange(2)})
-    result = one.cell("pair[0] + 1")
+def test_nests_of_tensors_are_arguments(single: Notebook) -> None:
+    single.names["pair"] = (tf.constant(1), {"k": np.arange(2)})
+    assert single.cell("pair[0] + 1").value.numpy() == 2
+    single.names["pair"] = (tf.constant(7), {"k": np.arange(2)})
+    result = single.cell("pair[0] + 1")
     assert (result.value.numpy(), result.traced) == (8, False)
-    one.names["pair"] = (tf.constant(7), {"j": np.arange(2)})
-    assert one.cell("pair[0] + 1").traced
+    single.names["pair"] = (tf.constant(7), {"j": np.arange(2)})
+    assert single.cell("pair[0] + 1").traced
 
 
 def test_composite_tensors(book: Notebook) -> None:
@@ -118,8 +118,8 @@ def test_reduce_and_gather(book: Notebook) -> None:
     assert result.assigned["c"].numpy().tolist() == ids
     assert result.assigned["d"].numpy() == 2 * n
     assert result.value.numpy() == sum(ids) + n
-    again = book.cell(text)
-    assert again.trace_reason == "its results are combined in another way"
+    repeated = book.cell(text)
+    assert repeated.trace_reason == "its results are combined in another way"
 
 
 def test_variables_are_closed_over(book: Notebook) -> None:
@@ -157,15 +157,15 @@ def test_training_step(book: Notebook) -> None:
     assert set(result.withheld) == {"tape", "pairs"}
 
 
-def test_variables_made_at_the_first_run_are_traced_once(one: Notebook) -> None:
-    one.plain("box = []\nclass Model(tf.Module):\n  v = None\nm = Model()")
+def test_variables_created_in_the_first_run_are_traced_once(single: Notebook) -> None:
+    single.plain("box = []\nclass Model(tf.Module):\n  v = None\nm = Model()")
     text = "if m.v is None:\n  m.v = tf.Variable(1.0)\nm.v.assign_add(1.0)"
-    values = [float(one.cell(text).value) for _ in range(3)]
+    values = [float(single.cell(text).value) for _ in range(3)]
     assert values == [2.0, 3.0, 4.0]
-    assert one.runner.traces == 1
+    assert single.runner.traces == 1
 
 
-def test_definitions_are_the_notebooks_own(book: Notebook) -> None:
+def test_definitions_belong_to_the_notebook(book: Notebook) -> None:
     book.names["x"] = tf.constant(2)
     result = book.cell(
         "import math\nk = 3\nt = x\n"
@@ -184,46 +184,49 @@ def test_definitions_are_the_notebooks_own(book: Notebook) -> None:
     assert result.withheld == ("h",)
 
 
-def test_helpers_of_the_trace_stay_inside(one: Notebook) -> None:
-    result = one.cell(
+def test_helpers_of_the_trace_stay_inside(single: Notebook) -> None:
+    result = single.cell(
         "a = tf.TensorArray(tf.int32, 2)\nit = iter([1])\nf = [lambda: it][0]\ns = 'text'"
     )
     assert result.assigned["s"] == "text"
     assert set(result.withheld) == {"a", "it"}
 
 
-def test_timings(one: Notebook) -> None:
-    first, second = one.cell("tf.constant(1)", timed=True), one.cell("tf.constant(1)", timed=True)
+def test_timings(single: Notebook) -> None:
+    first, second = (
+        single.cell("tf.constant(1)", timed=True),
+        single.cell("tf.constant(1)", timed=True),
+    )
     assert first.timings.trace is not None
     assert first.timings.first_step is not None
     assert first.timings.first_step > first.timings.trace > 0
     assert second.timings.trace is None
 
 
-def test_semicolon_and_python_results(one: Notebook) -> None:
-    assert one.cell("1 + 1;").value == 2
-    assert one.cell("'a' + 'b'").value == "ab"
-    assert one.cell("tf.print('')\nNone").value is None
-    assert one.cell("x = 1").value is None
-    assert one.cell("").assigned == {}
+def test_semicolon_and_python_results(single: Notebook) -> None:
+    assert single.cell("1 + 1;").value == 2
+    assert single.cell("'a' + 'b'").value == "ab"
+    assert single.cell("tf.print('')\nNone").value is None
+    assert single.cell("x = 1").value is None
+    assert single.cell("").assigned == {}
 
 
-def test_the_namespace_is_only_written_by_bind(one: Notebook) -> None:
+def test_the_namespace_is_only_written_by_bind(single: Notebook) -> None:
     before = {"tf": tf}
-    result = one.runner.run("y = 1\ndef f(): pass", before)
+    result = single.runner.run("y = 1\ndef f(): pass", before)
     assert before == {"tf": tf}
     assert set(result.assigned) == {"y", "f"}
 
 
-def test_builtins_can_be_hidden(one: Notebook) -> None:
-    result = one.cell("sum = sum([1, 2])\nlen([1])")
+def test_builtins_can_be_hidden(single: Notebook) -> None:
+    result = single.cell("sum = sum([1, 2])\nlen([1])")
     assert (result.assigned, result.value) == ({"sum": 3}, 1)
 
 
-def test_eager_functions(one: Notebook) -> None:
+def test_eager_functions(single: Notebook) -> None:
     tf.config.run_functions_eagerly(True)
     try:
-        one.names["x"] = tf.constant(1)
-        assert [int(one.cell("y = x + 1\ny").value) for _ in range(2)] == [2, 2]
+        single.names["x"] = tf.constant(1)
+        assert [int(single.cell("y = x + 1\ny").value) for _ in range(2)] == [2, 2]
     finally:
         tf.config.run_functions_eagerly(False)

@@ -1,4 +1,4 @@
-"""Cells that fail, and why a cell is traced again."""
+"""Cells that fail, and the reasons why a cell is traced again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tpunb.errors import CellError
 
 
 class Unusual(Exception):
-    """An exception that AutoGraph cannot make again."""
+    """An exception that AutoGraph cannot recreate."""
 
     def __init__(self, first: int, second: int) -> None:
         super().__init__(first, second)
@@ -55,45 +55,45 @@ def test_error_in_a_function_of_the_cell(book: Notebook) -> None:
     assert error.tpunb_lines[-1] == 3
 
 
-def test_error_that_autograph_cannot_make_again(book: Notebook) -> None:
+def test_error_that_autograph_cannot_recreate(book: Notebook) -> None:
     book.names["Unusual"] = Unusual
     error = failing(book, "x = 1\nif x:\n  raise Unusual(1, 2)", Unusual)
     assert error.args == (1, 2)
     assert error.tpunb_lines == [4]
 
 
-def test_error_where_autograph_gives_up(one: Notebook) -> None:
-    error = failing(one, "if (n := 3):\n  raise OSError('o')", OSError)
+def test_error_in_code_that_autograph_does_not_convert(single: Notebook) -> None:
+    error = failing(single, "if (n := 3):\n  raise OSError('o')", OSError)
     assert error.tpunb_lines == [3]
 
 
-def test_a_failed_trace_leaves_nothing(one: Notebook) -> None:
-    one.plain("def f(v): return v.nothing")
-    failing(one, "y = f(tf.constant(1))", AttributeError)
-    assert (one.runner.traces, "y" in one.names) == (0, False)
-    one.plain("def f(v): return v + 1")
-    result = one.cell("y = f(tf.constant(1))")
+def test_a_failed_trace_leaves_nothing(single: Notebook) -> None:
+    single.plain("def f(v): return v.nothing")
+    failing(single, "y = f(tf.constant(1))", AttributeError)
+    assert (single.runner.traces, "y" in single.names) == (0, False)
+    single.plain("def f(v): return v + 1")
+    result = single.cell("y = f(tf.constant(1))")
     assert (int(result.assigned["y"]), result.trace_reason) == (2, "first run")
 
 
 @pytest.mark.parametrize("text", ["lss", "y = 1\nlss + y", "lss += 1", "with lss: pass"])
-def test_undefined_name(one: Notebook, text: str) -> None:
-    one.names["loss"] = 1
-    error = failing(one, text, CellNameError)
+def test_undefined_name(single: Notebook, text: str) -> None:
+    single.names["loss"] = 1
+    error = failing(single, text, CellNameError)
     assert isinstance(error, NameError)
     assert "name `lss` is not defined" in str(error)
     assert "`loss`" in str(error)
     assert f"Line {text.count(chr(10)) + 2}" in str(error)
 
 
-def test_names_that_may_not_be_needed(one: Notebook) -> None:
-    assert one.cell("def f(): return nothing\n1").value == 1
-    assert one.cell("2 if True else nothing").value == 2
-    failing(one, "if True: nothing", NameError)
+def test_undefined_names_that_may_not_be_needed(single: Notebook) -> None:
+    assert single.cell("def f(): return nothing\n1").value == 1
+    assert single.cell("2 if True else nothing").value == 2
+    failing(single, "if True: nothing", NameError)
 
 
 @pytest.mark.parametrize(
-    "made",
+    "source",
     [
         "tf.data.Dataset.range(4).batch(2)",
         "iter(tf.data.Dataset.range(4).batch(2))",
@@ -101,19 +101,19 @@ def test_names_that_may_not_be_needed(one: Notebook) -> None:
         "iter(strategy.experimental_distribute_dataset(tf.data.Dataset.range(4).batch(2)))",
     ],
 )
-def test_datasets(one: Notebook, made: str) -> None:
-    one.names["strategy"] = one.strategy
-    one.plain(f"data = {made}")
-    error = failing(one, "x = data", CellError)
+def test_datasets(single: Notebook, source: str) -> None:
+    single.names["strategy"] = single.strategy
+    single.plain(f"data = {source}")
+    error = failing(single, "x = data", CellError)
     assert "next(iter(data))" in str(error)
     assert "-d data" in str(error)
 
 
 def test_values_of_another_strategy() -> None:
-    two, one = Notebook("mirrored"), Notebook("one")
+    two, single = Notebook("mirrored"), Notebook("one")
     two.cell("x = replica_id")
-    one.names["x"] = two.names["x"]
-    assert "2 replicas" in str(failing(one, "x + 1", CellError))
+    single.names["x"] = two.names["x"]
+    assert "2 replicas" in str(failing(single, "x + 1", CellError))
 
 
 def test_changes_in_place(book: Notebook) -> None:
@@ -126,12 +126,12 @@ def test_changes_in_place(book: Notebook) -> None:
     assert book.names["kept"] == []
 
 
-def test_object_that_holds_tensors(one: Notebook) -> None:
-    one.plain("class Box:\n  def __init__(self, v): self.v = [v]")
-    error = failing(one, "b = Box(tf.constant(1))", CellError)
+def test_object_that_holds_tensors(single: Notebook) -> None:
+    single.plain("class Box:\n  def __init__(self, v): self.v = [v]")
+    error = failing(single, "b = Box(tf.constant(1))", CellError)
     assert "`b` is a Box that holds tensors" in str(error)
-    assert one.cell("b = Box(tf.constant(1))\nv = b.v\ndel b").assigned.keys() == {"v"}
-    assert one.cell("b = Box(1)").assigned["b"].v == [1]
+    assert single.cell("b = Box(tf.constant(1))\nv = b.v\ndel b").assigned.keys() == {"v"}
+    assert single.cell("b = Box(1)").assigned["b"].v == [1]
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_object_that_holds_tensors(one: Notebook) -> None:
         ({"reduce": {"text": "sum"}}, "cannot be reduced"),
     ],
 )
-def test_unfit_options(one: Notebook, options: dict[str, Any], words: str) -> None:
-    assert words in str(failing(one, "loss = 1.0\ntext = 'a'", CellError, **options))
+def test_unfit_options(single: Notebook, options: dict[str, Any], words: str) -> None:
+    assert words in str(failing(single, "loss = 1.0\ntext = 'a'", CellError, **options))
 
 
 @pytest.mark.parametrize(
@@ -166,66 +166,68 @@ def test_unfit_options(one: Notebook, options: dict[str, Any], words: str) -> No
         ("import functools\nk = 1\nx = functools.partial(lambda v: k, 1)", "k = 2", "`k`, which"),
     ],
 )  # fmt: skip
-def test_reasons(one: Notebook, before: str, after: str, reason: str) -> None:
-    one.plain(before)
+def test_reasons(single: Notebook, before: str, after: str, reason: str) -> None:
+    single.plain(before)
     text = "y = x"
-    assert one.cell(text).trace_reason == "first run"
-    one.plain("pass")
-    assert one.cell(text).trace_reason is None
-    one.plain(after)
-    assert reason in (one.cell(text).trace_reason or "")
-    assert not one.cell(text).traced
+    assert single.cell(text).trace_reason == "first run"
+    single.plain("pass")
+    assert single.cell(text).trace_reason is None
+    single.plain(after)
+    assert reason in (single.cell(text).trace_reason or "")
+    assert not single.cell(text).traced
 
 
-def test_equal_values_do_not_retrace(one: Notebook) -> None:
-    made = "x = (float('nan'), 10**20, 'a' * 3, range(2), None)\ny = [1, {'b': -0.0}]"
-    one.plain(made)
-    one.cell("z = (x, y)")
-    one.plain(made)
-    assert not one.cell("z = (x, y)").traced
+def test_equal_values_do_not_retrace(single: Notebook) -> None:
+    source = "x = (float('nan'), 10**20, 'a' * 3, range(2), None)\ny = [1, {'b': -0.0}]"
+    single.plain(source)
+    single.cell("z = (x, y)")
+    single.plain(source)
+    assert not single.cell("z = (x, y)").traced
 
 
-def test_going_back_to_an_old_value_does_not_retrace(one: Notebook) -> None:
+def test_going_back_to_an_old_value_does_not_retrace(single: Notebook) -> None:
     traced = []
     for rate in (0.1, 0.2, 0.1, 0.2):
-        one.names["rate"] = rate
-        result = one.cell("y = rate\ny")
+        single.names["rate"] = rate
+        result = single.cell("y = rate\ny")
         traced.append(result.traced)
         assert result.value == rate
     assert traced == [True, True, False, False]
 
 
-def test_python_values_belong_to_their_shapes(one: Notebook) -> None:
+def test_python_values_depend_on_shapes(single: Notebook) -> None:
     for size in (2, 3, 2):
-        one.names["x"] = tf.ones([size])
-        assert one.cell("n = x.shape[0]").assigned == {"n": size}
-    assert one.runner.traces == 2
+        single.names["x"] = tf.ones([size])
+        assert single.cell("n = x.shape[0]").assigned == {"n": size}
+    assert single.runner.traces == 2
 
 
-def test_names_assigned_first_are_not_captured(one: Notebook) -> None:
-    assert one.cell("y = 1\nz = y + 1").traced
-    assert not one.cell("y = 1\nz = y + 1").traced
+def test_names_assigned_first_are_not_captured(single: Notebook) -> None:
+    assert single.cell("y = 1\nz = y + 1").traced
+    assert not single.cell("y = 1\nz = y + 1").traced
 
 
-def test_replaced_objects_are_let_go(one: Notebook) -> None:
-    one.plain("class Model: pass\nm = Model()")
-    held = weakref.ref(one.names["m"])
-    one.cell("y = m.__class__.__name__")
-    one.plain("m = Model()")
-    assert one.cell("y = m.__class__.__name__").trace_reason == "`m` is another Model now"
+def test_replaced_objects_are_freed(single: Notebook) -> None:
+    single.plain("class Model: pass\nm = Model()")
+    reference = weakref.ref(single.names["m"])
+    single.cell("y = m.__class__.__name__")
+    single.plain("m = Model()")
+    assert single.cell("y = m.__class__.__name__").trace_reason == "`m` is another Model now"
     gc.collect()
-    assert held() is None
+    assert reference() is None
 
 
-def test_only_so_many_programs_are_kept(one: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_kept_programs_is_limited(
+    single: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tpunb.cells.trace_cache._MOST_TRACED", 2)
     for text in ("1", "2", "3"):
-        one.cell(text)
-    assert not one.cell("3").traced
-    assert "too many other cells" in (one.cell("1").trace_reason or "")
+        single.cell(text)
+    assert not single.cell("3").traced
+    assert "too many other cells" in (single.cell("1").trace_reason or "")
 
 
-def test_close_takes_the_lines_back() -> None:
+def test_closing_removes_the_cells_lines() -> None:
     book = Notebook("one")
     book.cell("closed = 1")
     filename = cell_filename("closed = 1")
@@ -236,12 +238,12 @@ def test_close_takes_the_lines_back() -> None:
     assert filename not in linecache.cache
 
 
-def test_lists_that_contain_themselves(one: Notebook) -> None:
-    one.plain("x = [1]\nx.append(x)")
-    assert one.cell("x[0]").value == 1
-    one.names["x"] = list(range(100_000))
-    assert one.cell("len(x)").value == 100_000
-    assert not one.cell("len(x)").traced
+def test_lists_that_contain_themselves(single: Notebook) -> None:
+    single.plain("x = [1]\nx.append(x)")
+    assert single.cell("x[0]").value == 1
+    single.names["x"] = list(range(100_000))
+    assert single.cell("len(x)").value == 100_000
+    assert not single.cell("len(x)").traced
 
 
 _VALUES = st.recursive(
@@ -270,10 +272,12 @@ def test_any_value_can_be_captured(value: Any) -> None:
     book.runner.close()
 
 
-def test_second_run_takes_the_short_way(one: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
-    one.plain("x = tf.ones([2])\nrate = 0.1\nk = 2\ndef f(v): return v * k")
-    one.cell("y = f(x) * rate")
+def test_the_second_run_uses_the_fast_path(
+    single: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    single.plain("x = tf.ones([2])\nrate = 0.1\nk = 2\ndef f(v): return v * k")
+    single.cell("y = f(x) * rate")
     monkeypatch.setattr("tpunb.cells.trace_cache.why_new_trace", None)
     monkeypatch.setattr("tpunb.cells.trace_cache.capture", None)
-    one.names["x"] = tf.zeros([2])
-    assert one.cell("y = f(x) * rate").assigned["y"].numpy().tolist() == [0.0, 0.0]
+    single.names["x"] = tf.zeros([2])
+    assert single.cell("y = f(x) * rate").assigned["y"].numpy().tolist() == [0.0, 0.0]

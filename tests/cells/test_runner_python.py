@@ -1,4 +1,4 @@
-"""Python's grammar in cells: what an ordinary cell gives, through AutoGraph and TensorFlow."""
+"""Python's grammar in cells: through AutoGraph and TensorFlow, results equal an ordinary cell's."""
 
 from __future__ import annotations
 
@@ -132,23 +132,23 @@ assert __debug__, "text"
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_as_in_an_ordinary_cell(one: Notebook, name: str) -> None:
-    one.names["x"] = tf.constant(1.0)
-    plain = dict(one.names)
-    exec(PROGRAMS[name], plain)
+def test_results_equal_an_ordinary_cells(single: Notebook, name: str) -> None:
+    single.names["x"] = tf.constant(1.0)
+    expected = dict(single.names)
+    exec(PROGRAMS[name], expected)
     for _ in range(2):
-        one.cell(PROGRAMS[name])
+        single.cell(PROGRAMS[name])
         for each in ("y", "z"):
-            assert str(one.names.get(each)) == str(plain.get(each))
+            assert str(single.names.get(each)) == str(expected.get(each))
 
 
 @pytest.mark.parametrize("text", ["import sys\ny = x\nsys.exit(3)", "raise SystemExit(3)"])
 def test_leaving_a_cell(book: Notebook, text: str) -> None:
     book.names["x"] = tf.constant(1.0)
     for body in (text, f"def leave():\n  {text.replace(chr(10), chr(10) + '  ')}\nleave()"):
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as caught:
             book.cell(body)
-        assert left.value.code == 3
+        assert caught.value.code == 3
     assert "y" not in book.names
     book.cell("y = x + 1.0", reduce={"y": "mean"})
     assert float(book.names["y"]) == 2.0

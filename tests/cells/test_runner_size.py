@@ -1,4 +1,4 @@
-"""Large cells: what is ours of their cost grows as they do. Operations are counted, not seconds."""
+"""The cost of large cells grows with their size. Operations are counted, not seconds."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def text_of(kind: str, count: int) -> str:
 
 
 def calls(run: Callable[[], Any], *, ours: bool = False) -> int:
-    """How many calls of Python functions a run makes; only those of cells if wanted."""
-    found = [0]
+    """Count the function calls in a run; with `ours`, only the functions of tpunb.cells."""
+    number = [0]
 
     def count(frame: FrameType, event: str, _: object) -> None:
         if event == "call":
-            found[0] += not ours or frame.f_code.co_filename.startswith(OURS)
+            number[0] += not ours or frame.f_code.co_filename.startswith(OURS)
 
     sys.setprofile(count)
     try:
         run()
     finally:
         sys.setprofile(None)
-    return found[0]
+    return number[0]
 
 
 def generate(text: str) -> str:
@@ -71,26 +71,26 @@ def test_tracing_a_cell(tf: Any, kind: str) -> None:
         for n in (6, 18)
     )
     assert more < 3.3 * some
-    again = calls(lambda: runner.run(text_of(kind, 18), names), ours=True)
-    assert again < more / 2
+    repeated = calls(lambda: runner.run(text_of(kind, 18), names), ours=True)
+    assert repeated < more / 2
     runner.close()
 
 
 def elifs(count: int) -> str:
-    first = "if q == 0:\n    y = 0\n"
-    rest = (f"elif q == {number}:\n    y = {number}\n" for number in range(1, count))
-    return first + "".join(rest)
+    start = "if q == 0:\n    y = 0\n"
+    branches = (f"elif q == {number}:\n    y = {number}\n" for number in range(1, count))
+    return start + "".join(branches)
 
 
 @pytest.mark.parametrize("text", [elifs(900), "y = " + " + ".join(["x"] * 900)])
 def test_long_chains(text: str) -> None:
-    """Python nests these; so deeply that no function may call itself for each."""
+    """Python nests elif branches; recursion for each of them would be too deep."""
     cell = parse_cell(text)
     assert set(cell.names.bindings) == {"y"}
     function_text(cell, (), ())
 
 
-def test_what_is_nested_too_deeply() -> None:
+def test_code_that_is_nested_too_deeply() -> None:
     with pytest.raises(CellError, match="nested too deeply") as caught:
         parse_cell("y = x" + ".real.imag()" * 250)
     assert caught.value.fix

@@ -1,4 +1,4 @@
-"""Warnings and errors of cells that would otherwise do something unexpected without a word."""
+"""Warnings and errors of cells that would otherwise silently do something unexpected."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from support.cells import Notebook
 from tpunb.errors import CellError, TpuWarning
 
 
-def said(book: Notebook, text: str, **options: Any) -> list[str]:
-    """The warnings of a cell, each with its line."""
+def warnings_of(book: Notebook, text: str, **options: Any) -> list[str]:
+    """Return the warnings of a cell, each with its line."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         book.cell(text, **options)
@@ -39,14 +39,14 @@ LOST = [
 
 
 @pytest.mark.parametrize(("text", "words", "line"), LOST)
-def test_names_that_vanish(text: str, words: str, line: int) -> None:
+def test_lost_names(text: str, words: str, line: int) -> None:
     book = Notebook("virtual")
     book.names["x"] = tf.constant([1.0, 2.0])
-    (message,) = said(book, text)
+    (message,) = warnings_of(book, text)
     assert message.startswith(f"{line}: `a`")
     assert words in message
     assert "a" not in book.names
-    assert said(book, text) == []  # it is not traced again
+    assert warnings_of(book, text) == []  # the cell is not traced again
     book.runner.close()
 
 
@@ -65,17 +65,17 @@ def test_names_that_vanish(text: str, words: str, line: int) -> None:
         "x + 1.0",
     ],
 )
-def test_names_that_do_not_vanish(text: str) -> None:
+def test_kept_names(text: str) -> None:
     book = Notebook("virtual")
     book.names["x"] = tf.constant([1.0, 2.0])
-    assert said(book, text) == []
+    assert warnings_of(book, text) == []
     book.runner.close()
 
 
-def test_a_name_that_the_notebook_has_comes_back() -> None:
+def test_a_lost_name_keeps_the_notebooks_value() -> None:
     book = Notebook("virtual")
     book.names["a"] = 5.0
-    assert said(book, "if replica_id == 0:\n    a += 1.0") == []
+    assert warnings_of(book, "if replica_id == 0:\n    a += 1.0") == []
     assert book.each(book.names["a"]) == [6.0, 5.0]
     book.runner.close()
 
@@ -89,9 +89,10 @@ def test_the_values_of_a_replica(expression: str) -> None:
     with pytest.raises(CellError, match="Inside the cell, `x` is this replica's value") as caught:
         book.cell(f"y = {expression}")
     assert caught.value.tpunb_lines == [2]  # type: ignore[attr-defined]
-    book.cell(f"y = {caught.value.fix.split('`')[3]}")  # what it says to write
+    book.cell(f"y = {caught.value.fix.split('`')[3]}")  # the suggested code works
     assert book.each(book.names["y"]) == [0.0, 0.0]
-    book.cell("y = tf.IndexedSlices(tf.ones([1]), tf.constant([0])).values")  # which has some
+    # Indexed slices have values.
+    book.cell("y = tf.IndexedSlices(tf.ones([1]), tf.constant([0])).values")
     book.runner.close()
 
 
@@ -116,7 +117,7 @@ CHANGES = (
 
 
 @pytest.mark.parametrize("kind", ARRAYS)
-def test_arrays_that_change_in_place(kind: str) -> None:
+def test_arrays_changed_in_place(kind: str) -> None:
     setup, text, _ = ARRAYS[kind]
     book = Notebook("one")
     book.names["data"] = np.arange(10_000.0)  # 80 KB
@@ -128,7 +129,7 @@ def test_arrays_that_change_in_place(kind: str) -> None:
         assert book.names["y"].numpy().tolist() == book.names["plain"].numpy().tolist()
         assert not change or "has changed in place" in (result.trace_reason or ""), change
     assert not book.cell(f"y = {text}").traced
-    assert said(book, f"y = {text} + 0.0") == []
+    assert warnings_of(book, f"y = {text} + 0.0") == []
     book.runner.close()
 
 
@@ -137,13 +138,13 @@ def test_arrays_too_large_to_compare(monkeypatch: pytest.MonkeyPatch) -> None:
     book = Notebook("one")
     book.names["data"] = np.arange(40_000.0)
     book.plain("def f(): return tf.constant(data[::1000])")
-    (message,) = said(book, "y = f()")
+    (message,) = warnings_of(book, "y = f()")
     assert message.startswith("1: `data` (")
     assert "may go on with the former ones" in message
-    assert said(book, "y = f()") == []
-    book.plain("data += 1.0")  # most changes are seen all the same
+    assert warnings_of(book, "y = f()") == []
+    book.plain("data += 1.0")  # most changes are noticed
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert book.cell("y = f()").assigned["y"].numpy()[0] == 1.0
-    assert said(book, "y = tf.reduce_sum(data)") == []  # an argument is new in each run
+    assert warnings_of(book, "y = tf.reduce_sum(data)") == []  # arguments are read in each run
     book.runner.close()

@@ -1,4 +1,4 @@
-"""A cell's text: what is refused, and the replica function of the rest, scopes included."""
+"""A cell's text: refused code, and the replica function of valid code, with its scopes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_not_refused(text: str) -> None:
     parse_cell(text)
 
 
-def test_return_in_a_function_is_fine() -> None:
+def test_return_in_a_function_is_allowed() -> None:
     assert parse_cell("def f():\n  return (yield)").names.definite == {"f"}
 
 
@@ -80,7 +80,7 @@ def test_syntax_error_points_into_the_cell() -> None:
 
 
 @pytest.mark.parametrize("text", ["\0", "x = '\udc80'", "(" * 300, "-" * 100_000 + "1", "break"])
-def test_what_no_parser_takes(text: str) -> None:
+def test_unparsable_text(text: str) -> None:
     with pytest.raises((CellError, SyntaxError)):
         parse_cell(text)
 
@@ -107,7 +107,7 @@ def test_names_read_later_and_provided() -> None:
     assert set(cell.definitions) == {"f", "g"}
 
 
-def test_definitions_that_depend_on_the_run_are_not_taken_out() -> None:
+def test_conditional_and_decorated_definitions_stay_in_the_function() -> None:
     cell = parse_cell("if a:\n  def f(): pass\ndef g(): pass\ng = d(g)\nclass K: pass")
     assert set(cell.definitions) == {"K"}
 
@@ -124,7 +124,7 @@ class _Recorder:
 
 
 def run(text: str) -> tuple[dict[str, object], object]:
-    """Runs the generated function as Python does, without TensorFlow."""
+    """Run the generated function as Python does, without TensorFlow."""
     namespace: dict[str, object] = {}
     cell = parse_cell(text)
     source = function_text(cell, (), sorted(cell.names.definite))
@@ -133,7 +133,7 @@ def run(text: str) -> tuple[dict[str, object], object]:
     with shown_as(source, cell):
         assert inspect.getsource(function).startswith("def tpu_cell")
     result: tuple[dict[str, object], object] = function(__tpu__=_Recorder())
-    assert namespace.keys() <= {"__builtins__"}  # nothing went past the cell's own names
+    assert namespace.keys() <= {"__builtins__"}  # nothing bypasses the cell's own names
     return result
 
 
@@ -185,11 +185,11 @@ def test_same_as_in_a_notebook(text: str) -> None:
     exec(compile(tree, "<cell>", "exec"), expected)
     value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), expected) if last else None
     del expected["__builtins__"]
-    found, result = run(text)
+    actual, result = run(text)
     passing = parse_cell(text).names.passing
     assert result == value
-    assert found.keys() | passing == expected.keys() | passing
-    assert all(found[name] == expected[name] or callable(found[name]) for name in found)
+    assert actual.keys() | passing == expected.keys() | passing
+    assert all(actual[name] == expected[name] or callable(actual[name]) for name in actual)
 
 
 @settings(max_examples=100, deadline=None)
@@ -207,11 +207,11 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
 def test_strings_keep_their_contents(parts: list[str]) -> None:
     quoted = [part.replace("\\", "\\\\").replace('"', '\\"') for part in parts]
     text = "\n".join(f'x{n} = """{part}"""' for n, part in enumerate(quoted))
-    found, _ = run(text)
-    assert found == {f"x{n}": part for n, part in enumerate(parts)}
+    actual, _ = run(text)
+    assert actual == {f"x{n}": part for n, part in enumerate(parts)}
 
 
-def test_functions_go_to_the_notebook_with_their_global_statements() -> None:
+def test_functions_keep_their_global_statements() -> None:
     cell = parse_cell("y = 0\ndef f():\n  global y\n  y += 1\nf()")
     namespace: dict[str, Any] = {"y": 5}
     exec(cell.definitions["f"], namespace)
@@ -229,23 +229,23 @@ NEW = [
 
 
 @pytest.mark.parametrize("text", NEW if sys.version_info >= (3, 12) else ["y = 1"])
-def test_python_of_today(text: str) -> None:
+def test_current_python_syntax(text: str) -> None:
     names = analyse(ast.parse(text).body)
     assert not names.certain - {"dict", "list", "str", "int"}
     assert "T" not in names.reads or "type T" in text
 
 
-def test_a_nonlocal_name_of_the_cell_is_no_python() -> None:
+def test_nonlocal_names_of_the_cell_are_a_syntax_error() -> None:
     with pytest.raises(SyntaxError):
         parse_cell("y = 0\ndef f():\n  nonlocal y")
 
 
 @pytest.mark.parametrize("text", ["ag__ = 1", "x = ag__ + 1", "def f():\n    return ag__"])
-def test_the_name_that_autograph_has_taken(text: str) -> None:
+def test_the_name_reserved_by_autograph(text: str) -> None:
     with pytest.raises(CellError, match="`ag__` is the name under which TensorFlow's AutoGraph"):
         parse_cell(text)
 
 
-def test_importing_the_package_leaves_tensorflow_alone() -> None:
+def test_importing_the_package_does_not_import_tensorflow() -> None:
     code = "import sys, tpunb.cells, tpunb.cells.source; assert 'tensorflow' not in sys.modules"
     assert output_of(code) == ""

@@ -1,4 +1,4 @@
-"""A last line such as `optimizer.apply_gradients(...)`, whose value is the optimizer's counter."""
+"""A last line like `optimizer.apply_gradients(...)` returns the optimizer's step counter."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def add_model(book: Notebook, library: str) -> Any:
         model.build((None, 2))
         optimizer = keras.optimizers.SGD(0.1)
         optimizer.build(model.trainable_variables)
-    held = type("Held", (), {})()
-    held.optimizer = optimizer
-    book.names.update(model=model, optimizer=optimizer, held=held)
+    holder = type("Holder", (), {})()
+    holder.optimizer = optimizer
+    book.names.update(model=model, optimizer=optimizer, held=holder)
     return keras
 
 
@@ -57,7 +57,7 @@ def test_the_counter_is_not_the_cells_value(book: Notebook, library: str) -> Non
 
 
 @pytest.mark.parametrize("library", COUNTED)
-def test_a_counter_that_is_asked_for(book: Notebook, library: str) -> None:
+def test_a_requested_counter(book: Notebook, library: str) -> None:
     add_model(book, library)
     for line in (f"{APPLY}\noptimizer.iterations", f"count = {APPLY}\ncount", f"{APPLY}, loss"):
         assert book.cell(f"{STEP}{line}").value is not None
@@ -69,22 +69,22 @@ def test_a_counter_that_is_asked_for(book: Notebook, library: str) -> None:
 def test_other_values_of_such_methods(book: Notebook, library: str) -> None:
     keras = add_model(book, library)
 
-    class Measuring(keras.optimizers.SGD):  # type: ignore[misc, name-defined]
+    class GradientNorm(keras.optimizers.SGD):  # type: ignore[misc, name-defined]
         def apply_gradients(self, pairs: Any) -> Any:
             pairs = list(pairs)
             super().apply_gradients(pairs)
             return tf.linalg.global_norm([gradient for gradient, _ in pairs])
 
-    class Counts:
+    class CountingLayer:
         iterations = tf.constant(3, tf.int64)
 
         def apply(self, value: Any) -> Any:
             return tf.cast(value, tf.int64)
 
     with book.strategy.scope():
-        book.names["optimizer"] = Measuring(0.1)
+        book.names["optimizer"] = GradientNorm(0.1)
         book.names["optimizer"].build(book.names["model"].trainable_variables)
-    book.names["counts"] = Counts()
+    book.names["counts"] = CountingLayer()
     assert book.each(book.cell(f"{STEP}{APPLY}").value)[0] > 0.0
     assert book.each(book.cell("counts.apply(tf.constant(7))").value)[0] == 7
 

@@ -1,4 +1,4 @@
-"""Many steps of a cell: the same numbers as by hand, and nothing lost."""
+"""Many steps of a cell: the same numbers as training by hand, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def connection(tf: Any) -> Iterator[tpunb.Connection]:
 
 @pytest.fixture
 def names(tf: Any, connection: tpunb.Connection) -> dict[str, Any]:
-    """A notebook's names, with weights that are zero."""
+    """A notebook's names, with weights of zero."""
     with connection.strategy.scope():
         weights = tf.Variable(tf.zeros([12, 4]))
     return {"tf": tf, "weights": weights}
@@ -49,15 +49,15 @@ def dataset(tf: Any) -> Any:
     return tf.data.Dataset.from_tensor_slices((IMAGES, LABELS)).batch(16, drop_remainder=True)
 
 
-known: dict[tuple[int, int], tuple[Any, list[float]]] = {}
-"""What was trained by hand, by the size of a batch and the steps."""
+results_by_hand: dict[tuple[int, int], tuple[Any, list[float]]] = {}
+"""Results of training by hand, by batch size and number of steps."""
 
 
 def by_hand(tf: Any, dataset: Any, steps: int, size: int = 16) -> tuple[Any, list[float]]:
-    """The same training on one device."""
-    if (size, steps) not in known:
-        known[size, steps] = trained_by_hand(tf, dataset, steps)
-    return known[size, steps]
+    """Train on a single device, once for each size and number of steps."""
+    if (size, steps) not in results_by_hand:
+        results_by_hand[size, steps] = trained_by_hand(tf, dataset, steps)
+    return results_by_hand[size, steps]
 
 
 def trained_by_hand(tf: Any, dataset: Any, steps: int) -> tuple[Any, list[float]]:
@@ -81,7 +81,7 @@ def check(names: dict[str, Any], expected: Any) -> None:
 
 
 @pytest.mark.parametrize("steps_per_loop", [None, 1, 7, 40])
-def test_the_same_as_by_hand(
+def test_results_equal_training_by_hand(
     tf: Any, connection: Any, names: dict[str, Any], dataset: Any, steps_per_loop: int | None
 ) -> None:
     run = connection.cells.steps(
@@ -102,7 +102,7 @@ def test_the_same_as_by_hand(
     )
 
 
-def test_the_same_as_fit(tf: Any, connection: Any, dataset: Any, fresh_keras_names: None) -> None:
+def test_results_equal_fit(tf: Any, connection: Any, dataset: Any, fresh_keras_names: None) -> None:
     import keras
 
     trained = []
@@ -131,11 +131,11 @@ def test_the_same_as_fit(tf: Any, connection: Any, dataset: Any, fresh_keras_nam
         else:
             model.fit(dataset, epochs=1, verbose=0, shuffle=False)
         trained.append(model.get_weights())
-    for one, other in zip(*trained, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+    for by_cell_weights, by_fit_weights in zip(*trained, strict=True):
+        np.testing.assert_allclose(by_cell_weights, by_fit_weights, atol=1e-5)
 
 
-def test_names_go_from_step_to_step(connection: Any, tf: Any) -> None:
+def test_names_pass_from_step_to_step(connection: Any, tf: Any) -> None:
     names: dict[str, Any] = {"tf": tf, "total": 0, "pair": (tf.constant(0), tf.constant(1.0))}
     source = "total = total + replica_id\npair = (pair[0] + 1, pair[1] * 2.0)\n"
     run = connection.cells.steps(source, names, steps=20, steps_per_loop=6)
@@ -146,7 +146,7 @@ def test_names_go_from_step_to_step(connection: Any, tf: Any) -> None:
     assert run.timings.steps_per_loop == 6
 
 
-def test_a_shape_that_changes_makes_single_steps(connection: Any, tf: Any) -> None:
+def test_a_changing_shape_prevents_loops(connection: Any, tf: Any) -> None:
     names = {"tf": tf, "x": tf.zeros([1])}
     run = connection.cells.steps("x = tf.concat([x, x], 0)", names, steps=6, steps_per_loop=3)
     run.go()
@@ -169,7 +169,7 @@ def test_traced_once(connection: Any, names: dict[str, Any], dataset: Any) -> No
 
 
 class Sources:
-    """Sixteen batches, in every form that a run takes."""
+    """Sixteen batches, in every form that a run accepts."""
 
     def __init__(self, tf: Any, strategy: Any, dataset: Any) -> None:
         self.tf, self.strategy, self.dataset = tf, strategy, dataset
@@ -221,17 +221,17 @@ def test_data_of_all_kinds(
     check(names, by_hand(tf, dataset.unbatch().batch(size), steps, size)[0])
 
 
-def test_other_names_for_the_same_batch(tf: Any, connection: Any) -> None:
+def test_other_names_for_the_parts_of_a_batch(tf: Any, connection: Any) -> None:
     numbers = tf.data.Dataset.range(64)
     pairs = tf.data.Dataset.zip((numbers, numbers.map(tf.negative)))
     data = pairs.batch(8, drop_remainder=True)
     names = {"tf": tf}
-    for given, sign in ((("a", "b"), 1), (("b", "a"), -1)):
+    for part_names, sign in ((("a", "b"), 1), (("b", "a"), -1)):
         run = connection.cells.steps(
             "loss = tf.reduce_sum(a)\n",
             names,
             data=data,
-            names=given,
+            names=part_names,
             steps_per_loop=3,
             plot=["loss"],
         )
@@ -240,7 +240,7 @@ def test_other_names_for_the_same_batch(tf: Any, connection: Any) -> None:
         assert run.history.values("loss").sum() * 4 == sign * sum(range(64))
 
 
-def test_the_odd_last_batch(tf: Any, connection: Any) -> None:
+def test_an_uneven_last_batch(tf: Any, connection: Any) -> None:
     odd = tf.data.Dataset.range(22).batch(8)
     names = {"tf": tf}
     source = "seen = tf.reduce_sum(batch)\n"
@@ -258,7 +258,9 @@ def test_the_odd_last_batch(tf: Any, connection: Any) -> None:
         assert run.history.values("seen").tolist() == [28, 92, 111]
 
 
-def test_an_iterator_goes_on(tf: Any, connection: Any, names: dict[str, Any], dataset: Any) -> None:
+def test_an_iterator_continues(
+    tf: Any, connection: Any, names: dict[str, Any], dataset: Any
+) -> None:
     distributed = connection.strategy.experimental_distribute_dataset(dataset.repeat())
     iterator = iter(distributed)
     for _ in range(3):
@@ -267,10 +269,10 @@ def test_an_iterator_goes_on(tf: Any, connection: Any, names: dict[str, Any], da
 
 
 def stop_after(seconds: float | None, go: Callable[[], None]) -> bool:
-    """Runs, and presses the stop button after a while, if the run still goes on then.
+    """Run, and press the stop button after some seconds if the run has not ended.
 
     Returns:
-        Whether the run began and ended by itself.
+        Whether the run ended without an interrupt.
     """
     over = threading.Event()
     lock = threading.Lock()
@@ -290,14 +292,14 @@ def stop_after(seconds: float | None, go: Callable[[], None]) -> bool:
             over.set()
         returned = True
     except KeyboardInterrupt:
-        returned = False  # pressed before the run, or when all was done
+        returned = False  # pressed before the run began or after it ended
     if seconds is not None:
         thread.join()
     return returned
 
 
 @pytest.mark.parametrize("steps_per_loop", thorough([1, 60]))
-def test_interrupted_and_taken_up(
+def test_interrupted_runs_continue(
     tf: Any,
     connection: Any,
     names: dict[str, Any],
@@ -305,7 +307,7 @@ def test_interrupted_and_taken_up(
     steps_per_loop: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A machine so busy that a loop is cut short is not what is tried here.
+    # Do not cut loops short: this is not tested here, but happens on a busy machine.
     monkeypatch.setattr("tpunb.cells.steps._GRACE", 120.0)
     run = connection.cells.steps(
         STEP, names, data=dataset.repeat(), steps=600, steps_per_loop=steps_per_loop, plot=["loss"]
@@ -332,7 +334,7 @@ def test_a_second_interrupt_is_an_ordinary_one(connection: Any, tf: Any) -> None
             os.kill(os.getpid(), signal.SIGINT)
 
     class Watch:
-        def tracing(self, what: str) -> None:
+        def tracing(self, phase: str) -> None:
             pass
 
         def set_steps(self, steps: int, examples: int | None) -> None:
@@ -370,7 +372,7 @@ def test_data_that_fails(connection: Any, tf: Any, endless: bool) -> None:
     assert run.done == 30
     assert [float(part) for part in total.values] == [30.0] * 4
     assert caught.value.tpunb_step == 31
-    # A loop that fails takes its own curve with it, and no more than that.
+    # A loop that fails loses its own part of the curve, and no more.
     assert len(run.history) >= 30 - 8
 
 
@@ -385,7 +387,7 @@ def test_an_error_in_a_step(connection: Any, tf: Any) -> None:
     assert caught.value.tpunb_step == 6
 
 
-def test_nan_is_warned_of_once(connection: Any, tf: Any) -> None:
+def test_nan_gives_a_single_warning(connection: Any, tf: Any) -> None:
     data = tf.data.Dataset.range(80).map(lambda n: tf.cast(n, tf.float32)).batch(4, True)
     source = "loss = tf.reduce_mean(tf.math.log(30.0 - batch))\n"
     for steps_per_loop in (1, 5):
@@ -402,7 +404,7 @@ def test_nan_is_warned_of_once(connection: Any, tf: Any) -> None:
 
 
 @pytest.mark.parametrize("loop", [1, 4, None])
-def test_a_combined_name_is_passed_on_combined(tf: Any, connection: Any, loop: int | None) -> None:
+def test_a_reduced_name_passes_on_reduced(tf: Any, connection: Any, loop: int | None) -> None:
     names = {"tf": tf, "x": tf.constant(1.0)}
     source = "x = x + tf.cast(replica_id, tf.float32)"
     run = connection.cells.steps(source, names, steps=12, steps_per_loop=loop, reduce={"x": "mean"})
@@ -435,7 +437,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input(connection: Any, tf: Any, case: str) -> None:
     data = tf.data.Dataset
-    given = {
+    sources = {
         "endless": data.range(8).batch(4, True).repeat(),
         "single": data.range(8),
         "indivisible": data.range(12).batch(6, True),
@@ -447,8 +449,11 @@ def test_bad_input(connection: Any, tf: Any, case: str) -> None:
         "short": data.range(12).batch(4, True),
     }
     options, message = BAD[case]
-    wanted = options.get("data")
-    options = {**options, "data": given.get(wanted, wanted) if isinstance(wanted, str) else wanted}
+    data_name = options.get("data")
+    options = {
+        **options,
+        "data": sources.get(data_name, data_name) if isinstance(data_name, str) else data_name,
+    }
     source = "loss = tf.constant(1.0)\nbatch2 = tf.zeros([2])\nuse = batch\n"
     source = source if options["data"] is not None else source.replace("use = batch\n", "")
 
@@ -493,8 +498,8 @@ def test_a_function(connection: Any, tf: Any, names: dict[str, Any], dataset: An
     assert tpunb.history is result.history
     assert connection.timings is result.timings
     assert result.timings.steps == 20
-    again = connection.run(lambda batch: {"n": tf.size(batch[0])}, dataset, plot=("n",))
-    assert again.history.values("n").tolist() == [4 * 12] * 16
+    second = connection.run(lambda batch: {"n": tf.size(batch[0])}, dataset, plot=("n",))
+    assert second.history.values("n").tolist() == [4 * 12] * 16
     nothing = connection.run(lambda: tf.constant(1), steps=3)
     assert nothing.steps == 3
     with pytest.raises(CellError, match="cannot be run"):
@@ -522,25 +527,25 @@ optimizer.apply(tape.gradient(loss, variables), variables)
     run.go()
     assert int(optimizer.iterations.numpy()) == 16
     outside = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
-    for name, made in (("model", outside), ("optimizer", keras.optimizers.Adam())):
+    for name, value in (("model", outside), ("optimizer", keras.optimizers.Adam())):
         with pytest.raises(CellError, match=f"Variables of `{name}` were made outside"):
-            connection.cells.steps(source, {**names, name: made}, data=dataset).go()
+            connection.cells.steps(source, {**names, name: value}, data=dataset).go()
 
 
 def paced(
-    pace: StepsPerLoop, left: float, step: float, trace: float = 0.5, *, again: bool = False
+    pace: StepsPerLoop, remaining: float, step: float, trace: float = 0.5, *, repeated: bool = False
 ) -> list[int]:
-    """The calls that a pace chooses when steps take that long, in a run that is traced or not."""
+    """Return the calls that a pace chooses if a step takes `step` seconds."""
     calls = []
-    traced = {1: again, 2: again}
-    while left > 0:
-        count = pace.choose(left)
+    traced = {1: repeated, 2: repeated}
+    while remaining > 0:
+        count = pace.choose(remaining)
         kind = min(count, 2)
         cost = None if traced[kind] else trace
         traced[kind] = True
         pace.took(count, count * step + (cost or 0.0), trace=cost)
         calls.append(count)
-        left -= count
+        remaining -= count
     return calls
 
 
@@ -548,13 +553,13 @@ def test_loops_of_a_quarter_of_a_second() -> None:
     calls = paced(StepsPerLoop(None, loopable=True), 10_000, 1e-3)
     assert sum(calls) == 10_000
     assert calls[:3] == [1, 1, 1]
-    assert calls[-1] == 1  # whose values the notebook gets
+    assert calls[-1] == 1  # its values go to the notebook
     assert max(calls) == 200
     assert calls.count(1) <= 5
 
 
-def test_two_single_steps_tell_how_long_a_loop_may_be() -> None:
-    calls = paced(StepsPerLoop(None, loopable=True), 1000, 1e-3, again=True)
+def test_two_single_steps_determine_the_length_of_loops() -> None:
+    calls = paced(StepsPerLoop(None, loopable=True), 1000, 1e-3, repeated=True)
     assert calls == [1, 1, 50, 200, 200, 200, 200, 147, 1]
 
 
@@ -565,11 +570,11 @@ def test_loops_use_most_of_their_time(step: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "step", "most"), [(10, 1e-3, 1), (1000, 0.2, 1), (100_000, 1e-4, 2000)]
+    ("remaining", "step", "most"), [(10, 1e-3, 1), (1000, 0.2, 1), (100_000, 1e-4, 2000)]
 )
-def test_loops_only_where_they_pay(left: int, step: float, most: int) -> None:
-    calls = paced(StepsPerLoop(None, loopable=True), left, step)
-    assert sum(calls) == left
+def test_loops_are_used_only_if_they_pay(remaining: int, step: float, most: int) -> None:
+    calls = paced(StepsPerLoop(None, loopable=True), remaining, step)
+    assert sum(calls) == remaining
     assert max(calls) == most
 
 
@@ -585,7 +590,7 @@ def test_loops_of_a_given_length(fixed: int) -> None:
     ("drop_remainder", "steps", "refused"),
     [(False, None, True), (False, 3, False), (True, None, False)],
 )
-def test_a_batch_that_is_not_fixed_is_refused_before_a_loop_gets_it(
+def test_an_open_batch_is_refused_before_its_loop(
     connection: Any,
     tf: Any,
     capsys: pytest.CaptureFixture[str],
@@ -607,7 +612,7 @@ def test_a_batch_that_is_not_fixed_is_refused_before_a_loop_gets_it(
         assert run.done == (steps or 16)
 
 
-def test_a_batch_that_is_not_fixed_is_checked_as_a_loop_gets_it(connection: Any, tf: Any) -> None:
+def test_a_check_refuses_an_open_batch_as_its_loop_does(connection: Any, tf: Any) -> None:
     for drop_remainder in (False, True):
         data = tf.data.Dataset.from_tensor_slices(IMAGES).batch(16, drop_remainder=drop_remainder)
         report = connection.cells.check("total = tf.reduce_sum(batch[::2])", {"tf": tf}, data=data)

@@ -1,4 +1,4 @@
-"""The stop button while TensorFlow runs a function: the call ends, and the next one works."""
+"""The stop button while TensorFlow runs a function: the call ends, and the next call works."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def names(tf: Any, connection: tpunb.Connection) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def handler() -> Iterator[None]:
-    """Python's own handler, which is there again after each test."""
+    """Check that Python's own handler is restored after each test."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -61,7 +61,7 @@ def test_a_loop_in_a_cell(connection: Any, names: dict[str, Any]) -> None:
     next_works(connection, names)
 
 
-def test_a_cell_that_has_run_before(connection: Any, names: dict[str, Any]) -> None:
+def test_a_cell_that_ran_before(connection: Any, names: dict[str, Any]) -> None:
     next_works(connection, names)
     names["count"].assign(0.0)
     names["rounds"] = names["tf"].constant(HOURS)
@@ -79,7 +79,7 @@ def test_tracing(connection: Any, names: dict[str, Any]) -> None:
     next_works(connection, names)
 
 
-def test_a_step_that_does_not_end(
+def test_an_endless_step(
     connection: Any, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tpunb.cells.steps._GRACE", 0.2)
@@ -106,7 +106,7 @@ def test_a_step_that_ends_in_time(
     assert float(names["count"].numpy()) == 2000.0 * run.done
 
 
-def test_a_function_that_does_not_end(
+def test_an_endless_function(
     connection: Any, tf: Any, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tpunb.cells.steps._GRACE", 0.2)
@@ -134,7 +134,7 @@ def test_a_second_press(
     next_works(connection, names)
 
 
-def test_a_batch_that_does_not_come(
+def test_a_batch_that_never_comes(
     connection: Any, tf: Any, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tpunb.cells.steps._GRACE", 0.2)
@@ -189,7 +189,7 @@ def calls() -> Iterator[stoppable.StoppableCalls]:
 
 
 class Kernel:
-    """An operation that nobody can cancel."""
+    """An operation that cannot be cancelled."""
 
     def __init__(self, tf: Any) -> None:
         self.begun, self.may_end = threading.Event(), threading.Event()
@@ -201,7 +201,7 @@ class Kernel:
         return np.float32(2.0)
 
 
-def test_what_cannot_be_cancelled_is_left_behind(
+def test_an_operation_that_cannot_be_cancelled_is_left_behind(
     tf: Any, calls: stoppable.StoppableCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resorts: list[float] = []
@@ -213,7 +213,7 @@ def test_what_cannot_be_cancelled_is_left_behind(
             kernel.function()
         assert calls.left_behind
         assert len(resorts) == 1
-        # The next call waits for it; that can be interrupted as well.
+        # The next call waits for it, and can be interrupted, too.
         with When(lambda: calls.phase == stoppable.WAITING), pytest.raises(KeyboardInterrupt):
             other()
         threading.Timer(0.1, kernel.may_end.set).start()
@@ -222,7 +222,7 @@ def test_what_cannot_be_cancelled_is_left_behind(
         assert float(kernel.function()) == 2.0
 
 
-def test_it_is_not_waited_for_without_end(
+def test_the_wait_for_it_is_limited(
     tf: Any, calls: stoppable.StoppableCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stoppable, "_PATIENCE", 0.4)
@@ -236,8 +236,8 @@ def test_it_is_not_waited_for_without_end(
         assert float(kernel.function()) == 2.0
 
 
-def test_functions_of_other_threads_go_on(tf: Any, calls: stoppable.StoppableCalls) -> None:
-    ours, theirs = tf.Variable(0.0), tf.Variable(0.0)
+def test_functions_of_other_threads_continue(tf: Any, calls: stoppable.StoppableCalls) -> None:
+    own_count, other_count = tf.Variable(0.0), tf.Variable(0.0)
     go_on = tf.Variable(True)
 
     @tf.function
@@ -248,20 +248,20 @@ def test_functions_of_other_threads_go_on(tf: Any, calls: stoppable.StoppableCal
 
     results: list[float] = []
     with calls:
-        thread = threading.Thread(target=lambda: results.append(float(loop(theirs))))
+        thread = threading.Thread(target=lambda: results.append(float(loop(other_count))))
         thread.start()
-        both = lambda: float(ours) > 0 and float(theirs) > 0  # noqa: E731
-        with When(both), pytest.raises(KeyboardInterrupt):
-            loop(ours)
-    before = float(theirs)
-    while float(theirs) == before:
+        both_run = lambda: float(own_count) > 0 and float(other_count) > 0  # noqa: E731
+        with When(both_run), pytest.raises(KeyboardInterrupt):
+            loop(own_count)
+    before = float(other_count)
+    while float(other_count) == before:
         time.sleep(0.01)
     go_on.assign(False)
     thread.join()
     assert results[0] > before
 
 
-def test_other_threads_have_no_button(connection: Any, names: dict[str, Any]) -> None:
+def test_other_threads_have_no_stop_button(connection: Any, names: dict[str, Any]) -> None:
     names["rounds"] = names["tf"].constant(3)
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(connection.cells.run(LOOP, names)))
@@ -270,17 +270,17 @@ def test_other_threads_have_no_button(connection: Any, names: dict[str, Any]) ->
     assert float(results[0].assigned["done"].values[0]) == 3.0
 
 
-def test_nothing_is_left_of_it(tf: Any, calls: stoppable.StoppableCalls) -> None:
+def test_tensorflow_is_restored(tf: Any, calls: stoppable.StoppableCalls) -> None:
     before = stoppable.pywrap_tfe.TFE_Py_ExecuteCancelable
-    seen = []
+    patched = []
     with pytest.raises(ZeroDivisionError), calls, calls:
-        seen.append(stoppable.pywrap_tfe.TFE_Py_ExecuteCancelable) or 1 / 0
-    assert seen != [before]
+        patched.append(stoppable.pywrap_tfe.TFE_Py_ExecuteCancelable) or 1 / 0
+    assert patched != [before]
     assert stoppable.pywrap_tfe.TFE_Py_ExecuteCancelable is before
     assert stoppable.cancelling() is None
 
 
-def test_errors_are_those_of_the_function(tf: Any, calls: stoppable.StoppableCalls) -> None:
+def test_errors_of_the_function_are_raised(tf: Any, calls: stoppable.StoppableCalls) -> None:
     function = tf.function(lambda x: tf.debugging.check_numerics(x, "no number"))
     with calls:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Cells that are run again after something that they read has changed."""
+"""Cells that run again after a change of something that they read."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CHANGES = [
     ("edited.branched(x)", "edited.LR = 5.0"),
     ("edited.wrapped(x)", "edited.LR = 5.0"),
     ("edited.custom(x)", "edited.LR = 5.0"),
-    ("edited.compiled(x)", "edited.LR = 5.0"),  # which keeps its trace in an ordinary cell too
+    ("edited.compiled(x)", "edited.LR = 5.0"),  # an ordinary cell would keep the trace, too
     ("edited.compiled(x)", "edited.compiled = tf.function(lambda x: x * 7.0)"),
     ("edited.model(x)", "edited.Model.rate = 5.0"),
     ("edited.model(x)", "edited.model.settings['rate'] = 5.0"),
@@ -69,7 +69,9 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("text", "change"), CHANGES)
-def test_a_cell_gives_what_an_ordinary_one_gives(book: Notebook, text: str, change: str) -> None:
+def test_results_follow_changes_as_in_an_ordinary_cell(
+    book: Notebook, text: str, change: str
+) -> None:
     for after in ("", change, ""):
         book.plain(after)
         book.plain(f"plain = {text}")
@@ -78,7 +80,7 @@ def test_a_cell_gives_what_an_ordinary_one_gives(book: Notebook, text: str, chan
     assert not book.cell(f"y = {text}").traced
 
 
-def test_verbose_says_what_has_changed(book: Notebook) -> None:
+def test_verbose_names_the_change(book: Notebook) -> None:
     for text, reason in (
         ("y = edited.LR * x", "`edited.LR` is now 5.0, was 2.0"),
         ("y = edited.scaled(x)", "`LR`, which `scaled` reads, is now 5.0, was 2.0"),
@@ -99,7 +101,7 @@ def test_going_back_finds_the_old_trace(book: Notebook) -> None:
     assert traced == [True, True, False, False]
 
 
-def test_a_file_that_is_edited_and_loaded_again(book: Notebook, tmp_path: Path) -> None:
+def test_an_edited_and_reloaded_file(book: Notebook, tmp_path: Path) -> None:
     text = "y = edited.branched(x)"
     book.cell(text)
     book.plain("import importlib; importlib.reload(edited)")
@@ -112,21 +114,21 @@ def test_a_file_that_is_edited_and_loaded_again(book: Notebook, tmp_path: Path) 
 
 
 def _patch(function: FunctionType, path: Path) -> None:
-    """Patches a function as IPython's `%autoreload 2` does, on lines that are not its own."""
+    """Patch a function as IPython's `%autoreload 2` does, with wrong line numbers."""
     tree = ast.parse(path.read_text())
     names = function.__qualname__.split(".")
-    found: ast.AST = tree
+    node: ast.AST = tree
     for name in names:
-        body = found.body  # type: ignore[attr-defined]
-        found = next(each for each in body if getattr(each, "name", "") == name)
-    made: dict[str, FunctionType] = {}
-    text = ast.unparse(found)
-    exec(compile(text, function.__code__.co_filename, "exec"), function.__globals__, made)
-    function.__code__ = made[names[-1]].__code__
+        body = node.body  # type: ignore[attr-defined]
+        node = next(each for each in body if getattr(each, "name", "") == name)
+    patched: dict[str, FunctionType] = {}
+    text = ast.unparse(node)
+    exec(compile(text, function.__code__.co_filename, "exec"), function.__globals__, patched)
+    function.__code__ = patched[names[-1]].__code__
 
 
-def test_functions_that_autoreload_has_patched(book: Notebook, tmp_path: Path) -> None:
-    """AutoGraph has to find their text, though they say to be on other lines."""
+def test_functions_patched_by_autoreload(book: Notebook, tmp_path: Path) -> None:
+    """AutoGraph must find their text although their line numbers are wrong."""
     path = tmp_path / "edited.py"
     edited = book.names["edited"]
     for text, old, new, function, expected in (
@@ -142,7 +144,7 @@ def test_functions_that_autoreload_has_patched(book: Notebook, tmp_path: Path) -
         assert not book.cell(text).traced
 
 
-def test_a_file_that_was_edited_and_not_loaded(book: Notebook, tmp_path: Path) -> None:
+def test_an_edited_file_that_is_not_reloaded(book: Notebook, tmp_path: Path) -> None:
     code = book.names["edited"].scaled.__code__
     path = tmp_path / "edited.py"
     path.write_text("# more\n\n" + path.read_text().replace("return x * LR", "return 9 * x"))
@@ -150,7 +152,7 @@ def test_a_file_that_was_edited_and_not_loaded(book: Notebook, tmp_path: Path) -
     assert book.names["edited"].scaled.__code__ is code
 
 
-def test_a_counter_of_the_cell_is_no_reason(book: Notebook) -> None:
+def test_a_counter_of_the_cell_causes_no_trace(book: Notebook) -> None:
     text = "y = edited.model.count(x)"
     assert [book.cell(text).traced for _ in range(3)] == [True, False, False]
     other = "z = edited.model.count(x) + 1.0"
@@ -184,22 +186,24 @@ x = tf.ones([2, 3])
     assert [traced for traced, *_ in seen] == [True, False, True, False, True, False]
 
 
-def test_many_steps_look_once(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = []
+def test_many_steps_check_dependencies_once(
+    book: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = []
     change = "tpunb.cells.dependencies.Dependencies.change"
     real = __import__("tpunb.cells.dependencies", fromlist=["_"]).Dependencies.change
-    monkeypatch.setattr(change, lambda self: looks.append(1) or real(self))
+    monkeypatch.setattr(change, lambda self: checks.append(1) or real(self))
     for rate in (2.0, 3.0):
         book.plain(f"edited.LR = {rate}\nx = tf.constant([1.0, 2.0])")
-        looks.clear()
+        checks.clear()
         text = "x = x + edited.scaled(tf.ones(2))"
         run = book.runner.steps(text, book.names, steps=30, steps_per_loop=2)
         run.go()
         assert run.assigned["x"].numpy().tolist() == [1 + 30 * rate, 2 + 30 * rate]
-        assert len(looks) < 6  # not for each step
+        assert len(checks) < 6  # not once a step
 
 
-def test_tensors_that_a_function_closes_over_are_the_same(book: Notebook) -> None:
+def test_unchanged_tensors_cause_no_trace(book: Notebook) -> None:
     book.plain("edited.mean = tf.zeros(2)")
     assert book.cell("y = x - edited.mean").traced
     assert not book.cell("y = x - edited.mean").traced

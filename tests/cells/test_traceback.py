@@ -1,4 +1,4 @@
-"""What errors say, without TensorFlow's traces: on real errors and on recorded ones."""
+"""The text of errors without TensorFlow's traces, for real and for recorded errors."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def unequal() -> Any:
 
 
 @tf.function
-def told() -> Any:
+def with_message() -> Any:
     raise ValueError("first\n\n  second: in user code:")
 
 
 @tf.function
-def untold() -> Any:
+def without_message() -> Any:
     raise RuntimeError
 
 
@@ -76,15 +76,15 @@ def test_while_tracing() -> None:
 
 
 def test_while_tracing_with_blank_lines() -> None:
-    error = raised(told)
+    error = raised(with_message)
     assert str(error).startswith("in user code:")
     assert essence(error) == "first\n\n  second: in user code:"
     assert first_line(error) == "ValueError: first"
 
 
 def test_without_a_message() -> None:
-    assert str(raised(untold)).startswith("in user code:")
-    assert first_line(raised(untold)) == "RuntimeError"
+    assert str(raised(without_message)).startswith("in user code:")
+    assert first_line(raised(without_message)) == "RuntimeError"
     assert first_line(KeyboardInterrupt()) == "KeyboardInterrupt"
     assert first_line(ValueError("\n")) == "ValueError"
 
@@ -99,7 +99,7 @@ def test_at_run_time() -> None:
     assert "[[" not in essence(raised(lambda: in_a_loop(tf.constant(1))))
 
 
-def test_of_python_at_run_time() -> None:
+def test_python_errors_at_run_time() -> None:
     error = raised(lambda: by_python(tf.constant(1.0)))
     assert essence(error) == "ValueError: in Python\n\nand more"
 
@@ -134,7 +134,7 @@ Detected at node a/Assert defined at (most recent call last):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (SEVERAL, "assertion failed: [first]\n[[1 2]\n [3 4]]"),
         (SEVERAL.replace("(1) INVALID_ARGUMENT", "(1) CANCELLED"), "another"),
@@ -145,11 +145,11 @@ Detected at node a/Assert defined at (most recent call last):
         ("", ""),
     ],
 )
-def test_recorded(text: str, said: str) -> None:
-    assert essence(graph_error(text)) == said
+def test_recorded(text: str, expected: str) -> None:
+    assert essence(graph_error(text)) == expected
 
 
-def test_shown_by_the_lines_of_the_cell() -> None:
+def test_errors_show_the_cells_lines() -> None:
     error: Any = ValueError("oh\nno")
     error.tpunb_lines = [2, 4]
     show_shortly(error, "a = 1\n\nb = 2\nc = 3\nd = 4\ne = 5")

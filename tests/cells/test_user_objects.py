@@ -1,4 +1,4 @@
-"""Objects of users that answer strangely, and data that must be read to its end."""
+"""Objects of users with unusual behaviour, and data that must be read to the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def book() -> Notebook:
 
 
 class AttributeDict(dict):  # type: ignore[type-arg]
-    """As in a thousand configurations: a missing attribute is a KeyError."""
+    """A common pattern of configurations: a missing attribute raises a KeyError."""
 
     __getattr__ = dict.__getitem__
 
@@ -39,15 +39,15 @@ def test_a_dict_with_attributes(book: Notebook) -> None:
 @pytest.mark.filterwarnings("ignore:The last batch has 1 example:tpunb.errors.TpuWarning")
 @pytest.mark.parametrize("size", [5, 70, 129])
 def test_arrays_are_read_to_their_end(book: Notebook, size: int) -> None:
-    given = np.arange(size, dtype=np.float32)
+    numbers = np.arange(size, dtype=np.float32)
     book.names.update(total=tf.constant(0.0))
-    run = book.runner.steps("total = total + tf.reduce_sum(x)", book.names, **data(given))
+    run = book.runner.steps("total = total + tf.reduce_sum(x)", book.names, **data(numbers))
     run.go()
-    assert sum(book.each(run.assigned["total"])) == given.sum()
+    assert sum(book.each(run.assigned["total"])) == numbers.sum()
 
 
-def data(given: Any) -> dict[str, Any]:
-    return {"data": given, "names": ("x",)}
+def data(numbers: Any) -> dict[str, Any]:
+    return {"data": numbers, "names": ("x",)}
 
 
 def test_the_mean_of_the_largest_numbers() -> None:

@@ -28,8 +28,8 @@ def test_a_notebook_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     source = notebook(tmp_path / "two.ipynb", "# The first\nx = 20", "", "x + 1")
     target = tmp_path / "new" / "out.ipynb"
     assert cli.main(["run", str(source), "-o", str(target)]) == 0
-    shown = outputs(target)
-    assert shown[2][0]["data"]["text/plain"] == "21"
+    cells = outputs(target)
+    assert cells[2][0]["data"]["text/plain"] == "21"
     assert all(not cell_outputs for cell_outputs in outputs(source))
     first, second, last = capsys.readouterr().out.splitlines()
     assert first.startswith("[1/2] # The first ")
@@ -50,9 +50,9 @@ def test_parameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     defaults.metadata["tags"] = ["parameters"]
     nbformat.write(content, source)
     assert cli.main(command) == 0
-    shown = outputs(tmp_path / "p.executed.ipynb")
-    assert [len(cell_outputs) for cell_outputs in shown] == [0, 0, 1]
-    assert shown[2][0]["data"]["text/plain"] == "(-0.5, '12')"
+    cells = outputs(tmp_path / "p.executed.ipynb")
+    assert [len(cell_outputs) for cell_outputs in cells] == [0, 0, 1]
+    assert cells[2][0]["data"]["text/plain"] == "(-0.5, '12')"
     assert len(outputs(source)) == 2
     assert cli.main([*command, "-p", "rate", "1"]) == 2
     assert "has no parameter `rate`" in capsys.readouterr().err
@@ -61,10 +61,10 @@ def test_parameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_failing_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = notebook(tmp_path / "bad.ipynb", "1", "raise ValueError('so\\n' * 9)", "3")
     assert cli.main(["run", str(source), "--timeout", "240"]) == 1
-    shown = outputs(tmp_path / "bad.executed.ipynb")
-    assert shown[0][0]["data"]["text/plain"] == "1"
-    assert shown[1][0]["ename"] == "ValueError"
-    assert not shown[2]
+    cells = outputs(tmp_path / "bad.executed.ipynb")
+    assert cells[0][0]["data"]["text/plain"] == "1"
+    assert cells[1][0]["ename"] == "ValueError"
+    assert not cells[2]
     error = capsys.readouterr().err
     assert error == "Cell 2 of 3 failed: ValueError: so\nso\n...\nso\nso\n"
 
@@ -82,16 +82,16 @@ def test_keeping_going(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     read.cells[3].metadata.tags = ["raises-exception"]
     nbformat.write(read, source)
     assert cli.main(["run", str(source), "--keep-going", "--timeout", "2"]) == 1
-    shown = outputs(tmp_path / "bad.executed.ipynb")
-    assert shown[1][0]["ename"] == "RuntimeError"
-    assert shown[4][0]["data"]["text/plain"] == "5"
+    cells = outputs(tmp_path / "bad.executed.ipynb")
+    assert cells[1][0]["ename"] == "RuntimeError"
+    assert cells[4][0]["data"]["text/plain"] == "5"
     out, error = capsys.readouterr()
     lines = out.splitlines()
     assert [line.partition(" s")[2].strip() for line in lines[:2]] == ["", "RuntimeError"]
     assert lines[-1] == f"5 cells, 2 failed: 2, 4; saved as {tmp_path / 'bad.executed.ipynb'}"
     first, second = error.split("\n\n")
     assert first.startswith("Cell 2 of 5 failed: RuntimeError: TPU is already in use")
-    assert len(first.splitlines()) > 1, "no explanation"
+    assert len(first.splitlines()) > 1, "an unknown error has no explanation"
     assert second == "Cell 4 of 5 failed: it took longer than 2 s\n"
 
 
@@ -105,7 +105,7 @@ def test_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_virtual_tpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # What is asked for here counts, not what the environment says.
+    # The option has priority over the environment.
     monkeypatch.setenv("TPUNB_TPU", "v5e-1")
     monkeypatch.setenv("PYTHONPATH", python_path(Path(__file__).parents[2]))
     source = notebook(tmp_path / "one.ipynb", "import os\nos.environ['TPUNB_TPU']")
@@ -153,34 +153,34 @@ def test_a_slow_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.parametrize("options", [[], ["--keep-going"]])
 def test_an_interrupt(options: list[str], tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
-    made = begun.with_name("made")
+    started = tmp_path / "begun"
+    temporary = started.with_name("made")
     text = f"""
 import os, pathlib, time
-pathlib.Path({str(made)!r}).write_text(str(os.getpid()))
-os.replace({str(made)!r}, {str(begun)!r})
+pathlib.Path({str(temporary)!r}).write_text(str(os.getpid()))
+os.replace({str(temporary)!r}, {str(started)!r})
 time.sleep(6000)"""
     source = notebook(tmp_path / "slow.ipynb", "1", text)
     code = "import sys; from tpunb.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "run", str(source), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
-            wait_until(lambda: begun.exists() or process.poll() is not None)
+            wait_until(lambda: started.exists() or process.poll() is not None)
             process.send_signal(signal.SIGINT)
             _, error = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
-    # The kernel may have its say before: it is interrupted, too.
+    # The kernel, which is interrupted too, may write before this line.
     assert error.endswith("Interrupted in cell 2 of 2\n")
     assert "Traceback" not in error
     assert process.returncode == 130
-    with pytest.raises(ProcessLookupError):  # the kernel has gone, too
-        os.kill(int(begun.read_text()), 0)
+    with pytest.raises(ProcessLookupError):  # the kernel has ended, too
+        os.kill(int(started.read_text()), 0)
     assert outputs(tmp_path / "slow.executed.ipynb")[0][0]["data"]["text/plain"] == "1"
 
 
 class Terminal:
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -189,13 +189,13 @@ class Terminal:
         self.text += text
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: the stream has no buffer."""
 
     def isatty(self) -> bool:
         return True
 
 
-def test_a_terminal_sees_what_runs() -> None:
+def test_a_terminal_shows_the_running_cell() -> None:
     terminal: Any = Terminal()
     cells = [nbformat.v4.new_code_cell(f"x = {i}  # {'long ' * 20}") for i in range(12)]
     progress = Progress(cells, terminal)
@@ -210,7 +210,7 @@ def test_a_terminal_sees_what_runs() -> None:
     assert progress.summary() == "3 of 12 cells"
 
 
-def test_what_is_no_notebook(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_a_notebook(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "text.ipynb"
     text.write_text("hello")
     assert cli.main(["run", str(text)]) == 2
@@ -250,28 +250,32 @@ def jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_kernels(jupyter: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def said(*arguments: str, code: int = 0) -> tuple[str, str]:
+    def tpunb_kernel(*arguments: str, code: int = 0) -> tuple[str, str]:
         assert cli.main(["kernel", *arguments]) == code
         captured = capsys.readouterr()
         return captured.out, captured.err
 
-    assert "tpunb kernel install" in said("list")[1]
-    assert said("install", "v5e-8")[0].startswith("Installed the kernel tpunb-v5e-8 ")
-    assert said("install", "v5e-8", "--user")[0].startswith("Replaced the kernel tpunb-v5e-8 ")
-    assert said("install", "v3-32", "--name", "pod")[1] == ""
+    assert "tpunb kernel install" in tpunb_kernel("list")[1]
+    assert tpunb_kernel("install", "v5e-8")[0].startswith("Installed the kernel tpunb-v5e-8 ")
+    assert tpunb_kernel("install", "v5e-8", "--user")[0].startswith(
+        "Replaced the kernel tpunb-v5e-8 "
+    )
+    assert tpunb_kernel("install", "v3-32", "--name", "pod")[1] == ""
     folder = jupyter / "data" / "kernels"
-    assert said("list")[0].splitlines() == [
+    assert tpunb_kernel("list")[0].splitlines() == [
         f"pod          v3-32  {folder / 'pod'}",
         f"tpunb-v5e-8  v5e-8  {folder / 'tpunb-v5e-8'}",
     ]
     elsewhere = jupyter / "environment"
-    out, error = said("install", "v3-8", "--prefix", str(elsewhere))
+    out, error = tpunb_kernel("install", "v3-8", "--prefix", str(elsewhere))
     assert str(elsewhere / "share" / "jupyter" / "kernels" / "tpunb-v3-8") in out
     assert f"JUPYTER_PATH={elsewhere / 'share' / 'jupyter'}" in error
-    assert said("remove", "pod", "tpunb-v5e-8")[0].count("Removed") == 2
-    assert "no kernel 'pod'" in said("remove", "pod", code=2)[1]
-    assert "v5e-8" in said("install", "v5-8", code=2)[1]
-    assert "'a b' is not a valid name" in said("install", "v5e-8", "--name", "a b", code=2)[1]
+    assert tpunb_kernel("remove", "pod", "tpunb-v5e-8")[0].count("Removed") == 2
+    assert "no kernel 'pod'" in tpunb_kernel("remove", "pod", code=2)[1]
+    assert "v5e-8" in tpunb_kernel("install", "v5-8", code=2)[1]
+    assert (
+        "'a b' is not a valid name" in tpunb_kernel("install", "v5e-8", "--name", "a b", code=2)[1]
+    )
 
 
 def test_an_interrupt_at_any_time(
@@ -337,15 +341,15 @@ def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         cli.main([*command, "--help"])
     assert exit_.value.code == 0
-    shown = capsys.readouterr().out
-    assert f"usage: {' '.join(['tpunb', *command])}" in shown
-    # With an example that can be copied, and of this very command.
-    assert f"\n  {' '.join(['tpunb', *command])}" in shown.partition("example")[2]
+    text = capsys.readouterr().out
+    assert f"usage: {' '.join(['tpunb', *command])}" in text
+    # The help has an example of this command that can be copied.
+    assert f"\n  {' '.join(['tpunb', *command])}" in text.partition("example")[2]
 
 
 def test_the_console_script() -> None:
     program = Path(sys.executable).with_name("tpunb")
     if not program.exists():
         pytest.skip("the console script is not installed beside this Python")
-    shown = subprocess.run([program, "--help"], capture_output=True, check=True, text=True)
-    assert "exit codes: 0 success" in shown.stdout
+    process = subprocess.run([program, "--help"], capture_output=True, check=True, text=True)
+    assert "exit codes: 0 success" in process.stdout

@@ -1,4 +1,4 @@
-"""`tpunb demo`, with a small notebook instead of the quickstart, which `make test` runs by nbval."""
+"""`tpunb demo`, with a small notebook instead of the quickstart, which nbval tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.oldest
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder."""
     folder = tmp_path / "my work"
     folder.mkdir()
@@ -27,7 +27,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A notebook that the demo takes for the quickstart; its packages are all there."""
+    """A notebook that replaces the quickstart; all its packages are installed."""
     path = notebook(tmp_path / "small.ipynb", "import random, sys", "sys.executable")
     monkeypatch.setattr(demo, "_quickstart", lambda: path)
     return path
@@ -38,29 +38,29 @@ def test_the_checkout_has_the_quickstart() -> None:
     assert titles.startswith("# TPUs in a notebook: quickstart")
 
 
-def test_it_runs_in_any_folder(
-    here: Path,
+def test_the_demo_runs_in_any_folder(
+    folder: Path,
     quickstart: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Also where a file hides a module, the file's name is taken, and `python3` is another one."""
-    (here / "random.py").write_text("1 / 0")
-    (here / "tpunb-quickstart.ipynb").write_text("mine")
-    (here / "tpunb-quickstart-2.ipynb").symlink_to("nowhere")
-    other = here.parent / "kernels" / "python3"
+    """A file may hide a module, the notebook's name may be taken, and `python3` may differ."""
+    (folder / "random.py").write_text("1 / 0")
+    (folder / "tpunb-quickstart.ipynb").write_text("mine")
+    (folder / "tpunb-quickstart-2.ipynb").symlink_to("nowhere")
+    other = folder.parent / "kernels" / "python3"
     other.mkdir(parents=True)
     spec = {"argv": [sys.executable, "-c", ""], "display_name": "Other", "language": "python"}
     (other / "kernel.json").write_text(json.dumps(spec))
-    monkeypatch.setenv("JUPYTER_PATH", str(here.parent))
-    before = set(here.iterdir())
+    monkeypatch.setenv("JUPYTER_PATH", str(folder.parent))
+    before = set(folder.iterdir())
 
     assert cli.main(["demo"]) == 0
 
-    saved = here / "tpunb-quickstart-3.ipynb"
+    saved = folder / "tpunb-quickstart-3.ipynb"
     assert outputs(saved)[1][0]["data"]["text/plain"] == repr(sys.executable)
-    assert set(here.iterdir()) == {*before, saved}
-    assert (here / "tpunb-quickstart.ipynb").read_text() == "mine"
+    assert set(folder.iterdir()) == {*before, saved}
+    assert (folder / "tpunb-quickstart.ipynb").read_text() == "mine"
     assert not any(outputs(quickstart))
     first, _, result, opening = capsys.readouterr().out.splitlines()
     assert first.startswith("[1/2] import random, sys ")
@@ -69,18 +69,18 @@ def test_it_runs_in_any_folder(
 
 
 def test_no_file_is_replaced(
-    here: Path, quickstart: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, quickstart: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (here / "mine.ipynb").write_text("mine")
+    (folder / "mine.ipynb").write_text("mine")
     assert cli.main(["demo", "-o", "mine.ipynb"]) == 2
-    assert (here / "mine.ipynb").read_text() == "mine"
+    assert (folder / "mine.ipynb").read_text() == "mine"
     out, error = capsys.readouterr()
     assert out == ""
     assert error == "tpunb: mine.ipynb already exists.\nTry: Choose another file with -o.\n"
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"),
+    ("missing", "message"),
     [
         (["nbclient", "ipykernel"], 'nbclient, ipykernel.\nTry: pip install "tpunb[demo]"\n'),
         (["sklearn"], 'scikit-learn.\nTry: pip install "tpunb[demo]"\n'),
@@ -90,19 +90,19 @@ def test_no_file_is_replaced(
 )
 def test_missing_packages(
     missing: list[str],
-    said: str,
-    here: Path,
+    message: str,
+    folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name in missing:
         monkeypatch.setitem(sys.modules, name, None)
     assert cli.main(["demo"]) == 2
-    assert capsys.readouterr().err == f"tpunb: The demo needs {said}"
-    assert not list(here.iterdir())
+    assert capsys.readouterr().err == f"tpunb: The demo needs {message}"
+    assert not list(folder.iterdir())
 
 
-def test_how_to_open_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_to_open_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jupyterlab", None)
     command = demo._command_to_open(Path("out.ipynb"))
-    assert command == f'pip install jupyterlab, then jupyter lab "{here / "out.ipynb"}"'
+    assert command == f'pip install jupyterlab, then jupyter lab "{folder / "out.ipynb"}"'

@@ -1,4 +1,4 @@
-"""Notebooks as public TPU tutorials of 2020 and 2021 were written, for Keras 2."""
+"""Notebooks for Keras 2, written like public TPU tutorials of 2020 and 2021."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ NOTEBOOKS = {
 def test_an_old_notebook(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stops in Keras 3, where the error says what to write; and runs as it is in Keras 2."""
+    """The notebook fails in Keras 3 with an error that has a fix, and runs unchanged in Keras 2."""
     monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
     cells, code, spelling, result = NOTEBOOKS[name]
     source = notebook(tmp_path / "old.ipynb", *cells)
@@ -205,8 +205,8 @@ else:
 def test_connecting(how: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
     command = [sys.executable, "-c", CONNECT, how]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert all(text in done.stdout for text in expected), done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert all(text in process.stdout for text in expected), process.stdout
 
 
 def test_a_keras_that_cannot_be_chosen() -> None:

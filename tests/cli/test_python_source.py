@@ -1,4 +1,4 @@
-"""Functions in users' files, and the arguments that the files or the command give them."""
+"""Functions in users' files, and the arguments that the files or the command provide."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def outer():
 
 @pytest.fixture(autouse=True)
 def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keeps what importing a user's file changes in the process from other tests."""
+    """Undo the changes that importing a user's file makes to the process."""
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
@@ -98,17 +98,17 @@ def test_a_file_names_the_arguments(name: str, expected: Any, file: Path) -> Non
         ("1  # a comment", ((1,), {})),
     ],
 )
-def test_the_command_names_them_as_in_a_call(code: str, expected: Any, file: Path) -> None:
+def test_the_command_names_arguments_as_in_a_call(code: str, expected: Any, file: Path) -> None:
     assert arguments(file, "step", code) == expected
 
 
 @pytest.mark.parametrize("code", ["1)", "(", "1) + f(2", "x y", "def f(): pass", "1); print(2"])
-def test_what_is_not_python_is_refused(code: str, file: Path) -> None:
+def test_invalid_python_is_refused(code: str, file: Path) -> None:
     with pytest.raises(SourceError, match="--args is not"):
         arguments(file, "step", code)
 
 
-def test_missing_arguments_say_what_to_write(file: Path) -> None:
+def test_missing_arguments_have_a_fix(file: Path) -> None:
     with pytest.raises(SourceError, match=r"^without takes x, y, and users_training\.py") as raised:
         arguments(file, "without")
     assert "def without_args(): return " in raised.value.fix
@@ -127,7 +127,7 @@ def test_a_wrong_name_gets_a_suggestion(file: Path) -> None:
         arguments(file.rename(file.with_suffix(".txt")), "step")
 
 
-def test_errors_have_the_users_lines_alone(file: Path) -> None:
+def test_errors_show_only_the_users_lines(file: Path) -> None:
     with pytest.raises(UserCodeError) as raised:
         arguments(file, "bad")
     error = raised.value
@@ -151,7 +151,9 @@ def test_errors_have_the_users_lines_alone(file: Path) -> None:
         ("raise SystemExit(3)\n", "SystemExit: 3"),
     ],
 )
-def test_a_file_that_cannot_be_imported_says_where(code: str, summary: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_imported_names_the_line(
+    code: str, summary: str, tmp_path: Path
+) -> None:
     path = tmp_path / "users_broken.py"
     path.write_text(code)
     with pytest.raises(UserCodeError) as raised:
@@ -160,7 +162,7 @@ def test_a_file_that_cannot_be_imported_says_where(code: str, summary: str, tmp_
     assert (raised.value.file, raised.value.line) == (str(path), 1)
 
 
-def test_a_file_is_imported_as_its_project_imports_it(tmp_path: Path) -> None:
+def test_a_file_is_imported_under_its_projects_name(tmp_path: Path) -> None:
     package = tmp_path / "users_package"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -171,13 +173,15 @@ def test_a_file_is_imported_as_its_project_imports_it(tmp_path: Path) -> None:
     )
     module, _, function = function_in(package / "train.py", "f")
     assert (function(), module.name) == (4, "users_package.train")
-    assert module.argv == [str(package / "train.py")], "none of this command's arguments"
+    assert module.argv == [str(package / "train.py")], (
+        "the file must not see this command's arguments"
+    )
     (tmp_path / "users_helper.py").write_text("value = 5\n")
     (tmp_path / "users_script.py").write_text("from users_helper import value\nf = lambda: value\n")
     assert function_in(tmp_path / "users_script.py", "f")[2]() == 5
 
 
-def test_a_file_does_not_replace_a_module_of_its_name(tmp_path: Path) -> None:
+def test_a_file_does_not_replace_a_module_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "types.py").write_text("def f(): return 6\n")
     types = sys.modules["types"]
     assert function_in(tmp_path / "types.py", "f")[2]() == 6

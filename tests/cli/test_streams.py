@@ -1,4 +1,4 @@
-"""What the command line prints, whatever it prints to and wherever the text is from."""
+"""The command line's output on any stream, and for text from any source."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OWN = (
     ["explain", "--all"],
     ["kernel", "list"],
 )
-"""One of each way to write: argparse's, a drawing, JSON, a page of text, a table."""
+"""A command for each kind of output: argparse's, a drawing, JSON, a page of text, and a table."""
 
 
 @pytest.fixture
@@ -61,10 +61,13 @@ def completed(command: list[str], tmp_path: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("command", "encoding"),
-    [*((one, "ascii") for one in COMMANDS), *thorough([(["topology", "v3-32"], "latin-1")])],
-    ids=lambda one: one if isinstance(one, str) else " ".join(one),
+    [
+        *((command, "ascii") for command in COMMANDS),
+        *thorough([(["topology", "v3-32"], "latin-1")]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_terminals_of_few_characters(
+def test_terminals_with_few_characters(
     command: list[str], encoding: str, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     run = subprocess.run(
@@ -79,8 +82,8 @@ def test_terminals_of_few_characters(
     assert b"\\u" not in run.stdout.replace(b"\\ud", b"")
 
 
-def ended(command: list[str], reader: str, environment: dict[str, str]) -> Any:
-    """A command that writes to a full disk, or to a pipe that nobody reads."""
+def run_without_reader(command: list[str], reader: str, environment: dict[str, str]) -> Any:
+    """Run a command that writes to a full disk, or to a pipe without a reader."""
     if reader == "full":
         write = os.open("/dev/full", os.O_WRONLY)
     else:
@@ -101,11 +104,11 @@ def ended(command: list[str], reader: str, environment: dict[str, str]) -> Any:
 
 @pytest.mark.parametrize(("reader", "code"), [("full", 2), ("gone", 141)])
 @pytest.mark.parametrize("command", OWN, ids=" ".join)
-def test_an_output_that_takes_nothing(
+def test_an_output_that_accepts_nothing(
     command: list[str], reader: str, code: int, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    run = ended(completed(command, tmp_path), reader, environment)
-    if command == ["kernel", "list"]:  # there are none, which it says elsewhere
+    run = run_without_reader(completed(command, tmp_path), reader, environment)
+    if command == ["kernel", "list"]:  # no kernels are listed, and the message is on standard error
         assert run.returncode == 0
         return
     assert run.returncode == code, run.stderr
@@ -116,11 +119,11 @@ def test_an_output_that_takes_nothing(
 
 
 @pytest.mark.parametrize(("reader", "code"), [("gone", 0), *thorough([("full", 2)])])
-def test_a_notebook_is_executed_whoever_reads(
+def test_a_notebook_is_executed_without_a_reader(
     reader: str, code: int, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     source = notebook(tmp_path / "nb.ipynb", "1", "2", "40 + 2")
-    run = ended([*MAIN, "run", str(source)], reader, environment)
+    run = run_without_reader([*MAIN, "run", str(source)], reader, environment)
     assert run.returncode == code, run.stderr
     assert ("Cannot write the output" in run.stderr) == (code == 2)
     assert "Traceback" not in run.stderr
@@ -130,7 +133,7 @@ def test_a_notebook_is_executed_whoever_reads(
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eabc"
 
 
-def test_control_characters_are_spelled_out(
+def test_control_characters_are_escaped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "evil\x1b[2J"
@@ -173,7 +176,7 @@ class Broken(io.StringIO):
 @pytest.mark.parametrize(
     ("error", "kind"), [(BrokenPipeError(32, "x"), ReaderGone), (OSError(28, "y"), OutputError)]
 )
-def test_a_stream_that_breaks(error: OSError, kind: type[Any]) -> None:
+def test_a_broken_stream(error: OSError, kind: type[Any]) -> None:
     with pytest.raises(kind):
         print("x", file=Stream(Broken(error)))
 

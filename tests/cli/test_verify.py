@@ -1,4 +1,4 @@
-"""`tpunb verify`: what it connects to, what it writes, and how it ends."""
+"""`tpunb verify`: its connections, its output and its exit codes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tpunb.verification.suite import Outcome
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is connected to; the report is that of nothing but `statuses`."""
+    """Return the planned connections, after the statuses of the report's outcomes."""
     import tpunb.verification.run
 
     for name in ("TPUNB_TPU", "TPUNB_REQUIRE_TPU"):
@@ -36,8 +36,8 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             Outcome(group="tests", name=f"one that {status}", status=status, found="4", seconds=1.5)
             for status in statuses
         )
-        for number, one in enumerate(outcomes, 1):
-            progress(number, len(outcomes), one)
+        for number, outcome in enumerate(outcomes, 1):
+            progress(number, len(outcomes), outcome)
         return VerifyReport({"TPU": plan.tpu}, outcomes, None in statuses, "hangs" in statuses)
 
     monkeypatch.setattr(tpunb.verification.run, "verify_plan", verify_plan)
@@ -56,7 +56,9 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         (["my-tpu", "--zone", "us-central1-b"], "hardware", "my-tpu"),
     ],
 )
-def test_what_it_connects_to(arguments: list[str], kind: str, tpu: str, planned: list[Any]) -> None:
+def test_the_planned_connection(
+    arguments: list[str], kind: str, tpu: str, planned: list[Any]
+) -> None:
     assert cli.main(["verify", *arguments]) == 0
     plan = planned[-1]
     assert (plan.kind, plan.tpu) == (kind, tpu)
@@ -102,7 +104,7 @@ def test_a_file_that_cannot_be_written(
 ) -> None:
     assert cli.main(["verify", "v3-8", "--json", str(tmp_path / "no" / "x.json")]) == 2
     assert "Cannot write" in capsys.readouterr().err
-    assert len(planned) == 1, "it fails before minutes have passed"
+    assert len(planned) == 1, "the command fails before it verifies anything"
 
 
 def test_a_type_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +112,9 @@ def test_a_type_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Did you mean v3-8" in capsys.readouterr().err
 
 
-def test_what_hangs_ends_the_process(planned: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_program_ends_the_process(
+    planned: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     planned[0][:] = ["hangs", "differs"]
     monkeypatch.setattr(verify.os, "_exit", sys.exit)
     with pytest.raises(SystemExit, match="1"):
@@ -126,17 +130,21 @@ def test_what_hangs_ends_the_process(planned: list[Any], monkeypatch: pytest.Mon
 def test_a_pod_of_two_workers(tpu: str, workers: list[str], cores: int, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     code = WITHOUT_UNUSED + "import sys; from tpunb.cli import main; sys.exit(main(sys.argv[1:]))"
-    done = run_code(code, "verify", tpu, "--json", path, "--local-workers", *workers)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    process = run_code(code, "verify", tpu, "--json", path, "--local-workers", *workers)
+    assert process.returncode == 0, f"{process.stdout}\n{process.stderr}"
     read = json.loads(path.read_text(encoding="utf-8"))
     assert read["ok"]
     assert read["facts"]["TPU"] == f"virtual {accelerator(tpu).name}, hosts in processes"
     assert read["facts"]["hosts"] == f"2, each with {cores} cores"
-    held = {claim["name"] for claim in read["claims"] if claim["status"] == "holds"}
-    assert {"order of hosts", "within a step", "connected again", "closed"} <= held
-    text = path.read_text(encoding="utf-8") + done.stdout
+    holding = {claim["name"] for claim in read["claims"] if claim["status"] == "holds"}
+    assert {"order of hosts", "within a step", "connected again", "closed"} <= holding
+    text = path.read_text(encoding="utf-8") + process.stdout
     assert not re.search(r"127\.0\.0\.1|localhost:|:\d{5}\b", text)
     assert not {str(tmp_path), str(Path.home()), sys.prefix} & set(re.split(r"[\s\"']", text))
-    # TensorFlow 2.18 writes lines of its log before it knows which are wanted.
-    known = r"\[ ?\d+/\d+\] |starting 2 workers|[IW]0000 |WARNING: All log messages before absl"
-    assert [line for line in done.stderr.splitlines() if not re.match(known, line)] == []
+    # TensorFlow 2.18 logs lines before it knows the log level.
+    expected_lines = (
+        r"\[ ?\d+/\d+\] |starting 2 workers|[IW]0000 |WARNING: All log messages before absl"
+    )
+    assert [
+        line for line in process.stderr.splitlines() if not re.match(expected_lines, line)
+    ] == []

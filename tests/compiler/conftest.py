@@ -1,4 +1,4 @@
-"""Whether the TPU's compiler is here; it is a second of a process, which all tests share."""
+"""The TPU's compiler, if it is installed, in a process that all tests share."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tpunb.compiler.libtpu import why_unavailable
 
 @pytest.fixture(autouse=True)
 def verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the verdicts that the test keeps: none are there when it begins."""
-    kept = tmp_path / "verdicts"
-    monkeypatch.setenv(kept_verdicts.FOLDER, str(kept))
-    return kept
+    """Use an empty folder for the test's kept verdicts, and return it."""
+    folder = tmp_path / "verdicts"
+    monkeypatch.setenv(kept_verdicts.FOLDER, str(folder))
+    return folder
 
 
 @pytest.fixture(scope="session")
 def libtpu() -> None:
-    """Skips a test, loudly, where the TPU's compiler is not installed; in CI it fails.
+    """Skip a test, with a message, if the TPU's compiler is not installed; in CI the test fails.
 
-    libtpu has wheels for Python 3.11 and later on Linux x86-64, and JAX's do not go with the
-    oldest TensorFlow: where `TPUNB_WITHOUT_COMPILER=1` says so it is not expected.
+    libtpu has wheels for Python 3.11 and later on Linux x86-64, and JAX does not fit the oldest
+    TensorFlow. `TPUNB_WITHOUT_COMPILER=1` says that no compiler is expected.
     """
     error = why_unavailable()
     if error is None:

@@ -1,4 +1,4 @@
-"""`tpunb.check` asks the TPU's own compiler where it can, and says so."""
+"""`tpunb.check` uses the TPU's own compiler if it can, and says so."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ def test_the_compiler_decides() -> None:
     report = check(product_of_long_integers, X)
     assert codes(report.errors) == ["x64-op"]
     assert report.errors[0].line == product_of_long_integers.__code__.co_firstlineno + 3
-    # Each tensor fits, and all of them do not.
+    # Each tensor fits alone, but not both together.
     report = check(lambda x: (x * 2.0, x + 1.0), tf.TensorSpec([6 * 2**18, 1024]))
     assert codes(report.errors) == ["memory"]
 
 
 @pytest.mark.parametrize("way", ["missing", "crashed"])
-def test_not_asked_is_not_taken_for_yes(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_verdict_does_not_count_as_success(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def require() -> None:
         if way == "missing":
             raise CompilerUnavailableError("It is not installed.", fix="Install it.")

@@ -1,4 +1,4 @@
-"""Collectives of replica functions as the TPU's own compiler gets them."""
+"""The collectives that replica functions pass to the TPU's own compiler."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ def eight() -> Any:
 
 def collectives(program: TpuProgram, kind: str) -> list[Instruction]:
     assert program.ok, str(program)
-    found = [
-        one
+    instructions = [
+        instruction
         for computation in parse(program.as_text()).computations.values()
-        for one in computation.instructions
+        for instruction in computation.instructions
     ]
-    return [one for one in found if one.opcode in {kind, f"{kind}-start"}]
+    return [
+        instruction for instruction in instructions if instruction.opcode in {kind, f"{kind}-start"}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_a_permutation(eight: Any, tpu: str, pairs: list[list[int]]) -> None:
     assert {shape.sizes for shape in permute.results if shape.sizes} == {(64, 256)}
 
 
-def sent(x: Any) -> Any:
+def permuted(x: Any) -> Any:
     return tpu_ops.collective_permute(x, PAIRS)
 
 
@@ -86,12 +88,12 @@ def test_an_all_to_all_in_groups(eight: Any) -> None:
 @pytest.mark.parametrize(
     ("fn", "kind", "dtypes"),
     [
-        (sent, "collective-permute", "uint8 int64 float64 complex64"),
+        (permuted, "collective-permute", "uint8 int64 float64 complex64"),
         (exchanged, "all-to-all", "int8 uint16 bool uint64 complex64"),
     ],
     ids=["permute", "all-to-all"],
 )
-def test_all_types_that_tensorflow_passes_on_reach_the_compiler(
+def test_all_types_of_tensorflow_reach_the_compiler(
     eight: Any, fn: Any, kind: str, dtypes: str
 ) -> None:
     for dtype in map(tf.dtypes.as_dtype, dtypes.split()):
@@ -99,8 +101,8 @@ def test_all_types_that_tensorflow_passes_on_reach_the_compiler(
         assert collectives(program, kind), dtype
 
 
-def test_a_sum_in_float64_is_one_of_the_links(eight: Any) -> None:
-    """libtpu gathers both halves of the numbers, and adds here."""
+def test_a_sum_in_float64_uses_the_links(eight: Any) -> None:
+    """libtpu gathers both halves of the numbers, and adds them on each core."""
     spec = tf.TensorSpec([64, 256], tf.float64)
     program = compile(tpu_ops.cross_replica_sum, spec, strategy=eight)
     assert collectives(program, "all-gather")

@@ -1,4 +1,4 @@
-"""What the TPU's own compiler says of functions, by way of the virtual TPU."""
+"""Verdicts of the TPU's own compiler on functions that the virtual TPU traces."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def eight() -> Any:
 
 
 @pytest.mark.parametrize("name", asked(LIBTPU))
-def test_the_verdict_is_the_compilers(name: str) -> None:
+def test_the_verdict_comes_from_the_compiler(name: str) -> None:
     fn, refused = CASES[name].function, CASES[name].refused
     program = compile(fn, *CASES[name].args, tpu="v5e-8")
     assert not program.unknown
@@ -49,10 +49,10 @@ def test_the_verdict_is_the_compilers(name: str) -> None:
     ("tpu", "gibibytes"), [("v3-8", 15.48), ("v5e-8", 15.75), ("v6e-8", 31.24)]
 )
 @pytest.mark.parametrize(("share", "fits"), [(0.97, True), (1.02, False)])
-def test_a_program_just_under_the_limit_fits_and_just_over_it_does_not(
+def test_only_programs_below_the_memory_limit_fit(
     tpu: str, gibibytes: float, share: float, fits: bool
 ) -> None:
-    # An argument and a result of its size, neither in the other's place.
+    # An argument and a result of equal size, which cannot share their memory.
     rows = int(gibibytes * 2**30 * share / 2 / 4 / 1024) // 8 * 8
 
     def fn(x: Any) -> Any:
@@ -70,7 +70,7 @@ def test_a_program_just_under_the_limit_fits_and_just_over_it_does_not(
             program.raise_if_refused()
 
 
-def test_memory_has_its_variables_its_tensors_and_their_lines(eight: Any) -> None:
+def test_memory_is_divided_by_variables_tensors_and_lines(eight: Any) -> None:
     with eight.scope():
         w = tf.Variable(tf.zeros([512, 2048]), name="weights")
 
@@ -86,9 +86,9 @@ def test_memory_has_its_variables_its_tensors_and_their_lines(eight: Any) -> Non
     assert memory.peak == pytest.approx(
         memory.arguments + memory.temporaries + memory.outputs, rel=0.01
     )
-    alive = sum(one.padded_bytes for one in memory.largest)
-    assert alive == pytest.approx(memory.peak, rel=0.05), "what is listed is what the peak is"
-    assert [one.node for one in memory.largest if one.kind == "variable"] == ["weights"]
+    alive = sum(buffer.padded_bytes for buffer in memory.largest)
+    assert alive == pytest.approx(memory.peak, rel=0.05), "the listed tensors make up the peak"
+    assert [buffer.node for buffer in memory.largest if buffer.kind == "variable"] == ["weights"]
     first = step.__code__.co_firstlineno
     assert {share.line.line - first for share in memory.by_line if share.line} <= {1, 2}
     assert program.examples == 4096 * 8
@@ -97,8 +97,8 @@ def test_memory_has_its_variables_its_tensors_and_their_lines(eight: Any) -> Non
 
 def test_padding_names_the_tensor_and_the_line() -> None:
     def fn(x: Any) -> Any:
-        one = tf.one_hot(tf.cast(x, tf.int32), 9)
-        return tf.cumsum(one, axis=0)
+        encoded = tf.one_hot(tf.cast(x, tf.int32), 9)
+        return tf.cumsum(encoded, axis=0)
 
     memory = compile(fn, tf.TensorSpec([128, 128]), tpu="v5e-8").memory
     assert memory is not None
@@ -133,7 +133,7 @@ def lines() -> Any:
 
 
 @THOROUGH
-def test_the_shares_of_the_lines_are_those_of_their_products(lines: Any) -> None:
+def test_lines_have_the_shares_of_their_products(lines: Any) -> None:
     program, first = lines
     shares = {share.line.line - first: share.fraction for share in program.time.by_line}
     assert sum(shares.values()) == pytest.approx(1.0, abs=0.05)
@@ -142,7 +142,7 @@ def test_the_shares_of_the_lines_are_those_of_their_products(lines: Any) -> None
     assert shares[5 if 5 in shares else 4] == pytest.approx(2 / 6, abs=0.1)
 
 
-def test_gradients_of_convolutions_and_bodies_of_loops_belong_to_their_lines() -> None:
+def test_gradients_and_loops_belong_to_their_lines() -> None:
     def fn(x: Any, w: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(w)
@@ -157,17 +157,17 @@ def test_gradients_of_convolutions_and_bodies_of_loops_belong_to_their_lines() -
     assert program.time is not None
     first = fn.__code__.co_firstlineno
     shares = {one.line.line - first: one.fraction for one in program.time.by_line if one.line}
-    # Of five convolutions two are the first one's: it takes no gradient of its input.
+    # The first line has two of the five convolutions: it needs no gradient for its input.
     convolution, product = 32 * 64 * 64 * 9 * 128 * 128, 2048**3
     parts = {3: 2 * convolution, 4: 3 * convolution, 6: 4 * product}
     for line, part in parts.items():
         assert shares[line] == pytest.approx(part / sum(parts.values()), abs=0.1)
 
 
-def test_the_time_is_a_range_in_parts_that_make_a_whole(lines: Any) -> None:
+def test_the_time_is_a_range_and_its_parts_add_up(lines: Any) -> None:
     time = lines[0].time
     assert 0 < time.low <= time.estimate <= time.high
-    # 6 products of 2048 × 1024 × 1024 on a core of 61.5 TFLOP/s.
+    # 6 products of 2048 × 1024 × 1024 on a core with 61.5 TFLOP/s.
     ideal = 6 * 2 * 2048 * 1024 * 1024 / 61.5e12
     assert ideal * 0.7 < time.estimate < ideal * 2.5
     assert time.matmul + time.memory_bound + time.collectives_fraction == pytest.approx(1.0)
@@ -178,7 +178,7 @@ def test_the_time_is_a_range_in_parts_that_make_a_whole(lines: Any) -> None:
 
 
 @THOROUGH
-def test_several_types_are_a_table(eight: Any) -> None:
+def test_several_types_give_a_table(eight: Any) -> None:
     def fn(x: Any) -> Any:
         return tf.distribute.get_replica_context().all_reduce("sum", x @ x)
 
@@ -195,7 +195,7 @@ def test_several_types_are_a_table(eight: Any) -> None:
     assert (frame["peak"] < frame["available"]).all()
 
 
-def test_collectives_are_the_tpus_own(eight: Any) -> None:
+def test_collectives_come_from_the_tpus_compiler(eight: Any) -> None:
     def fn(x: Any) -> Any:
         context = tf.distribute.get_replica_context()
         total = context.all_reduce("mean", x)
@@ -234,8 +234,8 @@ def test_a_model_is_compiled_with_its_global_batch(model: Any, method: str, eigh
     assert program.memory is not None
     layers = {share.name: share.memory for share in program.memory.by_layer}
     assert max(layers, key=layers.__getitem__) == "wide"
-    inputs = [one for one in program.memory.largest if one.shape == (1024, 512)]
-    assert inputs or method == "fit", "a replica gets an eighth"
+    inputs = [buffer for buffer in program.memory.largest if buffer.shape == (1024, 512)]
+    assert inputs or method == "fit", "each replica has an eighth of the batch"
 
 
 def test_logical_devices_share_a_replica() -> None:
@@ -245,14 +245,16 @@ def test_logical_devices_share_a_replica() -> None:
         x = strategy.experimental_split_to_logical_devices(x, [2, 1])
         return tf.reduce_sum(tf.sort(tf.nn.relu(x), axis=1))
 
-    whole = compile(fn, tf.TensorSpec([4096, 1024]), strategy=strategy)
-    assert whole.ok, str(whole)
-    assert (whole.replicas, whole.logical_devices) == (4, 2)
-    assert whole.memory is not None
-    assert whole.memory.arguments == pytest.approx(8 * MEBI, rel=0.01), "half of it each"
+    program = compile(fn, tf.TensorSpec([4096, 1024]), strategy=strategy)
+    assert program.ok, str(program)
+    assert (program.replicas, program.logical_devices) == (4, 2)
+    assert program.memory is not None
+    assert program.memory.arguments == pytest.approx(8 * MEBI, rel=0.01), (
+        "each core holds half of the argument"
+    )
 
 
-def test_a_model_with_a_loss_wants_targets() -> None:
+def test_a_model_with_a_loss_needs_targets() -> None:
     import keras
     import tf_keras
 
@@ -269,12 +271,12 @@ def test_a_model_with_a_loss_wants_targets() -> None:
                 model_step(fn, [x], None, CompileError, "tpunb.compile")
         assert model_step(model, [x, x], None, CompileError, "tpunb.compile")
         assert model_step(model.predict, [x], None, CompileError, "tpunb.compile")
-    own = Autoencoder([tf_keras.layers.InputLayer([4]), tf_keras.layers.Dense(4)])
-    own.compile("sgd", "mse")
-    assert model_step(own, [x], None, CompileError, "tpunb.compile")
+    autoencoder = Autoencoder([tf_keras.layers.InputLayer([4]), tf_keras.layers.Dense(4)])
+    autoencoder.compile("sgd", "mse")
+    assert model_step(autoencoder, [x], None, CompileError, "tpunb.compile")
 
 
-def test_what_cannot_be_compiled_says_what_to_do(eight: Any) -> None:
+def test_an_impossible_request_names_a_fix(eight: Any) -> None:
     with pytest.raises(CompileError, match="No TPU type to compile for"):
         compile(lambda x: x, SQUARE)
     with pytest.raises(AcceleratorTypeError):
@@ -296,7 +298,7 @@ def test_a_program_is_plain_data() -> None:
     assert dataclasses.replace(program, text="").headline == program.headline
 
 
-def test_a_caller_of_the_replicas_is_compiled_as_what_they_run(eight: Any) -> None:
+def test_a_caller_of_run_is_compiled_as_its_replica_function(eight: Any) -> None:
     def replica(x: Any) -> Any:
         return x @ x
 
@@ -306,13 +308,13 @@ def test_a_caller_of_the_replicas_is_compiled_as_what_they_run(eight: Any) -> No
     def twice(x: Any) -> Any:
         return call(x), call(x)
 
-    one, two = compile(call, SQUARE, strategy=eight), compile(twice, SQUARE, strategy=eight)
-    assert one.ok
-    assert one.lines[0].text == "return x @ x"
-    assert any("2 times" in note for note in two.notes)
+    once, both = compile(call, SQUARE, strategy=eight), compile(twice, SQUARE, strategy=eight)
+    assert once.ok
+    assert once.lines[0].text == "return x @ x"
+    assert any("2 times" in note for note in both.notes)
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     messages: list[str] = []
     compile(lambda x: x + 1.0, SQUARE, tpu=["v3-8", "v5e-8"], progress=messages.append)
     compiling = [message for message in messages if message.startswith("compiling")]
@@ -323,7 +325,7 @@ def test_progress_is_told() -> None:
 
 @THOROUGH
 def test_no_graph_is_kept(eight: Any, model: Any) -> None:
-    """Keras's losses have custom gradients, which TensorFlow registers for good with their graph."""
+    """TensorFlow keeps custom gradients, as of Keras's losses, and their graph for ever."""
     batch = [tf.TensorSpec([64, 512]), tf.TensorSpec([64], tf.int64)]
     compile(model, *batch, strategy=eight)
     gc.collect()
@@ -334,10 +336,10 @@ def test_no_graph_is_kept(eight: Any, model: Any) -> None:
 
 
 def graphs() -> int:
-    return sum(isinstance(one, tf.Graph) for one in gc.get_objects())
+    return sum(isinstance(value, tf.Graph) for value in gc.get_objects())
 
 
-def test_a_model_made_without_a_strategy_needs_none() -> None:
+def test_a_model_created_without_a_strategy_needs_none() -> None:
     import keras
 
     model = keras.Sequential([keras.Input([8]), keras.layers.Dense(4)])
@@ -347,7 +349,7 @@ def test_a_model_made_without_a_strategy_needs_none() -> None:
     assert (program.replicas, program.examples) == (1, 64)
 
 
-def test_a_model_that_makes_variables_in_its_first_trace_is_compiled_once() -> None:
+def test_a_model_that_creates_variables_while_traced_is_compiled_once() -> None:
     tf_keras = pytest.importorskip("tf_keras")
     model = tf_keras.Sequential([tf_keras.Input([8]), tf_keras.layers.Dense(4)])
     model.compile(tf_keras.optimizers.legacy.SGD(momentum=0.9), "mse")

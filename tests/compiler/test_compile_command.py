@@ -1,4 +1,4 @@
-"""`tpunb compile` on somebody else's project, with the TPU's own compiler."""
+"""`tpunb compile` on another project, with the TPU's own compiler."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ Run = Callable[..., tuple[int, Any, str]]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A working folder with a file of somebody else's."""
+    """A working folder with the files of another project."""
     folder = tmp_path / "somebody else's project"
     folder.mkdir()
     (folder / "users_train.py").write_text(FILE)
@@ -83,7 +83,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def run(project: Path, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Runs the command, and returns its exit code, its valid report and its standard error."""
+    """Run the command, and return its exit code, its validated report and its standard error."""
 
     def run_command(*arguments: str) -> tuple[int, Any, str]:
         sys.modules.pop("users_train", None)
@@ -109,8 +109,8 @@ def run(project: Path, capfd: pytest.CaptureFixture[str]) -> Run:
 )
 def test_the_exit_code_is_the_verdict(name: str, code: int, verdict: str, run: Run) -> None:
     source = f"users_train.py::{name}"
-    found, report, error = run(source, "--for", "v5e-8")
-    assert (found, report["verdict"]) == (code, verdict)
+    exit_code, report, error = run(source, "--for", "v5e-8")
+    assert (exit_code, report["verdict"]) == (code, verdict)
     assert report["source"] == {"kind": "function", "path": "users_train.py", "name": name}
     assert report["versions"]["tensorflow"] == tf.__version__
     assert "the user's own output" in error
@@ -145,7 +145,7 @@ def test_arguments_of_the_command(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("libtpu")
-def test_an_error_of_the_users_has_its_line_and_no_frame_of_ours(run: Run) -> None:
+def test_an_error_in_the_users_file_has_its_line_and_no_frame_of_ours(run: Run) -> None:
     arguments = ["users_train.py::broken", "--for", "v5e-8", "--args", "tf.zeros([8, 8])"]
     code, report, error = run(*arguments)
     assert code == 65
@@ -176,7 +176,7 @@ def test_an_error_of_the_users_has_its_line_and_no_frame_of_ours(run: Run) -> No
         (["step.mlir", "--for", "v5e-8", "-o", "no/x"], "Cannot write no/x: No such file"),
     ],
 )
-def test_wrong_use_is_no_verdict(arguments: list[str], message: str, run: Run) -> None:
+def test_wrong_usage_gives_no_verdict(arguments: list[str], message: str, run: Run) -> None:
     code, report, error = run(*arguments)
     assert code == 64
     assert report["verdict"] == "failed"
@@ -196,7 +196,7 @@ def test_usage_errors_do_not_look_like_verdicts(
     assert capsys.readouterr().err.startswith("usage: tpunb compile ")
 
 
-def test_without_a_compiler_the_file_is_not_even_imported(
+def test_without_a_compiler_the_file_is_not_imported(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TPUNB_COMPILER_PYTHON", "/does/not/exist")
@@ -206,8 +206,8 @@ def test_without_a_compiler_the_file_is_not_even_imported(
     assert report["error"]["fix"]
 
 
-def test_an_error_of_ours_is_no_verdict(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Without a frame of a file that could be the user's.
+def test_an_error_in_tpunb_gives_no_verdict(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The traceback has no frame of a file that could be the user's.
     monkeypatch.setattr("tpunb.compiler.memory_limits.limit_in_bytes", operator.truediv)
     code, report, error = run("users_train.py::step", "--for", "v5e-8")
     assert code == 70
@@ -270,7 +270,7 @@ for platforms in (["tpu"], ["cpu"], ["cpu", "tpu"]):
 
 
 @pytest.mark.usefixtures("libtpu")
-def test_a_file_of_jax_export_needs_no_jax_here(run: Run, project: Path) -> None:
+def test_a_file_of_jax_export_needs_no_jax(run: Run, project: Path) -> None:
     said_with_both(f"FOLDER = {str(project)!r}\n{EXPORTS}", project)
     code, report, _ = run("tpu.bin", "--for", "v5e-8")
     assert code == 0
@@ -283,9 +283,9 @@ def test_a_file_of_jax_export_needs_no_jax_here(run: Run, project: Path) -> None
         code, report, _ = run(name, "--for", "v5e-8")
         assert code == 64
         assert 'platforms=["tpu"]' in report["error"]["fix"]
-    whole = (project / "tpu.bin").read_bytes()
-    for length in range(0, len(whole), 97):
-        (project / "cut.bin").write_bytes(whole[:length])
+    exported = (project / "tpu.bin").read_bytes()
+    for length in range(0, len(exported), 97):
+        (project / "cut.bin").write_bytes(exported[:length])
         assert run("cut.bin", "--for", "v5e-8")[0] == 64
 
 
@@ -309,8 +309,8 @@ def test_a_saved_keras_model(run: Run, project: Path) -> None:
         (["plain.keras", *sized[:-2]], 64),
         (["plain.keras", "--for", "v5e-8"], 64),
     ):
-        found, report, error = run(*arguments)
-        assert found == code, error
+        exit_code, report, error = run(*arguments)
+        assert exit_code == code, error
         assert report["source"]["kind"] == "keras"
         assert not code or report["error"]["fix"]
         assert code or report["programs"][0]["examples"] == 64
@@ -322,7 +322,7 @@ def test_a_saved_keras_model(run: Run, project: Path) -> None:
 
 @THOROUGH
 @pytest.mark.usefixtures("libtpu")
-def test_an_interrupt_is_no_verdict(project: Path) -> None:
+def test_an_interrupt_gives_no_verdict(project: Path) -> None:
     command = [sys.executable, "-m", "tpunb", "compile", "users_train.py::slow", "--for", "v5e-8"]
     process = subprocess.Popen(
         [*command, "--args", "tf.zeros([8, 8])", "--json"],

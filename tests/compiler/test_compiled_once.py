@@ -1,4 +1,4 @@
-"""A program that was compiled before is not compiled again, and its rows are right."""
+"""An unchanged program is not compiled again, and its reports are still right."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ X = tf.TensorSpec([1024, 1024])
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The topologies that the compiler is asked to compile for."""
-    asked: list[str] = []
+    """Record the topologies that the compiler compiles for."""
+    topologies: list[str] = []
     answered = libtpu._answered
 
     def counted(request: Mapping[str, Any], deadline: Any) -> Mapping[str, Any]:
         if "topology" in request:
-            asked.append(request["topology"])
+            topologies.append(request["topology"])
         return answered(request, deadline)
 
     monkeypatch.setattr(libtpu, "_answered", counted)
-    return asked
+    return topologies
 
 
 def first(x: Any) -> Any:
@@ -41,46 +41,46 @@ def first(x: Any) -> Any:
 
 
 def second(x: Any) -> Any:
-    """It is the same program, at other lines and with other names."""
+    """Do the same as `first`, with other lines and names."""
 
     with tf.name_scope("second"):
         product = x @ x  # of the second
         return tf.nn.relu(product)
 
 
-def same(one: TpuProgram, other: TpuProgram) -> bool:
-    left, right = one.as_dict(), other.as_dict()
+def same(program: TpuProgram, expected: TpuProgram) -> bool:
+    left, right = program.as_dict(), expected.as_dict()
     del left["compile_seconds"], right["compile_seconds"]
-    return left == right and one.text == other.text
+    return left == right and program.text == expected.text
 
 
 def test_the_same_program_is_compiled_once(compiled: list[str]) -> None:
     before = compile(first, X, tpu="v5e-8", speed=True)
-    again = compile(first, X, tpu="v5e-8", speed=True)
+    repeated = compile(first, X, tpu="v5e-8", speed=True)
     assert compiled == ["v5e:2x4"]
     assert before.ok
-    assert same(before, again)
+    assert same(before, repeated)
 
 
-def test_an_equal_program_has_lines_and_names_of_its_own(
+def test_an_equal_program_keeps_its_own_lines_and_names(
     compiled: list[str], verdicts: Path
 ) -> None:
     compile(first, X, tpu="v5e-8", speed=True)
-    kept = compile(second, X, tpu="v5e-8", speed=True)
+    stored = compile(second, X, tpu="v5e-8", speed=True)
     assert compiled == ["v5e:2x4"]
     shutil.rmtree(verdicts)
     fresh = compile(second, X, tpu="v5e-8", speed=True)
     assert compiled == ["v5e:2x4"] * 2
-    assert kept.time is not None
+    assert stored.time is not None
     assert fresh.time is not None
-    assert kept.time.by_line[0].name == "product = x @ x  # of the second"
-    assert kept.time == fresh.time
-    assert kept.memory == fresh.memory
-    assert kept.lines == fresh.lines
-    assert "first/" not in kept.text
+    assert stored.time.by_line[0].name == "product = x @ x  # of the second"
+    assert stored.time == fresh.time
+    assert stored.memory == fresh.memory
+    assert stored.lines == fresh.lines
+    assert "first/" not in stored.text
 
 
-def test_a_refusal_is_at_the_line_of_the_program_that_asks(compiled: list[str]) -> None:
+def test_a_refusal_has_the_line_of_the_current_program(compiled: list[str]) -> None:
     def below(x: Any) -> Any:
         y = tf.cast(x, tf.int64)
         return tf.linalg.matmul(y, y)
@@ -102,7 +102,7 @@ def test_a_refusal_is_at_the_line_of_the_program_that_asks(compiled: list[str]) 
         lambda: compile(first, tf.TensorSpec([2048, 2048]), tpu="v5e-8"),
     ],
 )
-def test_another_question_is_asked(other: Any, compiled: list[str]) -> None:
+def test_another_program_type_or_option_is_compiled(other: Any, compiled: list[str]) -> None:
     compile(first, X, tpu="v5e-8")
     other()
     assert len(compiled) == 2
@@ -112,7 +112,7 @@ def test_another_question_is_asked(other: Any, compiled: list[str]) -> None:
     ("name", "value"),
     [("LIBTPU_INIT_ARGS", "--xla_tpu_enable_async_collective_fusion=false"), ("XLA_FLAGS", "")],
 )
-def test_flags_of_the_compiler_count(
+def test_changed_compiler_flags_compile_again(
     name: str, value: str, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compile(first, X, tpu="v5e-8")
@@ -164,7 +164,7 @@ said["again"] = lines(tpunb.compile(jax.jit(first), X, tpu="v5e-1", speed=True))
 """
 
 
-def test_programs_of_jax_are_compiled_once_too(tmp_path: Path) -> None:
+def test_programs_of_jax_are_compiled_once(tmp_path: Path) -> None:
     said = said_with_jax(PROGRAM, tmp_path)
     assert len(said["asked"]) == 2
     peak, lines, layers = said["second"]

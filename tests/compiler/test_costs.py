@@ -1,4 +1,4 @@
-"""The costs of collectives, gathers, scatters, sorts and kernels, against figures made by hand."""
+"""The costs of collectives, gathers, scatters, sorts and kernels, against manual calculations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tpunb.compiler.hlo import is_depthwise, parse
 from tpunb.compiler.libtpu import Kernel
 from tpunb.compiler.topologies import Target, target
 
-pytestmark = pytest.mark.tensorflow  # the package's `__init__` has `compile`
+pytestmark = pytest.mark.tensorflow  # the package's `__init__` imports `compile`
 
 PROGRAM = """\
 HloModule rows, is_scheduled=true
@@ -41,56 +41,56 @@ def cost(name: str, tpu: str = "v5e-8", **kernels: Kernel) -> Cost:
     return cost_of(module.entry.by_name[name], module.entry, module, kernels, target(tpu, None))
 
 
-def test_a_fused_gather_takes_its_rows_and_not_its_table() -> None:
-    found = cost("lookup")
-    assert found.modelled == {"gathers"}
-    # Read and written: 1024 rows of 2 pieces of 512 bytes.
-    assert found.bytes == 2 * 1024 * 2 * 512
-    assert found.least == pytest.approx(1024 * (4.6 + 1.3) / 1.5e9)
-    assert found.most == pytest.approx(found.least + found.bytes / 819e9)
+def test_a_fused_gather_costs_its_rows_and_not_its_table() -> None:
+    costs = cost("lookup")
+    assert costs.modelled == {"gathers"}
+    # Read and written: 1024 rows, in 2 pieces of 512 bytes.
+    assert costs.bytes == 2 * 1024 * 2 * 512
+    assert costs.least == pytest.approx(1024 * (4.6 + 1.3) / 1.5e9)
+    assert costs.most == pytest.approx(costs.least + costs.bytes / 819e9)
 
 
-def test_a_number_is_a_row_of_its_own() -> None:
-    found, old = cost("numbers"), cost("numbers", "v3-8")
-    assert found.bytes == old.bytes == 1024 * 512 + 1024 * 4
-    assert found.least == pytest.approx(1024 * 9.3 / 1.5e9)
+def test_each_number_is_gathered_as_a_row() -> None:
+    costs, old = cost("numbers"), cost("numbers", "v3-8")
+    assert costs.bytes == old.bytes == 1024 * 512 + 1024 * 4
+    assert costs.least == pytest.approx(1024 * 9.3 / 1.5e9)
     assert old.least == pytest.approx(1024 * 12.6 / 940e6)
 
 
-def test_a_scatter_reads_and_writes_its_table_from_end_to_end() -> None:
-    found = cost("added")
-    assert found.modelled == {"scatters"}
-    assert found.bytes == 2 * 4096 * 1024 + 1024 * 1024
-    assert found.least == pytest.approx(found.bytes / 819e9), "memory is the longer part of it"
-    assert found.most == pytest.approx(found.least + 1024 * (6.6 + 1.5) / 1.5e9)
+def test_a_scatter_reads_and_writes_its_whole_table() -> None:
+    costs = cost("added")
+    assert costs.modelled == {"scatters"}
+    assert costs.bytes == 2 * 4096 * 1024 + 1024 * 1024
+    assert costs.least == pytest.approx(costs.bytes / 819e9), "memory takes longest"
+    assert costs.most == pytest.approx(costs.least + 1024 * (6.6 + 1.5) / 1.5e9)
 
 
 def test_a_sort_is_a_network() -> None:
-    found = cost("sorted")
+    costs = cost("sorted")
     memory = 2 * 65536 * 4 / 819e9
     # 16 doublings: 136 steps over 64 registers.
-    least, most = found.least, found.most - memory
+    least, most = costs.least, costs.most - memory
     assert least * most == pytest.approx((14 * 136 * 64 / 1.5e9) ** 2)
     assert most > least > memory
 
 
-def test_what_has_no_model_counts_as_what_it_reads_and_writes() -> None:
-    found = cost("sum")
-    assert not found.modelled
-    assert found.seconds == found.once == pytest.approx(3 * 65536 * 4 / 819e9)
+def test_operations_without_a_model_cost_their_memory_traffic() -> None:
+    costs = cost("sum")
+    assert not costs.modelled
+    assert costs.seconds == costs.once == pytest.approx(3 * 65536 * 4 / 819e9)
 
 
-def test_a_kernel_takes_its_longest_part_at_least_and_all_parts_at_most() -> None:
+def test_a_kernel_takes_between_its_longest_part_and_the_sum() -> None:
     work = Kernel(1000, (1e9, 2e9), (3e5, 6e5), (1e6, 4e6), (0.0, 0.0))
-    found = cost("sum", sum=work)
-    assert found.modelled == {"Pallas kernels"}
+    costs = cost("sum", sum=work)
+    assert costs.modelled == {"Pallas kernels"}
     grid = 1000 * 0.35e-6
-    assert found.least == pytest.approx(grid)
-    assert found.most == pytest.approx(grid + 2e9 / 197e12 + 6e5 / 1.5e9)
-    assert found.kind == "matmul"
+    assert costs.least == pytest.approx(grid)
+    assert costs.most == pytest.approx(grid + 2e9 / 197e12 + 6e5 / 1.5e9)
+    assert costs.kind == "matmul"
 
 
-def test_a_ring_sends_twice_what_it_reduces() -> None:
+def test_a_ring_sends_its_data_twice() -> None:
     assert link_bytes("all-reduce", 1000, 4) == 1500
     assert link_bytes("all-gather", 1000, 4) == 750
     assert link_bytes("reduce-scatter", 1000, 4) == 3000
@@ -103,15 +103,17 @@ def test_links_of_more_axes_carry_more() -> None:
     (small, taking_turns), (large, most) = (
         link_seconds("all-reduce", size, None, target(name, None)) for name in ("v5e-8", "v5e-256")
     )
-    # 2 axes that do not close, and 2 that do: twice the links for almost the same bytes.
+    # 2 open axes, and 2 closed axes: twice the links for almost the same bytes.
     assert most == large < 0.7 * small
     assert taking_turns == pytest.approx(2 * small, rel=0.01)
     assert max(link_seconds("all-reduce", size, None, target("v5e-1", None))) < 1e-5
 
 
-def test_the_partitions_of_a_replica_meet_as_well() -> None:
-    whole = link_seconds("all-gather", 2**30, None, target("v5e-8", None))
-    assert link_seconds("all-gather", 2**30, None, Target(target("v5e-8", None).tpu, 1, 8)) == whole
+def test_partitions_of_a_replica_use_links() -> None:
+    seconds = link_seconds("all-gather", 2**30, None, target("v5e-8", None))
+    assert (
+        link_seconds("all-gather", 2**30, None, Target(target("v5e-8", None).tpu, 1, 8)) == seconds
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,10 +125,10 @@ def test_the_partitions_of_a_replica_meet_as_well() -> None:
         ("v6e-8", 64 * 2**20, 776.34e-6),
     ],
 )
-def test_a_permutation_takes_as_long_as_was_measured(tpu: str, size: int, measured: float) -> None:
-    """Published with JAX: marin-community/marin, issue 6736."""
-    found = link_seconds("collective-permute", size, None, target(tpu, None))
-    assert found == pytest.approx((measured, measured), rel=0.1)
+def test_a_permutation_takes_the_measured_time(tpu: str, size: int, measured: float) -> None:
+    """Measurements published for JAX: marin-community/marin, issue 6736."""
+    costs = link_seconds("collective-permute", size, None, target(tpu, None))
+    assert costs == pytest.approx((measured, measured), rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_a_permutation_takes_as_long_as_was_measured(tpu: str, size: int, measur
         ("b01f_01io->b01f", "16,64,64,4", False),
     ],
 )
-def test_a_convolution_of_narrow_groups_is_the_vector_units(
+def test_a_convolution_of_narrow_groups_runs_on_the_vector_unit(
     labels: str, sizes: str, depthwise: bool
 ) -> None:
     text = PROGRAM.replace(
@@ -149,7 +151,7 @@ def test_a_convolution_of_narrow_groups_is_the_vector_units(
 
 
 @pytest.mark.usefixtures("libtpu")
-def test_the_vector_unit_takes_its_cycles_at_least() -> None:
+def test_the_vector_unit_sets_a_lower_bound() -> None:
     import tensorflow as tf
 
     from tpunb.compiler.compile import compile  # noqa: A004
@@ -160,13 +162,14 @@ def test_the_vector_unit_takes_its_cycles_at_least() -> None:
     specs = tf.TensorSpec([16, 64, 64, 480]), tf.TensorSpec([5, 5, 480, 1])
     time = compile(fn, *specs, tpu="v3-8", speed=True).time
     assert time is not None
-    # A roofline of the matrix unit and memory has 0.6 ms; 25 products a number on 1024 lanes take 0.8.
+    # The matrix unit and memory alone would take 0.6 ms. 25 products a number on 1024 lanes take
+    # 0.8 ms.
     products, memory = 25 * 16 * 64 * 64 * 480 / 1024 / 940e6, 2 * 4 * 16 * 64 * 64 * 480 / 450e9
     assert products < time.low < time.high < 2 * (products + 2 * memory)
 
 
 @pytest.mark.usefixtures("libtpu")
-def test_looking_rows_up_takes_as_long_as_the_rows_wherever_they_are() -> None:
+def test_a_gathers_time_does_not_depend_on_the_tables_size() -> None:
     import tensorflow as tf
 
     from tpunb.compiler.compile import compile  # noqa: A004
@@ -180,6 +183,7 @@ def test_looking_rows_up_takes_as_long_as_the_rows_wherever_they_are() -> None:
         assert any("gathers" in text for text in program.time.not_counted)
         times.append(program.time)
     assert times[0].estimate == pytest.approx(times[1].estimate, rel=0.1)
-    # The scalar unit starts a copy for each; at least the memory's own time, at most twice both.
+    # The scalar unit starts a copy for each row. The time is at least the memory's, and at most
+    # twice the sum.
     memory = 2 * rows * 512 / 450e9
     assert memory < times[1].low <= times[1].high < 2 * (memory + rows * 8.7 / 940e6)

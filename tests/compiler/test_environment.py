@@ -1,4 +1,4 @@
-"""`tpunb compiler`: an environment of its own, from tiny packages of the same names."""
+"""`tpunb compiler` installs a separate environment, here from tiny packages of the same names."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ pytestmark = pytest.mark.skipif(
     environment.why_not_here() is not None or sys.version_info < (3, 11),
     reason="libtpu has no wheel for this machine or this Python",
 )
-Said = Callable[..., str]
+Command = Callable[..., str]
 
 
 def write_wheel(wheels: Path, name: str, code: str = "place = __file__") -> Path:
-    """Writes a wheel with one module."""
+    """Write a wheel with one module."""
     version = PACKAGES[name]
     about = f"{name}-{version}.dist-info"
     tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -45,7 +45,7 @@ def write_wheel(wheels: Path, name: str, code: str = "place = __file__") -> Path
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of wheels in place of an index; in each a module that says where it is."""
+    """Make a folder of wheels that replaces the index; each has a module that reports its place."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     for name in PACKAGES:
@@ -58,7 +58,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def folder(packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the environment will be: a cache of the test's own, with something of others in it."""
+    """Return the future environment's folder, in a cache with another program's files."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv(libtpu.PYTHON, raising=False)
     monkeypatch.setattr(libtpu, "_own", dict)
@@ -67,8 +67,8 @@ def folder(packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 @pytest.fixture
-def said(folder: Path, capfd: pytest.CaptureFixture[str]) -> Said:
-    """Runs the command and gives what it writes."""
+def tpunb_compiler(folder: Path, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Return a function that runs the command and returns its output."""
 
     def run(*arguments: str, code: int = 0) -> str:
         assert cli.main(["compiler", *arguments]) == code
@@ -78,40 +78,43 @@ def said(folder: Path, capfd: pytest.CaptureFixture[str]) -> Said:
     return run
 
 
-def test_it_is_installed_shown_used_and_removed(
-    said: Said, folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_environment_is_installed_shown_used_and_removed(
+    tpunb_compiler: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "Try: tpunb compiler install" in said("status", code=1)
-    shown = said("install")
-    assert "Successfully installed" in shown or "Installed 3 packages" in shown  # the tool's own
-    assert f"Installed the TPU's compiler in {folder}" in shown
-    shown = said("status")
-    assert f"folder    {folder}" in shown
-    assert "releases  jax 0.10.2, jaxlib 0.10.2, libtpu 0.0.52" in shown
-    assert re.search(r"size +[\d.]+ [KM]iB", shown)
-    assert f"used      {folder}" in shown
+    assert "Try: tpunb compiler install" in tpunb_compiler("status", code=1)
+    output = tpunb_compiler("install")
+    # The installer's own message.
+    assert "Successfully installed" in output or "Installed 3 packages" in output
+    assert f"Installed the TPU's compiler in {folder}" in output
+    output = tpunb_compiler("status")
+    assert f"folder    {folder}" in output
+    assert "releases  jax 0.10.2, jaxlib 0.10.2, libtpu 0.0.52" in output
+    assert re.search(r"size +[\d.]+ [KM]iB", output)
+    assert f"used      {folder}" in output
     assert libtpu.why_unavailable() is None
-    _sees_its_packages_alone(folder)
+    _assert_packages_are_isolated(folder)
     with monkeypatch.context() as patched:
-        _the_compilers_process_is_started_with_it(said, patched)
-    said("install", "--python", sys.executable)  # again, in its place
+        _assert_the_compilers_process_uses_it(tpunb_compiler, patched)
+    tpunb_compiler("install", "--python", sys.executable)  # reinstalls in the same place
     assert sorted(path.name for path in folder.parent.iterdir()) == ["compiler", "compiler.lock"]
-    assert said("remove") == f"Removed {folder}\n"
+    assert tpunb_compiler("remove") == f"Removed {folder}\n"
     assert [path.name for path in folder.parent.parent.iterdir()] == ["other"]
-    assert said("remove") == "Nothing is installed.\n"
+    assert tpunb_compiler("remove") == "Nothing is installed.\n"
     assert libtpu.why_unavailable() is not None
 
 
-def _sees_its_packages_alone(folder: Path) -> None:
+def _assert_packages_are_isolated(folder: Path) -> None:
     installed = environment.find()
     assert installed is not None
     code = "import jax; print(jax.place)\ntry: import pytest\nexcept ImportError: print('alone')"
     command = installed.command(code)
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert shown == f"{folder / 'jax' / '__init__.py'}\nalone\n"
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert output == f"{folder / 'jax' / '__init__.py'}\nalone\n"
 
 
-def _the_compilers_process_is_started_with_it(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+def _assert_the_compilers_process_uses_it(
+    tpunb_compiler: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(libtpu, "started", lambda command, settings: started.append(command))
     libtpu._start()
@@ -121,25 +124,27 @@ def _the_compilers_process_is_started_with_it(said: Said, monkeypatch: pytest.Mo
     monkeypatch.setenv(libtpu.PYTHON, sys.executable)
     libtpu._start()
     assert started[1][0] == sys.executable
-    assert "which TPUNB_COMPILER_PYTHON names" in said("status")
+    assert "which TPUNB_COMPILER_PYTHON names" in tpunb_compiler("status")
 
 
 @THOROUGH
-def test_a_failure_leaves_what_was_there(said: Said, folder: Path, packages: Path) -> None:
+def test_a_failure_keeps_the_installed_environment(
+    tpunb_compiler: Command, folder: Path, packages: Path
+) -> None:
     (packages / "libtpu-0.0.52-py3-none-any.whl").unlink()
-    assert "Installing failed with exit code" in said("install", code=2)
+    assert "Installing failed with exit code" in tpunb_compiler("install", code=2)
     assert environment.find() is None
     assert not folder.with_suffix(".partial").exists()
     write_wheel(packages, "libtpu")
-    said("install")
+    tpunb_compiler("install")
     write_wheel(packages, "libtpu", "raise ImportError('no such symbol')")
-    assert "cannot import them: ImportError: no such symbol" in said("install", code=2)
-    assert libtpu.why_unavailable() is None  # the one before
+    assert "cannot import them: ImportError: no such symbol" in tpunb_compiler("install", code=2)
+    assert libtpu.why_unavailable() is None  # the earlier environment works
 
 
 @THOROUGH
 def test_an_interrupted_installation_is_not_found(
-    said: Said, folder: Path, monkeypatch: pytest.MonkeyPatch
+    tpunb_compiler: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = subprocess.run
 
@@ -151,40 +156,40 @@ def test_an_interrupted_installation_is_not_found(
 
     with monkeypatch.context() as patched:
         patched.setattr(subprocess, "run", interrupted)
-        said("install", code=130)
+        tpunb_compiler("install", code=130)
     assert environment.find() is None
     assert not folder.with_suffix(".partial").exists()
-    # One that was killed cannot tidy up.
+    # A killed installation leaves its files behind.
     folder.with_suffix(".partial").mkdir()
     (folder.with_suffix(".partial") / "half").touch()
     assert environment.find() is None
-    said("install")
+    tpunb_compiler("install")
     assert not (folder / "half").exists()
     assert libtpu.why_unavailable() is None
 
 
-def test_two_do_not_install_at_once(said: Said, folder: Path) -> None:
+def test_two_installations_do_not_run_at_once(tpunb_compiler: Command, folder: Path) -> None:
     folder.parent.mkdir()
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "Another process is installing" in said("install", code=2)
+        assert "Another process is installing" in tpunb_compiler("install", code=2)
 
 
-def test_a_folder_of_somebody_elses_is_left_alone(said: Said, folder: Path) -> None:
+def test_another_folder_is_left_alone(tpunb_compiler: Command, folder: Path) -> None:
     (folder / "photos").mkdir(parents=True)
-    assert "was not made by tpunb" in said("remove", code=2)
-    assert "was not made by tpunb" in said("install", code=2)
+    assert "was not made by tpunb" in tpunb_compiler("remove", code=2)
+    assert "was not made by tpunb" in tpunb_compiler("install", code=2)
     assert (folder / "photos").is_dir()
 
 
-def test_another_python_is_named(said: Said) -> None:
-    assert "Python 3.11 or later, but cat is not such a Python" in said(
+def test_another_python_is_named(tpunb_compiler: Command) -> None:
+    assert "Python 3.11 or later, but cat is not such a Python" in tpunb_compiler(
         "install", "--python", "cat", code=2
     )
 
 
 @pytest.mark.parametrize(
-    ("record", "own", "says"),
+    ("record", "own", "message"),
     [
         ({"python": "/gone", "versions": dict(PACKAGES)}, {}, "its Python, /gone, no longer"),
         ({"python": "/bin/sh", "versions": {"jax": "0.9.0"}}, {}, "it has jax 0.9.0, but this"),
@@ -199,14 +204,14 @@ def test_another_python_is_named(said: Said) -> None:
         ("{", {}, "is not installed."),
     ],
 )
-def test_the_environment_that_would_compile_is_asked(
+def test_the_environment_that_would_compile_is_checked(
     record: Mapping[str, Any] | str | None,
     own: Mapping[str, str],
-    says: str,
+    message: str,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not this Python, whose JAX and libtpu need not fit each other."""
+    """This Python's own JAX and libtpu may not fit each other, and do not count."""
 
     def version(name: str) -> str:
         if name not in own:
@@ -222,13 +227,13 @@ def test_the_environment_that_would_compile_is_asked(
         text = record if isinstance(record, str) else json.dumps(record)
         (folder / "tpunb-compiler.json").write_text(text)
     error = libtpu.why_unavailable()
-    assert (error is None) is not bool(says)
+    assert (error is None) is not bool(message)
     if error is not None:
-        assert says in error.message
+        assert message in error.message
         assert "tpunb compiler install" in error.fix
 
 
-def test_a_variable_that_names_nothing_is_said(
+def test_a_variable_with_a_missing_file_is_reported(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(libtpu.PYTHON, "/nowhere/python")
@@ -236,7 +241,7 @@ def test_a_variable_that_names_nothing_is_said(
         libtpu.require()
 
 
-def test_its_releases_are_the_extras() -> None:
+def test_its_releases_match_the_extra() -> None:
     project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     extra = project.partition("\ncompiler = [")[2].partition("\n]")[0]
     assert dict(re.findall(r'"(\w+)==([\d.]+);', extra)) == dict(PACKAGES)

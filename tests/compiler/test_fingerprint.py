@@ -1,4 +1,4 @@
-"""Programs that differ in names and lines alone have one fingerprint."""
+"""Programs that differ only in names and lines have the same fingerprint."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def test_names_and_lines_do_not_count() -> None:
     [
         lambda x: layer("first", times=3.0)(x),
         lambda x: layer("first")(x) + 0.5,
-        lambda x: tf.nn.relu(tf.ones([8, 8]) @ x) * 2.0,  # the operands the other way round
+        lambda x: tf.nn.relu(tf.ones([8, 8]) @ x) * 2.0,  # the operands are swapped
         lambda x: tf.nn.elu(x @ tf.ones([8, 8])) * 2.0,
         lambda x: (layer("first")(x), x),
     ],
 )
-def test_whatever_is_computed_counts(other: Any) -> None:
+def test_other_computations_have_other_fingerprints(other: Any) -> None:
     assert fingerprint(other, X).digest != fingerprint(layer("first"), X).digest
 
 
@@ -65,9 +65,9 @@ def test_sizes_and_types_count(spec: tf.TensorSpec) -> None:
     assert fingerprint(double, spec).digest != fingerprint(double, X).digest
 
 
-def test_numbers_of_instructions_and_computations_do_not_count() -> None:
+def test_ids_of_instructions_and_computations_do_not_count() -> None:
     def numbered(begin: int) -> bytes:
-        """Two computations, of which the second calls the first."""
+        """Return two computations, the second of which calls the first."""
         module = hlo_pb2.HloModuleProto(name=f"m{begin}", entry_computation_id=begin + 9)
         inner = module.computations.add(id=begin + 5, root_id=begin + 1, name=f"c{begin}")
         inner.instructions.add(id=begin + 1, opcode="parameter", name=f"p.{begin}")
@@ -81,11 +81,11 @@ def test_numbers_of_instructions_and_computations_do_not_count() -> None:
         )
         return module.SerializeToString()
 
-    one, other = of_hlo(numbered(3)), of_hlo(numbered(700))
-    assert one is not None
-    assert other is not None
-    assert one.digest == other.digest
-    assert one.names[0] == "p.3"  # without another name, the compiler takes this one
+    first, second = of_hlo(numbered(3)), of_hlo(numbered(700))
+    assert first is not None
+    assert second is not None
+    assert first.digest == second.digest
+    assert first.names[0] == "p.3"  # without another name, the compiler uses the instruction's
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_numbers_of_instructions_and_computations_do_not_count() -> None:
         ("b/ResizeBilinear/10", "b/ResizeBilinear/11"),
     ],
 )
-def test_what_a_stand_in_stands_for_counts(others: tuple[str, str]) -> None:
-    """They are all barriers, which only their names tell apart."""
+def test_the_operation_behind_a_placeholder_counts(others: tuple[str, str]) -> None:
+    """Placeholders are all barriers, which only their names tell apart."""
 
     def barrier(name: str) -> bytes:
         module = hlo_pb2.HloModuleProto()
@@ -105,16 +105,16 @@ def test_what_a_stand_in_stands_for_counts(others: tuple[str, str]) -> None:
         instruction.opcode, instruction.metadata.op_name = "opt-barrier", name
         return module.SerializeToString()
 
-    one, other = (of_hlo(barrier(name)) for name in others)
+    first, second = (of_hlo(barrier(name)) for name in others)
     elsewhere = of_hlo(barrier(others[0].replace("b/", "another/scope/")))
-    assert one is not None
-    assert other is not None
+    assert first is not None
+    assert second is not None
     assert elsewhere is not None
-    assert one.digest != other.digest
-    assert one.digest == elsewhere.digest
+    assert first.digest != second.digest
+    assert first.digest == elsewhere.digest
 
 
-def test_what_is_no_module_or_too_large_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_or_large_modules_have_no_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     assert of_hlo(b"\xff\xff no module") is None
     assert of_hlo(TINY) is not None
     monkeypatch.setattr(fingerprints, "_MOST_BYTES", len(TINY) - 1)
@@ -129,19 +129,19 @@ TEXT = 'ROOT %add.3 = f32[] add(%a, %b), metadata={op_type="AddV2" op_name="NAME
     [
         ("a/add", ["a/mul", "a/add"], ["b/mul", "b/add"], "b/add"),
         ("a/mul;a/add", ["a/mul", "a/add"], ["b/mul", "b/add"], "b/mul;b/add"),
-        ("a/unknown", ["a/mul", "a/add"], ["a/mul", "a/add"], "a/unknown"),  # nothing is renamed
+        ("a/unknown", ["a/mul", "a/add"], ["a/mul", "a/add"], "a/unknown"),  # no name changes
         ("", ["a/add"], ["b/add"], ""),
         ("call/a/add", ["call", "a/add"], ["run", "b/add"], "run/b/add"),
         ("call/a/add;a", ["call", "a/add", "a"], ["run", "b/add", "b"], "run/b/add;b"),
         ("call/a/sub", ["call", "a/add"], ["run", "b/add"], None),
         ("a/unknown", ["a/mul", "a/add"], ["b/mul", "b/add"], None),
         ("a/add", ["a/add"], ["b/mul", "b/add"], None),
-        ("a/add", ["a/add", "a/add"], ["b/1", "b/2"], None),  # which of them is not known
+        ("a/add", ["a/add", "a/add"], ["b/1", "b/2"], None),  # ambiguous
         ("a/mul", ["a/add", "a/add", "a/mul"], ["b/1", "b/2", "b/mul"], "b/mul"),
     ],
 )
-def test_the_text_gets_the_names_of_the_program_that_asks(
+def test_the_text_gets_the_names_of_the_current_program(
     name: str, before: list[str], after: list[str], expected: str | None
 ) -> None:
-    found = renamed(TEXT.replace("NAMED", name), tuple(before), tuple(after))
-    assert found == (None if expected is None else TEXT.replace("NAMED", expected))
+    text = renamed(TEXT.replace("NAMED", name), tuple(before), tuple(after))
+    assert text == (None if expected is None else TEXT.replace("NAMED", expected))

@@ -19,7 +19,7 @@ OPEN = dataclasses.replace(made.FITS, memory=None, unsized="the batch has no siz
 
 
 def validated(report: dict[str, Any]) -> dict[str, Any]:
-    """The report as another program reads it."""
+    """Return the report as another program reads it, after validating it."""
     read: dict[str, Any] = json.loads(json.dumps(report))
     jsonschema.Draft202012Validator.check_schema(fit_report.schema())
     jsonschema.validate(read, fit_report.schema())
@@ -40,7 +40,7 @@ def validated(report: dict[str, Any]) -> dict[str, Any]:
         (dataclasses.replace(made.TOO_LARGE, unsized="no size."), None, "does-not-fit"),
     ],
 )
-def test_the_verdict_of_one_program(program: Any, limit: Any, verdict: str) -> None:
+def test_the_verdict_of_a_single_program(program: Any, limit: Any, verdict: str) -> None:
     assert verdict_of(program, limit) == verdict
 
 
@@ -53,7 +53,7 @@ def test_the_verdict_of_one_program(program: Any, limit: Any, verdict: str) -> N
         ([made.FITS, made.UNTIMED], "fits"),
     ],
 )
-def test_the_gravest_verdict_counts(programs: Any, verdict: str) -> None:
+def test_the_worst_verdict_counts(programs: Any, verdict: str) -> None:
     assert verdict_of_all(programs) == verdict
 
 
@@ -77,7 +77,7 @@ def test_a_report_has_the_figures_and_the_releases() -> None:
     assert report["versions"]["tpunb"]
 
 
-def test_a_failure_follows_the_schema_too() -> None:
+def test_a_failure_follows_the_schema() -> None:
     report = validated(failure_report(SOURCE, 65, "NameError: x", file="train.py", line=3))
     assert report["error"]["line"] == 3
 
@@ -93,7 +93,7 @@ def test_a_failure_follows_the_schema_too() -> None:
         {"error": {"message": "x"}},
     ],
 )
-def test_the_schema_refuses_what_contradicts_it(change: dict[str, Any]) -> None:
+def test_the_schema_refuses_contradictions(change: dict[str, Any]) -> None:
     report = fit_report.fit_report(SOURCE, [made.FITS])
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**report, **change}, fit_report.schema())

@@ -1,4 +1,4 @@
-"""Functions of NumPy arrays, where JAX and TensorFlow are both imported."""
+"""Functions of NumPy arrays in processes that import both JAX and TensorFlow."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ def test_functions_of_neither(value: Any) -> None:
     assert frameworks_of(value) == frozenset()
 
 
-def test_what_is_read_in_a_circle_ends() -> None:
+def test_circular_references_are_read_once() -> None:
     def even(n: int) -> bool:
         return n == 0 or odd(n - 1)
 
     def odd(n: int) -> bool:
         return n != 0 and even(n - 1)
 
-    many: list[Callable[..., Any]] = [even]
-    many.append(lambda: many)
-    assert frameworks_of(many) == frozenset()
+    functions: list[Callable[..., Any]] = [even]
+    functions.append(lambda: functions)
+    assert frameworks_of(functions) == frozenset()
 
 
 def test_modules() -> None:
@@ -164,19 +164,19 @@ with tf.distribute.get_strategy().scope():
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory, libtpu: None) -> dict[str, Any]:
-    """What a process with both says."""
+    """Run a program with both frameworks, and return its results."""
     return said_with_both(PROGRAM, tmp_path_factory.mktemp("both"))
 
 
-def test_a_function_decides_and_not_what_is_imported(said: dict[str, Any]) -> None:
+def test_the_function_decides_and_not_the_imports(said: dict[str, Any]) -> None:
     for name in ("jax", "jax object", "transformed", "both", "by name", "a strategy"):
         assert said[name] == [True, "JAX", []], name
     for name in ("tensorflow", "a variable"):
         assert said[name] == [True, "TensorFlow", []], name
-    assert said["counter"] == 0, "nothing was run"
+    assert said["counter"] == 0, "no function ran"
 
 
-def test_where_both_can_trace_it_the_program_says_which_did(said: dict[str, Any]) -> None:
+def test_an_ambiguous_function_names_its_framework(said: dict[str, Any]) -> None:
     ok, framework, (note,) = said["neither"]
     assert (ok, framework) == (True, "JAX")
     assert "pass tf.TensorSpec" in note

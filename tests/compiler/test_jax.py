@@ -1,4 +1,4 @@
-"""JAX's functions for TPUs that are not there: in a process that has JAX and no TensorFlow."""
+"""JAX's functions, compiled for absent TPUs in a process with JAX and without TensorFlow."""
 
 from __future__ import annotations
 
@@ -282,23 +282,23 @@ said["kernels"] = [
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a process with JAX says; the compiler's own, which has it."""
+    """Run the program in a process with JAX, and return its results."""
     return said_with_jax(PROGRAM, tmp_path_factory.mktemp("jax"))
 
 
-def test_memory_is_jaxs_own_to_the_byte(said: dict[str, Any]) -> None:
+def test_memory_equals_jaxs_analysis(said: dict[str, Any]) -> None:
     ours, theirs = said["same"]
     assert ours == theirs
 
 
-def test_lines_layers_and_arguments_have_the_users_names(said: dict[str, Any]) -> None:
+def test_layers_and_arguments_have_the_users_names(said: dict[str, Any]) -> None:
     assert said["layers"] == ["encoder"]
     assert any("line: product" in line for line in said["lines"])
     assert said["names"] == ["params['first']", "params['second']", "x"]
     assert not said["marks"]
 
 
-def test_what_does_not_fit_is_refused_at_a_line(said: dict[str, Any]) -> None:
+def test_a_program_that_does_not_fit_names_its_line(said: dict[str, Any]) -> None:
     assert said["too large"] == [False, "memory", True]
     line = 1 + PROGRAM.split("# line: scan")[0].count("\n")
     assert f"if jax.checkpoint wraps the body of jax.lax.scan at line {line}: " in said["scan"]
@@ -308,14 +308,14 @@ def test_what_does_not_fit_is_refused_at_a_line(said: dict[str, Any]) -> None:
     assert said["would fit"].startswith("A batch of 1,048,576 (131,072 a core) fits: ")
 
 
-def test_what_cannot_be_known_is_said(said: dict[str, Any]) -> None:
+def test_unknown_verdicts_give_their_reason(said: dict[str, Any]) -> None:
     assert "calls the host" in said["prints"]
     assert "(None, 128) has an open size" in said["open size"]
     assert "8 devices, but its arguments have no shardings" in said["unsharded"]
     assert "8 devices, but a v5e-4 has 4 cores" in said["of another size"]
 
 
-def test_a_call_is_compiled_with_all_that_it_reaches(said: dict[str, Any]) -> None:
+def test_a_call_is_compiled_with_all_its_arrays(said: dict[str, Any]) -> None:
     assert said["takes"] == {
         "a method": ["w", "x"],
         "a partial": ["a", "b"],
@@ -344,10 +344,10 @@ def test_the_time_of_a_kernel_is_read_from_its_code(said: dict[str, Any]) -> Non
     assert "Pallas kernels" in not_counted
 
 
-def test_a_kernel_may_ask_which_chip_it_is_for(said: dict[str, Any]) -> None:
+def test_a_kernel_may_ask_for_its_chip(said: dict[str, Any]) -> None:
     assert said["of one dimension"] == [True, True]
     assert said["asks"] == [[True] * 4] * 3
-    # The mesh inside of a shard_map is the user's; JAX keeps the traces of its second function.
+    # The user's own mesh inside of a shard_map is kept, and JAX keeps the second function's traces.
     assert said["answers"] == [3, 5, 6] * 2
     assert said["traces of what does not ask"] == 1
     assert said["here"] is None
@@ -361,6 +361,6 @@ def test_a_jax_that_cannot_describe_a_chip_gives_no_verdict(said: dict[str, Any]
 
 def test_the_loops_of_a_kernel_count(said: dict[str, Any]) -> None:
     low, high = said["loop"]
-    # 2 operations on 64 registers, 10,000 times, by one to four units of 1.5 GHz.
+    # 2 operations on 64 registers, 10,000 times, on one to four units at 1.5 GHz.
     least = 2 * 64 * 10_000 / 4 / 1.5e9
     assert 0.9 * least < low < high < 10 * least

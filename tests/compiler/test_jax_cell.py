@@ -1,4 +1,4 @@
-"""`%%tpu_compile` on cells of JAX, in a shell that has no TensorFlow."""
+"""`%%tpu_compile` on cells of JAX, in a shell without TensorFlow."""
 
 from __future__ import annotations
 
@@ -75,29 +75,29 @@ pytestmark = pytest.mark.usefixtures("libtpu")
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What becomes of the cells."""
+    """Compile the cells in a process with JAX, and return the results."""
     return said_with_jax(PROGRAM, tmp_path_factory.mktemp("cells"))
 
 
-def test_the_last_call_is_compiled_and_not_made(said: dict[str, Any]) -> None:
+def test_the_last_call_is_compiled_and_not_run(said: dict[str, Any]) -> None:
     assert said["ok"] == [True, "v5e-1", True]
     assert said["arguments"] == ["scale", "w", "x"]
     assert said["ran"]
-    assert all(said["ran"]), "with a tracer"
+    assert all(said["ran"]), "only with tracers"
     assert said["left"] == []
 
 
-def test_arguments_are_given_by_name_alone(said: dict[str, Any]) -> None:
+def test_arguments_may_be_passed_by_name_only(said: dict[str, Any]) -> None:
     assert said["by name"] == ["x"]
 
 
 @pytest.mark.parametrize(
     "name", ["waited for", "shown", "a number", "made and called", "an argument that is made"]
 )
-def test_what_only_uses_the_result_is_left_out(said: dict[str, Any], name: str) -> None:
+def test_code_that_only_uses_the_result_is_skipped(said: dict[str, Any], name: str) -> None:
     ok, ran, named = said[name]
     assert ok
-    assert all(ran), "with a tracer, if at all: the call is not made"
+    assert all(ran), "only with tracers: the call does not run"
     assert not named
 
 
@@ -105,11 +105,11 @@ def test_several_types(said: dict[str, Any]) -> None:
     assert said["types"] == ["v5e-1", "v3-8"]
 
 
-def test_what_does_not_fit_is_at_the_cells_lines(said: dict[str, Any]) -> None:
+def test_a_program_that_does_not_fit_names_the_cells_lines(said: dict[str, Any]) -> None:
     assert said["large"] == [False, True]
 
 
-def test_errors_are_shown_by_the_cells_lines(said: dict[str, Any]) -> None:
+def test_errors_show_the_cells_lines(said: dict[str, Any]) -> None:
     kind, text = said["untraceable"]
     assert kind == "NonConcreteBooleanIndexError"
     assert text[0] == "In the cell, line 3:"
@@ -122,12 +122,12 @@ def test_errors_are_shown_by_the_cells_lines(said: dict[str, Any]) -> None:
     assert text[0] == "In the cell, line 2:"
 
 
-def test_what_is_missing_is_said(said: dict[str, Any]) -> None:
+def test_messages_name_the_missing_part(said: dict[str, Any]) -> None:
     assert "--for v5e-8" in said["no type"][1][1]
     assert "not from -d" in said["data"][1][0]
     assert "does not end with a call" in said["no call"][1][0]
     assert "%%tpu_compile" in said["check"][1][1]
 
 
-def test_the_value_of_the_call_may_get_a_name(said: dict[str, Any]) -> None:
+def test_the_value_of_the_call_may_be_assigned(said: dict[str, Any]) -> None:
     assert said["named"] == [True, []]

@@ -1,4 +1,4 @@
-"""Keras models with the JAX backend, for TPUs that are not there."""
+"""Keras models with the JAX backend, compiled for absent TPUs."""
 
 from __future__ import annotations
 
@@ -92,37 +92,37 @@ except tpunb.TpunbError as error:
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What becomes of a small model."""
+    """Compile a small model in a process with JAX, and return the results."""
     return said_with_jax(MODEL + PROGRAM, tmp_path_factory.mktemp("keras"), keras=True)
 
 
 @pytest.fixture(scope="module")
-def said_of_others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What becomes of it with other batches, and with Keras's distributions."""
+def variants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Compile the model with other batches and with Keras's distributions."""
     program = MODEL + LARGEST_AND_DISTRIBUTED
     return said_with_jax(program, tmp_path_factory.mktemp("others"), keras=True)
 
 
-def test_memory_is_jaxs_own_to_the_byte(said: dict[str, Any]) -> None:
+def test_memory_equals_jaxs_analysis(said: dict[str, Any]) -> None:
     assert said["ours"] == said["own"]
     assert {"first", "last"} <= set(said["layers"])
 
 
-def test_fit_in_a_cell_is_its_batch(said: dict[str, Any]) -> None:
+def test_fit_in_a_cell_compiles_its_batch(said: dict[str, Any]) -> None:
     assert said["in a cell"] == [said["ours"], 1024, True]
     assert said["no step"] == "CompileError: A model's summary runs no step."
 
 
 @THOROUGH
-def test_a_distribution_of_data_is_the_same(said_of_others: dict[str, Any]) -> None:
-    assert said_of_others["distributed"] == said_of_others["ours"]
-    assert said_of_others["on one device"] == said_of_others["ours"], "all this machine has"
-    assert "8 devices, but a v5e-4 has 4 cores" in said_of_others["other size"]
-    assert "keras.distribution" in said_of_others["other size"]
+def test_a_data_distribution_has_the_same_program(variants: dict[str, Any]) -> None:
+    assert variants["distributed"] == variants["ours"]
+    assert variants["on one device"] == variants["ours"], "this machine has a single device"
+    assert "8 devices, but a v5e-4 has 4 cores" in variants["other size"]
+    assert "keras.distribution" in variants["other size"]
 
 
 @THOROUGH
-def test_the_largest_batch_is_of_all_cores(said_of_others: dict[str, Any]) -> None:
-    rest, fits, _ = said_of_others["largest"]
+def test_the_largest_batch_is_global(variants: dict[str, Any]) -> None:
+    rest, fits, _ = variants["largest"]
     assert rest == 0
     assert fits

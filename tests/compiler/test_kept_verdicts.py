@@ -1,4 +1,4 @@
-"""Verdicts on disk: the same program is compiled once, and a damaged file harms nobody."""
+"""Verdicts on disk: the same program is compiled once, and damaged files do no harm."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ANSWER = {"peak": 12, "text": HLO, "cost": {"flops": 1.5}, "kernels": {"k": [4, 
 
 
 class Compiler:
-    """Answers, and counts how often it is asked."""
+    """A compiler that counts its calls."""
 
     def __init__(self, answer: Mapping[str, Any] = ANSWER) -> None:
         self.answer, self.asked = answer, 0
@@ -36,7 +36,7 @@ class Compiler:
         self.asked += 1
         return self.answer
 
-    def about(
+    def verdict(
         self, program: Fingerprint = PROGRAM, question: Mapping[str, Any] = QUESTION
     ) -> Mapping[str, Any]:
         return kept_verdicts.answer_for(program, question, self)
@@ -46,9 +46,9 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.iterdir()) if folder.exists() else []
 
 
-def test_an_answer_is_kept_as_it_was(verdicts: Path) -> None:
+def test_an_answer_is_kept_unchanged(verdicts: Path) -> None:
     compiler = Compiler()
-    assert compiler.about() == compiler.about() == ANSWER
+    assert compiler.verdict() == compiler.verdict() == ANSWER
     assert compiler.asked == 1
     assert kept_verdicts.size() == (1, files(verdicts)[0].stat().st_size)
 
@@ -62,28 +62,28 @@ def test_an_answer_is_kept_as_it_was(verdicts: Path) -> None:
         (PROGRAM, {**QUESTION, "releases": {"libtpu": "0.0.53"}}),
     ],
 )
-def test_another_question_has_an_answer_of_its_own(
+def test_another_question_is_answered_separately(
     program: Fingerprint, question: Mapping[str, Any]
 ) -> None:
     compiler = Compiler()
-    compiler.about()
-    compiler.about(program, question)
+    compiler.verdict()
+    compiler.verdict(program, question)
     assert compiler.asked == 2
 
 
-def test_an_equal_program_with_other_names_gets_the_text_in_its_own() -> None:
+def test_an_equal_program_gets_the_text_with_its_own_names() -> None:
     compiler = Compiler()
-    compiler.about()
-    found = compiler.about(Fingerprint("digest", ("layer_7/add",)))
+    compiler.verdict()
+    found = compiler.verdict(Fingerprint("digest", ("layer_7/add",)))
     assert found["text"] == HLO.replace("scope/add", "layer_7/add")
     assert compiler.asked == 1
-    assert compiler.about()["text"] == HLO
+    assert compiler.verdict()["text"] == HLO
 
 
-def test_what_cannot_be_renamed_is_compiled() -> None:
+def test_a_program_that_cannot_be_renamed_is_compiled() -> None:
     compiler = Compiler({**ANSWER, "text": HLO.replace("scope/add", "made/by/the/compiler")})
-    compiler.about()
-    compiler.about(Fingerprint("digest", ("layer_7/add",)))
+    compiler.verdict()
+    compiler.verdict(Fingerprint("digest", ("layer_7/add",)))
     assert compiler.asked == 2
 
 
@@ -100,15 +100,15 @@ def test_what_cannot_be_renamed_is_compiled() -> None:
         ("[Errno 28] No space left on device", False),
     ],
 )
-def test_a_refusal_is_kept_if_it_is_about_the_program(message: str, kept: bool) -> None:
+def test_only_refusals_of_the_program_are_kept(message: str, kept: bool) -> None:
     compiler = Compiler({"error": message})
-    assert compiler.about() == compiler.about() == {"error": message}
+    assert compiler.verdict() == compiler.verdict() == {"error": message}
     assert compiler.asked == (1 if kept else 2)
 
 
 @pytest.mark.parametrize("answer", [{"broken": "AttributeError: x"}, {"missing": "no jax"}])
-def test_what_is_no_verdict_is_not_kept(answer: Mapping[str, Any], verdicts: Path) -> None:
-    Compiler(answer).about()
+def test_other_answers_are_not_kept(answer: Mapping[str, Any], verdicts: Path) -> None:
+    Compiler(answer).verdict()
     assert files(verdicts) == []
 
 
@@ -119,7 +119,7 @@ def test_a_crash_or_a_time_limit_is_not_kept(verdicts: Path) -> None:
     with pytest.raises(ChildLostError):
         kept_verdicts.answer_for(PROGRAM, QUESTION, crash)
     assert files(verdicts) == []
-    assert Compiler().about() == ANSWER
+    assert Compiler().verdict() == ANSWER
 
 
 def cut(data: bytes) -> bytes:
@@ -131,7 +131,7 @@ def flipped(data: bytes) -> bytes:
 
 
 def of_an_older_release(data: bytes) -> bytes:
-    """An entry as tpunb wrote it before it used JSON: it could run something when it is read."""
+    """Return an entry of an older tpunb, before JSON, which could run code when it is read."""
     del data
 
     class Evil:
@@ -142,7 +142,7 @@ def of_an_older_release(data: bytes) -> bytes:
     return hashlib.sha256(pickled).digest() + pickled
 
 
-def of_another(data: bytes) -> bytes:
+def with_another_key(data: bytes) -> bytes:
     entry = {"key": "of another", "names": (), "answer": {"peak": len(data)}}
     return packed("verdict", 1, entry)
 
@@ -157,32 +157,40 @@ def of_a_newer_release(data: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     "damage",
-    [cut, flipped, of_an_older_release, of_another, not_an_entry, of_a_newer_release, bytes.title],
+    [
+        cut,
+        flipped,
+        of_an_older_release,
+        with_another_key,
+        not_an_entry,
+        of_a_newer_release,
+        bytes.title,
+    ],
 )
 def test_a_damaged_file_is_ignored_and_replaced(
     damage: Callable[[bytes], bytes], verdicts: Path
 ) -> None:
     compiler = Compiler()
-    compiler.about()
+    compiler.verdict()
     (path,) = files(verdicts)
-    whole = path.read_bytes()
-    path.write_bytes(damage(whole))
-    assert compiler.about() == ANSWER
+    data = path.read_bytes()
+    path.write_bytes(damage(data))
+    assert compiler.verdict() == ANSWER
     assert compiler.asked == 2
-    assert path.read_bytes() == whole
-    compiler.about()
+    assert path.read_bytes() == data
+    compiler.verdict()
     assert compiler.asked == 2
 
 
-def test_an_empty_file_and_a_folder_in_its_place_harm_nobody(verdicts: Path) -> None:
+def test_an_empty_file_or_a_folder_instead_does_no_harm(verdicts: Path) -> None:
     compiler = Compiler()
-    compiler.about()
+    compiler.verdict()
     (path,) = files(verdicts)
     path.write_bytes(b"")
-    assert compiler.about() == ANSWER
+    assert compiler.verdict() == ANSWER
     path.unlink()
     path.mkdir()
-    assert compiler.about() == ANSWER
+    assert compiler.verdict() == ANSWER
 
 
 def test_a_folder_that_cannot_be_written_keeps_nothing(
@@ -190,42 +198,42 @@ def test_a_folder_that_cannot_be_written_keeps_nothing(
 ) -> None:
     verdicts.write_text("a file")
     compiler = Compiler()
-    assert compiler.about() == compiler.about() == ANSWER
+    assert compiler.verdict() == compiler.verdict() == ANSWER
     assert compiler.asked == 2
     monkeypatch.setenv(kept_verdicts.FOLDER, "off")
-    assert compiler.about() == ANSWER
+    assert compiler.verdict() == ANSWER
     assert kept_verdicts.size() == (0, 0)
     assert kept_verdicts.remove() is None
 
 
-def test_what_was_used_longest_ago_makes_room(
+def test_the_least_recently_used_verdicts_are_removed(
     verdicts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler = Compiler()
     numbered = [Fingerprint(f"program {number}", ("scope/add",)) for number in range(4)]
     for age, program in enumerate(numbered[:3]):
-        compiler.about(program)
+        compiler.verdict(program)
         for path in files(verdicts):
             os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 100 + age))
-    compiler.about(numbered[0])  # used again: now it is the youngest
+    compiler.verdict(numbered[0])  # used again, so it is the most recent
     (verdicts / ".tpunb-12.tmp").write_bytes(b"of a process that was killed")
     os.utime(verdicts / ".tpunb-12.tmp", (1, 1))
     (verdicts / "notes.txt").write_text("the user's")
     monkeypatch.setattr(kept_verdicts, "MOST_FILES", 2)
-    compiler.about(numbered[3])
+    compiler.verdict(numbered[3])
     assert kept_verdicts.size()[0] == 2
     assert sorted(path.suffix for path in files(verdicts)) == [".txt", ".verdict", ".verdict"]
     asked = compiler.asked
-    compiler.about(numbered[3])
-    compiler.about(numbered[0])
+    compiler.verdict(numbered[3])
+    compiler.verdict(numbered[0])
     assert compiler.asked == asked
     largest = max(path.stat().st_size for path in files(verdicts))
     monkeypatch.setattr(kept_verdicts, "MOST_BYTES", largest)
-    compiler.about(numbered[1])
+    compiler.verdict(numbered[1])
     assert kept_verdicts.size()[0] == 1
 
 
-def test_processes_that_write_at_once_leave_whole_files(verdicts: Path) -> None:
+def test_processes_that_write_at_once_leave_complete_files(verdicts: Path) -> None:
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         "from tpunb.compiler import kept_verdicts as kept\n"
@@ -243,11 +251,11 @@ def test_processes_that_write_at_once_leave_whole_files(verdicts: Path) -> None:
     assert all(kept_verdicts.entry_in(path.read_bytes()) for path in files(verdicts))
 
 
-def test_the_command_shows_and_removes_them(
+def test_the_command_shows_and_removes_verdicts(
     verdicts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    Compiler().about()
+    Compiler().verdict()
     (verdicts / "notes.txt").write_text("the user's")
     cli.main(["compiler", "status"])
     size = files(verdicts)[0].stat().st_size
@@ -257,7 +265,7 @@ def test_the_command_shows_and_removes_them(
     assert [path.name for path in files(verdicts)] == ["notes.txt"]
 
 
-def test_they_are_beside_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdicts_are_next_to_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(kept_verdicts.FOLDER)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert kept_verdicts.folder() == tmp_path / "tpunb" / "verdicts"

@@ -1,4 +1,4 @@
-"""The largest batch that fits, found by compiling few times."""
+"""The largest batch that fits, with few compilations."""
 
 from __future__ import annotations
 
@@ -29,44 +29,44 @@ def doubled(x: Any) -> Any:
 
 def test_one_more_step_does_not_fit() -> None:
     messages: list[str] = []
-    found = largest_batch(
+    largest = largest_batch(
         doubled, tf.TensorSpec([None, 1024, 1024]), tpu="v5e-8", progress=messages.append
     )
-    assert not isinstance(found, tuple)
-    # An argument and a result of 4 MiB an example, of 15.75 GiB.
-    assert found.per_replica == pytest.approx(15.75 * 1024 / 8, rel=0.02)
-    assert found.per_replica % 8 == 0
-    assert found.batch == found.per_replica * 8 == found.program.largest_batch
-    sizes = {size: fits for size, _, fits in found.tried}
-    assert sizes[found.per_replica]
-    assert not sizes[found.per_replica + 8]
+    assert not isinstance(largest, tuple)
+    # Each example has an argument and a result of 4 MiB; a core has 15.75 GiB.
+    assert largest.per_replica == pytest.approx(15.75 * 1024 / 8, rel=0.02)
+    assert largest.per_replica % 8 == 0
+    assert largest.batch == largest.per_replica * 8 == largest.program.largest_batch
+    sizes = {size: fits for size, _, fits in largest.tried}
+    assert sizes[largest.per_replica]
+    assert not sizes[largest.per_replica + 8]
     assert len(sizes) <= 8
     assert any("try 2: a batch of" in message for message in messages)
 
 
-def test_where_not_one_example_fits_it_says_so() -> None:
-    found = largest_batch(doubled, tf.TensorSpec([8, 2**20, 1024]), tpu="v3-8")
-    assert not isinstance(found, tuple)
-    assert found.per_replica == found.batch == 0
-    assert not found.program.ok
-    assert "not even one" in str(found)
+def test_not_even_one_example_fits() -> None:
+    largest = largest_batch(doubled, tf.TensorSpec([8, 2**20, 1024]), tpu="v3-8")
+    assert not isinstance(largest, tuple)
+    assert largest.per_replica == largest.batch == 0
+    assert not largest.program.ok
+    assert "not even one" in str(largest)
 
 
-def test_what_does_not_compile_has_no_largest_batch() -> None:
+def test_a_refused_program_has_no_largest_batch() -> None:
     with pytest.raises(CompileError, match="int64"):
         largest_batch(lambda x: x @ x, tf.TensorSpec([8, 8, 8], tf.int64), tpu="v3-8")
     with pytest.raises(CompileError, match="has a batch"):
         largest_batch(doubled, 1.0, tpu="v3-8")
 
 
-def test_a_notebook_shows_its_sentence_and_its_memory() -> None:
-    found = LargestBatch("v3-8", 1600, 12800, FITS, ((1600, 10**9, True),))
-    assert str(found) == (
+def test_a_notebook_shows_the_batch_and_its_memory() -> None:
+    largest = LargestBatch("v3-8", 1600, 12800, FITS, ((1600, 10**9, True),))
+    assert str(largest) == (
         "v3-8: 12,800 examples, 1600 a replica. A round batch is 12,288. Next: batch(12288) in "
         "your dataset."
     )
-    bundle = found._repr_mimebundle_()
-    assert bundle["text/plain"].startswith(str(found))
+    bundle = largest._repr_mimebundle_()
+    assert bundle["text/plain"].startswith(str(largest))
     assert "HBM" in bundle["text/plain"]
     assert "<div" in bundle["text/html"]
 
@@ -74,21 +74,21 @@ def test_a_notebook_shows_its_sentence_and_its_memory() -> None:
 @pytest.mark.parametrize(
     ("per_replica", "round_batch"), [(0, 0), (5, 32), (128, 1024), (200, 1024), (1992, 15360)]
 )
-def test_a_round_batch_beside_the_exact_one(per_replica: int, round_batch: int) -> None:
+def test_a_round_batch_is_given_with_the_exact_batch(per_replica: int, round_batch: int) -> None:
     assert LargestBatch("v5e-8", per_replica, 8 * per_replica, FITS, ()).round == round_batch
 
 
-def test_a_batch_that_fits_where_the_given_one_does_not() -> None:
+def test_a_smaller_batch_that_fits_is_suggested() -> None:
     program = compile(doubled, tf.TensorSpec([4096, 1024, 1024]), tpu="v5e-8")
     assert not program.ok
     assert "32,768 fit on a v5e-32: 8 GiB a core." in program.errors[0].fix
     assert "A batch of 8192 (1024 a replica) fits: 8 GiB a core." in program.errors[0].fix
 
 
-def test_a_larger_type_has_room_for_replicas_of_several_cores(
+def test_a_larger_type_is_suggested_for_replicas_of_several_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not each type of the family has: a v5e-1 is one core."""
+    """The smallest type of the family, v5e-1, has too few cores for a replica."""
     answers = itertools.chain([REFUSED], itertools.repeat(FITTING))
     monkeypatch.setattr(libtpu, "ask", lambda *_, **__: next(answers))
     strategy = strategy_of_parts(4, [1, 2, 1, 1], "v5e-8", strict=True, spmd=True)
@@ -107,7 +107,7 @@ class Block(keras.layers.Layer):
         return keras.ops.sin(keras.ops.sin(x @ self.kernel) @ self.kernel)
 
 
-def test_a_models_blocks_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recomputing_a_models_blocks_is_suggested(monkeypatch: pytest.MonkeyPatch) -> None:
     sines: list[int] = []
 
     def ask(prepared: Prepared, *_: Any, **__: Any) -> Compiled | Refused:
@@ -131,7 +131,7 @@ def test_a_models_blocks_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert "keras.remat" not in compile(model.predict, batch, tpu="v5e-8").errors[0].fix
 
 
-def test_models_that_share_blocks_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_share_blocks_are_left_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libtpu, "ask", lambda *_, **__: REFUSED)
     blocks = [keras.Sequential([Block()], name=f"block_{number}") for number in range(4)]
     first = keras.Sequential([keras.Input((8,)), *blocks[:3]])

@@ -1,4 +1,4 @@
-"""The compiler's process: it may crash, hang and be killed, and leaves nothing behind."""
+"""The compiler's process may crash, hang or be killed, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ from tpunb.compiler.topologies import target
 pytestmark = pytest.mark.usefixtures("libtpu")
 
 TINY = (Path(__file__).parent / "tiny.hlo.pb").read_bytes()
-"""x @ x of f32[64,64], as TensorFlow lowers it for a CPU; in `sorts.hlo.pb` are four sorts of
-a million numbers, over which the compiler sits for a minute."""
+"""A program with x @ x of f32[64,64], as TensorFlow lowers it for a CPU.
+
+`sorts.hlo.pb` has four sorts of a million numbers, which take the compiler a minute.
+"""
 
 
 def asked(
     tpu: str = "v5e-8", module: bytes = TINY, deadline: Deadline | None = None
 ) -> Compiled | Refused:
-    nowhere: Any = None  # where it comes from is not asked
+    nowhere: Any = None  # the source does not matter
     return libtpu.ask(
         Prepared(nowhere, module=module),
         target(tpu, None),
@@ -45,40 +47,38 @@ def asked(
 
 @pytest.fixture
 def child(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChildProcess]:
-    """A process of the test's own."""
-    made = ChildProcess(libtpu._start, PATIENCE)
-    monkeypatch.setattr(libtpu, "_child", lambda: made)
-    yield made
-    made.close()
+    """The compiler's process of a single test."""
+    process_of_test = ChildProcess(libtpu._start, PATIENCE)
+    monkeypatch.setattr(libtpu, "_child", lambda: process_of_test)
+    yield process_of_test
+    process_of_test.close()
 
 
 @pytest.mark.parametrize(
     "tpu", ["v2-8", "v3-8", "v3-32", "v4-8", "v5e-1", "v5e-4", "v5e-256", "v5p-8", "v6e-8"]
 )
 def test_every_family_is_known(tpu: str) -> None:
-    found = asked(tpu)
-    assert isinstance(found, Compiled)
-    assert found.peak > 2 * 64 * 64 * 4
+    answer = asked(tpu)
+    assert isinstance(answer, Compiled)
+    assert answer.peak > 2 * 64 * 64 * 4
 
 
-def test_what_is_no_program_is_refused_and_harms_nobody() -> None:
+def test_an_invalid_program_is_refused_and_does_no_harm() -> None:
     assert isinstance(asked(module=b"no module"), Refused)
     assert isinstance(asked(), Compiled)
 
 
 def killing(pid: int) -> Callable[..., Any]:
-    """Waits for a process, which is killed meanwhile."""
+    """Return a stand-in for `Running` that first kills a process."""
 
-    def killed(call: Callable[[], Any]) -> Running[Any]:
+    def kill_and_run(call: Callable[[], Any]) -> Running[Any]:
         os.kill(pid, signal.SIGKILL)
         return Running(call)
 
-    return killed
+    return kill_and_run
 
 
-def test_one_that_is_killed_in_the_midst_is_replaced(
-    child: ChildProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_process_is_replaced(child: ChildProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     process = child._running()
     with monkeypatch.context() as patched:
         patched.setattr(child_process, "Running", killing(process.pid))
@@ -94,7 +94,7 @@ def test_one_that_is_killed_in_the_midst_is_replaced(
 
 
 @pytest.mark.parametrize("counted", [True, False], ids=["counted", "not counted"])
-def test_one_that_the_system_ends_for_lack_of_memory_says_so(
+def test_a_process_killed_for_lack_of_memory_is_explained(
     child: ChildProcess, counted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = iter([[3, 0], [4, 0]] if counted else [[], []])
@@ -111,14 +111,16 @@ def test_one_that_the_system_ends_for_lack_of_memory_says_so(
     )
 
 
-def test_the_systems_count_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_systems_count_of_killed_processes_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events = tmp_path / "memory.events"
     events.write_text("low 0\noom 2\noom_kill 5\noom_group_kill 7\n", encoding="ascii")
     monkeypatch.setattr(child_process, "_COUNTS_OF_KILLS", (str(events), str(tmp_path / "none")))
     assert child_process._kills() == [5]
 
 
-def test_one_that_takes_too_long_is_ended(child: ChildProcess) -> None:
+def test_a_process_that_takes_too_long_is_killed(child: ChildProcess) -> None:
     process = child._running()
     os.kill(process.pid, signal.SIGSTOP)
     with pytest.raises(ChildLostError, match="took longer than 0 seconds"):
@@ -141,7 +143,7 @@ time.sleep(600)
 
 
 def compiling(*modules: str) -> subprocess.Popen[str]:
-    """A process that has modules compiled one after another, says so of each, and lives on."""
+    """Start a process that compiles modules one after another, reports each, and stays alive."""
     paths = [str(Path(__file__).parent / f"{module}.hlo.pb") for module in modules]
     return subprocess.Popen(
         [sys.executable, "-c", COMPILING, *paths],
@@ -153,23 +155,23 @@ def compiling(*modules: str) -> subprocess.Popen[str]:
 
 
 def compiled_by(process: subprocess.Popen[str]) -> int:
-    """Waits for the next module; gives the compiler's process."""
+    """Wait for the next module, and return the id of the compiler's process."""
     assert process.stdout is not None
     pid, answer = process.stdout.readline().split()
     assert answer == "Compiled"
     return int(pid)
 
 
-def test_two_processes_compile_at_once_in_silence_and_leave_no_orphans() -> None:
-    both = [compiling("tiny") for _ in range(2)]
-    children = [compiled_by(process) for process in both]
-    for process in both:
+def test_two_processes_compile_at_once_and_leave_no_orphans() -> None:
+    kernels = [compiling("tiny") for _ in range(2)]
+    children = [compiled_by(process) for process in kernels]
+    for process in kernels:
         process.kill()
         assert process.communicate(timeout=PATIENCE)[1] == ""
     wait_until(lambda: not any(map(_runs, children)))
 
 
-def test_the_compiler_ends_with_a_kernel_that_is_killed_in_the_midst_of_compiling() -> None:
+def test_the_compiler_ends_with_a_kernel_killed_while_compiling() -> None:
     with compiling("tiny", "sorts") as kernel:
         child = compiled_by(kernel)
         begin = _processor_seconds(child)
@@ -184,12 +186,12 @@ def test_the_compiler_ends_with_a_kernel_that_is_killed_in_the_midst_of_compilin
         return not _runs(child)
 
     wait_until(ended)
-    # All of it would take a minute of a processor.
+    # The whole compilation would take a minute of processor time.
     assert last - at_work < 20
 
 
 def _stat(pid: int) -> list[str]:
-    """What the system says of a process, from its state on; of one that is gone, that it ended."""
+    """Return the system's fields on a process, from its state on, or a zombie's if it has gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except FileNotFoundError:
@@ -202,11 +204,11 @@ def _processor_seconds(pid: int) -> float:
 
 
 def _runs(pid: int) -> bool:
-    return _stat(pid)[0] != "Z"  # nobody here reaps the orphans of others
+    return _stat(pid)[0] != "Z"  # nothing in a container reaps orphans
 
 
 def of_another_python(tmp_path: Path, start: str) -> Path:
-    """A Python of another environment: what it is started with, and its own packages."""
+    """Write a script that runs this Python as if it were another environment's."""
     script = tmp_path / "python"
     script.write_text(f'#!/bin/sh\n{start} exec "{sys.executable}" "$@"\n', encoding="utf-8")
     script.chmod(0o755)
@@ -215,13 +217,13 @@ def of_another_python(tmp_path: Path, start: str) -> Path:
 
 @pytest.fixture(scope="module")
 def packages() -> list[str]:
-    """Where the compiler's packages are: in this environment, or in one of their own."""
+    """Return the folders of the compiler's packages, in this environment or a separate one."""
     code = (
         "import sys; print(*(path for path in sys.path if path.endswith('-packages')), sep='\\n')"
     )
     python = os.environ.get(libtpu.PYTHON) or sys.executable
-    shown = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
-    return shown.stdout.splitlines()
+    process = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    return process.stdout.splitlines()
 
 
 def test_this_environment_has_the_compiler(
@@ -238,7 +240,7 @@ def test_another_python_has_the_compiler(
 ) -> None:
     python = of_another_python(tmp_path, f'PYTHONPATH="{os.pathsep.join(packages)}"')
     monkeypatch.setenv(libtpu.PYTHON, str(python))
-    # What this process finds its packages by is not for the other one.
+    # This process's own path must not reach the other Python.
     (tmp_path / "jax.py").write_text("raise RuntimeError", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(libtpu, "_own", dict)
@@ -246,7 +248,7 @@ def test_another_python_has_the_compiler(
     assert isinstance(asked(), Compiled)
 
 
-def test_another_python_without_it_says_what_to_install(
+def test_another_python_without_the_compiler_names_the_fix(
     child: ChildProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "jax.py").write_text("raise ImportError('No module named jax')", encoding="utf-8")
@@ -261,10 +263,10 @@ def test_another_python_without_it_says_what_to_install(
         asked()
 
 
-def test_what_does_not_fit_is_no_refusal(
+def test_an_incompatible_compiler_gives_no_refusal(
     child: ChildProcess, packages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A libtpu or a JAX of another release."""
+    """libtpu or JAX may be of another release."""
     (tmp_path / "libtpu.py").write_text("", encoding="utf-8")
     monkeypatch.delenv(libtpu.PYTHON, raising=False)
     monkeypatch.setattr(libtpu.environment, "find", lambda: None)

@@ -1,4 +1,4 @@
-"""What TensorFlow lowers by the type of the device reaches the compiler as for a TPU."""
+"""Operations that TensorFlow lowers by device type reach the compiler in the TPU's form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AUTO_SELECT = 3
 
 
 def raw_bits(op: Any, dtype: tf.DType = tf.float32, **options: Any) -> Callable[..., Any]:
-    """A raw operation with a key and a counter of the caller's."""
+    """Return a function of a raw operation with the caller's key and counter."""
 
     def fn(x: Any, seed: Any) -> Any:
         key = tf.cast(seed[:1], tf.uint64)
@@ -49,7 +49,7 @@ def keras_dropout(x: Any, seed: Any) -> Any:
 
 
 def rounded(x: Any, seed: Any) -> Any:
-    """An operation of TensorFlow's without a name in Python."""
+    """Run an operation of TensorFlow that has no Python function."""
     alg = tf.constant(AUTO_SELECT)
     inputs = [x, tf.cast(seed[:1], tf.uint64), tf.cast(seed, tf.uint64), alg]
     graph = tf.compat.v1.get_default_graph()
@@ -84,26 +84,29 @@ BITS: dict[str, Callable[..., Any]] = {
 }
 
 
-def the_chips_own(x: Any, seed: Any) -> Any:
+def chip_generator(x: Any, seed: Any) -> Any:
     state = tf.cast(seed, tf.uint64)
     return gen_xla_ops.xla_rng_bit_generator(AUTO_SELECT, state, x.shape, tf.uint32)[1]
 
 
 def generators(fn: Callable[..., Any]) -> list[tuple[str, int, str]]:
-    """What makes random bits: the algorithm, how many numbers, and the shape of the state."""
+    """Return the generators of random bits: algorithm, count, and shape of the state."""
     program = compile(fn, X, SEED, tpu="v3-8")
     assert program.ok, str(program)
     text = program.as_text()
     states = dict(re.findall(r"%([\w.-]+) = (\w+\[[\d,]*\])", text))
-    found = re.findall(
+    instructions = re.findall(
         r"= u32\[([\d,]*)\]\S* rng-bit-generator\(%([\w.-]+)\), algorithm=(\w+)", text
     )
-    return [(name, math.prod(map(int, sizes.split(","))), states[of]) for sizes, of, name in found]
+    return [
+        (name, math.prod(map(int, sizes.split(","))), states[of])
+        for sizes, of, name in instructions
+    ]
 
 
 @pytest.mark.parametrize("name", BITS)
-def test_random_bits_are_the_chips_own(name: str) -> None:
-    expected = generators(the_chips_own)
+def test_random_bits_come_from_the_chips_generator(name: str) -> None:
+    expected = generators(chip_generator)
     assert expected == [("rng_default", 64 * 128, "u64[2]")]
     assert generators(BITS[name]) == expected
 
@@ -118,17 +121,17 @@ NAMED: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_generator_that_is_named_stays(name: str) -> None:
-    assert generators(NAMED[name]) == []  # the compiler writes both out in arithmetic
+def test_a_named_generator_stays(name: str) -> None:
+    assert generators(NAMED[name]) == []  # the compiler expands both to arithmetic
 
 
-def test_a_generator_that_is_an_object_stays() -> None:
+def test_a_generator_object_stays() -> None:
     generator = tf.random.Generator.from_seed(1)
     assert generators(lambda x, s: generator.uniform(x.shape)) == []
 
 
-def test_dropout_without_a_state_costs_its_bits_and_no_arithmetic() -> None:
-    """They are written and read once more than those of dropout with a state."""
+def test_stateless_dropout_adds_no_arithmetic() -> None:
+    """Stateless bits are written and read once more than those with a state."""
     spec = tf.TensorSpec([16, 512, 512])
     seconds = []
     for dropout in (
@@ -171,12 +174,12 @@ RESIZINGS = {
 
 @pytest.mark.parametrize("name", RESIZINGS)
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
-def test_images_are_resized_by_the_chips_kernels(name: str, dtype: tf.DType) -> None:
+def test_images_are_resized_by_the_tpus_kernels(name: str, dtype: tf.DType) -> None:
     fn, kernels = RESIZINGS[name]
     program = compile(fn, tf.TensorSpec([4, 16, 16, 8], dtype), tpu="v5e-8")
     assert program.ok, str(program)
-    found = re.findall(r'custom_call_target="(Resize\w+)"', program.as_text())
-    assert sorted(found) == kernels
+    instructions = re.findall(r'custom_call_target="(Resize\w+)"', program.as_text())
+    assert sorted(instructions) == kernels
     assert not program.notes[1:]
 
 
@@ -201,6 +204,6 @@ def test_a_resizing_in_a_branch(batch: int | None) -> None:
     ],
     ids=["top-k", "where"],
 )
-def test_what_is_lowered_as_for_a_cpu_is_noted(fn: Callable[..., Any], note: str) -> None:
+def test_operations_lowered_as_for_a_cpu_are_noted(fn: Callable[..., Any], note: str) -> None:
     program = compile(lambda x: tf.cond(x[0, 0] > 0, lambda: fn(x), lambda: fn(-x)), X, tpu="v3-8")
     assert [text for text in program.notes if text.startswith(note)], str(program)

@@ -1,4 +1,4 @@
-"""`raise_if_unfit`: a program that fits passes, and nothing else does."""
+"""`raise_if_unfit` passes only for a program that fits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GIB = 2**30
         ("4096", 4096),
     ],
 )
-def test_a_limit_is_bytes_a_share_or_a_text(limit: Any, number: int) -> None:
+def test_a_limit_is_bytes_a_share_or_a_string(limit: Any, number: int) -> None:
     assert limit_in_bytes(limit, 16 * GIB) == number
 
 
@@ -37,7 +37,7 @@ def test_a_limit_is_bytes_a_share_or_a_text(limit: Any, number: int) -> None:
     "limit",
     [0, 0.0, -1, True, float("nan"), float("inf"), "", "much", "12 GiX", "-3 GiB", "0%", []],
 )
-def test_what_is_no_limit_is_refused(limit: Any) -> None:
+def test_an_invalid_limit_is_refused(limit: Any) -> None:
     with pytest.raises(LimitError, match="is not a limit on memory") as raised:
         limit_in_bytes(limit, 16 * GIB)
     assert '"12 GiB"' in raised.value.fix
@@ -50,7 +50,7 @@ def test_a_program_within_the_limit_passes() -> None:
     TpuPrograms([made.FITS, made.UNTIMED]).raise_if_unfit(0.9)
 
 
-def test_a_program_over_the_limit_is_named_with_its_memory() -> None:
+def test_the_error_names_the_program_and_its_memory() -> None:
     with pytest.raises(DoesNotFitError) as raised:
         made.FITS.raise_if_unfit(limit="3 GiB")
     error = raised.value
@@ -64,7 +64,7 @@ def test_a_program_over_the_limit_is_named_with_its_memory() -> None:
 
 
 @pytest.mark.parametrize("limit", [None, "90%", "1 TiB"])
-def test_a_program_that_is_too_large_fits_no_limit(limit: Any) -> None:
+def test_a_program_that_does_not_fit_fits_no_limit(limit: Any) -> None:
     with pytest.raises(DoesNotFitError, match=r"^v2-8: .* It needs 9\.1 GiB of") as no:
         made.TOO_LARGE.raise_if_unfit(limit)
     assert no.value.needed > no.value.limit
@@ -73,7 +73,7 @@ def test_a_program_that_is_too_large_fits_no_limit(limit: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 1.0, "1 TiB"])
-def test_what_is_not_known_never_fits(limit: Any) -> None:
+def test_an_unknown_verdict_never_fits(limit: Any) -> None:
     open_batch = dataclasses.replace(made.FITS, memory=None, unsized="the batch has no size.")
     without_figures = dataclasses.replace(made.FITS, memory=None)
     for program in (made.UNKNOWN, open_batch, without_figures):
@@ -83,12 +83,12 @@ def test_what_is_not_known_never_fits(limit: Any) -> None:
         TpuPrograms([made.FITS, made.UNKNOWN]).raise_if_unfit(limit)
 
 
-def test_a_refusal_is_neither() -> None:
+def test_a_refused_program_raises_its_refusal() -> None:
     with pytest.raises(CompileError, match="StringJoin") as raised:
         made.REFUSED.raise_if_unfit()
     assert not isinstance(raised.value, DoesNotFitError | NotKnownError)
 
 
-def test_a_wrong_limit_is_said_first() -> None:
+def test_a_wrong_limit_is_reported_first() -> None:
     with pytest.raises(LimitError):
         made.REFUSED.raise_if_unfit("lots")

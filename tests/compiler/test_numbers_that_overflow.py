@@ -1,4 +1,4 @@
-"""libtpu adds sizes up in 64 bits: what it says of sums beyond that is not repeated."""
+"""libtpu adds sizes in 64 bits; figures that overflow are not repeated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HUGE = tf.TensorSpec([2**30, 2**29])  # 2 EiB
 
 
 def results(number: int) -> Callable[[Any], Any]:
-    """A function with a number of results of 4 EiB each."""
+    """Return a function with a number of results of 4 EiB each."""
     return lambda x: [tf.broadcast_to(x + float(i), [2**30, 2**30]) for i in range(number)]
 
 
@@ -38,7 +38,7 @@ def corners(*values: Any) -> Any:
     ],
     ids=["product", "map", "negative", "zero", "small", "arguments", "arguments, small"],
 )
-def test_a_sum_that_overflows_is_no_figure(fn: Any, args: list[Any], least: int) -> None:
+def test_an_overflown_sum_is_not_reported(fn: Any, args: list[Any], least: int) -> None:
     program = compile(fn, *args, tpu="v5e-8")
     assert [error.code for error in program.errors] == ["memory"]
     memory = program.memory

@@ -1,4 +1,4 @@
-"""Batches that are not fixed: what the TPU's compiler makes of them, and at which size."""
+"""Open batches: the verdict of the TPU's compiler, and the size that it compiles."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ SOME = (
 
 @pytest.fixture(scope="module")
 def libtpu_itself() -> Iterator[Compiler]:
-    made = Compiler()
-    yield made
-    made.close()
+    created = Compiler()
+    yield created
+    created.close()
 
 
 def examples(*sizes: int) -> Any:
@@ -45,9 +45,9 @@ def examples(*sizes: int) -> Any:
 
 
 def model_of(width: int = 256) -> Any:
-    made = keras.Sequential([keras.Input((width,)), keras.layers.Dense(width)])
-    made.compile("sgd", "mse")
-    return made
+    created = keras.Sequential([keras.Input((width,)), keras.layers.Dense(width)])
+    created.compile("sgd", "mse")
+    return created
 
 
 def pairs(width: int = 256) -> Any:
@@ -55,15 +55,15 @@ def pairs(width: int = 256) -> Any:
 
 
 @pytest.mark.parametrize("name", [*SOME[:2], *thorough(SOME[2:])])
-def test_the_verdict_and_the_peak_are_libtpus(name: str, libtpu_itself: Compiler) -> None:
+def test_the_verdict_and_the_peak_match_libtpu(name: str, libtpu_itself: Compiler) -> None:
     entry = FUNCTIONS[name]
     assert open_batches.open_places(entry)
-    mine, own = open_batches.ours(entry), open_batches.itself(entry, libtpu_itself)
-    assert not open_batches.difference(name, mine, own)
-    assert mine.peak == own.peak
+    ours, expected = open_batches.ours(entry), open_batches.itself(entry, libtpu_itself)
+    assert not open_batches.difference(name, ours, expected)
+    assert ours.peak == expected.peak
 
 
-def test_what_differs_is_found() -> None:
+def test_differences_are_found() -> None:
     different = open_batches.difference
     assert different("name", Ours(), Itself("TensorFlow: it")).startswith("rules, compile, check")
     assert "compile, check" in different("name", Ours(), Itself("libtpu: UNIMPLEMENTED"))
@@ -73,7 +73,7 @@ def test_what_differs_is_found() -> None:
     assert "a peak of 90" in different("name", Ours(peak=90), Itself(peak=100))
 
 
-def test_the_size_is_what_the_dataset_names() -> None:
+def test_the_size_comes_from_the_dataset() -> None:
     model, rows = model_of(), 2**21
     for fn, data in (
         (model, pairs().batch(rows)),
@@ -91,7 +91,7 @@ def test_the_size_is_what_the_dataset_names() -> None:
     assert "A batch of" in large.errors[0].fix
 
 
-def test_a_note_says_for_which_size_it_was_compiled() -> None:
+def test_a_note_names_the_compiled_size() -> None:
     program = compile(model_of(), pairs().batch(64), tpu="v5e-8")
     assert any("at most 8 a replica" in note for note in program.notes)
     assert not any("depend on data" in note for note in program.notes)
@@ -108,7 +108,7 @@ def unsized() -> Iterator[Any]:
     yield tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([None, 256]))
 
 
-def test_without_a_size_nothing_is_said_of_memory() -> None:
+def test_without_a_size_memory_is_not_reported() -> None:
     for argument in unsized():
         program = compile(model_of().predict, argument, tpu="v5e-8")
         assert not program.ok
@@ -122,16 +122,16 @@ def test_without_a_size_nothing_is_said_of_memory() -> None:
             program.raise_if_refused()
 
 
-def test_what_is_refused_at_any_size_is_refused_without_one() -> None:
+def test_a_refusal_at_every_size_is_a_refusal_without_a_size() -> None:
     program = compile(lambda x: tf.linalg.inv(x), tf.TensorSpec([None, 8, 8]), tpu="v5e-8")
     assert [error.code for error in program.errors] == ["dynamic-batch"]
 
 
 @functools.cache
 def dilation() -> Any:
-    made = keras.layers.Conv2D(4, 3, dilation_rate=2)
-    made.build([None, 32, 32, 3])
-    return made
+    created = keras.layers.Conv2D(4, 3, dilation_rate=2)
+    created.build([None, 32, 32, 3])
+    return created
 
 
 def dilated(x: Any) -> Any:
@@ -147,7 +147,7 @@ def inverse(x: Any) -> Any:
 
 
 @pytest.mark.parametrize(("fn", "sizes", "line"), [(dilated, (32, 32, 3), 3), (inverse, (8, 8), 2)])
-def test_what_libtpu_refuses_is_an_error_with_its_line(
+def test_a_refusal_by_libtpu_is_an_error_with_its_line(
     fn: Any, sizes: tuple[int, ...], line: int
 ) -> None:
     dilation()
@@ -158,14 +158,14 @@ def test_what_libtpu_refuses_is_an_error_with_its_line(
     assert "The batch is not fixed" in error.reason
     assert "drop_remainder=True" in error.fix
     assert compile(fn, examples(*sizes).batch(64, drop_remainder=True), tpu="v5e-8").ok
-    assert compile(fn, examples(*sizes).batch(64), tpu="v5e-1").ok  # one replica
-    # The rules alone do not know; with the compiler a check does.
+    assert compile(fn, examples(*sizes).batch(64), tpu="v5e-1").ok  # a single replica
+    # The rules alone do not find it. A check with the compiler does.
     assert check_by_rules(fn, examples(*sizes).batch(64)).ok
     (found,) = check(fn, examples(*sizes).batch(64)).errors
     assert (found.code, found.line) == ("dynamic-batch", error.line)
 
 
-def test_what_cannot_be_expressed_is_not_known() -> None:
+def test_an_inexpressible_size_gives_no_verdict() -> None:
     program = compile(
         lambda x: tf.matmul(x, x, transpose_b=True), examples(8).batch(64), tpu="v5e-8"
     )
@@ -174,7 +174,7 @@ def test_what_cannot_be_expressed_is_not_known() -> None:
     assert "drop_remainder=True" in program.unknown
 
 
-def test_a_crash_on_an_open_size_is_not_known() -> None:
+def test_a_crash_on_an_open_size_gives_no_verdict() -> None:
     def convolved(x: Any) -> Any:
         return tf.nn.conv1d(x, tf.ones([3, 4, 4]), 1, "SAME")
 
@@ -185,7 +185,7 @@ def test_a_crash_on_an_open_size_is_not_known() -> None:
     assert "padded_batch" in program.unknown
 
 
-def test_a_batch_is_global_with_a_connection_and_without() -> None:
+def test_a_batch_is_global_with_and_without_a_connection() -> None:
     x = y = tf.TensorSpec([1024, 256])
     eight = strategy_of("v5e-8", strict=True)
     with eight.scope():
@@ -193,20 +193,22 @@ def test_a_batch_is_global_with_a_connection_and_without() -> None:
     program = compile(connected, x, y, strategy=eight)
     assert program.examples == 1024
     for tpu in ("v5e-8", "v5e-16", "v5e-1"):
-        own, alone = (compile(one, x, y, tpu=tpu) for one in (connected, model_of()))
-        assert own.examples == alone.examples == 1024
-        for one in (own, alone):
-            assert one.memory is not None
-            inputs = 2 * 1024 // one.replicas * 256 * 4
-            assert inputs <= one.memory.arguments < inputs + 2**19
+        with_connection, without = (
+            compile(model, x, y, tpu=tpu) for model in (connected, model_of())
+        )
+        assert with_connection.examples == without.examples == 1024
+        for compiled in (with_connection, without):
+            assert compiled.memory is not None
+            inputs = 2 * 1024 // compiled.replicas * 256 * 4
+            assert inputs <= compiled.memory.arguments < inputs + 2**19
 
 
-def test_a_replica_function_has_one_replicas_batch() -> None:
+def test_a_replica_function_gets_one_replicas_batch() -> None:
     several = compile(lambda x: x * 2.0, tf.TensorSpec([64, 8]), tpu=["v5e-1", "v5e-8"])
     assert [program.examples for program in several] == [64, 512]
 
 
-def test_several_types_name_the_batch_that_fits() -> None:
+def test_several_types_show_the_batch_that_fits() -> None:
     types = compile(
         model_of(), tf.TensorSpec([2**26, 256]), tf.TensorSpec([2**26, 256]), tpu=["v2-8", "v5e-8"]
     )
@@ -217,11 +219,11 @@ def test_several_types_name_the_batch_that_fits() -> None:
     assert "batch that fits" in str(types)
 
 
-def test_the_largest_batch_is_that_of_a_bounded_one() -> None:
-    found = largest_batch(model_of(), pairs().batch(4096), tpu="v2-8", step=4096)
-    assert not isinstance(found, tuple)
-    assert found.batch == found.per_replica * 8
-    assert any("is not fixed" in note for note in found.program.notes)
+def test_the_largest_batch_of_an_open_dataset() -> None:
+    largest = largest_batch(model_of(), pairs().batch(4096), tpu="v2-8", step=4096)
+    assert not isinstance(largest, tuple)
+    assert largest.batch == largest.per_replica * 8
+    assert any("is not fixed" in note for note in largest.program.notes)
 
 
 def test_a_fixed_batch_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Several TPU types: what is done is told while others are left, and an interrupt keeps it."""
+"""Several TPU types: finished verdicts are shown at once, and an interrupt keeps them."""
 
 from __future__ import annotations
 
@@ -35,36 +35,40 @@ def stopping_at(name: str, then: Callable[[Target], Any] = program) -> Callable[
     return compiled
 
 
-def test_what_is_known_and_what_is_left_is_told_in_order() -> None:
-    told: list[tuple[list[str], list[str]]] = []
-    with watching(lambda known, left: told.append(([one.tpu for one in known], list(left)))):
-        found = for_each_type(KINDS, program, unchanged)
-    assert [one.tpu for one in found] == ["v3-8", "v5e-8", "v6e-8"]
-    assert told[:3] == [
+def test_finished_and_remaining_types_are_reported_in_order() -> None:
+    reports: list[tuple[list[str], list[str]]] = []
+    with watching(
+        lambda known, left: reports.append(([program.tpu for program in known], list(left)))
+    ):
+        programs = for_each_type(KINDS, program, unchanged)
+    assert [program.tpu for program in programs] == ["v3-8", "v5e-8", "v6e-8"]
+    assert reports[:3] == [
         ([], ["v3-8", "v5e-8", "v6e-8"]),
         (["v3-8"], ["v5e-8", "v6e-8"]),
         (["v3-8", "v5e-8"], ["v6e-8"]),
     ]
-    assert told[3:] == [(["v3-8", "v5e-8", "v6e-8"], [])] * 3
+    assert reports[3:] == [(["v3-8", "v5e-8", "v6e-8"], [])] * 3
     assert not is_watched()
 
 
 @pytest.mark.parametrize(
-    ("stopped_at", "known", "says"),
+    ("stopped_at", "known", "message"),
     [
         ("v5e-8", ["v3-8"], "for v5e-8. v3-8 is known, v5e-8 and v6e-8 are not."),
         ("v6e-8", ["v3-8", "v5e-8"], "for v6e-8. v3-8 and v5e-8 are known, v6e-8 is not."),
     ],
 )
-def test_an_interrupt_keeps_what_is_known(stopped_at: str, known: Sequence[str], says: str) -> None:
+def test_an_interrupt_keeps_the_finished_types(
+    stopped_at: str, known: Sequence[str], message: str
+) -> None:
     with pytest.raises(CompilationStopped) as stopped:
         for_each_type(KINDS, stopping_at(stopped_at), unchanged)
-    assert [one.tpu for one in stopped.value.programs] == known
-    assert says in str(stopped.value)
+    assert [program.tpu for program in stopped.value.programs] == known
+    assert message in str(stopped.value)
     assert isinstance(stopped.value, KeyboardInterrupt)
 
 
-def test_an_interrupt_while_looking_for_what_fits_keeps_all_verdicts() -> None:
+def test_an_interrupt_while_suggesting_a_batch_keeps_all_verdicts() -> None:
     with pytest.raises(
         CompilationStopped, match="looking for a batch or a type that fits"
     ) as stopped:
@@ -72,42 +76,42 @@ def test_an_interrupt_while_looking_for_what_fits_keeps_all_verdicts() -> None:
     assert len(stopped.value.programs) == 3
 
 
-def test_where_nothing_is_known_an_interrupt_is_an_ordinary_one() -> None:
+def test_an_interrupt_before_the_first_verdict_is_an_ordinary_interrupt() -> None:
     with pytest.raises(KeyboardInterrupt) as stopped:
         for_each_type(KINDS, stopping_at("v3-8"), unchanged)
     assert not isinstance(stopped.value, CompilationStopped)
 
 
-def test_what_is_shown_and_kept_is_in_the_users_terms() -> None:
-    def shown(one: TpuProgram) -> TpuProgram:
-        return TpuProgram(one.tpu, one.replicas, notes=("of the cell",))
+def test_kept_programs_are_in_the_users_terms() -> None:
+    def in_users_terms(program: TpuProgram) -> TpuProgram:
+        return TpuProgram(program.tpu, program.replicas, notes=("of the cell",))
 
     with pytest.raises(CompilationStopped) as stopped:
-        for_each_type(KINDS, stopping_at("v5e-8"), unchanged, shown)
+        for_each_type(KINDS, stopping_at("v5e-8"), unchanged, in_users_terms)
     assert stopped.value.programs[0].notes == ("of the cell",)
 
 
-def test_a_callers_progress_hears_of_each_type_that_is_done() -> None:
-    said: list[str] = []
-    with reporting(said.append) as say:
+def test_a_callers_progress_reports_each_finished_type() -> None:
+    messages: list[str] = []
+    with reporting(messages.append) as say:
         say("tracing")
         for_each_type(KINDS, program, unchanged)
-    assert said == [
+    assert messages == [
         "tracing",
         "v3-8: compiles. Left: v5e-8, v6e-8.",
         "v5e-8: compiles. Left: v6e-8.",
     ]
 
 
-def test_who_watches_already_goes_on_watching() -> None:
-    told: list[int] = []
-    with watching(lambda known, left: told.append(len(known))), reporting(lambda text: None):
+def test_watching_continues_while_progress_is_reported() -> None:
+    reports: list[int] = []
+    with watching(lambda known, left: reports.append(len(known))), reporting(lambda text: None):
         for_each_type(KINDS, program, unchanged)
-    assert max(told) == 3
+    assert max(reports) == 3
 
 
 class Published:
-    """What is published in a front end that runs widgets."""
+    """Record what a front end with widgets publishes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.forms: list[dict[str, Any]] = []
@@ -119,7 +123,7 @@ class Published:
         monkeypatch.setattr(live_progress, "_SLOW", 0.0)
 
 
-def test_a_notebook_shows_the_types_that_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_shows_the_finished_types(monkeypatch: pytest.MonkeyPatch) -> None:
     published = Published(monkeypatch)
     display = CompilationDisplay(lambda: "compiling for v6e-8")
     display._line._interval = 0.01
@@ -137,18 +141,18 @@ def test_a_notebook_shows_the_types_that_are_done(monkeypatch: pytest.MonkeyPatc
     assert last["text/plain"].count("yes") == 2
     assert last["text/html"].count("yes") == 2
     assert "then" not in last["text/plain"]
-    assert published.forms[-1] == {}  # nothing of it remains
+    assert published.forms[-1] == {}  # the display is removed
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_terminal_gets_a_line_for_each(
+def test_a_terminal_shows_a_line_for_each_type(
     terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(live_progress, "_SLOW", 0.0)
     monkeypatch.setattr(frontend, "in_terminal", lambda: terminal)
     with CompilationDisplay(lambda: "compiling") as display, watching(display.known):
         for_each_type(KINDS, program, unchanged)
-    shown = capsys.readouterr()
+    output = capsys.readouterr()
     lines = ["v3-8: compiles. Left: v5e-8, v6e-8.", "v5e-8: compiles. Left: v6e-8."]
-    assert shown.err.splitlines() == (lines if terminal else [])
-    assert shown.out == ""
+    assert output.err.splitlines() == (lines if terminal else [])
+    assert output.out == ""

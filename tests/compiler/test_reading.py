@@ -13,7 +13,7 @@ from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.compiler.verdict import needed_bytes, refusal
 from tpunb.tpu.compiled_program import ProgramMemory, StepTime
 
-pytestmark = pytest.mark.tensorflow  # `verdict` knows the virtual TPU's rules
+pytestmark = pytest.mark.tensorflow  # `verdict` imports the virtual TPU's rules
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -38,14 +38,14 @@ def step() -> Module:
         ("f32[3,5]", 60, 60),
     ],
 )
-def test_a_layout_fills_tiles_up(text: str, unpadded: int, padded: int) -> None:
+def test_a_layout_pads_tiles(text: str, unpadded: int, padded: int) -> None:
     (shape,) = leaves(text)
     assert (shape.unpadded, shape.padded) == (unpadded, padded)
 
 
 def test_a_tuple_has_leaves_in_their_memories() -> None:
     text = "(f32[8]{0:T(128)S(1)}, /*index=1*/(s32[], bf16[2,4]{1,0}), u32[]{:S(2)})"
-    assert [(one.dtype, one.sizes, one.space) for one in leaves(text)] == [
+    assert [(leaf.dtype, leaf.sizes, leaf.space) for leaf in leaves(text)] == [
         ("f32", (8,), 1),
         ("s32", (), 0),
         ("bf16", (2, 4), 0),
@@ -53,7 +53,7 @@ def test_a_tuple_has_leaves_in_their_memories() -> None:
     ]
 
 
-def test_an_attribute_may_go_on_in_another_line() -> None:
+def test_an_attribute_may_span_lines() -> None:
     program = parse(
         """HloModule kernels, is_scheduled=true
 
@@ -66,38 +66,54 @@ ENTRY %main (x: f32[8]) -> f32[8] {
 }
 """
     )
-    assert [one.name for one in program.entry.instructions] == ["x", "kernel", "sum"]
+    assert [instruction.name for instruction in program.entry.instructions] == [
+        "x",
+        "kernel",
+        "sum",
+    ]
     assert program.entry.by_name["kernel"].node == "attention"
 
 
 def test_a_program_has_its_instructions(step: Module) -> None:
     assert step.aliases == {1: 1}
-    opcodes = [one.opcode for one in step.entry.instructions]
+    opcodes = [instruction.opcode for instruction in step.entry.instructions]
     assert opcodes.count("parameter") == 2
-    reduce = next(one for one in step.entry.instructions if one.opcode.startswith("all-reduce"))
+    reduce = next(
+        instruction
+        for instruction in step.entry.instructions
+        if instruction.opcode.startswith("all-reduce")
+    )
     assert reduce.node == "XlaAllReduce"
     assert reduce.group_size == 8
     assert collective_size(reduce) == 256 * 512 * 4
-    fusion = next(one for one in step.entry.instructions if one.opcode == "fusion")
+    fusion = next(
+        instruction for instruction in step.entry.instructions if instruction.opcode == "fusion"
+    )
     assert fusion.called["calls"] in step.computations
     assert fusion.cycles
     assert step.entry.root.opcode == "tuple"
 
 
-def test_what_is_alive_at_the_peak_is_what_the_compiler_counts(step: Module) -> None:
-    """The peak was reported as 1,443,840 bytes, arguments among them."""
+def test_tensors_alive_at_the_peak_match_the_compilers_count(step: Module) -> None:
+    """The compiler reported a peak of 1,443,840 bytes, with arguments."""
     alive = alive_at_peak(step)
-    assert sum(one.shape.padded for one in alive) == pytest.approx(1_443_840, rel=0.01)
-    assert sorted(one.parameter for one in alive if one.parameter is not None) == [0, 1]
+    assert sum(instruction.shape.padded for instruction in alive) == pytest.approx(
+        1_443_840, rel=0.01
+    )
+    assert sorted(
+        instruction.parameter for instruction in alive if instruction.parameter is not None
+    ) == [0, 1]
 
 
-def test_a_loop_runs_as_often_as_its_counter_counts() -> None:
+def test_the_turns_of_a_loop_come_from_its_counter() -> None:
     module = parse((RECORDED / "loop.txt").read_text(encoding="utf-8"))
-    loop = next(one for one in module.entry.instructions if one.opcode == "while")
+    loop = next(
+        instruction for instruction in module.entry.instructions if instruction.opcode == "while"
+    )
     assert trips(loop, module.entry, module) == 10
 
 
-def test_a_text_without_an_entry_is_no_program() -> None:
+def test_a_text_without_an_entry_is_refused() -> None:
     with pytest.raises(ValueError, match="no entry"):
         parse("HloModule nothing")
 
@@ -112,7 +128,7 @@ OLD_OOM = (
 )
 
 
-def test_a_refusal_says_how_much_is_needed() -> None:
+def test_a_refusal_has_the_needed_memory() -> None:
     assert needed_bytes(OOM) == int(16.06 * 2**30)
     assert needed_bytes(OLD_OOM) == int(21.95 * 2**30)
     assert needed_bytes("RESOURCE_EXHAUSTED: Ran out of memory on HBM.") == 0
@@ -123,14 +139,14 @@ def test_a_refusal_says_how_much_is_needed() -> None:
     assert needed_bytes(OOM.replace("16.06G", "-1.50E")) == 0
 
 
-def test_a_refusal_names_the_type_and_the_node() -> None:
-    found = refusal(
+def test_a_refusal_has_the_type_and_the_node() -> None:
+    fused = refusal(
         "UNIMPLEMENTED: While rewriting computation to not contain X{64|128} element types, XLA "
         "encountered an HLO for which this rewriting is not implemented: %m.1 = s64[2,2]{1,0} "
         'dot(%a, %a), metadata={op_name="while/matmul"}'
     )
-    assert (found.code, found.node) == ("x64-op", "while/matmul")
-    assert "int64" in found.reason
+    assert (fused.code, fused.node) == ("x64-op", "while/matmul")
+    assert "int64" in fused.reason
     several = "Unable to parse module assembly:\nbut got 'tensor<?x?xf32, #stablehlo.bounds<9, 9>>'"
     assert refusal(several).code == "dynamic-shape"
     assert refusal("INTERNAL: odd").code == "compile"
@@ -139,7 +155,7 @@ def test_a_refusal_names_the_type_and_the_node() -> None:
     assert refusal("").reason
 
 
-def test_what_is_known_of_a_program_follows() -> None:
+def test_derived_properties_of_a_program() -> None:
     memory = ProgramMemory(peak=12, available=10, data_sheet=16)
     assert (memory.fits, memory.free, memory.fraction) == (False, 0, 1.2)
     time = StepTime(0.1, 0.4)
@@ -178,7 +194,7 @@ ENTRY %main (x: f32[8,8], y: s32[8]) -> (f32[8,8], s32[8]) {
 """
 
 
-def test_what_the_compiler_adds_belongs_to_what_it_is_made_of_or_for() -> None:
+def test_instructions_of_the_compiler_belong_to_their_operands_or_users() -> None:
     nodes = parse(COPIES).nodes
     assert (nodes["product"], nodes["copy.1"]) == ("MatMul", "MatMul")
     assert (nodes["indices"], nodes["copy.2"], nodes["sorted"]) == ("TopK", "TopK", "TopK")
@@ -213,10 +229,14 @@ ENTRY %main (a: bf16[8,32,32,64], b: bf16[3,3,64,128], c: bf16[1,1,128,32]) -> b
 
 def test_a_fusion_has_all_its_products() -> None:
     module = parse(NESTED)
-    found = parts(module.entry.root, module.entry, module)
+    fused = parts(module.entry.root, module.entry, module)
     pixels = 8 * 32 * 32
-    products = [(one, inside) for one, inside in found if one.opcode in PRODUCTS]
-    assert {one.node: multiplications(one, inside) for one, inside in products} == {
+    products = [
+        (instruction, inside) for instruction, inside in fused if instruction.opcode in PRODUCTS
+    ]
+    assert {
+        instruction.node: multiplications(instruction, inside) for instruction, inside in products
+    } == {
         "first": pixels * 9 * 64 * 128,
         "second": pixels * 128 * 32,
     }

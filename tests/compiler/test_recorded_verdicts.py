@@ -1,4 +1,4 @@
-"""A folder of recorded verdicts: it answers where the compiler is missing, and only then."""
+"""A folder of recorded verdicts answers only if the compiler is missing."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answered(folder: Path, **question: Any) -> Any:
-    asked = {**QUESTION, **question}
-    return recorded_verdicts.recorded_answer(folder, PROGRAM, asked, "v5e-8", MISSING)
+    complete = {**QUESTION, **question}
+    return recorded_verdicts.recorded_answer(folder, PROGRAM, complete, "v5e-8", MISSING)
 
 
-def test_an_answer_is_recorded_for_its_program_and_its_options_alone(folder: Path) -> None:
+def test_an_answer_is_recorded_for_its_program_and_options_only(folder: Path) -> None:
     recorded_verdicts.record(folder, PROGRAM, QUESTION, ANSWER)
     assert answered(folder) == {**ANSWER, "recorded": True}
     for question in ({"topology": "v3:2x2"}, {"effort": "EFFORT_O0"}):
@@ -56,12 +56,12 @@ def test_an_answer_is_recorded_for_its_program_and_its_options_alone(folder: Pat
     assert file.name.startswith("v5e-2x4-")
 
 
-def test_what_is_missing_says_with_which_releases_the_others_were_recorded(folder: Path) -> None:
+def test_a_missing_verdict_names_the_recorded_releases(folder: Path) -> None:
     recorded_verdicts.record(folder, PROGRAM, QUESTION, ANSWER)
     with pytest.raises(NotRecordedError) as raised:
         answered(folder, effort="other")
-    here = f"tensorflow 1.15, and here is {tf.__version__}. There is no compiler."
-    assert f"They were recorded with {here}" in raised.value.message
+    releases = f"tensorflow 1.15, and here is {tf.__version__}. There is no compiler."
+    assert f"They were recorded with {releases}" in raised.value.message
     assert "--recorded DIR" in raised.value.fix
     assert raised.value.fix.endswith("Install it.")
     (file,) = folder.iterdir()
@@ -72,7 +72,7 @@ def test_what_is_missing_says_with_which_releases_the_others_were_recorded(folde
         recorded_verdicts.recorded_answer(folder, None, QUESTION, "v5e-8", MISSING)
 
 
-def test_an_answer_is_written_again_only_if_it_is_another(folder: Path) -> None:
+def test_an_answer_is_rewritten_only_if_it_has_changed(folder: Path) -> None:
     recorded_verdicts.record(folder, PROGRAM, QUESTION, ANSWER)
     (file,) = folder.iterdir()
     os.utime(file, (1, 1))
@@ -84,21 +84,21 @@ def test_an_answer_is_written_again_only_if_it_is_another(folder: Path) -> None:
     recorded_verdicts.record(folder, PROGRAM, QUESTION, newer)
     assert answered(folder)["made"]["compiler"] == {"libtpu": "0.0.60"}
     recorded_verdicts.record(folder, PROGRAM, QUESTION, {"error": "DEADLINE_EXCEEDED"})
-    assert answered(folder)["peak"] == 12, "what is no verdict is not recorded"
+    assert answered(folder)["peak"] == 12, "only verdicts are recorded"
 
 
-def test_flags_for_the_host_do_not_count() -> None:
+def test_flags_of_the_host_are_ignored() -> None:
     flags = ["", "--xla_force_host_platform_device_count=8 --xla_tpu_x=1 --xla_cpu_y=2"]
     assert recorded_verdicts.flags_for_tpus(flags) == ["", "--xla_tpu_x=1"]
 
 
-def test_a_folder_that_cannot_be_written_loses_no_verdict(folder: Path) -> None:
+def test_an_unwritable_folder_loses_no_verdict(folder: Path) -> None:
     folder.write_text("a file")
     with pytest.warns(TpuWarning, match="A verdict is not recorded in .*recorded"):
         recorded_verdicts.record(folder, PROGRAM, QUESTION, ANSWER)
 
 
-def test_processes_that_record_at_once_leave_whole_files(folder: Path) -> None:
+def test_processes_that_record_at_once_leave_complete_files(folder: Path) -> None:
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         "from pathlib import Path\n"
@@ -117,7 +117,7 @@ def test_processes_that_record_at_once_leave_whole_files(folder: Path) -> None:
     assert all(kept_verdicts.entry_in(path.read_bytes()) for path in files)
 
 
-def test_without_recordings_the_message_says_how_to_record(
+def test_without_recordings_the_message_explains_recording(
     folder: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(CompilerUnavailableError, match="not an executable file"):
@@ -132,7 +132,7 @@ def test_without_recordings_the_message_says_how_to_record(
 
 @pytest.fixture
 def recordings(libtpu: None, folder: Path) -> Path:
-    """The recorded verdicts on a program that fits, for two types, and on one that is refused."""
+    """Record the verdicts on a program that fits, for two types, and on a refused program."""
 
     def square(x: Any) -> Any:
         return tf.nn.relu(x @ x)
@@ -146,19 +146,17 @@ def refused(x: Any) -> Any:
     return tf.matmul(tf.cast(x, tf.int64), tf.cast(x, tf.int64))
 
 
-def test_recorded_verdicts_answer_where_the_compiler_is_missing(
+def test_recorded_verdicts_answer_if_the_compiler_is_missing(
     recordings: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(kept_verdicts.FOLDER, "off")
 
-    def the_same_with_other_names(values: Any) -> Any:
+    def with_other_names(values: Any) -> Any:
         # A comment.
         product = values @ values
         return tf.nn.relu(product)
 
-    programs = tpunb.compile(
-        the_same_with_other_names, SPEC, tpu=["v3-8", "v5e-8"], recorded=recordings
-    )
+    programs = tpunb.compile(with_other_names, SPEC, tpu=["v3-8", "v5e-8"], recorded=recordings)
     assert programs.ok
     text = str(programs)
     assert "v3-8 (recorded)" in text
@@ -170,19 +168,21 @@ def test_recorded_verdicts_answer_where_the_compiler_is_missing(
     assert "v5e-8 (recorded)" in program._repr_html_()
     largest = LargestBatch("v5e-8", 8, 64, program, ())
     assert str(largest).startswith("v5e-8 (recorded): 64 examples")
-    assert "product = values @ values" in [line.text for line in program.lines], "its own lines"
+    assert "product = values @ values" in [line.text for line in program.lines], (
+        "the program has its own lines"
+    )
     assert program.memory is not None
 
     no = tpunb.compile(refused, SPEC, tpu="v5e-8", recorded=recordings)
     assert [error.code for error in no.errors] == ["x64-op"]
     assert "(recorded)" in no.headline
     with pytest.raises(NotRecordedError, match="for v6e-8 in "):
-        tpunb.compile(the_same_with_other_names, SPEC, tpu="v6e-8", recorded=recordings)
+        tpunb.compile(with_other_names, SPEC, tpu="v6e-8", recorded=recordings)
     with pytest.raises(NotRecordedError, match="which has 3 verdicts"):
         tpunb.compile(lambda x: x @ x, SPEC, tpu="v5e-8", recorded=recordings)
 
 
-def test_the_compiler_answers_where_it_is(recordings: Path) -> None:
+def test_the_compiler_answers_if_it_is_installed(recordings: Path) -> None:
     program = tpunb.compile(lambda x: tf.nn.relu(x @ x), SPEC, tpu="v5e-8", recorded=recordings)
     assert program.provenance is not None
     assert not program.provenance.recorded
@@ -191,7 +191,7 @@ def test_the_compiler_answers_where_it_is(recordings: Path) -> None:
     assert {each.name for each in program.provenance.software} >= {"tpunb", "tensorflow"}
 
 
-def test_a_saved_program_that_was_recorded_says_both(
+def test_a_saved_recorded_program_shows_both(
     recordings: Path, no_compiler: None, tmp_path: Path
 ) -> None:
     tpunb.compile(refused, SPEC, tpu="v5e-8", recorded=recordings).save(tmp_path / "no.tpuprogram")
@@ -223,7 +223,7 @@ except Exception as error:
 """
 
 
-def test_jax_reads_its_own_program_where_the_compiler_is_missing(
+def test_jax_uses_recorded_verdicts_if_the_compiler_is_missing(
     libtpu: None, tmp_path: Path
 ) -> None:
     program = f"FOLDER = {str(tmp_path / 'recorded')!r}\n{JAX}"

@@ -1,4 +1,4 @@
-"""Programs in files: they come back whole on a machine without a compiler, and run no code."""
+"""Programs in files load completely on a machine without a compiler, and run no code."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def of_this_process(program: TpuProgram) -> TpuProgram:
 
 
 @pytest.mark.parametrize("program", [*made.ALL, FITS, made.hostile()])
-def test_a_program_comes_back_whole(program: TpuProgram, file: Path) -> None:
+def test_a_program_loads_completely(program: TpuProgram, file: Path) -> None:
     program.save(file)
     loaded = tpunb.load_program(file)
     assert isinstance(loaded, TpuProgram)
     assert of_this_process(loaded) == of_this_process(program)
-    # Fields that do not take part in comparisons come back too.
+    # Fields that comparisons ignore are saved, too.
     assert [dataclasses.asdict(error) for error in loaded.errors] == [
         dataclasses.asdict(error) for error in program.errors
     ]
     assert loaded.as_dict()["memory"] == program.as_dict()["memory"]
 
 
-def test_it_shows_and_asserts_like_a_fresh_program_and_says_who_made_it(file: Path) -> None:
+def test_a_loaded_program_behaves_like_a_fresh_program(file: Path) -> None:
     FITS.save(file)
     loaded = tpunb.load_program(str(file))
     text, fresh = str(loaded), str(FITS)
@@ -64,7 +64,7 @@ def test_it_shows_and_asserts_like_a_fresh_program_and_says_who_made_it(file: Pa
     together = " ".join(text.split())
     assert f"{MADE} Traced with tensorflow 2.21.0." in together
     assert text.splitlines()[1:20] == fresh.splitlines()[1:20]
-    assert "2026-11-26" not in fresh, "a fresh program's display is the same every day"
+    assert "2026-11-26" not in fresh, "a fresh program shows no date"
     assert MADE in loaded._repr_html_()
     assert repr(loaded).startswith("<TpuProgram v3-8 (resnet.tpuprogram): compiles, ")
     assert loaded.ok
@@ -85,7 +85,7 @@ def test_programs_are_compared_side_by_side(file: Path) -> None:
     assert "\nv3-8                      " in before_and_now
 
 
-def test_a_program_that_is_saved_again_keeps_its_maker(file: Path, tmp_path: Path) -> None:
+def test_a_program_that_is_saved_again_keeps_its_provenance(file: Path, tmp_path: Path) -> None:
     FITS.save(file)
     again = tmp_path / "again"
     tpunb.load_program(file).save(again)
@@ -94,7 +94,7 @@ def test_a_program_that_is_saved_again_keeps_its_maker(file: Path, tmp_path: Pat
     assert program.provenance == dataclasses.replace(PROVENANCE, file="again")
 
 
-def test_a_strangers_text_is_shown_as_text(file: Path) -> None:
+def test_text_from_a_file_is_escaped(file: Path) -> None:
     hostile = dataclasses.replace(
         made.hostile(),
         provenance=Provenance(made.HOSTILE, (Release(made.HOSTILE, made.HOSTILE),)),
@@ -109,7 +109,7 @@ def test_a_strangers_text_is_shown_as_text(file: Path) -> None:
     assert made.HOSTILE in "".join(Tags(page).words)
 
 
-def test_it_needs_neither_tensorflow_nor_a_compiler(file: Path) -> None:
+def test_loading_needs_no_tensorflow_and_no_compiler(file: Path) -> None:
     TpuPrograms([FITS, made.TOO_LARGE]).save(file)
     code = (
         "import sys\n"
@@ -133,7 +133,7 @@ def pickled(values: Any) -> bytes:
 
 
 def with_type(name: str, value: Any) -> Callable[[Any], bytes]:
-    """A file with a whole checksum, whose program has a value of another type."""
+    """Return a writer of files whose checksum is right, and whose program has a wrong value."""
 
     def changed(values: Any) -> bytes:
         values["programs"][0][name] = value
@@ -174,7 +174,7 @@ WRONG, NEWER, DAMAGED = "is not a saved program", "was saved by a newer tpunb", 
         (with_type("time", {"low": -1.0, "high": 1.0}), DAMAGED),
     ],
 )
-def test_what_is_not_a_program_says_what_it_is(
+def test_other_files_are_refused_by_their_kind(
     content: Callable[[Any], bytes], message: str, file: Path
 ) -> None:
     FITS.save(file)
@@ -185,13 +185,13 @@ def test_what_is_not_a_program_says_what_it_is(
     assert raised.value.fix
 
 
-def test_another_release_with_more_or_fewer_fields_is_read(file: Path) -> None:
+def test_programs_with_more_or_fewer_fields_are_read(file: Path) -> None:
     FITS.save(file)
     values = values_in(file)
     program = values["programs"][0]
     program["invented_tomorrow"] = {"a": 1}
     program["memory"]["invented_too"] = []
-    for name in ("provenance", "notes", "crashed"):  # not yet invented yesterday
+    for name in ("provenance", "notes", "crashed"):  # fields that an older release lacks
         del program[name]
     file.write_bytes(packed("program", 1, values))
     loaded = tpunb.load_program(file)
@@ -200,7 +200,7 @@ def test_another_release_with_more_or_fewer_fields_is_read(file: Path) -> None:
     assert "Its time and its compiler are not known." in " ".join(str(loaded).split())
 
 
-def test_a_place_that_cannot_be_written_or_read_says_so(file: Path, tmp_path: Path) -> None:
+def test_an_unreadable_or_unwritable_file_is_reported(file: Path, tmp_path: Path) -> None:
     with pytest.raises(ProgramFileError, match=r"nowhere/x: No such file or directory") as raised:
         FITS.save(tmp_path / "nowhere" / "x")
     assert "folder" in raised.value.fix
@@ -226,7 +226,7 @@ def test_a_failure_leaves_the_old_file(file: Path, monkeypatch: pytest.MonkeyPat
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_the_file_is_small_and_names_itself(file: Path) -> None:
+def test_the_file_is_small_and_starts_with_its_kind(file: Path) -> None:
     dataclasses.replace(FITS, text="%add = f32[8] add(%x, %y)\n" * 10_000).save(file)
     assert file.read_bytes().startswith(b"tpunb program 1 ")
     assert file.stat().st_size < 20_000

@@ -1,4 +1,4 @@
-"""The stop button in the midst of a compilation, in a kernel of its own."""
+"""The stop button during a compilation, in a separate kernel."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ FUNCTION = "tpunb.compile(lambda x: x @ x, tf.TensorSpec([16, 16]), timeout=1000
 
 
 @THOROUGH
-def test_a_compilation_is_stopped_and_the_next_one_works() -> None:
+def test_a_compilation_is_stopped_and_the_next_works() -> None:
     manager = KernelManager()
     manager.start_kernel(env={**environment(), frontend.VARIABLE: "always"})
     client = Client(manager)
     try:
         pid = _printed(client.run(WITHOUT_KERAS + SETUP))
         for code, error in ((CELL, "Stopped"), (FUNCTION, "KeyboardInterrupt")):
-            os.kill(pid, signal.SIGSTOP)  # a compilation that does not end
+            os.kill(pid, signal.SIGSTOP)  # a compilation that never ends
             content, _ = client.run(code, interrupt_at="compiling for v5e-8, ")
             assert content["ename"] == error, content
             wait_until(lambda ended=pid: not _exists(ended))

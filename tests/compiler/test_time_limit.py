@@ -1,4 +1,4 @@
-"""One time limit for all of a compilation: tracing, lowering, and the compiler itself."""
+"""The time limit covers the whole compilation: tracing, lowering, and the compiler itself."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ def product(x: Any) -> Any:
     return x @ x
 
 
-def test_lowering_may_take_as_long_as_the_caller_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    of_no_patience = ChildProcess(xla._start, 0.0)
-    monkeypatch.setattr(lowering, "ask", of_no_patience.ask)
+def test_lowering_may_take_the_callers_whole_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    impatient = ChildProcess(xla._start, 0.0)
+    monkeypatch.setattr(lowering, "ask", impatient.ask)
     try:
         program = compile(product, X, tpu="v5e-8", timeout=PATIENCE)
     finally:
-        of_no_patience.close()
+        impatient.close()
     assert program.ok, str(program)
 
 
-def test_a_lowering_that_does_not_end_is_ended_with_the_time_limit(
+def test_the_time_limit_ends_an_endless_lowering(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(xla, "_CODE", "import time; time.sleep(1000)  # {path!r}")
     slow = ChildProcess(xla._start, PATIENCE)
     monkeypatch.setattr(lowering, "ask", slow.ask)
-    said: list[str] = []
-    program = compile(product, X, tpu="v5e-8", timeout=1, progress=said.append)
+    messages: list[str] = []
+    program = compile(product, X, tpu="v5e-8", timeout=1, progress=messages.append)
     assert program.unknown == (
         "TensorFlow's compiler took longer than 1 seconds while it looked at this function."
     )
-    assert said[-1] == LOWERING
+    assert messages[-1] == LOWERING
     assert slow._process is None
 
 
@@ -65,13 +65,13 @@ def test_all_types_and_steps_share_one_time_limit(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(libtpu, "ask", asked)
     assert compile(product, X, tpu=["v5e-8", "v3-8"], timeout=1500)[1].ok
     assert len(deadlines) == 3
-    assert {one.seconds for one in deadlines} == {1500}
-    assert len({one.end for one in deadlines}) == 1
+    assert {deadline.seconds for deadline in deadlines} == {1500}
+    assert len({deadline.end for deadline in deadlines}) == 1
     compile(product, X, tpu=["v5e-8", "v3-8"])
     assert deadlines[-1].seconds == 600
 
 
-def test_whoever_waits_for_the_answers_of_others_is_told_and_ends_nothing() -> None:
+def test_a_waiting_caller_times_out_without_ending_the_process() -> None:
     child = libtpu._child()
     process = child._running()
     with child._lock, pytest.raises(ChildLostError, match="took longer than"):

@@ -1,4 +1,4 @@
-"""Variables that a first trace makes count once a core, however the program reaches them."""
+"""Variables that the first trace creates count once per core, however the program reaches them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def eight() -> Any:
 
 
 class Training:
-    """A model with an optimizer that has made no variables yet.
+    """A model with an optimizer that has no variables yet.
 
     Attributes:
         model: One layer.
         optimizer: Adam, with two slots for each variable.
-        made: The slots of an optimizer of the user's own.
+        slots: The slots of the user's own optimizer.
     """
 
     def __init__(self, strategy: Any, kind: Any = keras) -> None:
@@ -43,7 +43,7 @@ class Training:
             )
             self.model.compile(kind.optimizers.Adam(), "mse")
         self.optimizer = self.model.optimizer
-        self.made: list[Any] = []
+        self.slots: list[Any] = []
 
     def step(self, x: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -52,15 +52,15 @@ class Training:
         self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         return loss
 
-    def own_step(self, x: Any) -> Any:
-        """Two slots, made by hand where they are first needed."""
+    def custom_step(self, x: Any) -> Any:
+        """Create two slots by hand when they are first needed."""
         variable = self.model.trainable_variables[0]
-        if not self.made:
-            self.made += [tf.Variable(tf.zeros([WIDTH, WIDTH])) for _ in range(2)]
+        if not self.slots:
+            self.slots += [tf.Variable(tf.zeros([WIDTH, WIDTH])) for _ in range(2)]
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(self.model(x))
         gradient = tape.gradient(loss, variable)
-        for slot in self.made:
+        for slot in self.slots:
             slot.assign_add(gradient)
         return loss
 
@@ -81,42 +81,45 @@ def closure(training: Training) -> Callable[[Any], Any]:
 
 
 WAYS: dict[str, tuple[str, Callable[[Training], Any]]] = {
-    "attribute": (APPLIED.format(model="it", optimizer="it.optimizer"), lambda one: one.model),
+    "attribute": (
+        APPLIED.format(model="it", optimizer="it.optimizer"),
+        lambda training: training.model,
+    ),
     "dict": (
         APPLIED.format(model="it['model']", optimizer="it['optimizer']"),
-        lambda one: {"model": one.model, "optimizer": one.optimizer},
+        lambda training: {"model": training.model, "optimizer": training.optimizer},
     ),
-    "object": ("loss = it.step(x)", lambda one: one),
+    "object": ("loss = it.step(x)", lambda training: training),
     "closure": ("loss = it(x)", closure),
-    "tf.function": ("loss = it(x)", lambda one: tf.function(one.step)),
-    "module": ("loss = it.step(x)", lambda one: types.SimpleNamespace(step=one.step)),
-    "train_step": ("logs = it.train_step((x, x))", lambda one: one.model),
-    "made by hand": ("loss = it.own_step(x)", lambda one: one),
+    "tf.function": ("loss = it(x)", lambda training: tf.function(training.step)),
+    "module": ("loss = it.step(x)", lambda training: types.SimpleNamespace(step=training.step)),
+    "train_step": ("logs = it.train_step((x, x))", lambda training: training.model),
+    "made by hand": ("loss = it.custom_step(x)", lambda training: training),
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_of_a_cell(eight: Any, way: str) -> None:
+def test_a_cell(eight: Any, way: str) -> None:
     cell, reach = WAYS[way]
     names = {"tf": tf, "x": tf.ones([16, WIDTH]), "it": reach(Training(eight))}
     program = CellRunner(eight).compile(cell, names)
-    # The kernel and its slots, and numbers such as the count of steps.
+    # The kernel and its slots, and scalars such as the step count.
     assert 3 * KERNEL <= program.memory.variables < 3.1 * KERNEL  # type: ignore[union-attr]
     assert not any("strategy.run" in note for note in program.notes)
 
 
-def test_the_answer_is_the_same_when_they_exist(eight: Any) -> None:
+def test_memory_is_the_same_once_the_variables_exist(eight: Any) -> None:
     names = {"x": tf.ones([16, WIDTH]), "it": Training(eight)}
     runner, cell = CellRunner(eight), "loss = it.step(x)"
     first = runner.compile(cell, names).memory
     assert runner.run(cell, names)
-    again = runner.compile(cell, names).memory
+    second = runner.compile(cell, names).memory
     assert first is not None
-    assert again is not None
-    assert (first.peak, first.variables) == (again.peak, again.variables)
+    assert second is not None
+    assert (first.peak, first.variables) == (second.peak, second.variables)
 
 
-def test_of_two_optimizers_and_of_tf_keras(eight: Any) -> None:
+def test_two_optimizers_and_tf_keras(eight: Any) -> None:
     tf_keras = pytest.importorskip("tf_keras")
     names = {
         "x": tf.ones([16, WIDTH]),
@@ -127,8 +130,8 @@ def test_of_two_optimizers_and_of_tf_keras(eight: Any) -> None:
     assert 6 * KERNEL <= memory.variables < 6.1 * KERNEL  # type: ignore[union-attr]
 
 
-def test_of_functions(eight: Any) -> None:
-    def called(training: Training) -> Any:
+def test_functions(eight: Any) -> None:
+    def callers(training: Training) -> Any:
         @tf.function
         def call(x: Any) -> Any:
             return eight.run(training.step, args=(x,))
@@ -136,7 +139,7 @@ def test_of_functions(eight: Any) -> None:
         return call
 
     def nested(training: Training) -> Any:
-        inner = called(training)
+        inner = callers(training)
 
         @tf.function
         def train(x: Any) -> Any:
@@ -146,12 +149,12 @@ def test_of_functions(eight: Any) -> None:
 
         return train
 
-    for make in (closure, lambda one: tf.function(one.step), called, nested):
+    for make in (closure, lambda training: tf.function(training.step), callers, nested):
         memory = compile(make(Training(eight)), BATCH, strategy=eight).memory
         assert 3 * KERNEL <= memory.variables < 3.1 * KERNEL  # type: ignore[union-attr]
 
 
-def test_of_a_caller_once_for_each_run(eight: Any) -> None:
+def test_a_caller_of_several_runs(eight: Any) -> None:
     training = Training(eight)
 
     def twice(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Verdicts are libtpu's own: some of the functions that `python -m verdicts` holds against it."""
+"""Verdicts match libtpu's, for some of the functions that `python -m verdicts` compares."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ SOME = (
 
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[Compiler]:
-    made = Compiler()
-    yield made
-    made.close()
+    process = Compiler()
+    yield process
+    process.close()
 
 
 @pytest.mark.usefixtures("libtpu")
 @pytest.mark.parametrize("name", [*SOME[:4], *thorough(SOME[4:])])
-def test_a_verdict_is_libtpus(name: str, compiler: Compiler) -> None:
+def test_a_verdict_matches_libtpu(name: str, compiler: Compiler) -> None:
     assert not difference(name, ours(FUNCTIONS[name]), itself(FUNCTIONS[name], compiler))
 
 
-def test_what_differs_is_found() -> None:
+def test_differences_are_found() -> None:
     name = SOME[0]
     assert "compile, check, rules: " in difference(name, Ours(), Itself("UNIMPLEMENTED: it"))
     assert "rules: " in difference(name, Ours(rules=("dynamic-shape",)), Itself())

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("tf")
 
 @pytest.fixture(autouse=True, scope="module")
 def no_tpu() -> Iterator[None]:
-    """A machine without a TPU, where Google's metadata server refuses at once."""
+    """A machine without a TPU, whose metadata server refuses at once."""
     with pytest.MonkeyPatch.context() as patch:
         for variable in ("TPUNB_TPU", "TPUNB_REQUIRE_TPU", "TPU_NAME", "COLAB_TPU_ADDR"):
             patch.delenv(variable, raising=False)
@@ -90,10 +90,10 @@ def resolve(*args: Any, **wishes: Any) -> Plan:
 
 
 def test_defaults() -> None:
-    found = resolve()
-    assert (found.kind, found.tpu, found.fallback) == ("virtual", DEFAULT_TPU, False)
+    plan = resolve()
+    assert (plan.kind, plan.tpu, plan.fallback) == ("virtual", DEFAULT_TPU, False)
     assert resolve(simulate=True).tpu == DEFAULT_TPU
-    assert resolve(simulate=False).notes == found.notes
+    assert resolve(simulate=False).notes == plan.notes
     assert resolve(" ").tpu == DEFAULT_TPU
     assert resolve(" grpc://a:1 ").tpu == "grpc://a:1"
     assert resolve(" Local ").tpu == "local"
@@ -115,7 +115,7 @@ def test_equal_plans() -> None:
     assert resolve(simulate=2, strict={"scope": True}) == resolve(simulate=2)
 
 
-def test_the_options_are_written_once() -> None:
+def test_connect_has_the_fields_of_a_request() -> None:
     """`connect` has the fields of `Request`, and documents each."""
     signature = inspect.signature(tpunb.connect)
     assert signature.parameters == inspect.signature(Request).parameters
@@ -130,7 +130,7 @@ def test_the_options_are_written_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slip", "meant"),
+    ("slip", "suggestion"),
     [
         ("simulat", "simulate"),
         ("worker", "workers"),
@@ -139,30 +139,30 @@ def test_the_options_are_written_once() -> None:
         ("nothing", "tpu, simulate, "),
     ],
 )
-def test_a_slip_in_an_option(slip: str, meant: str) -> None:
-    with pytest.raises(TypeError, match=f"connect.. has no option '{slip}': .*{meant}"):
+def test_a_slip_in_an_option(slip: str, suggestion: str) -> None:
+    with pytest.raises(TypeError, match=f"connect.. has no option '{slip}': .*{suggestion}"):
         tpunb.connect(**{slip: 1})
     with pytest.raises(TypeError, match=r"connect\(\) takes from 0 to 1 positional"):
         tpunb.connect("a", "b")  # type: ignore[call-arg]
 
 
-def test_found_hardware_may_be_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_virtual_tpu_may_replace_unusable_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPU_NAME", "my-tpu")
     assert (resolve().tpu, resolve().fallback) == ("my-tpu", True)
     assert not resolve(require_tpu=True).fallback
     assert not resolve("local").fallback
-    with pytest.warns(UserWarning, match="cannot be used .* this is a virtual v5e-8") as told:
+    with pytest.warns(UserWarning, match="cannot be used .* this is a virtual v5e-8") as warned:
         connection = tpunb.connect(timeout=PATIENCE)
-    assert [warning.filename for warning in told] == [__file__]
+    assert [warning.filename for warning in warned] == [__file__]
     assert connection.tpu == DEFAULT_TPU
     assert connection.kind == "virtual"
     because, fix = connection.plan.notes
     assert "cannot be used (The zone of the TPU is not known" in because
     assert "Give it with --zone" in fix
     assert "simulate" not in because + fix
-    with pytest.warns(UserWarning, match="cannot be used") as told:
+    with pytest.warns(UserWarning, match="cannot be used") as warned:
         tpunb.TPUStrategy()
-    assert [warning.filename for warning in told] == [__file__]
+    assert [warning.filename for warning in warned] == [__file__]
     with pytest.raises(ConnectError):
         tpunb.connect(require_tpu=True)
 
@@ -203,7 +203,7 @@ def test_found_hardware_may_be_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> 
         ({"tpu": "my-tpu", "zone": "z", "project": "p"}, ConnectError),
     ],
 )
-def test_what_cannot_be(wishes: dict[str, Any], kind: type[Exception]) -> None:
+def test_impossible_requests(wishes: dict[str, Any], kind: type[Exception]) -> None:
     with pytest.raises(kind) as caught:
         tpunb.connect(**wishes)
     assert len(str(caught.value)) < 400
@@ -226,7 +226,7 @@ ANYTHING = st.one_of(
 
 
 def attempt(**wishes: Any) -> None:
-    """Connects or fails by an error that speaks of what was asked for."""
+    """Connect, or fail with an error that names a fix."""
     failed: Exception | None = None
     try:
         tpunb.connect(**wishes).close()
@@ -240,7 +240,7 @@ def attempt(**wishes: Any) -> None:
 @given(ANYTHING, st.one_of(st.none(), ANYTHING), st.one_of(st.none(), ANYTHING))
 @example("v3-8", [1, 1, 1, 2], 3)
 @example("v3-8", [2, 2, 1, 2], 1)
-def test_any_wish(simulate: Any, shape: Any, replicas: Any) -> None:
+def test_any_request(simulate: Any, shape: Any, replicas: Any) -> None:
     attempt(simulate=simulate, computation_shape=shape, replicas=replicas)
 
 
@@ -250,7 +250,7 @@ def test_any_wish(simulate: Any, shape: Any, replicas: Any) -> None:
     st.lists(st.integers(0, 4), max_size=5),
     st.integers(0, 9),
 )
-def test_shapes_that_fit_and_others(simulate: str, shape: list[int], replicas: int) -> None:
+def test_any_shape(simulate: str, shape: list[int], replicas: int) -> None:
     attempt(simulate=simulate, computation_shape=shape, replicas=replicas)
 
 
@@ -274,8 +274,8 @@ def test_any_port(port: str) -> None:
     attempt(tpu=f"grpc://127.0.0.1:{port}", timeout=PATIENCE)
 
 
-def test_a_slip_in_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A type that there is not is not looked up as somebody's TPU."""
+def test_a_wrong_type_in_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown type in the variable is not looked up as the name of a TPU."""
     monkeypatch.setenv("TPUNB_TPU", "v4-9")
     with pytest.raises(AcceleratorTypeError, match="v4-8 or v4-16"):
         tpunb.connect(timeout=PATIENCE)

@@ -1,4 +1,4 @@
-"""`tpunb.doctor()`, `%tpu_doctor` and `tpunb doctor`: one report, three ways to it."""
+"""`tpunb.doctor()`, `%tpu_doctor` and `tpunb doctor`: one report, three ways to get it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECRETS = {
     "DB_PASSWORD": "correct horse battery staple",
     "COLAB_JUPYTER_TOKEN": "planted-jupyter-token",
 }
-"""Planted in the environment, and shown nowhere."""
+"""Secrets in the environment, which must not be shown."""
 
 HIDDEN = (
     *SECRETS.values(),
@@ -58,7 +58,7 @@ LEAKS = {
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A machine of which nothing is known, without TPUs."""
+    """A machine without TPUs, about which nothing is known."""
     for name in (*SHOWN, "KAGGLE_URL_BASE"):
         monkeypatch.delenv(name, raising=False)
     root = tmp_path / "root"
@@ -72,13 +72,13 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The versions of what is installed, which a test may change."""
+    """Return the installed versions, which a test may change."""
     versions = {"tensorflow-tpu": "2.20.0", "keras": "3.12.0"}
     monkeypatch.setattr(software, "_version", versions.get)
     monkeypatch.setattr(software, "unmet", lambda *_, **__: ())
     monkeypatch.setattr(software, "_pythons", lambda versions: ())
     monkeypatch.setattr(software, "_is_there", lambda module: False)
-    # What the tests themselves have imported may be another version.
+    # The tests themselves may have imported other versions.
     monkeypatch.setattr(software, "_imported", lambda module: None)
     return versions
 
@@ -94,25 +94,25 @@ def test_a_plain_machine(installed: dict[str, str]) -> None:
     assert report.ok
     assert report.next_step == "%tpu_connect --simulate v5e-8"
     assert report.prospect.kind == "virtual"
-    found = report.as_dict()
-    assert found.keys() == KEYS
-    assert json.loads(json.dumps(found)) == found
-    assert found["tpu"]["found"] is None
-    assert found["tpu"]["tried"][0] == "no TPU device in /dev"
-    assert found["connect"]["says"] == "simulate a v5e-8, because no TPU was found"
-    assert found["software"]["versions"] == installed
+    values_by_key = report.as_dict()
+    assert values_by_key.keys() == KEYS
+    assert json.loads(json.dumps(values_by_key)) == values_by_key
+    assert values_by_key["tpu"]["found"] is None
+    assert values_by_key["tpu"]["tried"][0] == "no TPU device in /dev"
+    assert values_by_key["connect"]["says"] == "simulate a v5e-8, because no TPU was found"
+    assert values_by_key["software"]["versions"] == installed
     text = str(report)
     assert text == repr(report)
     assert text.startswith("TPU doctor: no problems found\n\nWhere\n")
     assert text.endswith("Next\n  %tpu_connect --simulate v5e-8")
-    # Names are in one column, values in another, and lines are not too long.
+    # Names are in one column, values are in another, and lines are short enough.
     values = {line.index("3.12.0") for line in text.splitlines() if "keras" in line}
     values |= {line.index("2.20.0") for line in text.splitlines() if "tensorflow-tpu" in line}
     assert len(values) == 1
     assert max(map(len, text.splitlines())) <= 96
 
 
-def test_what_has_to_be_fixed(bare: Path, installed: dict[str, str]) -> None:
+def test_problems_to_fix(bare: Path, installed: dict[str, str]) -> None:
     vfio(bare, [0], "0x0063")
     installed.clear()
     installed["tensorflow-cpu"] = "2.21.0"
@@ -130,12 +130,12 @@ def test_what_has_to_be_fixed(bare: Path, installed: dict[str, str]) -> None:
     assert "TensorFlow is not installed" in str(nothing)
 
 
-def test_who_stays_with_jax_is_not_told_to_install_tensorflow_first(
+def test_jax_users_need_not_install_tensorflow_first(
     bare: Path, installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed.clear()
     installed["jax"] = "0.10.2"
-    why = CompilerUnavailableError("It is not installed.", fix="install it")
+    error = CompilerUnavailableError("It is not installed.", fix="install it")
     monkeypatch.setattr(libtpu, "why_unavailable", lambda: None)
     for _ in range(2):
         report = tpunb.doctor()
@@ -144,14 +144,14 @@ def test_who_stays_with_jax_is_not_told_to_install_tensorflow_first(
         assert report.next_step == "%%tpu_compile --for v5e-8"
         assert "would fail: TensorFlow is not installed; JAX needs no connection" in str(report)
         assert "Worth knowing\n  tensorflow" in str(report)
-        vfio(bare, [0], "0x0063")  # nor on a TPU
-    monkeypatch.setattr(libtpu, "why_unavailable", lambda: why)
+        vfio(bare, [0], "0x0063")  # not on a TPU either
+    monkeypatch.setattr(libtpu, "why_unavailable", lambda: error)
     report = tpunb.doctor()
     assert report.next_step == "tpunb compiler install"
     assert "Next, in a terminal (or in a cell, with ! before it)" in str(report)
 
 
-def test_a_tpu_that_is_held(bare: Path, installed: dict[str, str]) -> None:
+def test_a_tpu_in_use(bare: Path, installed: dict[str, str]) -> None:
     accel(bare, 1)
     lock = bare / "tmp/libtpu_lockfile"
     lock.parent.mkdir()
@@ -171,7 +171,7 @@ def test_a_tpu_that_is_held(bare: Path, installed: dict[str, str]) -> None:
     assert "hunter2" not in text + json.dumps(report.as_dict())
 
 
-def test_where_the_next_step_is_typed(bare: Path, installed: dict[str, str]) -> None:
+def test_the_next_step_names_its_place(bare: Path, installed: dict[str, str]) -> None:
     installed.clear()
     report = tpunb.doctor()
     where = "Next, in a terminal (or in a cell, with ! before it)"
@@ -179,10 +179,10 @@ def test_where_the_next_step_is_typed(bare: Path, installed: dict[str, str]) -> 
     assert f"{where}: <code" in report._repr_html_()
 
 
-def test_a_tpu_that_is_only_said(
+def test_a_variable_without_a_tpu(
     bare: Path, installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is told to put another TensorFlow on a laptop for a variable that is left over."""
+    """A leftover variable on a laptop must not lead to advice to install another TensorFlow."""
     installed.clear()
     installed["tensorflow-cpu"] = "2.21.0"
     monkeypatch.setenv("TPU_NAME", "local")
@@ -203,7 +203,7 @@ def test_a_worker_of_a_slice(
     bare: Path, installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accel(bare)
-    # The TPU's own worker, as it should: nobody is told to end it.
+    # The TPU's own worker runs as it should, so the report does not suggest ending it.
     process(bare, 4711, ["tpu-runtime"], [str(bare / "dev/accel0")])
     with MetadataServer(tpu_vm("v3-32", workers=("10.0.0.2", "10.0.0.3"), worker=1)) as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.host)
@@ -217,7 +217,7 @@ def test_a_worker_of_a_slice(
 
 
 @pytest.mark.parametrize(
-    ("variables", "kind", "says"),
+    ("variables", "kind", "message"),
     [
         ({"TPUNB_TPU": "v3-8"}, "virtual", "simulate a v3-8, which TPUNB_TPU names"),
         ({"TPUNB_TPU": "grpc://h:1"}, "hardware", "connect to grpc://h:1, which TPUNB_TPU names"),
@@ -235,18 +235,18 @@ def test_a_worker_of_a_slice(
     ],
     ids=["type", "address", "name", "required", "contradiction"],
 )
-def test_what_connecting_would_do(
+def test_the_report_predicts_the_connection(
     installed: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     variables: dict[str, str],
     kind: str,
-    says: str,
+    message: str,
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     report = tpunb.doctor()
     assert report.prospect.kind == kind
-    assert says in report.prospect.says
+    assert message in report.prospect.says
     assert report.ok is (kind != "error")
     assert ("would fail: " in str(report)) is (kind == "error")
     if kind == "error":
@@ -257,7 +257,7 @@ def test_what_connecting_would_do(
         assert report.next_step == "%tpu_connect"
 
 
-def test_secrets_are_nowhere(
+def test_secrets_are_not_shown(
     bare: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in LEAKS.items():
@@ -287,18 +287,18 @@ def test_secrets_are_nowhere(
     assert report.as_dict()["environment"]["https_proxy"] == "http://***@proxy.example:3128"
 
 
-def test_variables_that_are_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_are_not_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPU_NAME", os.fsdecode(b"\xff-tpu"))
     monkeypatch.setenv("XLA_FLAGS", "--x " * 100)
     report = tpunb.doctor()
     for output in (str(report), report._repr_html_(), report.next_step):
-        output.encode("ascii")  # some terminals know no other letters
+        output.encode("ascii")  # some terminals support only ASCII
     assert json.dumps(report.as_dict(), ensure_ascii=False).encode()
     assert report.as_dict()["tpu"]["found"] == "?-tpu"
 
 
-class Table(HTMLParser):
-    """The tags of a page, and its text."""
+class Tags(HTMLParser):
+    """The tags and the text of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -317,26 +317,27 @@ def test_html(bare: Path, installed: dict[str, str], monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("XLA_FLAGS", "<script>alert('x')</script>\" onload=\"y")
     pci(bare, "0x0063")
     page = tpunb.doctor()._repr_html_()
-    table = Table(page)
+    table = Tags(page)
     assert set(table.tags) == {"div", "span", "table", "tbody", "tr", "th", "td", "code"}
     assert "<script>alert('x')</script>\" onload=\"y" in table.texts
     assert "TPU doctor: 1 problem to fix first" in table.texts
     assert "Software" in table.texts
-    assert page.count("color:") == page.count("color:inherit") > 0  # light or dark
+    # Readable on light and dark pages.
+    assert page.count("color:") == page.count("color:inherit") > 0
 
 
 def test_the_command(installed: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor"]) == 0
-    said = capsys.readouterr()
-    assert said.out == f"{tpunb.doctor()}\n"
-    assert not said.err
+    captured = capsys.readouterr()
+    assert captured.out == f"{tpunb.doctor()}\n"
+    assert not captured.err
     assert cli.main(["doctor", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True
     installed.clear()
     assert cli.main(["doctor", "--json"]) == 1
-    said = capsys.readouterr()
-    assert json.loads(said.out)["next"] == 'pip install "tpunb[cpu]"'
-    assert "1 problem to fix first" in said.err
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["next"] == 'pip install "tpunb[cpu]"'
+    assert "1 problem to fix first" in captured.err
 
 
 def test_the_magic(tmp_path: Path) -> None:
@@ -363,11 +364,13 @@ print(sorted({"tensorflow", "numpy", "grpc", "IPython"} & set(sys.modules)))
 """
 
 
-def test_it_imports_little() -> None:
+def test_the_report_imports_few_modules() -> None:
     assert output_of(ALONE) == "[]\n"
 
 
-def test_a_slow_metadata_server_in_time(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_metadata_server_within_the_time_limit(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     accel(bare)
     with MetadataServer(tpu_vm(), "trickles") as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.host)

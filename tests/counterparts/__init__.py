@@ -1,1 +1,1 @@
-"""Servers that stand in for those of Google Cloud, on the loopback."""
+"""Servers on the loopback that stand in for Google Cloud's."""

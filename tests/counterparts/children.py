@@ -1,4 +1,4 @@
-"""Python code in processes of its own: a crash, or another TensorFlow, stays there."""
+"""Run Python code in separate processes, for a crash or for another TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 WITHOUT_KERAS = "import sys; sys.modules.update(keras=None, tf_keras=None)\n"
-"""Halves what TensorFlow takes to start, for programs that build no models."""
+"""Halves TensorFlow's start, for programs that build no models."""
 
 WITHOUT_UNUSED = "import sys; sys.modules.update(jax=None, sklearn=None)\n"
-"""What Keras imports if it is there: a quarter of what TensorFlow takes to start."""
+"""Hides optional imports of Keras, which take a quarter of TensorFlow's start."""
 
 _RUN = "import runpy; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
 def command(script: Path, *arguments: str, keras: bool = False) -> list[str]:
-    """What runs a script with this Python.
+    """Return the command that runs a script with this Python.
 
     Args:
         script: Its path.
-        arguments: What it is called with.
+        arguments: Its arguments.
         keras: Whether it builds models.
     """
     python = [sys.executable, "-X", "faulthandler"]
@@ -38,7 +38,7 @@ def command(script: Path, *arguments: str, keras: bool = False) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """This process's, with the package and the tests on the path."""
+    """Return this process's environment, with the package and the tests on the path."""
     return {**os.environ, "PYTHONPATH": python_path(ROOT, ROOT / "tests")}
 
 
@@ -49,7 +49,7 @@ def python_path(*folders: Path) -> str:
 
 
 def run_code(code: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs code to its end, with environment variables of its own besides this process's."""
+    """Run code to its end, with further environment variables."""
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True,
@@ -61,22 +61,22 @@ def run_code(code: str, *arguments: object, **variables: str) -> subprocess.Comp
 
 
 def output_of(code: str, *arguments: object, **variables: str) -> str:
-    """What code that must not fail, nor complain, writes; see `run_code`."""
-    done = run_code(code, *arguments, **variables)
-    assert (done.returncode, done.stderr) == (0, ""), f"{done.stdout}\n{done.stderr}"
-    return done.stdout
+    """Run code that must neither fail nor write to standard error, and return its output."""
+    process = run_code(code, *arguments, **variables)
+    assert (process.returncode, process.stderr) == (0, ""), f"{process.stdout}\n{process.stderr}"
+    return process.stdout
 
 
 def run_script(script: Path, *arguments: str, keras: bool = False) -> Any:
-    """Runs a script to its end; see `command`.
+    """Run a script to its end; see `command`.
 
     Returns:
-        What its last line of output says, as JSON.
+        The last line of its output, read as JSON.
 
     Raises:
-        AssertionError: It failed; with all that it wrote.
+        AssertionError: It failed; with its output.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         command(script, *arguments, keras=keras),
         capture_output=True,
         text=True,
@@ -84,12 +84,12 @@ def run_script(script: Path, *arguments: str, keras: bool = False) -> Any:
         env=environment(),
         check=False,
     )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    assert process.returncode == 0, f"{process.stdout}\n{process.stderr}"
+    return json.loads(process.stdout.strip().splitlines()[-1])
 
 
 def is_running(process: int) -> bool:
-    """Whether a process exists and is no zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -102,10 +102,10 @@ def is_running(process: int) -> bool:
 
 
 def wait_until_gone(processes: list[int]) -> list[int]:
-    """Waits for processes to end; gives those that have not."""
+    """Wait for processes to end, and return those that are still running."""
     deadline = time.monotonic() + PATIENCE
-    left = list(processes)
-    while left and time.monotonic() < deadline:
+    running = list(processes)
+    while running and time.monotonic() < deadline:
         time.sleep(0.05)
-        left = [process for process in left if is_running(process)]
-    return left
+        running = [process for process in running if is_running(process)]
+    return running

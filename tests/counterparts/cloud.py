@@ -28,7 +28,7 @@ def node(
     version: str = "",
     **more: Any,
 ) -> dict[str, Any]:
-    """A TPU as the API describes it, in the one version or the other."""
+    """Return a TPU as the API describes it, in version v2 or v1."""
     endpoints: list[dict[str, Any]] = []
     for worker in workers:
         host, _, port = worker.partition(":")
@@ -90,19 +90,19 @@ class _Handler(Handler):
 
 
 class CloudAPI(HTTPCounterpart):
-    """The API, in threads of its own, from `with` to the end of it.
+    """The API, in its own threads while its `with` block runs.
 
     Args:
         nodes: The TPUs by name.
         apis: The versions that know them.
         mode: How it behaves.
-        error: An HTTP status that it answers everything with, its code and its message.
-        document: The discovery document; by default it has none.
+        error: The HTTP status, code and message with which it answers every request.
+        document: The discovery document; it has none by default.
 
     Attributes:
         root: Its address.
-        requests: The paths that it was asked for.
-        tokens: What it was sent as `Authorization`.
+        requests: The paths of the requests.
+        tokens: The `Authorization` headers of the requests.
     """
 
     handler = _Handler

@@ -1,4 +1,4 @@
-"""Trees of files that look like those of a machine with TPUs, below a directory."""
+"""Write trees of files that look like those of a machine with TPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GOOGLE = "0x1ae0"
 
 
 def accel(root: Path, count: int = 4, vendor: str = "") -> None:
-    """Device files of the TPU's own driver, as on a TPU VM of v2 to v4."""
+    """Write the device files of the TPU driver on a TPU VM of v2 to v4."""
     for number in range(count):
         _write(root / f"dev/accel{number}")
         if vendor:
@@ -20,7 +20,7 @@ def accel(root: Path, count: int = 4, vendor: str = "") -> None:
 
 
 def pci(root: Path, device: str, count: int = 1, vendor: str = GOOGLE) -> None:
-    """Devices on the PCI bus."""
+    """Write devices on the PCI bus."""
     for number in range(count):
         at = root / f"sys/bus/pci/devices/0000:{device[2:]}:0{number}.0"
         _write(at / "vendor", f"{vendor}\n")
@@ -28,7 +28,7 @@ def pci(root: Path, device: str, count: int = 1, vendor: str = GOOGLE) -> None:
 
 
 def vfio(root: Path, groups: Sequence[int], device: str = "", vendor: str = GOOGLE) -> None:
-    """Devices that are passed through; with their PCI devices, if one is given."""
+    """Write devices that are passed through, with their PCI devices if a device is given."""
     _write(root / "dev/vfio/vfio")
     for group in groups:
         _write(root / f"dev/vfio/{group}")
@@ -39,12 +39,12 @@ def vfio(root: Path, groups: Sequence[int], device: str = "", vendor: str = GOOG
 
 
 def board(root: Path, name: str = "Google Compute Engine") -> None:
-    """What the machine's board says it is."""
+    """Write the name of the machine's board."""
     _write(root / "sys/class/dmi/id/product_name", f"{name}\n")
 
 
 def process(root: Path, pid: int, words: Sequence[str], files: Sequence[str]) -> None:
-    """A process with these words on its command line, and these files open."""
+    """Write a process with a command line and its open files."""
     at = root / "proc" / str(pid)
     _write(at / "cmdline", "".join(f"{word}\0" for word in words))
     _write(at / "comm", "comm\n")
@@ -54,11 +54,11 @@ def process(root: Path, pid: int, words: Sequence[str], files: Sequence[str]) ->
 
 
 def lock_table(root: Path, *locks: tuple[int, Path]) -> None:
-    """The kernel's list of locks, of processes on files."""
+    """Write the kernel's table of the locks that processes hold on files."""
     lines = []
     for number, (pid, path) in enumerate(locks, start=1):
-        found = path.stat()
-        place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        status = path.stat()
+        place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
         lines.append(f"{number}: POSIX  ADVISORY  WRITE {pid} {place} 0 EOF\n")
     _write(root / "proc" / "locks", "".join(lines))
 

@@ -3,8 +3,8 @@
     with MetadataServer({"instance/attributes/accelerator-type": "v3-8"}) as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.host)
 
-It answers as the real one does: 403 without the header `Metadata-Flavor: Google`, 404 for
-what it does not have, and with that header in every answer of its own.
+It answers as the real server does: 403 without the header `Metadata-Flavor: Google`, and 404 for
+an unknown path. Each of its answers has that header.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ from tpunb.machine.metadata_server import metadata
 __all__ = ["TOKEN", "MetadataServer", "tpu_vm"]
 
 Mode = Literal["answers", "broken", "hangs", "portal", "redirects", "slow", "trickles"]
-"""How it behaves: as the real one; with 500; it accepts and says nothing; as the page of a
-captive portal; with 302; it answers after `delay`; it sends a byte every tenth of a second."""
+"""How the server behaves.
+
+It answers like the real server, answers with 500, accepts and says nothing, answers with the page
+of a captive portal, redirects, answers after `delay`, or sends a byte every tenth of a second.
+"""
 
 TOKEN = "ya29.c.b0AaekmTestTokenThatMustNeverBeShown1234567890"
 _PREFIX = "/computeMetadata/v1/"
@@ -40,8 +43,8 @@ def tpu_vm(
     workers: tuple[str, ...] = ("10.0.0.2",),
     worker: int = 0,
 ) -> dict[str, str]:
-    """The attributes that a Cloud TPU VM has, in the form in which it has them."""
-    known = {
+    """Return the attributes of a Cloud TPU VM, in their real format."""
+    tpu_env = {
         "ACCELERATOR_TYPE": accelerator_type,
         "CONSUMER_PROJECT_ID": project,
         "NODE_ID": name,
@@ -52,7 +55,7 @@ def tpu_vm(
         "instance/attributes/accelerator-type": accelerator_type,
         "instance/attributes/agent-worker-number": str(worker),
         "instance/attributes/tpu-env": "".join(
-            f"{key}: '{value}'\n" for key, value in known.items()
+            f"{key}: '{value}'\n" for key, value in tpu_env.items()
         ),
         "instance/attributes/worker-network-endpoints": ",".join(
             f"unknown:unknown:{ip}" for ip in workers
@@ -95,16 +98,16 @@ class _Handler(Handler):
 
 
 class MetadataServer(HTTPCounterpart):
-    """The server, in threads of its own, from `with` to the end of it.
+    """The server, in its own threads while its `with` block runs.
 
     Args:
-        values: What it has, by path below `computeMetadata/v1/`.
+        values: Its values, by path below `computeMetadata/v1/`.
         mode: How it behaves; may be changed while it runs.
         delay: Seconds that `slow` waits before it answers.
 
     Attributes:
-        host: Where it is, as `host:port`.
-        requests: The paths that it was asked for.
+        host: Its address, as `host:port`.
+        requests: The paths of the requests.
     """
 
     handler = _Handler
@@ -127,7 +130,7 @@ class MetadataServer(HTTPCounterpart):
         self._patch = pytest.MonkeyPatch()
 
     def __enter__(self) -> MetadataServer:
-        # The second that is waited for an answer ends what never comes, and not what comes late.
+        # The usual limit of a second must end silence, not an answer that a busy machine delays.
         if self.mode not in {"hangs", "slow", "trickles"}:
             self._patch.setattr(detect, "_PATIENCE", float(PATIENCE))
             self._patch.setitem(metadata.__kwdefaults__, "timeout", float(PATIENCE))

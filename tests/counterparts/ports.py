@@ -34,14 +34,14 @@ def _address(server: socket.socket) -> str:
 
 @contextlib.contextmanager
 def mute() -> Iterator[str]:
-    """A port that accepts connections, as the system does for it, and never says a word."""
+    """Listen on a port that accepts connections, as the system does, and never answers."""
     with _listening() as server:
         yield _address(server)
 
 
 @contextlib.contextmanager
 def dropping() -> Iterator[str]:
-    """A port whose backlog is full: the system drops the packets of whoever connects."""
+    """Listen on a port whose backlog is full: the system drops the packets of new connections."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(_listening(0))
         for _ in range(16):
@@ -63,17 +63,17 @@ def _wait_until_full(server: socket.socket) -> None:
 
 @contextlib.contextmanager
 def refusing() -> Iterator[str]:
-    """A port on which nobody listens, and nobody else can meanwhile."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield _address(held)
+    """Reserve a port on which nothing listens."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        yield _address(reserved)
 
 
 @contextlib.contextmanager
 def web(
     answer: str = "<html>hello</html>", host: str = "127.0.0.1", port: int = 0
 ) -> Iterator[str]:
-    """A web server with one answer to everything."""
+    """Run a web server with one answer to every request."""
 
     class Page(Handler):
         def do_GET(self) -> None:
@@ -87,13 +87,13 @@ def web(
 
 
 class Proxy:
-    """Hands a TCP port on, and can stop doing so at the sight of certain bytes.
+    """Forward a TCP port, and stop at certain bytes if asked.
 
     Args:
-        target: The address that it hands on to, as `host:port`.
-        delay: Seconds before anything is handed on.
-        stop_at: What a client sends that makes the proxy fall silent for good.
-        connections: How many connections are handed on; later ones are silent.
+        target: The address to forward to, as `host:port`.
+        delay: Seconds before anything is forwarded.
+        stop_at: Bytes from a client that make the proxy fall silent for good.
+        connections: How many connections are forwarded; later ones are silent.
         host: Where it listens.
 
     Attributes:
@@ -127,10 +127,10 @@ class Proxy:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        for one in self._open:
+        for sock in self._open:
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
         for thread in self._threads:
             thread.join(10)
 
@@ -147,9 +147,9 @@ class Proxy:
             self._open.append(client)
             self._left -= 1
             if self._left >= 0:
-                self._start(lambda client=client: self._hand_on(client))
+                self._start(lambda client=client: self._forward(client))
 
-    def _hand_on(self, client: socket.socket) -> None:
+    def _forward(self, client: socket.socket) -> None:
         if self._over.wait(self._delay):
             return
         with (
@@ -160,9 +160,9 @@ class Proxy:
 
     def _copy(self, client: socket.socket, server: socket.socket) -> None:
         while not self._over.is_set():
-            for one in select.select([client, server], [], [], 0.1)[0]:
-                data = one.recv(1 << 16)
-                if one is client and self._stop_at and self._stop_at in data:
+            for sock in select.select([client, server], [], [], 0.1)[0]:
+                data = sock.recv(1 << 16)
+                if sock is client and self._stop_at and self._stop_at in data:
                     self.silent.set()
                 if self.silent.is_set():
                     self._over.wait(600)
@@ -170,4 +170,4 @@ class Proxy:
                 if not data:
                     client.shutdown(socket.SHUT_RDWR)
                     return
-                (server if one is client else client).sendall(data)
+                (server if sock is client else client).sendall(data)

@@ -1,4 +1,4 @@
-"""A worker in a process of its own, which ends with its standard input: see workers.py.
+"""A worker in its own process, which ends with its standard input: see workers.py.
 
 python serving.py tensorflow PORT CPUS
 python serving.py tpu PORT CORES STATUSES
@@ -14,13 +14,13 @@ from typing import Any
 
 
 def ready(address: str) -> None:
-    """Tells the process that has started this one."""
+    """Tell the parent process where the worker listens."""
     sys.stdout.write(f"{address}\n")
     sys.stdout.flush()
 
 
 def tensorflow_server(port: int, cpus: int) -> None:
-    sys.modules.update(keras=None, tf_keras=None)  # half of what TensorFlow takes to start
+    sys.modules.update(keras=None, tf_keras=None)  # halves TensorFlow's start
     import tensorflow as tf
 
     config = tf.compat.v1.ConfigProto(device_count={"CPU": cpus})
@@ -32,12 +32,12 @@ def tensorflow_server(port: int, cpus: int) -> None:
 
 
 def field(number: int, value: bytes) -> bytes:
-    """A field of bytes in a message of protocol buffers."""
+    """Encode a field of bytes in a protocol buffer."""
     return bytes([number << 3 | 2, len(value)]) + value
 
 
 def device_attributes(name: str) -> bytes:
-    """A `DeviceAttributes`, without TensorFlow, which takes seconds to import."""
+    """Encode a `DeviceAttributes`, without TensorFlow, which takes seconds to import."""
     incarnation = bytes([6 << 3 | 1]) + (1234567).to_bytes(8, "little")
     memory = bytes([4 << 3, 0x80, 0x80, 0x80, 0x80, 0x04])  # 1 GiB
     full = f"/job:worker/replica:0/task:0/device:{name}"
@@ -46,9 +46,9 @@ def device_attributes(name: str) -> bytes:
 
 
 def tpu_worker(port: int, cores: int, statuses: int) -> Any:
-    """A gRPC server that has a TPU's devices and never ends what it is asked to do.
+    """Start a gRPC server that has a TPU's devices and never finishes a call.
 
-    It answers the first `statuses` questions for its devices; later ones hang.
+    It answers the first `statuses` requests for its devices; later requests hang.
     """
     import grpc
 
@@ -95,8 +95,8 @@ def tpu_worker(port: int, cores: int, statuses: int) -> Any:
 
 
 if __name__ == "__main__":
-    sys.modules.update(keras=None, tf_keras=None)  # halves what TensorFlow takes to start
+    sys.modules.update(keras=None, tf_keras=None)  # halves TensorFlow's start
     kind, *numbers = sys.argv[1:]
-    kept = (tensorflow_server if kind == "tensorflow" else tpu_worker)(*map(int, numbers))
+    server = (tensorflow_server if kind == "tensorflow" else tpu_worker)(*map(int, numbers))
     sys.stdin.read()
-    os._exit(0)  # TensorFlow's server does not stop, and hanging calls do not either
+    os._exit(0)  # neither TensorFlow's server nor a hanging call can be stopped

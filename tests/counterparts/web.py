@@ -1,4 +1,4 @@
-"""An HTTP server on the loopback, in threads of its own, that a test starts and stops."""
+"""An HTTP server on the loopback, in its own threads, which a test starts and stops."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ class _Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one request; its counterpart is `self.server.owner`."""
+    """Answer one request; the counterpart is `self.server.owner`."""
 
     server: _Server
 
     def handle(self) -> None:
-        with contextlib.suppress(ConnectionError, TimeoutError):  # of those who wait no longer
+        with contextlib.suppress(ConnectionError, TimeoutError):  # the client has gone
             super().handle()
 
     def send(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
-        """Sends a whole answer."""
+        """Send a complete answer."""
         body = text.encode()
         self._begin(status, len(body), headers)
         self.wfile.write(body)
 
     def trickle(self, headers: Mapping[str, str] | None = None) -> None:
-        """Sends a byte every tenth of a second."""
+        """Send a byte every tenth of a second."""
         self._begin(200, 1_000_000, headers)
         while not self.server.owner.stopped.wait(0.1):
             self.wfile.write(b" ")
@@ -45,16 +45,16 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *args: object) -> None:
-        """Says nothing on the terminal."""
+        """Log nothing on the terminal."""
 
 
 class HTTPCounterpart:
-    """A server from `with` to the end of it.
+    """A server that runs during its `with` block.
 
     Attributes:
-        host: Where it is, as `host:port`.
-        requests: The paths that it was asked for, as its handler keeps them.
-        stopped: Is set when it stops: who waits for an answer gets none.
+        host: Its address, as `host:port`.
+        requests: The paths of the requests, as the handler records them.
+        stopped: Set when the server stops; waiting clients get no answer.
     """
 
     handler: type[Handler]
@@ -80,7 +80,7 @@ class HTTPCounterpart:
         self.stop()
 
     def stop(self) -> None:
-        """Stops it, with all that wait for an answer."""
+        """Stop the server and all requests that wait for an answer."""
         if self.stopped.is_set():
             return
         self.stopped.set()

@@ -25,10 +25,10 @@ _SCRIPT = Path(__file__).with_name("serving.py")
 
 
 class Served:
-    """A worker in a process of its own, until the end of its `with`.
+    """A worker in its own process, until the end of its `with` block.
 
     Attributes:
-        address: Where it listens, as `host:port`.
+        address: Its address, as `host:port`.
     """
 
     def __init__(self, *arguments: object) -> None:
@@ -47,7 +47,7 @@ class Served:
         return self._process.pid
 
     def freeze(self) -> None:
-        """Stops it where it stands: its port accepts still, and nobody answers."""
+        """Stop the process: its port still accepts connections, and nothing answers."""
         os.kill(self.pid, signal.SIGSTOP)
         os.waitpid(self.pid, os.WUNTRACED)  # its threads stop one after the other
 
@@ -55,7 +55,7 @@ class Served:
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Ends it as a crash does."""
+        """Kill the process, like a crash."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait(PATIENCE)
@@ -64,7 +64,7 @@ class Served:
                 stream.close()
 
     def restart(self) -> None:
-        """Starts it anew on the same port."""
+        """Start the worker again on the same port."""
         self.kill()
         self._arguments[1] = self.address.rpartition(":")[2]
         self._process = self._start()
@@ -90,9 +90,9 @@ class Served:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that the system gives to nobody else meanwhile.
+    """Return a port on which nothing listens.
 
-    It is below those from which the system takes the ports of those who ask for any.
+    It is below the range from which the system assigns ports.
     """
     while True:
         port = 10_000 + secrets.randbelow(20_000)
@@ -102,7 +102,7 @@ def free_port() -> int:
 
 
 def tensorflow_server(cpus: int = 2) -> Served:
-    """A `tf.distribute.Server`, which has no TPU.
+    """Start a `tf.distribute.Server`, which has no TPU.
 
     Args:
         cpus: Its logical CPU devices.
@@ -111,10 +111,10 @@ def tensorflow_server(cpus: int = 2) -> Served:
 
 
 def tpu_worker(cores: int = 8, *, statuses: int = 1 << 20) -> Served:
-    """A worker that has a TPU's devices, and hangs at whatever it is asked to run.
+    """Start a worker that has a TPU's devices, and hangs at every call to run something.
 
     Args:
         cores: Its TPU cores.
-        statuses: How many questions for its devices it answers; later ones hang.
+        statuses: How many requests for its devices it answers; later requests hang.
     """
     return Served("tpu", 0, cores, statuses)

@@ -1,4 +1,4 @@
-"""Arrays of JAX as they are shown: what each device holds, in a process that has JAX."""
+"""Descriptions of JAX's arrays: what each device holds, in a process with JAX."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ said = {
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What is described."""
+    """Describe arrays in a process with JAX, and return the descriptions."""
     return said_with_jax(PROGRAM, tmp_path_factory.mktemp("jax"))
 
 
-def test_a_cut_array_is_shown_by_its_devices(said: dict[str, Any]) -> None:
+def test_a_sharded_array_is_shown_by_device(said: dict[str, Any]) -> None:
     name, devices, sections = said["cut"]
     assert name == "jax.Array [8, 8] cut by ('data', 'model')"
     assert devices == 8
     assert sections == [["", True, False, "float32", [2, 4]]]
-    # By the devices' numbers, which the mesh has in the opposite order.
+    # In the order of the devices' numbers; the mesh has the opposite order.
     assert said["least"] == [52, 48, 36, 32, 20, 16, 4, 0]
     assert said["chosen"] == 0
     assert "cut by" in said["text"]
@@ -76,7 +76,7 @@ def test_copies_are_equal(said: dict[str, Any]) -> None:
     assert said["copied"] == ["jax.Array", 8, [["", True, True, "bfloat16", [3]]]]
 
 
-def test_trees_are_opened(said: dict[str, Any]) -> None:
+def test_trees_are_flattened(said: dict[str, Any]) -> None:
     name, devices, sections = said["tree"]
     assert (name, devices) == ("State", 8)
     assert [section[0] for section in sections] == [
@@ -88,7 +88,7 @@ def test_trees_are_opened(said: dict[str, Any]) -> None:
     assert [section[1] for section in sections] == [False, True, False, False]
 
 
-def test_what_has_no_numbers_says_so(said: dict[str, Any]) -> None:
+def test_arrays_without_values(said: dict[str, Any]) -> None:
     ((name, _, sections), texts) = said["deleted"]
     assert name == "jax.Array"
     assert sections[0][3:] == ["float32", [3]]

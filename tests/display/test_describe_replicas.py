@@ -45,18 +45,18 @@ def only(value: Any) -> Section:
     return description.sections[0]
 
 
-def test_chosen_replicas_are_drawn_whatever_their_number(tf: Any) -> None:
+def test_chosen_replicas_are_drawn_even_with_high_numbers(tf: Any) -> None:
     from tensorflow.python.distribute.values import PerReplica
 
     parts = [tf.fill([20, 20], replica) for replica in range(100)]
     value = {"a": PerReplica(parts), "b": 3}
     targets = [slice(99, 100), slice(70, 72)]
-    section, plain = describe_chosen_replicas(value, targets).sections
+    section, ordinary = describe_chosen_replicas(value, targets).sections
     assert section.chosen == (99, 70, 71)
-    assert [one.statistics.mean for one in section.values if one.statistics] == [99, 70, 71]
-    assert all(one.preview is not None for one in section.values)
+    assert [each.statistics.mean for each in section.values if each.statistics] == [99, 70, 71]
+    assert all(each.preview is not None for each in section.values)
     assert section.differs == (False, True, True)
-    assert plain.chosen == ()
+    assert ordinary.chosen == ()
     with pytest.raises(IndexError, match="There is no replica 100: choose 0 to 99"):
         describe_chosen_replicas(value, [slice(100, 101)])
 
@@ -79,8 +79,8 @@ def test_per_replica_values(tf: Any, strategy: Any) -> None:
     assert (statistics.nans, statistics.infs) == (1, 1)
 
 
-def test_values_of_one_shape_are_drawn_alike() -> None:
-    """Brighter pictures beside one within 0 and 1: all of them are matrices, or all pictures."""
+def test_values_of_the_same_shape_are_drawn_alike() -> None:
+    """All are pictures only if all values are within 0 and 1; otherwise all are matrices."""
 
     def kinds(*tops: float, dtype: str = "float32") -> list[str]:
         pictures = [np.full([4, 16, 16, 3], top, dtype) for top in tops]
@@ -90,7 +90,7 @@ def test_values_of_one_shape_are_drawn_alike() -> None:
 
     assert kinds(1.0, 0.5) == ["images"] * 2
     assert kinds(1.0, 1.5) == ["grid"] * 2
-    assert kinds(*[1.0] * 70, 1.5) == ["grid"] * 64  # the last one is not among those drawn
+    assert kinds(*[1.0] * 70, 1.5) == ["grid"] * 64  # the last value is not drawn
     assert kinds(1, 200, dtype="uint8") == ["images"] * 2
 
 
@@ -167,40 +167,40 @@ def test_ragged_rows_count_for_equality(tf: Any, strategy: Any) -> None:
     assert section.differs[1]
 
 
-@pytest.mark.parametrize("here", [True, False], ids=["host", "device"])
+@pytest.mark.parametrize("on_host", [True, False], ids=["host", "device"])
 def test_large_tensors_agree_with_numpy(
-    tf: Any, here: bool, monkeypatch: pytest.MonkeyPatch
+    tf: Any, on_host: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = np.random.default_rng(0).normal(size=(700, 800)).astype(np.float32)
     numbers[3, 4], numbers[5, 6], numbers[7, 8] = np.nan, np.inf, -np.inf
     expected = leaf(numbers[:, ::-1][:, ::-1].T.copy().T)
     monkeypatch.setattr(tensorflow_values, "_CHUNK", 100_000)
     monkeypatch.setattr(statistics, "PIECE", 100_000)
-    if not here:
+    if not on_host:
         monkeypatch.setattr(tensorflow_values, "host_view", lambda tensor: None)
-    found = leaf(tf.constant(numbers))
-    assert found.statistics is not None
+    described = leaf(tf.constant(numbers))
+    assert described.statistics is not None
     assert expected.statistics is not None
-    assert found.statistics.minimum == pytest.approx(expected.statistics.minimum)
-    assert found.statistics.mean == pytest.approx(expected.statistics.mean, abs=1e-5)
-    assert found.statistics.deviation == pytest.approx(expected.statistics.deviation, rel=1e-4)
-    assert found.statistics.nans == 1
-    assert found.statistics.infs == 2
-    assert found.preview is not None
+    assert described.statistics.minimum == pytest.approx(expected.statistics.minimum)
+    assert described.statistics.mean == pytest.approx(expected.statistics.mean, abs=1e-5)
+    assert described.statistics.deviation == pytest.approx(expected.statistics.deviation, rel=1e-4)
+    assert described.statistics.nans == 1
+    assert described.statistics.infs == 2
+    assert described.preview is not None
     assert expected.preview is not None
-    assert found.preview == expected.preview
-    assert max(found.preview.shape) <= 96
+    assert described.preview == expected.preview
+    assert max(described.preview.shape) <= 96
 
 
 LARGE_DTYPES = ["float32", "bfloat16", "float16", "float64", "int32", "int64", "int8", "uint8"]
 
 
-@pytest.mark.parametrize("here", [True, False], ids=["host", "device"])
+@pytest.mark.parametrize("on_host", [True, False], ids=["host", "device"])
 @pytest.mark.parametrize("dtype", [*LARGE_DTYPES[:2], *thorough(LARGE_DTYPES[2:])])
-def test_large_tensors_are_compared_and_not_pulled(
-    tf: Any, strategy: Any, dtype: str, here: bool, monkeypatch: pytest.MonkeyPatch
+def test_large_tensors_are_compared_without_copying(
+    tf: Any, strategy: Any, dtype: str, on_host: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not here:
+    if not on_host:
         monkeypatch.setattr(tensorflow_values, "host_view", lambda tensor: None)
     size = tensorflow_values.LARGE_BYTES // tf.as_dtype(dtype).size + 3
     numbers = np.arange(size).reshape(1, -1) % 100
@@ -230,16 +230,17 @@ def test_long_string_tensors(tf: Any) -> None:
 
 
 def test_symbolic_tensors(tf: Any) -> None:
-    found = []
+    descriptions = []
 
-    @tf.function(autograph=False)  # which would take a second for all that describes it
+    # AutoGraph would take a second for the code that describes values.
+    @tf.function(autograph=False)
     def traced(x: Any) -> Any:
-        found.append(leaf(x))
+        descriptions.append(leaf(x))
         return x
 
     traced(tf.constant([1.0, 2.0]))
-    assert found[0].shape == (2,)
-    assert "symbolic" in found[0].texts[0]
+    assert descriptions[0].shape == (2,)
+    assert "symbolic" in descriptions[0].texts[0]
 
 
 def test_images_curves_and_grids() -> None:
@@ -258,7 +259,7 @@ def test_images_curves_and_grids() -> None:
 
 
 class Rude:
-    """An object whose repr fails."""
+    """An object whose repr raises an error."""
 
     def __repr__(self) -> str:
         raise RuntimeError
@@ -282,12 +283,12 @@ class Rude:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_odd_things_are_shown_by_their_repr(value: Any, text: str) -> None:
+def test_other_objects_are_shown_by_their_repr(value: Any, text: str) -> None:
     shown = leaf(value).texts[0].replace("numpy.", "np.")
     assert shown == text
 
 
-def test_structures_without_end() -> None:
+def test_endless_structures() -> None:
     endless: list[Any] = []
     endless.append(endless)
     assert len(describe_replica_values(endless).sections) == 1

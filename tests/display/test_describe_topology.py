@@ -20,7 +20,7 @@ from tpunb.tpu.types import accelerator, accelerator_types
 
 @dataclass
 class Topology:
-    """What TensorFlow's class of this name looks like from outside."""
+    """The attributes of TensorFlow's class of this name."""
 
     mesh_shape: Any
     device_coordinates: Any
@@ -28,7 +28,7 @@ class Topology:
 
 @dataclass
 class DeviceAssignment:
-    """The same for the class of this name."""
+    """The attributes of TensorFlow's class of this name."""
 
     topology: Topology
     core_assignment: Any
@@ -50,14 +50,14 @@ def test_totals(name: str) -> None:
     assert topology.ordinals[: acc.devices_per_host] == tuple(range(acc.devices_per_host))
 
 
-def test_a_topology_of_tensorflows_is_the_catalogues() -> None:
+def test_tensorflows_topology_matches_the_catalogue() -> None:
     assert describe_topology(topology_of("v4-64"), "v4-64") == describe_accelerator(
         accelerator("v4-64")
     )
 
 
 @pytest.mark.parametrize("name", [None, "my-tpu", "v5e-8"])
-def test_a_name_that_does_not_fit_says_nothing(name: str | None) -> None:
+def test_a_name_that_does_not_match_is_ignored(name: str | None) -> None:
     topology = describe_topology(topology_of("v3-8"), name)
     assert topology.hbm_bytes == 0
     assert topology.wraps == (False, False, False)
@@ -87,7 +87,7 @@ def test_descriptions_are_values() -> None:
     assert hash(first) == hash(second)
 
 
-def test_the_largest() -> None:
+def test_the_largest_topology() -> None:
     topology = describe_accelerator(accelerator("v5p-17920"))
     assert (topology.num_chips, topology.num_cores) == (8960, 8960)
     assert len(set(topology.coordinates)) == 8960
@@ -116,7 +116,7 @@ def test_tensorflows_own_classes(tf: Any) -> None:
 
 
 @pytest.mark.parametrize("name", accelerator_types()[::5])
-def test_tensorflow_takes_the_catalogues_coordinates(tf: Any, name: str) -> None:
+def test_tensorflow_accepts_the_catalogues_coordinates(tf: Any, name: str) -> None:
     acc = accelerator(name)
     topology = tf.tpu.experimental.Topology(
         mesh_shape=acc.topology_mesh_shape, device_coordinates=acc.device_coordinates()

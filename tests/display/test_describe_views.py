@@ -1,4 +1,4 @@
-"""Slices, differences, reductions and histograms of what the replicas hold."""
+"""Slices, differences, reductions and histograms of the values on the replicas."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def view(*parts: Any, **request: Any) -> ReplicaView:
     return replica_view(Leaf("", "PerReplica", parts, distributed=True), ViewRequest(**request))
 
 
-def arrays(found: ReplicaView) -> list[Any]:
-    return [preview.array() for preview, _ in found.values]
+def arrays(result: ReplicaView) -> list[Any]:
+    return [preview.array() for preview, _ in result.values]
 
 
 RANDOM = np.random.default_rng(0)
@@ -30,10 +30,10 @@ BIG = RANDOM.normal(size=(2, 700, 800)).astype(np.float32)
 
 
 def test_slices() -> None:
-    found = view(CUBE, CUBE + 1, index=(2,))
-    assert np.array_equal(arrays(found)[1], CUBE[2] + 1)
+    result = view(CUBE, CUBE + 1, index=(2,))
+    assert np.array_equal(arrays(result)[1], CUBE[2] + 1)
     assert np.array_equal(arrays(view(CUBE, index=(2, 1)))[0], CUBE[2, 1])
-    assert found.values[0][1].mean == pytest.approx(CUBE[2].mean())
+    assert result.values[0][1].mean == pytest.approx(CUBE[2].mean())
 
 
 def test_some_replicas() -> None:
@@ -43,23 +43,23 @@ def test_some_replicas() -> None:
 def test_differences() -> None:
     first = np.array([1.0, math.nan, math.inf, math.nan, 5.0])
     second = np.array([2.0, math.nan, math.inf, 1.0, -math.inf])
-    found = view(first, second, mode="difference")
-    assert arrays(found)[0].tolist() == [0, 0, 0, 0, 0]
-    assert np.array_equal(arrays(found)[1], [1, 0, 0, math.nan, -math.inf], equal_nan=True)
-    assert (found.values[1][1].nans, found.values[1][1].infs) == (1, 1)
+    result = view(first, second, mode="difference")
+    assert arrays(result)[0].tolist() == [0, 0, 0, 0, 0]
+    assert np.array_equal(arrays(result)[1], [1, 0, 0, math.nan, -math.inf], equal_nan=True)
+    assert (result.values[1][1].nans, result.values[1][1].infs) == (1, 1)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.uint64, np.bool_])
 def test_differences_of_integers_do_not_wrap(dtype: Any) -> None:
-    found = view(np.array([1, 0], dtype), np.array([0, 1], dtype), mode="difference")
-    assert arrays(found)[1].tolist() == [-1, 1]
+    result = view(np.array([1, 0], dtype), np.array([0, 1], dtype), mode="difference")
+    assert arrays(result)[1].tolist() == [-1, 1]
 
 
 def test_differences_of_large_integers_are_exact() -> None:
-    found = view(
+    result = view(
         np.array([2**63, 5], np.uint64), np.array([2**63 - 1, 4], np.uint64), mode="difference"
     )
-    assert arrays(found)[1].tolist() == [-1, -1]
+    assert arrays(result)[1].tolist() == [-1, -1]
 
 
 def test_reductions() -> None:
@@ -69,15 +69,15 @@ def test_reductions() -> None:
 
 
 def test_a_difference_is_never_an_image() -> None:
-    found = view(*RANDOM.random((2, 16, 16, 3)), mode="difference")
-    assert found.values[0][0].kind == "grid"
+    result = view(*RANDOM.random((2, 16, 16, 3)), mode="difference")
+    assert result.values[0][0].kind == "grid"
 
 
 def test_histograms() -> None:
-    found = view(BIG[0], BIG[1], counts=True)
-    assert found.limits == (BIG.min(), BIG.max())
-    for counts, part in zip(found.counts, BIG, strict=True):
-        expected = np.histogram(part.astype(np.float64), BINS, found.limits)[0]
+    result = view(BIG[0], BIG[1], counts=True)
+    assert result.limits == (BIG.min(), BIG.max())
+    for counts, part in zip(result.counts, BIG, strict=True):
+        expected = np.histogram(part.astype(np.float64), BINS, result.limits)[0]
         assert sum(counts) == part.size
         assert np.abs(np.array(counts) - expected).max() <= 3
     odd = view(np.array([math.nan, 1.0, math.inf]), counts=True)
@@ -85,7 +85,7 @@ def test_histograms() -> None:
     assert sum(view(np.array([1e308, -1e308]), counts=True).counts[0]) == 2
 
 
-def test_what_cannot_be_computed() -> None:
+def test_impossible_views_are_refused() -> None:
     with pytest.raises(ValueError, match="different shapes"):
         view(np.zeros(3), np.zeros(4), mode="mean")
     with pytest.raises(ValueError, match="Only numbers"):
@@ -100,24 +100,26 @@ def test_what_cannot_be_computed() -> None:
         view(CUBE, mode="difference", reference=1)
 
 
-@pytest.mark.parametrize("here", [True, False], ids=["host", "device"])
+@pytest.mark.parametrize("on_host", [True, False], ids=["host", "device"])
 @pytest.mark.parametrize("dtype", ["float32", *thorough(["bfloat16", "int32"])])
 @pytest.mark.parametrize("mode", ["values", "difference", "mean", "sum"])
-def test_tensors_like_arrays(
-    tf: Any, mode: Any, dtype: str, here: bool, monkeypatch: pytest.MonkeyPatch
+def test_views_of_tensors_equal_views_of_arrays(
+    tf: Any, mode: Any, dtype: str, on_host: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = [tf.cast(part * 100, dtype) for part in BIG]
     wide = [part.numpy().astype(np.float64) for part in parts]
-    if not here:
+    if not on_host:
         monkeypatch.setattr(tensorflow_values, "host_view", lambda tensor: None)
-    found = view(*parts, mode=mode, counts=True)
+    actual = view(*parts, mode=mode, counts=True)
     expected = view(*wide, mode=mode, counts=True)
-    for (preview, some), (other, others) in zip(found.values, expected.values, strict=True):
-        assert np.allclose(preview.array(), other.array(), rtol=1e-6)
-        assert some.minimum == pytest.approx(others.minimum)
-        assert some.maximum == pytest.approx(others.maximum)
-        assert some.mean == pytest.approx(others.mean, abs=1e-3)
-    assert [sum(counts) for counts in found.counts] == [sum(counts) for counts in expected.counts]
+    for (preview, actual_statistics), (expected_preview, expected_statistics) in zip(
+        actual.values, expected.values, strict=True
+    ):
+        assert np.allclose(preview.array(), expected_preview.array(), rtol=1e-6)
+        assert actual_statistics.minimum == pytest.approx(expected_statistics.minimum)
+        assert actual_statistics.maximum == pytest.approx(expected_statistics.maximum)
+        assert actual_statistics.mean == pytest.approx(expected_statistics.mean, abs=1e-3)
+    assert [sum(counts) for counts in actual.counts] == [sum(counts) for counts in expected.counts]
 
 
 def test_symbolic_tensors_have_no_views(tf: Any) -> None:
@@ -130,7 +132,7 @@ def test_symbolic_tensors_have_no_views(tf: Any) -> None:
     traced(tf.constant([1.0]))
 
 
-def test_leaves_are_those_of_the_description() -> None:
+def test_leaves_match_the_description() -> None:
     leaves, more = leaves_of({"a": [1.0, None], "b": ({"c": "x"},)})
     assert [leaf.path for leaf in leaves] == ["['a'][0]", "['a'][1]", "['b'][0]['c']"]
     assert more == 0
@@ -154,23 +156,23 @@ def test_widgets_flatten_a_structure_once() -> None:
 
 
 @pytest.mark.parametrize("size", [100, 2**21])
-def test_bools_are_numbers_whatever_the_size(size: int) -> None:
+def test_booleans_are_numbers_of_any_size(size: int) -> None:
     array = np.zeros(size, bool)
     array[0] = True
-    found = describe_replica_values(array).sections[0].values[0].statistics
-    assert found is not None
-    assert (repr(found.minimum), repr(found.maximum)) == ("0", "1")
+    result = describe_replica_values(array).sections[0].values[0].statistics
+    assert result is not None
+    assert (repr(result.minimum), repr(result.maximum)) == ("0", "1")
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "float16", "float32", "float64"])
 def test_accurate_statistics_of_any_layout(dtype: str) -> None:
-    """Also of views that are not contiguous, and of more than a piece of extremes."""
+    """Statistics are exact even for views that are not contiguous, and for extreme values."""
     array = np.full((2**10, 2**11), np.inf if dtype[0] == "f" else np.iinfo(dtype).max, dtype)
     array[:, : 2**10] = np.finfo(dtype).max if dtype[0] == "f" else np.iinfo(dtype).max
-    found = statistics_of(array[:, ::2])
-    assert found.infs == (array.size // 4 if dtype[0] == "f" else 0)
-    assert found.minimum == found.maximum == array[0, 0]
-    assert found.mean == pytest.approx(float(array[0, 0]), rel=1e-12)
+    result = statistics_of(array[:, ::2])
+    assert result.infs == (array.size // 4 if dtype[0] == "f" else 0)
+    assert result.minimum == result.maximum == array[0, 0]
+    assert result.mean == pytest.approx(float(array[0, 0]), rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -181,11 +183,11 @@ def test_summaries_agree_with_numpy(dtype: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(statistics, "PIECE", 1000)
     numbers = (RANDOM.normal(size=9_999) * 50).astype(np.int64)
     array = (abs(numbers) if dtype.startswith("u") else numbers).astype(dtype)
-    found, checksum = array_summary(array)
-    assert (found.minimum, found.maximum) == (array.min(), array.max())
-    assert found.mean == pytest.approx(array.mean(dtype=np.float64), rel=1e-5)
+    result, checksum = array_summary(array)
+    assert (result.minimum, result.maximum) == (array.min(), array.max())
+    assert result.mean == pytest.approx(array.mean(dtype=np.float64), rel=1e-5)
     spread = array.std(dtype=np.float64)
-    assert found.deviation == pytest.approx(spread, rel=1e-4)
+    assert result.deviation == pytest.approx(spread, rel=1e-4)
     for place in (0, 999, 1000, 9_998):
         changed = array.copy()
         changed[place] = not changed[place] if dtype == "bool" else changed[place] + 1

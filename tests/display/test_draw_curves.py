@@ -1,4 +1,4 @@
-"""Training curves as text and as a picture."""
+"""Training curves as text and as pictures."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ BLUE, ORANGE = (0, 0x72, 0xB2), (0xD5, 0x5E, 0)
 
 
 def history(name: str = "", steps: int = 100, **values: Any) -> History:
-    made = History(name)
+    recorded = History(name)
     for step in range(1, steps + 1):
-        made.append(step, values or {"loss": 1 / step, "accuracy": 1 - 1 / step})
-    made.finish()
-    return made
+        recorded.append(step, values or {"loss": 1 / step, "accuracy": 1 - 1 / step})
+    recorded.finish()
+    return recorded
 
 
 def pixels(png: bytes) -> np.ndarray[Any, Any]:
@@ -48,39 +48,39 @@ def count(png: bytes, colour: tuple[int, int, int]) -> int:
 
 def test_text() -> None:
     assert curves_text(describe_history(History())) == "Training curves"
-    one = history()
-    assert curves_text(describe_history(one)) == "Training curves · loss, accuracy · 100 steps"
-    runs = describe_history([one, history("b", 1, loss=1)])
+    first = history()
+    assert curves_text(describe_history(first)) == "Training curves · loss, accuracy · 100 steps"
+    runs = describe_history([first, history("b", 1, loss=1)])
     assert curves_text(runs) == "Training curves · 2 runs: run 1, b · loss, accuracy · 100 steps"
-    runs = describe_history([one, one], names=["lr 0.1", "run 2"])
+    runs = describe_history([first, first], names=["lr 0.1", "run 2"])
     assert curves_text(runs).startswith("Training curves · 2 runs: lr 0.1, run 2 · loss")
-    unnamed = describe_history([one, one], names=["", ""])
+    unnamed = describe_history([first, first], names=["", ""])
     assert curves_text(unnamed).startswith("Training curves · 2 runs · loss")
     many = history(steps=1, **{f"metric{number}": 1 for number in range(20)})
     assert curves_text(describe_history(many)).endswith("metric7 and 12 more · 1 step")
 
 
-def test_text_is_one_line() -> None:
+def test_the_text_is_a_single_line() -> None:
     text = curves_text(describe_history(history(steps=2, **{HOSTILE: 1.0, "x" * 500: 1.0})))
     assert text.isprintable()
     assert len(text) < 200
 
 
 def test_notes() -> None:
-    """Each once, below the title, in the text, the picture and what a page gets."""
-    noted, plain = history(), describe_history(history())
-    noted.notes = {"outside-scope": "It runs on one CPU. " * 20}
-    description = describe_history([noted, noted])
+    """Each note is below the title once: in the text, in the picture, and on the page."""
+    with_note, plain = history(), describe_history(history())
+    with_note.notes = {"outside-scope": "It runs on one CPU. " * 20}
+    description = describe_history([with_note, with_note])
     assert curves_text(description).splitlines()[1:] == ["Note: " + "It runs on one CPU. " * 20]
-    drawn = curves_png(describe_history(noted))
+    drawn = curves_png(describe_history(with_note))
     assert pixels(drawn).shape[0] > pixels(curves_png(plain)).shape[0]
-    stream = CurvesStream([noted], None, paced=True)
+    stream = CurvesStream([with_note], None, paced=True)
     assert stream.delta()[0]["notes"] == ("It runs on one CPU. " * 20,)
 
 
-def test_text_says_no_value() -> None:
-    one, other = history(loss=0.5), history(loss=math.nan)
-    assert curves_text(describe_history(one)) == curves_text(describe_history(other))
+def test_the_text_has_no_values() -> None:
+    first, second = history(loss=0.5), history(loss=math.nan)
+    assert curves_text(describe_history(first)) == curves_text(describe_history(second))
 
 
 def test_steps_count_from_0_or_1() -> None:
@@ -99,18 +99,18 @@ def test_the_same_curves_give_the_same_picture() -> None:
     assert curves_png(describe_history(history(steps=99))) != first
 
 
-def test_drawing_leaves_matplotlib_alone() -> None:
+def test_drawing_does_not_change_matplotlibs_settings() -> None:
     before = dict(mpl.rcParams)
     curves_png(describe_history(history()))
     assert dict(mpl.rcParams) == before
 
 
 def test_validation_shares_a_panel() -> None:
-    made = history(loss=1.0)
-    assert count(curves_png(describe_history(made)), ORANGE) == 0
-    made.append(100, val_loss=2.0)
-    made.append(200, val_loss=1.0)
-    png = curves_png(describe_history(made))
+    recorded = history(loss=1.0)
+    assert count(curves_png(describe_history(recorded)), ORANGE) == 0
+    recorded.append(100, val_loss=2.0)
+    recorded.append(200, val_loss=1.0)
+    png = curves_png(describe_history(recorded))
     assert count(png, BLUE) > 20
     assert count(png, ORANGE) > 20
     assert pixels(png).shape[1] == 560
@@ -118,63 +118,65 @@ def test_validation_shares_a_panel() -> None:
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
 @pytest.mark.parametrize("smoothing", [0, 90])
-def test_whatever_was_logged_can_be_drawn(scale: str, smoothing: int) -> None:
-    made = History(HOSTILE)
+def test_all_logged_values_can_be_drawn(scale: str, smoothing: int) -> None:
+    recorded = History(HOSTILE)
     for step in range(50):
-        made.append(
+        recorded.append(
             step,
             {HOSTILE: step - 25.0, "never": math.nan, "zero": 0, "huge": 1e300, "inf": math.inf},
         )
-        made.append(step, replicas=[step - 1.0, step + 1.0], mixed=math.nan if step > 9 else 1.0)
-    made.append(50, once=1.0)
-    png = curves_png(describe_history([made, History()]), CurvesLook(scale, smoothing))
+        recorded.append(
+            step, replicas=[step - 1.0, step + 1.0], mixed=math.nan if step > 9 else 1.0
+        )
+    recorded.append(50, once=1.0)
+    png = curves_png(describe_history([recorded, History()]), CurvesLook(scale, smoothing))
     assert count(png, BLUE) > 20
 
 
 def test_panels_are_below_each_other() -> None:
-    one = pixels(curves_png(describe_history(history(loss=1.0))))
+    first = pixels(curves_png(describe_history(history(loss=1.0))))
     three = pixels(curves_png(describe_history(history(loss=1.0, a=1.0, b=1.0))))
-    assert three.shape[1] == one.shape[1]
-    assert three.shape[0] > 2 * one.shape[0]
+    assert three.shape[1] == first.shape[1]
+    assert three.shape[0] > 2 * first.shape[0]
 
 
 def test_runs_have_the_same_colour_in_all_panels() -> None:
-    other = history("b", lr=1.0)
-    assert count(curves_png(describe_history(other)), BLUE) > 20
-    assert count(curves_png(describe_history([history("a", loss=1.0), other])), ORANGE) > 20
+    second = history("b", lr=1.0)
+    assert count(curves_png(describe_history(second)), BLUE) > 20
+    assert count(curves_png(describe_history([history("a", loss=1.0), second])), ORANGE) > 20
 
 
-def test_without_matplotlib_there_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_display_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     bundle = mimebundle(describe_history(history()))
     assert set(bundle) == {"text/plain"}
-    first, said = str(bundle["text/plain"]).splitlines()
+    first, note = str(bundle["text/plain"]).splitlines()
     assert first == "Training curves · loss, accuracy · 100 steps"
-    assert "No picture: " in said
-    assert said.endswith("Run: pip install matplotlib")
+    assert "No picture: " in note
+    assert note.endswith("Run: pip install matplotlib")
 
 
 def test_spread() -> None:
-    made = History()
+    recorded = History()
     for step in range(20):
-        made.append(step, loss=[1.0, 3.0])
-    shown = curves_png(describe_history(made))
-    hidden = curves_png(describe_history(made), CurvesLook(spread=False))
+        recorded.append(step, loss=[1.0, 3.0])
+    with_spread = curves_png(describe_history(recorded))
+    without_spread = curves_png(describe_history(recorded), CurvesLook(spread=False))
     # The spread fills half of the panel with a tint of the line's colour.
-    tinted = (pixels(shown) != pixels(hidden)).any(axis=2).sum()
+    tinted = (pixels(with_spread) != pixels(without_spread)).any(axis=2).sum()
     assert tinted > 10_000
 
 
-def test_nothing_yet() -> None:
+def test_an_empty_history() -> None:
     assert pixels(curves_png(describe_history(History()))).shape[1] == 560
 
 
 def test_a_long_line_keeps_its_extremes_and_gaps() -> None:
     values = np.sin(np.arange(100_001) / 50.0)
     values[33_333], values[44_444], values[60_000:70_000] = 9.0, -9.0, np.nan
-    made = History()
-    made.extend("loss", np.arange(100_001), values)
-    line, *_ = made.plot().axes[0].lines
+    recorded = History()
+    recorded.extend("loss", np.arange(100_001), values)
+    line, *_ = recorded.plot().axes[0].lines
     steps, drawn = line.get_data()
     assert len(steps) < 5_000
     assert {0, 33_333, 44_444, 100_000} <= set(steps)
@@ -182,11 +184,11 @@ def test_a_long_line_keeps_its_extremes_and_gaps() -> None:
     assert (np.diff(steps) > 0).all()
 
 
-def test_a_long_line_is_drawn_fast() -> None:
-    made = History()
+def test_a_long_line_is_drawn_with_few_points() -> None:
+    recorded = History()
     for step in range(100_000):
-        made.append(step, loss=step % 7)
-    description = describe_history(made)
+        recorded.append(step, loss=step % 7)
+    description = describe_history(recorded)
     curves_png(description)
     assert calls(lambda: curves_png(description, CurvesLook(smoothing=50))) < 1_000_000
 
@@ -200,6 +202,6 @@ def test_smoothing() -> None:
     result = smoothed(steps, with_nan, 0.9)
     assert np.isnan(result[100])
     assert np.isfinite(np.delete(result, 100)).all()
-    # A line of few values, far from each other, hardly changes.
+    # A few distant values hardly change.
     few = np.array([1.0, 0.0, 1.0])
     assert smoothed(np.array([0, 100, 200]), few, 0.9) == pytest.approx(few, abs=1e-4)

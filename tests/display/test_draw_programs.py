@@ -1,4 +1,4 @@
-"""Compiled programs as text and as HTML, and how much is kept of large ones."""
+"""Compiled programs as text and as HTML, and the limits for large programs."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def test_text() -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_the_same_program_gives_the_same_bytes_however_long_it_took() -> None:
+def test_the_same_program_gives_the_same_bytes() -> None:
     slow = dataclasses.replace(made.FITS, compile_seconds=99.0)
     assert slow._repr_mimebundle_() == made.FITS._repr_mimebundle_()
 
 
-def test_what_does_not_fit_says_by_how_much() -> None:
+def test_a_program_that_does_not_fit_shows_the_excess() -> None:
     text, html = text_of(made.TOO_LARGE), html_of(made.TOO_LARGE)
     assert "Does not fit: 9.1 GiB a core, 1.62 GiB more than the 7.48 GiB available." in text
     (bar,) = [line for line in text.splitlines() if line.startswith("HBM")]
@@ -87,22 +87,24 @@ def test_what_does_not_fit_says_by_how_much() -> None:
 
 
 def bar(html: str) -> list[float]:
-    """The widths of the memory's bar in percent."""
+    """Return the widths of the memory bar's parts, in percent."""
     tags = Tags(html).found
-    (start,) = [at for at, (_, given) in enumerate(tags) if given.get("role") == "img"]
-    styles = [given["style"] or "" for _, given in tags[start + 1 :] if "style" in given]
+    (start,) = [at for at, (_, attributes) in enumerate(tags) if attributes.get("role") == "img"]
+    styles = [
+        attributes["style"] or "" for _, attributes in tags[start + 1 :] if "style" in attributes
+    ]
     blocks = [style for style in styles if style.startswith("float:left")]
     return [float(style.partition("width:")[2].partition("%")[0]) for style in blocks]
 
 
 @pytest.mark.parametrize("program", [made.FITS, made.TOO_LARGE])
-def test_the_parts_of_the_bar_fill_it(program: TpuProgram) -> None:
+def test_the_parts_fill_the_bar(program: TpuProgram) -> None:
     widths = bar(html_of(program))
     assert 99.5 < sum(widths) <= 100
     assert all(width >= 0 for width in widths)
 
 
-def test_sums_that_count_twice_stay_within_the_peak() -> None:
+def test_parts_that_overlap_stay_within_the_peak() -> None:
     memory = dataclasses.replace(made.MEMORY, outputs=2 * made.GIB, temporaries=3 * made.GIB)
     used = [size for kind, size in memory.parts.items() if kind != "free"]
     assert sum(used) == memory.peak
@@ -120,15 +122,15 @@ def test_errors_without_figures() -> None:
     )
 
 
-def test_an_error_of_a_cell_is_at_the_cells_line() -> None:
-    """A check names no file where there is only a cell."""
+def test_an_error_in_a_cell_has_the_cells_line() -> None:
+    """A check names no file if it has only a cell."""
     problem = Problem("float64", "No.", "Yes.", 6)
     rows = lines(dataclasses.replace(made.REFUSED, errors=(problem,))).rows
     assert [row.line for row in rows] == list(range(2, 10))
     assert [row.line for row in rows if row.problem] == [6]
 
 
-def test_files_are_named_as_in_any_run() -> None:
+def test_file_names_do_not_depend_on_the_run() -> None:
     code = (
         CodeLine(SourceLine("/tmp/ipykernel_4711/99.py", 1), "a"),
         CodeLine(SourceLine("/home/somebody/model.py", 7), "b"),
@@ -151,18 +153,18 @@ def test_every_text_is_escaped() -> None:
         *("data-program", "data-value", "data-code", "data-line"),
     }
     assert html.count("&lt;img src=x onerror") > 10
-    whole = TpuPrograms([made.hostile(), made.hostile()])
-    assert "<img" not in whole._repr_html_()
+    programs = TpuPrograms([made.hostile(), made.hostile()])
+    assert "<img" not in programs._repr_html_()
     bell = dataclasses.replace(made.FITS, notes=("\x1b[2Jgone",))
     assert "\x1b" not in text_of(bell)
     assert "\\x1b[2Jgone" in text_of(bell)
 
 
-def test_huge_programs_are_cut_and_say_so() -> None:
+def test_huge_programs_are_truncated_with_a_note() -> None:
     program = made.huge()
-    found = lines(program)
-    assert len(found.rows) == 80
-    assert found.omitted == 19_999 - 80
+    table = lines(program)
+    assert len(table.rows) == 80
+    assert table.omitted == 19_999 - 80
     html, text = html_of(program), text_of(program)
     assert len(html) < 225_000
     assert "and 19,919 more" in html
@@ -172,8 +174,8 @@ def test_huge_programs_are_cut_and_say_so() -> None:
     assert "and 4992 more" in text
 
 
-def test_the_heaviest_rows_are_shown_and_the_rest_opens() -> None:
-    """A table of a few rows is shown whole."""
+def test_the_largest_rows_are_shown_and_the_rest_can_be_opened() -> None:
+    """A table of a few rows is shown completely."""
     html = html_of(made.huge(40, 11))
     shown, _, rest = html.partition("All 39 lines")
     assert shown.count("data-code") == 10
@@ -182,7 +184,7 @@ def test_the_heaviest_rows_are_shown_and_the_rest_opens() -> None:
     assert "All " not in html_of(made.FITS)
 
 
-def test_lines_that_take_nothing_are_not_among_the_heaviest() -> None:
+def test_lines_without_costs_are_not_among_the_largest() -> None:
     code = tuple(
         CodeLine(SourceLine(made.CELL, number), f"x = {number}") for number in range(2, 30)
     )
@@ -191,15 +193,15 @@ def test_lines_that_take_nothing_are_not_among_the_heaviest() -> None:
     assert re.findall(r'data-code="(\d+)"', heaviest) == ["4", "6", "8", "9"]
 
 
-def test_huge_programs_are_drawn_with_little_work() -> None:
-    """Twice as many lines take about twice the calls, of which there are few for each."""
+def test_drawing_huge_programs_takes_few_calls() -> None:
+    """Twice as many lines need about twice the calls, and few calls for each line."""
     small, large = (made.huge(lines, 500) for lines in (4_000, 8_000))
     few, many = (calls(lambda it=it: html_of(it)) for it in (small, large))
     assert many < 2.2 * few
     assert many < 40 * 8_000
 
 
-def test_heavy_lines_outlive_the_cut() -> None:
+def test_truncation_keeps_the_most_expensive_lines() -> None:
     program = made.huge(1_000, 10)
     assert program.time is not None
     heavy = [
@@ -208,9 +210,9 @@ def test_heavy_lines_outlive_the_cut() -> None:
     ]
     time = dataclasses.replace(program.time, by_line=tuple(heavy))
     rows = lines(dataclasses.replace(program, time=time)).rows
-    kept = [row.line or 0 for row in rows]
-    assert kept == sorted(kept)
-    assert {701, 901} <= set(kept)
+    shown_lines = [row.line or 0 for row in rows]
+    assert shown_lines == sorted(shown_lines)
+    assert {701, 901} <= set(shown_lines)
     assert "\n   901  " in text_of(dataclasses.replace(program, time=time))
 
 
@@ -237,7 +239,7 @@ def test_a_single_type_is_shown_like_a_program() -> None:
     assert str(TpuPrograms([made.FITS])) == str(made.FITS)
 
 
-def test_programs_show_themselves() -> None:
+def test_programs_have_displays() -> None:
     assert repr(made.FITS) == f"<TpuProgram {made.FITS.headline}>"
     assert made.FITS._repr_mimebundle_()["text/html"] == made.FITS._repr_html_()
     json.dumps(made.FITS._repr_mimebundle_())

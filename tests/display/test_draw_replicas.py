@@ -35,7 +35,7 @@ ATTACK = "<img src=x onerror=alert(1)>"
 
 
 def on_replicas(*values: Any) -> ReplicaValuesDescription:
-    """What a PerReplica of these values is described as."""
+    """Describe a PerReplica of these values."""
     described = [describe_replica_values(value).sections[0] for value in values]
     prints = [section.values[0].fingerprint for section in described]
     section = replace(
@@ -79,16 +79,16 @@ def test_text_of_large_values_and_unequal_shapes() -> None:
     )
 
 
-def test_text_cuts_no_number() -> None:
-    """What does not fit is left out as a whole: half of a number is another number."""
+def test_the_text_truncates_no_number() -> None:
+    """A number that does not fit is omitted: half of a number would be another number."""
     values = [[1234.567 * 10 ** (k % 9), -7.125e-5] * 5 for k in range(4)]
     for value in (values, np.array(values) * 1j, [12345678 + k for k in range(20)]):
         for line in replicas_text(
             on_replicas(*[np.array(value) * (1 + k) for k in range(2)])
         ).splitlines():
             assert len(line) <= 100
-            kept = line.split("…")[0]
-            assert kept == line or kept.endswith((", ", "  "))
+            shown = line.split("…")[0]
+            assert shown == line or shown.endswith((", ", "  "))
 
 
 def test_text_of_many_replicas() -> None:
@@ -122,7 +122,7 @@ def test_text_of_a_structure() -> None:
     ],
     ids=["str", "unicode", "bytes", "key", "class", "object"],
 )
-def test_text_from_data_is_shown_and_not_run(value: Any) -> None:
+def test_text_from_data_is_escaped(value: Any) -> None:
     markup = html_of(describe_replica_values(value))
     tags = Tags(markup)
     assert tags.names <= {"div", "table", "thead", "tbody", "tr", "th", "td", "pre", "span"}
@@ -177,14 +177,16 @@ def test_panels(arrays: list[Any]) -> None:
     tags = Tags(markup)
     pictures = [attributes for tag, attributes in tags.found if tag == "img"]
     assert all(picture["alt"] for picture in pictures)
-    assert bool(pictures) == (arrays[0].shape != (9, 9))  # of different kinds: a table
+    # A table, since the values are of different kinds.
+    assert bool(pictures) == (arrays[0].shape != (9, 9))
 
 
 def pictures_of(description: ReplicaValuesDescription) -> list[np.ndarray[Any, Any]]:
-    """The pixels of the pictures in its HTML."""
-    found = re.findall(r'src="data:image/png;base64,([^"]+)"', html_of(description))
+    """Return the pixels of the pictures in a description's HTML."""
+    pictures = re.findall(r'src="data:image/png;base64,([^"]+)"', html_of(description))
     return [
-        np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")) for data in found
+        np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"))
+        for data in pictures
     ]
 
 
@@ -200,7 +202,7 @@ def test_heat_maps_share_a_scale() -> None:
     assert about_zero[20, 0, 0] > about_zero[20, 0, 2]
 
 
-def test_odd_numbers_have_colours_of_their_own() -> None:
+def test_nan_and_infinity_have_separate_colours() -> None:
     value = np.ones((20, 20))
     value[0, 0], value[1, 1] = math.nan, -math.inf
     first, _ = pictures_of(on_replicas(value, np.zeros((20, 20))))
@@ -254,7 +256,7 @@ def test_the_summary_of_a_connection() -> None:
     assert "b" not in Tags(markup).names
 
 
-def test_hardware_says_so() -> None:
+def test_the_summary_of_hardware() -> None:
     hardware = replace(CONNECTION, kind="hardware", logical_devices=2, replicas=4)
     text = mimebundle(hardware)["text/plain"]
     assert isinstance(text, str)
@@ -275,7 +277,7 @@ HOSTILE_CURVES = {
 
 @pytest.mark.parametrize("name", HOSTILE_CURVES)
 def test_curves_of_any_numbers(name: str) -> None:
-    """Also without a warning: pytest makes errors of them."""
+    """NumPy must not warn either: pytest turns warnings into errors."""
     markup = html_of(on_replicas(*HOSTILE_CURVES[name]))
     (data,) = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', markup)
     svg = base64.b64decode(data).decode()
@@ -283,12 +285,12 @@ def test_curves_of_any_numbers(name: str) -> None:
     assert ElementTree.fromstring(svg).tag.endswith("svg")
 
 
-def test_numbers_that_have_decimals_do_not_look_like_integers() -> None:
+def test_rounded_numbers_do_not_look_like_integers() -> None:
     shown = [number_text(value) for value in (12345.678, -1234.5678, 999.96, 1e7, 2**40, 2**60)]
     assert shown == ["12345.68", "-1234.568", "1000", "1e+07", "1099511627776", "1.153e+18"]
 
 
-def test_truth_values_are_counted() -> None:
+def test_booleans_are_counted() -> None:
     truth = np.array([[True, False, True]] * 2)
     assert "4 of 6 True" in replicas_text(describe_replica_values({"truth": truth}))
 
@@ -308,11 +310,9 @@ def ragged(*rows: list[float]) -> ReplicaValue:
         (ragged([1, 2]), "[[1, 2]<]>"),
     ],
 )
-def test_ragged_rows_stay_and_only_what_differs_is_marked(
-    value: ReplicaValue, expected: str
-) -> None:
+def test_only_the_differences_of_ragged_rows_are_marked(value: ReplicaValue, expected: str) -> None:
     first = ragged([1, 2], [3, 3])
     section = Section("", "PerReplica", True, (first, value), (False, value != first))
     page = replicas_html(ReplicaValuesDescription("PerReplica", 2, (section,)))
-    shown = re.sub(r'<span style="background[^>]*>(.*?)</span>', r"<\1>", page)
-    assert f">{expected}</pre>" in shown
+    marked = re.sub(r'<span style="background[^>]*>(.*?)</span>', r"<\1>", page)
+    assert f">{expected}</pre>" in marked

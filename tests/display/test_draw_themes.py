@@ -1,4 +1,4 @@
-"""The pictures on light and on dark pages."""
+"""The pictures are readable on light and on dark pages."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def curves() -> Any:
 
 
 def luminance(colours: Any) -> Any:
-    """The relative luminance of WCAG, of colours from 0 to 255."""
+    """Return WCAG's relative luminance of colours from 0 to 255."""
     parts = colours / 255
     linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
     return linear @ [0.2126, 0.7152, 0.0722]
 
 
-def test_a_picture_has_no_background_and_its_text_is_read_on_any() -> None:
+def test_a_picture_is_transparent_and_readable_on_any_background() -> None:
     picture = mimebundle(curves())["image/png"]
     assert isinstance(picture, bytes)
     pixels = np.asarray(Image.open(io.BytesIO(picture)).convert("RGBA"))

@@ -96,7 +96,7 @@ def test_cores_without_a_replica() -> None:
     assert "–" in topology_drawing(half).svg
 
 
-def test_hosts_that_are_no_blocks_are_drawn_without_boxes() -> None:
+def test_irregular_hosts_are_drawn_without_boxes() -> None:
     topology = replace(described("v5e-4"), hosts=(0, 1, 1, 0))
     assert "host 0" not in topology_text(topology)
     assert "[0] [1]\n[2] [3]" in topology_text(topology)
@@ -107,7 +107,7 @@ def test_hosts_that_are_no_blocks_are_drawn_without_boxes() -> None:
 @pytest.mark.parametrize(
     "name", ["v5e-1", "v3-8", "v5e-64", "v4-64", "v5e-256", "v5p-17920", "13", "251"]
 )
-def test_drawings_are_deterministic_and_of_a_decent_size(name: str) -> None:
+def test_drawings_are_deterministic_and_of_reasonable_size(name: str) -> None:
     topology = described(name)
     bundle = mimebundle(topology)
     assert set(bundle) == {"text/plain", "text/html"}
@@ -122,30 +122,30 @@ NUMBER = r"-?[\d.]+"
 
 
 def core_boxes(drawing: TopologyDrawing) -> set[tuple[float, float]]:
-    """Where the SVG has a core: the left end and the middle of each short line."""
+    """Return the places of the cores in the SVG: the left end and the middle of each short line."""
     group = ElementTree.fromstring(drawing.svg).find("{*}g[@class='tpunb-cores']")
     assert group is not None
-    found = set()
+    boxes = set()
     for path in group:
         x = y = 0.0
         for right, down, width in re.findall(
             f"m({NUMBER}) ({NUMBER})h({NUMBER})", path.attrib["d"]
         ):
             x, y = x + float(right), y + float(down)
-            found.add((round(x, 1), round(y, 1)))
+            boxes.add((round(x, 1), round(y, 1)))
             x += float(width)
-    return found
+    return boxes
 
 
 @pytest.mark.parametrize("name", ["v5e-1", "v3-32", "v4-64", "v5e-256", "v3-2048", "v5p-17920"])
-def test_each_core_is_drawn_where_the_live_form_looks_for_it(name: str) -> None:
+def test_cores_are_drawn_where_the_live_form_expects_them(name: str) -> None:
     topology = described(name)
     drawing = topology_drawing(topology)
     middles = drawing.corners + np.float32([0, drawing.core[1] / 2])
-    told = {(round(x, 1), round(y, 1)) for x, y in middles.tolist()}
-    assert len(told) == topology.num_cores
+    expected = {(round(x, 1), round(y, 1)) for x, y in middles.tolist()}
+    assert len(expected) == topology.num_cores
     drawn = np.array(sorted(core_boxes(drawing)))
-    assert np.abs(drawn - np.array(sorted(told))).max() < 0.11
+    assert np.abs(drawn - np.array(sorted(expected))).max() < 0.11
     assert len(drawing.planes) == topology.mesh[2]
     for (_, _, z, _), (x, y) in zip(topology.coordinates, drawing.corners.tolist(), strict=True):
         left, top, width, height = drawing.planes[z]
@@ -153,7 +153,7 @@ def test_each_core_is_drawn_where_the_live_form_looks_for_it(name: str) -> None:
         assert top < y < top + height
 
 
-def test_the_picture_has_words() -> None:
+def test_the_picture_has_a_text_alternative() -> None:
     markup = topology_html(assigned("v3-8", 2))
     tags = Tags(markup)
     assert tags.names <= {"div", "img"}
@@ -166,14 +166,14 @@ def colours_of(colouring: Colouring) -> list[str]:
     return [colouring.fills[place] for place in colouring.places]
 
 
-def test_what_cores_can_be_coloured_by() -> None:
-    plain, parts = described("v3-32"), assigned("v3-8", 2)
-    assert [one.name for one in colourings(plain)] == ["host"]
-    assert [one.name for one in colourings(parts)] == ["host", "replica", "logical"]
-    hosts = colours_of(by_host(plain))
+def test_colourings() -> None:
+    unassigned, parts = described("v3-32"), assigned("v3-8", 2)
+    assert [colouring.name for colouring in colourings(unassigned)] == ["host"]
+    assert [colouring.name for colouring in colourings(parts)] == ["host", "replica", "logical"]
+    hosts = colours_of(by_host(unassigned))
     assert len(set(hosts)) == 4
     assert hosts[:8] == hosts[:1] * 8
-    assert [item.text for item in by_host(plain).legend] == [f"host {n}" for n in range(4)]
+    assert [item.text for item in by_host(unassigned).legend] == [f"host {n}" for n in range(4)]
     by_part = colours_of(colourings(parts)[2])
     assert by_part == by_part[:2] * 4
     assert "later logical devices fainter" in [item.text for item in by_host(parts).legend]
@@ -200,13 +200,13 @@ def test_colours_of_a_program() -> None:
 
 
 def luminance(colour: str) -> float:
-    """The relative luminance of WCAG."""
+    """Return WCAG's relative luminance."""
     parts = [part / 255 for part in bytes.fromhex(colour[1:])]
     linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_labels_are_read_on_every_colour() -> None:
+def test_labels_are_readable_on_every_colour() -> None:
     ramp = by_memory(described("v5e-64"), list(range(64)))
     for colouring in (ramp, *colourings(assigned("v3-32", 2, idle=2))):
         for fill, ink in zip(colouring.fills, colouring.inks, strict=True):
@@ -219,16 +219,16 @@ def test_text_fits_a_terminal(name: str) -> None:
     assert max(map(len, topology_text(described(name)).splitlines())) <= 100
 
 
-def test_the_largest_is_drawn_quickly() -> None:
+def test_the_largest_topology_is_drawn_with_few_calls() -> None:
     topology = described("v5p-17920")
     assert calls(lambda: topology_drawing(topology)) < 300_000  # for 8960 chips
 
 
-def test_a_name_with_odd_characters() -> None:
+def test_a_name_with_unusual_characters() -> None:
     topology = replace(described("v5e-1"), name='$\\frac$ \u4f60\n"><script>alert(1)</script>')
     assert "script" not in Tags(topology_html(topology)).names
 
 
-def test_hosts_of_v5e_are_two_workers_each_as_tpu_vms() -> None:
+def test_a_v5e_host_has_two_workers() -> None:
     assert "a host is 2 workers on TPU VMs" in links_phrase(described("v5e-16"))
     assert "workers" not in links_phrase(described("v5e-8")) + links_phrase(described("v4-64"))

@@ -1,4 +1,4 @@
-"""Displays draw and send a bounded part of anything, say so, and survive extreme numbers."""
+"""Displays draw and send a limited part of anything, say so, and survive extreme numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tpunb.training.history import History
 from tpunb.training.metrics import MAX_PANELS
 from tpunb.training.smoothing import smoothed
 
-# Comes from ipywidgets' own traits, of old versions.
+# Old ipywidgets use a deprecated feature of traitlets.
 pytestmark = pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")
 
 MAX, TINY = 1.7976931348623157e308, 5e-324
@@ -42,16 +42,16 @@ def many(metrics: int, steps: int = 2, name: str = "") -> History:
 
 @pytest.fixture
 def plotted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many points each line that is drawn has."""
-    found: list[int] = []
+    """Record the number of points of each drawn line."""
+    points: list[int] = []
     plot = Axes.plot
 
     def counting(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found.append(len(args[0]))
+        points.append(len(args[0]))
         return plot(self, *args, **kwargs)
 
     monkeypatch.setattr(Axes, "plot", counting)
-    return found
+    return points
 
 
 def sent(widget: Any) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def test_many_metrics(plotted: list[int]) -> None:
     assert len(str(raised.value)) < 300
 
 
-def test_what_is_left_out_is_in_the_heading() -> None:
+def test_the_heading_counts_omitted_runs_and_metrics() -> None:
     description = describe_history([many(13, name=f"r{number}") for number in range(30)])
     assert curves_heading(description) == [
         "Training curves · 2 steps · 12 of 30 runs · 4 of 13 metrics"
@@ -107,7 +107,7 @@ def test_many_runs(plotted: list[int]) -> None:
     assert header["omissions"] == ["12 of 1000 runs"]
 
 
-def test_what_is_asked_for_is_shown() -> None:
+def test_requested_metrics_are_shown() -> None:
     history = many(1000)
     description = describe_history(history, ["m999", "m500"])
     assert [panel.title for panel in description.panels] == ["m500", "m999"]
@@ -115,7 +115,7 @@ def test_what_is_asked_for_is_shown() -> None:
     assert "more" not in str(mimebundle(description)["text/plain"])
 
 
-def test_one_panel_is_there_whole() -> None:
+def test_a_panel_is_shown_completely() -> None:
     history = History()
     history.append(1, {f"{role}/loss": 1.0 for role in ("train", "val", "test", "eval")})
     (panel,) = describe_history([history] * 30).panels
@@ -158,7 +158,7 @@ EXTREME: dict[str, list[Any]] = {
 @pytest.mark.parametrize(("scale", "smoothing"), [("log", 60), *thorough([("linear", 0)])])
 def test_extreme_numbers(name: str, scale: str, smoothing: int) -> None:
     history = History()
-    with np.errstate(all="ignore"):  # the mean over replicas is NumPy's own
+    with np.errstate(all="ignore"):  # NumPy itself computes the mean over replicas
         for step, value in enumerate(EXTREME[name]):
             history.append(step, loss=value)
     description = describe_history(history)
@@ -203,7 +203,7 @@ def test_large_values(name: str) -> None:
     widget.close()
 
 
-def test_what_is_left_out_of_a_structure_is_counted() -> None:
+def test_omitted_parts_of_a_structure_are_counted() -> None:
     wide = describe_replica_values(BIG["dict"])
     assert (len(wide.sections), wide.omitted) == (MAX_SECTIONS, 10_000 - MAX_SECTIONS)
     assert str(mimebundle(wide)["text/plain"]).endswith("and 9984 more")

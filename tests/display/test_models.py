@@ -1,4 +1,4 @@
-"""Models as trees: layers, variables, where the copies are, and which differ."""
+"""Models as trees: layers, variables, the places of copies, and the copies that differ."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_model_as_text_and_html() -> None:
     assert page == mimebundle(tree())["text/html"]
 
 
-def test_many_layers_are_folded_but_where_copies_differ() -> None:
+def test_layers_are_folded_unless_their_copies_differ() -> None:
     equal = tuple(LayerNode(f"l{n}", "Dense", variables=(variable(),)) for n in range(9))
     odd = LayerNode("odd", "Dense", variables=(variable(differs=(1,)),))
     page = str(mimebundle(LayerNode("m", "Model", layers=(*equal, odd)))["text/html"])
@@ -85,11 +85,11 @@ def test_many_layers_are_folded_but_where_copies_differ() -> None:
         (("TPU:1", "task 1 TPU:0", "task 1 TPU:1"), "TPU:1, task 1 TPU:0, task 1 TPU:1"),
     ],
 )
-def test_devices_in_a_few_words(devices: tuple[str, ...], phrase: str) -> None:
+def test_short_names_of_devices(devices: tuple[str, ...], phrase: str) -> None:
     assert devices_phrase(devices) == phrase
 
 
-def test_a_model_of_keras(tf: Any, strategy: Any) -> None:
+def test_a_keras_model(tf: Any, strategy: Any) -> None:
     keras = pytest.importorskip("keras")
     with strategy.scope():
         shared = keras.layers.Dense(4, name="shared")
@@ -126,7 +126,7 @@ def test_a_model_of_keras(tf: Any, strategy: Any) -> None:
     assert [node.name for node in described.layers if node.layers] == ["nested"]
 
 
-def test_copies_that_differ_and_a_layer_without_a_strategy(tf: Any, strategy: Any) -> None:
+def test_different_copies_and_a_layer_without_a_strategy(tf: Any, strategy: Any) -> None:
     keras = pytest.importorskip("keras")
     with strategy.scope():
         layer = keras.layers.Dense(2)
@@ -137,7 +137,9 @@ def test_copies_that_differ_and_a_layer_without_a_strategy(tf: Any, strategy: An
     alone = keras.layers.Dense(2)
     assert describe_model(alone).variables == ()
     alone.build((None, 3))
-    assert [(one.differs, len(one.devices)) for one in describe_model(alone).variables] == [
+    assert [
+        (variable.differs, len(variable.devices)) for variable in describe_model(alone).variables
+    ] == [
         (None, 1),
         (None, 1),
     ]
@@ -151,12 +153,12 @@ def test_models_and_variables_have_displays(tf: Any, strategy: Any) -> None:
         formatter.for_type_by_name(module, name, function)
     with strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)], name="two")
-    found = formatter(model)
-    forms = found[0] if isinstance(found, tuple) else found
+    bundle = formatter(model)
+    forms = bundle[0] if isinstance(bundle, tuple) else bundle
     assert forms["text/plain"].startswith("Sequential two · 10 parameters")
     assert formatter(model) == formatter(model)
-    found = formatter(model.layers[0].kernel)
-    kernel = found[0] if isinstance(found, tuple) else found
+    bundle = formatter(model.layers[0].kernel)
+    kernel = bundle[0] if isinstance(bundle, tuple) else bundle
     assert "float32 [4, 2] · all 4 replicas equal" in kernel["text/plain"]
 
 

@@ -1,4 +1,4 @@
-"""The lines of runs and of connecting: live, and what they leave behind."""
+"""The progress lines of runs and of connecting: while they are live, and what remains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpunb.training.history import History
 
 
 class Clock:
-    """Stands for the module `time`."""
+    """A stand-in for the module `time`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -25,21 +25,21 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(progress, "time", made)
-    return made
+    fake_clock = Clock()
+    monkeypatch.setattr(progress, "time", fake_clock)
+    return fake_clock
 
 
 @pytest.fixture
 def published(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], bool]]:
-    """The forms that are shown, and whether they replace earlier ones."""
-    found: list[tuple[dict[str, Any], bool]] = []
+    """Record the displayed forms, and whether they replace earlier forms."""
+    forms: list[tuple[dict[str, Any], bool]] = []
 
     def publish(data: Any, metadata: Any, *, display_id: str, update: bool) -> None:
-        found.append((data, update))
+        forms.append((data, update))
 
     monkeypatch.setattr(frontend, "publish", publish)
-    return found
+    return forms
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def tickers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "tpunb-progress"]
 
 
-def test_the_line_of_a_run(clock: Clock, saved: None) -> None:
+def test_the_progress_line_of_a_run(clock: Clock, saved: None) -> None:
     run = RunDisplay(None, 20_000)
     assert run._progress() == "step 0 of 20,000"
     run.tracing("loop")
@@ -81,7 +81,7 @@ def test_a_slow_run_without_an_end(clock: Clock, saved: None) -> None:
     assert run._progress() == "step 7 · 0.2 steps/s"
 
 
-def test_a_run_that_is_saved_leaves_a_line(saved: None, published: Any) -> None:
+def test_a_saved_run_leaves_a_line(saved: None, published: Any) -> None:
     with RunDisplay(None, 3) as run:
         run.set_steps(1, None)
         assert not tickers()
@@ -118,8 +118,10 @@ def test_a_run_that_fails_at_once_leaves_nothing(live: None, published: Any) -> 
     assert not tickers()
 
 
-def test_what_is_taken_away_is_not_in_the_file(live: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a cell was slow must not show in a notebook: an empty output would."""
+def test_removed_progress_leaves_nothing_in_the_file(
+    live: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise an empty output would show in the notebook that a cell was slow."""
     shown: list[tuple[Any, Any]] = []
     monkeypatch.setattr(frontend, "can_pass", lambda: True)
     monkeypatch.setattr(
@@ -137,27 +139,27 @@ def test_a_saved_run_that_fails_at_once_leaves_nothing(saved: None, published: A
 
 
 def test_connecting(clock: Clock, live: None, published: Any) -> None:
-    with ConnectDisplay() as shown:
+    with ConnectDisplay() as display:
         assert not tickers()
-        shown.say("asking <4> workers")
+        display.say("asking <4> workers")
         clock.now = 65
-        assert shown._progress() == "asking <4> workers, 65 s"
-        shown.say("initialising")
-        assert shown._progress() == "initialising"
+        assert display._progress() == "asking <4> workers, 65 s"
+        display.say("initialising")
+        assert display._progress() == "initialising"
     assert not tickers()
     assert "asking &lt;4&gt; workers" in published[0][0]["text/html"]
     assert published[-1] == ({"text/plain": "Connected."}, True)
 
 
-def test_nothing_to_wait_for(live: None, published: Any) -> None:
+def test_connecting_at_once_shows_nothing(live: None, published: Any) -> None:
     with ConnectDisplay():
         pass
     assert published == []
 
 
 def test_a_connection_that_fails(saved: None, published: Any) -> None:
-    shown = ConnectDisplay()
-    shown.say("initialising")
-    with pytest.raises(ZeroDivisionError), shown:
+    display = ConnectDisplay()
+    display.say("initialising")
+    with pytest.raises(ZeroDivisionError), display:
         raise ZeroDivisionError
     assert published == [({"text/plain": "Not connected."}, False)]

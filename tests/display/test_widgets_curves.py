@@ -1,4 +1,4 @@
-"""The widget of the training curves, on the kernel's side."""
+"""The widget of the training curves, in the kernel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.oldest
 
 
 class Page:
-    """What a page has got, read as its script reads it."""
+    """The data that a page received, decoded as its script does."""
 
     def __init__(self) -> None:
         self.columns: dict[tuple[int, str], dict[str, Any]] = {}
@@ -35,10 +35,10 @@ class Page:
         with self.arrived:
             parts = columns(header["layout"], data)
             for number, facts in enumerate(header["series"]):
-                kept = self.columns.setdefault((facts["run"], facts["metric"]), {})
+                series = self.columns.setdefault((facts["run"], facts["metric"]), {})
                 for name in ("steps", "values", "lows", "highs"):
                     if (part := parts.get(f"{number}.{name}")) is not None:
-                        rows = kept.setdefault(name, [])
+                        rows = series.setdefault(name, [])
                         assert facts["start"] <= len(rows), "a message is missing"
                         rows[facts["start"] : facts["start"] + len(part)] = part.tolist()
             self.runs = header["runs"]
@@ -55,13 +55,13 @@ class Page:
 
 
 @pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[CurvesWidget, Page]]]:
-    """Makes widgets whose messages reach a page; ends them."""
-    made: list[CurvesWidget] = []
+def show(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[CurvesWidget, Page]]]:
+    """Return a function that makes widgets whose messages reach a page; close them at the end."""
+    widgets: list[CurvesWidget] = []
 
     def make(*args: Any, **state: Any) -> tuple[CurvesWidget, Page]:
         page, widget = Page(), CurvesWidget(*args, **state)
-        made.append(widget)
+        widgets.append(widget)
 
         def send_state(key: Any = None) -> None:
             if key == "snapshot":
@@ -72,12 +72,12 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Curve
         return widget, page
 
     yield make
-    for widget in made:
+    for widget in widgets:
         widget.close()
 
 
-def test_what_is_appended_is_sent(shown: Any) -> None:
-    widget, page = shown()
+def test_appended_points_are_sent(show: Any) -> None:
+    widget, page = show()
     for step in range(1, 1001):
         widget.append(step, loss=1 / step)
     page.until(lambda: len(page.columns.get((0, "loss"), {}).get("steps", [])) == 1000)
@@ -88,8 +88,8 @@ def test_what_is_appended_is_sent(shown: Any) -> None:
     assert page.runs[0]["step"] == 1000
 
 
-def test_an_overwritten_value_is_sent_again(shown: Any) -> None:
-    widget, page = shown()
+def test_an_overwritten_value_is_sent_again(show: Any) -> None:
+    widget, page = show()
     widget.append(1, loss=1.0)
     page.until(lambda: bool(page.columns))
     widget.append(1, loss=2.0)
@@ -97,8 +97,8 @@ def test_an_overwritten_value_is_sent_again(shown: Any) -> None:
     assert page.columns[0, "loss"] == {"steps": [1], "values": [2.0]}
 
 
-def test_a_spread_that_starts_late(shown: Any) -> None:
-    widget, page = shown()
+def test_a_spread_that_starts_late(show: Any) -> None:
+    widget, page = show()
     widget.append(1, loss=1.0)
     widget._flush()
     widget.append(2, loss=[1.0, 3.0])
@@ -110,9 +110,9 @@ def test_a_spread_that_starts_late(shown: Any) -> None:
     }  # fmt: skip
 
 
-def test_the_whole_state_has_everything(shown: Any) -> None:
+def test_the_state_has_all_points(show: Any) -> None:
     history = History("a", total_steps=9)
-    widget, page = shown(history)
+    widget, page = show(history)
     history.append(1, loss=[1.0, 3.0], accuracy=float("nan"))
     history.append(2**40, loss=2.0)
     page.take_all(widget.get_state()["snapshot"])
@@ -131,9 +131,9 @@ def test_the_whole_state_has_everything(shown: Any) -> None:
     assert CurvesWidget().get_state()["snapshot"]
 
 
-def test_a_page_that_opens_while_points_come_loses_none(shown: Any) -> None:
+def test_a_page_that_opens_during_a_run_loses_no_points(show: Any) -> None:
     history = History()
-    widget, page = shown(history)
+    widget, page = show(history)
     late = Page()
     for step in range(5000):
         history.append(step, loss=float(step))
@@ -146,8 +146,8 @@ def test_a_page_that_opens_while_points_come_loses_none(shown: Any) -> None:
     assert late.columns[0, "loss"]["values"] == list(map(float, range(5000)))
 
 
-def test_a_page_that_missed_something_gets_all(shown: Any) -> None:
-    widget, page = shown(History())
+def test_a_page_that_missed_a_message_gets_all_points(show: Any) -> None:
+    widget, page = show(History())
     widget.append(1, loss=1.0)
     widget._flush()
     page.columns.clear()
@@ -157,16 +157,16 @@ def test_a_page_that_missed_something_gets_all(shown: Any) -> None:
         widget._handle_custom_msg(nonsense, [])
 
 
-def test_only_chosen_metrics_are_sent(shown: Any) -> None:
-    widget, page = shown(metrics="loss")
+def test_only_chosen_metrics_are_sent(show: Any) -> None:
+    widget, page = show(metrics="loss")
     widget.append(1, loss=1, val_loss=2, accuracy=3)
     widget.finish()
     assert sorted(page.columns) == [(0, "loss"), (0, "val_loss")]
 
 
-def test_several_histories(shown: Any) -> None:
+def test_several_histories(show: Any) -> None:
     runs = [History("a"), History("a"), History()]
-    widget, page = shown(runs)
+    widget, page = show(runs)
     for number, run in enumerate(runs):
         run.append(1, loss=number)
     widget.finish()
@@ -180,9 +180,9 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "tpunb-curves"]
 
 
-def test_the_thread_is_there_only_while_points_come(shown: Any) -> None:
+def test_the_thread_runs_only_while_points_arrive(show: Any) -> None:
     history = History()
-    widget, page = shown(history)
+    widget, page = show(history)
     assert not widget._follower.running
     history.append(1, loss=1.0)
     assert widget._follower.running
@@ -200,9 +200,9 @@ def test_the_thread_is_there_only_while_points_come(shown: Any) -> None:
     assert not widget._follower.running
 
 
-def test_the_thread_rests_when_nothing_comes(shown: Any) -> None:
+def test_the_thread_ends_when_no_points_arrive(show: Any) -> None:
     history = History()
-    widget, page = shown(history)
+    widget, page = show(history)
     widget._follower._patience = 0.0
     widget._follower._interval = 0.001
     for step in range(20):
@@ -212,7 +212,7 @@ def test_the_thread_rests_when_nothing_comes(shown: Any) -> None:
         )
 
 
-def test_the_thread_does_not_keep_the_interpreter() -> None:
+def test_the_thread_does_not_keep_the_interpreter_alive() -> None:
     code = """
 from tpunb.display.widgets.curves import CurvesWidget
 widget = CurvesWidget()
@@ -236,7 +236,7 @@ def test_static_form() -> None:
     widget.close()
 
 
-def test_the_file_gets_pictures_while_a_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_gets_pictures_during_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JPY_SESSION_NAME", "a.ipynb")
     monkeypatch.setattr("tpunb.display.widgets.curves._PICTURE_SECONDS", 0.0)
     monkeypatch.setattr("tpunb.display.widgets.curves._PICTURE_SHARE", math.inf)
@@ -245,7 +245,7 @@ def test_the_file_gets_pictures_while_a_run_goes_on(monkeypatch: pytest.MonkeyPa
     widget._follower.stop()
     history.append(1, loss=1.0)
     widget._flush()
-    assert widget._static == {}  # only the thread that appends draws
+    assert widget._static == {}  # only the appending thread draws
     history.append(2, loss=0.5)
     assert widget._static["text/plain"] == "Training curves · loss · 2 of 10 steps"
     first = widget._static["image/png"]
@@ -268,7 +268,7 @@ def test_a_picture_that_fails_does_not_end_the_run(monkeypatch: pytest.MonkeyPat
     widget.close()
 
 
-def test_the_text_of_a_display_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_of_a_display_does_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
     published: list[dict[str, Any]] = []
     monkeypatch.setattr(
         "tpunb.display.widgets.frontend.publish", lambda data, metadata, **_: published.append(data)
@@ -300,9 +300,9 @@ def test_bad_arguments(arguments: Any, state: Any, error: type[Exception], words
         CurvesWidget(*arguments, **state)
 
 
-def test_an_update_costs_little(shown: Any) -> None:
-    """What takes 0.02 ms, however many steps there are."""
-    widget, page = shown()
+def test_an_update_takes_few_calls(show: Any) -> None:
+    """An update takes 0.02 ms, however long the history is."""
+    widget, page = show()
 
     def update(first: int) -> None:
         for step in range(first, first + 1000):
@@ -314,7 +314,7 @@ def test_an_update_costs_little(shown: Any) -> None:
     assert len(page.columns[0, "loss"]["steps"]) == 5000
 
 
-def test_the_source_is_whole() -> None:
+def test_the_source_is_complete() -> None:
     source = CurvesWidget._esm
     text = source if isinstance(source, str) else str(source)
     assert "uPlot" in text

@@ -1,4 +1,4 @@
-"""Live displays at their limits: large, hostile, odd, gone, many, and saved by programs."""
+"""Live displays at their limits: large, hostile, unusual, lost, many, and saved by programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tpunb.display.widgets.live_widget import MOST_IN_A_RUN, AutoDisplays
 from tpunb.display.widgets.replicas import MOST_BYTES
 from tpunb.tpu.types import accelerator
 
-# Comes from ipywidgets' own traits, of old versions.
+# Old ipywidgets use a deprecated feature of traitlets.
 pytestmark = pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning")
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -45,14 +45,14 @@ MODES = ("values", "difference", "mean", "sum")
 
 @pytest.fixture
 def distributed(tf: Any) -> Callable[..., Any]:
-    """Makes a PerReplica of some values."""
+    """Return a function that makes a PerReplica."""
     from tensorflow.python.distribute.values import PerReplica
 
     return lambda *values: PerReplica(values)
 
 
 def sent(widget: Any) -> int:
-    """The bytes that a page gets of a widget, its source left out."""
+    """Count the bytes that a page gets of a widget, without the source."""
     state = {name: value for name, value in widget.get_state().items() if name[0] != "_"}
     binary = [value for value in state.values() if isinstance(value, bytes)]
     text = {name: value for name, value in state.items() if not isinstance(value, bytes)}
@@ -60,20 +60,20 @@ def sent(widget: Any) -> int:
 
 
 def answers(widget: tpunb.ReplicasWidget) -> list[dict[str, Any]]:
-    """What a widget answers to all that a page can ask about its first leaf."""
-    found: list[dict[str, Any]] = []
-    widget.send = lambda content, buffers=(): found.append(content)  # type: ignore[method-assign]
+    """Return a widget's answers to all requests for its first leaf."""
+    replies: list[dict[str, Any]] = []
+    widget.send = lambda content, buffers=(): replies.append(content)  # type: ignore[method-assign]
     for mode in MODES:
         for counts in (False, True):
             widget._handle_custom_msg(
                 {"request": "view", "id": 1, "section": 0, "mode": mode, "counts": counts}, []
             )
-    assert len(found) == 2 * len(MODES)
-    json.dumps(found, allow_nan=False)
-    return found
+    assert len(replies) == 2 * len(MODES)
+    json.dumps(replies, allow_nan=False)
+    return replies
 
 
-# -- Large
+# Large values
 
 
 def test_the_largest_topology_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_many_large_leaves_stay_small(distributed: Any) -> None:
     assert len(widget.static_bundle()["text/plain"]) < 100_000
 
 
-# -- Hostile
+# Hostile values
 
 
 def hostile_values(tf: Any, distributed: Any) -> Iterator[Any]:
@@ -146,14 +146,14 @@ def hostile_values(tf: Any, distributed: Any) -> Iterator[Any]:
         yield namedtuple("Pair", "a b")(words, distributed(words, "b"))
 
 
-def test_text_in_values_is_never_markup(tf: Any, distributed: Any) -> None:
+def test_text_in_values_is_escaped(tf: Any, distributed: Any) -> None:
     for value in hostile_values(tf, distributed):
         widget = tpunb.ReplicasWidget(value)
         bundle = widget.static_bundle()
-        # The widget's DOM is of words nodes: its header is data.
+        # The page inserts the header as text, so it only has to be data.
         json.dumps(widget.header)
         tags = Tags(bundle.get("text/html", ""))
-        known = {
+        allowed = {
             "table",
             "thead",
             "tbody",
@@ -167,7 +167,7 @@ def test_text_in_values_is_never_markup(tf: Any, distributed: Any) -> None:
             "b",
             "img",
         }
-        assert tags.names <= known
+        assert tags.names <= allowed
         pictures = [attributes["src"] for tag, attributes in tags.found if tag == "img"]
         assert all(str(source).startswith("data:image/") for source in pictures)
         assert not {name for name in tags.attributes if name.startswith("on")}
@@ -175,7 +175,7 @@ def test_text_in_values_is_never_markup(tf: Any, distributed: Any) -> None:
         assert bundle["text/plain"]
 
 
-def test_names_of_metrics_and_runs_are_text() -> None:
+def test_names_of_metrics_and_runs_are_escaped() -> None:
     for words in HOSTILE:
         history = tpunb.History(words)
         history.append(1, {words: 1.0, f"val_{words}": 2.0})
@@ -186,7 +186,7 @@ def test_names_of_metrics_and_runs_are_text() -> None:
         widget.close()
 
 
-def test_names_of_topologies_are_text() -> None:
+def test_names_of_topologies_are_escaped() -> None:
     for words in HOSTILE:
         description = dataclasses.replace(describe_accelerator(accelerator("v3-8")), name=words)
         widget = tpunb.TopologyWidget(description)
@@ -197,7 +197,7 @@ def test_names_of_topologies_are_text() -> None:
         assert words in bundle["text/plain"]
 
 
-# -- Odd
+# Unusual values
 
 DTYPES = [
     "bool", "int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64",
@@ -208,7 +208,7 @@ SHAPES = [[3, 4], *thorough([[], [0], [3, 0, 2], [1, 1, 1, 1], [70], [9, 9], [8,
 
 
 def tensors_of_all_types(tf: Any, shape: list[int]) -> Iterator[Any]:
-    # Of one shape all types are shown, of each other shape some.
+    # The first shape has all types, and every other shape some types.
     for name in DTYPES if shape == SHAPES[0] else DTYPES[len(shape) :: 4]:
         dtype = tf.as_dtype(name)
         if dtype == tf.string:
@@ -247,7 +247,7 @@ def assert_shown(distributed: Any, tensors: Iterator[Any]) -> None:
     updated = tpunb.ReplicasWidget(1)
     for tensor in tensors:
         for value in (distributed(tensor, tensor), distributed(tensor), {"a": tensor}):
-            # A widget that has shown something else is none the worse for it.
+            # The widget has shown other values before.
             assert updated.update(value)
             json.dumps(updated.header, allow_nan=False)
             assert updated.header["sections"]
@@ -261,7 +261,7 @@ def assert_shown(distributed: Any, tensors: Iterator[Any]) -> None:
         assert mimebundle(description).keys() & {"image/png", "text/html"}
 
 
-def test_replicas_that_hold_different_things(tf: Any, distributed: Any) -> None:
+def test_replicas_with_different_kinds_of_values(tf: Any, distributed: Any) -> None:
     odd = [tf.ones([3]), tf.ones([4], tf.int32), "text", None, tf.sparse.from_dense(tf.eye(3))]
     for value in (distributed(*odd), distributed({"a": 1}, {"b": 2}), distributed((1, 2), 3)):
         widget = tpunb.ReplicasWidget(value)
@@ -271,7 +271,7 @@ def test_replicas_that_hold_different_things(tf: Any, distributed: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.int32])
-def test_only_what_is_not_finite_or_extreme(distributed: Any, kind: Any) -> None:
+def test_only_extreme_values(distributed: Any, kind: Any) -> None:
     info = np.finfo(kind) if kind is not np.int32 else np.iinfo(kind)
     large = np.full((200, 200), info.max, kind)
     value = distributed(large, large * kind(-1))
@@ -281,7 +281,7 @@ def test_only_what_is_not_finite_or_extreme(distributed: Any, kind: Any) -> None
     assert "<img" in widget.static_bundle()["text/html"]
 
 
-# -- Gone
+# Lost values
 
 
 @pytest.mark.usefixtures("tf")
@@ -299,10 +299,10 @@ def test_values_of_a_closed_connection() -> None:
         assert "<img" in widget.live_bundle()[0]["text/html"]
     for value in (variable, step):
         assert tpunb.ReplicasWidget(value).static_bundle()["text/plain"]
-    told: list[Any] = []
-    topology.send = lambda content, buffers=(): told.append(content)  # type: ignore[method-assign]
+    sent_back: list[Any] = []
+    topology.send = lambda content, buffers=(): sent_back.append(content)  # type: ignore[method-assign]
     topology._handle_custom_msg({"request": "memory"}, [])
-    assert len(told) == 1
+    assert len(sent_back) == 1
     assert topology.static_bundle()["text/html"]
 
 
@@ -320,13 +320,13 @@ def test_deleted_variables(tf: Any) -> None:
 def test_closed_and_frozen_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
     history = tpunb.History()
     history.append(1, loss=1.0)
-    made = [
+    widgets = [
         (tpunb.TopologyWidget("v3-8"), "v4-8"),
         (tpunb.ReplicasWidget([1, 2]), {"a": "b"}),
         (tpunb.CurvesWidget(history), history),
     ]
     monkeypatch.setenv(frontend.VARIABLE, "always")
-    for widget, other in made:
+    for widget, other in widgets:
         widget.freeze()
         assert widget.update(other)
         widget.close()
@@ -340,32 +340,32 @@ def test_closed_and_frozen_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Big:
-    """Stands for a value that takes room."""
+    """A stand-in for a value that takes much memory."""
 
 
 @pytest.mark.usefixtures("tf")
-def test_values_are_let_go(distributed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_values_are_freed(distributed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run = iter(range(100))
     monkeypatch.setattr(frontend, "cell_id", lambda: "a")
     monkeypatch.setattr(frontend, "execution", lambda: next(run))
 
-    def shown(displays: AutoDisplays, kind: Any, value: Any) -> Any:
+    def display(displays: AutoDisplays, kind: Any, value: Any) -> Any:
         return displays.widget(kind, value, lambda: kind(value))
 
     displays = AutoDisplays()
     big = Big()
     gone = weakref.ref(big)
-    widget = shown(displays, tpunb.ReplicasWidget, distributed(big, big))
+    widget = display(displays, tpunb.ReplicasWidget, distributed(big, big))
     assert widget.header["live"]
-    # Another kind of value at that place: the widget is done with.
-    topology = shown(displays, tpunb.TopologyWidget, "v3-8")
+    # A value of another kind replaces the widget.
+    topology = display(displays, tpunb.TopologyWidget, "v3-8")
     assert widget.comm is None
     del big
     gc.collect()
     assert gone() is None
     big = Big()
     gone = weakref.ref(big)
-    other = shown(displays, tpunb.ReplicasWidget, distributed(big, big))
+    other = display(displays, tpunb.ReplicasWidget, distributed(big, big))
     assert topology.comm is None
     displays.close()
     assert other.comm is not None
@@ -375,25 +375,25 @@ def test_values_are_let_go(distributed: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert gone() is None
 
 
-def test_a_history_keeps_its_widget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_keeps_its_widget_in_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     run = iter(range(100))
     monkeypatch.setattr(frontend, "cell_id", lambda: "a")
     monkeypatch.setattr(frontend, "execution", lambda: next(run))
     displays = AutoDisplays()
-    one, two = tpunb.History("one"), tpunb.History("two")
+    first_run, second_run = tpunb.History("one"), tpunb.History("two")
 
-    def shown(value: Any) -> Any:
+    def display(value: Any) -> Any:
         kind = tpunb.CurvesWidget
         return displays.widget(kind, value, lambda: kind(value))
 
-    first = shown(one)
-    assert shown(one) is first
-    assert shown([one]) is first
-    second = shown([one, two])
+    first = display(first_run)
+    assert display(first_run) is first
+    assert display([first_run]) is first
+    second = display([first_run, second_run])
     assert second is not first
     assert first.comm is None
-    # Nobody follows the history in its name any more.
-    one.append(1, loss=1.0)
+    # The first widget no longer follows the history.
+    first_run.append(1, loss=1.0)
     assert first._follower is not None
     assert not first._follower.running
     assert second._follower is not None
@@ -401,7 +401,7 @@ def test_a_history_keeps_its_widget(monkeypatch: pytest.MonkeyPatch) -> None:
     second.close()
 
 
-# -- Many
+# Many displays
 
 
 @pytest.mark.usefixtures("tf")
@@ -409,14 +409,14 @@ def test_displays_in_a_loop(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> 
     book.good("%load_ext tpunb\n%tpu_connect --simulate 2")
     book.good("%%tpu_run\nx = replica_id\nNone")
     monkeypatch.setenv(frontend.VARIABLE, "always")
-    shown = book.good("from IPython.display import display\nfor _ in range(30): display(x)").shown
-    assert [VIEW in bundle for bundle in shown] == [True] * MOST_IN_A_RUN + [False] * 6
-    assert {bundle["text/html"] for bundle in shown} == {shown[0]["text/html"]}
+    bundles = book.good("from IPython.display import display\nfor _ in range(30): display(x)").shown
+    assert [VIEW in bundle for bundle in bundles] == [True] * MOST_IN_A_RUN + [False] * 6
+    assert {bundle["text/html"] for bundle in bundles} == {bundles[0]["text/html"]}
     book.shell.execution_count += 1
     assert VIEW in book.good("x").shown[0]
 
 
-# -- Saved by programs
+# Saved notebooks
 
 SETUP = WITHOUT_KERAS + "import tensorflow as tf, tpunb\n%load_ext tpunb\n%tpu_connect --simulate 2"
 CELLS = [
@@ -438,7 +438,7 @@ nbformat.write(notebook, sys.argv[1])
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A notebook of all displays, as a program executes and saves it."""
+    """Execute and save a notebook of all displays, as a program does."""
     path = tmp_path_factory.mktemp("saved") / "executed.ipynb"
     signs = ("JPY_SESSION_NAME", "SERVER_SOFTWARE", frontend.VARIABLE)
     environment = {name: value for name, value in os.environ.items() if name not in signs}
@@ -454,7 +454,7 @@ def test_programs_save_static_forms(saved: Path) -> None:
     outputs = [output for cell in notebook["cells"] for output in cell["outputs"]]
     bundles = [output["data"] for output in outputs if "data" in output]
     assert not any(VIEW in bundle for bundle in bundles)
-    # A saved state would be larger than all the rest, and wants a script from a CDN.
+    # A saved state would be larger than everything else, and would need a script from a CDN.
     assert "widgets" not in notebook["metadata"]
     pictures = [
         "image/png" in bundle or "<img" in "".join(bundle.get("text/html", []))
@@ -471,8 +471,8 @@ def test_a_page_of_static_forms(saved: Path) -> None:
     nbconvert = pytest.importorskip("nbconvert")
     page, _ = nbconvert.HTMLExporter().from_filename(str(saved))
     saved_text = saved.read_text()
-    kept = saved_text.count('"image/png"') + saved_text.count('src=\\"data:image/')
-    assert page.count('src="data:image/') == kept > 4
+    pictures_saved = saved_text.count('"image/png"') + saved_text.count('src=\\"data:image/')
+    assert page.count('src="data:image/') == pictures_saved > 4
     assert "<table" in page
     assert not re.search(r"widget-view|widget-state|anywidget|html-manager", page)
     assert "Error displaying widget" not in page

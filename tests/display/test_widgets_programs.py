@@ -1,4 +1,4 @@
-"""The widget of compiled programs, as the kernel sees it."""
+"""The widget of compiled programs, in the kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.tpu.types import accelerator
 
 
-def test_the_live_form_is_the_page_that_is_saved() -> None:
+def test_the_live_form_equals_the_saved_form() -> None:
     several = TpuPrograms(made.ALL)
     assert ProgramsWidget(several).html == several._repr_html_()
     assert ProgramsWidget(made.FITS).html == made.FITS._repr_html_()
@@ -27,7 +27,7 @@ def test_an_update_shows_another_program() -> None:
     assert widget.html == made.FITS._repr_html_()
 
 
-def test_the_static_form_is_the_programs() -> None:
+def test_the_static_form_equals_the_programs_display() -> None:
     assert ProgramsWidget(made.FITS).static_bundle() == made.FITS._repr_mimebundle_()
     assert repr(ProgramsWidget(made.FITS)) == str(made.FITS)
 
@@ -40,14 +40,14 @@ def test_other_values_are_refused() -> None:
 def test_a_topology_with_a_program() -> None:
     topology = describe_accelerator(accelerator("v3-8"))
     assert with_program(topology, None) == topology
-    assert with_program(topology, made.TOO_LARGE) == topology, "of another type"
-    shown = with_program(topology, TpuPrograms([made.TOO_LARGE, made.FITS]))
+    assert with_program(topology, made.TOO_LARGE) == topology, "the program is for another type"
+    topology_shown = with_program(topology, TpuPrograms([made.TOO_LARGE, made.FITS]))
     line = "the compiled program needs 3.4 GiB of 15.48 GiB usable a core"
-    assert line in topology_text(shown).splitlines()
+    assert line in topology_text(topology_shown).splitlines()
     widget = TopologyWidget(topology)
     assert widget.colour == "host"
-    widget.update(shown)
+    widget.update(topology_shown)
     assert widget.colour == "program"
     assert line in widget.header["facts"]
-    too_much = replace(shown, needed_bytes=16 * made.GIB)
+    too_much = replace(topology_shown, needed_bytes=16 * made.GIB)
     assert f"{line.replace('3.4', '16')}: 532.5 MiB too much" in topology_text(too_much)

@@ -1,4 +1,4 @@
-"""The widget of replica values, as far as Python goes."""
+"""The widget of replica values, in the kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.widgets import replicas as module
 from tpunb.display.widgets.replicas import ReplicasWidget, payload
 
-# Comes from ipywidgets' own traits, of old versions.
+# Old ipywidgets use a deprecated feature of traitlets.
 pytestmark = [
     pytest.mark.oldest,
     pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning"),
@@ -31,7 +31,7 @@ def column(header: dict[str, Any], data: bytes, name: str) -> Any:
 
 
 def asked(widget: ReplicasWidget, **content: Any) -> tuple[dict[str, Any], list[Any]]:
-    """What the widget answers to a view that is asked for."""
+    """Return the widget's answer to the request for a view."""
     sent: list[Any] = []
     widget.send = lambda content, buffers=(): sent.append((content, list(buffers)))  # type: ignore[method-assign]
     request = {"request": "view", "id": 7, "section": 0, "mode": "values", **content}
@@ -82,16 +82,16 @@ def test_integers_that_a_browser_cannot_hold_are_sent_as_text() -> None:
     assert ReplicasWidget(np.array([5, 3])).header["sections"][0]["block"]["exact"] == []
 
 
-def test_images_of_fractions_are_not_the_elements() -> None:
-    def whole(array: Any) -> bool:
+def test_images_of_fractions_are_not_complete() -> None:
+    def is_complete(array: Any) -> bool:
         return bool(ReplicasWidget(array).header["sections"][0]["block"]["whole"])
 
-    assert whole(np.ones((16, 16, 3), np.uint8))
-    assert not whole(np.ones((16, 16, 3), np.float32))
-    assert not whole(np.ones((20, 16, 16, 3), np.uint8))
+    assert is_complete(np.ones((16, 16, 3), np.uint8))
+    assert not is_complete(np.ones((16, 16, 3), np.float32))
+    assert not is_complete(np.ones((20, 16, 16, 3), np.uint8))
 
 
-def test_paths_in_steps() -> None:
+def test_paths_are_split_into_steps() -> None:
     value = {"a]['b": [1.0, {"it's": 2}], 3: None}
     steps = [section["steps"] for section in ReplicasWidget(value).header["sections"]]
     assert steps == [['["a][\'b"]', "[0]"], ['["a][\'b"]', "[1]", '["it\'s"]'], ["[3]"]]
@@ -130,14 +130,14 @@ def test_requests_that_fail_are_answered(content: dict[str, Any]) -> None:
     assert buffers == []
 
 
-def test_other_messages_are_no_requests() -> None:
+def test_other_messages_are_ignored() -> None:
     widget = ReplicasWidget(1)
     widget.send = lambda *_: pytest.fail("answered")  # type: ignore[method-assign]
     for content in ("x", None, {}, {"request": "dance"}):
         widget._handle_custom_msg(content, [])
 
 
-def test_the_value_is_held_while_the_widget_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_value_is_kept_while_the_widget_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.LiveWidget, "freeze", lambda self: None)
     widget = ReplicasWidget(PerReplica(*np.zeros((2, 300, 300))))
     assert asked(widget)[0]["block"]
@@ -159,7 +159,7 @@ def test_descriptions() -> None:
     assert repr(widget) == mimebundle(description)["text/plain"]
 
 
-def test_updates_keep_what_makes_sense() -> None:
+def test_updates_keep_valid_settings() -> None:
     value = {"a": PerReplica(*range(80)), "b": PerReplica(*range(80))}
     widget = ReplicasWidget(
         value, section=1, page=1, reference=70, mode="difference", selected=[3, 70]
@@ -172,7 +172,7 @@ def test_updates_keep_what_makes_sense() -> None:
     assert widget.header["sections"] == []
 
 
-class Rude:
+class FailingRepr:
     def __repr__(self) -> str:
         raise RuntimeError
 
@@ -187,8 +187,8 @@ class Rude:
         None,
         {},
         [],
-        Rude(),
-        {"x": Rude()},
+        FailingRepr(),
+        {"x": FailingRepr()},
         np.zeros((0, 3)),
         1j,
         "x" * 9999,

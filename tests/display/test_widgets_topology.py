@@ -1,4 +1,4 @@
-"""The live topology in Python: what it takes, what it sends, what it answers."""
+"""The live topology in the kernel: accepted values, messages and answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.errors import AcceleratorTypeError
 from tpunb.tpu.types import accelerator, accelerator_types
 
-# The oldest ipywidgets asks traitlets in an old way whenever a widget is made.
+# The oldest ipywidgets uses a deprecated feature of traitlets for every widget.
 pytestmark = [
     pytest.mark.oldest,
     pytest.mark.filterwarnings("ignore:Deprecated in traitlets:DeprecationWarning"),
@@ -39,12 +39,12 @@ def sent(widget: TopologyWidget) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def answers(widget: TopologyWidget, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
-    """What the widget sends from now on."""
-    said: list[tuple[Any, Any]] = []
+    """Record the widget's messages from now on."""
+    messages: list[tuple[Any, Any]] = []
     monkeypatch.setattr(
-        widget, "send", lambda content, buffers=None: said.append((content, buffers))
+        widget, "send", lambda content, buffers=None: messages.append((content, buffers))
     )
-    return said
+    return messages
 
 
 def ask(widget: TopologyWidget, content: Any = None) -> None:
@@ -52,7 +52,7 @@ def ask(widget: TopologyWidget, content: Any = None) -> None:
 
 
 @pytest.mark.parametrize("name", ["v5e-1", "v3-8", "v4-32", "tpu7x-16", "v5p-17920", "13"])
-def test_what_is_sent_is_the_description(name: str) -> None:
+def test_the_description_is_sent(name: str) -> None:
     topology = described(name)
     widget = TopologyWidget(name)
     header, data = widget.header, sent(widget)
@@ -90,7 +90,7 @@ def test_numbers_keep_their_values_in_small_types(most: int) -> None:
     assert sent(TopologyWidget(topology))["replica"].tolist() == [most, 0, -1, -1]
 
 
-def test_words_are_those_of_the_static_form() -> None:
+def test_texts_match_the_static_form() -> None:
     widget = TopologyWidget(assigned("v3-8", 2))
     text = widget.static_bundle()["text/plain"]
     for line in widget.header["facts"]:
@@ -98,13 +98,13 @@ def test_words_are_those_of_the_static_form() -> None:
     assert repr(widget) == text
 
 
-def test_the_static_form_is_the_descriptions() -> None:
+def test_the_static_form_equals_the_descriptions_display() -> None:
     topology = assigned("v4-32", 4)
     assert TopologyWidget(topology).static_bundle() == dict(mimebundle(topology))
 
 
-def test_the_largest_is_small_and_quick() -> None:
-    def whole() -> int:
+def test_the_largest_topology_is_small_and_takes_few_calls() -> None:
+    def create() -> int:
         widget = TopologyWidget(
             replace(
                 described("v5p-17920"), replicas=tuple(range(8960)), logical_devices=(0,) * 8960
@@ -114,14 +114,14 @@ def test_the_largest_is_small_and_quick() -> None:
         sent = len(widget.cores) + len(repr(widget.header)) + len(widget.drawing)
         return sent + sum(map(len, bundle.values()))
 
-    assert whole() < 350_000
-    assert calls(whole) < 1_000_000  # for 8960 cores
+    assert create() < 350_000
+    assert calls(create) < 1_000_000  # for 8960 cores
 
 
-# ---- What it takes
+# Accepted values
 
 
-def test_what_can_be_shown(tf: Any) -> None:
+def test_accepted_values(tf: Any) -> None:
     topology = described("v3-8")
     from tpunb.virtual.resolver import virtual_topology
 
@@ -149,7 +149,7 @@ def test_what_can_be_shown(tf: Any) -> None:
         SimpleNamespace(describe=lambda: None),
     ],
 )
-def test_what_has_no_topology(value: Any) -> None:
+def test_values_without_a_topology(value: Any) -> None:
     with pytest.raises(TypeError, match=r"A topology is shown of a TPU type .* not of a"):
         TopologyWidget(value)
 
@@ -171,7 +171,7 @@ def test_unknown_types(value: Any) -> None:
         {"coordinates": ((0, 0, 0, -1), *[(0, 0, 0, 0)] * 3)},
     ],
 )
-def test_descriptions_that_contradict_themselves(broken: dict[str, Any]) -> None:
+def test_contradictory_descriptions(broken: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="core"):
         TopologyWidget(replace(described("v5e-4"), **broken))
 
@@ -184,7 +184,7 @@ def test_bad_arguments() -> None:
             TopologyWidget("v3-8", **state)
 
 
-def test_a_new_description() -> None:
+def test_the_description_can_be_replaced() -> None:
     widget = TopologyWidget("v5e-8", selected=[0, 6], plane=0, zoom=2)
     widget.description = "v5e-4"
     assert widget.description == described("v5e-4")
@@ -198,7 +198,7 @@ def test_a_new_description() -> None:
     assert widget.description == described("v5e-4")
 
 
-# ---- Memory
+# Memory
 
 
 def phrases(content: dict[str, Any], buffers: list[bytes]) -> list[str]:
@@ -207,15 +207,15 @@ def phrases(content: dict[str, Any], buffers: list[bytes]) -> list[str]:
     return [memory["sizes"][at] for at in columns(memory["layout"], buffers[0])["held"]]
 
 
-def test_memory_is_told_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_sent_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     widget = TopologyWidget("v5e-4", memory=lambda: (0, 2**40, 3, 4))
     assert widget.header["memory"] is True
-    said = answers(widget, monkeypatch)
+    messages = answers(widget, monkeypatch)
     for noise in ({}, {"request": "other"}, "memory", ["request"]):
         ask(widget, noise)
-    assert said == []
+    assert messages == []
     ask(widget)
-    ((content, buffers),) = said
+    ((content, buffers),) = messages
     assert phrases(content, buffers) == [
         "variables 0 B · 0% of 16 GiB",
         "variables 1 TiB · 6400% of 16 GiB",
@@ -233,41 +233,42 @@ def test_memory_is_told_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
     ],
 )
-def test_memory_that_cannot_be_told(
+def test_memory_that_cannot_be_read(
     memory: Callable[[], Any], error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     widget = TopologyWidget("v5e-4", memory=memory)
-    said = answers(widget, monkeypatch)
+    messages = answers(widget, monkeypatch)
     ask(widget)
-    assert said[0][0]["memory"] is None
-    assert error in said[0][0]["error"]
+    assert messages[0][0]["memory"] is None
+    assert error in messages[0][0]["error"]
 
 
-def test_without_memory_nothing_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_source_of_memory_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     widget = TopologyWidget("v5e-4")
-    said = answers(widget, monkeypatch)
+    messages = answers(widget, monkeypatch)
     ask(widget)
-    assert said == []
+    assert messages == []
 
 
 def test_a_connection(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with tpunb.connect(simulate="v3-8") as connection:
         widget = TopologyWidget(connection, link="c")
         assert widget.link == "c"
-        # Every core is a replica, as the connection's strategy has it; the static form stays.
+        # Every core is a replica, as in the connection's strategy, and the static form is
+        # unchanged.
         assert widget.header["replicas"] == 8
         assert sent(widget)["replica"].tolist() == list(range(8))
         assert widget.static_bundle() == dict(mimebundle(connection.describe().topology))
         with connection.strategy.scope():
-            kept = tf.Variable(tf.zeros([256]))
-        said = answers(widget, monkeypatch)
+            variable = tf.Variable(tf.zeros([256]))
+        messages = answers(widget, monkeypatch)
         ask(widget)
-        assert phrases(*said[0]) == ["variables 1 KiB · less than 0.01% of 16 GiB"] * 8
-        del kept
-    mine = TopologyWidget(connection, memory=lambda: [7] * 8)
-    said = answers(mine, monkeypatch)
-    ask(mine)
-    assert phrases(*said[0]) == ["variables 7 B · less than 0.01% of 16 GiB"] * 8
+        assert phrases(*messages[0]) == ["variables 1 KiB · less than 0.01% of 16 GiB"] * 8
+        del variable
+    with_own_source = TopologyWidget(connection, memory=lambda: [7] * 8)
+    messages = answers(with_own_source, monkeypatch)
+    ask(with_own_source)
+    assert phrases(*messages[0]) == ["variables 7 B · less than 0.01% of 16 GiB"] * 8
 
 
 def held(connection: Any) -> tuple[int, ...]:
@@ -331,7 +332,7 @@ def test_memory_of_a_model_and_its_optimizer(tf: Any) -> None:
 
 
 def test_cores_of_hardware() -> None:
-    """A real TPU's devices are known by host and ordinal."""
+    """The devices of a real TPU are identified by host and ordinal."""
     topology = described("v3-32")
     table = cores_by_device(SimpleNamespace(cluster_resolver=SimpleNamespace()), topology)
     for core, (host, ordinal) in enumerate(zip(topology.hosts, topology.ordinals, strict=True)):
@@ -342,7 +343,7 @@ def test_cores_of_hardware() -> None:
     assert device_of("/device:TPU:2") == (0, "TPU", 2)
 
 
-# ---- Colours
+# Colours
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The catalogue of known errors: how it is searched, its page, its display, the command."""
+"""The catalogue of known errors: its search, its pages, its display and its command."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def raised(error: BaseException, cause: BaseException | None = None) -> BaseExce
         return caught
 
 
-def test_exceptions_and_what_is_behind_them() -> None:
+def test_exceptions_and_their_causes() -> None:
     known = KeyError("COLAB_TPU_ADDR")
     assert number(known) == 2
     assert number(raised(RuntimeError("mine"), known)) == 2
     assert number(raised(RuntimeError("mine"), raised(OSError("other"), known))) == 2
-    beside = RuntimeError("mine")
-    beside.__context__ = known
-    assert number(beside) == 2
-    beside.__suppress_context__ = True  # as `raise ... from None` does
-    assert explain(beside) is None
+    in_context = RuntimeError("mine")
+    in_context.__context__ = known
+    assert number(in_context) == 2
+    in_context.__suppress_context__ = True  # like `raise ... from None`
+    assert explain(in_context) is None
     outer = raised(ValueError("Please provide a TPU Name to connect to."), known)
     assert number(outer) == 1
 
@@ -54,7 +54,7 @@ def test_notes_and_groups() -> None:
     assert number(group) == 2
 
 
-def test_the_traceback_counts() -> None:
+def test_the_traceback_identifies_an_error() -> None:
     def fail() -> None:
         raise AssertionError
 
@@ -68,7 +68,7 @@ def test_the_traceback_counts() -> None:
 
 
 class Hostile(Exception):
-    """An exception whose every part raises."""
+    """An exception whose attributes and methods all raise errors."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -82,7 +82,7 @@ class Hostile(Exception):
         raise RuntimeError("no notes")
 
 
-def test_it_never_raises() -> None:
+def test_explaining_never_raises() -> None:
     circle = ValueError("a")
     circle.__cause__ = other = ValueError("b")
     other.__cause__ = circle
@@ -101,18 +101,18 @@ TEXTS = st.one_of(
 
 
 @given(st.one_of(st.binary(), TEXTS, st.lists(TEXTS).map("".join), st.integers(), st.none()))
-def test_whatever_it_is_given(value: object) -> None:
-    found = explain(value)
-    assert found is None or found.code in ENTRIES
+def test_any_value_can_be_explained(value: object) -> None:
+    entry = explain(value)
+    assert entry is None or entry.code in ENTRIES
 
 
 @given(st.lists(TEXTS, min_size=1), st.sampled_from([Exception, KeyError, KeyboardInterrupt]))
-def test_whatever_exception_it_is_given(texts: list[str], kind: type[BaseException]) -> None:
+def test_any_exception_can_be_explained(texts: list[str], kind: type[BaseException]) -> None:
     error = kind(texts[0])
     for text in texts[1:]:
         error = raised(kind(text), error)
-    found = explain(error)
-    assert found is None or found.code in ENTRIES
+    entry = explain(error)
+    assert entry is None or entry.code in ENTRIES
 
 
 REPEATED = [
@@ -125,18 +125,18 @@ REPEATED = [
 
 
 @pytest.mark.parametrize("part", REPEATED)
-def test_a_long_text_takes_no_longer_than_it_should(part: str) -> None:
+def test_explaining_takes_linear_time(part: str) -> None:
     def seconds(size: int) -> float:
         text = (part * (size // len(part) + 1))[:size]
         begin = time.process_time()
         explain(text)
         return time.process_time() - begin
 
-    # Anything worse than linear would take a hundred times as long, or minutes.
+    # With quadratic time, the longer text would take a hundred times as long.
     assert seconds(200_000) < 40 * max(seconds(20_000), 0.02)
 
 
-def test_the_catalogue_is_whole() -> None:
+def test_the_catalogue_is_complete() -> None:
     codes = [*(str(n) for n in range(1, 74)), *(f"P{n}" for n in range(1, 11))]
     assert sorted(ENTRIES, key=codes.index) == codes
     assert sum(map(len, CHAPTERS.values())) == len(codes)
@@ -153,12 +153,12 @@ def test_the_catalogue_is_whole() -> None:
             assert not re.search(r"(?<![\\\]])[.)\]][*+]", message), f"unbounded: {message}"
 
 
-def test_an_explanation_is_not_an_error_itself() -> None:
+def test_an_explanation_is_not_recognised_as_an_error() -> None:
     for entry in ENTRIES.values():
         assert explain(str(entry)) is None, entry.code
 
 
-def test_the_magics_that_it_names_exist() -> None:
+def test_magics_in_the_catalogue_exist() -> None:
     from tpunb.notebook.magics import TpuMagics
 
     names = {name for kind in TpuMagics.magics.values() for name in kind}
@@ -170,21 +170,21 @@ def test_links() -> None:
     assert link("tensorflow/tpu#609") == "https://github.com/tensorflow/tpu/issues/609"
     assert link("https://www.tensorflow.org/guide/tpu") == "https://www.tensorflow.org/guide/tpu"
     assert link("tensorflow: tpu_strategy.py") is None
-    found = ENTRIES["1"]
-    assert found.links == (
+    entry = ENTRIES["1"]
+    assert entry.links == (
         "https://github.com/googlecolab/colabtools/issues/5194",
         "https://github.com/googlecolab/colabtools/issues/4699",
     )
-    assert found.source == "googlecolab/colabtools#5194, googlecolab/colabtools#4699"
+    assert entry.source == "googlecolab/colabtools#5194, googlecolab/colabtools#4699"
 
 
-def test_it_shows_itself() -> None:
-    for found in ENTRIES.values():
-        lines = str(found).splitlines()
-        assert lines[0] == found.headline
+def test_entries_have_displays() -> None:
+    for entry in ENTRIES.values():
+        lines = str(entry).splitlines()
+        assert lines[0] == entry.headline
         assert [line.split()[0] for line in lines if line[2] != " "][1:] == ["Cause:", "Fix:", "Source:"]  # fmt: skip
-        markup = found._repr_html_()
-        for text in (found.cause, found.title):
+        markup = entry._repr_html_()
+        for text in (entry.cause, entry.title):
             assert html.escape(text) in re.sub("</?code>", "`", markup)
     odd = Explanation("1", "<b>&", (), "`<i>`", "\"'", ("<a>",))
     assert "<b>" not in odd._repr_html_()
@@ -194,9 +194,9 @@ def test_it_shows_itself() -> None:
 def test_in_ipython() -> None:
     from IPython.lib.pretty import pretty
 
-    found = ENTRIES["34"]
-    assert pretty(found) == str(found)
-    assert pretty([found]).startswith("[Known error 34: Made outside strategy.scope()\n")
+    entry = ENTRIES["34"]
+    assert pretty(entry) == str(entry)
+    assert pretty([entry]).startswith("[Known error 34: Made outside strategy.scope()\n")
 
 
 def test_public_names() -> None:
@@ -210,9 +210,9 @@ def test_the_pages_have_the_catalogue(name: str) -> None:
     assert text == catalogue_pages.pages()[name], "cd tests && python -m catalogue_pages"
 
 
-def test_every_chapter_is_on_one_page() -> None:
-    shown = [chapter for page in catalogue_pages.PAGES for chapter in page.chapters]
-    assert sorted(shown) == sorted(CHAPTERS)
+def test_every_chapter_is_on_exactly_one_page() -> None:
+    chapters = [chapter for page in catalogue_pages.PAGES for chapter in page.chapters]
+    assert sorted(chapters) == sorted(CHAPTERS)
 
 
 def test_without_tensorflow() -> None:
@@ -228,9 +228,9 @@ def test_on_the_command_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert cli.main(["explain", "KeyError:", "'COLAB_TPU_ADDR'"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith(str(ENTRIES["2"]))
-    assert shown.endswith("  https://github.com/googlecolab/colabtools/issues/4481\n")
+    output = capsys.readouterr().out
+    assert output.startswith(str(ENTRIES["2"]))
+    assert output.endswith("  https://github.com/googlecolab/colabtools/issues/4481\n")
     assert cli.main(["explain", "KeyError: 'loss'"]) == 1
     assert capsys.readouterr() == (
         "",
@@ -244,17 +244,17 @@ def test_on_the_command_line(
 def test_from_a_pipe(arguments: list[str]) -> None:
     code = "import sys; from tpunb.cli import main; sys.exit(main())"
     for text, exit_code in ((b"\xff\n" + NO_TPU_IN_COLAB.encode(), 0), (b"\xff", 1), (b"", 1)):
-        ran = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", code, "explain", *arguments],
             input=text, capture_output=True, timeout=PATIENCE, check=False,
         )  # fmt: skip
-        assert ran.returncode == exit_code, ran.stderr
-        assert (b"Known error 5" in ran.stdout) == (exit_code == 0)
+        assert process.returncode == exit_code, process.stderr
+        assert (b"Known error 5" in process.stdout) == (exit_code == 0)
 
 
 @pytest.mark.parametrize("number", [24, "24", " 24\n"])
 def test_the_number_of_an_entry(number: object) -> None:
-    found = explain(number)
-    assert found is not None
-    assert found.code == "24"
+    entry = explain(number)
+    assert entry is not None
+    assert entry.code == "24"
     assert explain(9999) is explain(True) is explain("9999") is None

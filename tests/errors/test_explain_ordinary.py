@@ -1,4 +1,4 @@
-"""Ordinary errors of TensorFlow and Keras, made for real: none of them is explained."""
+"""Ordinary errors of TensorFlow and Keras, provoked by real code: none has an explanation."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def numpy_in_a_graph() -> Any:
 
 
 def a_tensor_out_of_its_graph() -> Any:
-    kept = []
+    tensors = []
 
     @tf.function
     def step(x: Any) -> None:
-        kept.append(x + 1)
+        tensors.append(x + 1)
 
     step(tf.constant(1.0))
-    return kept[0] + 1
+    return tensors[0] + 1
 
 
 def at_run_time(function: Callable[[Any], Any], value: Any) -> Callable[[], Any]:
@@ -197,7 +197,7 @@ def refuse_to_explain(function: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("function", ORDINARY)
-def test_it_is_not_explained(function: Callable[[], Any]) -> None:
+def test_ordinary_errors_are_not_explained(function: Callable[[], Any]) -> None:
     refuse_to_explain(function)
 
 

@@ -1,4 +1,4 @@
-"""Known errors made for real, by code as users write it, mostly on a virtual TPU."""
+"""Known errors, provoked by code like users', mostly on a virtual TPU."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ def pairs() -> Any:
 
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No TPU is named, and no metadata server answers."""
+    """Name no TPU, and have no metadata server answer."""
     for name in ("TPU_NAME", "TPUNB_TPU", "TPUNB_REQUIRE_TPU", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GCE_METADATA_IP", "no.such.host.invalid")
 
 
 def provoked(number: int, function: Callable[..., Any], *arguments: Any) -> BaseException:
-    """What a function raises, which is explained, also when its traceback is pasted."""
+    """Return a function's error, which must have this entry, also when its traceback is pasted."""
     with pytest.raises(Exception) as caught:  # noqa: PT011  which one is the question
         function(*arguments)
-    found = explain(caught.value)
-    assert found is not None, repr(caught.value)
-    assert found.number == number, (found, caught.value)
+    entry = explain(caught.value)
+    assert entry is not None, repr(caught.value)
+    assert entry.number == number, (entry, caught.value)
     pasted = "".join(traceback.format_exception(caught.value))
-    assert explain(pasted) == found, pasted
+    assert explain(pasted) == entry, pasted
     return caught.value
 
 
@@ -96,7 +96,7 @@ def test_an_address_that_does_not_answer() -> None:
 
 
 class NoService:
-    """A client of Google Cloud's without credentials."""
+    """A Google Cloud client without credentials."""
 
     def projects(self) -> Any:
         raise OSError("Could not automatically determine credentials.")
@@ -169,7 +169,7 @@ def gradient_of_an_endless_loop(x: Any) -> Any:
         (29, gradient_of_an_endless_loop),
     ],
 )
-def test_what_xla_refuses(number: int, function: Any) -> None:
+def test_refusals_by_xla(number: int, function: Any) -> None:
     provoked(number, compiled(function), tf.constant(1.0))
 
 
@@ -256,7 +256,7 @@ OF_KERAS_2: list[tuple[int, Callable[[Any, str], Any]]] = [
 
 
 @pytest.mark.parametrize(("code", "act"), OF_KERAS_2)
-def test_what_keras_3_has_lost(two: Any, code: int, act: Any, tmp_path: Path) -> None:
+def test_functions_that_keras_3_has_removed(two: Any, code: int, act: Any, tmp_path: Path) -> None:
     with two.scope():
         model = model_of(keras)
         model.compile("adam", "mse")
@@ -279,7 +279,7 @@ def test_an_optimizer_built_outside_the_scope(two: Any) -> None:
         model.compile("adam", "mse")
     error = provoked(71, model.optimizer.build, model.trainable_variables)
     assert "with strategy.scope(): optimizer.build" in explain(error).fix
-    with two.scope():  # what the fix says
+    with two.scope():  # the entry's fix
         model.compile("adam", "mse")
         model.optimizer.build(model.trainable_variables)
     fit(model)
@@ -290,9 +290,9 @@ def test_an_optimizer_of_keras_2_built_outside_the_scope(two: Any, keras2: Any) 
         model = model_of(keras2)
         model.compile("adam", "mse")
     model.optimizer.build(model.trainable_variables)
-    found = explain(provoked(34, fit, model))
-    assert "`optimizer.build`" in found.cause
-    assert "Keras 2" not in found.fix  # it is the one in use
+    entry = explain(provoked(34, fit, model))
+    assert "`optimizer.build`" in entry.cause
+    assert "Keras 2" not in entry.fix  # the user has Keras 2
 
 
 @pytest.fixture
@@ -384,11 +384,11 @@ def test_an_update_outside_of_a_replica_function(two: Any, name: str) -> None:
         provoked(68, update)
 
 
-def test_per_replica_values_that_are_not_passed(two: Any) -> None:
+def test_per_replica_values_that_are_not_passed_as_arguments(two: Any) -> None:
     value = per_replica(two)
     add = tf.function(lambda x: x + 1.0)
     provoked(69, run, two, lambda: add(value))
-    assert run(two, add, value) is not None  # what the fix says
+    assert run(two, add, value) is not None  # the entry's fix
 
 
 def test_a_global_batch_that_does_not_divide(two: Any) -> None:
@@ -451,7 +451,7 @@ def test_computation_shapes() -> None:
 
 
 def embedding_in(strategy: Any) -> Any:
-    """Tables that only a TPU has."""
+    """Create embedding tables, which only a TPU has."""
     embedding = tf.tpu.experimental.embedding
     table = embedding.TableConfig(vocabulary_size=8, dim=4, name="table")
     with strategy.scope():
@@ -461,8 +461,8 @@ def embedding_in(strategy: Any) -> Any:
 
 
 def test_reading_embedding_tables(two: Any) -> None:
-    made = embedding_in(two)
-    provoked(45, lambda: made.embedding_tables)
+    embedding = embedding_in(two)
+    provoked(45, lambda: embedding.embedding_tables)
 
 
 LATE = """
@@ -490,11 +490,11 @@ except VirtualDevicesError as error:
 
 
 def test_tensorflow_has_started() -> None:
-    ran = run_code(WITHOUT_KERAS + LATE)
-    assert ran.stdout.startswith("explained\nexplained\nrefused: A virtual TPU"), ran.stderr
-    assert "needs 5 logical CPU devices (4 cores, 1 host)" in ran.stdout
-    assert "already started with 1" in ran.stdout
-    assert "Restart the kernel" in ran.stdout
+    process = run_code(WITHOUT_KERAS + LATE)
+    assert process.stdout.startswith("explained\nexplained\nrefused: A virtual TPU"), process.stderr
+    assert "needs 5 logical CPU devices (4 cores, 1 host)" in process.stdout
+    assert "already started with 1" in process.stdout
+    assert "Restart the kernel" in process.stdout
 
 
 def test_retracing() -> None:
@@ -511,27 +511,27 @@ def test_retracing() -> None:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-    found = [explain(record.getMessage()) for record in logged]
-    assert [explanation.code for explanation in found if explanation] == ["P6"] * len(found)
-    assert found
+    entries = [explain(record.getMessage()) for record in logged]
+    assert [explanation.code for explanation in entries if explanation] == ["P6"] * len(entries)
+    assert entries
 
 
 def test_explaining_in_threads() -> None:
-    found: list[Any] = []
+    entries: list[Any] = []
     threads = [
-        threading.Thread(target=lambda: found.append(explain(KeyError("COLAB_TPU_ADDR"))))
+        threading.Thread(target=lambda: entries.append(explain(KeyError("COLAB_TPU_ADDR"))))
         for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [explanation.number for explanation in found] == [2] * 4
+    assert [explanation.number for explanation in entries] == [2] * 4
 
 
 def test_embedding_tables_without_a_tpu(two: Any) -> None:
-    made = embedding_in(two)
-    provoked(48, made.build, 8)
+    embedding = embedding_in(two)
+    provoked(48, embedding.build, 8)
 
 
 def test_collectives_outside_of_replicas() -> None:

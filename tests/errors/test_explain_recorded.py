@@ -1,4 +1,4 @@
-"""Errors as users have reported them: known ones and ordinary ones, from texts."""
+"""Errors that users have reported, known and ordinary, as text."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def test_every_error_is_recorded() -> None:
 
 
 def test_a_performance_trap() -> None:
-    found = explain(RETRACING)
-    assert found is not None
-    assert (found.code, found.number) == ("P6", None)
-    assert found.headline.startswith("Performance trap P6: ")
+    entry = explain(RETRACING)
+    assert entry is not None
+    assert (entry.code, entry.number) == ("P6", None)
+    assert entry.headline.startswith("Performance trap P6: ")
 
 
 @pytest.mark.parametrize("text", ORDINARY)
@@ -40,16 +40,18 @@ def test_ordinary_texts_are_not_explained(text: str) -> None:
     assert explain(RuntimeError(text)) is None
 
 
-def test_the_precise_entry_of_several() -> None:
+def test_the_most_precise_entry_is_chosen() -> None:
     texts = dict(RECORDED)
     assert number(f"{RETRACING}\n{texts[11]}\n{texts[38]}") == 38
     assert number(f"{texts[22]}\n{texts[26]}") == 26
     assert number(f"{texts[1]}\n{texts[46]}") == 1
 
 
-def test_an_ordinary_error_beside_a_traceback_of_a_tpu() -> None:
+def test_an_ordinary_error_next_to_a_traceback_from_a_tpu() -> None:
     ordinary = "IndexError: index 0 is out of bounds for axis 0 with size 0"
-    own = f"Traceback (most recent call last):\n  File 'mine.py', line 1\n{ordinary}\n"
-    assert number(own) is None
-    assert number(own + NO_TPU_IN_COLAB) == 5
-    assert number("tpu_strategy.py imported\n" + own) is None
+    ordinary_traceback = (
+        f"Traceback (most recent call last):\n  File 'mine.py', line 1\n{ordinary}\n"
+    )
+    assert number(ordinary_traceback) is None
+    assert number(ordinary_traceback + NO_TPU_IN_COLAB) == 5
+    assert number("tpu_strategy.py imported\n" + ordinary_traceback) is None

@@ -1,4 +1,4 @@
-"""LiveCurves with both Kerases: what is recorded, what is shown, and how it is stopped."""
+"""LiveCurves with both Keras 2 and Keras 3: what it records, what it shows, and how it stops."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from tpunb.training import history as histories
 from tpunb.training.history import History
 from tpunb.virtual.stoppable import StoppableCalls
 
-# Beside Keras 3 in one process, which stays `tf.keras`.
+# Keras 2 runs in the same process as Keras 3, which stays `tf.keras`.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.usefixtures("fresh_keras_names"),
     pytest.mark.filterwarnings("ignore:non-integer arguments to randrange:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*shuffle=True. was passed:UserWarning"),
-    # Keras turns variables into arrays in NumPy 1's way.
+    # When Keras saves variables, it converts them to arrays the NumPy 1 way.
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]
 
@@ -61,12 +61,12 @@ def keras(request: pytest.FixtureRequest) -> Any:
 
 
 ONE_KERAS = pytest.mark.parametrize("keras", ["keras"], indirect=True)
-"""Of what is ours, whichever Keras calls: names, displays, what comes of a press."""
+"""For tests of our own code, which does not depend on the Keras release."""
 
 
 @pytest.fixture(autouse=True)
 def published(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """What is shown; and the handler of interrupts is what it was, in the end."""
+    """Record what is shown, and check that the handler of interrupts is restored."""
     monkeypatch.setenv(frontend.VARIABLE, "never")
     shown: list[Any] = []
 
@@ -79,29 +79,29 @@ def published(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-kept: dict[str, Any] = {}
-"""Models that have been traced, with what they started from."""
+traced: dict[str, Any] = {}
+"""Traced models, with their initial weights and learning rates."""
 
 
 def compiled(keras: Any, strategy: Any = None, **options: Any) -> Any:
-    """A model with the same weights each time, and the same model: tracing is what takes long.
+    """Return a model with the same initial weights each time; it is reused, as tracing takes long.
 
-    Whoever needs another one beside it, or interrupts it, makes it by `compiled_anew`.
+    Tests that need a second model, or interrupt it, call `new_model`.
     """
     key = f"{keras.__name__} {id(strategy)} {sorted(options.items())}"
     if callable(options.get("optimizer")):
-        return compiled_anew(keras, strategy, **options)
-    if key not in kept:
-        model = compiled_anew(keras, strategy, **options)
-        kept[key] = model, model.get_weights(), float(model.optimizer.learning_rate.numpy())
-    model, weights, rate = kept[key]
+        return new_model(keras, strategy, **options)
+    if key not in traced:
+        model = new_model(keras, strategy, **options)
+        traced[key] = model, model.get_weights(), float(model.optimizer.learning_rate.numpy())
+    model, weights, rate = traced[key]
     model.set_weights(weights)
     model.optimizer.learning_rate = rate
     model.optimizer.iterations.assign(0)
     return model
 
 
-def compiled_anew(keras: Any, strategy: Any = None, **options: Any) -> Any:
+def new_model(keras: Any, strategy: Any = None, **options: Any) -> Any:
     options = {"optimizer": "sgd", "loss": "mse", **options}
     with strategy.scope() if strategy else contextlib.nullcontext():
         keras.utils.set_random_seed(3)
@@ -118,13 +118,13 @@ def fit(model: Any, *callbacks: Any, **options: Any) -> Any:
 
 
 def at_batch(keras: Any, number: int, action: Callable[[], None]) -> Any:
-    """A callback that does something after so many batches of the fit."""
-    left = number
+    """Return a callback that acts once, after a number of batches."""
+    remaining = number
 
     def end(batch: int, logs: Any) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
+        nonlocal remaining
+        remaining -= 1
+        if remaining == 0:
             action()
 
     return keras.callbacks.LambdaCallback(on_train_batch_end=end)
@@ -132,15 +132,15 @@ def at_batch(keras: Any, number: int, action: Callable[[], None]) -> Any:
 
 @pytest.mark.parametrize(("replicas", "size"), [(2, 1), *thorough([(2, 4), (None, 4)])])
 def test_a_fit(keras: Any, replicas: int | None, size: int) -> None:
-    """The points are at the right steps, the weights as without."""
+    """The points are at the right steps, and the weights are the same as without LiveCurves."""
     strategy = virtual_tpu() if replicas else None
-    plain = compiled(keras, strategy, metrics=["mae"], steps_per_execution=size)
+    reference = compiled(keras, strategy, metrics=["mae"], steps_per_execution=size)
     options = {"validation_data": (X[:16], Y[:16])}
-    wanted = fit(plain, **options)
-    weights = plain.get_weights()
+    expected = fit(reference, **options)
+    weights = reference.get_weights()
     model = compiled(keras, strategy, metrics=["mae"], steps_per_execution=size)
     live = LiveCurves()
-    found = fit(model, live, **options)
+    logged = fit(model, live, **options)
     history = live.history
     assert history is not None
     assert histories.latest_history() is history
@@ -152,60 +152,60 @@ def test_a_fit(keras: Any, replicas: int | None, size: int) -> None:
     assert history.steps("mae").tolist() == steps
     for name in ("val_loss", "val_mae"):
         assert history.steps(name).tolist() == [STEPS, 2 * STEPS]
-        np.testing.assert_allclose(history.values(name), found[name])
+        np.testing.assert_allclose(history.values(name), logged[name])
     for name in ("loss", "mae"):
-        # Batches of one size: Keras's mean over an epoch is that of our points.
+        # All batches have the same size, so Keras's mean over an epoch is the mean of our points.
         lengths = np.diff([0, *ends])
         for epoch, points in enumerate(np.split(history.values(name), 2)):
             mean = np.average(points, weights=lengths)
-            np.testing.assert_allclose(mean, found[name][epoch], rtol=1e-5)
-        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5)
-    for one, other in zip(weights, model.get_weights(), strict=True):
-        np.testing.assert_allclose(other, one, rtol=0, atol=1e-6)
+            np.testing.assert_allclose(mean, logged[name][epoch], rtol=1e-5)
+        np.testing.assert_allclose(logged[name], expected[name], rtol=1e-5)
+    for expected_weight, weight in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, expected_weight, rtol=0, atol=1e-6)
 
 
 def losses_by_hand(model: Any, batch: int, size: int, epochs: int = 2) -> list[float]:
-    """The loss of each execution as numpy computes it, batch by batch, with plain descent."""
+    """Compute the loss of each execution with NumPy, by plain gradient descent."""
     w0, b0, w1, b1 = (np.float64(each) for each in model.get_weights())
     losses: list[float] = []
     for _ in range(epochs):
-        found = []
+        batch_losses = []
         for start in range(0, ROWS, batch):
             x, y = X[start : start + batch].astype(np.float64), Y[start : start + batch]
             hidden = np.tanh(x @ w0 + b0)
             error = hidden @ w1 + b1 - y
-            found.append((len(x), float(np.mean(error**2))))
+            batch_losses.append((len(x), float(np.mean(error**2))))
             slope = 2 * error / len(x)
             back = (slope @ w1.T) * (1 - hidden**2)
             w1, b1 = w1 - 0.01 * hidden.T @ slope, b1 - 0.01 * slope.sum(0)
             w0, b0 = w0 - 0.01 * x.T @ back, b0 - 0.01 * back.sum(0)
-        for first in range(0, len(found), size):
-            rows, values = zip(*found[first : first + size], strict=True)
+        for start_batch in range(0, len(batch_losses), size):
+            rows, values = zip(*batch_losses[start_batch : start_batch + size], strict=True)
             losses.append(float(np.average(values, weights=rows)))
     return losses
 
 
 @pytest.mark.parametrize(("batch", "size"), [(10, 1), (10, 4), *thorough([(8, 4), (ROWS, 1)])])
 def test_the_loss_of_each_batch(keras: Any, batch: int, size: int) -> None:
-    """What numpy says of them, also of a smaller last batch, and so is the best of them."""
+    """The losses are NumPy's, even for a smaller last batch, and so is the best loss."""
     live = LiveCurves()
     model = compiled(keras, steps_per_execution=size)
-    wanted = losses_by_hand(model, batch, size)
+    expected = losses_by_hand(model, batch, size)
     fit(model, live, batch_size=batch, validation_split=0.0)
     values = live.history.values("loss")
-    np.testing.assert_allclose(values, wanted, rtol=1e-4)
+    np.testing.assert_allclose(values, expected, rtol=1e-4)
     step, best = live.history.best("loss")
-    assert step == live.history.steps("loss")[np.argmin(wanted)]
+    assert step == live.history.steps("loss")[np.argmin(expected)]
     assert best == values.min()
 
 
 @pytest.mark.parametrize(
     ("cuts", "looks"),
     [
-        # The second and the third batch weigh as much as twice the first: 3 + 3 = 6 + 0.
+        # The second and the third batch together weigh twice as much as the first: 3 + 3 = 6 + 0.
         ([0, 3, 9, 10, 30, 37, 39, 69], {3, 4, 5, 6}),
         ([0, 3, 9, 10, 30, 37, 39, 69], set()),
-        # The weights vary late.
+        # The weights differ only late.
         ([*range(0, 44, 4), 50, 53, 62, 63, 70], {12}),
     ],
     ids=["often", "once", "late"],
@@ -213,8 +213,8 @@ def test_the_loss_of_each_batch(keras: Any, batch: int, size: int) -> None:
 def test_batches_of_any_size_and_weight(
     keras: Any, monkeypatch: pytest.MonkeyPatch, cuts: list[int], looks: set[int]
 ) -> None:
-    """The points have Keras's mean, whenever the weights are looked at."""
-    now = itertools.count(0, 10).__next__  # each look comes later than the one before
+    """The mean of the points is Keras's mean, whenever the weights are examined."""
+    now = itertools.count(0, 10).__next__  # each examination is later than the one before
     clock = SimpleNamespace(monotonic=lambda: at, sleep=time.sleep)
     monkeypatch.setattr(log_recorder, "time", clock)
     at = now()
@@ -235,7 +235,7 @@ def test_batches_of_any_size_and_weight(
     data = tf.data.Dataset.from_generator(batches, output_signature=spec)
     data = data.apply(tf.data.experimental.assert_cardinality(len(pairs)))
     live = LiveCurves()
-    model = compiled_anew(keras, weighted_metrics=["mae"])
+    model = new_model(keras, weighted_metrics=["mae"])
     ticking = keras.callbacks.LambdaCallback(on_train_batch_begin=begin)
     found = model.fit(data, epochs=1, verbose=0, callbacks=[ticking, live]).history
     for name, weights in (("loss", np.diff(cuts)), ("mae", [each.sum() for each in importances])):
@@ -246,25 +246,25 @@ def test_batches_of_any_size_and_weight(
 
 
 @THOROUGH
-def test_metrics_that_are_no_mean_have_a_point_for_each_epoch(keras: Any) -> None:
+def test_metrics_without_a_mean_have_a_point_for_each_epoch(keras: Any) -> None:
     live, batch = LiveCurves(), LiveCurves(per="batch")
     metrics = keras.metrics
-    model = compiled_anew(keras, metrics=[metrics.RootMeanSquaredError(name="rmse"), "mae"])
+    model = new_model(keras, metrics=[metrics.RootMeanSquaredError(name="rmse"), "mae"])
     for callback in (live, batch):
-        found = fit(model, callback, validation_data=(X, Y))
+        logged = fit(model, callback, validation_data=(X, Y))
         history = callback.history
         assert history.steps("rmse").tolist() == [STEPS, 2 * STEPS]
-        np.testing.assert_allclose(history.values("rmse"), found["rmse"])
+        np.testing.assert_allclose(history.values("rmse"), logged["rmse"])
         assert len(history.steps("mae")) == 2 * STEPS
     assert "val_rmse" in live.history.metrics
     assert "val_rmse" not in batch.history.metrics
     per_epoch = LiveCurves(per="epoch")
-    found = fit(model, per_epoch)
-    np.testing.assert_allclose(per_epoch.history.values("loss"), found["loss"])
+    logged = fit(model, per_epoch)
+    np.testing.assert_allclose(per_epoch.history.values("loss"), logged["loss"])
 
 
-def test_what_a_step_of_its_own_logs_stays(keras: Any) -> None:
-    """A loss that is no running mean, beside a metric that is one."""
+def test_values_of_a_custom_train_step_are_kept(keras: Any) -> None:
+    """The loss is not a running mean, but the metric is."""
 
     class Model(keras.Model):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -315,7 +315,7 @@ def test_wrong_metrics(metrics: Any) -> None:
 
 
 @ONE_KERAS
-def test_metrics_that_never_come(keras: Any) -> None:
+def test_metrics_that_are_never_logged(keras: Any) -> None:
     with pytest.warns(
         UserWarning, match="Keras logs no metric 'acuracy'. The metrics are: loss, mae"
     ):
@@ -326,7 +326,7 @@ def test_metrics_that_never_come(keras: Any) -> None:
 
 @ONE_KERAS
 def test_chosen_metrics(keras: Any, published: list[Any]) -> None:
-    """The display has those that were chosen, by their panel too; the history has all."""
+    """The display has the chosen metrics, also by their panel's name; the history has all."""
     live = LiveCurves("mae")
     fit(compiled(keras, metrics=["mae"]), live, validation_data=(X, Y))
     ((bundle, _, update),) = published
@@ -336,7 +336,7 @@ def test_chosen_metrics(keras: Any, published: list[Any]) -> None:
 
 
 @ONE_KERAS
-def test_the_static_form_is_the_same_in_each_run(keras: Any, published: list[Any]) -> None:
+def test_the_static_form_is_the_same_after_every_run(keras: Any, published: list[Any]) -> None:
     for _ in range(2):
         fit(compiled(keras), LiveCurves())
     (first, _, _), (second, _, _) = published
@@ -346,46 +346,46 @@ def test_the_static_form_is_the_same_in_each_run(keras: Any, published: list[Any
 
 
 @ONE_KERAS
-def test_live_then_a_picture(
+def test_a_live_display_becomes_a_picture(
     keras: Any, published: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(frontend.VARIABLE, "always")
     during: list[int] = []
-    note = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: during.append(len(published)))
-    fit(compiled(keras), LiveCurves(), note)
+    count = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: during.append(len(published)))
+    fit(compiled(keras), LiveCurves(), count)
     assert during == [1, 1]
-    (live, shown, update), (static, place, later) = published
+    (live, live_id, update), (static, static_id, is_update) = published
     assert "application/vnd.jupyter.widget-view+json" in live
     assert static.keys() == {"text/plain", "image/png"}
-    assert (shown, update, later) == (place, False, True)
+    assert (live_id, update, is_update) == (static_id, False, True)
     assert live["text/plain"] == static["text/plain"]
 
 
-def test_what_fit_returns_is_shown(keras: Any) -> None:
-    """One record, several, and with names; mixed with a history of the batches."""
+def test_results_of_fit_can_be_shown(keras: Any) -> None:
+    """A single record, several, and named records together with a history of batches."""
     live = LiveCurves()
     model = compiled(keras)
     settings = {"batch_size": BATCH, "shuffle": False, "verbose": 0, "callbacks": [live]}
     first = model.fit(X, Y, epochs=2, **settings)
     second = model.fit(X, Y, epochs=3, **settings)
-    shown = [
+    widgets = [
         tpunb.show(first),
         tpunb.show([first, second]),
         tpunb.show({"lr 0.1": first, "batches": live.runs[1]}),
     ]
-    assert [repr(widget) for widget in shown] == [
+    assert [repr(widget) for widget in widgets] == [
         f"Training curves · loss · {2 * STEPS} steps",
         f"Training curves · 2 runs · loss · {3 * STEPS} steps",
         f"Training curves · 2 runs: lr 0.1, batches · loss · {3 * STEPS} steps",
     ]
-    at_epochs, at_batches = shown[-1].histories
+    at_epochs, at_batches = widgets[-1].histories
     assert at_epochs.steps("loss").tolist() == [STEPS, 2 * STEPS]
     assert at_epochs.values("loss").tolist() == first.history["loss"]
     assert len(at_batches) == 3 * STEPS
-    assert live.runs[1].name == "run 2"  # the names are only for this comparison
-    names = [run["name"] for run in shown[-1]._stream.delta()[0]["runs"]]
+    assert live.runs[1].name == "run 2"  # the names are used only in this comparison
+    names = [run["name"] for run in widgets[-1]._stream.delta()[0]["runs"]]
     assert names == ["lr 0.1", "batches"]
-    for widget in shown:
+    for widget in widgets:
         widget.close()
 
 
@@ -448,17 +448,17 @@ def test_evaluate_and_predict(keras: Any, published: list[Any]) -> None:
     assert live.history.state == "finished"
 
 
-def test_a_constant_rate_is_no_metric(keras: Any) -> None:
-    live, asked = LiveCurves(), LiveCurves(["learning_rate"])
+def test_a_constant_learning_rate_is_not_recorded(keras: Any) -> None:
+    live, requested = LiveCurves(), LiveCurves(["learning_rate"])
     model = compiled(keras)
     fit(model, live)
-    fit(model, asked)
+    fit(model, requested)
     assert live.history.metrics == ["loss"]
-    np.testing.assert_allclose(asked.history.values("learning_rate"), 0.01)
+    np.testing.assert_allclose(requested.history.values("learning_rate"), 0.01)
 
 
 @pytest.mark.parametrize("replicas", [None, *thorough([2])])
-def test_the_rate_of_a_schedule(keras: Any, replicas: int | None) -> None:
+def test_the_learning_rate_of_a_schedule(keras: Any, replicas: int | None) -> None:
     def optimizer() -> Any:
         schedule = keras.optimizers.schedules.PolynomialDecay(0.1, 18, 0.01)
         return keras.optimizers.SGD(schedule)
@@ -468,11 +468,11 @@ def test_the_rate_of_a_schedule(keras: Any, replicas: int | None) -> None:
     fit(compiled(keras, strategy, optimizer=optimizer), live)
     steps = live.history.steps("learning_rate")
     assert steps.tolist() == list(range(1, 19))
-    wanted = 0.1 - 0.09 * (steps - 1) / 18
-    np.testing.assert_allclose(live.history.values("learning_rate"), wanted, rtol=1e-5)
+    expected = 0.1 - 0.09 * (steps - 1) / 18
+    np.testing.assert_allclose(live.history.values("learning_rate"), expected, rtol=1e-5)
 
 
-def test_the_rate_that_a_callback_changes(keras: Any) -> None:
+def test_a_learning_rate_changed_by_a_callback(keras: Any) -> None:
     live = LiveCurves(per="epoch")
     halve = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.1 / 2**epoch)
     fit(compiled(keras), halve, live, epochs=3)
@@ -503,9 +503,9 @@ def test_summaries(keras: Any) -> None:
 
 @pytest.mark.parametrize("replicas", [2, *thorough([None])])
 def test_stopping(keras: Any, replicas: int | None, published: list[Any]) -> None:
-    """The weights are those of the steps that were done, and training can go on."""
+    """The model has the weights after the finished steps, and training can continue."""
     strategy = virtual_tpu() if replicas else None
-    model, live = compiled_anew(keras, strategy), LiveCurves()
+    model, live = new_model(keras, strategy), LiveCurves()
     with pytest.raises(
         Stopped, match=r"after 12 steps, in epoch 2\. .*continue with epoch 2: .*initial_epoch=1\)"
     ):
@@ -518,8 +518,8 @@ def test_stopping(keras: Any, replicas: int | None, published: list[Any]) -> Non
     reference = compiled(keras, strategy)
     fit(reference, epochs=1)
     reference.fit(X[:24], Y[:24], batch_size=BATCH, shuffle=False, verbose=0)
-    for one, other in zip(reference.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(other, one, rtol=0, atol=1e-6)
+    for expected, weight in zip(reference.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, expected, rtol=0, atol=1e-6)
     fit(model, live, initial_epoch=1, epochs=2)
     assert live.history.steps("loss")[0] == STEPS + 1
     assert live.history.state == "finished"
@@ -527,7 +527,7 @@ def test_stopping(keras: Any, replicas: int | None, published: list[Any]) -> Non
 
 def test_stopping_between_executions(keras: Any) -> None:
     live = LiveCurves()
-    model = compiled_anew(keras, steps_per_execution=4)
+    model = new_model(keras, steps_per_execution=4)
     with pytest.raises(Stopped, match="after 8 steps, in epoch 1"):
         fit(model, live, at_batch(keras, 2, press))
     assert live.history.steps("loss").tolist() == [4, 8]
@@ -537,7 +537,7 @@ def test_stopping_in_validation(keras: Any) -> None:
     live = LiveCurves()
     with pytest.raises(Stopped, match=r"after 9 steps, in epoch 1\. .*initial_epoch=1"):
         fit(
-            compiled_anew(keras),
+            new_model(keras),
             live,
             at_batch(keras, STEPS, press),
             validation_data=(X, Y),
@@ -550,37 +550,37 @@ def test_a_press_from_a_timer(keras: Any) -> None:
     live, timer = LiveCurves(), threading.Timer(0.5, press)
     start = at_batch(keras, 1, timer.start)
     with pytest.raises(Stopped):
-        fit(compiled_anew(keras), live, start, epochs=100_000)
+        fit(new_model(keras), live, start, epochs=100_000)
     assert live.history.state == "stopped"
     steps = live.history.steps("loss")
     assert steps.tolist() == list(range(1, len(steps) + 1))
 
 
-def test_a_batch_that_does_not_end(keras: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a notebook it is cancelled, and the run ends with its cell."""
+def test_an_endless_batch(keras: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a notebook the batch is cancelled, and the run ends with its cell."""
     from IPython.core.interactiveshell import InteractiveShell
 
     shell = InteractiveShell()
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)
     monkeypatch.setattr("tpunb.keras.stopping._GRACE", 0.2)
-    goes_round = tf.Variable(0.0, trainable=False)
+    rounds = tf.Variable(0.0, trainable=False)
 
     class Endless(keras.layers.Layer):  # type: ignore[misc]
         def call(self, x: Any) -> Any:
             def body(y: Any) -> Any:
-                goes_round.assign_add(1.0)
-                return (y + 0.0 * goes_round,)
+                rounds.assign_add(1.0)
+                return (y + 0.0 * rounds,)
 
-            return tf.while_loop(lambda _: goes_round >= 0.0, body, (x,))[0]
+            return tf.while_loop(lambda _: rounds >= 0.0, body, (x,))[0]
 
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1), Endless()])
     model.compile("sgd", "mse")
     live, calls = LiveCurves(), StoppableCalls()
     shell.push({"fit": lambda: fit(model, live), "calls": calls})
-    with When(lambda: goes_round.numpy() > 0):
+    with When(lambda: rounds.numpy() > 0):
         result = shell.run_cell("with calls:\n    fit()")
-    # What could not be cancelled would take a processor from all tests that follow.
-    goes_round.assign(-math.inf)
+    # A loop that was not cancelled would occupy a processor during later tests.
+    rounds.assign(-math.inf)
     wait_until(lambda: not calls.left_behind)
     assert isinstance(result.error_in_exec, Stopped)
     assert "ended inside a batch, after 0 steps, in epoch 1" in str(result.error_in_exec)
@@ -596,10 +596,10 @@ def test_a_callback_is_not_cut_short(keras: Any, monkeypatch: pytest.MonkeyPatch
 
     def write() -> None:
         press()
-        written.extend(time.sleep(0.02) for _ in range(10))  # the reminder comes meanwhile
+        written.extend(time.sleep(0.02) for _ in range(10))  # the reminder arrives meanwhile
 
     with calls, pytest.raises(Stopped):
-        fit(compiled_anew(keras), live, at_batch(keras, 3, write), epochs=100)
+        fit(new_model(keras), live, at_batch(keras, 3, write), epochs=100)
     assert len(written) == 10
     live._abandon()
     calls.close()
@@ -607,7 +607,7 @@ def test_a_callback_is_not_cut_short(keras: Any, monkeypatch: pytest.MonkeyPatch
 
 @ONE_KERAS
 def test_two_live_curves_in_one_fit(keras: Any) -> None:
-    """The handler of interrupts is there again, as the fixture checks; a press ends the fit."""
+    """A press stops both, and the handler of interrupts is restored (`published` checks this)."""
     both = LiveCurves(per="batch"), LiveCurves(per="epoch")
     fit(compiled(keras), *both)
     assert [live.history.state for live in both] == ["finished", "finished"]
@@ -624,9 +624,9 @@ def test_a_second_press_is_an_ordinary_interrupt(keras: Any) -> None:
 
     live = LiveCurves()
     with pytest.raises(KeyboardInterrupt) as raised:
-        fit(compiled_anew(keras), live, at_batch(keras, 3, twice))
+        fit(new_model(keras), live, at_batch(keras, 3, twice))
     assert not isinstance(raised.value, Stopped)
-    fit(compiled(keras), live)  # ends what the interrupt has left
+    fit(compiled(keras), live)  # closes what the interrupt left open
     assert [run.state for run in live.runs] == ["stopped", "finished"]
 
 
@@ -635,7 +635,7 @@ def failing(keras: Any, live: LiveCurves) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        fit(compiled_anew(keras), live, at_batch(keras, 3, fail))
+        fit(new_model(keras), live, at_batch(keras, 3, fail))
 
 
 @ONE_KERAS
@@ -663,14 +663,16 @@ def test_an_error_ends_the_run_with_its_cell(
     assert len(published) == 1
     assert signal.getsignal(signal.SIGINT) is before
     assert not [
-        one for one in shell.events.callbacks["post_run_cell"] if "TrainingGuard" in repr(one)
+        callback
+        for callback in shell.events.callbacks["post_run_cell"]
+        if "TrainingGuard" in repr(callback)
     ]
 
 
 @ONE_KERAS
 def test_a_fit_on_another_thread(keras: Any) -> None:
     live = LiveCurves()
-    thread = threading.Thread(target=lambda: fit(compiled_anew(keras), live))
+    thread = threading.Thread(target=lambda: fit(new_model(keras), live))
     thread.start()
     thread.join()
     assert live.history.state == "finished"
@@ -679,16 +681,16 @@ def test_a_fit_on_another_thread(keras: Any) -> None:
 
 def test_nan_warns_once(keras: Any) -> None:
     live = LiveCurves()
-    model = compiled_anew(keras)
+    model = new_model(keras)
     spoil = at_batch(
         keras, 12, lambda: model.set_weights([w * np.nan for w in model.get_weights()])
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         fit(model, live, spoil)
-    said = [str(one.message) for one in caught if one.category is RuntimeWarning]
-    assert len(said) == 1
-    assert said[0].startswith("'loss' is NaN at step 13 of run 1")
+    messages = [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
+    assert len(messages) == 1
+    assert messages[0].startswith("'loss' is NaN at step 13 of run 1")
     assert live.history.first_nonfinite("loss") == 13
 
 
@@ -705,7 +707,7 @@ def test_copies(keras: Any, make: Callable[[LiveCurves], LiveCurves]) -> None:
     assert twin.history.steps("loss").tolist() == [9, 18]
 
 
-def test_other_callbacks_beside(keras: Any, tmp_path: Any) -> None:
+def test_other_callbacks(keras: Any, tmp_path: Any) -> None:
     c = keras.callbacks
     live = LiveCurves()
     fit(compiled(keras), c.CSVLogger(str(tmp_path / "a.csv")), live, c.TerminateOnNaN())

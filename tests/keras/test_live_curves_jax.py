@@ -1,4 +1,4 @@
-"""LiveCurves with Keras on JAX, in a process that has no TensorFlow."""
+"""LiveCurves with Keras on JAX, in a process without TensorFlow."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ said["shown"] = str(tpunb.show(live.history))
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What two trainings leave, of which one is stopped."""
+    """Train twice in a process with JAX, stop one training, and return the results."""
     return said_with_jax(PROGRAM, tmp_path_factory.mktemp("keras"), keras=True)
 
 
-def test_a_batch_has_its_own_value(said: dict[str, Any]) -> None:
-    """Keras logs the mean since the epoch's start, and the last batch of seven is smaller."""
+def test_each_batch_has_its_own_value(said: dict[str, Any]) -> None:
+    """Keras logs the mean since the epoch's start, and the last of seven batches is smaller."""
     sizes = np.array([32] * 6 + [8])
     for column, values in enumerate(said["values"]):
         means = np.array([row[column] for row in said["means"]]).reshape(2, 7)
         sums = means * np.cumsum(sizes)
-        own = np.diff(sums, axis=1, prepend=0) / sizes
-        np.testing.assert_allclose(values, own.reshape(-1), rtol=1e-4)
+        expected = np.diff(sums, axis=1, prepend=0) / sizes
+        np.testing.assert_allclose(values, expected.reshape(-1), rtol=1e-4)
     assert said["steps"] == list(range(1, 15))
     np.testing.assert_allclose(*said["validation"], rtol=1e-6)
 
@@ -85,17 +85,17 @@ def test_a_batch_has_its_own_value(said: dict[str, Any]) -> None:
 def test_the_stop_button_keeps_weights_and_curves(said: dict[str, Any]) -> None:
     done, steps, state = said["done"]
     assert state == "stopped"
-    assert 21 <= done < 62, "within the first epoch, whose state Keras holds apart"
+    assert 21 <= done < 62, "stopped in the first epoch, whose state Keras keeps separately"
     assert steps == list(range(1, done + 1))
     assert f"after {done} steps, in epoch 1" in said["stopped"]
     assert said["weights"]
     assert all(said["weights"])
 
 
-def test_another_training_follows(said: dict[str, Any]) -> None:
+def test_training_can_continue(said: dict[str, Any]) -> None:
     assert "finished at step 8" in said["again"]
     assert "loss" in said["shown"]
 
 
-def test_a_schedule_is_drawn_within_an_epoch(said: dict[str, Any]) -> None:
+def test_a_schedule_has_points_within_an_epoch(said: dict[str, Any]) -> None:
     np.testing.assert_allclose(*said["rates"], rtol=1e-6)

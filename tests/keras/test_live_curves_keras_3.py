@@ -1,4 +1,4 @@
-"""LiveCurves with Keras 3 alone, which tells of batches on other threads."""
+"""LiveCurves with Keras 3 alone, which reports batches on other threads."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class Model:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
-def test_batches_that_come_out_of_order(order: tuple[int, ...]) -> None:
+def test_batches_that_arrive_out_of_order(order: tuple[int, ...]) -> None:
     history = History()
     recorder = LogRecorder(history, None, {"steps": 4, "epochs": 1}, "auto", rate=False)
     recorder.begin_epoch(0, None)
     for batch in range(4):
         recorder.begin_batch(batch)
-    for known, batch in enumerate(order, start=1):
+    for count, batch in enumerate(order, start=1):
         recorder.arrived.append((batch, {"loss": float(batch)}))
         recorder.collect()
-        arrived = order[:known]
+        arrived = order[:count]
         rows = next(k for k in range(5) if k not in arrived)
         assert history.values("loss").tolist() == [0.0, 1.0, 2.0, 3.0][:rows] if rows else True
     assert history.steps("loss").tolist() == [1, 2, 3, 4]
@@ -60,7 +60,7 @@ def test_batches_that_come_out_of_order(order: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("ends", [(3, 7, 11), (0, 4, 8), (3, 7, 9)])
 def test_executions_of_all_releases(ends: tuple[int, ...]) -> None:
-    """Keras says at an execution's end its first batch, its last, or one past the data."""
+    """Releases of Keras report an execution by its first batch, its last, or one past the data."""
     history = History()
     recorder = LogRecorder(history, Model(4), {"steps": 10, "epochs": 1}, "auto", rate=False)
     recorder.begin_epoch(0, None)
@@ -71,7 +71,7 @@ def test_executions_of_all_releases(ends: tuple[int, ...]) -> None:
     assert history.steps("loss").tolist() == [4, 8, 10]
 
 
-def test_values_that_are_no_numbers() -> None:
+def test_values_that_are_not_numbers() -> None:
     history = History()
     recorder = LogRecorder(history, None, {}, "auto", rate=False)
     recorder.begin_epoch(0, None)
@@ -82,8 +82,8 @@ def test_values_that_are_no_numbers() -> None:
     assert history.last == {"loss": 2.0, "n": 3.0}
 
 
-def test_stopping_while_other_threads_tell() -> None:
-    """Nothing of what was done is missing, and nothing comes after the end."""
+def test_stopping_while_other_threads_report() -> None:
+    """All finished steps are recorded, and nothing is recorded after the end."""
     live, model = LiveCurves(), compiled()
     counted = model.optimizer.iterations
     with When(lambda: int(counted.numpy()) > 100), pytest.raises(Stopped):

@@ -1,4 +1,4 @@
-"""LiveCurves with tf_keras alone, which hands out values that are on the devices still."""
+"""LiveCurves with tf_keras alone, which passes values that are still on the devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpunb.keras import LiveCurves
 from tpunb.keras.log_recorder import LogRecorder
 from tpunb.training.history import History
 
-# Beside Keras 3 in one process, which stays `tf.keras`.
+# Keras 2 runs in the same process as Keras 3, which stays `tf.keras`.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
 keras = pytest.importorskip("tf_keras")
 
@@ -39,20 +39,20 @@ def recorded(*rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_tensors_of_all_kinds() -> None:
-    found = recorded(
+    history = recorded(
         {"loss": tf.constant(1.5), "half": tf.constant(0.5, tf.bfloat16), "n": tf.constant(2)},
         {"loss": tf.constant(2.5), "half": tf.constant(1.5, tf.bfloat16), "n": tf.constant(3)},
     )
-    assert found == {"loss": [1.5, 2.5], "half": [0.5, 1.5], "n": [2.0, 3.0]}
+    assert history == {"loss": [1.5, 2.5], "half": [0.5, 1.5], "n": [2.0, 3.0]}
 
 
-def test_tensors_that_differ_from_row_to_row() -> None:
-    found = recorded(
+def test_tensors_of_changing_kinds() -> None:
+    history = recorded(
         {"loss": tf.constant(1.0), "mixed": tf.constant(1.0), "matrix": tf.ones([2, 2])},
         {"loss": tf.constant(2.0), "mixed": tf.constant(2), "matrix": tf.ones([2, 2])},
         {"loss": tf.constant(3.0), "late": tf.constant([4.0]), "matrix": tf.ones([3])},
     )
-    assert found == {"loss": [1.0, 2.0, 3.0], "mixed": [1.0, 2.0], "late": [4.0]}
+    assert history == {"loss": [1.0, 2.0, 3.0], "mixed": [1.0, 2.0], "late": [4.0]}
 
 
 def test_a_nested_metric() -> None:
@@ -61,7 +61,7 @@ def test_a_nested_metric() -> None:
 
 
 def test_values_are_not_fetched_with_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training never waits for the values of a batch before it starts the next one."""
+    """Training never waits for a batch's values before it starts the next batch."""
     collected: list[int] = []
     collect = LogRecorder.collect
 
@@ -77,7 +77,7 @@ def test_values_are_not_fetched_with_each_batch(monkeypatch: pytest.MonkeyPatch)
     model.fit(X, Y, batch_size=2, verbose=0, callbacks=[live])
     assert live.history is not None
     assert len(live.history) == 12
-    # At the first batch there is nothing, at the epoch's end everything.
+    # Nothing is fetched at the first batch, and everything at the epoch's end.
     assert collected == [0, 12, 0]
 
 

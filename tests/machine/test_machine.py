@@ -1,4 +1,4 @@
-"""What of a machine matters for TPUs: software that fits, who holds the TPU, memory."""
+"""The parts of a machine that matter for TPUs: software, processes that use the TPU, memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tpunb.machine.resources import Memory, measure
 
 GIB = 2**30
 linux = pytest.mark.skipif(
-    not Path("/proc/locks").exists(), reason="the system has no list of locks"
+    not Path("/proc/locks").exists(), reason="the system does not list locks"
 )
 
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine of which nothing is known."""
+    """A machine about which nothing is known."""
     monkeypatch.setattr(chips, "ROOT", tmp_path)
     return tmp_path
 
@@ -40,7 +40,7 @@ def test_only_known_variables_are_shown() -> None:
     assert len(set(machine.SHOWN)) == len(machine.SHOWN)
 
 
-def test_nobody_holds_anything(tmp_path: Path) -> None:
+def test_no_process_holds_the_tpu(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     assert find_holders((), {}) == Holding()
     assert list(find_holders(("/dev/accel0",), {}).problems()) == []
@@ -64,7 +64,7 @@ def test_a_process_with_the_device_open(tmp_path: Path) -> None:
         os.getpid(): False,
     }
     assert "s3cret" not in repr(found)
-    program, kernel = found.problems()  # this process itself is in nobody's way
+    program, kernel = found.problems()  # this process does not count
     assert program.message == "Process 4711 (python3) holds the TPU."
     assert program.command == "kill 4711"
     assert "a Jupyter kernel" in kernel.message
@@ -83,25 +83,26 @@ def test_a_lock_of_a_process(tmp_path: Path) -> None:
     assert [problem.command for problem in found.problems()] == ["kill 4711"]
 
 
-def test_a_lock_that_is_left_over(tmp_path: Path) -> None:
+def test_a_leftover_lock(tmp_path: Path) -> None:
     home = tmp_path / "home"
     for lock in (tmp_path / "tmp/libtpu_lockfile", home / ".libtpu_lockfile"):
         lock.parent.mkdir(exist_ok=True)
         lock.touch()
     other = tmp_path / "tmp/other"
     other.touch()
-    process(tmp_path, 4711, ["cat"], [str(tmp_path / "tmp/libtpu_lockfile")])  # reads it, no more
+    # This process only reads it.
+    process(tmp_path, 4711, ["cat"], [str(tmp_path / "tmp/libtpu_lockfile")])
     lock_table(tmp_path, (4711, other))
     found = find_holders((), {"HOME": str(home)})
     assert [lock.stale for lock in found.locks] == [True, True]
     assert found.holders == ()
     first, _ = found.problems()
     assert first.command == f"rm {tmp_path}/tmp/libtpu_lockfile"
-    assert not first.stops  # libtpu takes one's own lock file again
+    assert not first.stops  # libtpu reuses a lock file of the same user
 
 
-def test_a_lock_of_which_nothing_is_known(tmp_path: Path) -> None:
-    """Some containers have no list of locks."""
+def test_a_lock_of_an_unknown_process(tmp_path: Path) -> None:
+    """Some containers do not list locks."""
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp/libtpu_lockfile").touch()
     process(tmp_path, 4711, ["python3"], [])
@@ -115,7 +116,7 @@ def test_a_lock_of_which_nothing_is_known(tmp_path: Path) -> None:
     ["", "\n\n", "1: POSIX\n", "x" * 1000, "1: POSIX ADVISORY WRITE x 1:2:3 0 EOF\n", "\x00"],
     ids=range(6),
 )
-def test_a_list_of_locks_that_nobody_would_write(tmp_path: Path, table: str) -> None:
+def test_invalid_lists_of_locks(tmp_path: Path, table: str) -> None:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp/libtpu_lockfile").touch()
     process(tmp_path, 4711, ["python3"], [])
@@ -134,7 +135,7 @@ time.sleep(1000)
 
 @linux
 def test_a_real_process(tmp_path: Path) -> None:
-    """A lock and a device held by another process, seen by the system's own /proc."""
+    """The system's own /proc shows another process's lock and device."""
     accel(tmp_path, 1)
     (tmp_path / "tmp").mkdir()
     lock = tmp_path / "tmp/libtpu_lockfile"
@@ -152,13 +153,13 @@ def test_a_real_process(tmp_path: Path) -> None:
         finally:
             other.kill()
             other.wait(10)
-    (left,) = find_holders(("/dev/accel0",), {}).problems()
-    assert "left over" in left.message
+    (remaining,) = find_holders(("/dev/accel0",), {}).problems()
+    assert "left over" in remaining.message
 
 
 @linux
-def test_looking_does_not_let_go_of_the_own_lock(tmp_path: Path) -> None:
-    """A process that opens and closes a file loses its locks on it."""
+def test_looking_does_not_release_our_own_lock(tmp_path: Path) -> None:
+    """A process that opens and closes a file loses its locks on the file."""
     import fcntl
 
     (tmp_path / "tmp").mkdir()
@@ -185,7 +186,7 @@ def test_a_lock_of_another_user(tmp_path: Path) -> None:
     lock_table(tmp_path)
     (found,) = find_holders((), {}).problems()
     assert found.command == f"sudo rm {lock}"
-    assert found.stops  # libtpu may not take it
+    assert found.stops  # libtpu may not be allowed to reuse it
 
 
 def test_memory(tmp_path: Path) -> None:
@@ -199,7 +200,7 @@ def test_memory(tmp_path: Path) -> None:
     assert (found.total, found.available) == (8 * GIB, 4 * GIB)
     assert found.shared
     assert found.problems() == []
-    # A container may take less.
+    # A container may have a lower limit.
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/memory.max").write_text(f"{2 * GIB}\n")
     (tmp_path / "sys/fs/cgroup/memory.current").write_text(f"{GIB + GIB // 2}\n")
@@ -210,7 +211,7 @@ def test_memory(tmp_path: Path) -> None:
     assert measure().total == 8 * GIB
 
 
-def test_what_stops_comes_first(tmp_path: Path) -> None:
+def test_problems_that_stop_come_first(tmp_path: Path) -> None:
     pci(tmp_path, "0x0063")
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal: 100 kB\nMemAvailable: 50 kB\n")
@@ -225,7 +226,7 @@ def test_colab_without_a_tpu() -> None:
     assert any("Change runtime type" in problem.fix for problem in found.problems)
 
 
-def test_a_variable_that_keeps_the_tpu_away(tmp_path: Path) -> None:
+def test_a_variable_that_hides_the_tpu(tmp_path: Path) -> None:
     accel(tmp_path)
     found = machine.look({"TPU_LOAD_LIBRARY": "0"})
     assert any(problem.about == "TPU_LOAD_LIBRARY" for problem in found.problems)

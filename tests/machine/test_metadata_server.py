@@ -1,4 +1,4 @@
-"""The client of the metadata server: what it asks, and that its time limit holds."""
+"""The client of the metadata server: its requests, and its time limit."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tpunb.machine.metadata_server import MetadataError, access_token, metadata
 
 PATH = "instance/attributes/accelerator-type"
 SHORT = 0.4
-"""Seconds, for servers that never answer."""
+"""The time limit in seconds for servers that never answer."""
 
 
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
-    """Each test asks anew."""
+    """Forget earlier answers before and after each test."""
     module.forget()
     yield
     module.forget()
@@ -37,7 +37,7 @@ def at(server: MetadataServer, variable: str = "GCE_METADATA_HOST") -> dict[str,
 def failed(
     environment: dict[str, str], timeout: float = PATIENCE, path: str = PATH
 ) -> MetadataError:
-    """The error of a request that must fail; what never answers is given up by the limit alone."""
+    """Return the error of a request that must fail; only the time limit ends a silent request."""
     with pytest.raises(MetadataError) as raised:
         metadata(path, timeout=timeout, environment=environment)
     assert isinstance(raised.value, ConnectError)
@@ -56,20 +56,20 @@ def test_a_value(variable: str) -> None:
 
 def test_the_host_comes_before_the_ip() -> None:
     with MetadataServer({PATH: "host"}) as host, MetadataServer({PATH: "ip"}) as ip:
-        both = {"GCE_METADATA_HOST": host.host, "GCE_METADATA_IP": ip.host}
-        assert metadata(PATH, environment=both) == "host"
-        assert metadata(PATH, environment={**both, "GCE_METADATA_HOST": " "}) == "ip"
+        variables = {"GCE_METADATA_HOST": host.host, "GCE_METADATA_IP": ip.host}
+        assert metadata(PATH, environment=variables) == "host"
+        assert metadata(PATH, environment={**variables, "GCE_METADATA_HOST": " "}) == "ip"
 
 
 def test_no_such_value() -> None:
     with MetadataServer() as server:
         assert metadata(PATH, environment=at(server)) is None
-        # That is an answer, and no reason to leave the server alone.
+        # A missing value is an answer: the server is asked again.
         assert metadata("instance/zone", environment=at(server)) is None
         assert len(server.requests) == 2
 
 
-def test_a_path_is_no_second_request() -> None:
+def test_a_path_cannot_add_a_second_request() -> None:
     with MetadataServer({"a b": "x"}) as server:
         assert metadata("a\r\nHost: elsewhere\r\n\r\nGET /b", environment=at(server)) is None
         assert len(server.requests) == 1
@@ -93,19 +93,19 @@ def test_ill_behaved(mode: Mode, words: str) -> None:
     wait_until(lambda: threading.active_count() <= before)
 
 
-def test_a_thread_that_is_given_up_ends() -> None:
-    """Even while the server goes on."""
+def test_an_abandoned_thread_ends() -> None:
+    """The thread ends even while the server still sends."""
     with MetadataServer(mode="trickles") as server:
         failed(at(server), SHORT)
         wait_until(lambda: not [t for t in threading.enumerate() if t.name == "tpunb"])
 
 
-def test_a_slow_answer_in_time() -> None:
+def test_a_slow_answer_within_the_time_limit() -> None:
     with MetadataServer({PATH: "v3-8"}, "slow", delay=0.1) as server:
         assert metadata(PATH, timeout=PATIENCE, environment=at(server)) == "v3-8"
 
 
-def test_nobody_listens() -> None:
+def test_a_closed_port() -> None:
     with refusing() as address:
         error = failed({"GCE_METADATA_HOST": address})
     assert "refused" in error.reason.lower()
@@ -120,7 +120,7 @@ def test_a_port_that_does_not_answer(
 
 
 def test_a_name_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system's resolver knows no time limit of ours."""
+    """The system's resolver does not know our time limit."""
     released = threading.Event()
 
     def lookup(*args: Any, **kwargs: Any) -> Any:
@@ -134,7 +134,7 @@ def test_a_name_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> 
         released.set()
 
 
-def test_something_else_than_http() -> None:
+def test_a_server_without_http() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -163,7 +163,7 @@ def test_something_else_than_http() -> None:
         "::",
     ],
 )
-def test_a_host_that_is_none(host: str) -> None:
+def test_an_invalid_host(host: str) -> None:
     error = failed({"GCE_METADATA_HOST": host})
     assert "GCE_METADATA_HOST is not a host" in error.reason
     assert "s3cr3tword" not in str(error)
@@ -176,13 +176,13 @@ def test_proxies_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         assert metadata(PATH, environment=at(server)) == "v3-8"
 
 
-def test_many_questions_cost_one_time_limit() -> None:
+def test_many_requests_share_a_time_limit() -> None:
     with MetadataServer({PATH: "v3-8"}, "hangs") as server:
         for _ in range(5):
             failed(at(server), SHORT)
         wait_until(lambda: server.requests)
         assert len(server.requests) == 1
-        # With more patience it is asked again, and another server anyway.
+        # With a longer time limit it is asked again, and so is another server.
         server.mode = "answers"
         assert metadata(PATH, timeout=PATIENCE, environment=at(server)) == "v3-8"
     with MetadataServer({PATH: "v4-8"}) as other:
@@ -197,14 +197,14 @@ def test_silence_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         assert metadata(PATH, timeout=PATIENCE, environment=at(server)) == "v3-8"
 
 
-def test_a_fault_that_passes_is_not_kept() -> None:
+def test_a_temporary_fault_is_forgotten() -> None:
     with MetadataServer({PATH: "v3-8"}, "broken") as server:
         failed(at(server))
         server.mode = "answers"
         assert metadata(PATH, environment=at(server)) == "v3-8"
 
 
-def test_the_process_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     with MetadataServer({PATH: "v3-8"}) as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.host)
         assert metadata(PATH) == "v3-8"

@@ -1,4 +1,4 @@
-"""Installed software: what fits, what does not, and what would end the process."""
+"""Installed software: releases that fit, releases that do not, and releases that are fatal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tpunb.machine.software import (
 
 ROOT = Path(__file__).parents[2]
 FINE = ("0.0.17", "0.0.21.1", "0.0.27", "0.0.29", "0.0.30", "0.0.31")
-"""Each imported with tensorflow-tpu 2.20.0 on Python 3.11."""
+"""Releases that were imported with tensorflow-tpu 2.20.0 on Python 3.11."""
 FATAL = ("0.0.32", "0.0.32.1", "0.0.33", "0.0.34", "0.0.35", "0.0.52")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
@@ -44,41 +44,43 @@ def pair(libtpu: str, tensorflow: str = "2.20.0") -> dict[str, str]:
 
 @pytest.mark.parametrize("local_tpu", [False, True])
 @pytest.mark.parametrize("libtpu", [*FINE, *FATAL])
-def test_the_doctor_says_what_was_tried(libtpu: str, local_tpu: bool) -> None:
-    found = list(Software("3.11.7", pair(libtpu)).problems(local_tpu=local_tpu))
-    assert bool(found) is (libtpu in FATAL)
-    for problem in found:
+def test_the_doctor_reports_tested_pairs(libtpu: str, local_tpu: bool) -> None:
+    software_found = list(Software("3.11.7", pair(libtpu)).problems(local_tpu=local_tpu))
+    assert bool(software_found) is (libtpu in FATAL)
+    for problem in software_found:
         assert problem.stops
         assert libtpu in problem.message
         assert "ends the process" in problem.message
         assert problem.command == 'pip install "libtpu>=0.0.14,<0.0.32"'
 
 
-def test_it_is_the_first_problem() -> None:
+def test_a_fatal_pair_is_the_first_problem() -> None:
     software = Software("3.11.7", {**pair("0.0.52"), "tensorflow": "2.21.0", "keras": "3.5.0"})
     assert next(problem.about for problem in software.problems(local_tpu=True)) == "libtpu"
 
 
 @pytest.mark.parametrize(("libtpu", "crashes"), [("0.0.21.1", True), ("0.0.23.1", False)])
 @pytest.mark.parametrize("others", [{}, {"tensorflow": "2.21.0"}])
-def test_a_jax_that_crashes_when_it_compiles(
+def test_a_jax_that_crashes_while_compiling(
     others: dict[str, str], libtpu: str, crashes: bool
 ) -> None:
     software = Software("3.12.11", {"jax": "0.7.2", "libtpu": libtpu, **others})
-    found = [one for one in software.problems(local_tpu=False) if one.about == "jax"]
-    assert [(one.command, one.stops) for one in found] == crashes * [
+    software_found = [
+        problem for problem in software.problems(local_tpu=False) if problem.about == "jax"
+    ]
+    assert [(problem.command, problem.stops) for problem in software_found] == crashes * [
         ("tpunb compiler install", False)
     ]
 
 
 @pytest.mark.parametrize("tensorflow", ["2.18.0", "2.19.1", "2.99.0", "unknown version"])
-def test_of_other_releases_nothing_is_claimed(tensorflow: str) -> None:
+def test_other_releases_are_not_judged(tensorflow: str) -> None:
     assert fatal_pair(pair("0.0.52", tensorflow)) is None
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The versions of what is installed, on a machine without TPUs."""
+    """Return the installed versions, on a machine without TPUs."""
     versions: dict[str, str] = {}
     monkeypatch.setattr(chips, "ROOT", tmp_path)
     monkeypatch.setattr(software, "find_software", lambda environment: Software("3.11.7", versions))
@@ -86,28 +88,28 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]
 
 
 def test_without_a_tpu_libtpu_is_not_loaded(installed: dict[str, str]) -> None:
-    installed.update(pair("0.0.52"))  # which then does no harm
+    installed.update(pair("0.0.52"))  # it is harmless if it is not loaded
     environment: dict[str, str] = {}
     prepare_tpu_library(environment)
     assert environment == {"TPU_LOAD_LIBRARY": "0", "TPU_SKIP_MDS_QUERY": "1"}
-    prepare_tpu_library(environment)  # nor does a second time
+    prepare_tpu_library(environment)  # a second call changes nothing
 
 
-def test_another_tensorflow_needs_nothing(installed: dict[str, str]) -> None:
+def test_another_tensorflow_needs_no_variables(installed: dict[str, str]) -> None:
     installed.update({"tensorflow": "2.20.0", "libtpu": "0.0.52"})
     environment: dict[str, str] = {}
     prepare_tpu_library(environment)
     assert environment == {}
 
 
-def test_what_the_user_has_set_stays(installed: dict[str, str]) -> None:
+def test_the_users_variables_stay(installed: dict[str, str]) -> None:
     installed.update(pair("0.0.31"))
     environment = {"TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "0"}
     prepare_tpu_library(environment)
     assert environment == {"TPU_LOAD_LIBRARY": "1", "TPU_SKIP_MDS_QUERY": "0"}
 
 
-def test_the_metadata_server_of_google_cloud_is_there(installed: dict[str, str]) -> None:
+def test_on_google_cloud_the_metadata_server_is_not_skipped(installed: dict[str, str]) -> None:
     installed.update(pair("0.0.31"))
     environment = {"GCE_METADATA_HOST": "127.0.0.1:1"}
     prepare_tpu_library(environment)
@@ -115,7 +117,7 @@ def test_the_metadata_server_of_google_cloud_is_there(installed: dict[str, str])
 
 
 @pytest.mark.parametrize("libtpu", [*FINE, *FATAL])
-def test_with_a_tpu_it_is_refused_before_it_is_loaded(
+def test_with_a_tpu_a_fatal_pair_is_refused_before_loading(
     libtpu: str, installed: dict[str, str], tmp_path: Path
 ) -> None:
     installed.update(pair(libtpu))
@@ -132,7 +134,7 @@ def test_with_a_tpu_it_is_refused_before_it_is_loaded(
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An environment with nothing in it but what a test installs, and packaging."""
+    """An environment with only packaging and the packages that a test installs."""
     import packaging.requirements  # noqa: F401  before it is hidden
 
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
@@ -143,7 +145,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def install(site: Path, name: str, version: str, *lines: str, size: int | None = None) -> None:
-    """Puts a package's metadata where Python looks, and TensorFlow's file if it has a size."""
+    """Write a package's metadata where Python looks, and TensorFlow's file if it has a size."""
     at = site / f"{name.replace('-', '_')}-{version}.dist-info"
     at.mkdir()
     text = "\n".join(["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *lines, ""])
@@ -157,37 +159,37 @@ def install(site: Path, name: str, version: str, *lines: str, size: int | None =
 
 
 @pytest.mark.parametrize("last", ["tensorflow-tpu", "tensorflow", "tensorflow-cpu"])
-def test_whose_files_are_on_disk(last: str, site: Path) -> None:
+def test_the_package_whose_files_are_on_disk(last: str, site: Path) -> None:
     sizes = {"tensorflow-tpu": 30, "tensorflow": 20, "tensorflow-cpu": 10}
-    beside = "tensorflow" if last == "tensorflow-tpu" else last
-    for name in (beside, "tensorflow-tpu") if beside != last else ("tensorflow-tpu", last):
+    other = "tensorflow" if last == "tensorflow-tpu" else last
+    for name in (other, "tensorflow-tpu") if other != last else ("tensorflow-tpu", last):
         install(site, name, "2.20.0", size=sizes[name])
-    found = list(find_software({}).problems(local_tpu=True))
+    software_found = list(find_software({}).problems(local_tpu=True))
     if last == "tensorflow-tpu":
-        assert found == []
+        assert software_found == []
         return
-    (problem,) = found
+    (problem,) = software_found
     assert "Several TensorFlows" in problem.message
     assert f"pip uninstall -y {last} && " in problem.command
     assert '"tensorflow-tpu==2.20.0"' in problem.command
 
 
 @pytest.mark.parametrize(("libtpu", "fits"), [("0.0.23", True), ("0.0.22", False)])
-def test_jax_has_a_libtpu_of_its_own(libtpu: str, fits: bool, site: Path) -> None:
+def test_jax_has_its_own_libtpu(libtpu: str, fits: bool, site: Path) -> None:
     install(site, "jax", "0.7.2", 'Requires-Dist: libtpu==0.0.23; extra == "tpu"')
     install(site, "tensorflow-tpu", "2.20.0")
     install(site, "libtpu", libtpu)
     software = find_software({})
     assert list(software.problems(local_tpu=False)) == []
-    found = list(software.problems(local_tpu=True))
-    assert bool(found) is not fits
-    for problem in found:
+    software_found = list(software.problems(local_tpu=True))
+    assert bool(software_found) is not fits
+    for problem in software_found:
         assert not problem.stops
         assert "jax 0.7.2 requires libtpu==0.0.23, but 0.0.22 is installed" in problem.message
 
 
 def of(python: str = "3.12.1", **versions: str) -> dict[str, Any]:
-    """A Software's arguments; `_` stands for `-` in TensorFlow's names."""
+    """Return a Software's arguments; in TensorFlow's names, `_` stands for `-`."""
     named = {(n.replace("_", "-") if n.startswith("tensor") else n): v for n, v in versions.items()}
     return {"python": python, "versions": named}
 
@@ -301,12 +303,12 @@ def test_software_that_fits(software: dict[str, Any], local_tpu: bool) -> None:
 def test_software_that_does_not_fit(
     software: dict[str, Any], message: str, command: str, local_tpu: bool, stops: bool
 ) -> None:
-    (found,) = problems(local_tpu, **software)
-    assert message in found.message
-    assert found.message.endswith(".")
-    assert found.fix
-    assert command in found.command
-    assert found.stops is stops
+    (software_found,) = problems(local_tpu, **software)
+    assert message in software_found.message
+    assert software_found.message.endswith(".")
+    assert software_found.fix
+    assert command in software_found.command
+    assert software_found.stops is stops
 
 
 def test_a_remote_tpu_needs_no_tensorflow_for_tpus() -> None:
@@ -314,7 +316,7 @@ def test_a_remote_tpu_needs_no_tensorflow_for_tpus() -> None:
 
 
 @pytest.mark.parametrize("version", ["", "unknown version", "nightly", "2", "3.x", "9" * 50])
-def test_versions_that_nobody_would_write(version: str) -> None:
+def test_invalid_versions(version: str) -> None:
     for name in ("tensorflow", "keras", "tf_keras"):
         for local_tpu in (False, True):
             problems(local_tpu, **of(**{"tensorflow": "2.21.0", name: version}))
@@ -329,7 +331,7 @@ def test_versions_that_nobody_would_write(version: str) -> None:
         ("0.0.17", None),
     ],
 )
-def test_the_libtpu_that_is_wanted(site: Path, libtpu: str | None, message: str | None) -> None:
+def test_the_required_libtpu(site: Path, libtpu: str | None, message: str | None) -> None:
     install(
         site,
         "tensorflow-tpu",
@@ -343,26 +345,26 @@ def test_the_libtpu_that_is_wanted(site: Path, libtpu: str | None, message: str 
     )
     if libtpu is not None:
         install(site, "libtpu", libtpu)
-    found = find_software({})
-    assert found.tensorflow == "2.20.0"
-    assert found.pythons == ("3.9", "3.13")
-    assert [need for need in found.needs if message is None or message not in need] == []
-    assert bool(found.needs) is (message is not None)
+    software_found = find_software({})
+    assert software_found.tensorflow == "2.20.0"
+    assert software_found.pythons == ("3.9", "3.13")
+    assert [need for need in software_found.needs if message is None or message not in need] == []
+    assert bool(software_found.needs) is (message is not None)
 
 
-def test_metadata_that_cannot_be_read(site: Path) -> None:
+def test_unreadable_metadata(site: Path) -> None:
     install(site, "tensorflow-tpu", "2.20.0", "Requires-Dist: ???", "Classifier: \x00")
     (site / "libtpu-1.dist-info").mkdir()
     install(site, "keras", "<script>")
-    found = find_software({})
-    assert found.tensorflow == "2.20.0"
-    assert found.needs == ()
-    assert "keras" not in found.versions
+    software_found = find_software({})
+    assert software_found.tensorflow == "2.20.0"
+    assert software_found.needs == ()
+    assert "keras" not in software_found.versions
 
 
-def test_nothing_installed(site: Path) -> None:
-    found = find_software({})
-    assert found.tensorflow is None
+def test_no_software(site: Path) -> None:
+    software_found = find_software({})
+    assert software_found.tensorflow is None
     (site / "tensorflow").mkdir()
     (site / "tensorflow" / "__init__.py").write_text("raise SystemExit('it is imported')")
     importlib.invalidate_caches()
@@ -375,7 +377,7 @@ def test_the_environment_chooses_keras() -> None:
 
 
 @pytest.mark.parametrize("backends", [{}, {"cpu": object(), "tpu": object()}])
-def test_jax_counts_once_it_is_used(
+def test_jax_counts_once_it_is_imported(
     backends: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bridge = types.ModuleType("jax._src.xla_bridge")
@@ -385,7 +387,7 @@ def test_jax_counts_once_it_is_used(
 
 
 def resolved(python: str, *arguments: str, folder: Path) -> dict[str, str] | None:
-    """What pip would install, by name; None if no index answers."""
+    """Return the packages that pip would install, by name, or None if no index answers."""
     report = folder / "report.json"
     run = subprocess.run(
         [
@@ -408,41 +410,44 @@ def resolved(python: str, *arguments: str, folder: Path) -> dict[str, str] | Non
 
 
 def extra(name: str) -> list[str]:
-    """The requirements of an extra in pyproject.toml."""
+    """Return the requirements of an extra in pyproject.toml."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     line = next(line for line in text.splitlines() if line.startswith(f"{name} = ["))
-    found: list[str] = json.loads(line.partition("=")[2])
-    return found
+    requirements: list[str] = json.loads(line.partition("=")[2])
+    return requirements
 
 
 def colab() -> dict[str, str]:
-    """What Colab has, and the TensorFlow that is to come."""
+    """Return Colab's packages, with its next TensorFlow."""
     lines = (ROOT / "tests" / "colab.txt").read_text(encoding="utf-8").splitlines()
     return dict(line.split("==") for line in lines if not line.startswith("#"))
 
 
-def test_nothing_of_colabs_is_replaced() -> None:
+def test_no_package_of_colab_is_replaced() -> None:
     from packaging.requirements import Requirement
 
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    own = re.findall(
+    dependencies = re.findall(
         r'^    "([^"]+)",', text.partition("dependencies = [")[2].partition("]")[0], re.MULTILINE
     )
-    wanted = [Requirement(line) for line in (*own, *extra("tpu"))]
-    there = colab()
-    assert {one.name for one in wanted} >= there.keys() - {"keras", "notebook"}
-    for one in wanted:
-        if one.name in there:
-            assert one.specifier.contains(there[one.name]), one
+    requirements = [Requirement(line) for line in (*dependencies, *extra("tpu"))]
+    installed_versions = colab()
+    assert {requirement.name for requirement in requirements} >= installed_versions.keys() - {
+        "keras",
+        "notebook",
+    }
+    for requirement in requirements:
+        if requirement.name in installed_versions:
+            assert requirement.specifier.contains(installed_versions[requirement.name]), requirement
 
 
 @THOROUGH
-def test_pip_keeps_what_colab_has(tmp_path: Path) -> None:
+def test_pip_keeps_colabs_packages(tmp_path: Path) -> None:
     pinned = [f"{name}=={version}" for name, version in colab().items()]
-    found = resolved("3.13", *pinned, *extra("tpu"), "--no-deps", folder=tmp_path)
-    if found is None:
+    packages = resolved("3.13", *pinned, *extra("tpu"), "--no-deps", folder=tmp_path)
+    if packages is None:
         skip_loudly()
-    assert found == colab()
+    assert packages == colab()
 
 
 def skip_loudly() -> NoReturn:
@@ -453,11 +458,11 @@ def skip_loudly() -> NoReturn:
 
 
 @pytest.mark.parametrize("python", thorough([PYTHONS[0], PYTHONS[-1]]))
-def test_the_extra_brings_a_pair_that_works(python: str, tmp_path: Path) -> None:
-    # Their own dependencies do not matter here, and take pip long.
-    found = resolved(python, "--no-deps", *extra("tpu"), folder=tmp_path)
-    if found is None:
+def test_the_extra_installs_a_working_pair(python: str, tmp_path: Path) -> None:
+    # Their dependencies do not matter here, and take pip a long time.
+    packages = resolved(python, "--no-deps", *extra("tpu"), folder=tmp_path)
+    if packages is None:
         skip_loudly()
-    oldest, too_new = LIBTPU[release(found["tensorflow-tpu"])[:2]]
-    assert oldest <= release(found["libtpu"]) < too_new
-    assert found.keys() == {"keras", "libtpu", "tensorflow-tpu"}
+    oldest, too_new = LIBTPU[release(packages["tensorflow-tpu"])[:2]]
+    assert oldest <= release(packages["libtpu"]) < too_new
+    assert packages.keys() == {"keras", "libtpu", "tensorflow-tpu"}

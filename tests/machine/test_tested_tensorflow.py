@@ -1,4 +1,4 @@
-"""A TensorFlow that nobody has tested: said, once, and never an error from our side."""
+"""An untested TensorFlow causes a single warning, and never an error."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(software, "_warned", set())
 
 
-def test_what_pyproject_allows() -> None:
+def test_the_bounds_in_pyproject() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     named = re.findall(r'"(tensorflow(?:-\w+)?)([^\s";]*)[";]', text)
-    bounds = {(name, bound) for name, bound in named if bound not in ("", ".*")}  # mypy's
+    bounds = {(name, bound) for name, bound in named if bound not in ("", ".*")}  # bounds for mypy
     assert bounds == {
         (name, SPECIFIER) for name in ("tensorflow", "tensorflow-cpu", "tensorflow-tpu")
     }
@@ -68,7 +68,7 @@ def test_what_pyproject_allows() -> None:
         ("", False),
     ],
 )
-def test_which_are_newer(version: str, newer: bool) -> None:
+def test_newer_releases(version: str, newer: bool) -> None:
     assert is_newer(version) is newer
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -83,9 +83,9 @@ def test_which_are_newer(version: str, newer: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["tensorflow_cpu", "tf_nightly"])
-def test_the_doctor_says_it(name: str) -> None:
-    found = Software("3.12.0", {name.replace("_", "-"): f"{NEXT}.0"})
-    (problem,) = found.problems(local_tpu=False)
+def test_the_doctor_reports_an_untested_tensorflow(name: str) -> None:
+    software_found = Software("3.12.0", {name.replace("_", "-"): f"{NEXT}.0"})
+    (problem,) = software_found.problems(local_tpu=False)
     assert not problem.stops
     assert f"{NEXT}.0" in problem.message
     assert RANGE in problem.message
@@ -97,7 +97,7 @@ def test_the_doctor_says_it(name: str) -> None:
     assert list(tested.problems(local_tpu=False)) == []
 
 
-def test_connecting_says_it_before_anything_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connecting_warns_before_anything_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(software, "_version", {"tensorflow-cpu": f"{NEXT}.0"}.get)
 
     def refuse(*arguments: object) -> None:
@@ -106,7 +106,7 @@ def test_connecting_says_it_before_anything_can_fail(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("tpunb.connection.connect._virtual", refuse)
     with pytest.warns(UserWarning, match=RANGE), pytest.raises(ConnectError, match="stopped"):
         make_connection(resolve(Request(simulate="v3-8")))
-    with pytest.raises(ConnectError, match="stopped"):  # and no warning, which would be an error
+    with pytest.raises(ConnectError, match="stopped"):  # without a warning, which would be an error
         make_connection(resolve(Request(simulate="v3-8")))
 
 
@@ -130,7 +130,7 @@ print(json.dumps([replicas, [str(w.message) for w in caught if "is tested with" 
 
 @pytest.mark.tensorflow
 @THOROUGH
-def test_it_works_nevertheless() -> None:
+def test_an_untested_tensorflow_works() -> None:
     environment = {**os.environ, "PYTHONPATH": python_path(ROOT), "TPUNB_TPU": ""}
     run = subprocess.run(
         [sys.executable, "-c", WITHOUT_KERAS + STRATEGY],
@@ -140,6 +140,6 @@ def test_it_works_nevertheless() -> None:
         env=environment,
     )
     assert run.returncode == 0, run.stderr
-    replicas, said = json.loads(run.stdout.splitlines()[-1])
+    replicas, warnings_shown = json.loads(run.stdout.splitlines()[-1])
     assert replicas == 2
-    assert len(said) == 1
+    assert len(warnings_shown) == 1

@@ -63,16 +63,16 @@ def test_options_that_do_not_fit(shell: Notebook, line: str, message: str) -> No
     assert message in ran.text
 
 
-def test_continued_and_complete(shell: Notebook, tmp_path: Path) -> None:
+def test_a_run_continues_and_completes(shell: Notebook, tmp_path: Path) -> None:
     shell.names["total"].assign(0.0)
     shell.good(f"%%tpu_run -d ds -n 80 -p loss{STEP}")
     expected, curve = float(shell.names["total"].numpy()), shell.names["history"].values("loss")
     line = f"%%tpu_run -d ds -p loss --checkpoint {tmp_path / 'run'} --checkpoint-every 7"
     shell.names["total"].assign(0.0)
-    again = "ds = shuffled()"  # as if this were another kernel
-    shell.good(again)
+    new_dataset = "ds = shuffled()"  # a new kernel has a new iterator
+    shell.good(new_dataset)
     shell.good(f"{line} -n 30{STEP}")
-    shell.good(f"{again}\ntotal.assign(5.0)")
+    shell.good(f"{new_dataset}\ntotal.assign(5.0)")
     ran = shell.good(f"{line} -n 80{STEP}")
     assert "Continues at step 30 of 80 from" in ran.plain
     assert float(shell.names["total"].numpy()) == expected
@@ -84,7 +84,7 @@ def test_continued_and_complete(shell: Notebook, tmp_path: Path) -> None:
 
 @THOROUGH
 @pytest.mark.tensorflow
-def test_a_kernel_that_is_killed(tmp_path: Path) -> None:
+def test_a_run_continues_after_its_kernel_is_killed(tmp_path: Path) -> None:
     """After a kill, a restarted kernel continues to the numbers of an uninterrupted run."""
     look = "print(total.numpy(), tpunb.history.values('loss').sum(), len(tpunb.history))"
     line = f"%%tpu_run -d ds -p loss --checkpoint {tmp_path / 'run'} --checkpoint-every 9 -k 4"

@@ -1,4 +1,4 @@
-"""Tab completion of magics, as the kernel asks for it, in both of IPython's ways."""
+"""Tab completion of magics, through both completion APIs of IPython."""
 
 from __future__ import annotations
 
@@ -41,25 +41,29 @@ OPENING = ["%load_ext tpunb"]
 
 
 def completed(book: Notebook, text: str) -> list[str]:
-    """The line after each completion at `|`; empty if none is of tpunb."""
+    """Return the line after each completion at `|`, or an empty list if none is tpunb's."""
     cursor = text.index("|")
     text = text.replace("|", "")
     with provisionalcompleter():
         found = list(book.shell.Completer.completions(text, cursor))
-    return [text[: one.start] + one.text + text[one.end :] for one in found if one.type == "option"]
+    return [
+        text[: completion.start] + completion.text + text[completion.end :]
+        for completion in found
+        if completion.type == "option"
+    ]
 
 
-def old_complete(book: Notebook, line: str) -> tuple[str, list[str]]:
-    """What a kernel calls where IPython's newer completion is switched off."""
+def complete_with_old_api(book: Notebook, line: str) -> tuple[str, list[str]]:
+    """Complete a line as a kernel does if IPython's newer API is switched off."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PendingDeprecationWarning)
         token, matches = book.shell.complete("", line, len(line))
     return token, matches
 
 
-def completed_the_old_way(book: Notebook, line: str) -> list[str]:
-    """The same by `shell.complete`, with one line."""
-    token, matches = old_complete(book, line)
+def completed_with_old_api(book: Notebook, line: str) -> list[str]:
+    """Return the completed lines from `shell.complete`."""
+    token, matches = complete_with_old_api(book, line)
     assert line.endswith(token)
     return [line[: len(line) - len(token)] + match for match in matches]
 
@@ -95,7 +99,7 @@ def test_options_and_types(book: Notebook, line: str, words: list[str]) -> None:
     start = line[: len(line) - len(line.split(" ")[-1].split("\t")[-1])]
     expected = [start + word for word in words]
     assert completed(book, line + "|") == expected
-    assert completed_the_old_way(book, line) == expected
+    assert completed_with_old_api(book, line) == expected
 
 
 def test_in_a_cell_of_several_lines(book: Notebook) -> None:
@@ -135,7 +139,7 @@ def test_names_of_the_notebook_and_of_the_cell(book: Notebook, line: str, words:
     assert found == [f"{start}{word}{CELL}" for word in words]
 
 
-def test_types_are_in_their_natural_order(book: Notebook) -> None:
+def test_types_are_in_numeric_order(book: Notebook) -> None:
     sizes = [int(word.rpartition("-")[2]) for word in completed(book, "%tpu_topology v2-|")]
     assert sizes == sorted(sizes) == [8, 32, 128, 256, 512]
 
@@ -148,26 +152,26 @@ OTHER = (
 
 
 def test_other_lines_are_untouched(book: Notebook) -> None:
-    """Also after lines that are ours, as what was completed before must not matter."""
-    ours = list(book.shell.Completer.custom_matchers)
-    assert ours
+    """They are untouched even after completions of our lines."""
+    our_matchers = list(book.shell.Completer.custom_matchers)
+    assert our_matchers
 
-    def shown(line: str) -> list[tuple[str, int, int]]:
+    def completions(line: str) -> list[tuple[str, int, int]]:
         found = book.shell.Completer.completions(line, len(line))
         return [(c.text, c.start, c.end) for c in found]
 
     with provisionalcompleter():
-        shown("long_token")
+        completions("long_token")
         for line in OTHER:
-            shown("%tpu_connect --s")
-            now = shown(line)
+            completions("%tpu_connect --s")
+            with_ours = completions(line)
             book.shell.Completer.custom_matchers[:] = []
-            assert now == shown(line), line
-            book.shell.Completer.custom_matchers[:] = ours
+            assert with_ours == completions(line), line
+            book.shell.Completer.custom_matchers[:] = our_matchers
 
 
 def test_names_of_magics(book: Notebook) -> None:
-    _, matches = old_complete(book, "%tpu_")
+    _, matches = complete_with_old_api(book, "%tpu_")
     assert set(matches) == {
         f"%tpu_{name}"
         for name in ("connect", "disconnect", "doctor", "profile", "status", "topology")

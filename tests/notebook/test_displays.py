@@ -1,4 +1,4 @@
-"""When displays are live, where a widget stays, and how it freezes."""
+"""When displays are live, where a widget appears, and how it freezes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Word(_base.LiveWidget):
 
 
 class Shell:
-    """What there is of a kernel's shell that displays ask for."""
+    """The part of a kernel's shell that displays use."""
 
     def __init__(self) -> None:
         self.kernel = object()
@@ -85,7 +85,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Shell:
         ("TPUNB_WIDGETS", "nonsense", False),
     ],
 )
-def test_signs_of_a_front_end(
+def test_front_ends_are_recognised(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, expected: bool
 ) -> None:
     assert not frontend.shows_widgets()
@@ -124,7 +124,7 @@ def test_showing_and_freezing(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> 
     assert metadata == {"tpunb": {}}
     assert not update
     assert first != second
-    assert [(name, again) for *_, name, again in frozen] == [(first, True), (second, True)]
+    assert [(name, updated) for *_, name, updated in frozen] == [(first, True), (second, True)]
     for data, *_ in frozen:
         assert data == {"text/plain": "two", "image/png": "iVBOR3R3bw=="}
     widget.show()
@@ -138,12 +138,12 @@ def test_static_where_widgets_cannot_run(shell: Shell) -> None:
     assert metadata == {}
 
 
-def test_shown_once_in_its_own_cell(shell: Shell) -> None:
+def test_a_widget_is_shown_once_in_its_own_cell(shell: Shell) -> None:
     widget = Word("one")
     widget.show_once()
     widget._ipython_display_()  # as the cell's value
     assert len(shell.published) == 1
-    widget._ipython_display_()  # asked for once more
+    widget._ipython_display_()  # displayed a second time
     assert len(shell.published) == 2
     widget.show_once()
     shell.run("b")
@@ -169,56 +169,58 @@ def test_in_marimo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     monkeypatch.setitem(sys.modules, "marimo", marimo)
     monkeypatch.setattr(frontend, "_shell", lambda: None)
     widget = Word("one")
-    widget.show_once()  # it is the value of the cell, which the page shows
+    widget.show_once()  # it is the value of the cell, which the page shows anyway
     assert shown == []
     widget.show()
     widget.freeze()
-    assert shown == [widget]  # alive: marimo draws it as it changes
+    assert shown == [widget]  # live: marimo redraws it
     assert capsys.readouterr().out == ""
-    marimo.running_in_notebook = lambda: False  # a script that uses it
+    marimo.running_in_notebook = lambda: False  # a script that imports marimo
     widget.show_once()
     assert capsys.readouterr().out == "one\n"
 
 
 @pytest.fixture
-def place(shell: Shell) -> Callable[[str], Any]:
+def display(shell: Shell) -> Callable[[str], Any]:
     displays = AutoDisplays()
     return lambda word: displays.widget(Word, word, lambda: Word(word))
 
 
-def test_a_cell_keeps_its_widgets(shell: Shell, place: Callable[[str], Any]) -> None:
-    first, second = place("one"), place("two")
+def test_a_cell_reuses_its_widgets(shell: Shell, display: Callable[[str], Any]) -> None:
+    first, second = display("one"), display("two")
     assert first is not second
     shell.run("b")
-    other = place("three")
+    other = display("three")
     assert other not in (first, second)
     shell.run("a")
-    assert place("four") is first
+    assert display("four") is first
     assert first.word == "four"
-    assert place("five") is second
-    assert place("six") not in (first, second, other)
+    assert display("five") is second
+    assert display("six") not in (first, second, other)
 
 
-def test_a_closed_widget_is_replaced(shell: Shell, place: Callable[[str], Any]) -> None:
-    first = place("one")
+def test_a_closed_widget_is_replaced(shell: Shell, display: Callable[[str], Any]) -> None:
+    first = display("one")
     first.close()
     shell.run("a")
-    assert place("two") is not first
+    assert display("two") is not first
 
 
-def test_cells_without_ids_share_nothing(shell: Shell, place: Callable[[str], Any]) -> None:
+def test_cells_without_ids_share_no_widgets(shell: Shell, display: Callable[[str], Any]) -> None:
     shell.run(None)
-    first = place("one")
+    first = display("one")
     shell.run(None)
-    assert place("one") is not first
+    assert display("one") is not first
 
 
-def test_a_loop_is_static_after_a_while(shell: Shell, place: Callable[[str], Any]) -> None:
-    widgets = [place(str(number)) for number in range(MOST_IN_A_RUN + 3)]
+def test_a_loop_shows_static_pictures_after_a_while(
+    shell: Shell, display: Callable[[str], Any]
+) -> None:
+    widgets = [display(str(number)) for number in range(MOST_IN_A_RUN + 3)]
     assert widgets[MOST_IN_A_RUN:] == [None] * 3
     assert len(set(widgets[:MOST_IN_A_RUN])) == MOST_IN_A_RUN
     shell.run("a")
-    assert place("again") is widgets[0]
+    assert display("again") is widgets[0]
 
 
 @pytest.mark.usefixtures("tf")
@@ -237,8 +239,8 @@ def test_displays_of_a_shell(book: Notebook, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("tf")
 def test_show_chooses_the_widget(shell: Shell) -> None:
-    for other in open_connections():  # of a module that shares one among its tests
-        other.close()
+    for opened in open_connections():  # left open by earlier tests
+        opened.close()
     with tpunb.connect(simulate=2) as connection:
         shown = {
             tpunb.TopologyWidget: [
@@ -264,7 +266,7 @@ def test_show_chooses_the_widget(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("name", ["CurvesWidget", "ReplicasWidget", "TopologyWidget"])
-def test_a_widget_is_one_module(name: str) -> None:
+def test_a_widget_is_a_single_module(name: str) -> None:
     source = str(getattr(tpunb, name)._esm)
     assert source.count("export ") == 1
     assert "export default" in source
@@ -272,7 +274,7 @@ def test_a_widget_is_one_module(name: str) -> None:
     assert "http://" not in source.replace("http://www.w3.org", "")
 
 
-def test_modules_are_put_together_once() -> None:
+def test_modules_are_joined_once() -> None:
     source = es_module("saving.js")
     assert "function saveStatically" in source
     assert "export" not in source

@@ -1,4 +1,4 @@
-"""Explanations under the tracebacks of a real IPython shell, and of a kernel."""
+"""Explanations below the tracebacks of a real IPython shell and of a kernel."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ UNKNOWN = [
 
 
 def shown(book: Notebook, source: str) -> str:
-    """All that a failing cell writes, without what differs from run to run."""
+    """Return the output of a failing cell, without details that change from run to run."""
     ran = book.run(source)
     text = re.sub(r"\x1b\[[0-9;]*m", "", ran.text)
     return re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?(e[+-]\d+)? [nµum]?s\b", "...", text)
 
 
 @pytest.mark.parametrize("mode", ["Plain", "Context", "Verbose", "Minimal"])
-def test_below_the_users_own_traceback(book: Notebook, mode: str) -> None:
+def test_an_explanation_is_below_the_users_traceback(book: Notebook, mode: str) -> None:
     book.good(f"%xmode {mode}")
     for source in (KNOWN, f"def f():\n    {KNOWN}\nf()"):
         before = shown(book, source)
@@ -74,21 +74,21 @@ def test_below_the_users_own_traceback(book: Notebook, mode: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("source", UNKNOWN)
-def test_other_errors_look_as_before(book: Notebook, source: str) -> None:
+def test_other_errors_are_shown_unchanged(book: Notebook, source: str) -> None:
     before = shown(book, source)
     book.good("%load_ext tpunb")
     assert shown(book, source) == before
     assert book.session.last_explanation is None
 
 
-def test_the_session_keeps_the_last(book: Notebook) -> None:
+def test_the_session_keeps_the_last_explanation(book: Notebook) -> None:
     book.good("%load_ext tpunb")
     book.run(KNOWN)
     assert book.session.last_explanation == ENTRIES["2"]
     assert book.session.last_error is None
 
 
-def test_once_for_each_time_that_it_is_raised(book: Notebook) -> None:
+def test_an_error_is_explained_once_each_time_it_is_raised(book: Notebook) -> None:
     book.good("%load_ext tpunb")
     book.good("error = KeyError('COLAB_TPU_ADDR')")
     for _ in range(3):
@@ -97,7 +97,7 @@ def test_once_for_each_time_that_it_is_raised(book: Notebook) -> None:
     assert text.count(HEAD) == 1
 
 
-def test_what_caused_it_is_explained(book: Notebook) -> None:
+def test_the_cause_of_an_error_is_explained(book: Notebook) -> None:
     book.good("%load_ext tpunb")
     source = f"try:\n    {KNOWN}\nexcept KeyError as error:\n    raise OSError('no TPU') from error"
     text = shown(book, source)
@@ -105,20 +105,20 @@ def test_what_caused_it_is_explained(book: Notebook) -> None:
     assert text.index("no TPU") < text.index(HEAD)
 
 
-def test_tb_and_xmode_after_it(book: Notebook) -> None:
+def test_tb_and_xmode_after_an_explanation(book: Notebook) -> None:
     book.good("%load_ext tpunb")
     book.run(KNOWN)
     assert repr(sys.last_value) == "KeyError('COLAB_TPU_ADDR')"
     assert shown(book, "%tb").rstrip().endswith(TEXT)
     book.good("%xmode Plain")
-    plain = shown(book, "%tb")
-    assert plain.startswith("Traceback (most recent call last)")
-    assert plain.rstrip().endswith(TEXT)
+    plain_traceback = shown(book, "%tb")
+    assert plain_traceback.startswith("Traceback (most recent call last)")
+    assert plain_traceback.rstrip().endswith(TEXT)
     book.good("%unload_ext tpunb")
     assert "KeyError" in shown(book, "%tb")
 
 
-def test_debug_after_it(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_after_an_explanation(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     book.good("%load_ext tpunb")
     book.run(f"def f(secret):\n    {KNOWN}\nf(41)")
     answers = iter(["print('secret is', secret + 1)", "quit"])
@@ -136,11 +136,11 @@ def _plain_debugger() -> Any:
 
 def test_a_shell_with_automatic_debugging(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     book.good("%load_ext tpunb")
-    called: list[bool] = []
-    monkeypatch.setattr(book.shell, "debugger", lambda force: called.append(force), raising=False)
+    forced: list[bool] = []
+    monkeypatch.setattr(book.shell, "debugger", lambda force: forced.append(force), raising=False)
     book.shell.call_pdb = True
     assert shown(book, KNOWN).count(HEAD) == 1
-    assert called == [True]
+    assert forced == [True]
 
 
 def handling(book: Notebook, kind: type[BaseException], seen: list[str]) -> None:
@@ -150,7 +150,7 @@ def handling(book: Notebook, kind: type[BaseException], seen: list[str]) -> None
     book.shell.set_custom_exc((kind,), handle)
 
 
-def test_a_handler_from_before_is_kept(book: Notebook) -> None:
+def test_an_earlier_handler_is_kept(book: Notebook) -> None:
     seen: list[str] = []
     handling(book, LookupError, seen)
     before = book.shell.custom_exceptions, book.shell.CustomTB
@@ -175,7 +175,7 @@ def test_a_handler_that_shows_the_traceback_itself(book: Notebook) -> None:
     assert text.rstrip().endswith(TEXT)
 
 
-def test_a_handler_set_later_is_the_users(book: Notebook) -> None:
+def test_a_later_handler_replaces_ours(book: Notebook) -> None:
     book.good("%load_ext tpunb")
     seen: list[str] = []
     handling(book, KeyError, seen)
@@ -186,7 +186,7 @@ def test_a_handler_set_later_is_the_users(book: Notebook) -> None:
     assert len(seen) == 1
 
 
-def test_a_handler_set_later_that_hands_on(book: Notebook) -> None:
+def test_a_later_handler_may_call_ours(book: Notebook) -> None:
     book.good("%load_ext tpunb")
     before = book.shell.CustomTB
 
@@ -211,7 +211,9 @@ def test_unloading_and_reloading(book: Notebook) -> None:
     assert HEAD not in shown(book, KNOWN)
 
 
-def test_where_explaining_fails(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_the_explanation_is_hidden(
+    book: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = shown(book, KNOWN)
     book.good("%load_ext tpunb")
 
@@ -232,15 +234,15 @@ raise Closed("Please provide a TPU Name to connect to.")
 """
 
 
-def test_an_error_that_takes_no_attributes(book: Notebook) -> None:
+def test_an_error_without_settable_attributes(book: Notebook) -> None:
     before = shown(book, CLOSED)
     book.good("%load_ext tpunb")
     after = shown(book, CLOSED)
     assert sorted(after.split()) == sorted([*before.split(), *str(ENTRIES["1"]).split()])
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.11 brought groups")
-def test_a_group(book: Notebook) -> None:
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.11 introduced exception groups")
+def test_an_exception_group(book: Notebook) -> None:
     book.good("%load_ext tpunb")
     text = shown(book, "raise ExceptionGroup('two', [OSError(), KeyError('COLAB_TPU_ADDR')])")
     assert text.count(HEAD) == 1
@@ -255,7 +257,7 @@ def test_an_error_that_renders_itself(book: Notebook) -> None:
     assert text.split() == ["short", *str(ENTRIES["1"]).split()]
 
 
-def test_an_error_whose_traceback_is_no_list(book: Notebook) -> None:
+def test_an_error_whose_traceback_is_a_string(book: Notebook) -> None:
     book.good("%load_ext tpunb")
     source = "class E(KeyError):\n    def _render_traceback_(self): return 'short'\n"
     text = shown(book, f"{source}raise E('Please provide a TPU Name to connect to')")
@@ -263,7 +265,7 @@ def test_an_error_whose_traceback_is_no_list(book: Notebook) -> None:
     assert text.count("Known error 1") == 1
 
 
-def test_waiting_for_a_tpu_in_vain(book: Notebook) -> None:
+def test_an_interrupted_wait_for_a_tpu(book: Notebook) -> None:
     book.good("%load_ext tpunb")
     source = "def experimental_connect_to_cluster():\n    raise KeyboardInterrupt\n"
     text = shown(book, f"{source}experimental_connect_to_cluster()")
@@ -295,15 +297,15 @@ def test_in_a_cell_on_the_replicas(book: Notebook) -> None:
 def test_in_a_kernel(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The kernel is another process, and the package may not be installed.
+    # The kernel is another process, which must find the package even if it is not installed.
     monkeypatch.setenv("PYTHONPATH", python_path(Path(tpunb.__file__).parent.parent))
     source = notebook_file(tmp_path / "known.ipynb", "%load_ext tpunb", KNOWN)
     assert cli.main(["run", str(source), "--timeout", "60"]) == 1
     (error,) = outputs(tmp_path / "known.executed.ipynb")[1]
     assert (error["ename"], error["evalue"]) == ("KeyError", "'COLAB_TPU_ADDR'")
     assert "\n".join(error["traceback"]).count(TEXT) == 1
-    told = f"Cell 2 of 2 failed: KeyError: 'COLAB_TPU_ADDR'\n{TEXT}\n"
-    assert capsys.readouterr().err == told
+    expected_output = f"Cell 2 of 2 failed: KeyError: 'COLAB_TPU_ADDR'\n{TEXT}\n"
+    assert capsys.readouterr().err == expected_output
     nbformat.validate(nbformat.read(tmp_path / "known.executed.ipynb", as_version=4))
 
 
@@ -314,5 +316,5 @@ def test_tpunb_run_explains_without_the_extension(
     for name, cell, expected in (("a", deep, "34"), ("b", "assert False", None)):
         source = notebook_file(tmp_path / f"{name}.ipynb", cell)
         assert cli.main(["run", str(source), "--timeout", "60"]) == 1
-        told = f"\n{ENTRIES[expected]}" if expected else ""
-        assert capsys.readouterr().err == f"Cell 1 of 1 failed: AssertionError{told}\n"
+        expected_output = f"\n{ENTRIES[expected]}" if expected else ""
+        assert capsys.readouterr().err == f"Cell 1 of 1 failed: AssertionError{expected_output}\n"

@@ -1,4 +1,4 @@
-"""`%load_ext tpunb` and how it is undone, on a real IPython shell."""
+"""Loading and unloading the extension `tpunb` on a real IPython shell."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def state(book: Notebook) -> Any:
 
 
 def test_unloading_undoes_loading(book: Notebook) -> None:
-    book.good("import tpunb")  # loading binds this name, and leaves it
+    book.good("import tpunb")  # loading binds this name, and unloading keeps it
     before = state(book)
     book.good("%load_ext tpunb")
     loaded = state(book)
@@ -64,21 +64,21 @@ def test_unloading_undoes_loading(book: Notebook) -> None:
 
 
 def test_loading_binds_the_package(book: Notebook) -> None:
-    """Docs and messages say `tpunb.show(x)`, which has to work where only magics were used."""
+    """Docs and messages write `tpunb.show(x)`, which must work in notebooks with only magics."""
     book.good("%load_ext tpunb")
     assert book.good("tpunb.accelerator('v3-8').name").value == "v3-8"
     book.good("%unload_ext tpunb")
-    assert book.names["tpunb"] is tpunb  # the notebook may have imported it, too
+    assert book.names["tpunb"] is tpunb  # the notebook may have imported it itself
 
 
-def test_loading_leaves_the_users_name(book: Notebook) -> None:
+def test_loading_keeps_the_users_name(book: Notebook) -> None:
     book.good("tpunb = 'mine'\n%load_ext tpunb")
     assert book.names["tpunb"] == "mine"
     book.good("%unload_ext tpunb")
     assert book.names["tpunb"] == "mine"
 
 
-def test_unloading_after_the_types_have_been_met(book: Notebook) -> None:
+def test_unloading_after_containers_were_formatted(book: Notebook) -> None:
     before = formatters(book)
     book.good("%load_ext tpunb")
     for value in ("(1,)", "[1]", "{1: 1}"):
@@ -118,7 +118,7 @@ def test_unloading_closes_the_connection(book: Notebook) -> None:
     book.good("%unload_ext tpunb")
     assert connection.closed
     assert set(book.names) - before == {"resolver"}
-    tpunb.unload_ipython_extension(book.shell)  # nothing is left to unload
+    tpunb.unload_ipython_extension(book.shell)  # nothing is loaded any more
 
 
 def test_magics_of_the_user_are_kept(book: Notebook) -> None:
@@ -129,7 +129,7 @@ def test_magics_of_the_user_are_kept(book: Notebook) -> None:
     assert not set(LINE_MAGICS) - {"tpu_status"} & set(magics(book)["line"])
 
 
-def test_magics_from_before_come_back(book: Notebook) -> None:
+def test_earlier_magics_come_back(book: Notebook) -> None:
     book.shell.register_magic_function(lambda line: "before", "line", "tpu_status")
     book.good("%load_ext tpunb")
     assert book.good("%tpu_status").value != "before"
@@ -147,7 +147,7 @@ def after_bundle(value: Any, **_: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize("met", [False, True])
 @pytest.mark.parametrize("kind", [tuple, list, dict])
-def test_formatters_from_before_come_back(book: Notebook, kind: type, met: bool) -> None:
+def test_earlier_formatters_come_back(book: Notebook, kind: type, met: bool) -> None:
     formatter = book.shell.display_formatter.mimebundle_formatter
     formatter.for_type_by_name("builtins", kind.__name__, before_bundle)
     if met:
@@ -161,7 +161,7 @@ def test_formatters_from_before_come_back(book: Notebook, kind: type, met: bool)
 
 @pytest.mark.parametrize("met", [False, True])
 @pytest.mark.parametrize("kind", [tuple, list, dict])
-def test_formatters_from_after_are_kept(book: Notebook, kind: type, met: bool) -> None:
+def test_later_formatters_are_kept(book: Notebook, kind: type, met: bool) -> None:
     formatter = book.shell.display_formatter.mimebundle_formatter
     book.good("%load_ext tpunb")
     if met:
@@ -172,7 +172,7 @@ def test_formatters_from_after_are_kept(book: Notebook, kind: type, met: bool) -
     assert formatters(book) == ({}, {kind: after_bundle})
 
 
-def test_formatters_of_tensorflow_that_the_user_replaced(book: Notebook) -> None:
+def test_the_users_formatters_of_tensorflow_are_kept(book: Notebook) -> None:
     name = ("tensorflow.python.tpu.topology", "Topology")
     formatter = book.shell.display_formatter.mimebundle_formatter
     book.good("%load_ext tpunb")
@@ -181,7 +181,7 @@ def test_formatters_of_tensorflow_that_the_user_replaced(book: Notebook) -> None
     assert formatters(book) == ({name: after_bundle}, {})
 
 
-def test_a_disconnect_that_fails_does_not_keep_the_extension(
+def test_the_extension_unloads_even_if_disconnecting_fails(
     book: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     book.good("import tpunb")
@@ -235,8 +235,8 @@ def test_help(book: Notebook, name: str) -> None:
 
 
 @pytest.mark.usefixtures("tf")
-def test_the_package_is_lazy_and_says_what_it_has() -> None:
-    assert hasattr(tpunb, "history")  # of the last run, if there was one
+def test_the_package_loads_its_names_lazily() -> None:
+    assert hasattr(tpunb, "history")  # the last run's history, if any
     for name in {*tpunb.__all__} - {"history"}:
         assert getattr(tpunb, name) is not None
     with pytest.raises(AttributeError, match="nothing"):
@@ -245,7 +245,7 @@ def test_the_package_is_lazy_and_says_what_it_has() -> None:
 
 @pytest.mark.parametrize("use_jedi", [True, False])
 @pytest.mark.usefixtures("tf")
-def test_completion_shows_what_is_public(
+def test_completion_offers_the_public_names(
     book: Notebook, use_jedi: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modules = {"errors", "keras", "pytest_plugin", "virtual"}
@@ -254,7 +254,8 @@ def test_completion_shows_what_is_public(
     monkeypatch.setattr(completer, "use_jedi", use_jedi)
     with provisionalcompleter():
         found = {
-            one.text.rpartition(".")[2] for one in completer.completions("tpunb.", len("tpunb."))
+            completion.text.rpartition(".")[2]
+            for completion in completer.completions("tpunb.", len("tpunb."))
         }
     assert found == {name for name in tpunb.__all__ if name != "__version__"} | modules
     assert all(hasattr(tpunb, name) for name in found)

@@ -1,4 +1,4 @@
-"""Notebooks that are none, and notebooks that are saved whatever happens."""
+"""Broken notebook files, and notebooks that are saved even after failures and signals."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ FAULTS: list[tuple[str, Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("fault", "cells", "changes"), FAULTS)
-def test_what_nobody_can_execute(
+def test_malformed_notebooks_are_refused(
     fault: str,
     cells: Any,
     changes: dict[str, Any],
@@ -80,36 +80,36 @@ def test_what_nobody_can_execute(
 
 
 @pytest.mark.parametrize("text", ["", "3", "[]", "null", "hello", "[" * 100_000, "{}"])
-def test_what_is_no_notebook_at_all(text: str, tmp_path: Path) -> None:
+def test_other_files_are_not_notebooks(text: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.ipynb"
     path.write_text(text)
     with pytest.raises(NotebookError, match=r"is not a (valid )?Jupyter notebook"):
         read_notebook(path)
 
 
-def test_what_jupyter_runs_nevertheless(tmp_path: Path) -> None:
+def test_oddities_that_jupyter_accepts_are_read(tmp_path: Path) -> None:
     odd = {"cell_type": "code", "source": ["x = 1\n", "x"], "metadata": {}, "more": 1}
     (cell,) = read_notebook(raw(tmp_path / "odd.ipynb", [odd])).cells
     assert (cell.source, cell.outputs) == ("x = 1\nx", [])
 
 
-def test_half_a_character(tmp_path: Path) -> None:
+def test_a_lone_surrogate_is_saved(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_raw_cell("a\ud800√")])
     write_notebook(notebook, tmp_path / "odd.ipynb")
     assert "√" in (tmp_path / "odd.ipynb").read_text(encoding="utf-8")
     assert read_notebook(tmp_path / "odd.ipynb").cells[0].source == "a\ud800√"
 
 
-def test_pytest_says_what_is_wrong(
+def test_pytest_reports_the_fault(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", python_path(Path(__file__).parents[2]))
     raw(pytester.path / "bad.ipynb", [{**CELL, "source": 5}])
     run = pytester.runpytest_subprocess("--nbval-lax", "--tpu", "v3-8", timeout=PATIENCE)
-    shown = run.stdout.str()
-    assert "the source of cell 1 of 1" in shown
-    assert "AttributeError" not in shown
-    assert "Traceback" not in shown
+    output = run.stdout.str()
+    assert "the source of cell 1 of 1" in output
+    assert "AttributeError" not in output
+    assert "Traceback" not in output
     assert run.ret == pytest.ExitCode.INTERRUPTED
 
 
@@ -117,7 +117,7 @@ def test_pytest_says_what_is_wrong(
 
 
 def small_files() -> None:
-    """No file of this process, and of those it starts, can become longer than this."""
+    """Limit the size of files that this process and its children can write."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
 
 
@@ -133,7 +133,8 @@ def test_a_full_disk_leaves_the_notebook(tmp_path: Path) -> None:
         env={
             **os.environ,
             "IPYTHONDIR": str(tmp_path / "ipython"),
-            # Before 3.12.8, Python keeps a cut .pyc file of each module that it compiles here (python/cpython#126606).
+            # Before 3.12.8, Python keeps truncated .pyc files of the modules that it compiles here
+            # (python/cpython#126606).
             "PYTHONDONTWRITEBYTECODE": "1",
         },
     )
@@ -145,7 +146,7 @@ def test_a_full_disk_leaves_the_notebook(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("output", ["folder", "file/out.ipynb", "file/more/out.ipynb"])
-def test_an_output_that_cannot_be_written_is_said_first(
+def test_an_output_that_cannot_be_written_is_reported_first(
     output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "folder").mkdir()
@@ -157,7 +158,7 @@ def test_an_output_that_cannot_be_written_is_said_first(
     assert error.startswith("tpunb: Cannot ")
 
 
-def test_a_notebook_goes_to_standard_output(tmp_path: Path) -> None:
+def test_a_notebook_is_written_to_standard_output(tmp_path: Path) -> None:
     source = saved(tmp_path / "nb.ipynb", "40 + 2")
     run = subprocess.run(
         [*MAIN, "run", str(source), "-o", "/dev/stdout"], capture_output=True, timeout=PATIENCE
@@ -170,7 +171,7 @@ def test_a_notebook_goes_to_standard_output(tmp_path: Path) -> None:
 # Signals
 
 
-def test_a_signal_waits_for_the_saving() -> None:
+def test_a_signal_waits_until_the_notebook_is_saved() -> None:
     saved_whole = []
 
     def save() -> None:
@@ -185,7 +186,7 @@ def test_a_signal_waits_for_the_saving() -> None:
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_what_is_ignored_stays_ignored() -> None:
+def test_an_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with StopSignals():
@@ -194,7 +195,7 @@ def test_what_is_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_only_an_interrupt_comes_twice() -> None:
+def test_only_an_interrupt_is_raised_twice() -> None:
     with StopSignals():
         with pytest.raises(SignalArrived):
             signal.raise_signal(signal.SIGTERM)
@@ -212,7 +213,7 @@ child = subprocess.Popen([sys.executable, "-c",
     stdout=subprocess.PIPE)
 child.stdout.readline()
 pathlib.Path({made!r}).write_text(f"{{os.getpid()}} {{child.pid}}")
-os.replace({made!r}, {begun!r})
+os.replace({made!r}, {started!r})
 try:
     time.sleep(6000)
 except KeyboardInterrupt:
@@ -226,7 +227,7 @@ def wait_for(done: Callable[[], bool], process: subprocess.Popen[str]) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended may wait for its parent to be told."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -237,20 +238,20 @@ def is_alive(pid: int) -> bool:
     ("number", "code", "word"),
     [(signal.SIGTERM, 143, "Terminated"), *thorough([(signal.SIGHUP, 129, "Hung up")])],
 )
-def test_a_signal_saves_what_was_executed(
+def test_a_signal_saves_the_executed_cells(
     number: signal.Signals, code: int, word: str, tmp_path: Path
 ) -> None:
-    begun = tmp_path / "begun"
-    text = CHILD.format(made=str(tmp_path / "made"), begun=str(begun))
+    started = tmp_path / "begun"
+    text = CHILD.format(made=str(tmp_path / "made"), started=str(started))
     source = saved(tmp_path / "slow.ipynb", "40 + 2", text, "3")
     process = subprocess.Popen([*MAIN, "run", str(source)], stderr=subprocess.PIPE, text=True)
-    wait_for(begun.exists, process)
+    wait_for(started.exists, process)
     process.send_signal(number)
     _, error = process.communicate(timeout=PATIENCE)
     assert error.endswith(f"{word} in cell 2 of 3\n")
     assert "Traceback" not in error
     assert process.returncode == code
-    assert not [pid for pid in begun.read_text().split() if is_alive(int(pid))]
+    assert not [pid for pid in started.read_text().split() if is_alive(int(pid))]
     first, second, third = nbformat.read(tmp_path / "slow.executed.ipynb", 4).cells
     assert first.outputs[0].data["text/plain"] == "42"
     assert "".join(output.text for output in second.outputs) == "so far\nto here\n"
@@ -258,18 +259,18 @@ def test_a_signal_saves_what_was_executed(
 
 
 def test_a_second_interrupt_ends_a_cell_that_ignores_the_first(tmp_path: Path) -> None:
-    begun, ignored = tmp_path / "begun", tmp_path / "ignored"
+    started, ignored = tmp_path / "begun", tmp_path / "ignored"
     ignore = f"lambda *_: pathlib.Path({str(ignored)!r}).touch()"
     text = (
         "import pathlib, signal, time\n"
         f"signal.signal(signal.SIGINT, {ignore})\n"
-        f"pathlib.Path({str(begun)!r}).touch()\n"
+        f"pathlib.Path({str(started)!r}).touch()\n"
         "while True: time.sleep(0.1)"
     )
     source = saved(tmp_path / "deaf.ipynb", text)
     process = subprocess.Popen([*MAIN, "run", str(source)], stderr=subprocess.PIPE, text=True)
-    for sign in (begun, ignored):
-        wait_for(sign.exists, process)
+    for file in (started, ignored):
+        wait_for(file.exists, process)
         process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=PATIENCE)
     assert error == "Interrupted in cell 1 of 1\n"
@@ -277,13 +278,13 @@ def test_a_second_interrupt_ends_a_cell_that_ignores_the_first(tmp_path: Path) -
 
 
 def test_a_kernel_that_does_not_answer_ends_too(tmp_path: Path) -> None:
-    """Its start is interrupted, before nbclient would end it."""
-    begun = tmp_path / "begun"
+    """A signal interrupts the kernel's start before nbclient's timeout does."""
+    started = tmp_path / "begun"
     folder = tmp_path / "kernels" / "mute"
     folder.mkdir(parents=True)
     code = (
         f"import os, pathlib, time; pathlib.Path({str(tmp_path / 'made')!r}).write_text("
-        f"str(os.getpid())); os.replace({str(tmp_path / 'made')!r}, {str(begun)!r}); "
+        f"str(os.getpid())); os.replace({str(tmp_path / 'made')!r}, {str(started)!r}); "
         "time.sleep(6000)"
     )
     spec = {"argv": [sys.executable, "-c", code], "display_name": "Mute", "language": "python"}
@@ -295,9 +296,9 @@ def test_a_kernel_that_does_not_answer_ends_too(tmp_path: Path) -> None:
         text=True,
         env={**os.environ, "JUPYTER_PATH": str(tmp_path)},
     )
-    wait_for(begun.exists, process)
+    wait_for(started.exists, process)
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=PATIENCE)
     assert error.endswith("Terminated in the kernel's start\n")
     assert process.returncode == 143
-    assert not is_alive(int(begun.read_text()))
+    assert not is_alive(int(started.read_text()))

@@ -1,4 +1,4 @@
-"""Interrupts inside of libraries are shown by the user's lines."""
+"""An interrupt inside a library shows the user's lines only."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def shown(book: Notebook, source: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", book.run(source).text)
 
 
-def test_the_users_lines(book: Notebook) -> None:
+def test_an_interrupt_shows_the_users_lines(book: Notebook) -> None:
     text = shown(book, "x = 1\ncall(press)")
     lines = text.splitlines()
     assert lines[0] == "Traceback (most recent call last; your code alone):"
@@ -65,7 +65,7 @@ def test_the_users_lines(book: Notebook) -> None:
     assert lines[4:] == ["    raise KeyboardInterrupt", "KeyboardInterrupt"]
 
 
-def test_outside_of_libraries_it_is_shown_as_ever(book: Notebook) -> None:
+def test_an_interrupt_outside_of_libraries_is_shown_as_usual(book: Notebook) -> None:
     text = shown(book, "press()")
     assert "your code alone" not in text
     assert "KeyboardInterrupt" in text
@@ -73,7 +73,7 @@ def test_outside_of_libraries_it_is_shown_as_ever(book: Notebook) -> None:
     assert "your code alone" not in shown(book, "call(press)")
 
 
-def test_other_errors_are_shown_as_ever(book: Notebook) -> None:
+def test_other_errors_are_shown_as_usual(book: Notebook) -> None:
     assert "your code alone" not in shown(book, "call(lambda: 1 / 0)")
 
 
@@ -99,7 +99,7 @@ x = np.ones([4, 4], "float32")
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
-    ("source", "first"),
+    ("source", "start"),
     [
         ("model.fit(x, x[:, :1], batch_size=4, verbose=0)", "In the layer mine: StringToNumber"),
         ("model.predict(x, verbose=0)", "In the layer mine: StringToNumber works"),
@@ -107,12 +107,12 @@ x = np.ones([4, 4], "float32")
         ("theirs.predict(x, verbose=0)", "In the layer hashing: "),
     ],
 )
-def test_a_refusal_shows_the_users_lines(book: Notebook, source: str, first: str) -> None:
+def test_a_refusal_shows_the_users_lines(book: Notebook, source: str, start: str) -> None:
     book.good(REFUSED)
     lines = shown(book, source).splitlines()
     assert lines[0] == "Traceback (most recent call last; your code alone):"
     assert lines[2] == f"    {source}"
-    assert lines[-1].startswith(f"InvalidArgumentError: {first}")
+    assert lines[-1].startswith(f"InvalidArgumentError: {start}")
     assert "Known error" in lines[-1]
     assert not [line for line in lines if "site-packages" in line or "tpunb/" in line]
     assert ("    return tf.strings.to_number(tf.strings.as_string(x))" in lines) == (
@@ -120,17 +120,17 @@ def test_a_refusal_shows_the_users_lines(book: Notebook, source: str, first: str
     )
 
 
-def test_a_librarys_context_is_not_left_half_entered(book: Notebook) -> None:
+def test_a_librarys_context_is_entered_completely_or_left(book: Notebook) -> None:
     context = library("tensorflow.made_up")["Context"](press)
     book.names.update(context=context, wait=lambda: wait_until(lambda: False))
     assert isinstance(book.run("with context:\n    wait()").error, KeyboardInterrupt)
     assert context.left
 
 
-def test_an_interrupt_that_waits_ends_with_its_cell(book: Notebook) -> None:
+def test_a_waiting_interrupt_ends_with_its_cell(book: Notebook) -> None:
     context = library("tensorflow.made_up")["Context"](press)
     book.names["context"] = context
-    book.run("with context: pass")  # it may come at a function that IPython calls
+    book.run("with context: pass")  # the interrupt may arrive in a function that IPython calls
     book.good("1")
 
 
@@ -147,7 +147,7 @@ def test_an_interrupt_before_the_cells_code_waits_for_it(book: Notebook) -> None
     assert "run_cell_async" not in ran.text
 
 
-def test_what_it_costs(book: Notebook) -> None:
+def test_shortening_takes_few_calls(book: Notebook) -> None:
     caught: list[Any] = []
     book.names["caught"] = caught
     book.good("try:\n    call(press)\nexcept KeyboardInterrupt as e:\n    caught.append(e)")

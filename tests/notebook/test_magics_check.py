@@ -1,4 +1,4 @@
-"""`%%tpu_check`, `%%tpu_run --check` and what strictness shows in a notebook."""
+"""`%%tpu_check`, `%%tpu_run --check` and the messages of strictness in a notebook."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def checked(book: Notebook, body: str) -> CheckReport:
     return report
 
 
-def test_an_optimizer_that_is_not_built(book: Notebook) -> None:
-    """A trace that never runs would leave copies of its variables without a value."""
+def test_checking_builds_an_optimizer_completely(book: Notebook) -> None:
+    """Variables that a trace creates need values even if the trace never runs."""
     book.good(
         "import keras\nwith strategy.scope():\n    w = tf.Variable(tf.ones([16, 2]))\n"
         "    optimizer = keras.optimizers.Adam()\nweights = [w]"
@@ -52,7 +52,7 @@ def test_an_optimizer_that_is_not_built(book: Notebook) -> None:
 
 def test_lines_and_reasons(book: Notebook) -> None:
     report = checked(book, MASK)
-    assert [(one.code, one.line, one.entry) for one in report.errors] == [
+    assert [(problem.code, problem.line, problem.entry) for problem in report.errors] == [
         ("unsupported-op", 5, "23"),
         ("x64-op", 9, "25"),
     ]
@@ -78,22 +78,22 @@ def test_a_batch_of_data(book: Notebook) -> None:
     product = "tf.tensordot(labels, labels, 0) + tf.cast(images[0, 0], tf.int64)"
     for line in ("-d data --as images,labels", "--data images,labels --as images,labels"):
         report = book.good(f"%%tpu_check {line}\nassert images.shape[1:] == 3\n{product}").value
-        assert [(one.code, one.line) for one in report.errors] == [("x64-op", 3)]
+        assert [(problem.code, problem.line) for problem in report.errors] == [("x64-op", 3)]
     assert book.good("%%tpu_check -d data\nimages, labels = batch\nimages + 1.0").value.ok
     assert "there is no 'dta' in the notebook; did you mean 'data'?" in str(
         book.run("%%tpu_check -d dta\nbatch").error
     )
 
 
-def test_what_compiles(book: Notebook) -> None:
+def test_a_cell_that_compiles(book: Notebook) -> None:
     report = checked(book, "y = x * 2\ny @ tf.transpose(y)")
     assert report == CheckReport()
     assert report.headline == "Compiles for a TPU."
-    assert "was not asked" in str(report), "a number of cores is none that it knows"
+    assert "was not asked" in str(report), "no TPU type was named for the compiler"
     assert "<table" not in report._repr_html_()
 
 
-def test_nothing_is_run_or_traced_for_later(book: Notebook) -> None:
+def test_a_check_runs_nothing_and_keeps_no_trace(book: Notebook) -> None:
     book.good("with strategy.scope():\n    v = tf.Variable(1.0)\nseen = []")
     checked(book, "v.assign_add(1.0)\nseen.append(1)\nx + v")
     assert book.good("float(v.numpy()), seen").value == (1.0, [])
@@ -106,13 +106,13 @@ def test_figures(book: Notebook) -> None:
     book.good("a, w = tf.ones([4, 100]), tf.ones([100, 1000])")
     report = checked(book, "h = a * 1.0\nh @ w")
     assert report.ok
-    found = {one.code: one for one in report.warnings}
-    assert set(found) == {"small-batch", "padding", "float32"}
-    assert {one.line for one in report.warnings} == {3}
-    assert "fills 50% of the 8 rows" in found["small-batch"].reason
-    assert "wastes 62% of the multiply-adds" in found["padding"].reason
-    assert "[4, 100] × [100, 1000]" in found["padding"].reason
-    assert "100% of the 0.4 million" in found["float32"].reason
+    warnings_by_code = {problem.code: problem for problem in report.warnings}
+    assert set(warnings_by_code) == {"small-batch", "padding", "float32"}
+    assert {problem.line for problem in report.warnings} == {3}
+    assert "fills 50% of the 8 rows" in warnings_by_code["small-batch"].reason
+    assert "wastes 62% of the multiply-adds" in warnings_by_code["padding"].reason
+    assert "[4, 100] × [100, 1000]" in warnings_by_code["padding"].reason
+    assert "100% of the 0.4 million" in warnings_by_code["float32"].reason
 
 
 def test_html_is_escaped(book: Notebook) -> None:
@@ -136,7 +136,7 @@ def test_check_before_running(book: Notebook) -> None:
     assert "y" not in book.shell.user_ns
     assert "Compiles for a TPU." in book.good("%%tpu_run --check\ny = x * 2").plain
     with warnings.catch_warnings():
-        warnings.simplefilter("error", TpuWarning)  # what the check has said is not said again
+        warnings.simplefilter("error", TpuWarning)  # the check's warning is not repeated
         wide = "tf.constant(1.5, tf.float64)"
         ran = book.good(f"%%tpu_run --check\ny = {wide} * tf.cast(x[0, 0], tf.float64)")
     assert ran.plain.count("is computed in float64") == 1
@@ -151,11 +151,11 @@ def test_a_refused_run_shows_the_line_the_cause_and_the_fix_once(book: Notebook)
     assert "must be a compile-time constant" in str(ran.error)
 
 
-def test_a_size_that_depends_on_data_is_a_warning_in_a_run_and_in_a_check(book: Notebook) -> None:
+def test_a_data_dependent_size_is_a_warning_in_runs_and_checks(book: Notebook) -> None:
     cell = "z = tf.boolean_mask(x, x > 0)"
     report = checked(book, cell)
     assert report.ok
-    assert [one.code for one in report.warnings] == ["dynamic-shape"]
+    assert [problem.code for problem in report.warnings] == ["dynamic-shape"]
     with pytest.warns(TpuWarning, match="pads it to its bound"):
         book.good(f"%%tpu_run\n{cell}")
     book.good("%tpu_connect --simulate 2 --lenient dynamic-shape")
@@ -187,7 +187,7 @@ w.assign_sub(0.1 * total)
 """
 
 
-def test_a_loss_that_is_not_divided(book: Notebook) -> None:
+def test_an_undivided_loss(book: Notebook) -> None:
     book.good(
         "with strategy.scope():\n    w = tf.Variable(tf.ones([3, 1]))\n"
         "parts = np.random.rand(8, 3).astype('float32'), np.ones([8, 1], 'float32')\n"
@@ -196,7 +196,7 @@ def test_a_loss_that_is_not_divided(book: Notebook) -> None:
     line = "%%tpu_check -d data --as x,y --compare\n"
     report = book.good(line + STEP.format("")).value
     assert report.ok
-    (warning,) = [one for one in report.warnings if one.code == "undivided-loss"]
+    (warning,) = [problem for problem in report.warnings if problem.code == "undivided-loss"]
     assert warning.reason == "The update is 2.0 times that of one device."
     assert warning.fix == "Divide the loss by the number of replicas."
     assert report.comparison.factor == 2.0

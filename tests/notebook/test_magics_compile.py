@@ -1,4 +1,4 @@
-"""`%%tpu_compile` on a real shell: libtpu is replaced by answers, but for one test."""
+"""`%%tpu_compile` on a real shell; except in one test, a fake stands in for libtpu."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ DENSE = "h = tf.nn.relu(x @ w)\ntf.reduce_sum(h)"
 
 
 class FakeLibtpu:
-    """Answers in the place of libtpu's process.
+    """A stand-in for libtpu's process.
 
     Attributes:
-        answer: What it says, or makes of a request.
-        asked: The targets that it was asked for.
+        answer: A function from a request to its answer.
+        asked: The names of the requested targets.
     """
 
     def __init__(self) -> None:
@@ -54,17 +54,17 @@ class FakeLibtpu:
 
 
 def compiled(peak: int) -> Compiled:
-    """An answer without a program."""
+    """Return an answer without a program."""
     return Compiled(peak, peak // 2, 0, 0, 0, "", {}, {}, False)
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeLibtpu:
-    made = FakeLibtpu()
-    monkeypatch.setattr(libtpu, "ask", made.ask)
+    libtpu_fake = FakeLibtpu()
+    monkeypatch.setattr(libtpu, "ask", libtpu_fake.ask)
     monkeypatch.setattr(libtpu, "start", lambda: None)
     monkeypatch.setattr(libtpu, "why_unavailable", lambda: None)
-    return made
+    return libtpu_fake
 
 
 def program_of(book: Notebook, body: str = DENSE, options: str = "") -> TpuProgram:
@@ -89,9 +89,9 @@ def test_a_cell_is_compiled_and_not_run(book: Notebook, fake: FakeLibtpu) -> Non
     assert book.good("%tpu_status").text.count("error") == 0
 
 
-def test_what_is_shown_is_the_same_in_every_run(book: Notebook, fake: FakeLibtpu) -> None:
-    first, again = (book.good(f"%%tpu_compile\n{DENSE}").shown for _ in range(2))
-    assert first == again
+def test_the_display_is_the_same_in_every_run(book: Notebook, fake: FakeLibtpu) -> None:
+    first, second = (book.good(f"%%tpu_compile\n{DENSE}").shown for _ in range(2))
+    assert first == second
     (bundle,) = first
     assert "Compiles and fits: 1 GiB of 15.48 GiB a core (6%)." in bundle["text/plain"]
     assert "Compiles and fits" in bundle["text/html"]
@@ -106,7 +106,7 @@ def test_several_types(book: Notebook, fake: FakeLibtpu) -> None:
     assert "v5e-8  8      no" in str(programs)
 
 
-def test_what_does_not_fit(book: Notebook, fake: FakeLibtpu) -> None:
+def test_a_program_that_does_not_fit(book: Notebook, fake: FakeLibtpu) -> None:
     fake.answer = lambda _: Refused(OUT_OF_MEMORY)
     program = program_of(book)
     assert [problem.code for problem in program.errors] == ["memory"]
@@ -114,9 +114,10 @@ def test_what_does_not_fit(book: Notebook, fake: FakeLibtpu) -> None:
     assert "v3-8" in fake.asked
 
 
-def test_a_batch_that_fits_where_the_cells_own_does_not(book: Notebook, fake: FakeLibtpu) -> None:
+def test_a_smaller_batch_that_fits_is_suggested(book: Notebook, fake: FakeLibtpu) -> None:
     book.good("data = tf.data.Dataset.from_tensors(tf.ones([64, 16])).repeat(3)")
-    refusals = iter([Refused(OUT_OF_MEMORY)] * 3)  # at both efforts, and for the tensors
+    # At both optimization efforts, and for the list of tensors.
+    refusals = iter([Refused(OUT_OF_MEMORY)] * 3)
     fake.answer = lambda _: next(refusals, compiled(GIB))
     program = program_of(book, "tf.reduce_sum(batch @ w)", "-d data")
     assert "A batch of 32 (4 a replica) fits: 1 GiB a core." in program.errors[0].fix
@@ -131,23 +132,21 @@ def test_the_batch_of_the_data(book: Notebook, fake: FakeLibtpu) -> None:
 
 
 @pytest.mark.parametrize("data", ["ds", "strategy.experimental_distribute_dataset(ds)"])
-def test_data_that_never_end_have_a_first_batch(
-    book: Notebook, fake: FakeLibtpu, data: str
-) -> None:
+def test_endless_data_have_a_first_batch(book: Notebook, fake: FakeLibtpu, data: str) -> None:
     book.good("ds = tf.data.Dataset.from_tensors(tf.ones([16])).repeat().batch(16, True)")
     book.good(f"endless = {data}")
     assert program_of(book, "batch @ w", "-d endless").examples == 16
     assert book.good("%%tpu_check -d endless\nbatch @ w").value.ok
 
 
-def test_a_refusal_before_libtpu_is_at_its_line(book: Notebook, fake: FakeLibtpu) -> None:
+def test_a_refusal_before_libtpu_has_its_line(book: Notebook, fake: FakeLibtpu) -> None:
     program = program_of(book, "y = x * 2\ntf.strings.as_string(y)")
-    assert {one.line for one in program.errors} == {3}
+    assert {problem.line for problem in program.errors} == {3}
     assert fake.asked == []
     assert "3 ✗" in program._repr_html_()
 
 
-def test_an_optimizers_variables_are_the_replicas(book: Notebook, fake: FakeLibtpu) -> None:
+def test_an_optimizers_variables_belong_to_the_replicas(book: Notebook, fake: FakeLibtpu) -> None:
     book.good(
         "with strategy.scope():\n"
         "    model = tf.keras.Sequential([tf.keras.layers.Input((16,)), tf.keras.layers.Dense(4)])\n"
@@ -161,7 +160,9 @@ def test_an_optimizers_variables_are_the_replicas(book: Notebook, fake: FakeLibt
     )
     program = program_of(book, body)
     assert program.ok
-    assert not [note for note in program.notes if "strategy.run" in note], "one program"
+    assert not [note for note in program.notes if "strategy.run" in note], (
+        "the step is a single program"
+    )
 
 
 def test_an_interrupt_leaves_the_notebook_usable(book: Notebook, fake: FakeLibtpu) -> None:
@@ -179,9 +180,7 @@ def test_an_interrupt_leaves_the_notebook_usable(book: Notebook, fake: FakeLibtp
 
 
 @pytest.mark.parametrize("kind", ["cell", "function"])
-def test_an_interrupt_keeps_the_types_that_are_done(
-    book: Notebook, fake: FakeLibtpu, kind: str
-) -> None:
+def test_an_interrupt_keeps_the_finished_types(book: Notebook, fake: FakeLibtpu, kind: str) -> None:
     def answer(target: Any) -> Compiled:
         if target.tpu.name == "v6e-8":
             raise KeyboardInterrupt
@@ -201,7 +200,7 @@ def test_an_interrupt_keeps_the_types_that_are_done(
     assert fake.asked == ["v3-8", "v5e-8", "v6e-8"]
 
 
-def test_the_input_is_measured_beside_the_program(
+def test_the_input_is_measured_with_the_program(
     book: Notebook, fake: FakeLibtpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[tuple[Any, Any]] = []
@@ -245,9 +244,7 @@ MODEL = (
         ("model.train_on_batch(many[0][:16], many[1][:16])", 16),
     ],
 )
-def test_the_batch_of_keras_own_loops(
-    book: Notebook, fake: FakeLibtpu, call: str, batch: int
-) -> None:
+def test_the_batch_of_keras_loops(book: Notebook, fake: FakeLibtpu, call: str, batch: int) -> None:
     book.good(MODEL)
     program = program_of(book, call)
     assert (program.tpu, program.replicas, program.examples) == ("v3-8", 8, batch)
@@ -255,15 +252,13 @@ def test_the_batch_of_keras_own_loops(
     assert program_of(book, call, "--for v5e-8").examples == batch
 
 
-def test_keras_own_loops_take_no_data_beside_their_own(book: Notebook, fake: FakeLibtpu) -> None:
+def test_keras_loops_take_no_further_data(book: Notebook, fake: FakeLibtpu) -> None:
     book.good(MODEL)
     ran = book.run("%%tpu_compile -d many\nmodel.fit(*many)")
     assert "takes its batch from its last call, not from -d" in ran.text
 
 
-def test_a_call_needs_no_connection_where_the_type_is_named(
-    book: Notebook, fake: FakeLibtpu
-) -> None:
+def test_a_call_needs_no_connection_if_the_type_is_named(book: Notebook, fake: FakeLibtpu) -> None:
     book.good("def step(x, w):\n    return tf.nn.relu(x @ w)")
     book.good("%tpu_disconnect")
     program = program_of(book, "step(np.ones((8, 16), 'float32'), w)", "--for v5e-1")
@@ -275,19 +270,19 @@ def test_a_call_needs_no_connection_where_the_type_is_named(
     assert "There is no connection" in fed.text
 
 
-def test_a_crash_is_no_verdict(book: Notebook, fake: FakeLibtpu) -> None:
-    def lost(_: Any) -> Compiled:
+def test_a_crash_gives_no_verdict(book: Notebook, fake: FakeLibtpu) -> None:
+    def crash(_: Any) -> Compiled:
         raise ChildLostError("the compiler crashed.")
 
-    fake.answer = lost
+    fake.answer = crash
     program = program_of(book)
     assert not program.ok
     assert "Not known whether it compiles: the compiler crashed." in str(program)
 
 
 def test_without_the_compiler(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
-    why = CompilerUnavailableError("It is not installed.", fix="pip install it")
-    monkeypatch.setattr(libtpu, "why_unavailable", lambda: why)
+    error = CompilerUnavailableError("It is not installed.", fix="pip install it")
+    monkeypatch.setattr(libtpu, "why_unavailable", lambda: error)
     ran = book.run(f"%%tpu_compile\n{DENSE}")
     assert isinstance(ran.error, CompilerUnavailableError)
     assert "Try: pip install it" in ran.text
@@ -311,17 +306,17 @@ def test_wrong_options(book: Notebook, fake: FakeLibtpu, line: str, message: str
     assert "Traceback" not in ran.text
 
 
-def test_the_topology_shows_what_the_program_needs(book: Notebook, fake: FakeLibtpu) -> None:
+def test_the_topology_shows_the_programs_memory(book: Notebook, fake: FakeLibtpu) -> None:
     assert "usable" not in book.good("%tpu_topology").plain
     program_of(book)
     line = "the compiled program needs 1 GiB of 15.48 GiB usable a core"
     assert line in book.good("%tpu_topology").plain
     book.good(f"%%tpu_compile --for v5e-8\n{DENSE}")
-    assert "usable" not in book.good("%tpu_topology").plain, "of another type"
+    assert "usable" not in book.good("%tpu_topology").plain, "the program is for another type"
 
 
 @pytest.mark.skipif(libtpu.why_unavailable() is not None, reason="libtpu is not installed here")
-def test_with_the_compiler_itself(book: Notebook) -> None:
+def test_the_real_compiler(book: Notebook) -> None:
     book.good("x, w = tf.ones([1024, 2048]), tf.ones([2048, 2048])")
     program = program_of(book, "h = tf.nn.relu(x @ w)\nctx.all_reduce('sum', tf.reduce_sum(h))")
     assert program.ok

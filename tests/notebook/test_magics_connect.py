@@ -46,7 +46,7 @@ def book(book: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def refused(book: Notebook, line: str, kind: type[BaseException], words: str = "") -> Ran:
-    """Runs a line that must fail, and be shown in a few lines."""
+    """Run a line that must fail with a short message."""
     ran = book.run(line)
     assert type(ran.error) is kind, ran.text
     assert words in str(ran.error)
@@ -58,13 +58,13 @@ def refused(book: Notebook, line: str, kind: type[BaseException], words: str = "
     return ran
 
 
-def test_nothing_found_gives_a_virtual_tpu(book: Notebook) -> None:
+def test_without_a_tpu_the_connection_is_virtual(book: Notebook) -> None:
     connection = book.good("connection = %tpu_connect\nconnection")
     assert repr(connection.value) == "<connection to virtual TPU v5e-8, 8 replicas>"
     assert "No TPU was found (no TPU device in /dev; TPU_NAME is not set;" in connection.plain
     assert "this is a virtual v5e-8" in connection.plain
     assert "<script" not in connection.shown[-1]["text/html"]
-    # An assignment keeps the connection's own display from being shown.
+    # An assignment suppresses the connection's own display.
     assert connection.shown[0]["text/plain"].startswith("virtual TPU v5e-8 (simulated on CPU) · 8")
     strategy = book.names["strategy"]
     assert strategy.num_replicas_in_sync == 8
@@ -76,7 +76,7 @@ def test_nothing_found_gives_a_virtual_tpu(book: Notebook) -> None:
     )
 
 
-def test_a_connection_that_fails_leaves_the_other_one(book: Notebook) -> None:
+def test_a_failed_connection_leaves_the_open_connection(book: Notebook) -> None:
     connection = book.good("%tpu_connect --simulate 2").value
     ran = book.run("%tpu_connect --simulate v3-9")
     assert isinstance(ran.error, TpunbError)
@@ -88,7 +88,7 @@ def test_a_connection_that_fails_leaves_the_other_one(book: Notebook) -> None:
     assert doctor.next_step == "%tpu_status" or not doctor.ok
 
 
-def test_the_last_error_is_its_connections(book: Notebook) -> None:
+def test_the_last_error_belongs_to_its_connection(book: Notebook) -> None:
     book.good("%tpu_connect --simulate 2")
     assert book.run("%%tpu_run\n1 / 0").error is not None
     assert "ZeroDivisionError" in book.good("%tpu_status").plain
@@ -99,8 +99,8 @@ def test_the_last_error_is_its_connections(book: Notebook) -> None:
 @pytest.mark.parametrize(
     "line", ["c = %tpu_connect --simulate v3-8", "%tpu_connect --simulate v3-8"]
 )
-def test_what_is_shown(book: Notebook, line: str) -> None:
-    """What it is comes first, each fact once, and no more as the result of the cell."""
+def test_connecting_shows_each_fact_once(book: Notebook, line: str) -> None:
+    """The introduction comes first, and the connection itself shows no more as a cell's value."""
     ran = book.good(line)
     introduction, topology = ran.shown[:2]
     assert introduction["text/plain"] == "virtual TPU v3-8 (simulated on CPU) · 8 replicas"
@@ -115,10 +115,11 @@ def test_what_is_shown(book: Notebook, line: str) -> None:
     assert "virtual TPU v3-8 (simulated on CPU)\n  replicas  8" in again.text
 
 
-def test_replicas_of_several_cores_are_introduced(book: Notebook) -> None:
+def test_replicas_of_several_cores_are_described(book: Notebook) -> None:
     ran = book.good("%tpu_connect --simulate v3-8 --computation-shape 1,1,1,2")
     introduction, topology = ran.shown[:2]
-    assert introduction["text/plain"] == "virtual TPU v3-8 (simulated on CPU)"  # said once: below
+    # The replicas are described below.
+    assert introduction["text/plain"] == "virtual TPU v3-8 (simulated on CPU)"
     assert "4 replicas of 2 logical devices" in topology["text/plain"]
     assert "replica" not in introduction["text/html"]
 
@@ -144,7 +145,7 @@ def test_options(book: Notebook, options: str, replicas: int, devices: int) -> N
     assert len(connection.strategy.experimental_local_results(result.value)) == replicas
 
 
-def test_options_are_those_of_connect() -> None:
+def test_options_match_connect() -> None:
     parser = TpuMagics.tpu_connect.parser  # type: ignore[attr-defined]
     defaults = {action.dest: action.default for action in parser._actions}
     assert defaults.pop("name") == "strategy"
@@ -154,7 +155,7 @@ def test_options_are_those_of_connect() -> None:
     assert "(default: 60)" in str(TpuMagics.tpu_connect.__doc__)
 
 
-def test_as(book: Notebook) -> None:
+def test_the_option_as(book: Notebook) -> None:
     book.good("%tpu_connect --simulate 2 --as other")
     assert {"other", "resolver", "topology"} <= book.names.keys()
     assert "strategy" not in book.names
@@ -166,7 +167,7 @@ def test_as(book: Notebook) -> None:
 
 
 @pytest.mark.parametrize("name", ["3x", "a.b", "class", "None", "''", "a-b"])
-def test_as_wants_a_name(book: Notebook, name: str) -> None:
+def test_the_option_as_needs_a_name(book: Notebook, name: str) -> None:
     refused(book, f"%tpu_connect --simulate 2 --as {name}", UsageError)
     assert not book.names.keys() & MADE
 
@@ -190,7 +191,7 @@ def test_hardware_from_the_environment(book: Notebook, monkeypatch: pytest.Monke
     refused(book, "%tpu_connect", ConnectError, "127.0.0.1:1")
 
 
-def test_required(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_required_tpu(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = refused(book, "%tpu_connect --require-tpu", ConnectError, "This machine has no TPU")
     assert isinstance(ran.error, ConnectError)
     assert ran.error.tried[0] == "no TPU device in /dev"
@@ -243,14 +244,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("options", "kind", "words"), WRONG)
-def test_what_cannot_be(
+def test_impossible_requests(
     book: Notebook, options: str, kind: type[BaseException], words: str
 ) -> None:
     refused(book, f"%tpu_connect {options}", kind, words)
     assert not book.names.keys() & MADE
 
 
-def test_a_failed_connect_leaves_the_connection(book: Notebook) -> None:
+def test_an_impossible_request_leaves_the_connection(book: Notebook) -> None:
     connection = book.good("%tpu_connect --simulate 2").value
     for options in ("--simulate v5e-9", "local", "--simulate 2 --replicas 3", "--simulate 64"):
         assert book.run(f"%tpu_connect {options}").error is not None
@@ -273,29 +274,29 @@ def test_local_without_a_tpu(book: Notebook) -> None:
     assert "--simulate" in error.fix
 
 
-def test_every_worker_is_asked(book: Notebook) -> None:
+def test_every_worker_is_tried(book: Notebook) -> None:
     with refusing() as dead, mute() as silent:
         line = f"%tpu_connect grpc://{dead},grpc://{silent} --timeout 0.5"
         ran = refused(book, line, ConnectError, "worker")
     assert isinstance(ran.error, ConnectError)
-    tried = "\n".join(ran.error.tried)
-    assert dead in tried
-    assert silent in tried
+    attempts = "\n".join(ran.error.tried)
+    assert dead in attempts
+    assert silent in attempts
 
 
-def test_the_same_again(book: Notebook) -> None:
+def test_connecting_to_the_same_tpu_again(book: Notebook) -> None:
     first = book.good("%tpu_connect").value
     ran = book.good("%tpu_connect")
     assert ran.value is first
     assert ran.plain.startswith("Already connected: the connection is used again.")
-    # Another way to ask for the same.
+    # The same request in another form.
     assert book.good("%tpu_connect --simulate v5litepod-8 --timeout 9").value is first
     del book.names["strategy"]
     book.good("%tpu_connect")
     assert book.names["strategy"] is first.strategy
 
 
-def test_another_one(book: Notebook) -> None:
+def test_connecting_to_another_tpu(book: Notebook) -> None:
     first = book.good("%tpu_connect --simulate 2 --as before").value
     ran = book.good("%tpu_connect --simulate 3")
     assert ran.plain.startswith("The connection to 2 cores is closed: models, variables")
@@ -304,7 +305,7 @@ def test_another_one(book: Notebook) -> None:
     assert book.names["strategy"].num_replicas_in_sync == 3
 
 
-def test_again_after_closing_by_hand(book: Notebook) -> None:
+def test_connecting_again_after_closing(book: Notebook) -> None:
     first = book.good("%tpu_connect --simulate 2").value
     first.close()
     assert "Not connected" in book.good("%tpu_status").plain
@@ -322,7 +323,7 @@ def test_names_of_the_notebook_stay(book: Notebook) -> None:
     assert "`connection.topology` and `connection.resolver`" in ran.plain
     assert book.names["connection"].topology is ran.value.topology
     book.good("del topology")
-    ran = book.good("%tpu_connect --simulate 3")  # the notebook's own name is still its own
+    ran = book.good("%tpu_connect --simulate 3")  # the notebook's own name is kept
     assert book.names["topology"] is ran.value.topology
     assert "`resolver` stays a str" in ran.plain
     assert "`topology`" not in ran.plain
@@ -330,16 +331,16 @@ def test_names_of_the_notebook_stay(book: Notebook) -> None:
     assert book.names.keys() & MADE == {"resolver"}
 
 
-def test_names_of_one_connection_become_those_of_the_next(book: Notebook) -> None:
+def test_a_new_connection_takes_over_the_names(book: Notebook) -> None:
     for count in (2, 3):
         ran = book.good(f"%tpu_connect --simulate {count}")
         assert "stays" not in ran.plain
         assert book.names["topology"] is ran.value.topology
-    again = book.good("%tpu_connect --simulate 3")
-    assert "stays" not in again.plain
-    book.good("other = topology\ntopology = 3")
+    reconnected = book.good("%tpu_connect --simulate 3")
+    assert "stays" not in reconnected.plain
+    book.good("saved = topology\ntopology = 3")
     assert "`topology` stays an int" in book.good("%tpu_connect --simulate 3").plain
-    book.good("topology = other")
+    book.good("topology = saved")
     assert "stays" not in book.good("%tpu_connect --simulate 3").plain
 
 
@@ -374,7 +375,7 @@ def test_disconnect(book: Notebook) -> None:
     refused(book, "%tpu_disconnect now", UsageError)
 
 
-def test_disconnect_after_closing_by_hand(book: Notebook) -> None:
+def test_disconnecting_after_closing(book: Notebook) -> None:
     book.good("%tpu_connect --simulate 2").value.close()
     assert "There is no connection to close." in book.good("%tpu_disconnect").plain
     assert not book.names.keys() & MADE
@@ -385,7 +386,7 @@ def test_a_cell_magic_below_the_first_line(book: Notebook) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "meant"),
+    ("cell", "suggestion"),
     [
         ("%tpu_conect --simulate 2", "Did you mean `%tpu_connect`?"),
         ("%%tpu_rn\nx = 1", "Did you mean `%%tpu_run`?"),
@@ -398,18 +399,18 @@ def test_a_cell_magic_below_the_first_line(book: Notebook) -> None:
         ("%%tpu_run --step 2\nx = 1", "did you mean --steps?"),
     ],
 )
-def test_misspelled_words(book: Notebook, cell: str, meant: str) -> None:
+def test_misspelled_words(book: Notebook, cell: str, suggestion: str) -> None:
     ran = book.run(cell)
     assert isinstance(ran.error, UsageError)
-    assert meant in ran.text
+    assert suggestion in ran.text
     assert not book.names.keys() & MADE
 
 
-def test_other_magics_that_are_missing(book: Notebook) -> None:
+def test_other_missing_magics_get_no_suggestion(book: Notebook) -> None:
     assert "Did you mean" not in book.run("%timit 1").text
 
 
-def test_the_help_of_a_cell_magic_is_titled_as_it_is_written(book: Notebook) -> None:
+def test_the_help_of_a_magic_starts_with_its_name(book: Notebook) -> None:
     tables = book.shell.magics_manager.magics
     for kind, name, title in (("cell", "tpu_run", "%%tpu_run"), ("line", "tpu_status", "%tpu_")):
         assert tables[kind][name].__doc__.split()[1].startswith(title)
@@ -417,7 +418,7 @@ def test_the_help_of_a_cell_magic_is_titled_as_it_is_written(book: Notebook) -> 
 
 @dataclasses.dataclass
 class Fake:
-    """Hardware that can be connected to, and what was done to it."""
+    """A stand-in for hardware, which records what was done to it."""
 
     made: Any
     fails: bool = False
@@ -439,11 +440,11 @@ class Fake:
 def fake(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> Fake:
     virtual = book.good("%tpu_connect --simulate 2").value
     book.good("%tpu_disconnect")
-    found = Fake((virtual.strategy, object(), virtual.topology, None))
-    monkeypatch.setattr(hardware, "connect", found.connect)
-    monkeypatch.setattr(hardware, "disconnect", found.disconnect)
+    hardware_fake = Fake((virtual.strategy, object(), virtual.topology, None))
+    monkeypatch.setattr(hardware, "connect", hardware_fake.connect)
+    monkeypatch.setattr(hardware, "disconnect", hardware_fake.disconnect)
     monkeypatch.setattr(hardware, "lost", lambda resolver: ())
-    return found
+    return hardware_fake
 
 
 def test_hardware(book: Notebook, fake: Fake) -> None:
@@ -454,22 +455,24 @@ def test_hardware(book: Notebook, fake: Fake) -> None:
     assert fake.shut_down == [fake.made[1]]
 
 
-def test_the_same_hardware_in_another_way_is_not_shut_down(book: Notebook, fake: Fake) -> None:
+def test_reconnecting_to_the_same_hardware_does_not_shut_it_down(
+    book: Notebook, fake: Fake
+) -> None:
     first = book.good("%tpu_connect local").value
     second = book.good("%tpu_connect local --spmd").value
     assert first.closed
     assert second is not first
-    assert fake.shut_down == [], "the new connection uses the system"
+    assert fake.shut_down == [], "the new connection uses the same TPU system"
     book.good("%tpu_connect --simulate 2")
     assert len(fake.shut_down) == 1
 
 
-def test_hardware_that_fails_is_stood_in_for(
+def test_a_virtual_tpu_replaces_failing_hardware(
     book: Notebook, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.fails = True
     monkeypatch.setenv("TPU_NAME", "my-tpu")
-    # Told in any case: `c = %tpu_connect` shows no summary.
+    # A warning, because `c = %tpu_connect` shows no summary.
     with pytest.warns(UserWarning, match="this is a virtual v5e-8"):
         ran = book.good("%tpu_connect")
     assert ran.value.tpu == "v5e-8"
@@ -515,7 +518,7 @@ def test_status(book: Notebook) -> None:
 
 
 class Unusual:
-    """A notebook's object that answers anything."""
+    """An object that has every attribute and item."""
 
     def __getattr__(self, name: str) -> Any:
         return self
@@ -531,7 +534,7 @@ class Raising:
 
 
 def test_arithmetic(book: Notebook) -> None:
-    """Said where it is a TPU's; cells and loops of steps have it."""
+    """A TPU's arithmetic is shown, and applies to cells and loops of steps."""
     assert "arithmetic" not in book.good("%tpu_connect --simulate 2").plain
     assert "arithmetic" not in book.good("%tpu_status").plain
     row = "arithmetic  tpu: float32 factors rounded to bfloat16, sums in float32"
@@ -563,7 +566,7 @@ tf.distribute.TPUStrategy(resolver).num_replicas_in_sync
 """
 
 
-def test_names_of_tensorflow_until_disconnected(book: Notebook) -> None:
+def test_tensorflows_names_until_disconnecting(book: Notebook) -> None:
     book.good("%tpu_connect --simulate v3-8 --patch")
     assert book.good(INIT).value == 8
     assert "Already connected" in book.good("%tpu_connect --simulate v3-8 --patch").plain
@@ -572,13 +575,13 @@ def test_names_of_tensorflow_until_disconnected(book: Notebook) -> None:
     assert isinstance(book.run(INIT).error, ValueError)
 
 
-def test_names_of_tensorflow_until_unloaded(book: Notebook) -> None:
+def test_tensorflows_names_until_unloading(book: Notebook) -> None:
     book.good("%tpu_connect --simulate v3-8 --patch")
     book.good("%unload_ext tpunb")
     assert current() is None
 
 
-def test_names_of_tensorflow_with_another_connection(book: Notebook) -> None:
+def test_tensorflows_names_with_another_connection(book: Notebook) -> None:
     book.good("%tpu_connect --simulate v3-8 --patch")
     book.good("%tpu_connect --simulate 2 --patch")
     assert book.good(INIT).value == 2

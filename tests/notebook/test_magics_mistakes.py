@@ -1,4 +1,4 @@
-"""What beginners write in a cell: each mistake has one explanation, which says what to write."""
+"""Beginners' mistakes in a cell: each has one explanation, which names the fix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("tf")
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    """A shell that is connected to a virtual TPU of two cores, with all rules."""
+    """A shell connected to a virtual TPU of two cores, with all rules."""
     with Notebook(
         tmp_path_factory.mktemp("ipython"),
         "%load_ext tpunb\nimport tensorflow as tf, numpy as np, random",
@@ -116,10 +116,10 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("body", MISTAKES)
-def test_one_mistake_one_explanation(book: Notebook, body: str) -> None:
+def test_each_mistake_has_one_explanation(book: Notebook, body: str) -> None:
     cause, fix = MISTAKES[body]
-    other = ("%%tpu_run -n 2", "%%tpu_check")[list(MISTAKES).index(body) % 2]
-    for magic in ("%%tpu_run", other):
+    other_magic = ("%%tpu_run -n 2", "%%tpu_check")[list(MISTAKES).index(body) % 2]
+    for magic in ("%%tpu_run", other_magic):
         ran = book.run(f"{magic}\n{body}")
         assert isinstance(ran.error, CellError)
         assert cause in ran.error.message
@@ -134,7 +134,7 @@ REDUCED = ("avg", "max", "min", "prod")
 
 
 @pytest.mark.parametrize("value", ["s", "x", "s + 1.0", "2.0", "x[0]", "tf.reduce_sum(x)"])
-def test_the_advice_for_a_reduction_can_be_followed(book: Notebook, value: str) -> None:
+def test_the_fix_for_a_reduction_works(book: Notebook, value: str) -> None:
     book.good("s, x = tf.constant(3.0), tf.ones([2, 2])")
     for name in REDUCED:
         error = book.run(f"%%tpu_run\ny = ctx.all_reduce({name!r}, {value})").error
@@ -143,13 +143,13 @@ def test_the_advice_for_a_reduction_can_be_followed(book: Notebook, value: str) 
         book.good(f"%%tpu_run\ny = {code}")
 
 
-def test_what_is_not_converted_runs_without_an_alarm(book: Notebook) -> None:
+def test_code_that_is_not_converted_runs_without_a_warning(book: Notebook) -> None:
     ran = book.good("%%tpu_run\n(x := replica_id)\nx")
     assert "AutoGraph" not in ran.text
     assert [int(value) for value in ran.value.values] == [0, 1]
 
 
-def test_a_mean_of_integers_is_refused_in_our_words(book: Notebook) -> None:
+def test_a_mean_of_integers_is_refused_with_our_message(book: Notebook) -> None:
     for body in ("m = replica_id", "m = replica_id > 0"):
         ran = book.run(f"%%tpu_run -r m=mean\n{body}")
         assert isinstance(ran.error, CellError)
@@ -178,7 +178,7 @@ def test_keras_loops_belong_outside_of_a_cell(book: Notebook) -> None:
         assert "UserWarning" not in ran.text
 
 
-def test_shapes_that_do_not_fit_are_told_in_a_line(book: Notebook) -> None:
+def test_mismatched_shapes_are_reported_in_one_line(book: Notebook) -> None:
     book.good(
         "with strategy.scope():\n"
         "    dense = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(1)])"
@@ -216,9 +216,7 @@ def test_shapes_that_do_not_fit_are_told_in_a_line(book: Notebook) -> None:
         ("%%tpu_run -d objects\n1", "of type object, which does not become", "Yield tensors"),
     ],
 )
-def test_mistakes_before_anything_is_traced(
-    book: Notebook, cell: str, cause: str, fix: str
-) -> None:
+def test_mistakes_before_tracing(book: Notebook, cell: str, cause: str, fix: str) -> None:
     book.good(
         "ds = tf.data.Dataset.zip((tf.data.Dataset.range(4), tf.data.Dataset.range(4))).batch(4)\n"
         "objects = [{'a': object()}]\n"
@@ -233,7 +231,7 @@ def test_mistakes_before_anything_is_traced(
 
 
 @pytest.mark.parametrize(
-    ("cell", "says"),
+    ("cell", "message"),
     [
         ("%%tpu_run --as x,y\n1", "write -d DATASET --as x,y"),
         ("%%tpu_check --as x,y\n1", "write -d DATASET --as x,y"),
@@ -241,19 +239,19 @@ def test_mistakes_before_anything_is_traced(
         ("%tpu_run x = 1", "Write `%%tpu_run` as the first line of a cell"),
     ],
 )
-def test_options_that_say_too_little(book: Notebook, cell: str, says: str) -> None:
+def test_incomplete_options(book: Notebook, cell: str, message: str) -> None:
     ran = book.run(cell)
-    assert says in ran.text
+    assert message in ran.text
     assert "Traceback" not in ran.text
 
 
-def test_texts_are_no_numbers(book: Notebook) -> None:
+def test_strings_cannot_be_divided_among_replicas(book: Notebook) -> None:
     book.good("names = ['one', 'two']")
     ran = book.run("%%tpu_run -d names -n 1\nbatch")
     assert "A single text cannot be divided among 2 replicas" in str(ran.error)
 
 
-def test_what_the_fixes_say_works(book: Notebook) -> None:
+def test_the_suggested_code_works(book: Notebook) -> None:
     book.good("%%tpu_run\nok = replica_id < 1\nfailed = replica_id == 1\nv = tf.ones([3])")
     assert isinstance(book.run("assert all(ok.values)").error, AssertionError)
     assert book.good("any(failed.values)").value
@@ -269,7 +267,7 @@ def test_what_the_fixes_say_works(book: Notebook) -> None:
         ("'mine'.numpy()", AttributeError),
     ],
 )
-def test_errors_of_plain_python_are_left_alone(
+def test_ordinary_python_errors_are_left_alone(
     book: Notebook, body: str, kind: type[Exception]
 ) -> None:
     ran = book.run(f"%%tpu_run\n{body}")
@@ -277,40 +275,44 @@ def test_errors_of_plain_python_are_left_alone(
     assert "mine" in str(ran.error)
 
 
-def test_what_a_tpu_refuses_is_said_once_in_our_words(book: Notebook) -> None:
+def test_a_refusal_is_explained_once(book: Notebook) -> None:
     ran = book.run("%%tpu_run\nx = tf.strings.length(tf.strings.as_string(replica_id))")
-    assert "No registered 'StringLength' OpKernel" in str(ran.error)  # for programs
+    # For programs that compare the message.
+    assert "No registered 'StringLength' OpKernel" in str(ran.error)
     assert "StringLength works on strings, which TPUs do not have." in ran.text
     assert "No registered" not in ran.text
     assert ran.text.count("Known error 22") == 1
     assert "Known error 22" in book.good("%tpu_doctor --last").plain
 
 
-def test_outside_of_cells_the_cause_is_said_once_too(book: Notebook) -> None:
+def test_a_refusal_outside_of_cells_is_explained_once(book: Notebook) -> None:
     source = "tf.function(lambda: strategy.run(lambda: tf.strings.length('a')))()"
     ran = book.run(source)
     assert "Known error 22." in str(ran.error)
     assert "Cause:" not in ran.text
 
 
-def test_numbers_that_python_draws(book: Notebook) -> None:
+def test_random_numbers_from_python_are_warned_of(book: Notebook) -> None:
     book.good("rng = np.random.default_rng(1)\ndef f(x):\n    return x")
     body = "np.random.seed(1)\nx = f(np.random.rand())\ny = random.random()\nrng.normal()"
     with pytest.warns(TpuWarning) as caught:
         book.good(f"%%tpu_run\n{body}")
-    assert [one.lineno for one in caught] == [3, 4, 5]
-    for one, name in zip(caught, ("np.random.rand", "random.random", "rng.normal"), strict=True):
-        assert f"`{name}` draws while the cell is traced: all replicas and" in str(one.message)
+    assert [warning.lineno for warning in caught] == [3, 4, 5]
+    for warning, name in zip(
+        caught, ("np.random.rand", "random.random", "rng.normal"), strict=True
+    ):
+        assert f"`{name}` draws while the cell is traced: all replicas and" in str(warning.message)
         assert (
-            linecache.getline(one.filename, one.lineno) == f"{body.splitlines()[one.lineno - 2]}\n"
+            linecache.getline(warning.filename, warning.lineno)
+            == f"{body.splitlines()[warning.lineno - 2]}\n"
         )
     assert book.good("%%tpu_run\ntf.random.normal([2]);").text == ""
 
 
 @pytest.mark.parametrize("event", ["on_train_batch_end", "on_epoch_end"])
-@pytest.mark.parametrize(("verbose", "apart"), [("1", True), ("'auto'", True), ("0", False)])
-def test_a_warning_stands_apart_from_the_progress_line_of_keras(
-    book: Notebook, monkeypatch: pytest.MonkeyPatch, verbose: str, apart: bool, event: str
+@pytest.mark.parametrize(("verbose", "separate"), [("1", True), ("'auto'", True), ("0", False)])
+def test_a_warning_is_separate_from_the_progress_line_of_keras(
+    book: Notebook, monkeypatch: pytest.MonkeyPatch, verbose: str, separate: bool, event: str
 ) -> None:
     monkeypatch.setattr(warnings, "showwarning", book.shell._tpunb_extension.warnings._show)
     with warnings.catch_warnings():
@@ -325,15 +327,20 @@ def test_a_warning_stands_apart_from_the_progress_line_of_keras(
             f"fit({verbose})"
         ).text
     assert "about the batch" in text
-    assert ("1/9 loss: nan\nWarning" in text) is apart
+    assert ("1/9 loss: nan\nWarning" in text) is separate
 
 
-def test_a_warning_is_no_error(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jupyter shows the standard error on red; paths of ours say nothing."""
-    theirs: list[str] = []
-    ours = book.shell._tpunb_extension.warnings
-    monkeypatch.setattr(ours, "_before", lambda message, *_: theirs.append(str(message)))
-    monkeypatch.setattr(warnings, "showwarning", ours._show)  # pytest has replaced it
+def test_a_warning_is_printed_without_a_path(
+    book: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jupyter shows standard error in red, and a path inside tpunb helps nobody."""
+    other_warnings: list[str] = []
+    our_warnings = book.shell._tpunb_extension.warnings
+    monkeypatch.setattr(
+        our_warnings, "_before", lambda message, *_: other_warnings.append(str(message))
+    )
+    # Pytest has replaced the function.
+    monkeypatch.setattr(warnings, "showwarning", our_warnings._show)
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         drawn = book.good("%%tpu_run\nx = 1.0\nrandom.random() + x;").text
@@ -343,10 +350,10 @@ def test_a_warning_is_no_error(book: Notebook, monkeypatch: pytest.MonkeyPatch) 
     assert drawn.endswith("\n    random.random() + x;\n")
     assert "\nWarning: `loss` is not finite at step 1" in f"\n{nan}"
     assert "tpu_run" not in drawn + nan
-    assert theirs == ["theirs"]
+    assert other_warnings == ["theirs"]
 
 
-def test_functions_of_a_cell_are_said_to_be_of_it(book: Notebook) -> None:
+def test_a_traceback_names_the_cell_of_a_function(book: Notebook) -> None:
     book.good("%%tpu_run\ndef halved(x):\n    return x / 0")
     text = re.sub(r"\x1b\[[\d;]*m", "", book.run("halved(1)").text)
     assert "Cell In[" in text
@@ -354,7 +361,7 @@ def test_functions_of_a_cell_are_said_to_be_of_it(book: Notebook) -> None:
     assert "tpu_run cell" not in text
 
 
-def test_a_check_reports_what_is_above_a_line_that_cannot_be_traced(book: Notebook) -> None:
+def test_a_check_reports_problems_above_an_untraceable_line(book: Notebook) -> None:
     report = book.good(
         "%%tpu_check\na = tf.strings.as_string(replica_id)\nfor i in range(2):\n    a.numpy()"
     ).value
@@ -377,24 +384,24 @@ def test_a_per_replica_value_has_no_elements(book: Notebook) -> None:
         *("range(a)", "[1][a]", "float(a)", "a + 1", "for one in a: pass"),
     ],
 )
-def test_a_per_replica_value_is_no_number(book: Notebook, source: str) -> None:
+def test_a_per_replica_value_is_not_a_number(book: Notebook, source: str) -> None:
     book.good("%%tpu_run\na = replica_id")
     assert "Known error 33" in book.run(source).text
 
 
-def test_names_that_magics_make_are_said_to_be_theirs(tmp_path: Path) -> None:
+def test_missing_names_are_explained_by_the_magic_that_defines_them(tmp_path: Path) -> None:
     notebook = Notebook(tmp_path)
     notebook.good("%load_ext tpunb")
-    for name, maker in (
+    for name, explanation in (
         ("replica_id", "`%%tpu_run`"),
         ("strategy", "`%tpu_connect` makes `strategy`"),
         ("history", "`tpunb.history`"),
     ):
         ran = notebook.run(f"print({name})")
         assert isinstance(ran.error, NameError)
-        assert ran.text.count(maker) == 1
+        assert ran.text.count(explanation) == 1
     notebook.good("%tpu_connect --simulate 2 --as tpu")
-    assert "%tpu_connect" not in notebook.run("strategy").text  # it has another name
+    assert "%tpu_connect" not in notebook.run("strategy").text  # this connection names it `tpu`
     assert "exists inside" in notebook.run("%%tpu_profile\nreplica_id + 1").text
     assert "makes" not in notebook.run("mine").text
     notebook.close()

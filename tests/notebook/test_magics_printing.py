@@ -1,4 +1,4 @@
-"""What the replicas of a cell print, on an IPython shell."""
+"""The output of replicas that print, on an IPython shell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTE = "On a TPU, printing needs tf.config.set_soft_device_placement(True), and 
 
 
 def printed(book: Notebook, body: str, options: str = "") -> list[str]:
-    """The lines that a cell writes, without the note that comes with the first of them."""
+    """Return the lines that a cell prints, without the note below the first output."""
     text = book.good(f"%%tpu_run {options}\n{body}").text
     return [line for line in text.splitlines() if line != NOTE]
 
@@ -28,18 +28,18 @@ def test_each_replica_prints_its_own_values(book: Notebook) -> None:
     cell = "%%tpu_run\nprint('id', replica_id)\nx = 1"
     lines = [f"[replica {replica}] id {replica}" for replica in range(3)]
     assert book.good(cell).text.splitlines() == [*lines, NOTE]
-    assert book.good(cell).text.splitlines() == lines  # also when it is not traced again
+    assert book.good(cell).text.splitlines() == lines  # also without a new trace
     assert book.session.connection.cells.traces == 1
 
 
-def test_print_of_tensorflow(book: Notebook) -> None:
+def test_tensorflows_print(book: Notebook) -> None:
     body = "tf.print('a', {'k': replica_id}, tf.range(9) * replica_id, sep='|', end='!')"
     assert printed(book, body, "-t 1")[1] == "[replica 1] a|{'k': 1}|[0 1 2 ... 6 7 8]!"
 
 
-def test_the_order_is_that_of_the_cell(book: Notebook) -> None:
+def test_lines_keep_the_order_of_the_cell(book: Notebook) -> None:
     book.good("def helper(x):\n    print('helper', x)\n    return x")
-    found = printed(
+    lines_printed = printed(
         book,
         """
 print("first", replica_id)
@@ -50,7 +50,7 @@ for i in tf.range(3):
 helper(replica_id)
 print([replica_id, "x"], tf.eye(2), end="")""",
     )
-    assert found == sorted(found, key=lambda line: line[:11])
+    assert lines_printed == sorted(lines_printed, key=lambda line: line[:11])
     expected = """\
 first {0}
 {1}helper {0}
@@ -59,8 +59,8 @@ first {0}
     for replica in range(3):
         loop = "".join((f"I am {i}\n" if i == replica else "") + f"all {3 * i}\n" for i in range(3))
         lines = expected.format(replica, loop).splitlines()
-        mine = [line for line in found if line.startswith(f"[replica {replica}]")]
-        assert mine == [f"[replica {replica}] {line}" for line in lines]
+        of_replica = [line for line in lines_printed if line.startswith(f"[replica {replica}]")]
+        assert of_replica == [f"[replica {replica}] {line}" for line in lines]
 
 
 def test_variables_strings_and_steps(book: Notebook) -> None:
@@ -82,20 +82,20 @@ def test_an_f_string_is_explained(book: Notebook) -> None:
     )
 
 
-def test_what_holds_no_tensor_is_printed_once(book: Notebook, tf: Any) -> None:
+def test_values_without_tensors_are_printed_once(book: Notebook, tf: Any) -> None:
     before = builtins.print, tf.print
     assert printed(book, "print('traced', 3)\nreplica_id;") == ["traced 3"]
     assert (builtins.print, tf.print) == before
     assert printed(book, "print('traced', 3)\nreplica_id;") == []
 
 
-def test_much_is_cut(book: Notebook) -> None:
+def test_long_output_is_truncated(book: Notebook) -> None:
     lines = printed(book, "for i in tf.range(1000):\n    print(i)")
     assert len(lines) == 3 * (500 // 3 + 1)
     assert lines[-1] == f"[replica 2] … and {1000 - 500 // 3} more lines"
 
 
-def test_a_failed_cell_shows_what_was_printed_before(book: Notebook) -> None:
+def test_a_failed_cell_shows_earlier_output(book: Notebook) -> None:
     ran = book.run(
         "%%tpu_run\nprint(replica_id)\nif replica_id > 1:\n"
         "    tf.debugging.assert_less(replica_id, 1)"
@@ -104,7 +104,7 @@ def test_a_failed_cell_shows_what_was_printed_before(book: Notebook) -> None:
     assert "[replica 2] 2\n" in ran.text
 
 
-def test_a_check_says_what_a_tpu_does(book: Notebook) -> None:
+def test_a_check_reports_that_the_host_must_print(book: Notebook) -> None:
     report = book.good("%%tpu_check\ntf.print(replica_id)").plain
     assert "StringFormat prints, which the host has to do" in report
     assert "[replica" not in report
@@ -116,13 +116,15 @@ def test_soft_placement_needs_no_note(book: Notebook, place_softly: Callable[[bo
     assert text.splitlines() == [f"[replica {replica}] {replica}" for replica in range(3)]
 
 
-def test_outside_of_cells_printing_is_refused(book: Notebook) -> None:
+def test_printing_outside_of_cells_is_refused(book: Notebook) -> None:
     ran = book.run("tf.function(lambda: strategy.run(lambda: tf.print(1)))()")
     assert "No registered 'StringFormat' OpKernel" in str(ran.error)
 
 
-def test_replicas_elsewhere_print_the_same(book: Notebook, capfd: Any, monkeypatch: Any) -> None:
-    """What workers write is read back here; this process stands for them."""
+def test_replicas_in_other_processes_print_the_same(
+    book: Notebook, capfd: Any, monkeypatch: Any
+) -> None:
+    """The output of replicas in other processes is read back; this process plays their part."""
     body = """
 x = tf.reshape(tf.range(2000.0), (2, 1000)) + tf.cast(replica_id, tf.float32)
 print("x", x, x[:, :0], tf.cast(x[0, :3], tf.bfloat16))
@@ -146,19 +148,20 @@ for i in tf.range(3):
     book.session.connection.cells.cache.printer = printer
     assert printed(book, f"{body}\n#") == expected
     assert len(expected) == 3 * 8
-    assert sum(map(len, written)) < 5000  # of x, which has 8000 bytes, the ends alone
+    assert sum(map(len, written)) < 5000  # only the ends of x, which has 8000 bytes, are written
 
 
-def test_a_pod_says_where_its_replicas_print(tmp_path: Path, monkeypatch: Any) -> None:
-    """Its workers are other processes, which cannot call this one's Python."""
+def test_a_pod_reports_where_its_replicas_print(tmp_path: Path, monkeypatch: Any) -> None:
+    """A Pod's workers are other processes, which cannot call this process's Python."""
     monkeypatch.setattr("tpunb.cells.printing.is_elsewhere", lambda strategy: True)
     notebook = Notebook(tmp_path)
     notebook.good("%load_ext tpunb\nimport tensorflow as tf\n%tpu_connect --simulate 2")
     first = notebook.good("%%tpu_run\nprint('id', replica_id)\nprint('traced')").text
     assert first.startswith("The replicas of a Pod print where they run")
     assert first.endswith("\ntraced\n")
-    assert notebook.good("%%tpu_run\nprint('id', replica_id + 1)").text == ""  # it was said
-    refused = notebook.run("%%tpu_run\ntf.print(replica_id)")
-    assert "In the cell, line 2" in refused.text
-    assert "Known error 23." in refused.text
+    # The note is shown once.
+    assert notebook.good("%%tpu_run\nprint('id', replica_id + 1)").text == ""
+    refusal = notebook.run("%%tpu_run\ntf.print(replica_id)")
+    assert "In the cell, line 2" in refusal.text
+    assert "Known error 23." in refusal.text
     notebook.close()

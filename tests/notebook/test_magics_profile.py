@@ -1,4 +1,4 @@
-"""`%%tpu_profile` on a real shell: shares are compared with what the same run has measured."""
+"""`%%tpu_profile` on a real shell; its shares must match the times that the run measures."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ fit()
 
 @pytest.fixture(scope="module")
 def fitted(tf: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
-    """A shell with a model that is traced, on a virtual v3-8."""
-    # A sum over joined replicas is part of what is computed, and no operation across them.
+    """A shell with a traced model, on a virtual v3-8."""
+    # With joined replicas, a sum over them would count as computation, not as a collective.
     with Notebook(
         tmp_path_factory.mktemp("ipython"),
         "%load_ext tpunb\nimport tensorflow as tf, numpy as np",
@@ -69,7 +69,7 @@ def fitted(tf: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary files are made."""
+    """Put temporary files in a folder of the test."""
     monkeypatch.setattr(profiling.tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -88,11 +88,12 @@ def test_a_fit_that_waits_for_its_data(
     profile = profiled(fitted, "took = fit()")
     names = fitted.names
     took, in_steps, in_batches = names["took"]
-    # A batch waits for its data, which the host's sleep prepares in part, and computes.
+    # A batch waits for its data, part of which is prepared while the host sleeps, and then
+    # computes.
     least = names["STEPS"] * (names["data_sleeps"] - names["host_sleeps"]) / in_steps
     share = profile.all_steps.input_wait_share
     assert least - 0.2 <= share <= in_batches / in_steps + 0.2, profile
-    # The clocks are read at different places: on a busy machine, time passes in between.
+    # The clocks are read at different places. On a busy machine, time passes in between.
     assert profile.all_steps.seconds == pytest.approx(in_steps, rel=0.3)
     assert profile.whole.seconds == pytest.approx(took, rel=0.3)
     assert profile.all_steps.input_wait <= profile.whole.input_wait <= took - in_steps + in_batches
@@ -100,13 +101,13 @@ def test_a_fit_that_waits_for_its_data(
     assert "tpunb.input_speed(dataset) measures the input alone" in profile.notes[-1]
     assert len(profile.steps) == names["STEPS"]
     assert profile.device == "CPU"
-    assert "MatMul" in {one.kind for one in profile.operations}
-    assert "PyFunc" not in {one.kind for one in profile.operations}
+    assert "MatMul" in {operation.kind for operation in profile.operations}
+    assert "PyFunc" not in {operation.kind for operation in profile.operations}
     assert list(folders.iterdir()) == []
 
 
 def test_a_fit_that_does_not_wait(fitted: Notebook) -> None:
-    """The data are there, and the host is busy with something else."""
+    """The data are ready, and the host is busy with other work."""
     fitted.good("data_sleeps, host_sleeps = 0.0, 0.2")
     profile = profiled(fitted, "took = fit()", "-o kept")
     names = fitted.names
@@ -116,15 +117,15 @@ def test_a_fit_that_does_not_wait(fitted: Notebook) -> None:
     assert profile.whole.input_wait <= names["took"][0] - slept
 
 
-def test_a_prefetched_batch_is_no_wait(fitted: Notebook) -> None:
-    """The data take as long as before, while the host is busy for longer."""
+def test_a_prefetched_batch_does_not_count_as_a_wait(fitted: Notebook) -> None:
+    """The data take a while, but the host is busy for longer."""
     fitted.good("data_sleeps, host_sleeps = 0.1, 0.3")
     profile = profiled(fitted, "fit()")
     assert profile.input_wait < 0.3
 
 
-def test_a_loop_of_ones_own(fitted: Notebook) -> None:
-    """Whose waits are measured around `next`."""
+def test_a_custom_loop(fitted: Notebook) -> None:
+    """The test measures the waits around `next`."""
     fitted.good("data_sleeps, waited = 0.2, 0.0")
     profile = profiled(
         fitted,
@@ -167,8 +168,8 @@ next(ahead)
     )
     assert [step.name for step in profile.steps] == [f"train {number}" for number in range(5)]
     assert profile.step_kind == "step"
-    kinds = {one.kind for one in profile.operations}
-    assert "Svd" not in kinds, "the input pipeline's are no device time"
+    kinds = {operation.kind for operation in profile.operations}
+    assert "Svd" not in kinds, "the input pipeline's operations are not device time"
     assert profile.all_steps.input_wait > profile.all_steps.device
 
 
@@ -178,7 +179,7 @@ def test_a_cell_of_replicas(fitted: Notebook) -> None:
         "%%tpu_profile\n%%tpu_run -n 3\ny = ctx.all_reduce('sum', x @ x * tf.cast(replica_id, x.dtype))"
     )
     profile = ran.value
-    assert any(one.kind == "AddN" for one in profile.operations), profile
+    assert any(operation.kind == "AddN" for operation in profile.operations), profile
     assert profile.whole.collectives > 0
     assert profile.whole.seconds >= profile.whole.device
 
@@ -190,12 +191,12 @@ def test_the_value_of_the_cell_is_shown(fitted: Notebook) -> None:
     assert len(fitted.good("%%tpu_profile\nseen;").shown) == 1
 
 
-def test_it_can_be_kept(fitted: Notebook, tmp_path: Path) -> None:
+def test_the_profile_can_be_kept(fitted: Notebook, tmp_path: Path) -> None:
     profiled(fitted, "tf.ones([2]) + 1;", f"--keep {tmp_path / 'logs'}")
     assert len(list(tmp_path.glob("logs/plugins/profile/*/*.xplane.pb"))) == 1
 
 
-def test_after_an_error_another_can_begin(fitted: Notebook, folders: Path) -> None:
+def test_a_new_profile_can_start_after_an_error(fitted: Notebook, folders: Path) -> None:
     ran = fitted.run("%%tpu_profile\nx = 1\nx / 0")
     assert isinstance(ran.error, ZeroDivisionError)
     assert "line 3" in re.sub(r"\x1b\[[\d;]*m", "", ran.text)
@@ -207,7 +208,7 @@ def test_after_an_error_another_can_begin(fitted: Notebook, folders: Path) -> No
     assert list(folders.iterdir()) == []
 
 
-def test_one_at_a_time(fitted: Notebook) -> None:
+def test_profiles_cannot_be_nested(fitted: Notebook) -> None:
     ran = fitted.run("%%tpu_profile\n%%tpu_profile\nx = 1")
     assert isinstance(ran.error, ProfileError)
     assert "Try: " in ran.text
@@ -220,19 +221,19 @@ def test_one_at_a_time(fitted: Notebook) -> None:
 
 def test_a_statement_in_the_line(fitted: Notebook, tmp_path: Path) -> None:
     ran = fitted.good(f"%tpu_profile --keep {tmp_path / 'logs'} -o kept seen = '{{4}}'; len(seen)")
-    assert ran.shown[0]["text/plain"] == "3"  # IPython would have put a value in place of {4}
+    assert ran.shown[0]["text/plain"] == "3"  # an ordinary line magic would replace {4} by 4
     assert fitted.names["kept"] is ran.value
     assert len(list(tmp_path.glob("logs/plugins/profile/*/*.xplane.pb"))) == 1
-    named = fitted.good("found = %tpu_profile -(-3);").shown
-    assert named == []
+    shown = fitted.good("found = %tpu_profile -(-3);").shown
+    assert shown == []
     assert isinstance(fitted.names["found"], Profile)
     assert "takes a statement" in fitted.run("%tpu_profile -o kept").text
     assert "--kep" in fitted.run("%tpu_profile --kep logs 1 + 1").text
     assert "Line 1" in fitted.run("%tpu_profile x = = 1").text
 
 
-def test_what_is_not_recorded(fitted: Notebook) -> None:
-    """A Pod's workers are other processes."""
+def test_other_processes_are_not_recorded(fitted: Notebook) -> None:
+    """A Pod's workers are other processes, and a note says so."""
     from tpunb.notebook.profiled_cell import unrecorded_cores
     from tpunb.virtual.devices import worker_devices
 

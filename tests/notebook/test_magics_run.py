@@ -1,4 +1,4 @@
-"""`%%tpu_run` on an IPython shell: options, errors, displays."""
+"""`%%tpu_run` on an IPython shell: options, errors and displays."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def shell(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Noteboo
 
 @pytest.fixture
 def book(shell: Notebook) -> Iterator[Notebook]:
-    """The shell with its connection, which forgets the names that a test has made."""
-    shell.good(CONNECT)  # does nothing, unless a test has left another one
+    """The connected shell, which forgets the names that a test has defined."""
+    shell.good(CONNECT)  # reconnects if a test has left another connection
     before = dict(shell.names)
     yield shell
     shell.names.clear()
@@ -44,12 +44,12 @@ def book(shell: Notebook) -> Iterator[Notebook]:
 
 
 def each(value: Any) -> list[Any]:
-    """The values of the replicas."""
+    """Return the value of each replica."""
     return [np.asarray(part).tolist() for part in value.values]
 
 
 def refused(book: Notebook, source: str, kind: type[BaseException], *words: str) -> Ran:
-    """Runs a cell that must fail in a few lines; the next good one works."""
+    """Run a cell that must fail with a short message, and check that the next cell works."""
     ran = book.run(source)
     assert type(ran.error) is kind, ran.text
     assert all(word in str(ran.error) for word in words), ran.error
@@ -77,7 +77,7 @@ def test_names_and_values(book: Notebook) -> None:
         assert each(book.names["x"]) == expected
 
 
-def test_nothing_is_shown(book: Notebook) -> None:
+def test_cells_that_show_nothing(book: Notebook) -> None:
     for source in ("replica_id;", "replica_id;  # why", "x = 1", "None", "pass", "print; None;"):
         ran = book.good(f"%%tpu_run\n{source}")
         assert (ran.value, ran.shown) == (None, [])
@@ -103,13 +103,13 @@ def test_targets(book: Notebook, targets: str, shown: list[int] | None) -> None:
         refused(book, source, UsageError, "0,2:4")
         return
     ran = book.good(source)
-    found = re.findall(r"replica (\d)", ran.shown[0]["text/plain"])
-    assert sorted(map(int, found)) == shown
+    replicas = re.findall(r"replica (\d)", ran.shown[0]["text/plain"])
+    assert sorted(map(int, replicas)) == shown
     assert each(book.names["kept"]) == [0, 10]
 
 
 def test_targets_that_do_not_exist(book: Notebook) -> None:
-    """Nothing has run: a long cell would have run for nothing."""
+    """The cell must not run: a long run would be wasted."""
     for targets, name in (("2", "2"), ("0,7:9", "in 7:9"), ("1:1", "in 1:1"), ("5:", "in 5:")):
         source = f"%%tpu_run -t {targets}\nnever_bound = 3\nreplica_id"
         refused(book, source, CellError, f"There is no replica {name}: choose 0 to 1.")
@@ -117,11 +117,11 @@ def test_targets_that_do_not_exist(book: Notebook) -> None:
     assert "never_bound" not in book.names
 
 
-def test_targets_of_other_values(book: Notebook) -> None:
-    plain = book.good("%%tpu_run -t 1\n(replica_id, 'a')").shown[0]["text/plain"]
-    assert "replica 1" in plain
-    assert "replica 0" not in plain
-    assert "'a'" in plain
+def test_targets_of_nested_and_ordinary_values(book: Notebook) -> None:
+    text = book.good("%%tpu_run -t 1\n(replica_id, 'a')").shown[0]["text/plain"]
+    assert "replica 1" in text
+    assert "replica 0" not in text
+    assert "'a'" in text
     assert book.good("%%tpu_run -t 1\n{'k': [replica_id]}").shown[0]["text/plain"]
     for source in ("3", "'text'", "None", "[1, 2]"):
         assert book.good(f"%%tpu_run -t 1\n{source}").error is None
@@ -181,10 +181,10 @@ def test_time_and_verbose(book: Notebook) -> None:
     )
     quiet = book.good(f"%%tpu_run --verbose\n{cell}").plain
     assert "no, as before" in quiet
-    assert not DURATION.search(quiet), "durations are for --time"
-    both = book.good(f"%%tpu_run --time --verbose\n{cell}").plain
-    assert "no, as before" in both
-    assert DURATION.search(both)
+    assert not DURATION.search(quiet), "durations need --time"
+    timed = book.good(f"%%tpu_run --time --verbose\n{cell}").plain
+    assert "no, as before" in timed
+    assert DURATION.search(timed)
 
 
 def test_traces(book: Notebook) -> None:
@@ -293,7 +293,7 @@ def test_not_connected(book: Notebook) -> None:
     assert isinstance(book.run("%%tpu_run\n1").error, NotConnectedError)
 
 
-def test_values_of_a_connection_before(book: Notebook) -> None:
+def test_values_of_an_earlier_connection(book: Notebook) -> None:
     book.good("%%tpu_run\nx = replica_id")
     book.good("%tpu_connect --simulate 3")
     ran = book.run("%%tpu_run\nx")
@@ -358,7 +358,7 @@ def test_displays_are_the_same_on_every_run(tmp_path: Path) -> None:
         runs.append([notebook.good(source).shown for source in SESSION])
         notebook.close()
     for source, first, second in zip(SESSION, *runs, strict=True):
-        if "def f" in source:  # a function's own repr is Python's
+        if "def f" in source:  # Python shows functions with their address
             continue
         assert first == second, source
         for text in (value for bundle in first for value in bundle.values()):

@@ -45,7 +45,7 @@ def book(shell: Notebook, monkeypatch: pytest.MonkeyPatch) -> Notebook:
     return shell
 
 
-def test_to_the_end_of_the_data(book: Notebook) -> None:
+def test_a_run_ends_with_the_data(book: Notebook) -> None:
     ran = book.good(f"%%tpu_run -d ds -p mean{STEP}")
     assert ran.plain == "Training curves · mean · 8 steps\n8 steps\n"
     assert float(book.names["total"].numpy()) == sum(range(64)) / 8
@@ -55,7 +55,7 @@ def test_to_the_end_of_the_data(book: Notebook) -> None:
     assert book.session.connection.timings.steps == 8
 
 
-def test_without_curves_there_is_a_line(book: Notebook) -> None:
+def test_without_curves_the_cell_shows_a_line(book: Notebook) -> None:
     assert book.good(f"%%tpu_run -d ds{STEP}").plain == "8 steps\n"
     assert book.good("%%tpu_run -n 1\nx = replica_id\n").plain == "1 step\n"
 
@@ -66,9 +66,9 @@ def test_parts_of_a_batch_and_the_result(book: Notebook) -> None:
     assert float(book.names["s"]) == sum(range(128))
     assert [float(part) for part in book.names["kept"].values] == [496, 1520, 2544, 3568]
     assert "PerReplica of 4 replicas" in ran.plain
-    shown = book.good("%%tpu_run -d x,y --as a,b -t 2\ntf.reduce_sum(a * b)").plain
-    assert "2544" in shown
-    assert "3568" not in shown
+    display = book.good("%%tpu_run -d x,y --as a,b -t 2\ntf.reduce_sum(a * b)").plain
+    assert "2544" in display
+    assert "3568" not in display
 
 
 def test_times(book: Notebook) -> None:
@@ -100,13 +100,13 @@ def test_bad_input(book: Notebook, cell: str, kind: type[Exception], message: st
     assert book.good("total.numpy()").error is None
 
 
-def test_data_and_names_that_are_almost_right(book: Notebook) -> None:
+def test_similar_names_are_suggested(book: Notebook) -> None:
     assert "did you mean 'ds'?" in book.run(f"%%tpu_run -d dss{STEP}").text
     ran = book.run("%%tpu_run -d ds\nxs * 2.0")
     assert "A step's batch is `batch`; `--as xs,...` names its parts." in ran.text
 
 
-def test_a_run_that_fails_at_once_takes_no_number(book: Notebook) -> None:
+def test_a_run_that_fails_at_once_uses_no_number(book: Notebook) -> None:
     book.good("%%tpu_run -n 2 -p loss\nloss = tf.constant(1.0);")
     assert tpunb.history is not None
     before = tpunb.history.name
@@ -115,36 +115,36 @@ def test_a_run_that_fails_at_once_takes_no_number(book: Notebook) -> None:
     number = int(before.removeprefix("run ")) + 1
     assert tpunb.history.name == f"run {number}"
     assert book.names["history"] is tpunb.history
-    named = tpunb.history
+    history_before = tpunb.history
     failed = book.run("%%tpu_run -n 2 -p loss\nloss = tf.ones([3]) @ tf.ones([2])")
     assert failed.error is not None
     assert failed.shown == []
-    assert tpunb.history is book.names["history"] is named
+    assert tpunb.history is book.names["history"] is history_before
 
 
-def test_a_name_of_the_notebook_is_not_taken(book: Notebook) -> None:
-    kept, book.names["history"] = book.names.get("history"), "mine"
+def test_a_name_of_the_notebook_is_not_overwritten(book: Notebook) -> None:
+    saved, book.names["history"] = book.names.get("history"), "mine"
     book.good("%%tpu_run -n 2 -p loss\nloss = tf.constant(1.0);")
     assert book.names["history"] == "mine"
-    book.names["history"] = kept
+    book.names["history"] = saved
 
 
-def test_nan_says_on_which_replica(book: Notebook) -> None:
+def test_a_warning_of_nan_names_the_replica(book: Notebook) -> None:
     cell = "loss = tf.math.log(2.5 - tf.cast(replica_id, tf.float32)) * batch[0]"
     with pytest.warns(RuntimeWarning, match="not finite at step 1 on replica 3, for the first"):
         book.good(f"%%tpu_run -d ds -p loss\n{cell};")
 
 
-def test_checked_first(book: Notebook) -> None:
+def test_a_check_before_the_steps(book: Notebook) -> None:
     ran = book.run("%%tpu_run --check -d ds\ny = tf.strings.as_string(batch)")
     assert "string tensor" in ran.text
     assert ran.error is not None
-    good = book.good(f"%%tpu_run --check -d ds -p mean{STEP}")
-    assert good.plain.endswith("8 steps\n")
+    checked = book.good(f"%%tpu_run --check -d ds -p mean{STEP}")
+    assert checked.plain.endswith("8 steps\n")
     assert float(book.names["total"].numpy()) == sum(range(64)) / 8
 
 
-def test_an_early_end_keeps_what_was_done(book: Notebook) -> None:
+def test_an_early_end_of_the_data_keeps_the_finished_steps(book: Notebook) -> None:
     book.names.pop("mean", None)
     assert book.run(f"%%tpu_run -d ds -n 20 -p mean{STEP}").error is not None
     assert float(book.names["total"].numpy()) == sum(range(64)) / 8
@@ -152,7 +152,7 @@ def test_an_early_end_keeps_what_was_done(book: Notebook) -> None:
     assert len(tpunb.history) == 8
 
 
-def test_an_error_says_where(book: Notebook) -> None:
+def test_an_error_names_the_line_and_the_step(book: Notebook) -> None:
     ran = book.run("%%tpu_run -d ds -k 1\nx = batch\ntf.debugging.assert_less(batch, 30.0, 'high')")
     assert "line 3" in ran.text
     assert "step 4" in ran.text
@@ -160,22 +160,22 @@ def test_an_error_says_where(book: Notebook) -> None:
     assert "tpunb" not in ran.text.replace("tpunb_", "")
 
 
-def test_an_error_says_on_which_replicas(book: Notebook) -> None:
+def test_an_error_names_the_replicas(book: Notebook) -> None:
     ran = book.run("%%tpu_run\ntf.debugging.assert_less(replica_id, 2, 'high')")
     assert "On replica" in ran.text
     assert set(ran.error.tpunb_replicas) <= {2, 3}
 
 
-class Pressed:
-    """Presses the stop button once a run has made some steps."""
+class PressStop:
+    """Press the stop button once a run has made `after` steps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
         from tpunb.display.live_progress import RunDisplay
 
         set_steps = RunDisplay.set_steps
 
-        def set_and_press(shown: RunDisplay, steps: int, examples: int | None) -> None:
-            set_steps(shown, steps, examples)
+        def set_and_press(display: RunDisplay, steps: int, examples: int | None) -> None:
+            set_steps(display, steps, examples)
             if steps >= after and not self.done:
                 self.done = True
                 os.kill(os.getpid(), signal.SIGINT)
@@ -184,9 +184,9 @@ class Pressed:
         monkeypatch.setattr(RunDisplay, "set_steps", set_and_press)
 
 
-def test_stopped_and_taken_up(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_continues(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = f"%%tpu_run -d ds -k 1 -p mean{STEP}"
-    Pressed(monkeypatch, after=3)
+    PressStop(monkeypatch, after=3)
     ran = book.run(cell)
     assert isinstance(ran.error, Stopped)
     assert "Stopped: after 3 of 8 steps" in ran.text
@@ -199,14 +199,14 @@ def test_stopped_and_taken_up(book: Notebook, monkeypatch: pytest.MonkeyPatch) -
     assert float(book.names["total"].numpy()) == sum(range(64)) / 8
     assert tpunb.history is first
     assert first.steps("mean").tolist() == list(range(1, 9))
-    book.good(cell)  # which begins anew
+    book.good(cell)  # a new run
     assert tpunb.history is not first
     assert float(book.names["total"].numpy()) == 2 * sum(range(64)) / 8
 
 
-def test_stopped_and_begun_anew(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_restarts(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = f"%%tpu_run -d ds -k 1{STEP}"
-    Pressed(monkeypatch, after=3)
+    PressStop(monkeypatch, after=3)
     assert book.run(cell).error is not None
     book.good(cell.replace("-k 1", "-k 1 --restart"))
     assert float(book.names["total"].numpy()) == 34.5 + sum(range(64)) / 8
@@ -225,12 +225,13 @@ def test_live_progress(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(views) == 1
     assert published[-1][0] == {"text/plain": "8 steps"}
     frozen = [data for data, update in published if update and "image/png" in data]
-    assert [data["text/plain"] for data in frozen] == ["Training curves"]  # as first shown
-    left = ("tpunb-progress", "tpunb-curves")
-    assert not [t.name for t in threading.enumerate() if t.name in left]
+    # The title does not change.
+    assert [data["text/plain"] for data in frozen] == ["Training curves"]
+    our_threads = ("tpunb-progress", "tpunb-curves")
+    assert not [t.name for t in threading.enumerate() if t.name in our_threads]
 
 
-def test_a_file_is_where_it_was(book: Notebook, tmp_path: Path) -> None:
+def test_the_history_can_be_written_to_a_file(book: Notebook, tmp_path: Path) -> None:
     book.good(f"%%tpu_run -d ds -p mean{STEP}")
     tpunb.history.to_csv(tmp_path / "history.csv")
     assert len((tmp_path / "history.csv").read_text().splitlines()) == 9

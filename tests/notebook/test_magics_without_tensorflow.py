@@ -1,4 +1,4 @@
-"""Every magic where TensorFlow is not installed: one clear sentence, and no traceback."""
+"""Without TensorFlow, every magic shows one clear sentence and no traceback."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ OTHERS = {
 
 @pytest.fixture(scope="module", params=["with JAX", "without JAX"])
 def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What each cell shows."""
+    """Run the cells in a process without TensorFlow, and return what each shows."""
     if request.param == "with JAX":
         return said_with_jax("import jax\n" + CELLS, tmp_path_factory.mktemp("cells"))
     tests = Path(__file__).parents[1]
@@ -96,7 +96,7 @@ def test_no_magic_shows_a_traceback(said: dict[str, Any]) -> None:
     assert not [cell for cell, (_, text) in said.items() if "Traceback" in text]
 
 
-def test_each_says_what_is_missing(said: dict[str, Any]) -> None:
+def test_each_magic_names_the_missing_package(said: dict[str, Any]) -> None:
     for cell, sentence in {**NEED_IT, **OTHERS}.items():
         kind, text = said[cell]
         assert sentence in text, cell
@@ -104,7 +104,7 @@ def test_each_says_what_is_missing(said: dict[str, Any]) -> None:
         assert "Try: " in text, cell
 
 
-def test_what_works_without_it(said: dict[str, Any]) -> None:
+def test_magics_that_work_without_tensorflow(said: dict[str, Any]) -> None:
     for cell in ("%tpu_status", "%tpu_topology v5e-8", "%tpu_doctor", "%tpu_disconnect"):
         assert said[cell][0] == "NoneType", cell
     assert "Not connected: TensorFlow is not installed" in said["%tpu_status"][1]

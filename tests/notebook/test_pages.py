@@ -1,4 +1,4 @@
-"""The cells that the pages show run, and docs/magics.md lists exactly the options that there are."""
+"""The cells on the documentation's pages run, and docs/magics.md lists the existing options."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ ROOT = Path(__file__).parents[2]
 
 
 def cells(page: str, blocks: int) -> Iterator[tuple[str, list[str]]]:
-    """The cells of a page's first blocks, and the lines of output below each."""
+    """Yield the cells of a page's first blocks, with the lines of output below each."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    found = re.findall(r"^```text\n(%.*?)^```", text, re.DOTALL | re.MULTILINE)
-    for cell in "\n".join(found[:blocks]).split("\n\n"):
+    blocks_of_cells = re.findall(r"^```text\n(%.*?)^```", text, re.DOTALL | re.MULTILINE)
+    for cell in "\n".join(blocks_of_cells[:blocks]).split("\n\n"):
         lines = cell.splitlines()
-        shown = [line[2:] for line in lines if line.startswith("│")]
-        yield "\n".join(line for line in lines if not line.startswith("│")), shown
+        expected = [line[2:] for line in lines if line.startswith("│")]
+        yield "\n".join(line for line in lines if not line.startswith("│")), expected
 
 
 @pytest.mark.usefixtures("tf")
 @pytest.mark.parametrize(("page", "blocks"), [("README.md", 2), ("docs/virtual-tpu.md", 1)])
 def test_the_cells_run(page: str, blocks: int, book: Notebook) -> None:
     book.good("%load_ext tpunb")
-    for source, shown in cells(page, blocks):
+    for source, expected in cells(page, blocks):
         printed = [line.rstrip() for line in book.good(source).plain.splitlines()]
-        for line in shown:
+        for line in expected:
             assert line.strip() == "..." or line in printed
     assert book.names["x"].values[7].numpy() == 7.0
 

@@ -1,4 +1,4 @@
-"""The stop button in notebooks, and that a slow cell shows that it is running."""
+"""The stop button in notebooks, and the progress line of a slow cell."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def book(shell: Notebook) -> Iterator[Notebook]:
 
 @pytest.fixture
 def published(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], str, bool]]:
-    """What a front end that somebody watches is shown: data, the display's name, update."""
-    found: list[tuple[dict[str, Any], str, bool]] = []
+    """Record a watched front end's messages: data, the display's name, whether it is an update."""
+    messages: list[tuple[dict[str, Any], str, bool]] = []
 
     def publish(data: Any, metadata: Any, *, display_id: str, update: bool) -> None:
-        found.append((data, display_id, update))
+        messages.append((data, display_id, update))
 
     monkeypatch.setattr(frontend, "publish", publish)
     monkeypatch.setenv(frontend.VARIABLE, "always")
-    return found
+    return messages
 
 
 def test_a_slow_cell_shows_that_it_is_running(
@@ -67,13 +67,13 @@ def test_a_slow_cell_shows_that_it_is_running(
     publish = frontend.publish
     pressed: list[Any] = []
 
-    def then_press(data: Any, *arguments: Any, **options: Any) -> None:
+    def publish_and_press(data: Any, *arguments: Any, **options: Any) -> None:
         publish(data, *arguments, **options)
         if data and "running" in data["text/plain"] and not pressed:
-            pressed.append(data)  # once: the next cell shows that it is running, too
-            press()  # the cell would run for hours
+            pressed.append(data)  # only once: the next cell shows progress, too
+            press()  # otherwise the cell would run for hours
 
-    monkeypatch.setattr(frontend, "publish", then_press)
+    monkeypatch.setattr(frontend, "publish", publish_and_press)
     ran = book.run(f"%%tpu_run{LOOP}")
     assert isinstance(ran.error, Stopped)
     assert ran.text.startswith("Stopped: inside the cell: variables hold what was assigned")
@@ -84,7 +84,7 @@ def test_a_slow_cell_shows_that_it_is_running(
     lines = [data["text/plain"] for data, _, _ in published[:-1]]
     phase = re.compile(r"(tracing|compiling and running|running), \d+ s")
     assert all(phase.fullmatch(line) for line in lines), lines
-    assert last == ({}, first[1], True)  # nothing is saved that another run would not have
+    assert last == ({}, first[1], True)  # the saved notebook is the same after every run
     book.good(SHORT)
 
 
@@ -93,9 +93,12 @@ def test_a_quick_cell_shows_nothing(book: Notebook, published: Any) -> None:
     assert published == []
 
 
-def test_nobody_watches(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_a_front_end_shows_no_progress(
+    book: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(frontend.VARIABLE, raising=False)
-    monkeypatch.setattr(progress._LiveLine, "_tick", lambda _: press())  # nothing ticks
+    # The progress line never updates.
+    monkeypatch.setattr(progress._LiveLine, "_tick", lambda _: press())
     book.good(SHORT)
 
 
@@ -111,9 +114,9 @@ def test_a_check_is_stopped(book: Notebook) -> None:
 def test_pressed_too_late(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     leave = progress.RunDisplay.__exit__
 
-    def press_and_leave(shown: Any, *error: Any) -> None:
+    def press_and_leave(display: Any, *error: Any) -> None:
         press()
-        leave(shown, *error)
+        leave(display, *error)
 
     monkeypatch.setattr(progress.RunDisplay, "__exit__", press_and_leave)
     ran = book.run("%%tpu_run -n 3\ncount.assign_add(1.0)\ntotal = count + 0.0\n")
@@ -134,7 +137,7 @@ def test_a_step_that_does_not_end(book: Notebook, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.tensorflow
 def test_a_kernel() -> None:
-    """It may be interrupted by a signal, or by a message."""
+    """A kernel may be interrupted by a signal or by a message."""
     manager = KernelManager()
     manager.start_kernel(env={**environment(), frontend.VARIABLE: "always"})
     client = Client(manager)
@@ -168,10 +171,10 @@ def test_a_function_in_an_ordinary_cell_is_stopped(book: Notebook) -> None:
     with When(counts(book.names)):
         ran = book.run("plain()")
     assert isinstance(ran.error, KeyboardInterrupt)
-    # IPython would take seconds to colour the source of TensorFlow's frames.
+    # IPython would take seconds to highlight the source of TensorFlow's frames.
     assert "_execute" not in ran.text
     assert re.search(r"line 1, in <module>\n    plain\(\)\nKeyboardInterrupt\n", ran.text)
     reached = float(book.names["count"].numpy())
     assert reached > 0
-    assert float(book.names["count"].numpy()) == reached  # it runs no more
+    assert float(book.names["count"].numpy()) == reached  # the loop has stopped
     book.good(SHORT)

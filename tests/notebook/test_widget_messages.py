@@ -1,6 +1,6 @@
-"""The messages between a real kernel and its page about each widget, with any ipywidgets.
+"""The messages that each widget exchanges between a real kernel and its page, with any ipywidgets.
 
-On Colab that is 7.7.1: `make test-tpu-wheel` runs this with it.
+Colab has ipywidgets 7.7.1: `make test-tpu-wheel` runs these tests with it.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ SHOWN = {
     "CurvesWidget": "history",
     "ProgramsWidget": "programs.FITS",
 }
-"""What `tpunb.show` shows by each widget."""
+"""Values that `tpunb.show` displays, by widget."""
 
 
 class Page:
-    """What a page gets from a kernel, and sends to it."""
+    """A page that receives a kernel's messages and answers them."""
 
     def __init__(self, client: BlockingKernelClient) -> None:
         self._client = client
 
     def run(self, code: str) -> list[dict[str, Any]]:
-        """Runs a cell; returns the messages about it: type and content."""
+        """Run a cell, and return its messages: type and content."""
         return self._answers(self._client.execute(code))
 
     def say(self, comm: str, **data: Any) -> list[dict[str, Any]]:
-        """Sends a widget's model a message; returns the messages about it."""
+        """Send a message to a widget's model, and return the answers."""
         message = self._client.session.msg("comm_msg", {"comm_id": comm, "data": data})
         self._client.shell_channel.send(message)
         return self._answers(message["header"]["msg_id"])
 
     def _answers(self, request: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+        answers: list[dict[str, Any]] = []
         while True:
             message = self._client.get_iopub_msg(timeout=PATIENCE)
             if message["parent_header"].get("msg_id") != request:
                 continue
             content = {"type": message["msg_type"], **message["content"]}
             if content.get("execution_state") == "idle":
-                return found
+                return answers
             assert content["type"] != "error", "\n".join(content["traceback"])
-            found.append({**content, "buffers": message["buffers"]})
+            answers.append({**content, "buffers": message["buffers"]})
 
 
 def of_type(messages: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -79,9 +79,9 @@ def page() -> Iterator[Page]:
     client.start_channels()
     try:
         client.wait_for_ready(timeout=PATIENCE)
-        found = Page(client)
-        found.run(SETUP)
-        yield found
+        page_with_setup = Page(client)
+        page_with_setup.run(SETUP)
+        yield page_with_setup
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
@@ -97,7 +97,7 @@ def test_a_widget_and_its_page(page: Page, name: str) -> None:
     comm = shown["data"][VIEW]["model_id"]
     assert opened[comm]["_model_module"] == "anywidget"
     assert "export default" in opened[comm]["_esm"]
-    # What stays where no page has widgets.
+    # The static output for pages without widgets.
     assert {"image/png", "text/html"} & set(shown["data"])
     assert shown["data"]["text/plain"]
     assert page.run(f"assert type(widget).__name__ == {name!r}") is not None

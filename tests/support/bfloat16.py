@@ -1,4 +1,4 @@
-"""What the tests of a TPU's arithmetic share: NumPy's bfloat16, and numbers whose sums are exact."""
+"""NumPy's bfloat16, and numbers whose sums are exact, for the tests of a TPU's arithmetic."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import numpy as np
 
 
 def bf(values: np.ndarray) -> np.ndarray:
-    """Numbers rounded to bfloat16, as float32."""
+    """Round numbers to bfloat16, and return them as float32."""
     return values.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
 def whole_numbers(*shape: int, seed: int) -> np.ndarray:
-    """Whole numbers, most of which no bfloat16 holds.
+    """Return whole numbers, most of which bfloat16 cannot hold.
 
-    The sum of sixteen products of them is exact in float32, in whatever order it is made.
+    The sum of sixteen of their products is exact in float32, in any order.
     """
     return np.random.default_rng(seed).integers(-600, 600, shape).astype(np.float32)

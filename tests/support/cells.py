@@ -1,4 +1,4 @@
-"""Cells without a shell: a namespace and a runner, on strategies of each kind."""
+"""Cells without a shell: a namespace and a runner, for each kind of strategy."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ KINDS = ("one", "mirrored", "virtual")
 
 @functools.cache
 def strategy_of(kind: str) -> Any:
-    """One strategy of each kind for all tests."""
+    """Return the strategy of a kind, which all tests share."""
     if kind == "one":
         return tf.distribute.OneDeviceStrategy("CPU:0")
     if kind == "virtual":
-        # These cells are about Python, not about what a TPU refuses.
+        # These tests are about Python, not about a TPU's refusals.
         return VirtualTPUStrategy(2, strict=False)
     operations = tf.distribute.ReductionToOneDevice()
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=operations)
 
 
 class Notebook:
-    """A namespace with a runner: what magics make of the two."""
+    """A namespace with a runner, as the magics use them."""
 
     def __init__(self, kind: str) -> None:
         self.strategy = strategy_of(kind)
@@ -36,17 +36,17 @@ class Notebook:
         self.names: dict[str, Any] = {"tf": tf, "np": np, "__name__": "__main__"}
 
     def plain(self, text: str) -> None:
-        """Executes an ordinary cell."""
+        """Execute an ordinary cell."""
         exec(text, self.names)
 
     def cell(self, text: str, **options: Any) -> RunResult:
-        """Executes a `%%tpu_run` cell."""
+        """Execute a `%%tpu_run` cell."""
         result = self.runner.run(text, self.names, **options)
         self.names.update(result.assigned)
         return result
 
     def each(self, value: Any) -> list[Any]:
-        """The values of the replicas."""
+        """Return the value of each replica."""
         return [
             np.asarray(part).tolist() for part in self.strategy.experimental_local_results(value)
         ]

@@ -1,4 +1,4 @@
-"""Functions of many kinds, each with the rule that it breaks or is warned of, if there is one."""
+"""Functions of many kinds, with the rule that each breaks or the warning that it causes, if any."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARK = "# here"
 
 CHECK, LIBTPU = "check", "libtpu"
 BOTH = CHECK, LIBTPU
-"""Who is asked: our rules, the TPU's own compiler, or both."""
+"""The checkers of a function: our rules, the TPU's own compiler, or both."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Case:
     Attributes:
         function: The function.
         args: Its arguments.
-        refused: The rule that it breaks.
-        warned: The rule that it is warned of.
-        by: Who is asked.
+        refused: The rule that it breaks, if any.
+        warned: The rule of its warning, if any.
+        by: The checkers that it is for.
     """
 
     function: Callable[..., Any]
@@ -43,7 +43,7 @@ class Case:
 
     @property
     def line(self) -> int:
-        """Where the problem is: the line that is marked, or the first one."""
+        """The line of the problem: the marked line, or the function's first."""
         lines, first = inspect.getsourcelines(self.function)
         marked = [k for k, line in enumerate(lines, first) if line.rstrip().endswith(MARK)]
         return marked[0] if marked else first
@@ -54,7 +54,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def asked(who: str, attribute: str = "") -> list[str]:
-    """The functions that somebody is asked about: all, or those that have a problem of a kind."""
+    """Return the names of a checker's functions: all, or those with a problem of a kind."""
     return [
         name
         for name, case in CASES.items()
@@ -71,17 +71,17 @@ def _listed(args: Any, by: Any, refused: str = "", warned: str = "") -> Decorato
 
 
 def compiles(*args: Any, by: Any = (CHECK,)) -> Decorator:
-    """Lists a function that compiles for a TPU."""
+    """List a function that compiles for a TPU."""
     return _listed(args, by)
 
 
 def refused(code: str, *args: Any, by: Any = (CHECK,)) -> Decorator:
-    """Lists a function that does not, at the line that is marked."""
+    """List a function that a TPU refuses, at the marked line."""
     return _listed(args, by, refused=code)
 
 
 def warned(code: str, *args: Any, by: Any = (CHECK,)) -> Decorator:
-    """Lists a function that compiles with a warning, at the line that is marked."""
+    """List a function that compiles with a warning, at the marked line."""
     return _listed(args, by, warned=code)
 
 
@@ -494,7 +494,8 @@ def shape_changing_loop(x: Any) -> Any:
     return tf.reduce_sum(x)
 
 
-# By rule: a function that takes `X` and breaks it, TensorFlow's message, its entry in the catalogue.
+# For each rule: a function of `X` that breaks it, TensorFlow's message, the message's entry in the
+# catalogue.
 REFUSED: dict[str, tuple[Callable[[Any], Any], str, int | None]] = {
     "unsupported-op": (printing, "Detected unsupported operations", 23),
     "unsupported-type": (a_string_result, "Unsupported data type for TPU: string", 24),

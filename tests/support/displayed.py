@@ -1,4 +1,4 @@
-"""Distributed values without TensorFlow, and columns as a page reads them."""
+"""Distributed values without TensorFlow, and the packed columns that a page reads."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tpunb.display.describe import tensorflow_values
 
 
 class PerReplica:
-    """Stands for TensorFlow's distributed values."""
+    """A stand-in for TensorFlow's distributed values."""
 
     def __init__(self, *values: Any) -> None:
         self.values = values
 
 
 def know_per_replica(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets displays take the class above for a distributed value."""
+    """Make displays accept `PerReplica` as a distributed value."""
     monkeypatch.setattr(
         tensorflow_values,
         "distributed_components",
@@ -27,7 +27,7 @@ def know_per_replica(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def columns(layout: dict[str, Any], data: bytes) -> dict[str, np.ndarray[Any, Any]]:
-    """The packed columns of a message, by name."""
+    """Return the packed columns of a message, by name."""
     return {
         name: np.frombuffer(data, kind.removesuffix("Array").lower(), count, offset)
         for name, (kind, offset, count) in layout.items()

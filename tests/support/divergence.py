@@ -1,4 +1,4 @@
-"""What the tests of variables whose copies diverge share; it holds no tests itself."""
+"""Helpers for the tests of variables whose copies diverge."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from support.strategies import all_reduce, local, replica_id, run
 
-# AutoGraph cannot tell two lambdas on one line apart, and says so at length.
+# AutoGraph cannot tell two lambdas on one line apart, and logs long warnings about it.
 function = functools.partial(tf.function, autograph=False)
 
 
@@ -21,7 +21,7 @@ def rank() -> Any:
 
 
 def once(v: Any) -> Any:
-    """A variable's value, which is computed once for all copies that are taken for equal."""
+    """Return a variable's value, computed once for all copies that are known to be equal."""
     return v + 0.0 * all_reduce(v.read_value())
 
 
@@ -35,7 +35,7 @@ def values(strategy: Any, result: Any) -> list[float]:
 
 
 def do(strategy: Any, action: Callable[[], Any]) -> None:
-    """Runs a replica function whose result nobody wants."""
+    """Run a replica function for its side effects."""
 
     def replica() -> Any:
         action()
@@ -65,16 +65,16 @@ def held_concrete(strategy: Any, v: Any) -> Callable[[], Any]:
 
 @contextlib.contextmanager
 def running(strategy: Any, action: Callable[[], Any]) -> Iterator[Any]:
-    """Has one function run steps in another thread, from before the block to its end.
+    """Run steps in another thread until the end of the block.
 
     Args:
         strategy: The strategy that runs each step.
         action: The replica function of a step.
 
     Yields:
-        A function of one step.
+        A function that runs one step.
     """
-    goes_on, steps = tf.Variable(True), tf.Variable(0)
+    is_running, steps = tf.Variable(True), tf.Variable(0)
 
     def replica() -> Any:
         action()
@@ -82,7 +82,7 @@ def running(strategy: Any, action: Callable[[], Any]) -> Iterator[Any]:
 
     @tf.function
     def many() -> None:
-        while goes_on:
+        while is_running:
             strategy.run(replica)
             steps.assign_add(1)
 
@@ -96,5 +96,5 @@ def running(strategy: Any, action: Callable[[], Any]) -> Iterator[Any]:
             pass
         yield step
     finally:
-        goes_on.assign(False)
+        is_running.assign(False)
         thread.join()

@@ -1,4 +1,4 @@
-"""Which test files import TensorFlow when they are imported, read from the files themselves."""
+"""Find out which test files import TensorFlow, by parsing them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 
 TESTS = Path(__file__).parents[1]
 SOURCES = (TESTS.parent, TESTS, TESTS / "browser")
-"""Where our own modules are: the repository, and pytest's `pythonpath`."""
+"""The roots of our own modules: the repository, and pytest's `pythonpath`."""
 
 TENSORFLOW = {"tensorflow", "keras", "tf_keras"}
 
 _KEPT = Path(__file__).parent / "__pycache__" / "imports.json"
 _READER = "this module"
-"""The key of what is not a file: its stamp says whether `_KEPT` was written by this code."""
+"""A key that is not a file: its stamp tells whether this version of the code wrote `_KEPT`."""
 
 
 @functools.cache
 def imports_tensorflow(path: Path) -> bool:
-    """Whether importing a file imports TensorFlow, be it by way of our own modules."""
+    """Return whether importing a file imports TensorFlow, directly or through our own modules."""
     seen: set[Path] = set()
     waiting = [path]
     while waiting:
@@ -34,12 +34,12 @@ def imports_tensorflow(path: Path) -> bool:
         names = _imports(file)
         if any(name.partition(".")[0] in TENSORFLOW for name in names):
             return True
-        waiting += [found for name in names for found in _files(name)]
+        waiting += [module for name in names for module in _files(name)]
     return False
 
 
 class _Imports(ast.NodeVisitor):
-    """The full names that are imported at once: not in functions, nor for types alone."""
+    """Collect the full names that a file imports at once, but not in functions or for types alone."""
 
     def __init__(self, package: list[str]) -> None:
         self.package = package
@@ -63,16 +63,16 @@ class _Imports(ast.NodeVisitor):
             self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        """What a function imports waits until it is called."""
+        """Skip it: a function's imports wait until it is called."""
 
 
 @functools.cache
 def _imports(file: Path) -> frozenset[str]:
-    kept, stamp = _kept_imports(), _stamp(file)
-    known = kept.get(str(file))
+    saved, stamp = _kept_imports(), _stamp(file)
+    known = saved.get(str(file))
     if known is None or known["stamp"] != stamp:
-        known = kept[str(file)] = {"stamp": stamp, "names": sorted(_parsed_imports(file))}
-        kept[_READER] = {"stamp": _stamp(Path(__file__)), "new": True}
+        known = saved[str(file)] = {"stamp": stamp, "names": sorted(_parsed_imports(file))}
+        saved[_READER] = {"stamp": _stamp(Path(__file__)), "new": True}
     return frozenset(known["names"])
 
 
@@ -85,21 +85,21 @@ def _parsed_imports(file: Path) -> set[str]:
 
 @functools.cache
 def _kept_imports() -> dict[str, Any]:
-    """Return the imports of each file as an earlier process kept them, if this module is the same."""
+    """Return each file's imports as an earlier process saved them; none if this module changed."""
     try:
-        kept: dict[str, Any] = json.loads(_KEPT.read_text(encoding="utf-8"))
+        saved: dict[str, Any] = json.loads(_KEPT.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return kept if kept.get(_READER, {}).get("stamp") == _stamp(Path(__file__)) else {}
+    return saved if saved.get(_READER, {}).get("stamp") == _stamp(Path(__file__)) else {}
 
 
 def keep_imports() -> None:
-    """Keep the imports of each file for later processes: parsing the files takes half a second."""
-    kept = _kept_imports()
-    if kept.get(_READER, {}).pop("new", False):
+    """Save the imports of each file for later processes: parsing the files takes half a second."""
+    saved = _kept_imports()
+    if saved.get(_READER, {}).pop("new", False):
         _KEPT.parent.mkdir(exist_ok=True)
         partial = _KEPT.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(kept), encoding="utf-8")
+        partial.write_text(json.dumps(saved), encoding="utf-8")
         partial.replace(_KEPT)
 
 
@@ -110,7 +110,7 @@ def _stamp(file: Path) -> list[int]:
 
 @functools.cache
 def _files(name: str) -> tuple[Path, ...]:
-    """The files of ours that run when a name is imported: the module's, its packages' and its home's."""
+    """Return our files that run when a name is imported: its module, its packages and its home."""
     parts = name.split(".")
     return tuple(
         file
@@ -129,7 +129,7 @@ def _is_ours(source: Path, package: str) -> bool:
 
 
 def _module_files(place: Path, parts: list[str], attribute: str = "") -> Iterator[Path]:
-    """A module's file, and that of the module from which a package fetches an attribute late."""
+    """Yield a module's file, and the files of the module that defines a lazily loaded attribute."""
     module, package = place.with_suffix(".py"), place / "__init__.py"
     if module.is_file():
         yield module
@@ -141,9 +141,9 @@ def _module_files(place: Path, parts: list[str], attribute: str = "") -> Iterato
 
 @functools.cache
 def homes_in(package: Path) -> dict[str, str]:
-    """Where a package's `__getattr__` finds names: its `_HOMES`."""
+    """Return a package's `_HOMES`: the modules from which its `__getattr__` loads names."""
     for node in ast.parse(package.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOMES":
-            found: dict[str, str] = ast.literal_eval(node.value)
-            return found
+            homes: dict[str, str] = ast.literal_eval(node.value)
+            return homes
     return {}

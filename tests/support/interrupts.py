@@ -1,4 +1,4 @@
-"""The stop button, pressed when something holds."""
+"""Press the stop button at a certain moment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def press() -> None:
 
 
 class When:
-    """Presses the stop button, once or more, when something holds."""
+    """Press the stop button once for each condition, when it holds."""
 
     def __init__(self, holds: Callable[[], bool], *then: Callable[[], bool]) -> None:
         self._conditions = (holds, *then)
@@ -38,5 +38,5 @@ class When:
 
 
 def counts(names: dict[str, Any]) -> Callable[[], bool]:
-    """Whether the loop of a cell goes round."""
+    """Return a condition: the loop of the cell has started."""
     return lambda: float(names["count"].values[0].numpy()) > 0

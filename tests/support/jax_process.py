@@ -1,4 +1,4 @@
-"""A process with JAX, and Keras, without TensorFlow: the compiler's own Python has them."""
+"""Run programs with JAX, and Keras, but without TensorFlow, in the compiler's own Python."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SETTINGS = {
 
 
 _NO_KERAS = "Keras is not installed beside JAX: make setup"
-# Without it, the folder of its tests would be imported.
+# A namespace package would be the folder of the Keras tests.
 _NEEDS_KERAS = f"""
 import importlib.util
 spec = importlib.util.find_spec("keras")
@@ -35,11 +35,11 @@ assert spec is not None and spec.origin is not None, {_NO_KERAS!r}
 
 
 def said_with_jax(program: str, folder: Path, *, keras: bool = False) -> dict[str, Any]:
-    """What a program has in its dictionary `said` at its end.
+    """Run a program in a Python with JAX, and return its dictionary `said`.
 
     Args:
-        program: Its code, which begins with `said = {}` of its own accord.
-        folder: Where its file is written.
+        program: Its code, which begins with `said = {}`.
+        folder: Where to write its file.
         keras: Whether it needs Keras.
     """
     end = "import sys\nassert 'tensorflow' not in sys.modules\n"
@@ -48,20 +48,23 @@ def said_with_jax(program: str, folder: Path, *, keras: bool = False) -> dict[st
 
 
 def said_with_both(program: str, folder: Path) -> dict[str, Any]:
-    """What a program has in its dictionary `said` at its end, where TensorFlow is beside JAX.
+    """Run a program with TensorFlow and JAX, and return its dictionary `said`.
 
-    It runs in this Python, which finds the packages of the compiler's behind its own.
+    It runs in this Python, with the packages of the compiler's Python at the end of its path.
     """
-    where = "import jax, os, sys; print(os.path.dirname(os.path.dirname(jax.__file__)))"
+    print_folder = "import jax, os, sys; print(os.path.dirname(os.path.dirname(jax.__file__)))"
     version = "; print(*sys.version_info[:2])"
-    asked = subprocess.run(
-        [_python_with_jax(), "-c", where + version], capture_output=True, text=True, check=True
+    process = subprocess.run(
+        [_python_with_jax(), "-c", print_folder + version],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    packages, version = asked.stdout.splitlines()
+    packages, version = process.stdout.splitlines()
     if tuple(map(int, version.split())) != sys.version_info[:2]:
         pytest.skip("JAX is installed for another Python")
-    added = f"import sys\nsys.path.append({packages!r})\n"
-    return _said(sys.executable, added + program, folder, {"KERAS_BACKEND": "tensorflow"})
+    extended_path = f"import sys\nsys.path.append({packages!r})\n"
+    return _said(sys.executable, extended_path + program, folder, {"KERAS_BACKEND": "tensorflow"})
 
 
 def _python_with_jax() -> str:
@@ -85,5 +88,5 @@ def _said(python: str, program: str, folder: Path, settings: dict[str, str]) -> 
     if _NO_KERAS in run.stderr and not os.environ.get("CI"):
         pytest.skip(_NO_KERAS)
     assert run.returncode == 0, run.stderr
-    found: dict[str, Any] = json.loads(run.stdout.rpartition("said:")[2])
-    return found
+    said: dict[str, Any] = json.loads(run.stdout.rpartition("said:")[2])
+    return said

@@ -1,4 +1,4 @@
-"""What the tests of joining share: values of replicas, what was joined, joined against not."""
+"""Helpers for the tests of joining: a value for each replica, analyses, and comparisons."""
 
 from __future__ import annotations
 
@@ -17,40 +17,45 @@ REPLICAS = 4
 
 
 def per_replica(*shape: int, seed: int = 0) -> list[np.ndarray]:
-    """A random value for each replica."""
+    """Return a random value for each replica."""
     values = np.random.default_rng(seed).normal(size=[REPLICAS, *shape])
     return list(values.astype(np.float32))
 
 
 @contextlib.contextmanager
 def analyses(*, costs: bool) -> Iterator[list[Analysis]]:
-    """The analyses of what is traced meanwhile; without costs nothing is too cheap to be joined."""
-    found: list[Analysis] = []
-    kept = joining._CONVERSION, joining._BYTES, replication.join
+    """Collect the analyses of the functions traced in the block.
+
+    Without `costs`, functions are joined even if joining costs more than it saves.
+    """
+    collected: list[Analysis] = []
+    originals = joining._CONVERSION, joining._BYTES, replication.join
 
     def observed(*args: Any) -> Any:
-        analysis, at_once = kept[2](*args)
-        found.append(analysis)
+        analysis, at_once = originals[2](*args)
+        collected.append(analysis)
         return analysis, at_once
 
     replication.join = observed
     if not costs:
         joining._CONVERSION, joining._BYTES = 0.0, 1e9
     try:
-        yield found
+        yield collected
     finally:
-        joining._CONVERSION, joining._BYTES, replication.join = kept
+        joining._CONVERSION, joining._BYTES, replication.join = originals
 
 
-def operations(found: list[Analysis]) -> set[str]:
-    """The operations of the nodes that were joined."""
-    return {node.op for one in found for node in one.order if node.name in one.plans}
+def operations(analyses: list[Analysis]) -> set[str]:
+    """Return the operations of the joined nodes."""
+    return {
+        node.op for analysis in analyses for node in analysis.order if node.name in analysis.plans
+    }
 
 
 def both(
     function: Callable[..., Any], *columns: list[Any], choice: bool | None = True, **options: Any
 ) -> None:
-    """Compares a replica function's results, joined and not."""
+    """Compare a replica function's results, joined and not joined."""
 
     def results(strategy: Any) -> Any:
         return run(strategy, function, *(each(strategy, column) for column in columns))
@@ -59,7 +64,9 @@ def both(
 
 
 def both_ways(results: Callable[[Any], Any], *, choice: bool | None = True, **options: Any) -> None:
-    """Compares what two strategies give: one whose replicas are joined, and one where they are not."""
-    found = (results(strategy_of(REPLICAS, joined=one, **options)) for one in (choice, False))
-    for one, other in zip(*map(tf.nest.flatten, found), strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+    """Compare the results of a strategy that joins replicas with those of a strategy that does not."""
+    results_both = (
+        results(strategy_of(REPLICAS, joined=joined, **options)) for joined in (choice, False)
+    )
+    for actual, expected in zip(*map(tf.nest.flatten, results_both), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-5)

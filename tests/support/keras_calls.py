@@ -1,4 +1,4 @@
-"""Calls of a Keras model's methods, and the batches that Keras itself gives to the step."""
+"""Calls of a Keras model's methods, and the batches that Keras passes to the step."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
 
 
 def model_that_records(keras: Any, seen: list[Any]) -> Any:
-    """A compiled model that notes the data of its steps when they are traced."""
+    """Return a compiled model that records the data of its steps when they are traced."""
 
     def recording(name: str) -> Any:
         def step(self: Any, *args: Any) -> Any:
@@ -63,7 +63,7 @@ def model_that_records(keras: Any, seen: list[Any]) -> Any:
 
 
 def shapes_of(data: Any) -> list[tuple[list[int | None], str]]:
-    """The shapes and types in the data of a step."""
+    """Return the shapes and types in the data of a step."""
     parts = data if isinstance(data, (list, tuple)) else [data]
     return [
         (list(part.shape), np.dtype(getattr(part.dtype, "as_numpy_dtype", part.dtype)).name)
@@ -73,8 +73,8 @@ def shapes_of(data: Any) -> list[tuple[list[int | None], str]]:
 
 
 def differences(keras: Any) -> dict[str, Any]:
-    """The calls whose batch Keras gives no step of its own, with the sizes that it leaves open."""
-    found = {}
+    """Return the calls for which our batch is none of Keras's, with both batches."""
+    different = {}
     for name, (method, args, named) in CALLS.items():
         seen: list[Any] = []
         model = model_that_records(keras, seen)
@@ -83,5 +83,5 @@ def differences(keras: Any) -> dict[str, Any]:
         getattr(model, method)(*args, **named, **({} if "batch" in method else {"verbose": 0}))
         ours = shapes_of(getattr(call.batch[0], "element_spec", call.batch))
         if ours not in [shapes_of(data) for data in seen]:
-            found[name] = [ours, [shapes_of(data) for data in seen]]
-    return found
+            different[name] = [ours, [shapes_of(data) for data in seen]]
+    return different

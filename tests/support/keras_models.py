@@ -1,4 +1,4 @@
-"""The models, data and fits of the tests of Keras, which is Keras 3 unless they say otherwise."""
+"""Models, data and fits for the Keras tests, of Keras 3 by default."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ keras = pytest.importorskip("keras")
 MARKS = [
     pytest.mark.usefixtures("fresh_keras_names"),
     pytest.mark.filterwarnings("ignore:.*shuffle=True. was passed:UserWarning"),
-    # Keras turns variables into arrays in NumPy 1's way when it saves them.
+    # When Keras saves variables, it converts them to arrays the NumPy 1 way.
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]
 
@@ -221,8 +221,8 @@ def compiled(strategy: Any, api: Any = keras, **options: Any) -> Any:
         else:
             optimizer = api.optimizers.get(optimizer)
             optimizer.learning_rate = 0.05
-        made = {name: value() if callable(value) else value for name, value in options.items()}
-        model.compile(optimizer, **made)
+        arguments = {name: value() if callable(value) else value for name, value in options.items()}
+        model.compile(optimizer, **arguments)
     return model
 
 
@@ -239,35 +239,37 @@ def fitted(
     if callable(x):
         x, y = x(X), y(Y)
     model = compiled(strategy, **options)
-    size = None if isinstance(x, tf.data.Dataset) else batch  # which has batches of its own
+    size = None if isinstance(x, tf.data.Dataset) else batch  # a dataset has its own batches
     history = model.fit(x, y, batch_size=size, epochs=epochs, shuffle=False, verbose=0, **fit)
     return model, history.history
 
 
-def assert_same(one: Any, other: Any, atol: float = 2e-5) -> None:
-    weights = list(zip(one.get_weights(), other.get_weights(), strict=True))
+def assert_same(expected: Any, model: Any, atol: float = 2e-5) -> None:
+    weights = list(zip(expected.get_weights(), model.get_weights(), strict=True))
     assert weights
-    for wanted, found in weights:
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=atol)
+    for wanted, actual in weights:
+        np.testing.assert_allclose(actual, wanted, rtol=0, atol=atol)
 
 
-def assert_same_history(history: dict[str, Any], found: dict[str, Any]) -> None:
-    assert set(found) == set(history)
-    for key, values in history.items():
-        np.testing.assert_allclose(found[key], values, rtol=1e-4, atol=1e-5)
+def assert_same_history(expected: dict[str, Any], actual: dict[str, Any]) -> None:
+    assert set(actual) == set(expected)
+    for key, values in expected.items():
+        np.testing.assert_allclose(actual[key], values, rtol=1e-4, atol=1e-5)
 
 
 def assert_trained_alike(
-    one: Any, other: Any, given: dict[str, Any], *, atol: float = 2e-5, **options: Any
+    reference: Any, strategy: Any, fit_case: dict[str, Any], *, atol: float = 2e-5, **options: Any
 ) -> None:
-    """Compares two strategies, or one with one device, by the weights and histories of a fit."""
-    (model, history), (second, found) = (fitted(on, **given, **options) for on in (one, other))
-    assert_same(model, second, atol)
-    assert_same_history(history, found)
+    """Compare a fit's weights and histories on two strategies, or on a strategy and a device."""
+    (expected, expected_history), (model, history) = (
+        fitted(on, **fit_case, **options) for on in (reference, strategy)
+    )
+    assert_same(expected, model, atol)
+    assert_same_history(expected_history, history)
 
 
 def squares_lessened(model: Any, optimizer: Any, x: Any) -> Any:
-    """A step of one's own, towards outputs of zero; its loss."""
+    """Take a custom training step towards outputs of zero, and return its loss."""
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(model(x) ** 2)
     gradients = tape.gradient(loss, model.trainable_variables)

@@ -1,4 +1,4 @@
-"""Kernels of their own."""
+"""Kernels that a test starts, and their clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.patience import PATIENCE, wait_until
 
 
 class Client:
-    """A kernel of its own, as a front end that somebody watches has it."""
+    """A client of a kernel, like a front end that shows its output."""
 
     def __init__(self, manager: KernelManager) -> None:
         self._manager = manager
@@ -19,24 +19,24 @@ class Client:
         self._client.wait_for_ready(timeout=PATIENCE)
 
     def run(self, code: str, *, interrupt_at: str | None = None) -> tuple[dict[str, Any], str]:
-        """Runs a cell; interrupts the kernel when a text is shown."""
+        """Run a cell, and interrupt the kernel when a text is shown."""
         shown: list[str] = []
 
-        def see(message: dict[str, Any]) -> None:
+        def record(message: dict[str, Any]) -> None:
             content = message["content"]
             text = content.get("data", {}).get("text/plain", "") or content.get("text", "")
             if interrupt_at and interrupt_at in text and not any(interrupt_at in t for t in shown):
                 self._manager.interrupt_kernel()
             shown.append(text)
 
-        # Else what is sent just after an error may be aborted with what was waiting behind it.
+        # Otherwise the kernel may abort a request that follows an error.
         reply = self._client.execute_interactive(
-            code, output_hook=see, timeout=PATIENCE, stop_on_error=False
+            code, output_hook=record, timeout=PATIENCE, stop_on_error=False
         )
         return reply["content"], "\n".join(shown)
 
     def start(self, code: str) -> None:
-        """Sends a cell, and does not wait for it."""
+        """Send a cell without waiting for it."""
         self._client.execute(code)
 
     def wait_until_dead(self) -> None:

@@ -1,7 +1,8 @@
-"""Steps of training of every kind, right and with the classic mistake, for `tpunb.compare`.
+"""Training steps of every kind, correct and with the classic mistake, for `tpunb.compare`.
 
-Each function takes a strategy and returns the step and its arguments. A step named for a mistake
-has `wrong=True`: the mean over each replica's examples, which nothing divides by the replicas.
+Each function takes a strategy and returns the step and its arguments. With `wrong=True`, the step
+makes the mistake: it takes the mean over the examples of a replica, and does not divide it by the
+number of replicas.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def kind(function: Kind) -> Kind:
 
 
 def batch(replicas: int, each: int = 3, *, seed: int = 1, extra: int = 0) -> tf.data.Dataset:
-    """A dataset whose batches have some examples for each replica."""
+    """Return a dataset whose batches have `each` examples for each replica, and some extra."""
     rows = np.random.default_rng(seed)
     count = replicas * each + extra
     x = rows.normal(size=[count, FEATURES]).astype("float32")
@@ -35,7 +36,7 @@ def batch(replicas: int, each: int = 3, *, seed: int = 1, extra: int = 0) -> tf.
 
 
 def args_of(strategy: Any, **options: Any) -> tuple[Any, ...]:
-    """The parts of a global batch."""
+    """Return a global batch, distributed to the replicas."""
     data = strategy.experimental_distribute_dataset(batch(strategy.num_replicas_in_sync, **options))
     return tuple(next(iter(data)))
 
@@ -52,7 +53,7 @@ def dense_model(lib: Any = keras, *layers: Any) -> Any:
 
 
 def mean(strategy: Any, wrong: bool, value: Any) -> Any:
-    """The mean of a replica's values, which the mistake does not divide by the replicas."""
+    """Return a replica's share of the global mean; the mistake does not divide by the replicas."""
     mean_value = tf.reduce_mean(value)
     return mean_value if wrong else mean_value / strategy.num_replicas_in_sync
 
@@ -60,7 +61,7 @@ def mean(strategy: Any, wrong: bool, value: Any) -> Any:
 def training(
     strategy: Any, opt: Any, weights: Callable[[], list[Any]], loss: Callable[[Any, Any], Any]
 ) -> tuple[Any, tuple[Any, ...]]:
-    """A step that applies the gradients of a loss of the batch's parts."""
+    """Return a step that applies the gradients of a loss of a batch, and its arguments."""
 
     def step(x: Any, y: Any) -> None:
         with tf.GradientTape() as tape:
@@ -83,11 +84,11 @@ def loop(
     change: Callable[[list[Any]], list[Any]] = lambda gradients: gradients,
     **options: Any,
 ) -> tuple[Any, tuple[Any, ...]]:
-    """A loop of one's own, of Keras's parts."""
+    """Return a custom training step with Keras's model and optimizer, and its arguments."""
     with strategy.scope():
         model = dense_model(lib, *layers())
         opt = (optimizer or (lambda: lib.optimizers.SGD(0.1)))()
-    replicas = strategy.num_replicas_in_sync  # outside of the step, as a constant of Python's
+    replicas = strategy.num_replicas_in_sync  # outside of the step, as a Python constant
 
     def step(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -136,7 +137,7 @@ LOOPS: dict[str, dict[str, Any]] = {
     "sync_batch_norm": {"layers": lambda: [keras.layers.BatchNormalization(synchronized=True)]},
     "dropout": {"layers": lambda: [keras.layers.Dropout(0.5)]},
     "noise": {"layers": lambda: [keras.layers.GaussianNoise(0.5)]},
-    # Losses of the squared errors, with the number of replicas
+    # Losses from the squared errors and the number of replicas
     "average_loss": {"loss": lambda error, _: tf.nn.compute_average_loss(error[:, 0])},
     "average_loss_of_a_known_batch": {
         "loss": lambda error, n: tf.nn.compute_average_loss(error[:, 0], global_batch_size=3 * n)
@@ -149,7 +150,7 @@ LOOPS: dict[str, dict[str, Any]] = {
     # Data
     "parts_of_unequal_size": {"extra": 1},
 }
-"""The arguments of `loop` for each kind of step that needs no code of its own."""
+"""The arguments of `loop` for each kind of step that needs no custom code."""
 
 KINDS |= {name: functools.partial(loop, **options) for name, options in LOOPS.items()}
 
@@ -411,7 +412,7 @@ def trained_by_hand_in_train_step(strategy: Any, wrong: bool) -> Any:
 
 
 def _compiled(strategy: Any, lib: Any, wrong: bool) -> tuple[Any, tuple[Any, ...]]:
-    """A compiled model; with the mistake, its train step is its own."""
+    """Return a compiled model; the mistake is in a custom train step."""
     with strategy.scope():
         model = dense_model(lib)
         model.compile(lib.optimizers.Adam(1e-3), "mse", metrics=["mae"])
@@ -441,21 +442,21 @@ def compiled_legacy_model(strategy: Any, wrong: bool) -> Any:
 
 @kind
 def two_networks(strategy: Any, wrong: bool) -> Any:
-    """A generator and a discriminator, with a tape for each."""
+    """Train a generator and a discriminator, with a tape for each."""
     with strategy.scope():
-        maker, judge = keras.Sequential([keras.layers.Dense(FEATURES)]), dense_model()
+        generator, discriminator = keras.Sequential([keras.layers.Dense(FEATURES)]), dense_model()
         opts = [keras.optimizers.Adam(1e-3) for _ in range(2)]
-        maker.build([None, FEATURES])
+        generator.build([None, FEATURES])
 
     def step(x: Any, y: Any) -> None:
         z = tf.random.normal(tf.shape(x))
-        with tf.GradientTape() as of_maker, tf.GradientTape() as of_judge:
-            fake, real = judge(maker(z)), judge(x)
+        with tf.GradientTape() as generator_tape, tf.GradientTape() as discriminator_tape:
+            fake, real = discriminator(generator(z)), discriminator(x)
             loss_1 = mean(strategy, wrong, tf.square(fake - 1))
             loss_2 = mean(strategy, wrong, tf.square(fake) + tf.square(real - 1))
         for tape, loss, model, opt in (
-            (of_maker, loss_1, maker, opts[0]),
-            (of_judge, loss_2, judge, opts[1]),
+            (generator_tape, loss_1, generator, opts[0]),
+            (discriminator_tape, loss_2, discriminator, opts[1]),
         ):
             found = tape.gradient(loss, model.trainable_variables)
             opt.apply_gradients(zip(found, model.trainable_variables, strict=True))
@@ -574,7 +575,7 @@ def attention_with_a_scale_of_an_eighth(strategy: Any, wrong: bool) -> Any:
 
 
 def _trained(strategy: Any, loss: Callable[[Any, Any, Any], Any]) -> tuple[Any, Any, Any, Any]:
-    """A model, its optimizer, its loss and the gradients of the loss."""
+    """Return a model, its optimizer, its loss with gradients, and a function to apply gradients."""
     with strategy.scope():
         model, opt = dense_model(), keras.optimizers.SGD(0.1)
 
@@ -673,7 +674,7 @@ def recomputed(strategy: Any, wrong: bool) -> Any:
 
 @kind
 def minimized_in_a_caller(strategy: Any, wrong: bool) -> Any:
-    """An optimizer that is built by the first trace of a function within a function."""
+    """Train with an optimizer that the first trace of a nested function builds."""
     with strategy.scope():
         model, opt = dense_model(tf_keras), tf_keras.optimizers.Adam(1e-3)
 

@@ -1,4 +1,4 @@
-"""HTML as a browser reads it."""
+"""Read HTML as a browser does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 
 class Tags(HTMLParser):
-    """The elements, attributes and text of a piece of HTML, in which every tag is closed."""
+    """The elements, attributes and text of some HTML, in which every tag must be closed."""
 
     def __init__(self, markup: str) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Tags(HTMLParser):
     @property
     def attributes(self) -> set[str]:
         """The names of their attributes."""
-        return {name for _, given in self.found for name in given}
+        return {name for _, attributes in self.found for name in attributes}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attrs)))

@@ -1,4 +1,4 @@
-"""Notebook files, to write and to read."""
+"""Write and read notebook files."""
 
 from __future__ import annotations
 

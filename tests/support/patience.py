@@ -1,7 +1,7 @@
-"""How long tests wait for what has to happen, and how what takes too long is told.
+"""Waiting in tests, and counting what code costs.
 
-No verdict depends on how fast the machine is or what else it does: a test waits for an
-event, and what it says of costs it counts. The limit here ends what would never end.
+No result depends on the speed or the load of the machine: a test waits for an event, and counts
+calls instead of measuring time. The time limit here only ends waits that would never end.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 PATIENCE = 600
-"""Seconds after which what has not happened never will."""
+"""Seconds after which a wait fails."""
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Returns as soon as something holds."""
+    """Return as soon as a condition holds."""
     end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < end, "it never holds"
+        assert time.monotonic() < end, "the condition never held"
         time.sleep(0.01)
 
 
 def at_last(attempt: Callable[[float], T], succeeds: Callable[[T], bool], limit: float = 1) -> T:
-    """What an attempt gives with the first time limit that lets it succeed, or the longest.
+    """Repeat an attempt with longer time limits until it succeeds, and return its result.
 
-    For attempts in which somebody answers and somebody never does: how long the one takes
-    depends on the machine, and the other always takes all the time that there is.
+    For attempts in which one server answers and another never does. The time that the answer takes
+    depends on the machine, and the silent server always takes the whole limit.
 
     Args:
         attempt: Takes a time limit in seconds.
-        succeeds: Whether it was enough.
-        limit: The first one.
+        succeeds: Whether a result is good enough.
+        limit: The first time limit.
     """
     while True:
-        found = attempt(limit)
-        if succeeds(found) or limit * 4 > PATIENCE:
-            return found
+        result = attempt(limit)
+        if succeeds(result) or limit * 4 > PATIENCE:
+            return result
         limit *= 4
 
 
 def calls(function: Callable[[], Any]) -> int:
-    """How many functions are called while one runs: what it costs, on any machine."""
+    """Return how many functions a call runs: its cost, on any machine."""
     count = 0
 
     def profile(frame: Any, event: str, argument: Any) -> None:

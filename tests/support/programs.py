@@ -1,4 +1,4 @@
-"""Made-up compiled programs, of every kind that a display has to show."""
+"""Invented compiled programs, of every kind that a display must show."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ ALL = (FITS, UNTIMED, TOO_LARGE, REFUSED, UNKNOWN)
 
 
 def hostile() -> TpuProgram:
-    """Text from data wherever there can be any."""
+    """Return a program with hostile text in every field that data can reach."""
     line = CodeLine(SourceLine(f"{HOSTILE}.py", 1), HOSTILE)
     share = Share(HOSTILE, line.place, 0.1, 0.5, GIB, GIB)
     buffer = Buffer((8,), HOSTILE, GIB, MIB, HOSTILE, HOSTILE, line.place, HOSTILE, "temporary")
@@ -154,7 +154,7 @@ def hostile() -> TpuProgram:
 
 
 def huge(lines: int = 20_000, layers: int = 5_000) -> TpuProgram:
-    """A program of many lines, layers and tensors."""
+    """Return a program of many lines, layers and tensors."""
     code = tuple(CodeLine(SourceLine("model.py", n), f"x = layer_{n}(x)") for n in range(1, lines))
     shares = tuple(Share(line.text, line.place, 1e-6, 1 / lines, memory=MIB) for line in code)
     named = tuple(Share(f"layer_{n}", None, 1e-6, 1 / layers, memory=MIB) for n in range(layers))

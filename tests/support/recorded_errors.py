@@ -1,4 +1,4 @@
-"""What TPU users saw, as they saw it, and texts that are no such errors."""
+"""Errors as TPU users reported them, and other texts that must not match."""
 
 from __future__ import annotations
 

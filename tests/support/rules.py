@@ -1,4 +1,4 @@
-"""The rules of a check alone, without the TPU's own compiler."""
+"""The rules of a check, without the TPU's own compiler."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from tpunb.virtual.untouched import untouched
 
 
 def check(fn: Callable[..., Any], *args: Any, strategy: Any = None) -> CheckReport:
-    """Checks a function as `tpunb.check` does, by the rules of the virtual TPU."""
+    """Check a function as `tpunb.check` does, by the rules of the virtual TPU alone."""
     with untouched(fn, args):
         return examined(fn, args, strategy_for(fn, strategy))[0]

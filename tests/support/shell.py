@@ -1,4 +1,4 @@
-"""A real IPython shell, as a kernel has it."""
+"""A real IPython shell, like a kernel's."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from traitlets.config import Config
 
 @dataclasses.dataclass
 class Ran:
-    """What the run of a cell left behind.
+    """The result of running a cell.
 
     Attributes:
         value: The cell's value.
-        error: What it raised.
-        shown: The mimebundles it displayed, its value's included.
-        text: What it wrote to the standard output and error.
+        error: The error that it raised.
+        shown: The mimebundles that it displayed, including its value's.
+        text: Its standard output and error.
     """
 
     value: Any
@@ -30,16 +30,16 @@ class Ran:
 
     @property
     def plain(self) -> str:
-        """Everything that a terminal would show."""
+        """All that a terminal would show."""
         return "\n".join([*(bundle["text/plain"] for bundle in self.shown), self.text])
 
 
 class Notebook:
-    """An IPython shell, which is the process's own as in a kernel.
+    """An IPython shell, which is the process's own, as in a kernel.
 
     Args:
         folder: IPython's folder.
-        *cells: What it runs first.
+        *cells: The cells to run first.
     """
 
     def __init__(self, folder: Path, *cells: str) -> None:
@@ -49,7 +49,7 @@ class Notebook:
         self.before = (sys.modules["__main__"], sys.excepthook)
         InteractiveShell.clear_instance()
         self.shell = InteractiveShell.instance(config=config, ipython_dir=str(folder))
-        # IPython makes its own magics when they are first used.
+        # IPython creates its own magics when they are first used.
         self.run("%unload_ext nothing_of_this_name")
         for cell in cells:
             self.good(cell)
@@ -61,7 +61,7 @@ class Notebook:
         self.close()
 
     def run(self, source: str) -> Ran:
-        """Runs a cell, whatever comes of it."""
+        """Run a cell, which may fail."""
         with capture_output() as captured:
             result = self.shell.run_cell(source)
         shown = [output.data for output in captured.outputs]
@@ -71,7 +71,7 @@ class Notebook:
         return Ran(result.result, error, shown, captured.stdout + captured.stderr)
 
     def good(self, source: str) -> Ran:
-        """Runs a cell that must not raise."""
+        """Run a cell that must not raise."""
         ran = self.run(source)
         assert ran.error is None, ran.text
         return ran
@@ -79,8 +79,8 @@ class Notebook:
     @property
     def names(self) -> dict[str, Any]:
         """The notebook's namespace."""
-        found: dict[str, Any] = self.shell.user_ns
-        return found
+        namespace: dict[str, Any] = self.shell.user_ns
+        return namespace
 
     @property
     def session(self) -> Any:

@@ -1,4 +1,4 @@
-"""What the tests of the virtual TPU share; it holds no tests itself."""
+"""Helpers for the tests of the virtual TPU."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ SUMMED_ON_READ = {
     "synchronization": tf.VariableSynchronization.ON_READ,
     "aggregation": tf.VariableAggregation.SUM,
 }
-"""A variable of which each replica has its own, and the strategy their sum."""
+"""A variable with a separate value for each replica, which the strategy reads as their sum."""
 
 
 def strategy_of(tpu: Any, **options: Any) -> VirtualTPUStrategy:
-    """A new strategy.
-
-    The tests of numbers use float64 to be exact, so that it is let pass without a warning.
-    """
+    """Return a new strategy that allows float64 without a warning: tests use it for exact numbers."""
     options.setdefault("strict", {"float64": False})
     return VirtualTPUStrategy(tpu, **options)
 
@@ -31,7 +28,7 @@ def strategy_of(tpu: Any, **options: Any) -> VirtualTPUStrategy:
 def strategy_of_parts(
     replicas: int, shape: Sequence[int] = (1, 1, 1, 2), tpu: str = "v3-8", **options: Any
 ) -> VirtualTPUStrategy:
-    """A new strategy whose replicas are of several cores each: by default of two."""
+    """Return a new strategy whose replicas have several cores each: two by default."""
     resolver = VirtualTPUClusterResolver(tpu)
     assignment = tf.tpu.experimental.DeviceAssignment.build(
         virtual_topology(resolver.accelerator), computation_shape=shape, num_replicas=replicas
@@ -40,17 +37,17 @@ def strategy_of_parts(
 
 
 def each(strategy: Any, values: Sequence[Any]) -> Any:
-    """A value for each replica."""
+    """Return a distributed value with a part for each replica."""
     return strategy.experimental_distribute_values_from_function(
         lambda context: tf.convert_to_tensor(values[context.replica_id_in_sync_group])
     )
 
 
 def run(strategy: Any, function: Callable[..., Any], *args: Any) -> list[Any]:
-    """Runs a replica function once and gives each replica's result, as NumPy.
+    """Run a replica function once and return each replica's result, as NumPy arrays.
 
-    AutoGraph takes longer to rewrite a function of a line than TensorFlow takes to trace it. It is
-    asked where Python's own branches and loops are about tensors, which fail without it.
+    AutoGraph takes longer to rewrite a short function than TensorFlow takes to trace it. So it is
+    used only if Python's branches and loops depend on tensors, which fail without it.
     """
     try:
         return stepper(strategy, function, autograph=False)(*args)
@@ -59,7 +56,7 @@ def run(strategy: Any, function: Callable[..., Any], *args: Any) -> list[Any]:
 
 
 def stepper(strategy: Any, function: Callable[..., Any], **options: Any) -> Any:
-    """A replica function that is traced once: a call gives each replica's result, as NumPy."""
+    """Return a replica function that is traced once; its calls return NumPy values by replica."""
 
     @tf.function(**options)
     def step(*args: Any) -> Any:
@@ -69,7 +66,7 @@ def stepper(strategy: Any, function: Callable[..., Any], **options: Any) -> Any:
 
 
 def local(strategy: Any, result: Any) -> list[Any]:
-    """Each replica's part of a result, as NumPy arrays."""
+    """Return each replica's part of a result, as NumPy arrays."""
     flat = [strategy.experimental_local_results(part) for part in tf.nest.flatten(result)]
     return [
         tf.nest.pack_sequence_as(result, [_numpy(part[replica]) for part in flat])
@@ -82,23 +79,23 @@ def _numpy(value: Any) -> Any:
 
 
 def replica_id() -> Any:
-    """The id of the replica that runs this, as a tensor."""
+    """Return the id of the running replica, as a tensor."""
     return tf.distribute.get_replica_context().replica_id_in_sync_group
 
 
 def all_reduce(value: Any, how: Any = SUM) -> Any:
-    """What replicas make together of a value of each."""
+    """Reduce a value over the replicas."""
     return tf.distribute.get_replica_context().all_reduce(how, value)
 
 
 def make(strategy: Any, value: Any = 0.0, **options: Any) -> Any:
-    """A variable of a strategy's."""
+    """Create a variable in a strategy's scope."""
     with strategy.scope():
         return tf.Variable(value, **options)
 
 
 def gradient_of(function: Callable[[Any], Any], x: Any) -> Any:
-    """The gradient of a function at a place."""
+    """Return the gradient of a function at `x`."""
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = function(x)
@@ -106,5 +103,5 @@ def gradient_of(function: Callable[[Any], Any], x: Any) -> Any:
 
 
 def copies(variable: Any) -> list[np.ndarray]:
-    """The value of a variable on each core."""
+    """Return the value of a variable on each core."""
     return [component.numpy() for component in variable.values]

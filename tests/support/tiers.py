@@ -1,4 +1,4 @@
-"""Which tests `make test` leaves to `make test-thorough`, because they take long."""
+"""Marks for the tests that take long: `make test` leaves them to `make test-thorough`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 THOROUGH = pytest.mark.thorough
-"""What takes seconds and finds little that quicker tests do not: further sizes, releases, front ends."""
+"""The mark of slow tests that find little: further sizes, releases and front ends."""
 
 
 def thorough(values: Iterable[Any]) -> list[Any]:
     """Mark parameters whose cases only `make test-thorough` runs.
 
     Args:
-        values: A parameter each; or tuples, if the test takes several.
+        values: The parameters, or tuples of them if the test takes several.
     """
     cases = [value if isinstance(value, tuple) else (value,) for value in values]
     return [pytest.param(*case, marks=THOROUGH) for case in cases]

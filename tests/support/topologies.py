@@ -1,4 +1,4 @@
-"""Described topologies that tests of the displays share."""
+"""Topology descriptions that the tests of displays share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tpunb.tpu.types import accelerator
 
 
 def described(name: str) -> TopologyDescription:
-    """A TPU type."""
+    """Describe a TPU type."""
     return describe_accelerator(accelerator(name))
 
 
 def assigned(name: str, parts: int, idle: int = 0) -> TopologyDescription:
-    """A TPU type with replicas of so many consecutive cores each; so many last ones have none."""
+    """Describe a TPU type with `parts` cores for each replica; the last `idle` cores have none."""
     topology = described(name)
     used = range(topology.num_cores - idle)
     unassigned = (UNASSIGNED,) * idle

@@ -1,4 +1,4 @@
-"""Where displays of compiled programs are registered."""
+"""The registration of displays for compiled programs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tpunb.tpu.program_display import register_program_display
 PROGRAM = TpuProgram("v5e-8", 8, 1)
 
 
-class Count:
-    """A display that says how many programs it gets."""
+class CountingDisplay:
+    """A display that shows the number of its programs."""
 
     def forms(self, programs: Sequence[Any]) -> dict[str, Any]:
         return {"text/plain": f"{len(programs)} programs", "text/html": "<b>programs</b>"}
@@ -27,10 +27,10 @@ class Count:
         raise NotImplementedError
 
 
-def test_programs_are_shown_by_what_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_use_the_registered_display(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_display, "_registered", program_display._registered)
     assert str(PROGRAM).startswith("TPU v5e-8 · 8 replicas")
-    register_program_display(Count)
+    register_program_display(CountingDisplay)
     assert str(PROGRAM) == "1 programs"
     assert str(TpuPrograms([PROGRAM, PROGRAM])) == "2 programs"
     assert PROGRAM._repr_html_() == "<b>programs</b>"

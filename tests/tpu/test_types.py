@@ -91,7 +91,7 @@ def test_spellings(spec: str | int, name: str) -> None:
 
 
 def check_layout(acc: Accelerator) -> None:
-    """Hosts tile the mesh and every core is in exactly one place."""
+    """Check that hosts tile the mesh, and that every core has exactly one place."""
     assert math.prod(acc.mesh) == acc.chips
     assert acc.num_hosts * acc.devices_per_host == acc.num_devices
     coordinates = acc.device_coordinates()
@@ -180,7 +180,7 @@ def test_the_order_of_devices() -> None:
         ("٨", "There is no TPU type"),
     ],
 )
-def test_what_does_not_exist_names_its_fix(spec: object, part: str) -> None:
+def test_unknown_types_have_a_fix(spec: object, part: str) -> None:
     with pytest.raises(AcceleratorTypeError) as caught:
         accelerator(spec)  # type: ignore[arg-type]
     assert part in str(caught.value)
@@ -189,12 +189,12 @@ def test_what_does_not_exist_names_its_fix(spec: object, part: str) -> None:
 
 
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.none(), st.binary(), st.booleans()))
-def test_anything_else_is_a_type_error_of_ours(spec: object) -> None:
+def test_other_values_raise_our_type_error(spec: object) -> None:
     try:
-        found = accelerator(spec)  # type: ignore[arg-type]
+        described = accelerator(spec)  # type: ignore[arg-type]
     except AcceleratorTypeError:
         return
-    assert isinstance(found, Accelerator)
+    assert isinstance(described, Accelerator)
 
 
 @given(
@@ -202,20 +202,20 @@ def test_anything_else_is_a_type_error_of_ours(spec: object) -> None:
 )
 def test_any_size(family: str, size: int) -> None:
     try:
-        found = accelerator(f"{family}-{size}")
+        described = accelerator(f"{family}-{size}")
     except AcceleratorTypeError:
         return
-    assert found.name in accelerator_types()
+    assert described.name in accelerator_types()
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 8])
 @pytest.mark.parametrize("hosts", [1, 2, 3, 4, 6])
-def test_cores_on_so_many_hosts(hosts: int, cores: int) -> None:
-    found = generic_accelerator(hosts, cores)
-    assert (found.num_hosts, found.devices_per_host) == (hosts, cores)
-    coordinates = [tuple(place) for host in found.device_coordinates() for place in host]
-    assert len(set(coordinates)) == found.num_devices == hosts * cores
-    assert found.mesh == accelerator(hosts * cores).mesh
+def test_cores_on_several_hosts(hosts: int, cores: int) -> None:
+    described = generic_accelerator(hosts, cores)
+    assert (described.num_hosts, described.devices_per_host) == (hosts, cores)
+    coordinates = [tuple(place) for host in described.device_coordinates() for place in host]
+    assert len(set(coordinates)) == described.num_devices == hosts * cores
+    assert described.mesh == accelerator(hosts * cores).mesh
 
 
 @pytest.mark.parametrize(
@@ -230,5 +230,5 @@ def test_cores_on_so_many_hosts(hosts: int, cores: int) -> None:
         ("8", False),
     ],
 )
-def test_chips_whose_tensorcores_act_as_one(name: str, merged: bool) -> None:
+def test_chips_with_merged_cores(name: str, merged: bool) -> None:
     assert accelerator(name).is_merged == merged

@@ -1,6 +1,6 @@
 """The real tensorflow-tpu, with Colab's IPython and widgets, on a machine without a TPU.
 
-`make test-tpu-wheel` runs these in an environment of their own; elsewhere they are skipped.
+`make test-tpu-wheel` runs these tests in a separate environment; elsewhere they are skipped.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from tpunb.errors.explain import explain
 from tpunb.machine.software import FOR_TPU, fatal_pair
 
 ROOT = Path(__file__).parents[2]
-INSTALLED = {found.metadata["Name"].lower().replace("_", "-") for found in metadata.distributions()}
+INSTALLED = {
+    distribution.metadata["Name"].lower().replace("_", "-")
+    for distribution in metadata.distributions()
+}
 
 pytestmark = [
     pytest.mark.tensorflow,
     pytest.mark.skipif(not INSTALLED & set(FOR_TPU), reason="tensorflow-tpu is not installed"),
 ]
 PLAIN = ("TF_CPP_MIN_LOG_LEVEL", "TPU_LOAD_LIBRARY", "TPU_SKIP_MDS_QUERY", "TPUNB_TPU")
-"""What a process started plainly does not have."""
+"""Variables that the tests set, and a user's process does not have."""
 
 
 @pytest.fixture
@@ -62,7 +65,7 @@ print("all is well")
 
 
 @pytest.mark.usefixtures("plain")
-def test_a_virtual_tpu_without_waiting_and_without_noise() -> None:
+def test_a_virtual_tpu_starts_without_waiting_and_without_logs() -> None:
     assert output_of(CELLS).splitlines()[-1] == "all is well"
 
 
@@ -82,15 +85,17 @@ tf.tpu.experimental.initialize_tpu_system(resolver)
 
 
 @pytest.mark.usefixtures("plain")
-def test_its_system_device_is_no_tpu() -> None:
-    done = run_code(REFUSED, TPU_LOAD_LIBRARY="1", TPU_SKIP_MDS_QUERY="1", TF_CPP_MIN_LOG_LEVEL="2")
-    assert done.returncode == 1, done.stderr
-    assert re.search(r"refused: TensorFlow \S+ sees no TPU on this machine", done.stdout)
-    assert "replicas: 1" in done.stdout
-    assert "RET_CHECK failure" in done.stderr
-    found = explain(done.stderr)
-    assert found is not None
-    assert found.number == 3
+def test_the_system_device_is_not_a_tpu() -> None:
+    process = run_code(
+        REFUSED, TPU_LOAD_LIBRARY="1", TPU_SKIP_MDS_QUERY="1", TF_CPP_MIN_LOG_LEVEL="2"
+    )
+    assert process.returncode == 1, process.stderr
+    assert re.search(r"refused: TensorFlow \S+ sees no TPU on this machine", process.stdout)
+    assert "replicas: 1" in process.stdout
+    assert "RET_CHECK failure" in process.stderr
+    entry = explain(process.stderr)
+    assert entry is not None
+    assert entry.number == 3
 
 
 SEARCH = """
@@ -102,20 +107,20 @@ assert [device.device_type for device in tf.config.list_physical_devices()] == [
 
 
 @pytest.mark.usefixtures("plain")
-def test_it_looks_for_a_tpu_only_once() -> None:
-    done = run_code(WITHOUT_KERAS + SEARCH, TF_CPP_MIN_LOG_LEVEL="0")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("No TPU platform found") == 1
-    assert "tries left" not in done.stderr
+def test_tensorflow_looks_for_a_tpu_only_once() -> None:
+    process = run_code(WITHOUT_KERAS + SEARCH, TF_CPP_MIN_LOG_LEVEL="0")
+    assert process.returncode == 0, process.stderr
+    assert process.stderr.count("No TPU platform found") == 1
+    assert "tries left" not in process.stderr
 
 
-def test_a_test_that_imports_it_does_not_wait(tf: Any) -> None:
-    """By the pytest plugin alone: waiting for a metadata server takes minutes."""
+def test_a_test_that_imports_tensorflow_does_not_wait(tf: Any) -> None:
+    """The pytest plugin alone prevents a wait of minutes for a metadata server."""
     assert os.environ["TPU_LOAD_LIBRARY"] == "0"
     assert {device.device_type for device in tf.config.list_physical_devices()} == {"CPU"}
 
 
-def test_this_pair_is_one_of_the_table() -> None:
+def test_this_pair_is_in_the_table() -> None:
     assert (
         fatal_pair({name: metadata.version(name) for name in ("tensorflow-tpu", "libtpu")}) is None
     )

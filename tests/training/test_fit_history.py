@@ -1,4 +1,4 @@
-"""What Keras's `fit` returns, as a history."""
+"""Results of Keras's `fit` as histories."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ def record(lists: dict[str, list[Any]], numbers: list[int], **params: Any) -> An
 
 def test_values_are_at_the_last_step_of_their_epoch() -> None:
     lists = {"loss": [3.0, 2.0, 1.0, 0.5], "val_loss": [2.5, 1.5]}
-    found = history_of_fit(record(lists, [0, 1, 2, 3], steps=10, epochs=4))
-    assert found.steps("loss").tolist() == [10, 20, 30, 40]
-    assert found.steps("val_loss").tolist() == [20, 40]  # validation_freq=2
-    assert found.values("val_loss").tolist() == [2.5, 1.5]
-    assert (found.state, found.total_steps, found.notes) == ("finished", 40, {})
+    history = history_of_fit(record(lists, [0, 1, 2, 3], steps=10, epochs=4))
+    assert history.steps("loss").tolist() == [10, 20, 30, 40]
+    assert history.steps("val_loss").tolist() == [20, 40]  # validation_freq=2
+    assert history.values("val_loss").tolist() == [2.5, 1.5]
+    assert (history.state, history.total_steps, history.notes) == ("finished", 40, {})
 
 
-def test_continued_or_ended_early() -> None:
+def test_continued_runs_and_early_ends() -> None:
     continued = history_of_fit(record({"loss": [2, 1]}, [3, 4], steps=10, epochs=5))
     assert continued.steps("loss").tolist() == [40, 50]
     assert continued.state == "finished"
     assert history_of_fit(record({"loss": [2]}, [0], steps=10, epochs=5)).state == "stopped"
 
 
-def test_without_a_known_number_of_batches() -> None:
-    found = history_of_fit(record({"loss": [2, 1]}, [0, 1], steps=None, epochs=2))
-    assert found.steps("loss").tolist() == [1, 2]
-    assert "epochs" in found.notes["epochs"]
+def test_an_unknown_number_of_batches() -> None:
+    history = history_of_fit(record({"loss": [2, 1]}, [0, 1], steps=None, epochs=2))
+    assert history.steps("loss").tolist() == [1, 2]
+    assert "epochs" in history.notes["epochs"]
 
 
-def test_what_is_not_numbers_is_left_out() -> None:
+def test_values_that_are_not_numbers_are_omitted() -> None:
     lists = {"loss": [2, 1], "odd": ["a", "b"], "more": [1, 2, 3], "none": []}
-    found = history_of_fit(record(lists, [0, 1], steps=1, epochs=2))
-    assert found.metrics == ["loss"]
+    history = history_of_fit(record(lists, [0, 1], steps=1, epochs=2))
+    assert history.metrics == ["loss"]
     assert history_of_fit(record({}, [], steps=None, epochs=None)).metrics == []
 
 

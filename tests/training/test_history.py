@@ -1,4 +1,4 @@
-"""The history of a training run: what it keeps, gives back and refuses."""
+"""The history of a training run: stored values, returned values and refused values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def filled(steps: int = 10) -> History:
     return history
 
 
-def test_what_was_appended_is_there() -> None:
+def test_appended_values_are_stored() -> None:
     history = filled()
     history.append(10, {"val_loss": 0.5, HOSTILE: 1})
     assert history.metrics == ["loss", "accuracy", "val_loss", HOSTILE]
@@ -50,7 +50,7 @@ def test_empty() -> None:
         history.values("loss")
 
 
-def test_a_metric_may_be_called_like_an_argument() -> None:
+def test_a_metric_may_have_an_arguments_name() -> None:
     history = History()
     history.append(1, step=3, self=4, metrics=5)
     assert history.last == {"step": 3, "self": 4, "metrics": 5}
@@ -104,7 +104,7 @@ def test_values_of_replicas_have_a_spread() -> None:
     assert columns.highs.tolist() == [4.0, 6.0, 2.0, 7.0]
 
 
-def test_the_last_step_can_be_written_again() -> None:
+def test_the_last_step_can_be_overwritten() -> None:
     history = filled(3)
     history.append(3, loss=9.0)
     assert history.values("loss").tolist() == [1.0, 0.5, 9.0]
@@ -113,7 +113,7 @@ def test_the_last_step_can_be_written_again() -> None:
     assert history.columns("loss").highs.tolist() == [1.0, 0.5, 3.0]  # type: ignore[union-attr]
 
 
-def test_nothing_finite_is_lost_among_nans() -> None:
+def test_finite_values_among_nans_are_kept() -> None:
     history = History()
     for step, value in enumerate([0.5, math.nan, 0.25, math.inf, -math.inf]):
         history.append(step, loss=value)
@@ -142,7 +142,7 @@ def test_best() -> None:
     ["0.3", None, {}, pytest.param(object(), id="object"), [], ["a"], [[1.0], [2.0]], 1j, b"1"],
     ids=repr,
 )
-def test_what_is_no_number_is_refused_by_name(value: Any) -> None:
+def test_values_that_are_not_numbers_are_refused_by_name(value: Any) -> None:
     history = filled()
     with pytest.raises((TypeError, ValueError), match="'weird'"):
         history.append(11, weird=value)
@@ -152,12 +152,12 @@ def test_what_is_no_number_is_refused_by_name(value: Any) -> None:
 
 
 @pytest.mark.parametrize("step", [1.5, "1", None, np.array([1, 2])], ids=repr)
-def test_a_step_is_a_whole_number(step: Any) -> None:
+def test_steps_must_be_whole_numbers(step: Any) -> None:
     with pytest.raises(TypeError, match="the step must be a whole number"):
         History().append(step, loss=1.0)
 
 
-def test_a_step_that_falls_changes_nothing() -> None:
+def test_a_decreasing_step_changes_nothing() -> None:
     history = filled()
     with pytest.raises(HistoryError, match="'loss' must not decrease, but step 3 comes after 10"):
         history.append(3, loss=1.0)
@@ -202,7 +202,7 @@ def test_csv(tmp_path: Path) -> None:
     assert path.read_text() == history.to_csv()
 
 
-def test_csv_leaves_nothing_behind_when_it_fails(tmp_path: Path) -> None:
+def test_a_failed_csv_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match="folder"):
         filled().to_csv(tmp_path / "folder")
@@ -230,13 +230,13 @@ def test_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pd.isna(frame["val_loss"].iloc[0])
 
 
-def test_pandas_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pandas_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas"):
         filled().to_pandas()
 
 
-def test_plot_is_a_figure_of_its_own() -> None:
+def test_plot_returns_an_independent_figure() -> None:
     history = filled()
     history.append(10, {"val_loss": [0.5, 0.7], "_$x$ <b>": 1})
     figure = history.plot()
@@ -248,11 +248,11 @@ def test_plot_is_a_figure_of_its_own() -> None:
     assert len(figure.axes[0].get_legend().get_texts()) == 2
     assert figure.axes[0].get_position().y0 > figure.axes[1].get_position().y1
     figure.canvas.draw()
-    assert not hasattr(figure, "number")  # pyplot numbers the figures that it knows
+    assert not hasattr(figure, "number")  # pyplot numbers its own figures
 
 
 def test_one_thread_reads_while_another_appends() -> None:
-    history, done, seen = History(), threading.Event(), []
+    history, done, lengths = History(), threading.Event(), []
 
     def read() -> None:
         while not done.is_set():
@@ -260,7 +260,7 @@ def test_one_thread_reads_while_another_appends() -> None:
                 columns = history.columns(name, 5)
                 assert len(columns.steps) == len(columns.values)
                 assert (columns.values == columns.steps).all()
-            seen.append(len(history))
+            lengths.append(len(history))
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -271,7 +271,7 @@ def test_one_thread_reads_while_another_appends() -> None:
             history.append(step + 1, c=float(step + 1))
     done.set()
     reader.join()
-    assert seen[-1] <= 30_000
+    assert lengths[-1] <= 30_000
     assert history.values("b").tolist() == list(range(30_000))
 
 
@@ -299,11 +299,11 @@ def test_panels(name: str, panel: tuple[str, bool]) -> None:
 
 
 def test_description() -> None:
-    one, two = filled(), History("run 1")
+    first, second = filled(), History("run 1")
     for step in range(5):
-        two.append(step, loss=1.0, val_loss=[1.0, 2.0], lr=0.1)
-    two.finish()
-    description = describe_history([one, two])
+        second.append(step, loss=1.0, val_loss=[1.0, 2.0], lr=0.1)
+    second.finish()
+    description = describe_history([first, second])
     assert [run.name for run in description.runs] == ["run 1", "run 1 (2)"]
     assert [run.num_steps for run in description.runs] == [10, 5]
     assert [panel.title for panel in description.panels] == ["loss", "accuracy", "lr"]
@@ -311,10 +311,10 @@ def test_description() -> None:
     assert labels == ["run 1 · train", "run 1 (2) · train", "run 1 (2) · validation"]
     line = description.panels[0].lines[0]
     assert (line.best, line.first_nonfinite) == (9, None)
-    one.append(11, loss=0.0)
+    first.append(11, loss=0.0)
     assert len(line.columns.values) == 10
     with pytest.raises(ValueError, match="read-only"):
         line.columns.values[0] = 1
-    only = describe_history(one, metrics=["accuracy"])
+    only = describe_history(first, metrics=["accuracy"])
     assert [panel.title for panel in only.panels] == ["accuracy"]
     assert only.panels[0].lines[0].label == "accuracy"

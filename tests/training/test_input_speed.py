@@ -1,4 +1,4 @@
-"""What is said of an input's speed."""
+"""The report of an input's speed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def need(low: float, high: float, hosts: int = 1) -> InputSpeed:
     return dataclasses.replace(SPEED, needs=(TpuNeed("v3-32", hosts, low, high),))
 
 
-def test_the_speed_stands_beside_what_a_tpu_takes() -> None:
+def test_the_speed_is_compared_with_the_tpus_need() -> None:
     assert SPEED.headline == (
         "On this machine (2 processors, of a test) the input delivers 480 examples/s. A v5e-8 consumes "
         "205,000 to 397,000: this input would keep it busy less than 1% of the time."
@@ -55,11 +55,11 @@ def test_the_speed_stands_beside_what_a_tpu_takes() -> None:
         (48_100.0, 50_000.0, "this input would keep it busy less than 1% of the time."),
     ],
 )
-def test_a_range_makes_a_range(low: float, high: float, says: str) -> None:
+def test_a_range_of_times_gives_a_range_of_speeds(low: float, high: float, says: str) -> None:
     assert says in need(low, high).headline
 
 
-def test_each_host_has_an_input_of_its_own() -> None:
+def test_each_host_has_its_own_input() -> None:
     assert "consumes 240 to 480 on each of its 4 hosts: this" in need(240.0, 480.0, 4).headline
 
 
@@ -80,7 +80,7 @@ def test_the_text() -> None:
     ]
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_values_are_omitted() -> None:
     bare = InputSpeed(0.25, 0.25, 3.0, "1 processor")
     text = "On this machine (1 processor) the input delivers 0.25 examples/s."
     assert str(bare) == text
@@ -94,7 +94,7 @@ def test_names_are_escaped_and_values_are_plain() -> None:
     assert "<b>" not in page
     assert "&lt;b&gt;" in page
     assert "205,000 to 397,000" in page
-    found = SPEED.as_dict()
-    assert found["stages"][0]["name"] == "map(decode)"
-    assert found["busy"]["v5e-8"] == SPEED.needs[0].busy(480.0)
-    assert found["changes"][2]["gain"] is None
+    values = SPEED.as_dict()
+    assert values["stages"][0]["name"] == "map(decode)"
+    assert values["busy"]["v5e-8"] == SPEED.needs[0].busy(480.0)
+    assert values["changes"][2]["gain"] is None

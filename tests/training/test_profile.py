@@ -1,4 +1,4 @@
-"""Spans of time, and how a profile shows them."""
+"""Spans of time, and the display of a profile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def waiting(count: int = 2, name: str = "step") -> Profile:
     return Profile(StepTimes("whole", 2.0 * count, 0.5 * count), steps, operations, "TPU")
 
 
-def test_what_is_said() -> None:
+def test_the_text_of_a_profile() -> None:
     profile = waiting()
     assert profile.input_wait == 0.25
     assert profile.headline == "25% of the run (4 s) and 50% of 2 steps waited for data."
@@ -40,26 +40,28 @@ def test_what_is_said() -> None:
     assert text.count("MatMul") == 20
     assert profile.as_dict()["steps"][0]["host"] == profile.steps[0].host
     assert str(Profile()) == "Nothing has been recorded yet."
-    here = Profile(StepTimes("whole", 1.0, 0.05))
-    assert here.headline == "On this machine, 5% of the run (1 s) waited for data."
+    without_steps = Profile(StepTimes("whole", 1.0, 0.05))
+    assert without_steps.headline == "On this machine, 5% of the run (1 s) waited for data."
     assert Profile(StepTimes("whole", 1.0)).headline.endswith(
         " 0% of the run (1 s) waited for data."
     )
 
 
-def test_a_first_step_that_is_far_longer_is_told_apart() -> None:
+def test_a_much_longer_first_step_is_reported_separately() -> None:
     first = StepTimes("step 0", 9.0, 0.0, 1.0)
     steps = waiting().steps
-    told = Profile(StepTimes("whole", 12.0, 1.0), (first, *steps))
-    assert told.headline.endswith("and 50% of 2 steps after the first waited for data.")
-    assert "all after the first  2 s" in str(told)
+    with_long_first_step = Profile(StepTimes("whole", 12.0, 1.0), (first, *steps))
+    assert with_long_first_step.headline.endswith(
+        "and 50% of 2 steps after the first waited for data."
+    )
+    assert "all after the first  2 s" in str(with_long_first_step)
     alike = Profile(StepTimes("whole", 12.0, 1.0), (steps[0], *steps))
     assert alike.steady_steps == alike.steps
     assert "after the first" not in str(alike)
     assert "after the first" not in str(Profile(StepTimes("whole", 9.0), (first,)))
 
 
-def test_names_are_escaped_and_many_steps_are_few_rows() -> None:
+def test_names_are_escaped_and_rows_are_limited() -> None:
     page = waiting(100, "<script>\x1b")._repr_html_()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page

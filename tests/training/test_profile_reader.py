@@ -1,4 +1,4 @@
-"""Reading of recordings, here with what a TPU's profiler writes."""
+"""Reading recordings, here with events of a TPU's profiler."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def space(tf: Any) -> Any:
 
 
 def add(space: Any, plane: str, line: str, *events: tuple[Any, ...]) -> None:
-    """Adds events to a line: name, start and length in milliseconds, values."""
-    found = next((one for one in space.planes if one.name == plane), None)
-    found = space.planes.add(name=plane) if found is None else found
-    made = found.lines.add(name=line, timestamp_ns=1_700_000_000_000_000_000)
+    """Add events to a line: name, start and length in milliseconds, and values."""
+    plane_found = next((candidate for candidate in space.planes if candidate.name == plane), None)
+    plane_found = space.planes.add(name=plane) if plane_found is None else plane_found
+    new_line = plane_found.lines.add(name=line, timestamp_ns=1_700_000_000_000_000_000)
     for name, start, length, *values in events:
-        number = len(found.event_metadata) + 1
-        found.event_metadata[number].name = name
-        event = made.events.add(
+        number = len(plane_found.event_metadata) + 1
+        plane_found.event_metadata[number].name = name
+        event = new_line.events.add(
             metadata_id=number, offset_ps=int(start * MS), duration_ps=int(length * MS)
         )
         for key, value in (values[0] if values else {}).items():
-            stat = len(found.stat_metadata) + 1
-            found.stat_metadata[stat].name = key
+            stat = len(plane_found.stat_metadata) + 1
+            plane_found.stat_metadata[stat].name = key
             event.stats.add(metadata_id=stat, int64_value=value)
 
 
@@ -56,19 +56,21 @@ def test_a_tpu_computes_while_the_host_waits(space: Any) -> None:
     first, second = profile.steps
     assert (first.name, second.name) == ("0", "1")
     times = (first.seconds, first.device, first.input_wait, first.collectives, first.host)
-    # Waiting goes before collectives, computing before both.
+    # Waits have priority over collectives, and computation over both.
     assert times == pytest.approx((0.010, 0.004, 0.006, 0, 0))
     times = (second.seconds, second.device, second.input_wait, second.host)
-    assert times == pytest.approx((0.010, 0.004, 0.0025, 0.0035)), "from the end of the first"
+    assert times == pytest.approx((0.010, 0.004, 0.0025, 0.0035)), (
+        "the step starts at the end of the first step"
+    )
     fusion, loop, reduction = profile.operations
     assert (fusion.name, fusion.kind, fusion.calls) == ("fusion.12", "fusion", 2)
-    assert loop.seconds == pytest.approx(0.002), "without what it contains"
+    assert loop.seconds == pytest.approx(0.002), "the loop's body is not counted"
     assert reduction.kind == "all-reduce"
-    assert sum(one.share for one in profile.operations) == pytest.approx(1)
+    assert sum(operation.share for operation in profile.operations) == pytest.approx(1)
 
 
 def run_function(space: Any, *parts: tuple[str, float, float]) -> None:
-    """Add a thread with operations of a function that begins at 0 ms and runs for 100 ms."""
+    """Add a thread with the operations of a function that runs from 0 to 100 ms."""
     run = {"id": 1, "_p": 2}
     add(space, "/host:CPU", "python", ("FunctionRun", 0, 100, run))
     add(space, "/host:CPU", "step", ("ExecutorState::Process", 0, 100, {"_c": 2}), *parts)
@@ -100,23 +102,25 @@ def test_functions_of_a_pipeline_on_any_thread(space: Any) -> None:
         ("x/_3:_Send", 13, 9),
     )
     profile = read_profile(space, 0.1)
-    assert [(one.name, one.calls) for one in profile.operations] == [("dense/MatMul", 2)]
-    assert profile.whole.device == pytest.approx(0.001), "both at the same time"
-    assert profile.input_wait == 0, "an iterator within a pipeline"
+    assert [(operation.name, operation.calls) for operation in profile.operations] == [
+        ("dense/MatMul", 2)
+    ]
+    assert profile.whole.device == pytest.approx(0.001), "both run at the same time"
+    assert profile.input_wait == 0, "this iterator is in a pipeline"
 
 
-def test_functions_that_run_when_a_recording_begins_or_ends(space: Any) -> None:
-    """The profiler has no start of the first, and only parts of the second."""
+def test_functions_that_run_across_the_ends_of_a_recording(space: Any) -> None:
+    """The profiler has no start of the first function, and only parts of the second."""
     run_function(space, ("relu:Relu", 3, 1))
     add(space, "/host:CPU", "ahead", ("svd:Svd", 0, 1), ("mul:Mul", 1, 1))
     add(space, "/host:CPU", "late", ("ExecutorState::Process", 90, 4, {"id": 5}), ("b:Svd", 91, 1))
     assert [operation.kind for operation in read_profile(space, 0.1).operations] == ["Relu"]
 
 
-def test_nothing_and_too_much(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_and_oversized_recordings(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_profile(space, 1.0).steps == ()
     run_function(space, *[("a:MatMul", place, 1) for place in range(10)])
     monkeypatch.setattr(profile_reader, "MOST_EVENTS", 6)
     profile = read_profile(space, 1.0)
-    assert profile.operations[0].calls == 4, "two are the start of the function and its part"
+    assert profile.operations[0].calls == 4, "the function's start and its part use two events"
     assert any("Only the first" in note for note in profile.notes)

@@ -1,4 +1,4 @@
-"""Reports say what came out, and not where."""
+"""Reports have the results, and no names of the machine."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def outcome(name: str, status: Any, **more: Any) -> Outcome:
 
 
 def test_a_report() -> None:
-    held = outcome("a", "holds", expected="1", found="1", seconds=61.0)
+    holding = outcome("a", "holds", expected="1", found="1", seconds=61.0)
     wrong = outcome("b", "differs", expected="3", found="4", message="Error:\n  \x1b[31mred")
-    left = outcome("c", "not run", found="no reason")
-    report = VerifyReport({"TPU": "virtual v3-8"}, (held, wrong, left))
+    skipped = outcome("c", "not run", found="no reason")
+    report = VerifyReport({"TPU": "virtual v3-8"}, (holding, wrong, skipped))
     assert not report.ok
     assert report.headline == "TPU verification: 1 claim held, 1 differed, 1 not run"
-    assert (report.differences, report.not_run) == ((wrong,), (left,))
+    assert (report.differences, report.not_run) == ((wrong,), (skipped,))
     text = str(report)
     for line in (
         "TPU  virtual v3-8",
@@ -38,7 +38,7 @@ def test_a_report() -> None:
     ):
         assert line in text.splitlines()
     read = json.loads(json.dumps(report.as_dict()))
-    assert [one["status"] for one in read["claims"]] == ["holds", "differs", "not run"]
+    assert [claim["status"] for claim in read["claims"]] == ["holds", "differs", "not run"]
     assert read["facts"] == {"TPU": "virtual v3-8"}
 
 
@@ -52,7 +52,7 @@ def test_a_report() -> None:
         ((), False, False),
     ],
 )
-def test_what_was_not_run_has_not_passed(outcomes: Any, interrupted: bool, ok: bool) -> None:
+def test_skipped_claims_have_not_passed(outcomes: Any, interrupted: bool, ok: bool) -> None:
     assert VerifyReport({}, outcomes, interrupted).ok is ok
 
 
@@ -77,15 +77,15 @@ def test_what_was_not_run_has_not_passed(outcomes: Any, interrupted: bool, ok: b
         "hunter2-hunter2",
     ],
 )
-def test_a_text_says_not_where_it_was_made(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_hides_the_machine(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "hunter2-hunter2")
     monkeypatch.setattr(getpass, "getuser", lambda: "lovelace")
     monkeypatch.setattr(socket, "gethostname", lambda: "vm")
     scrub = scrubber(["my-tpu", "europe-west4-a", None, ""])
     for text in (f"cannot reach {secret} now", f"at '{secret}'", f'File "{secret}", line 3'):
-        left = scrub(text)
-        assert secret not in left
-        assert not {"ada", "mine", "8470", "project"} & set(left.replace("<", " ").split())
+        scrubbed = scrub(text)
+        assert secret not in scrubbed
+        assert not {"ada", "mine", "8470", "project"} & set(scrubbed.replace("<", " ").split())
 
 
 @pytest.mark.parametrize(
@@ -101,17 +101,17 @@ def test_a_text_says_not_where_it_was_made(secret: str, monkeypatch: pytest.Monk
         "[2, 2, 1, 2]; largest difference 1.2e-07, allowed 1e-05",
     ],
 )
-def test_a_text_keeps_what_a_report_is_about(text: str) -> None:
+def test_a_text_keeps_the_subject_of_a_report(text: str) -> None:
     assert scrubber()(text) == text
 
 
-def test_keys_are_hidden_beside_names_of_errors() -> None:
-    left = scrubber()("NotConnectedError: token=AbcdefghijklmnopQrst key aB3dE5gH7jK9mN1pQ3")
-    assert left == "NotConnectedError: token=*** key ***"
+def test_keys_are_hidden_next_to_names_of_errors() -> None:
+    scrubbed = scrubber()("NotConnectedError: token=AbcdefghijklmnopQrst key aB3dE5gH7jK9mN1pQ3")
+    assert scrubbed == "NotConnectedError: token=*** key ***"
 
 
 def test_a_long_text_keeps_its_start_and_its_end() -> None:
-    left = scrubber()("start " + "of many words " * 999 + "end")
-    assert len(left) < 700
-    assert left.startswith("start")
-    assert left.endswith("end")
+    scrubbed = scrubber()("start " + "of many words " * 999 + "end")
+    assert len(scrubbed) < 700
+    assert scrubbed.startswith("start")
+    assert scrubbed.endswith("end")

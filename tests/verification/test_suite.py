@@ -1,4 +1,4 @@
-"""Claims are compared and tried one after the other; what becomes of one does not end the others."""
+"""Claims are compared and tried one after another; a failed claim does not stop the others."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def waiting(_: Suite) -> Outcome:
 
 
 def tried(*suites: type[Suite], limit: float = 600) -> tuple[Trial, list[Outcome]]:
-    """The programs here look at no TPU."""
+    """Try suites whose programs do not use the TPU."""
     trial = Trial(SimpleNamespace(), scrubber(), limit)  # type: ignore[arg-type]
     return trial, list(trial.outcomes(suites))
 
 
-def test_what_raises_does_not_end_the_others() -> None:
+def test_an_error_does_not_stop_the_other_claims() -> None:
     trial, (bug, late, wrong, none, right) = tried(
         suite(
             bug=raising(ZeroDivisionError("at 10.0.0.1")),
@@ -65,7 +65,7 @@ def test_what_raises_does_not_end_the_others() -> None:
     assert not trial.hangs
 
 
-def test_what_does_not_end() -> None:
+def test_an_endless_claim() -> None:
     try:
         trial, (hung, following) = tried(suite(hangs=waiting, next=holding), limit=0.1)
     finally:
@@ -79,11 +79,11 @@ def test_an_interrupt() -> None:
     stopped = suite(True, stop=raising(KeyboardInterrupt()), next=holding)
     trial, outcomes = tried(suite(first=holding), stopped, suite(last=holding))
     assert trial.interrupted
-    assert [one.status for one in outcomes] == ["holds", "not run", "not run", "not run"]
+    assert [outcome.status for outcome in outcomes] == ["holds", "not run", "not run", "not run"]
 
 
 @pytest.mark.parametrize(
-    ("seen", "holds"),
+    ("outcome", "holds"),
     [
         (close([1.0, 2.0], [1.0, 2.0]), True),
         (close([1.0, 2.0], [1.0, 2.00001]), False),
@@ -100,8 +100,8 @@ def test_an_interrupt() -> None:
         (refused(lambda: 1 / 0, "32"), False),
     ],
 )
-def test_comparing(seen: Outcome, holds: bool) -> None:
-    assert seen.status == ("holds" if holds else "differs")
+def test_comparing(outcome: Outcome, holds: bool) -> None:
+    assert outcome.status == ("holds" if holds else "differs")
 
 
 def test_a_refusal_has_its_message_and_number() -> None:
@@ -111,11 +111,11 @@ def test_a_refusal_has_its_message_and_number() -> None:
             "    RuntimeError: TPU is already in use by process with pid 12"
         )
 
-    seen = refused(call, "9")
-    assert (seen.status, seen.found) == ("holds", "refused, known error 9")
-    assert seen.message == "RuntimeError: TPU is already in use by process with pid 12"
+    refusal = refused(call, "9")
+    assert (refusal.status, refusal.found) == ("holds", "refused, known error 9")
+    assert refusal.message == "RuntimeError: TPU is already in use by process with pid 12"
 
 
-def test_what_cannot_be_tried_is_no_refusal() -> None:
+def test_a_failed_attempt_is_not_a_refusal() -> None:
     with pytest.raises(NotRunError):
         refused(raising(NotRunError("no")))

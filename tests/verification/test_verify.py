@@ -1,4 +1,4 @@
-"""On a virtual TPU every claim holds, and a fault that is planted is named."""
+"""On a virtual TPU every claim holds, and a planted fault is found."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
-def alone(tf: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Connections that other tests have left open are no concern of these."""
+def no_other_connections(tf: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ignore connections that other tests have left open."""
     monkeypatch.setattr(run, "open_connections", list)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -33,8 +33,8 @@ def alone(tf: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def verified(*groups: str, **options: Any) -> VerifyReport:
-    """What comes out for the claims of some groups, or of all."""
-    suites = [one for one in run.all_suites() if not groups or one.group in groups]
+    """Return the report on the claims of some groups, or of all."""
+    suites = [suite for suite in run.all_suites() if not groups or suite.group in groups]
     return run.verify_plan(resolve(Request(**options)), suites=suites)
 
 
@@ -46,15 +46,19 @@ def named(report: VerifyReport) -> set[str]:
 def test_every_claim_holds(tpu: str) -> None:
     report = verified(simulate=tpu)
     assert report.ok, report
-    assert len(report.outcomes) == sum(len(one.claims()) for one in run.all_suites())
-    assert len({(one.group, one.name) for one in report.outcomes}) == len(report.outcomes)
-    assert all(one.says.endswith(".") or one.group == "known errors" for one in report.outcomes)
-    left = {outcome.name: outcome.found for outcome in report.not_run}
-    assert "unchecked" in left
+    assert len(report.outcomes) == sum(len(suite.claims()) for suite in run.all_suites())
+    assert len({(outcome.group, outcome.name) for outcome in report.outcomes}) == len(
+        report.outcomes
+    )
+    assert all(
+        outcome.says.endswith(".") or outcome.group == "known errors" for outcome in report.outcomes
+    )
+    skipped = {outcome.name: outcome.found for outcome in report.not_run}
+    assert "unchecked" in skipped
     for name in ("order of hosts", "order of batches", "unchecked"):
-        left.pop(name, None)
+        skipped.pop(name, None)
     one_replica = {"the claim needs 2 replicas, but this TPU has 1"} if tpu == "v5e-1" else set()
-    assert set(left.values()) == one_replica
+    assert set(skipped.values()) == one_replica
     assert report.facts["TPU"] == f"virtual {tpu}"
     assert "/" not in "".join(report.facts.values())
 
@@ -64,7 +68,7 @@ def test_a_broken_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     add = Builder.add
 
     def broken(self: Any, op: str, name: str, device: str, inputs: Any, **attributes: Any) -> str:
-        """In sums the first replica counts twice, and the second not at all."""
+        """In sums, count the first replica twice and omit the second."""
         inputs = [inputs[0], inputs[0], *inputs[2:]] if op == "AddN" else inputs
         return str(add(self, op, name, device, inputs, **attributes))
 
@@ -73,7 +77,7 @@ def test_a_broken_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     report = verified(group, "collectives outside", simulate=4)
     assert {"all reduce SUM", "all reduce MEAN", "all reduce in a loop"} <= named(report)
     assert not {"permute", "all to all", "reduce SUM", "gather"} & named(report)
-    [wrong] = [one for one in report.differences if one.name == "all reduce SUM"]
+    [wrong] = [outcome for outcome in report.differences if outcome.name == "all reduce SUM"]
     assert wrong.expected == "10 10 10 10" != wrong.found
     assert "all reduce SUM" in str(report).partition("Held")[0]
 
@@ -102,19 +106,19 @@ def test_a_broken_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-def test_rules_that_do_not_hold() -> None:
+def test_broken_rules() -> None:
     off = {"x64-op": False, "float64": False, "gather-shapes": False}
     report = verified("rules", simulate=2, strict=off)
     assert named(report) == set(off)
-    [passed] = [one for one in report.differences if one.name == "x64-op"]
+    [passed] = [outcome for outcome in report.differences if outcome.name == "x64-op"]
     assert (passed.expected, passed.found) == ("refused, known error 25", "runs and returns 5 5")
 
 
-def test_an_error_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "explain", lambda _: None)
     report = verified("known errors", simulate=2)
     assert len(report.differences) == len(report.outcomes)
-    assert {one.found for one in report.differences} == {"refused, by an unknown error"}
+    assert {outcome.found for outcome in report.differences} == {"refused, by an unknown error"}
 
 
 @THOROUGH
@@ -124,35 +128,37 @@ def test_a_curve_without_its_first_point(monkeypatch: pytest.MonkeyPatch) -> Non
     assert named(verified("training", simulate=2)) == {"curves"}
 
 
-def test_a_tpu_that_cannot_be_connected_to_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    make, made = run.make_connection, []
+def test_a_tpu_that_cannot_be_reconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, connections = run.make_connection, []
 
     def once(*args: Any) -> Any:
-        if made:
+        if connections:
             raise ConnectError("The TPU at 10.0.0.1:8470 is gone.")
-        made.append(make(*args))
-        return made[0]
+        connections.append(make(*args))
+        return connections[0]
 
     monkeypatch.setattr(run, "make_connection", once)
     report = verified("topology", "reconnecting", simulate=2)
     assert named(report) == {"connected again"}
     assert report.differences[0].message == "ConnectError: The TPU at <address> is gone."
-    left = {one.name: one.found for one in report.not_run if one.group == "reconnecting"}
-    assert left == dict.fromkeys(("running again", "closed"), "connecting again has failed")
+    skipped = {
+        outcome.name: outcome.found for outcome in report.not_run if outcome.group == "reconnecting"
+    }
+    assert skipped == dict.fromkeys(("running again", "closed"), "connecting again has failed")
 
 
-def test_on_another_thread_interrupts_are_not_run() -> None:
+def test_claims_of_interrupts_are_skipped_on_another_thread() -> None:
     from tpunb._util.deadline import Running
 
     report = Running(lambda: verified("interrupting", simulate=2)).result(float("inf"))
-    assert {one.status for one in report.outcomes} == {"not run"}
+    assert {outcome.status for outcome in report.outcomes} == {"not run"}
     assert not report.ok
 
 
-def test_where_interrupts_are_ignored_they_are_not_run() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the background of a script
+def test_claims_of_interrupts_are_skipped_if_interrupts_are_ignored() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # like a script in the background
     report = verified("interrupting", simulate=2)
-    assert {one.status for one in report.outcomes} == {"not run"}
+    assert {outcome.status for outcome in report.outcomes} == {"not run"}
 
 
 def test_an_open_connection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,8 +168,8 @@ def test_an_open_connection(monkeypatch: pytest.MonkeyPatch) -> None:
             tpunb.verify(simulate=2)
 
 
-def test_a_virtual_tpu_that_stands_in_for_one_that_was_found() -> None:
-    found = resolve(Request("local"))
+def test_a_virtual_tpu_that_replaces_unusable_hardware() -> None:
+    plan = resolve(Request("local"))
     with tpunb.connect(simulate=2) as connection:
-        facts = facts_of(connection, found)
+        facts = facts_of(connection, plan)
     assert facts["TPU"] == "virtual 2 cores, because the TPU found could not be used"

@@ -1,4 +1,4 @@
-"""A virtual Pod whose hosts are worker processes gives what one process gives."""
+"""A virtual Pod whose hosts are worker processes gives the same results as a single process."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ TRAINING = Path(__file__).parents[2] / "pods" / "training.py"
 
 @pytest.fixture(scope="module")
 def pairs() -> Iterator[LocalWorkers]:
-    """Two workers with two cores each."""
+    """Start two workers with two cores each."""
     workers = LocalWorkers(2, 2, timeout=PATIENCE)
     yield workers
     workers.close()
 
 
 @pytest.fixture(scope="module")
-def alone(tf: Any) -> Any:
-    """What this process gives, on a virtual TPU."""
+def single(tf: Any) -> Any:
+    """Return this process's results on a virtual TPU."""
     from pods.training import programs
 
     return json.loads(json.dumps(programs([])))
@@ -37,14 +37,14 @@ def alone(tf: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def pod(pairs: LocalWorkers) -> Any:
-    """What a Pod of two workers gives."""
+    """Return the results of a Pod of two workers."""
     return run_script(TRAINING, *pairs.addresses, keras=True)
 
 
 @pytest.mark.parametrize("program", ["loop", "fit", "talk", "cell", "saved", "diverged"])
-def test_the_numbers_are_those_of_one_process(pod: Any, alone: Any, program: str) -> None:
-    for mine, theirs in zip(pod[program], alone[program], strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+def test_results_equal_a_single_processs(pod: Any, single: Any, program: str) -> None:
+    for actual, expected in zip(pod[program], single[program], strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_input_functions_are_called_once_for_each_worker(pod: Any) -> None:
@@ -54,19 +54,19 @@ def test_input_functions_are_called_once_for_each_worker(pod: Any) -> None:
 
 def test_each_worker_feeds_its_own_cores(pod: Any) -> None:
     hosts, cores = pod["hosts"], pod["replicas"] // pod["hosts"]
-    first = [host * 100 + core for host in range(hosts) for core in range(cores)]
-    assert pod["pipelines"]["batches"][0] == first
+    batch = [host * 100 + core for host in range(hosts) for core in range(cores)]
+    assert pod["pipelines"]["batches"][0] == batch
 
 
-def test_what_it_is(pod: Any) -> None:
+def test_replicas_and_memory(pod: Any) -> None:
     assert pod["replicas"] == 4
     assert len(set(pod["memory"])) == 1  # every core holds every variable
     assert pod["memory"][0] > 0
 
 
-def test_values_are_shown(pod: Any, alone: Any) -> None:
+def test_values_are_shown(pod: Any, single: Any) -> None:
     assert "3.0" in pod["text"]
-    assert pod["text"] == alone["text"]
+    assert pod["text"] == single["text"]
 
 
 def test_mistakes_are_explained(pod: Any) -> None:

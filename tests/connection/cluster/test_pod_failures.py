@@ -1,4 +1,4 @@
-"""Workers that die, and processes that die with workers of their own."""
+"""Workers that die, and processes that die and leave their own workers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SCRIPTS = Path(__file__).parents[2] / "pods"
 
 @pytest.fixture(scope="module")
 def dying() -> Any:
-    """What was seen when a worker was killed in the middle of a step."""
+    """Kill a worker in the middle of a step, and return the script's observations."""
     return run_script(SCRIPTS / "dying.py", keras=True)
 
 
-def test_what_replicas_print_is_shown_by_replica(dying: Any) -> None:
+def test_output_is_shown_by_replica(dying: Any) -> None:
     lines = [
         line
         for replica in range(2)
@@ -52,22 +52,22 @@ def test_the_step_ends_with_an_explained_error(dying: Any) -> None:
     assert dying["lost"] == 1
 
 
-def test_the_process_lives(dying: Any) -> None:
+def test_the_process_survives(dying: Any) -> None:
     assert dying["here"] == 3.0
 
 
-def test_what_was_lost_says_so(dying: Any) -> None:
+def test_lost_objects_explain_themselves(dying: Any) -> None:
     assert dying["old_is_closed"]
-    assert dying["stale"] == "InvalidArgumentError"  # and no crash
+    assert dying["stale"] == "InvalidArgumentError"  # not a crash
 
 
-def test_training_goes_on_to_the_same_weights(dying: Any) -> None:
+def test_training_continues_to_the_same_weights(dying: Any) -> None:
     assert dying["resumed_at"] == 3
     np.testing.assert_allclose(dying["weights"], dying["expected"], rtol=1e-5)
 
 
 def test_magics_and_a_crash_leave_no_worker() -> None:
-    """What is left of a Pod's values says so in a line or two, and not in pages of TensorFlow's."""
+    """Lost values of a Pod show a short message, not pages of TensorFlow's text."""
     with subprocess.Popen(
         command(SCRIPTS / "leaving.py"),
         stdin=subprocess.PIPE,
@@ -90,13 +90,13 @@ def test_magics_and_a_crash_leave_no_worker() -> None:
     for text in (*errors, cell):
         assert ": This value belongs to the connection to virtual TPU 1 core, 1 replica" in text
         assert text.strip().count("\n") == 1
-    for known in ("int32 [3]", "float32 [2]"):
-        assert known in values
+    for specs in ("int32 [3]", "float32 [2]"):
+        assert specs in values
     assert "cannot be read: its connection is closed, or lost" in values
 
 
 def lines_of_json(stream: IO[bytes]) -> Iterator[Any]:
-    """What is said as JSON, among what is said otherwise."""
+    """Yield the lines that are JSON, and skip the others."""
     for line in iter(stream.readline, b""):
         with contextlib.suppress(ValueError):
             yield json.loads(line)
@@ -120,9 +120,9 @@ def test_a_kernel_that_is_stopped_leaves_no_worker() -> None:
             output_hook=lambda message: None,
             timeout=PATIENCE,
         )
-        found = reply["content"]["user_expressions"]["workers"]
-        workers = json.loads(found["data"]["text/plain"])
-        # The stop button is for the cell, not for the workers.
+        expression = reply["content"]["user_expressions"]["workers"]
+        workers = json.loads(expression["data"]["text/plain"])
+        # The stop button must not stop the workers.
         manager.interrupt_kernel()
         os.kill(workers[0], 0)
     finally:
@@ -132,18 +132,18 @@ def test_a_kernel_that_is_stopped_leaves_no_worker() -> None:
 
 
 def thread_of(process: int) -> int:
-    """A thread of a process other than its main one, where the system numbers threads.
+    """Return a thread of a process other than its main thread, if the system numbers threads.
 
-    A signal to the process may reach any of its threads, and wakes no other from its sleep.
+    A signal to the process may reach any of its threads, and does not wake the others.
     """
     threads = Path(f"/proc/{process}/task")
     return max(int(thread.name) for thread in threads.iterdir()) if threads.exists() else process
 
 
 def test_a_worker_of_the_command_line(tmp_path: Path) -> None:
-    told = tmp_path / "said"
+    log = tmp_path / "said"
     with (
-        told.open("wb") as said,
+        log.open("wb") as said,
         subprocess.Popen(
             [sys.executable, "-m", "tpunb", "worker", "--cores", "3", "--port", "0"],
             stdout=subprocess.PIPE,
@@ -156,7 +156,7 @@ def test_a_worker_of_the_command_line(tmp_path: Path) -> None:
             lines: list[str] = []
             while not any("Ctrl-C" in line for line in lines):
                 line = process.stdout.readline().decode()
-                assert line, told.read_text()
+                assert line, log.read_text()
                 lines.append(line)
             text = "".join(lines)
             os.kill(thread_of(process.pid), signal.SIGINT)
@@ -171,16 +171,16 @@ def test_a_worker_of_the_command_line(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def returning() -> Any:
-    """What a notebook saw of a worker that was killed and started again on its port."""
+    """Kill a worker, start it again on its port, and return what a notebook shows."""
     return run_script(SCRIPTS / "returning.py")
 
 
-def test_a_worker_that_is_gone(returning: Any) -> None:
+def test_a_lost_worker(returning: Any) -> None:
     assert "nothing listens on this port" in returning["gone"]
     assert "tpunb worker --cores" in returning["gone"]
 
 
-def test_a_worker_that_has_come_back(returning: Any) -> None:
+def test_a_restarted_worker(returning: Any) -> None:
     assert returning["again"]
     assert "restarted, and all that was there is lost" in returning["said"]
     assert returning["before"] == returning["after"] == 2.0

@@ -1,4 +1,4 @@
-"""Workers that cannot be a Pod's hosts: what is said, and that it is said in time."""
+"""Workers that cannot be a Pod's hosts: the error names the reason, within the time limit."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.tensorflow
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[str]:
-    """The address of a worker with two cores."""
+    """Yield the address of a worker with two cores."""
     workers = LocalWorkers(1, 2, timeout=PATIENCE)
     yield workers.addresses[0]
     workers.close()
 
 
 def refused(**wishes: Any) -> ConnectError:
-    """The error of a connection that cannot be made; it names a fix."""
+    """Return the error of a connection that fails; it must name a fix."""
     with pytest.raises(ConnectError) as raised:
         tpunb.connect(**wishes)
     assert raised.value.fix
@@ -41,7 +41,7 @@ def refused(**wishes: Any) -> ConnectError:
 
 
 def refused_beside(worker: str, *others: str) -> ConnectError:
-    """The error of a connection to a worker that answers and others that do not."""
+    """Return the error of connecting to a worker that answers and others that do not."""
     return at_last(
         lambda limit: refused(workers=[worker, *others], timeout=limit),
         lambda error: any(f"{worker} answers" in line for line in error.tried),
@@ -49,7 +49,7 @@ def refused_beside(worker: str, *others: str) -> ConnectError:
 
 
 @pytest.mark.parametrize(
-    ("port", "said"),
+    ("port", "message"),
     [
         (refusing, "nothing listens"),
         (dropping, "firewall"),
@@ -58,53 +58,53 @@ def refused_beside(worker: str, *others: str) -> ConnectError:
     ],
 )
 def test_a_port_without_a_worker(
-    port: Callable[[], AbstractContextManager[str]], said: str, worker: str, tf: Any
+    port: Callable[[], AbstractContextManager[str]], message: str, worker: str, tf: Any
 ) -> None:
     with port() as address:
         error = refused_beside(worker, address)
     assert address in str(error)
-    assert said in str(error)
+    assert message in str(error)
     assert any(worker in line and "answers with 2 cores" in line for line in error.tried)
-    assert tpunb.connect(simulate=2).kind == "virtual"  # the process is none the worse
+    assert tpunb.connect(simulate=2).kind == "virtual"  # the process is unharmed
 
 
 def test_several_ports_without_a_worker(worker: str) -> None:
-    with refusing() as one, mute() as two:
-        error = refused_beside(worker, one, two)
-    said = str(error)
-    assert f"2 of 3 workers cannot be reached ({one}: nothing listens" in said
-    assert f"{two}: it accepts connections" in said
-    assert f"For {one}: Start the worker there" in error.fix
+    with refusing() as closed, mute() as silent:
+        error = refused_beside(worker, closed, silent)
+    message = str(error)
+    assert f"2 of 3 workers cannot be reached ({closed}: nothing listens" in message
+    assert f"{silent}: it accepts connections" in message
+    assert f"For {closed}: Start the worker there" in error.fix
 
 
 def test_one_time_limit_for_all(worker: str, tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from tpunb.connection.cluster.time_limit import StillWaitingError
 
-    left: list[float] = []
+    limits: list[float] = []
 
     def late(addresses: Any, *, timeout: float) -> Any:
         time.sleep(0.1)
         return check_all(addresses, timeout=timeout)
 
     def silent(workers: Any, timeout: float) -> Any:
-        left.append(timeout)
+        limits.append(timeout)
         raise StillWaitingError(left_behind=False)
 
     monkeypatch.setattr(pods, "check_all", late)
     monkeypatch.setattr("tpunb.connection.cluster.join.join", silent)
     error = refused(workers=[worker], timeout=2 * PATIENCE)
-    assert 0 < left[0] <= 2 * PATIENCE - 0.1
+    assert 0 < limits[0] <= 2 * PATIENCE - 0.1
     assert "the rest of the time limit" in str(error)
     assert "longer --timeout" in error.fix
     assert len(error.tried) == 2
 
 
-def test_as_many_workers_as_hosts(worker: str, tf: Any) -> None:
+def test_the_number_of_workers_must_match_the_hosts(worker: str, tf: Any) -> None:
     error = refused(simulate="v3-32", workers=[worker])
     assert "v3-32 has 4 hosts, but there is 1 worker" in str(error)
 
 
-def test_as_many_cores_as_a_host(worker: str, tf: Any) -> None:
+def test_the_number_of_cores_must_match_a_host(worker: str, tf: Any) -> None:
     error = refused(simulate="v5e-8", workers=[worker])
     assert "has 2 cores, but a host of a v5e-8 has 8" in str(error)
     assert "--cores 8" in error.fix
@@ -135,13 +135,13 @@ def test_another_version(worker: str, tf: Any, monkeypatch: pytest.MonkeyPatch) 
     ],
     ids=str,
 )
-def test_wishes_that_cannot_be(wishes: dict[str, Any]) -> None:
+def test_impossible_requests(wishes: dict[str, Any]) -> None:
     with pytest.raises(ConnectError) as raised:
         resolve(Request(**wishes))
     assert raised.value.fix
 
 
-def test_what_is_settled() -> None:
+def test_normalized_requests() -> None:
     assert Request(workers="a:1, grpc://b:2/").addresses == ("a:1", "b:2")
     assert resolve(Request(workers=["a:1"])).tpu == ""
     assert resolve(Request(workers=["a:1"], simulate="v5litepod-8")).tpu == "v5e-8"
@@ -153,7 +153,7 @@ def test_what_is_settled() -> None:
 @given(st.one_of(st.text(), st.lists(st.text()), st.integers(), st.none(), st.binary()))
 def test_any_workers(workers: Any) -> None:
     try:
-        found = workers_of(workers)
+        addresses = workers_of(workers)
     except TpunbError:
         return
-    assert all(":" in address for address in found)
+    assert all(":" in address for address in addresses)

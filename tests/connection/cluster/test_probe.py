@@ -37,24 +37,24 @@ def server() -> Iterator[Served]:
 
 
 def refused(address: str, limit: float = PATIENCE) -> Unreachable:
-    """Why an address is not a worker's."""
+    """Return the reason why an address is not a worker's."""
     with pytest.raises(Unreachable) as caught:
         check(address, timeout=limit)
     return caught.value
 
 
 def test_a_worker(server: Served) -> None:
-    found = check(server.address, timeout=PATIENCE)
-    assert found.address == server.address
-    assert found.devices[0] == "/job:worker/replica:0/task:0/device:CPU:0"
-    assert len(found.devices) == 3
-    assert check(f"grpc://{server.address}", timeout=PATIENCE).incarnation == found.incarnation
+    worker = check(server.address, timeout=PATIENCE)
+    assert worker.address == server.address
+    assert worker.devices[0] == "/job:worker/replica:0/task:0/device:CPU:0"
+    assert len(worker.devices) == 3
+    assert check(f"grpc://{server.address}", timeout=PATIENCE).incarnation == worker.incarnation
 
 
 def test_a_worker_with_a_tpu() -> None:
     with tpu_worker(8) as worker:
-        found = check(worker.address, timeout=PATIENCE)
-    assert sum("device:TPU:" in device for device in found.devices) == 8
+        answer = check(worker.address, timeout=PATIENCE)
+    assert sum("device:TPU:" in device for device in answer.devices) == 8
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_out_of_reach(port: object, limit: float, reason: str) -> None:
         address = stack.enter_context(port())  # type: ignore[operator]
         error = refused(address, limit)
     assert (error.reason, error.address) == (reason, address)
-    assert "0.9" not in str(error), "the limit is said as it was given"
+    assert "0.9" not in str(error), "the message repeats the limit"
 
 
 def test_a_frozen_worker(server: Served) -> None:
@@ -84,7 +84,7 @@ def test_a_frozen_worker(server: Served) -> None:
     assert check(server.address, timeout=PATIENCE)
 
 
-def test_who_speaks_still(server: Served) -> None:
+def test_workers_that_still_respond(server: Served) -> None:
     assert responds(server.address, timeout=PATIENCE)
     server.freeze()
     try:
@@ -101,7 +101,7 @@ def test_a_late_worker(server: Served) -> None:
         assert check(proxy.address, timeout=PATIENCE).devices
 
 
-def test_a_worker_whose_operations_hang(server: Served) -> None:
+def test_a_worker_with_hanging_operations(server: Served) -> None:
     with Proxy(server.address, stop_at=b"eager.EagerService") as proxy:
         error = at_last(
             lambda limit: refused(proxy.address, limit), lambda _: proxy.silent.is_set()
@@ -111,15 +111,15 @@ def test_a_worker_whose_operations_hang(server: Served) -> None:
 
 
 def test_all_at_once(server: Served) -> None:
-    with mute() as one, mute() as two, refusing() as three:
-        workers = [one, server.address, two, three]
-        found = at_last(
+    with mute() as first, mute() as second, refusing() as third:
+        workers = [first, server.address, second, third]
+        answers = at_last(
             lambda limit: check_all(workers, timeout=limit),
-            lambda found: isinstance(found[1], Worker) and found[3].reason == "refused",
+            lambda answers: isinstance(answers[1], Worker) and answers[3].reason == "refused",
         )
-    kinds = [answer.reason if isinstance(answer, Unreachable) else "" for answer in found]
+    kinds = [answer.reason if isinstance(answer, Unreachable) else "" for answer in answers]
     assert kinds == ["timeout", "", "timeout", "refused"]
-    assert isinstance(found[1], Worker)
+    assert isinstance(answers[1], Worker)
     assert check_all([], timeout=1) == []
 
 
@@ -134,21 +134,21 @@ except KeyboardInterrupt:
 """
 
 
-def test_an_interrupt_leaves_nothing_to_wait_for() -> None:
-    with mute() as one, dropping() as two:
-        ended = subprocess.run(
-            [sys.executable, "-c", _INTERRUPTED, one, two],
+def test_an_interrupt_leaves_no_threads() -> None:
+    with mute() as first, dropping() as second:
+        process = subprocess.run(
+            [sys.executable, "-c", _INTERRUPTED, first, second],
             env=environment(),
             capture_output=True,
             text=True,
             timeout=PATIENCE,
             check=False,
         )
-    assert (ended.stdout, ended.returncode) == ("interrupted\n", 0), ended.stderr
+    assert (process.stdout, process.returncode) == ("interrupted\n", 0), process.stderr
 
 
-def test_asking_imports_no_tensorflow(server: Served) -> None:
-    """It takes longer than what `timeout` may be, and who is refused needs none."""
+def test_probing_does_not_import_tensorflow(server: Served) -> None:
+    """The import takes longer than `timeout` may be, and a refusal does not need it."""
     asks = "import sys, tpunb.connection.cluster.probe as r; r.check(sys.argv[1], timeout=600)"
     subprocess.run(
         [sys.executable, "-c", f"{asks}; assert 'tensorflow' not in sys.modules", server.address],
@@ -160,7 +160,7 @@ def test_asking_imports_no_tensorflow(server: Served) -> None:
 
 @contextlib.contextmanager
 def answering(answer: bytes) -> Iterator[str]:
-    """A gRPC server with one answer to everything; none, and it refuses with a secret."""
+    """Serve one answer to every gRPC request, or refuse with a secret if the answer is empty."""
     import grpc
 
     def handle(request: bytes, context: Any) -> bytes:
@@ -185,24 +185,24 @@ def answering(answer: bytes) -> Iterator[str]:
     "answer",
     [b"\xff\xfe", b"\x10\x01", b"\x0a\x02\x0a", b"\x0a\x02\x10\x01", bytes(range(200, 240))],
 )
-def test_an_answer_that_is_no_worker_s(answer: bytes) -> None:
+def test_answers_of_other_servers(answer: bytes) -> None:
     with answering(answer) as address:
         assert refused(address).reason == "not_tensorflow"
 
 
 def test_a_proxy_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    """gRPC goes through the environment's proxy, TensorFlow's as well: that has to be said."""
+    """gRPC, and so TensorFlow, uses the environment's proxy, which the message must mention."""
     with answering(b"\x0a") as address, refusing() as proxy:
         monkeypatch.setenv("http_proxy", f"http://user:secret@{proxy}")
         for name in ("grpc_proxy", "https_proxy", "no_grpc_proxy", "no_proxy"):
             monkeypatch.delenv(name, raising=False)
-        said = str(refused(address))
-    assert "http_proxy" in said
-    assert "no_proxy" in said
-    assert "secret" not in said
+        message = str(refused(address))
+    assert "http_proxy" in message
+    assert "no_proxy" in message
+    assert "secret" not in message
 
 
-def test_what_a_server_says_shows_no_secret() -> None:
+def test_secrets_in_a_servers_message_are_hidden() -> None:
     with answering(b"") as address:
         error = refused(address)
     assert error.reason == "broken"
@@ -211,7 +211,7 @@ def test_what_a_server_says_shows_no_secret() -> None:
 
 
 @THOROUGH
-def test_a_restarted_worker_is_another() -> None:
+def test_a_restarted_worker_is_recognised() -> None:
     with tensorflow_server(1) as worker:
         before = check(worker.address, timeout=PATIENCE)
         worker.restart()

@@ -1,4 +1,4 @@
-"""The stop button while a worker of a virtual Pod is frozen in the midst of a step."""
+"""The stop button while a worker of a virtual Pod is frozen in the middle of a step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCRIPTS = Path(__file__).parents[2] / "pods"
 
 @pytest.fixture(scope="module")
 def freezing() -> Any:
-    """What was seen; the script ends with a worker frozen, whose end it must not wait for."""
+    """Return the script's observations; it ends with a frozen worker, and must not wait for it."""
     return run_script(SCRIPTS / "freezing.py")
 
 
@@ -45,36 +45,36 @@ def test_a_worker_that_freezes_while_the_process_ends(whose: str) -> None:
     assert run_script(SCRIPTS / "freezing_at_exit.py", whose) is True
 
 
-def test_connections_that_are_cut_are_closed_before_anything_else_is_sent() -> None:
-    """As TensorFlow does: another thread notices, and takes its time to close the socket."""
+def test_cut_connections_are_closed_before_more_is_sent() -> None:
+    """In TensorFlow, another thread notices the cut, and closes the socket some time later."""
     from tpunb.connection.cluster.time_limit import cut_off
 
     with socket.create_server(("127.0.0.1", 0)) as server:
-        ours = socket.create_connection(server.getsockname())
-        theirs, _ = server.accept()
+        client = socket.create_connection(server.getsockname())
+        accepted, _ = server.accept()
         closed = []
 
-        def notice() -> None:
-            assert ours.recv(1) == b""
+        def close_when_cut() -> None:
+            assert client.recv(1) == b""
             time.sleep(0.1)
             closed.append(True)
-            ours.close()
+            client.close()
 
-        noticing = threading.Thread(target=notice)
-        noticing.start()
+        thread = threading.Thread(target=close_when_cut)
+        thread.start()
         cut_off({server.getsockname()})
         assert closed
-        noticing.join()
-        theirs.close()
+        thread.join()
+        accepted.close()
 
 
-def test_connections_that_nobody_closes_are_not_waited_for() -> None:
+def test_cut_connections_that_stay_open_are_not_waited_for() -> None:
     from tpunb.connection.cluster.time_limit import cut_off
 
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        socket.create_connection(server.getsockname()) as ours,
+        socket.create_connection(server.getsockname()) as client,
         server.accept()[0],
     ):
         cut_off({server.getsockname()})
-        assert ours.recv(1) == b""
+        assert client.recv(1) == b""

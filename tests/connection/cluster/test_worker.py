@@ -1,4 +1,4 @@
-"""How workers end: at a signal, at two, and with the process that started them."""
+"""Workers end at a signal, at a second signal, and with their parent process."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def test_signals_while_it_starts() -> None:
         _wait_for_handler(process.pid)
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
-        said, errors = process.communicate(timeout=PATIENCE)
+        output, errors = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     assert process.returncode == 0, errors
-    assert said.endswith("The worker has stopped.\n")
+    assert output.endswith("The worker has stopped.\n")
     assert "Traceback" not in errors
 
 
 def _wait_for_handler(process: int) -> None:
-    """Waits until SIGTERM is handled, which is before TensorFlow is imported."""
+    """Wait until SIGTERM is handled, which happens before TensorFlow's import."""
 
     def handles() -> bool:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
@@ -67,13 +67,13 @@ def test_a_worker_that_starts_ends_with_its_parent() -> None:
     )
     try:
         _wait_for_handler(process.pid)
-        said, _ = process.communicate(timeout=PATIENCE)  # closes its standard input
+        output, _ = process.communicate(timeout=PATIENCE)  # closes the standard input
     finally:
         process.kill()
-    assert (said, process.returncode) == (b"", 0), "it did not start to the end"
+    assert (output, process.returncode) == (b"", 0), "the worker did not finish its start"
 
 
-def test_local_workers_that_are_late_or_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_workers_that_start_late_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConnectError, match=r"2 of 2 local workers were not ready after 0\.1 s"):
         LocalWorkers(2, 1, timeout=0.1)
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
@@ -82,9 +82,7 @@ def test_local_workers_that_are_late_or_do_not_start(monkeypatch: pytest.MonkeyP
     assert "tpunb worker --port 0" in raised.value.fix
 
 
-def test_a_release_that_is_not_tested_is_called_the_plain_way(
-    tf: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_untested_releases_are_called_directly(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from tpunb.connection.cluster import time_limit
     from tpunb.virtual._tensorflow import pywrap_tfe
 
@@ -109,23 +107,23 @@ def test_calls_with_a_time_limit() -> None:
             late.result(began + 0.3)
         assert time.monotonic() - began >= 0.3
         with pytest.raises(TimeoutError):
-            late.result(began)  # a deadline that is over
+            late.result(began)  # a deadline that has passed
     finally:
         released.set()
 
 
-def test_connections_are_watched(tf: Any) -> None:
-    """A machine that vanishes says nothing: its connections have to end by themselves."""
+def test_connections_have_keepalive(tf: Any) -> None:
+    """A machine that vanishes sends nothing, so its connections must time out."""
     from tpunb.connection.cluster.time_limit import set_keepalive
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         place = server.getsockname()
-        with socket.create_connection(place) as mine, socket.create_connection(place) as other:
+        with socket.create_connection(place) as first, socket.create_connection(place) as second:
             set_keepalive({("127.0.0.1", place[1] + 1)})
-            assert not mine.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert not first.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             set_keepalive({place})
-            for connection in (mine, other):
+            for connection in (first, second):
                 assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             if hasattr(socket, "TCP_USER_TIMEOUT"):
-                limit = mine.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+                limit = first.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
                 assert 5_000 <= limit <= 30_000  # milliseconds

@@ -1,4 +1,4 @@
-"""Looking a TPU up by its name, at a Cloud TPU API on the loopback."""
+"""Looking up a TPU by its name, at a Cloud TPU API on the loopback."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ SHORT = "--zone=us-central1-b --project=my-project"
 
 
 @pytest.fixture(autouse=True)
-def nowhere() -> Iterator[None]:
-    """What other tests know of metadata servers is not known here."""
+def forget_metadata_servers() -> Iterator[None]:
+    """Forget what other tests know of metadata servers."""
     forget()
     yield
     forget()
 
 
 def at(api: CloudAPI, **more: str) -> dict[str, str]:
-    """An environment in which the API is asked, and no metadata server answers."""
+    """Return an environment that names the API and a metadata server that refuses."""
     return {
         "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": api.root,
         "GCE_METADATA_HOST": "127.0.0.1:1",
@@ -66,8 +66,8 @@ def test_a_node_of_v2() -> None:
         symptoms=symptoms,
     )
     with CloudAPI({"my-tpu": described}) as api:
-        found = look_up(api)
-    assert found == cloud.Node(
+        tpu = look_up(api)
+    assert tpu == cloud.Node(
         "my-tpu",
         "us-central1-b",
         "my-project",
@@ -79,18 +79,18 @@ def test_a_node_of_v2() -> None:
         endpoints=("10.0.0.2:8471", "10.0.0.3:8470"),
         symptoms=("HBM_OUT_OF_MEMORY", "OUT_OF_MEMORY"),
     )
-    assert str(found) == "TPU my-tpu is READY (v3-8, tpu-vm-tf-2.18.0-pod, healthy)"
+    assert str(tpu) == "TPU my-tpu is READY (v3-8, tpu-vm-tf-2.18.0-pod, healthy)"
     assert api.requests == [f"/v2/{PARENT}/my-tpu"]
-    assert found.command("start") == f"gcloud compute tpus tpu-vm start my-tpu {SHORT}"
+    assert tpu.command("start") == f"gcloud compute tpus tpu-vm start my-tpu {SHORT}"
 
 
-def test_a_node_that_v1_alone_knows() -> None:
+def test_a_node_of_v1_only() -> None:
     described = {"state": "READY", "ipAddress": "10.0.0.9", "port": "8470"}
     described |= {"tensorflowVersion": "2.18"}
     with CloudAPI({"my-tpu": described}, apis=("v1",)) as api:
-        found = look_up(api)
-    assert (found.api, found.version, found.endpoints) == ("v1", "2.18", ("10.0.0.9:8470",))
-    assert found.command("stop") == f"gcloud compute tpus stop my-tpu {SHORT}"
+        tpu = look_up(api)
+    assert (tpu.api, tpu.version, tpu.endpoints) == ("v1", "2.18", ("10.0.0.9:8470",))
+    assert tpu.command("stop") == f"gcloud compute tpus stop my-tpu {SHORT}"
     assert [path[:3] for path in api.requests] == ["/v2", "/v1"]
 
 
@@ -122,13 +122,13 @@ def test_a_discovery_url(document: dict[str, Any] | None, path: str) -> None:
             api.document = {"resources": {"projects": {"resources": resources}}} | filled
         url = f"{api.root}/discovery/{{api}}/{{apiVersion}}"
         environment = at(api, TPU_API_DISCOVERY_URL=url)
-        found = cloud.look_up(Attempt("my-tpu", PATIENCE), **WHERE, environment=environment)
-    assert found.state == "READY"
+        tpu = cloud.look_up(Attempt("my-tpu", PATIENCE), **WHERE, environment=environment)
+    assert tpu.state == "READY"
     assert api.requests[0] == "/discovery/tpu/v1"
     assert f"{path}{PARENT}/my-tpu" in api.requests
 
 
-def test_where_and_whose_it_is() -> None:
+def test_zone_and_project() -> None:
     with CloudAPI({"my-tpu": node()}) as api, MetadataServer(tpu_vm()) as server:
         for more in (
             {"CLOUDSDK_COMPUTE_ZONE": "us-central1-b", "CLOUDSDK_CORE_PROJECT": "my-project"},
@@ -186,7 +186,7 @@ def test_not_on_google_cloud() -> None:
         "long",
     ],
 )
-def test_no_names(name: str) -> None:
+def test_invalid_names(name: str) -> None:
     with CloudAPI() as api:
         with pytest.raises(ConnectError, match="not the name of a TPU") as caught:
             look_up(api, name)
@@ -217,9 +217,9 @@ def test_not_found() -> None:
         assert error.fix.startswith("Choose my-tpu-2, ")
         assert " and 1 more," in error.fix
         assert any("404" in line for line in error.tried)
-        found = explain(error)
-        assert found is not None
-        assert found.number == 7
+        entry = explain(error)
+        assert entry is not None
+        assert entry.number == 7
         api.nodes.clear()
         assert "this zone has no TPU" in refused(api).fix
 
@@ -237,9 +237,9 @@ def test_not_found() -> None:
 )
 def test_refusals(error: tuple[int, str, str], message: str, fix: str) -> None:
     with CloudAPI(error=error) as api:
-        found = refused(api)
-        assert message in str(found)
-        assert fix in found.fix
+        refusal = refused(api)
+        assert message in str(refusal)
+        assert fix in refusal.fix
         assert len(api.requests) == 1
 
 
@@ -262,13 +262,13 @@ def test_odd_answers(mode: Any) -> None:
     "variable", ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "TPU_API_DISCOVERY_URL"]
 )
 @pytest.mark.parametrize("value", ["file:///etc/hostname", "hunter2"])
-def test_an_address_that_is_none(variable: str, value: str) -> None:
+def test_an_invalid_api_address(variable: str, value: str) -> None:
     with pytest.raises(ConnectError, match=f"{variable} is not an address") as caught:
         cloud.look_up(Attempt("my-tpu", PATIENCE), **WHERE, environment={variable: value})
     assert value not in str(caught.value)
 
 
-def test_nobody_there() -> None:
+def test_an_api_that_refuses_connections() -> None:
     environment = {"CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": "http://127.0.0.1:1"}
     with pytest.raises(
         ConnectError, match=r"cannot be reached: 127\.0\.0\.1:1: Connection refused"
@@ -319,31 +319,31 @@ def test_nobody_there() -> None:
 )
 def test_states(described: dict[str, Any], message: str, fix: str) -> None:
     with CloudAPI({"my-tpu": {**node(), **described}}) as api:
-        found = look_up(api)
+        tpu = look_up(api)
     attempt = Attempt("my-tpu", PATIENCE)
     attempt.note("asked")
     with pytest.raises(ConnectError) as caught:
-        cloud.refuse_unusable(found, attempt)
+        cloud.refuse_unusable(tpu, attempt)
     assert message in str(caught.value)
     assert fix in caught.value.fix
     assert SHORT in caught.value.fix
     assert caught.value.tried == ("asked",)
-    known = explain(caught.value)
+    entry = explain(caught.value)
     if "no network" not in message:
-        assert known is not None
-        assert known.number == 8
+        assert entry is not None
+        assert entry.number == 8
 
 
-def test_a_good_one_is_not_refused() -> None:
+def test_a_healthy_node_is_not_refused() -> None:
     with CloudAPI({"my-tpu": node(health="HEALTHY")}) as api:
         cloud.refuse_unusable(look_up(api), Attempt("my-tpu", PATIENCE))
 
 
-def test_the_token_goes_to_google_alone() -> None:
+def test_the_token_is_sent_only_to_google() -> None:
     with MetadataServer() as server:
         environment = {"GCE_METADATA_HOST": server.host}
         token = Asking(Attempt("my-tpu", PATIENCE), environment).token
-        for other in (
+        for url in (
             "http://tpu.googleapis.com/v2/x",
             "https://tpu.googleapis.com.evil.example/v2/x",
             "https://evil.example/googleapis.com/",
@@ -351,7 +351,7 @@ def test_the_token_goes_to_google_alone() -> None:
             "https://evilgoogleapis.com/",
             "http://127.0.0.1:1/",
         ):
-            assert token(other) is None, other
+            assert token(url) is None, url
         assert server.requests == []
         for google in ("https://tpu.googleapis.com/v2/x", "https://x.p.googleapis.com:443/v1/"):
             assert token(google) == TOKEN

@@ -1,4 +1,4 @@
-"""Connecting to a TPU that cannot be used: each way is told apart, in time and with a fix."""
+"""Connecting to a TPU that cannot be used: every cause is recognised in time, and has a fix."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ VARIABLES = (
 
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """A machine without a TPU, where nothing says that there is one."""
+    """Make the machine one without a TPU, where nothing names a TPU."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(chips, "ROOT", tmp_path)
@@ -58,38 +58,38 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    """A TensorFlow server without a TPU."""
+    """Start a TensorFlow server without a TPU."""
     with tensorflow_server() as worker:
         yield worker
 
 
 @pytest.fixture(scope="module")
 def tpu() -> Iterator[Served]:
-    """A worker that has a TPU's devices."""
+    """Start a worker that has a TPU's devices."""
     with tpu_worker() as worker:
         yield worker
 
 
 SHORT = 1.5
-"""Seconds, for workers that never answer."""
+"""The time limit in seconds for workers that never answer."""
 
 
 def refused(
     tpu: str, number: int | None, *, timeout: float = PATIENCE, **more: Any
 ) -> ConnectError:
-    """How connecting fails; it names a fix and what was tried."""
+    """Return the error of connecting; it must name a fix and the attempts."""
     with pytest.raises(ConnectError) as caught:
         tpunb.connect(tpu, timeout=timeout, **more)
     error = caught.value
     assert error.fix
     assert error.tried
-    found = explain(error)
-    assert (found.number if found is not None else None) == number, str(error)
+    entry = explain(error)
+    assert (entry.number if entry is not None else None) == number, str(error)
     return error
 
 
 @pytest.mark.parametrize(
-    ("port", "limit", "said", "fix"),
+    ("port", "limit", "message", "fix"),
     [
         (refusing, PATIENCE, "nothing listens", "gcloud compute tpus tpu-vm list"),
         (mute, SHORT, "accepts connections but did not answer in 1.", "--timeout 3"),
@@ -99,18 +99,18 @@ def refused(
     ids=["dead", "timeout", "firewalled", "not_tensorflow"],
 )
 def test_ports(
-    port: Callable[[], contextlib.AbstractContextManager[str]], limit: float, said: str, fix: str
+    port: Callable[[], contextlib.AbstractContextManager[str]], limit: float, message: str, fix: str
 ) -> None:
     with port() as address:
         error = refused(f"grpc://{address}", 6, timeout=limit)
-    assert said in str(error)
+    assert message in str(error)
     assert fix in error.fix
     assert any(line.startswith(address) for line in error.tried)
     with tpunb.connect(simulate=2) as connection:
         assert connection.kind == "virtual"
 
 
-def test_all_workers_are_asked_and_told(server: Served) -> None:
+def test_all_workers_are_tried_and_reported(server: Served) -> None:
     with refusing() as dead, mute() as silent:
         workers = f"grpc://{server.address},grpc://{dead},{silent}"
         error = at_last(
@@ -126,7 +126,7 @@ def test_all_workers_are_asked_and_told(server: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tpu", "said"),
+    ("tpu", "message"),
     [
         ("grpc://", "not an address"),
         ("grpc://127.0.0.1:x", "not an address"),
@@ -137,8 +137,8 @@ def test_all_workers_are_asked_and_told(server: Served) -> None:
         ("127.0.0.1:8470", "not the name of a TPU"),
     ],
 )
-def test_addresses_that_are_none(tpu: str, said: str) -> None:
-    assert said in str(refused(tpu, None))
+def test_invalid_addresses(tpu: str, message: str) -> None:
+    assert message in str(refused(tpu, None))
 
 
 def test_an_unknown_host() -> None:
@@ -147,7 +147,7 @@ def test_an_unknown_host() -> None:
     assert "10.0.0.2:8470" in error.fix
 
 
-def test_the_port_of_tpus_is_the_default() -> None:
+def test_the_default_port() -> None:
     with (
         contextlib.suppress(OSError),
         socket.create_connection(("127.0.0.23", 8470), timeout=PATIENCE),
@@ -205,7 +205,7 @@ def test_names_of_tpus_that_are_not_ready(state: str, monkeypatch: pytest.Monkey
     assert any("127.0.0.1" in line and "200" in line for line in error.tried)
 
 
-def test_a_name_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with CloudAPI({"my-tpu-1": node("my-tpu-1")}) as api:
         by_name(api, monkeypatch)
         assert "my-tpu-1" in refused("my-tpu", 7).fix
@@ -225,13 +225,13 @@ def test_a_slow_api(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "no answer in time" in str(refused("my-tpu", 7, timeout=SHORT))
 
 
-def test_what_is_said_meanwhile(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+def test_progress_messages(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[str] = []
     with CloudAPI({"my-tpu": node(workers=(server.address,))}) as api:
         by_name(api, monkeypatch)
         with pytest.raises(ConnectError):
-            hardware.connect(resolve(Request("my-tpu")), said.append)
-    assert said == [
+            hardware.connect(resolve(Request("my-tpu")), messages.append)
+    assert messages == [
         "looking up the TPU my-tpu",
         "TPU my-tpu is READY (v3-8)",
         f"checking the worker {server.address}",
@@ -239,7 +239,7 @@ def test_what_is_said_meanwhile(server: Served, monkeypatch: pytest.MonkeyPatch)
     ]
 
 
-def test_versions_that_differ(tpu: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_versions(tpu: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     for api_version, version in (("v2", "tpu-vm-tf-2.11.0-pod"), ("v1", "2.11")):
         described = node(workers=(tpu.address,), version=version, api=api_version)
         with CloudAPI({"my-tpu": described}, apis=(api_version,)) as api:
@@ -250,8 +250,8 @@ def test_versions_that_differ(tpu: Served, monkeypatch: pytest.MonkeyPatch) -> N
         assert "tpu-vm-tf-2." in error.fix
 
 
-def test_a_worker_says_its_version(tpu: Served) -> None:
-    """Where TensorFlow's own client asks for it: port 8475 of the worker's host."""
+def test_a_worker_reports_its_version(tpu: Served) -> None:
+    """TensorFlow's own client asks at port 8475 of the worker's host."""
     host = "127.0.0.9"
     try:
         answers = web('{"currentVersion": "2.11.1"}', host, 8475)
@@ -301,13 +301,13 @@ def test_no_tpu_here() -> None:
 
 @pytest.fixture
 def chip(nowhere: Path) -> None:
-    """A TPU chip with its device file."""
+    """Add a TPU chip with its device file."""
     accel(nowhere, 1)
     pci(nowhere, "0x0063")
 
 
 @pytest.mark.usefixtures("chip")
-def test_a_tpu_that_this_tensorflow_cannot_use() -> None:
+def test_a_tpu_that_tensorflow_cannot_use() -> None:
     error = refused("local", None)
     assert "sees no TPU here" in str(error)
     assert "tensorflow-tpu" in error.fix or "tpunb[tpu]" in error.fix
@@ -315,7 +315,7 @@ def test_a_tpu_that_this_tensorflow_cannot_use() -> None:
 
 
 @pytest.mark.usefixtures("chip")
-def test_the_fix_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fix_is_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(software, "_version", {"tensorflow-cpu": "2.21.0"}.get)
     monkeypatch.setattr(software, "_imported", lambda module: None)
     error = refused("local", None)
@@ -324,7 +324,7 @@ def test_the_fix_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("chip")
-def test_the_client_of_a_pod_wants_its_own_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_of_a_remote_tpu_requests_its_own_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(software, "_version", {"tensorflow-tpu": "2.20.0"}.get)
     monkeypatch.setattr(software, "unmet", lambda *_, **__: ())
     monkeypatch.setattr(software, "_imported", lambda module: None)
@@ -360,7 +360,7 @@ REAL = [
 
 @pytest.mark.parametrize("by_variable", [True, False], ids=["variable", "argument"])
 @pytest.mark.parametrize(("environment", "wishes"), REAL)
-def test_never_another_machine_than_a_required_one(
+def test_a_required_tpu_is_never_replaced(
     environment: dict[str, str],
     wishes: dict[str, Any],
     by_variable: bool,
@@ -370,7 +370,7 @@ def test_never_another_machine_than_a_required_one(
 
         def filled(value: Any) -> Any:
             if isinstance(value, list):
-                return [filled(one) for one in value]
+                return [filled(part) for part in value]
             return value.format(dead=dead) if isinstance(value, str) else value
 
         for name, value in environment.items():
@@ -382,7 +382,7 @@ def test_never_another_machine_than_a_required_one(
             tpunb.connect(**more, timeout=PATIENCE, require_tpu=not by_variable)
 
 
-def test_the_metadata_server_gives_zone_and_project(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zone_and_project_come_from_the_metadata_server(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"instance/zone": "projects/1/zones/us-central1-b", "project/project-id": "my-project"}
     with MetadataServer(values) as metadata, CloudAPI({"my-tpu": node(state="STOPPED")}) as api:
         monkeypatch.setenv("GCE_METADATA_HOST", metadata.host)

@@ -1,6 +1,6 @@
-"""TensorFlow connected to real workers that freeze, die and come back, in processes of its own.
+"""TensorFlow connected to real workers that freeze, die and restart, in separate processes.
 
-TensorFlow's devices change for good when it connects, which is no business of other tests.
+Connecting changes TensorFlow's devices for good, which must not affect other tests.
 """
 
 from __future__ import annotations
@@ -185,10 +185,10 @@ print(json.dumps(found))
 
 
 def run(code: str, *arguments: str) -> str:
-    """What code writes in a process of its own, which has to end well."""
-    done = run_code(WITHOUT_KERAS + PRELUDE + code, *arguments, no_proxy="*")
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
+    """Run code in a separate process that must succeed, and return its output."""
+    process = run_code(WITHOUT_KERAS + PRELUDE + code, *arguments, no_proxy="*")
+    assert process.returncode == 0, process.stderr[-4000:]
+    return process.stdout
 
 
 NAMES = re.findall(r"^def (\w+)\(worker, other\)", SCENARIOS, re.MULTILINE)
@@ -196,19 +196,19 @@ NAMES = re.findall(r"^def (\w+)\(worker, other\)", SCENARIOS, re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def failures() -> dict[str, str]:
-    """How each scenario failed, one after the other in a process whose connections come and go."""
-    found: dict[str, str] = json.loads(run(SCENARIOS, *NAMES).splitlines()[-1])
-    return found
+    """Run all scenarios one after another in a process, and return the failure of each."""
+    failed: dict[str, str] = json.loads(run(SCENARIOS, *NAMES).splitlines()[-1])
+    return failed
 
 
 @THOROUGH
 @pytest.mark.parametrize("name", NAMES)
-def test_in_one_process(failures: dict[str, str], name: str) -> None:
+def test_a_scenario_in_a_shared_process(failures: dict[str, str], name: str) -> None:
     assert failures[name] == ""
 
 
 def test_connecting_that_never_ends() -> None:
-    """The worker answers those who ask, and not TensorFlow when that connects."""
+    """The worker answers probes, but not TensorFlow's connection."""
     run(
         """
 with tpu_worker() as worker, Proxy(worker.address, stop_at=b"CreateContext") as proxy:

@@ -1,4 +1,4 @@
-"""Installing and removing kernels deletes and changes nothing of anybody else."""
+"""Installing and removing kernels leaves everybody else's files alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tpunb.notebook.kernels.specs import install_kernel, installed_kernels, remo
 
 @pytest.fixture(autouse=True)
 def jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's share/jupyter, with what is precious in it."""
+    """The user's share/jupyter folder, with files that must survive."""
     data = tmp_path / "data"
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(data))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "prefix" / "share" / "jupyter"))
@@ -34,7 +34,7 @@ def kernel(folder: Path, **changes: Any) -> Path:
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:
-    """All that is in a folder, with the content of each file."""
+    """Return the contents of a folder, with the bytes of each file."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in sorted(folder.rglob("*"))
@@ -49,7 +49,7 @@ NO_NAMES = [
 
 @pytest.mark.parametrize("name", NO_NAMES)
 @pytest.mark.parametrize("prefix", [False, True])
-def test_no_name_leads_out_of_its_folder(name: str, prefix: bool, jupyter: Path) -> None:
+def test_names_cannot_escape_the_folder(name: str, prefix: bool, jupyter: Path) -> None:
     before = tree(jupyter)
     with pytest.raises(KernelError, match="not a valid name"):
         install_kernel("v3-8", name=name, prefix=jupyter / "data" if prefix else None)
@@ -75,7 +75,7 @@ def test_jupyters_own_kernel_is_not_hidden(jupyter: Path) -> None:
             remove_kernel(name)
 
 
-def test_a_kernel_elsewhere_is_not_hidden(jupyter: Path) -> None:
+def test_a_kernel_in_another_folder_is_not_hidden(jupyter: Path) -> None:
     kernel(jupyter / "prefix" / "share" / "jupyter" / "kernels" / "ir")
     before = tree(jupyter)
     with pytest.raises(KernelError, match="another kernel named 'ir'"):
@@ -86,14 +86,14 @@ def test_a_kernel_elsewhere_is_not_hidden(jupyter: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        # Copied from one of ours, to start something else.
+        # Copies of our specs that start another program.
         {"metadata": {"tpunb": {"tpu": "v3-8"}}},
         {"argv": ["python", "-m", "tpunb.kernel_launcher"]},
         {"argv": "tpunb.kernel_launcher", "metadata": {"tpunb": {"tpu": "v3-8"}}},
         {"argv": None, "metadata": {"tpunb": {"tpu": "v3-8"}}},
     ],
 )
-def test_what_makes_a_kernel_ours(changes: dict[str, Any], jupyter: Path) -> None:
+def test_a_changed_copy_is_not_our_kernel(changes: dict[str, Any], jupyter: Path) -> None:
     folder = kernel(jupyter / "data" / "kernels" / "mine", **changes)
     before = tree(folder)
     assert installed_kernels() == []
@@ -104,7 +104,7 @@ def test_what_makes_a_kernel_ours(changes: dict[str, Any], jupyter: Path) -> Non
     assert tree(folder) == before
 
 
-def test_a_folder_that_is_no_kernel(jupyter: Path) -> None:
+def test_a_folder_without_a_kernel_is_kept(jupyter: Path) -> None:
     folder = jupyter / "data" / "kernels" / "Notes"
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
@@ -119,20 +119,18 @@ def test_a_folder_that_is_no_kernel(jupyter: Path) -> None:
     assert install_kernel("v3-8", name="notes").folder == folder
 
 
-def test_one_folder_however_it_is_spelled(jupyter: Path) -> None:
+def test_upper_and_lower_case_name_the_same_kernel(jupyter: Path) -> None:
     folder = install_kernel("v3-8", name="mine").folder
     folder = folder.rename(folder.with_name("Mine"))
     replaced = install_kernel("v3-32", name="MINE")
     assert replaced.replaced
     assert replaced.folder == folder
-    assert [(found.name, found.tpu) for found in installed_kernels()] == [("mine", "v3-32")]
+    assert [(kernel.name, kernel.tpu) for kernel in installed_kernels()] == [("mine", "v3-32")]
     assert remove_kernel("mIne").folder == folder
     assert not folder.exists()
 
 
-def test_files_that_the_user_has_added_stay(
-    jupyter: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_added_by_the_user_stay(jupyter: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = install_kernel("v3-8", name="mine").folder
     picture = jupyter / "picture.png"
     picture.write_bytes(b"mine")
@@ -158,7 +156,7 @@ def test_a_link_to_a_kernel(jupyter: Path) -> None:
     assert remove_kernel("two").folder == link
     assert not os.path.lexists(link)
     assert tree(folder) == before
-    # A spec of somebody else's, which one of ours would be written into.
+    # Another program's spec: installing must not write through the link.
     spec = folder / "kernel.json"
     spec.rename(jupyter / "spec")
     spec.symlink_to(jupyter / "spec")
@@ -167,12 +165,12 @@ def test_a_link_to_a_kernel(jupyter: Path) -> None:
 
 
 @pytest.mark.parametrize("before", [None, "v3-32"])
-def test_a_failure_leaves_what_was_there(
+def test_a_failure_changes_nothing(
     before: str | None, jupyter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if before:
         install_kernel(before, name="mine")
-    stood = tree(jupyter)
+    before_failure = tree(jupyter)
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
@@ -180,4 +178,4 @@ def test_a_failure_leaves_what_was_there(
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(KernelError, match=r"Cannot write .*kernel.json: No space left"):
         install_kernel("v3-8", name="mine")
-    assert tree(jupyter) == stood
+    assert tree(jupyter) == before_failure

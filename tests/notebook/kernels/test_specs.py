@@ -24,7 +24,7 @@ from tpunb.notebook.kernels.specs import (
 
 @pytest.fixture(autouse=True)
 def jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folders of Jupyter's that are this test's own."""
+    """Give each test its own Jupyter folders."""
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "prefix" / "share" / "jupyter"))
     return tmp_path
@@ -46,8 +46,8 @@ def test_install(jupyter: Path) -> None:
     assert spec["metadata"]["debugger"] is True
     assert spec["argv"][0] == sys.executable
     assert "{connection_file}" in spec["argv"]
-    found = KernelSpecManager().get_kernel_spec("tpunb-v5e-8")
-    assert found.display_name == spec["display_name"]
+    spec_found = KernelSpecManager().get_kernel_spec("tpunb-v5e-8")
+    assert spec_found.display_name == spec["display_name"]
 
 
 def test_keras_2(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,12 +62,12 @@ def test_keras_2(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "TF_USE_LEGACY_KERAS" not in read_spec(install_kernel("v5e-8").folder)["env"]
 
 
-def test_a_spec_does_not_outdo_the_users_variable() -> None:
-    # Jupyter lets a spec's variables win over the environment.
+def test_a_spec_does_not_override_the_users_variable() -> None:
+    # Jupyter gives a spec's variables priority over the environment.
     assert "TPUNB_TPU" not in read_spec(install_kernel("v5e-8").folder)["env"]
 
 
-def test_others_may_read_a_spec() -> None:
+def test_other_users_may_read_a_spec() -> None:
     folder = install_kernel("v5e-8").folder
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
 
@@ -102,7 +102,7 @@ def test_names(tpu: str | int, name: str, shown: str) -> None:
 def test_a_prefix(jupyter: Path) -> None:
     kernel = install_kernel("v3-8", name="Mine", prefix=jupyter / "prefix")
     assert kernel.folder == jupyter / "prefix" / "share" / "jupyter" / "kernels" / "mine"
-    assert [found.name for found in installed_kernels()] == ["mine"]
+    assert [kernel.name for kernel in installed_kernels()] == ["mine"]
 
 
 def test_replacing() -> None:
@@ -112,8 +112,8 @@ def test_replacing() -> None:
 
 
 @pytest.fixture
-def foreign(jupyter: Path) -> Path:
-    """A kernel that somebody else has installed."""
+def other_kernel(jupyter: Path) -> Path:
+    """A kernel that another program has installed."""
     folder = jupyter / "data" / "kernels" / "theirs"
     folder.mkdir(parents=True)
     spec = {"argv": ["true"], "display_name": "Theirs", "language": "c", "metadata": {}}
@@ -121,18 +121,18 @@ def foreign(jupyter: Path) -> Path:
     return folder
 
 
-def test_kernels_of_others_are_left_alone(foreign: Path) -> None:
+def test_other_kernels_are_left_alone(other_kernel: Path) -> None:
     with pytest.raises(KernelError, match="another kernel named 'theirs'"):
         install_kernel("v3-8", name="theirs")
     with pytest.raises(KernelError, match="was not installed by tpunb"):
         remove_kernel("theirs")
-    assert read_spec(foreign)["display_name"] == "Theirs"
+    assert read_spec(other_kernel)["display_name"] == "Theirs"
     assert installed_kernels() == []
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"metadata": {"tpunb": {"tpu": 3}}}', "\xff"])
-def test_broken_specs_are_not_ours(foreign: Path, text: str) -> None:
-    (foreign / "kernel.json").write_bytes(text.encode("latin-1"))
+def test_broken_specs_are_not_ours(other_kernel: Path, text: str) -> None:
+    (other_kernel / "kernel.json").write_bytes(text.encode("latin-1"))
     assert installed_kernels() == []
 
 
@@ -150,7 +150,7 @@ def test_removing_by_the_type() -> None:
     assert not folder.exists()
 
 
-def test_removing_a_name_that_is_almost_right() -> None:
+def test_removing_suggests_a_similar_name() -> None:
     install_kernel("v3-8")
     with pytest.raises(KernelError, match="Did you mean tpunb-v3-8"):
         remove_kernel("tpunb-v3")
@@ -170,13 +170,13 @@ def test_bad_types() -> None:
         pass
 
 
-def test_a_folder_that_cannot_be_made(jupyter: Path) -> None:
+def test_a_folder_that_cannot_be_created(jupyter: Path) -> None:
     (jupyter / "prefix").write_text("a file")
     with pytest.raises(KernelError, match="Cannot write"):
         install_kernel("v3-8", prefix=jupyter / "prefix")
 
 
-def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ipykernel", None)
     with pytest.raises(KernelError, match=r"needs ipykernel[\s\S]*tpunb\[run\]"):
         install_kernel("v3-8")
@@ -194,7 +194,7 @@ def test_a_temporary_kernel() -> None:
     assert name not in KernelSpecManager().find_kernel_specs()
 
 
-def test_where_a_tpu_is_required_no_kernel_has_a_virtual_one(
+def test_a_required_tpu_allows_no_virtual_tpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TPUNB_REQUIRE_TPU", "1")
@@ -202,7 +202,7 @@ def test_where_a_tpu_is_required_no_kernel_has_a_virtual_one(
         pass
 
 
-def test_a_temporary_kernel_without_a_path_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_kernel_without_a_jupyter_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JUPYTER_PATH")
     with temporary_kernel(4):
         assert "JUPYTER_PATH" in os.environ

@@ -1,4 +1,4 @@
-"""What starts in a kernel with a virtual TPU, and how it fails without one."""
+"""A kernel with a virtual TPU: how it starts, and how it fails without a TPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(autouse=True)
 def jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folders of Jupyter's that are this test's own, and kernels that find the package."""
+    """Give each test its own Jupyter folders, and let kernels find the package."""
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
@@ -33,7 +33,7 @@ def jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def executed(name: str, *sources: str, **options: Any) -> list[Any]:
-    """The outputs of each cell, run in a kernel."""
+    """Run cells in a kernel, and return the outputs of each."""
     cells = [nbformat.v4.new_code_cell(source) for source in sources]
     notebook = nbformat.v4.new_notebook(cells=cells)
     client = NotebookClient(
@@ -56,20 +56,20 @@ def result(outputs: Any) -> str:
     return text
 
 
-# What a kernel does before TensorFlow is there
+# Before TensorFlow is imported
 
 
 @pytest.fixture
 def hooked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
-    """What would be installed when TensorFlow is imported."""
+    """Record calls that would prepare the import of TensorFlow, instead of preparing it."""
     from tpunb import virtual
 
     calls: list[tuple[Any, ...]] = []
 
-    def note(tpu: str, **options: Any) -> None:
+    def record(tpu: str, **options: Any) -> None:
         calls.append((tpu, options))
 
-    monkeypatch.setattr(virtual, "install_when_imported", note, raising=False)
+    monkeypatch.setattr(virtual, "install_when_imported", record, raising=False)
     before = list(sys.meta_path)
     yield calls
     sys.meta_path[:] = before
@@ -87,7 +87,7 @@ def test_the_type(variable: str | None, expected: str, hooked: list[tuple[Any, .
     assert environment["TF_CPP_MIN_LOG_LEVEL"] == "3"
 
 
-def test_a_log_level_of_the_users(hooked: list[tuple[Any, ...]]) -> None:
+def test_the_users_log_level_is_kept(hooked: list[tuple[Any, ...]]) -> None:
     environment = {"TF_CPP_MIN_LOG_LEVEL": "0"}
     app.prepare(["--tpu=v5e-8"], environment)
     assert environment["TF_CPP_MIN_LOG_LEVEL"] == "0"
@@ -95,18 +95,20 @@ def test_a_log_level_of_the_users(hooked: list[tuple[Any, ...]]) -> None:
 
 
 @pytest.mark.parametrize("variable", ["v3-9", "local", "grpc://10.0.0.2:8470"])
-def test_a_variable_that_is_no_type(variable: str, hooked: list[tuple[Any, ...]]) -> None:
+def test_a_variable_with_an_invalid_type_blocks_tensorflow(
+    variable: str, hooked: list[tuple[Any, ...]]
+) -> None:
     app.prepare(["--tpu=v5e-8"], {"TPUNB_TPU": variable})
     gate = sys.meta_path[0]
     assert isinstance(gate, app.Gate)
-    for _ in range(2):  # no import gets through, also not the second
+    for _ in range(2):  # a second import must fail, too
         with pytest.raises(KernelError, match=f"TPUNB_TPU is '{variable}'"):
             gate.find_spec("tensorflow", None)
     assert gate.find_spec("json", None) is None
     assert not hooked
 
 
-def test_keras_2_that_is_missing(
+def test_missing_keras_2_blocks_tensorflow(
     hooked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(software, "_version", lambda name: None)
@@ -158,7 +160,7 @@ def test_importing_through_the_gate(module: str, expected: list[str], tmp_path: 
 
 
 class Shell:
-    """As much of an IPython shell as is looked at after a cell."""
+    """The part of an IPython shell that the kernel uses after a cell."""
 
     def __init__(self) -> None:
         self.events = self
@@ -178,7 +180,7 @@ class Result:
     error_in_exec: BaseException | None = None
 
 
-def test_an_error_that_a_cell_swallows_is_the_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_a_cell_swallows_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     failure: list[BaseException | None] = [None]
     state = SimpleNamespace(failure=lambda: failure[0])
     monkeypatch.setitem(sys.modules, "tpunb.virtual.installation", state)
@@ -191,7 +193,7 @@ def test_an_error_that_a_cell_swallows_is_the_cells(monkeypatch: pytest.MonkeyPa
     shell.after(second)
     assert second.error_in_exec is failure[0]
     assert shell.shown == [failure[0]]
-    shell.after(third)  # each is told once
+    shell.after(third)  # each error is shown once
     assert third.error_in_exec is None
 
 
@@ -206,7 +208,7 @@ assert not heavy & set(sys.modules), heavy & set(sys.modules)
     assert output_of(code) == ""
 
 
-# Kernels that run
+# Running kernels
 
 
 DETECTION = f"""
@@ -224,7 +226,7 @@ strategy.num_replicas_in_sync
 
 @pytest.mark.tensorflow
 def test_a_notebook_finds_its_tpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Also with a module beside it that is called as one of Python's own.
+    # A module beside the notebook has the name of a standard module.
     (tmp_path / "random.py").write_text("raise ImportError('not this one')")
     monkeypatch.setenv("TPUNB_TPU", "4")
     name = install_kernel("v5e-8").name
@@ -237,7 +239,7 @@ def test_a_notebook_finds_its_tpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         resources={"metadata": {"path": str(tmp_path)}},
     )
     assert result(outputs[0]) == "('4', False)"
-    # What TensorFlow tells about the TPU is there as on any; nothing about GPUs.
+    # TensorFlow logs nothing about GPUs.
     assert not [output for output in outputs[1] if output.get("name") == "stderr"]
     assert result(outputs[1][-1:]) == "4"
     (error,) = outputs[2]
@@ -245,7 +247,7 @@ def test_a_notebook_finds_its_tpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert result(outputs[3][-1:]) == "(4, 'virtual')"
 
 
-def test_no_tpu_no_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_tpu_tensorflow_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPUNB_TPU", "v3-9")
     name = install_kernel("v5e-8").name
     outputs = executed(name, "import tensorflow", "import tensorflow", "1 + 1")

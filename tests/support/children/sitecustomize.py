@@ -9,7 +9,10 @@ import gc
 import sys
 
 UNUSED = ("matplotlib", "pandas", "sklearn")
-"""What Keras imports if it is installed, and only a program that imports it by itself needs."""
+"""Packages that Keras imports if they are installed.
+
+Only programs that import them themselves need them.
+"""
 
 KERAS = ("keras", "tf_keras")
 
@@ -30,6 +33,6 @@ def _is_being_imported(name: str) -> bool:
 
 
 sys.meta_path.insert(0, NotForKeras)
-# TensorFlow makes objects by the hundred thousand, and the collector walks all of them again and
+# TensorFlow creates hundreds of thousands of objects. The collector would walk them again and
 # again: a quarter of the import, and of each trace.
 gc.set_threshold(20_000, 20, 20)
