@@ -29,6 +29,7 @@ import tpunb
 from tpunb._util.interrupts import Stopped
 from tpunb.display.widgets import frontend
 from tpunb.keras import LiveCurves, log_recorder
+from tpunb.keras.batch_values import BatchValues
 from tpunb.training import history as histories
 from tpunb.training.history import History
 from tpunb.virtual.stoppable import StoppableCalls
@@ -712,3 +713,18 @@ def test_other_callbacks(keras: Any, tmp_path: Any) -> None:
     live = LiveCurves()
     fit(compiled(keras), c.CSVLogger(str(tmp_path / "a.csv")), live, c.TerminateOnNaN())
     assert len(live.history) == 2 * STEPS
+
+
+def test_a_loss_that_falls_to_zero_is_never_negative() -> None:
+    """The values come from rounded means, which do not give zero to the last digit."""
+    losses = np.concatenate([np.geomspace(1.0, 1e-6, 50), np.zeros(400)])
+    means = (np.cumsum(losses) / np.arange(1, 451)).astype("float32")
+    values = BatchValues(SimpleNamespace())
+    rows = [(step, float(mean)) for step, mean in enumerate(means, 1)]
+    undone = dict(values._undone("loss", rows, math.nan, ends=True))
+    assert min(undone.values()) >= 0.0
+    assert len(undone) == 450
+    np.testing.assert_allclose([*undone.values()], losses, atol=450 * 2.0**-23)
+    # The sign of other values stays.
+    rows = [(step, -mean) for step, mean in rows[:50]]
+    assert max(value for _, value in values._undone("other", rows, math.nan, ends=True)) < 0.0

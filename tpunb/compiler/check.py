@@ -22,6 +22,7 @@ from tpunb.virtual.rule_check import CheckReport, examined
 from tpunb.virtual.strict.examination import Examination
 from tpunb.virtual.untouched import untouched
 
+_COMPILER = "The TPU's own compiler"
 _SECONDS = 60.0
 _BETTER_KNOWN = frozenset({"memory", "x64-op", "compile"})
 """The rules that the compiler knows better than the virtual TPU."""
@@ -87,13 +88,17 @@ def with_verdict(
         bounded = target.replicas > 1
         prepared = [prepare(each.traced, settings, bounded=bounded) for each in examinations]
         program = merged([program_for(function, target, settings) for function in prepared])
-    except (CompilerUnavailableError, CompileError) as error:
-        return dataclasses.replace(report, compiler=_not_asked(error.message))
+    except CompilerUnavailableError as error:
+        reason = " ".join(filter(None, [error.message, error.fix]))
+        return dataclasses.replace(report, compiler=f"{_COMPILER} was not asked: {reason}")
+    except CompileError as error:
+        return dataclasses.replace(report, compiler=f"{_COMPILER} gave no answer: {error.message}")
     if program.unknown:
         # Sizes that depend on data are the most likely reason of a crash.
         fragile = [w for w in report.warnings if w.code in _FRAGILE and program.crashed]
         warnings = tuple(w for w in report.warnings if w not in fragile)
-        return CheckReport((*report.errors, *fragile), warnings, _not_asked(program.unknown))
+        verdict = f"{_COMPILER} gave no answer: {program.unknown}"
+        return CheckReport((*report.errors, *fragile), warnings, verdict)
     # Without a size, the compiler knows nothing about memory.
     better = _BETTER_KNOWN - {"memory"} if program.unsized else _BETTER_KNOWN
     kept = [error for error in report.errors if error.code not in better]
@@ -107,9 +112,5 @@ def with_verdict(
     ]
     refused = any(error.code in _FRAGILE for error in added)
     warnings = tuple(w for w in report.warnings if not (refused and w.code in _FRAGILE))
-    verdict = f"The TPU's own compiler: {program.headline}"
+    verdict = f"{_COMPILER}: {program.headline}"
     return CheckReport((*kept, *added), warnings, verdict)
-
-
-def _not_asked(reason: str) -> str:
-    return f"The TPU's own compiler was not asked, or gave no answer: {reason}"

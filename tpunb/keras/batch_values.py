@@ -16,9 +16,9 @@ Row = tuple[int, Mapping[str, float]]
 """The last step of an execution, and its logs."""
 
 _SAME = 1e-3  # relative difference within which two 32-bit sums of Keras count as equal
-# A mean is exact to 2**-24 of itself. Late in a long epoch the share of one batch drowns in
-# that error, so several batches make one point.
-_BLUR = 2.0**-24 / 0.002
+_ROUNDING = 2.0**-24  # a mean is exact to this fraction of itself
+# Late in a long epoch the share of one batch drowns in that error, so several batches make a point.
+_BLUR = _ROUNDING / 0.002
 # The number of executions to mark one by one before their weights count as even.
 _PROOF = 8
 
@@ -202,7 +202,10 @@ class BatchValues:
             reached += weight
             if weight and (step - done >= finest or step == steps[-1]):
                 share = before / (reached - before)
-                yield step, mean + (mean - mean_before) * share if share else mean
+                value = mean + (mean - mean_before) * share if share else mean
+                error = 2 * _ROUNDING * max(abs(mean), abs(mean_before)) * (share + 1)
+                # A loss that falls to zero does not become negative.
+                yield step, 0.0 if value * mean < 0 and abs(value) < error else value
                 before, mean_before, done = reached, mean, step
         self._reached[name] = before, mean_before
 
