@@ -106,7 +106,7 @@ def _drawn(rng: np.random.Generator, slot: Slot, kind: tf.DType, special: bool) 
         lowest = -4 if special and not kind.is_unsigned else 1
         return tf.constant(rng.integers(lowest, 6, slot.shape), kind)
     values = rng.normal(size=slot.shape) * 1.5
-    if special:
+    if special and not slot.finite:
         which = rng.random(slot.shape)
         values = np.where(which < 0.1, np.nan, np.where(which > 0.9, np.inf, values))
     if kind.is_complex:
