@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from tpunb.cells.source import (
     blocks,
     keras_loop,
 )
-from tpunb.errors import CellError
+from tpunb.errors import CellError, did_you_mean
 from tpunb.errors.code_problems import SourceLine, innermost, refusal_in_short
 
 _NODE = re.compile(r"{{node ([^}]+?)(?:/replica_\d+)?}}")
@@ -411,6 +412,7 @@ def mistake(
     nodes = list(ast.walk(path[-1])) if path else []
     beside = cell.unconvertible
     texts = _checked(error, path, in_branch, replicas) if path else None
+    texts = texts or _misspelled(error)
     if beside is not None and re.search(rf"{_AS_BOOL}|{_AS_ROWS}", str(error)):
         # In a cell with `:=` or `match`, AutoGraph does not convert `if`, `while` and `for` on a
         # tensor.
@@ -436,6 +438,25 @@ def mistake(
         if hasattr(error, name):
             setattr(explained, name, getattr(error, name))
     return explained
+
+
+_NO_ATTRIBUTE = re.compile(
+    r"(?:module '(?P<module>tensorflow[\w.]*)'|'\w*ReplicaContext' object) has no attribute"
+    r" '(?P<name>\w+)'"
+)
+
+
+def _misspelled(error: BaseException) -> tuple[str, str] | None:
+    """Return cause and fix for `ctx.allreduce` and `tf.reduce_maen`."""
+    match = _NO_ATTRIBUTE.search(str(error)) if isinstance(error, AttributeError) else None
+    if match is None:
+        return None
+    if module := match["module"]:
+        owner, shown = sys.modules.get(module), re.sub(r"^tensorflow(\._api\.v2)?", "tf", module)
+    else:
+        owner, shown = sys.modules["tensorflow"].distribute.ReplicaContext, "ctx"
+    fix = did_you_mean(match["name"], (name for name in dir(owner) if not name.startswith("_")))
+    return (f"`{shown}` has no attribute `{match['name']}`.", fix) if fix else None
 
 
 def _checked(
