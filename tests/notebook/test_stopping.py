@@ -76,7 +76,7 @@ def test_a_slow_cell_shows_that_it_is_running(
     monkeypatch.setattr(frontend, "publish", publish_and_press)
     ran = book.run(f"%%tpu_run{LOOP}")
     assert isinstance(ran.error, Stopped)
-    assert ran.text.startswith("Stopped: inside the cell: variables hold what was assigned")
+    assert ran.text.startswith("Stopped: inside the cell. Variables have the values")
     assert "done" not in book.names
     first, *_, last = published
     assert not first[2]
@@ -131,7 +131,7 @@ def test_a_step_that_does_not_end(book: Notebook, monkeypatch: pytest.MonkeyPatc
     with When(counts(book.names)):
         ran = book.run(f"%%tpu_run -n 5{LOOP}")
     assert isinstance(ran.error, Stopped)
-    assert "Stopped: inside step 1, after 0 of 5 steps: variables hold what was" in ran.text
+    assert "Stopped: inside step 1, after 0 of 5 steps. Variables have the values" in ran.text
     book.good(SHORT)
 
 

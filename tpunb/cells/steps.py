@@ -417,8 +417,8 @@ def raise_if_ended_early(run: Steps, *, late: bool = False) -> None:
         if not run.can_continue and run.checkpoints is not None and run.checkpoints.last:
             again = f"continue at step {grouped(run.checkpoints.last)}, the last checkpoint"
         raise Stopped(
-            f"inside step {grouped(run.done + 1)}, after {done}: variables hold what was assigned "
-            f"until then.{left} Run the cell again to {again}."
+            f"inside step {grouped(run.done + 1)}, after {done}. Variables have the values that "
+            f"were assigned until then.{left} Run the cell again to {again}."
         )
     if run.ended and run.total is not None and run.done < run.total:
         raise CellError(
@@ -434,8 +434,8 @@ def _interrupted(calls: StoppableCalls) -> str:
     if calls.was_cut:
         left = _LEFT if calls.left_behind else ""
         return (
-            "inside the cell: variables hold what was assigned until then, and names what they "
-            f"stood for before.{left}"
+            "inside the cell. Variables have the values that were assigned until then, and names "
+            f"their former values.{left}"
         )
     if calls.left_behind:
         return "before the cell has run: it was waiting for the call that was stopped before."

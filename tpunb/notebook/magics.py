@@ -131,7 +131,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
             loss = train_step(batch)
 
         An interrupt of a run of many steps keeps the completed steps. Run the same
-        cell again to continue. With ``--checkpoint`` it also continues after the kernel
+        cell again to continue. If a loop of steps does not end within 0.8 s, it is cut
+        short, and the message says how far it came. With ``--checkpoint`` it also continues after the kernel
         has died or was restarted: run the notebook again.
         """
         require_tensorflow("%%tpu_run")
@@ -424,7 +425,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
     def misplaced(self, line: str) -> None:
         """Raise an error that tells where a misplaced cell magic belongs."""
         raise UsageError(
-            "A cell magic is the first line of its cell. Split the cell above this line."
+            "A cell magic is the first line of its cell, before any comment. Move this line to the "
+            "top, or split the cell above it."
         )
 
 

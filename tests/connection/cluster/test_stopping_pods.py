@@ -29,7 +29,7 @@ def freezing() -> Any:
 
 @THOROUGH
 def test_a_cell_is_stopped(freezing: Any) -> None:
-    assert freezing["cell"]["said"].startswith("inside the cell: variables hold what was assigned")
+    assert freezing["cell"]["said"].startswith("inside the cell. Variables have the values")
     assert freezing["cell"]["after"] == [3.0] * 3
 
 
