@@ -54,7 +54,7 @@ def next_works(connection: Any, names: dict[str, Any]) -> None:
 
 
 def test_a_loop_in_a_cell(connection: Any, names: dict[str, Any]) -> None:
-    with When(counts(names)), pytest.raises(Stopped, match="inside the cell. Variables have"):
+    with When(counts(names)), pytest.raises(Stopped, match="Variables have the values"):
         connection.cells.run(LOOP, names)
     assert float(names["count"].numpy()) > 0
     assert not connection.cells.calls.left_behind

@@ -132,8 +132,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
         An interrupt of a run of many steps keeps the completed steps. Run the same
         cell again to continue. If a loop of steps does not end within 0.8 s, it is cut
-        short, and the message says how far it came. With ``--checkpoint`` it also continues after the kernel
-        has died or was restarted: run the notebook again.
+        short, and the message says how far it came. With ``--checkpoint`` it also continues
+        after the kernel has died or was restarted: run the notebook again.
         """
         require_tensorflow("%%tpu_run")
         args = self._run_arguments(line)
