@@ -48,8 +48,8 @@ def test_only_answers_and_their_tests_fail(path: Path, monkeypatch: pytest.Monke
     for cell in executed(path).cells:
         marks = cell.metadata.get("nbgrader", {})
         if marks.get("grade"):
-            # No test may give points without an answer.
-            assert len(errors(cell)) == 1, cell.source
+            # No test may give points without an answer. It says so, or a stub in a function raises.
+            assert errors(cell) in (["AssertionError"], ["NotImplementedError"]), cell.source
         elif marks.get("solution"):
             # A stub in a function raises only when a test calls the function. A step without its
             # answer may not define a name that its magic needs.
