@@ -19,7 +19,7 @@ from support.patience import PATIENCE, wait_until
 
 import tpunb
 from tpunb import cli
-from tpunb.cli.progress import Progress
+from tpunb.cli.progress import Progress, explained
 
 pytestmark = [pytest.mark.oldest, pytest.mark.slow]
 
@@ -67,6 +67,16 @@ def test_a_failing_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert not cells[2]
     error = capsys.readouterr().err
     assert error == "Cell 2 of 3 failed: ValueError: so\nso\n...\nso\nso\n"
+
+
+def test_an_error_of_a_cell_on_replicas_shows_the_cells_lines() -> None:
+    shown = ["In the cell, line 3:", "", "        2 x = 1", "---->   3 y", "", "TypeError: no"]
+    text = explained("TypeError", "in user code:\n\n    File ...\n\n    TypeError: no", shown)
+    assert text.splitlines() == [line for line in shown if line]
+    shown[-1] = "InvalidArgumentError: The replicas disagree about a condition around a "
+    shown[-1] += "cross-replica operation."
+    text = explained("InvalidArgumentError", shown[-1].partition(": ")[2], shown)
+    assert text.count("Known error 73") == 1
 
 
 def test_keeping_going(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

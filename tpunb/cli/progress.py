@@ -11,6 +11,7 @@ from tpunb.cli.command import OutputError, ReaderGone
 
 _WIDTH = 60
 _ERROR_LINES = 4
+_BY_CELL = "In the cell, line "
 _AGAIN = "\r\x1b[K"  # to the start of the line, and clear it
 
 
@@ -159,14 +160,16 @@ def explained(name: str, message: str, traceback: Sequence[str] | str) -> str:
     from tpunb.errors import base as errors
     from tpunb.errors.explain import explain
 
+    lines = traceback if isinstance(traceback, str) else "\n".join(traceback)
     shown = [line for line in f"{name}: {message}".rstrip(": \n").splitlines() if line.strip()]
-    if len(shown) > _ERROR_LINES + 1:
+    if lines.startswith(_BY_CELL):  # tpunb has written it: the cell's lines and the message
+        shown = [line for line in lines.splitlines() if line.strip()]
+    elif len(shown) > _ERROR_LINES + 1:
         # In an error from a tf.function, the message is at the end, below the source lines.
         half = _ERROR_LINES // 2
         shown = [*shown[:half], "...", *shown[-half:]]
     text = "\n".join(shown)
     if hasattr(errors, name):  # a tpunb error names its own fix
         return text
-    lines = traceback if isinstance(traceback, str) else "\n".join(traceback)
     entry = explain(f"{lines}\n{name}: {message}")
-    return f"{text}\n{entry}" if entry else text
+    return f"{text}\n{entry}" if entry and f"{entry}" not in text else text
