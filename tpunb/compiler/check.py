@@ -88,11 +88,9 @@ def with_verdict(
         bounded = target.replicas > 1
         prepared = [prepare(each.traced, settings, bounded=bounded) for each in examinations]
         program = merged([program_for(function, target, settings) for function in prepared])
-    except CompilerUnavailableError as error:
+    except (CompilerUnavailableError, CompileError) as error:
         reason = " ".join(filter(None, [error.message, error.fix]))
         return dataclasses.replace(report, compiler=f"{_COMPILER} was not asked: {reason}")
-    except CompileError as error:
-        return dataclasses.replace(report, compiler=f"{_COMPILER} gave no answer: {error.message}")
     if program.unknown:
         # Sizes that depend on data are the most likely reason of a crash.
         fragile = [w for w in report.warnings if w.code in _FRAGILE and program.crashed]
