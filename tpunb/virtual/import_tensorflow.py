@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import importlib.util
 import os
 import re
@@ -23,6 +22,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+from tpunb._util.freed_memory import uncollected
 from tpunb.errors import ConnectError
 from tpunb.machine.software import prepare_tpu_library
 
@@ -91,30 +91,9 @@ def prepared_import() -> Iterator[None]:
     """
     prepare_tpu_library()
     silence_log()
-    with quiet_start(), _without_collections():
+    with quiet_start(), uncollected(lasting=True):
         yield
     skip_tpu_search()
-
-
-@contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
-    """Let the garbage collector rest during a block that makes modules, which all stay.
-
-    It would look at hundreds of thousands of objects again and again, for a quarter of the time
-    that TensorFlow's import takes.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        if not gc.get_freeze_count():  # otherwise `unfreeze` would change what the user has frozen
-            # Both together move all objects to the oldest generation, where they would end.
-            gc.freeze()
-            gc.unfreeze()
-        gc.enable()
 
 
 class WatchedImport(MetaPathFinder):
