@@ -211,7 +211,7 @@ def _of_shape(
         output_types = {key: kind for key, kind in types.items() if key in outputs}
         for number, varies in enumerate(_subsets(slots)):
             all_attributes = {**attributes, **more}
-            yield Case(
+            case = Case(
                 definition.name,
                 output_types,
                 all_attributes,
@@ -222,18 +222,9 @@ def _of_shape(
                 listed,
                 False,
             )
+            yield case
             if SUMMED.intersection(kinds):
-                yield Case(
-                    definition.name,
-                    output_types,
-                    all_attributes,
-                    slots,
-                    kinds,
-                    varies,
-                    True,
-                    listed,
-                    True,
-                )
+                yield dataclasses.replace(case, constant=True, summed=True)
 
 
 def _type_of(slot: Slot, types: Mapping[str, tf.DType], attribute: str) -> tf.DType | None:
