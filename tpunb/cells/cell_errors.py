@@ -303,7 +303,7 @@ _MISTAKES = (
         _MIXED,
         "TensorFlow does not mix types in arithmetic: {types}.",
         "Cast to one type first: `{cast}`.",
-        lambda nodes: any(_operands(node, operator) for node in nodes for operator in _MIXING),
+        lambda nodes: any(_operands(n, None) or _operands(n, ast.Call) for n in nodes),
     ),
     _Mistake(
         TypeError,
@@ -536,8 +536,6 @@ _OPERATORS: dict[str, type[ast.AST]] = {
     "SelectV2": ast.Call,
     "Sub": ast.Sub,
 }
-_MIXING: tuple[type[ast.AST] | None, ...] = (None, ast.Call)
-"""The kinds of nodes that mix types: an operator or a comparison, and a call of `tf.where`."""
 
 
 def _of_mixed_types(message: str, nodes: list[ast.AST]) -> tuple[str, str]:
@@ -570,7 +568,7 @@ def _rank(kind: str) -> int:
 
 
 def _operands(node: ast.AST, operator: type[ast.AST] | None) -> tuple[ast.expr, ast.expr] | None:
-    """Return both sides of an operation; None for other nodes and other operators."""
+    """Return both sides of an operation, or the values of a `tf.where`; None for other nodes."""
     if operator is ast.Call:
         is_where = isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "where"
         values = node.args[1:] if is_where else []  # type: ignore[attr-defined]
