@@ -531,7 +531,7 @@ def _write_condition(builder: Builder) -> None:
     builder.result.ret[output.name] = _agreed(builder, f"{builder.path}agreed", source, dtypes.bool)
 
 
-DISAGREEMENT = (
+_DISAGREEMENT = (
     "The replicas disagree about a condition around a cross-replica operation. A TPU hangs if only "
     "some of them reach the operation. The condition on each replica:"
 )
@@ -564,7 +564,7 @@ def _agreed(
     builder.add("Equal", f"{name}/equal", device, compared, T=attribute)
     axis = add_constant(builder.add, f"{name}/axis", device, 0, dtypes.int32)
     builder.add("All", f"{name}/each", device, [f"{name}/equal:z:0", axis])
-    text = add_constant(builder.add, f"{name}/text", device, DISAGREEMENT, dtypes.string)
+    text = add_constant(builder.add, f"{name}/text", device, _DISAGREEMENT, dtypes.string)
     checked = builder.add(
         "Assert",
         f"{name}/assert",

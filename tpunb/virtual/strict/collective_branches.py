@@ -223,9 +223,8 @@ class _Branch:
 
     def bodies(self) -> Iterator[tuple[FunctionDef, bool]]:
         """Yield the functions that replicas may run, and whether they run them for certain."""
-        values = next(self._decisions(), None)
-        if values is not None:
-            yield from ((body, True) for body in self._taken(values))
+        if self._values is not None:
+            yield from ((body, True) for body in self._taken(self._values))
             return
         skipped = self._node.attr["cond"].func.name if self._is_loop else ""
         for name in dict.fromkeys(called_functions(self._node)):
@@ -311,23 +310,34 @@ class _Branch:
             variance = self.inside(function)[0].variance(result)
         return variance is Variance.VARYING
 
+    @functools.cached_property
+    def _values(self) -> Values | None:
+        """The condition on each replica, before a loop's first turn; None if it is not known."""
+        if self._condition is None:
+            return self._constants.of(data_inputs(self._node)[0])
+        function, result = self._condition
+        return self._with(self._state, function).of(result)
+
+    @property
+    def _state(self) -> list[Callable[[], Values | None]]:
+        """The values that a loop starts with."""
+        return [functools.partial(self._constants.of, source) for source in self._sources]
+
     def _decisions(self) -> Iterator[Values | None]:
         """Yield the condition on each replica, before each turn of a loop; None if not known."""
+        yield self._values
         if self._condition is None:
-            yield self._constants.of(data_inputs(self._node)[0])
             return
         function, result = self._condition
         body = self._library(self._node.attr["body"].func.name)
-        state: list[Callable[[], Values | None]] = [
-            functools.partial(self._constants.of, source) for source in self._sources
-        ]
+        state = self._state
         while True:
-            yield self._with(state, function).of(result)
             turn = self._with(state, body)
             state = [
                 functools.cache(functools.partial(turn.of, reference(body.ret[output.name])))
                 for output in body.signature.output_arg
             ]
+            yield self._with(state, function).of(result)
 
     def _with(
         self, state: Sequence[Callable[[], Values | None]], function: FunctionDef
