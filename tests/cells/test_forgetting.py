@@ -18,6 +18,8 @@ from tensorflow.python.eager import context
 from tpunb.cells.recent_cells import RecentCells
 from tpunb.cells.source import cell_filename
 
+pytestmark = pytest.mark.usefixtures("quick_collections")
+
 KEPT = 3
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.patience import calls
+from support.tiers import thorough
 
 from tpunb.display.describe.history_description import describe_history
 from tpunb.display.draw.curves_png import curves_png
@@ -116,8 +117,9 @@ def test_validation_shares_a_panel() -> None:
     assert pixels(png).shape[1] == 560
 
 
-@pytest.mark.parametrize("scale", ["linear", "log"])
-@pytest.mark.parametrize("smoothing", [0, 90])
+@pytest.mark.parametrize(
+    ("scale", "smoothing"), [("log", 90), *thorough([("linear", 0), ("linear", 90), ("log", 0)])]
+)
 def test_all_logged_values_can_be_drawn(scale: str, smoothing: int) -> None:
     recorded = History(HOSTILE)
     for step in range(50):

@@ -154,7 +154,10 @@ EXTREME: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", EXTREME)
+SIMILAR = ("both ends", "one", "one below", "one least", "equal and large", "zero")
+
+
+@pytest.mark.parametrize("name", [*(n for n in EXTREME if n not in SIMILAR), *thorough(SIMILAR)])
 @pytest.mark.parametrize(("scale", "smoothing"), [("log", 60), *thorough([("linear", 0)])])
 def test_extreme_numbers(name: str, scale: str, smoothing: int) -> None:
     history = History()

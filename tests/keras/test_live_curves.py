@@ -696,7 +696,9 @@ def test_nan_warns_once(keras: Any) -> None:
 
 
 @ONE_KERAS
-@pytest.mark.parametrize("make", [copy.deepcopy, lambda live: pickle.loads(pickle.dumps(live))])
+@pytest.mark.parametrize(
+    "make", [lambda live: pickle.loads(pickle.dumps(live)), *thorough([copy.deepcopy])]
+)
 def test_copies(keras: Any, make: Callable[[LiveCurves], LiveCurves]) -> None:
     live = LiveCurves(["loss"], per="epoch")
     fit(compiled(keras), live)

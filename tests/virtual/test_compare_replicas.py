@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,7 @@ def compared(strategy: Any, step: Any, *args: Any) -> ReplicaComparison:
     return comparison
 
 
+@functools.cache  # each takes a second
 def verdict(strategy: Any, name: str, *, wrong: bool) -> ReplicaComparison:
     step, args = KINDS[name](strategy, wrong)
     return compared(strategy, step, *args)
@@ -69,9 +71,7 @@ def test_the_classic_mistake_is_found(eight: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("replicas", [2, pytest.param(32, marks=THOROUGH)])
-@pytest.mark.parametrize(
-    "name", ["sgd", *(pytest.param(n, marks=THOROUGH) for n in ["adam", *sorted(FOR_TWO)])]
-)
+@pytest.mark.parametrize("name", ["sgd", *thorough(["adam", *sorted(FOR_TWO)])])
 def test_other_numbers_of_replicas(replicas: int, name: str) -> None:
     strategy = strategy_of(replicas)
     right, wrong = (verdict(strategy, name, wrong=wrong) for wrong in (False, True))
@@ -146,7 +146,7 @@ def test_uncertain_verdicts(eight: Any, model: Any, loss: Any, message: str) -> 
     comparison.raise_if_wrong()
 
 
-@pytest.mark.parametrize("place", ["loss", "gradients", "share", "batch", "outside"])
+@pytest.mark.parametrize("place", ["loss", "outside", *thorough(["gradients", "share", "batch"])])
 def test_a_variable_holds_the_number_of_replicas(eight: Any, model: Any, place: str) -> None:
     value = {"share": 1.0 / EIGHT, "batch": 3.0 * EIGHT}.get(place, float(EIGHT))
     with eight.scope() if place != "outside" else contextlib.nullcontext():

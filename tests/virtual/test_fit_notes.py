@@ -156,7 +156,7 @@ def test_lost_variables(connection: Any, model: Any) -> None:
 
 
 @pytest.mark.parametrize("library", [keras, *thorough([tf_keras])])
-@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+@pytest.mark.parametrize("method", ["fit", *thorough(["evaluate", "predict"])])
 def test_models_created_outside_of_the_scope(connection: Any, library: Any, method: str) -> None:
     model = model_of(library)
     data = (X[:32],) if method == "predict" else (X[:32], Y[:32])
@@ -189,16 +189,16 @@ def test_closing_the_connection_removes_everything() -> None:
         assert warnings_of(lambda: model.fit(X[:32], Y[:32], verbose=0)) == []
 
 
-KINDS = ["empty share", "lost", "outside", "rate"]
+NOTES = [
+    (kind, name)
+    for kind in ("empty share", "lost", "outside", "rate")
+    for name in ("keras", "tf_keras")
+]
+QUICK = [("empty share", "keras"), ("outside", "keras")]
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        *((kind, "keras") for kind in KINDS),
-        ("empty share", "tf_keras"),
-        *thorough((kind, "tf_keras") for kind in KINDS[1:]),
-    ],
+    ("kind", "name"), [*QUICK, *thorough(note for note in NOTES if note not in QUICK)]
 )
 def test_live_curves_show_the_warning(
     connection: Any, kind: str, name: str, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.strategies import local, stepper, strategy_of
+from support.tiers import thorough
 from tensorflow.core.framework import dataset_options_pb2
 
 from tpunb.virtual import datasets, iterators
@@ -35,7 +36,7 @@ def rows_of(batches: Any) -> list[int]:
     return [row for batch in batches for part in batch for row in part.tolist()]
 
 
-@pytest.mark.parametrize("soft", [True, False])
+@pytest.mark.parametrize("soft", [True, *thorough([False])])
 def test_batches_come_in_order_and_end(
     four: Any, soft: bool, drop: bool, place_softly: Any
 ) -> None:
@@ -357,7 +358,7 @@ def reading(strategy: Any, *, reduce_retracing: bool = True) -> tuple[Any, list[
     return step, traces
 
 
-@pytest.mark.parametrize("general", [False, True])
+@pytest.mark.parametrize("general", [True, *thorough([False])])
 def test_a_function_takes_batches_of_any_kind_in_any_order(two: Any, general: bool) -> None:
     step, _ = reading(two, reduce_retracing=general)
     for _ in range(2):

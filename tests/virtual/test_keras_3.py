@@ -37,8 +37,8 @@ pytestmark = [*MARKS, pytest.mark.slow]
 
 FURTHER = [
     "class weights", "confusion", "not built", "own step", "tensors", "adafactor", "adamw",
-    "attention", "deep", "gated", "lion", "nadam", "own loss", "recurrent", "regularised", "two outputs",
-    "validation split", *OPTIMIZERS,
+    "attention", "convolution", "deep", "gated", "lion", "nadam", "own loss", "recurrent", "regularised",
+    "sample weights", "steps per execution", "synchronised", "two outputs", "validation split", *OPTIMIZERS,
 ]  # fmt: skip
 """The slowest cases, and cases that differ from others only in their optimizer."""
 
@@ -221,6 +221,7 @@ def test_mixed_bfloat16(four: Any) -> None:
     assert_same(plain_model, model, atol=0.02)
 
 
+@THOROUGH
 def test_dropout_repeats_with_its_seed(four: Any) -> None:
     def dropping(_: Any) -> Any:
         layers = keras.layers
@@ -243,6 +244,7 @@ def test_single_batches(four: Any) -> None:
     assert_same(plain_model, model)
 
 
+@THOROUGH
 def test_predictions_and_evaluations_of_several_steps(four: Any) -> None:
     plain_model, model = compiled(None), compiled(four, steps_per_execution=3, metrics=["mae"])
     expected = plain_model.predict(X[:21], batch_size=BATCH, verbose=0)
@@ -253,6 +255,7 @@ def test_predictions_and_evaluations_of_several_steps(four: Any) -> None:
     np.testing.assert_allclose([loss, mae], [np.mean(error**2), np.mean(abs(error))], rtol=1e-4)
 
 
+@THOROUGH
 def test_fit_evaluate_fit(four: Any) -> None:
     """Functions traced before training see the weights that training changes."""
 
@@ -303,7 +306,7 @@ def scope_of(strategy: Any) -> Any:
 
 
 @pytest.mark.parametrize("size", [4, *thorough([None])])
-@pytest.mark.parametrize("kind", ["keras", "checkpoint"])
+@pytest.mark.parametrize("kind", ["checkpoint", *thorough(["keras"])])
 def test_training_continues_from_a_file(saved: Any, size: int | None, kind: str) -> None:
     folder, predicted, later = saved
     strategy = strategy_of(size) if size else None
@@ -336,6 +339,7 @@ def test_a_model_predicts_the_same_on_any_number_of_replicas(saved: Any, size: i
     np.testing.assert_allclose(exported.serve(X), predicted, rtol=0, atol=1e-6)
 
 
+@THOROUGH
 def test_a_plain_model_trains_on_replicas(four: Any, tmp_path: Any) -> None:
     plain_model = compiled(None, optimizer="adam")
     options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}

@@ -238,7 +238,7 @@ def test_keras_3(tpu: Any, name: str) -> None:
     np.testing.assert_allclose(*predictions, 1e-3)
 
 
-@pytest.mark.parametrize("simulate", ["v5e-1", 1])
+@pytest.mark.parametrize("simulate", ["v5e-1", *thorough([1])])
 def test_a_connection(simulate: Any) -> None:
     expected = train(tf.distribute.get_strategy(), "adam")[0]
     with connect(simulate=simulate) as connection:

@@ -21,6 +21,7 @@ from support.strategies import (
     stepper,
     strategy_of,
 )
+from support.tiers import thorough
 
 from tpunb.virtual import copy_views
 from tpunb.virtual.copy_views import can_be_rows
@@ -33,7 +34,7 @@ CORES = 3
 BY = [1.0, 2.0, 3.0]
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["joined", "apart"])
+@pytest.fixture(scope="module", params=[True, *thorough([False])], ids=["joined", "apart"])
 def strategy(request: pytest.FixtureRequest) -> Any:
     return strategy_of(CORES, joined=request.param)
 

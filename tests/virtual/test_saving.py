@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.strategies import copies, local, strategy_of
+from support.tiers import thorough
 
 from tpunb.virtual.variable_copies import copies_of
 
@@ -214,7 +215,7 @@ def test_a_function_without_result_is_refused_with_a_fix(tmp_path: Any) -> None:
     assert loaded.v.numpy() == 5.0
 
 
-@pytest.mark.parametrize("how", ["export", "saved_model", "a module around it"])
+@pytest.mark.parametrize("how", ["export", *thorough(["saved_model", "a module around it"])])
 def test_training_continues_after_saving_moving_averages(tmp_path: Any, how: str) -> None:
     """Replicas' moving averages diverge, and the training function is not the saved function."""
     keras = tf.keras

@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 from support.divergence import function, rank, running
 from support.strategies import SUMMED_ON_READ, copies, each, local, make, run, strategy_of
+from support.tiers import thorough
 
 from tpunb.virtual._tensorflow import ResourceVariable
 from tpunb.virtual.variable_copies import copies_of
@@ -152,7 +153,7 @@ def reads(three: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")  # deprecated methods warn
-@pytest.mark.parametrize("kept", [{}, SUMMED_ON_READ], ids=["mirrored", "rows"])
+@pytest.mark.parametrize("kept", [{}, *thorough([SUMMED_ON_READ])], ids=["mirrored", "rows"])
 @pytest.mark.parametrize(("way", "replica"), list(zip(WAYS, itertools.cycle([0, CORES - 1]))))
 def test_one_copy_is_written(
     three: Any, reads: Any, way: str, replica: int, kept: dict[str, Any]

@@ -28,6 +28,8 @@ from support.strategies import (
 from tpunb.virtual.replicate import replication
 from tpunb.virtual.variable_copies import copies_of
 
+pytestmark = pytest.mark.usefixtures("quick_collections")
+
 MEAN = tf.VariableAggregation.MEAN
 CORES = 3
 
