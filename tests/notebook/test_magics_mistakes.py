@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.shell import Notebook
+from support.tiers import thorough
 
 from tpunb.errors import CellError, TpuWarning
 
@@ -139,7 +140,9 @@ def test_each_mistake_has_one_explanation(book: Notebook, body: str) -> None:
 REDUCED = ("avg", "max", "min", "prod")
 
 
-@pytest.mark.parametrize("value", ["s", "x", "s + 1.0", "2.0", "x[0]", "tf.reduce_sum(x)"])
+@pytest.mark.parametrize(
+    "value", ["s", "x", "s + 1.0", "2.0", *thorough(["x[0]", "tf.reduce_sum(x)"])]
+)
 def test_the_fix_for_a_reduction_works(book: Notebook, value: str) -> None:
     book.good("s, x = tf.constant(3.0), tf.ones([2, 2])")
     for name in REDUCED:

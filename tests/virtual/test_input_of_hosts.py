@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.strategies import local, strategy_of
+from support.tiers import thorough
 
 from tpunb.virtual import strategy as strategies
 from tpunb.virtual.datasets import can_be_read_once, replicas_of_parts
@@ -50,8 +51,7 @@ def parts(hosts: Any, dataset: tf.data.Dataset, take: Taken) -> Iterator[Any]:
         (64, 32, True, False),
         (50, 32, False, False),
         (7, 32, False, True),
-        (64, 40, True, True),
-        (66, 33, False, False),
+        *thorough([(64, 40, True, True), (66, 33, False, False)]),
     ],
 )
 def test_each_replica_gets_the_part_that_its_host_would_read(
@@ -199,7 +199,7 @@ def test_a_dataset_itself_shuffles_as_before(hosts: Any) -> None:
     assert list(numbers.as_numpy_iterator()) == list(shuffled().as_numpy_iterator())
 
 
-@pytest.mark.parametrize("order", ["cached", "cached and shuffled", "batches cached"])
+@pytest.mark.parametrize("order", ["cached", *thorough(["cached and shuffled", "batches cached"])])
 def test_each_host_caches_its_own_files(hosts: Any, tmp_path: Path, order: str) -> None:
     paths = [tmp_path / str(number) for number in range(4)]
     for number, path in enumerate(paths):

@@ -12,7 +12,7 @@ from support.tiers import thorough
 
 from tpunb.virtual.variable_copies import copies_of
 
-OTHERS = [None, 1, 8, 32]
+OTHERS = [None, 8, *thorough([1, 32])]
 """The numbers of replicas that load; None means plain TensorFlow."""
 
 

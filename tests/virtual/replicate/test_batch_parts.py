@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.joined import both_ways
 from support.keras_models import assert_trained_alike, case, keras, sequential
 from support.strategies import all_reduce, gradient_of, local, strategy_of
-from support.tiers import THOROUGH
+from support.tiers import THOROUGH, thorough
 
 from tpunb._util import internal_errors
 from tpunb.virtual import replica_call
@@ -133,7 +133,13 @@ def compare(function: Callable[[Any], Any], sizes: Sequence[Sequence[int]]) -> N
     both_ways(results, strict=False)
 
 
-@pytest.mark.parametrize("name", RULES)
+SIMILAR = (
+    "flat", "broadcast", "less one", "filled", "scaled", "diagonal", "on a diagonal", "cut off",
+    "rest", "some more", "two parts",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*(n for n in RULES if n not in SIMILAR), *thorough(SIMILAR)])
 def test_parts_of_the_usual_size_are_joined(name: str, joined: list[Written | None]) -> None:
     # A slice without its first row has rows for all sizes except 1.
     others = [sizes for sizes in OTHERS if name != "means" and min(sizes)]
@@ -293,7 +299,7 @@ class TestKerasFit:
             assert np.isfinite(separate).all()
             np.testing.assert_allclose(joined, separate, rtol=2e-4, atol=2e-5)
 
-    @pytest.mark.parametrize("batch", [16, 8])
+    @pytest.mark.parametrize("batch", [8, *thorough([16])])
     def test_whole_batches_are_joined(self, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """Keras's own dataset of arrays tells the size of its batches."""
         monkeypatch.setattr(joining, "_CONVERSION", 0.0)

@@ -97,7 +97,11 @@ def all_on_the_first_replica(strategy: Any) -> Any:
     return values.PerReplica([tf.constant(IMAGES), *[tf.constant(IMAGES[:0])] * (count - 1)])
 
 
-@pytest.mark.parametrize("sizes", [[None, 8, 8, 4], [None, None, None, 4]], ids=["batch", "all"])
+@pytest.mark.parametrize(
+    "sizes",
+    [[None, None, None, 4], *thorough([[None, 8, 8, 4]])],
+    ids=["all", "batch"],
+)
 @pytest.mark.parametrize(
     ("place", "replicas"),
     [

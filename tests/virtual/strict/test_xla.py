@@ -15,6 +15,7 @@ from support.keras_models import keras
 from support.patience import PATIENCE
 from support.rules import check
 from support.strategies import each, gradient_of, local, run, strategy_of
+from support.tiers import thorough
 
 from tpunb._util import child_process
 from tpunb._util.child_process import ChildLostError, ChildProcess
@@ -298,7 +299,7 @@ def test_a_recurrent_network_compiles(layers: Callable[[], list[Any]]) -> None:
     assert verdicts(trained(*layers()), [2, 6, 3]) == (True, [])
 
 
-@pytest.mark.parametrize("layer", [L.LSTM, L.GRU, L.SimpleRNN])
+@pytest.mark.parametrize("layer", [L.LSTM, *thorough([L.GRU, L.SimpleRNN])])
 def test_layers_before_a_recurrent_layer_are_trained(layer: Any) -> None:
     step = trained(L.Dense(3), L.Bidirectional(layer(4, return_sequences=True)), layer(4))
 
@@ -309,7 +310,7 @@ def test_layers_before_a_recurrent_layer_are_trained(layer: Any) -> None:
     assert verdicts(as_in_a_replica, [2, 6, 3]) == (True, [])
 
 
-@pytest.mark.parametrize("layer", [L.LSTM, L.GRU, L.SimpleRNN])
+@pytest.mark.parametrize("layer", [L.LSTM, *thorough([L.GRU, L.SimpleRNN])])
 def test_a_recurrent_layer_compiles_for_batches_of_any_size(layer: Any) -> None:
     layers = [L.Bidirectional(layer(4, return_sequences=True)), layer(4, dropout=0.1)]
     model = keras.Sequential([keras.Input((6, 3)), *layers])
