@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from support.tiers import THOROUGH
 
 from tpunb.compiler.compile import compile  # noqa: A004
 from tpunb.compiler.program import TpuProgram
@@ -30,7 +31,12 @@ def corners(*values: Any) -> Any:
     [
         (lambda x, y: x @ y, [HUGE, tf.TensorSpec([2**29, 8])], 2 * EXBI),
         (lambda x: x * 2.0, [tf.TensorSpec([2**27, 2**26])], EXBI // 32),
-        (results(2), [tf.TensorSpec([])], 8 * EXBI),  # a negative number of 64 bits
+        pytest.param(
+            results(2),
+            [tf.TensorSpec([])],
+            8 * EXBI,  # a negative number of 64 bits
+            marks=THOROUGH,
+        ),
         (results(4), [tf.TensorSpec([])], 16 * EXBI),  # 0
         (results(5), [tf.TensorSpec([])], 20 * EXBI),  # 4 EiB
         (corners, [HUGE] * 5, 10 * EXBI),
