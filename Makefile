@@ -18,9 +18,10 @@ TF_KERAS := $(PIP_INSTALL) --no-deps tf_keras
 TF_GNN := $(PIP_INSTALL) --no-deps tensorflow-gnn
 STAGE := printf '==> %s\n'
 
-# The number of processes that share the tests: make WORKERS=8 test. Use at least twice the number of
-# processors, because tests wait for pages and processes during a third of their time.
-WORKERS ?= 4
+# The number of processes that share the tests: make WORKERS=8 test. Use one more than there are
+# processors, because tests wait for pages and processes. Each further one took a tenth more of the
+# processors: it imports TensorFlow and competes for their caches.
+WORKERS ?= 3
 # Each process gets whole files, slow files first, in the order of tests/conftest.py.
 PYTEST := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # The checks of architecture, notebooks, course, wheel and site. No other target repeats them.
