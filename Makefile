@@ -19,8 +19,7 @@ TF_GNN := $(PIP_INSTALL) --no-deps tensorflow-gnn
 STAGE := printf '==> %s\n'
 
 # The number of processes that share the tests: make WORKERS=8 test. Use one more than there are
-# processors, because tests wait for pages and processes. Each further one took a tenth more of the
-# processors: it imports TensorFlow and competes for their caches.
+# processors, because tests wait for pages and processes. More only compete: each imports TensorFlow.
 WORKERS ?= 3
 # Each process gets whole files, slow files first, in the order of tests/conftest.py.
 PYTEST := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
