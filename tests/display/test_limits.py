@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from support.displayed import PerReplica, know_per_replica
-from support.tiers import thorough
+from support.tiers import thorough, thorough_except
 
 import tpunb
 from tpunb.display.describe.history_description import MAX_LINES, MAX_RUNS, describe_history
@@ -154,10 +154,12 @@ EXTREME: dict[str, list[Any]] = {
 }
 
 
-SIMILAR = ("both ends", "one", "one below", "one least", "equal and large", "zero")
+QUICK = {
+    "whole range", "least and most", "equal", "infinite", "nan", "mixed", "spread", "infinite spread", "none",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*(n for n in EXTREME if n not in SIMILAR), *thorough(SIMILAR)])
+@pytest.mark.parametrize("name", thorough_except(QUICK, EXTREME))
 @pytest.mark.parametrize(("scale", "smoothing"), [("log", 60), *thorough([("linear", 0)])])
 def test_extreme_numbers(name: str, scale: str, smoothing: int) -> None:
     history = History()

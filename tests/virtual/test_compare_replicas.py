@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from support.kinds_of_steps import FEATURES, KINDS, args_of, batch, dense_model
 from support.strategies import each, strategy_of
-from support.tiers import THOROUGH, thorough
+from support.tiers import thorough, thorough_except
 
 import tpunb
 from tpunb.virtual import trial_run
@@ -51,7 +51,7 @@ def verdict(strategy: Any, name: str, *, wrong: bool) -> ReplicaComparison:
     return compared(strategy, step, *args)
 
 
-ALL = [pytest.param(name, marks=[] if name in ALWAYS else THOROUGH) for name in KINDS]
+ALL = thorough_except(ALWAYS, KINDS)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -70,7 +70,7 @@ def test_the_classic_mistake_is_found(eight: Any, name: str) -> None:
     assert comparison.headline.endswith("divide the loss by the number of replicas.")
 
 
-@pytest.mark.parametrize("replicas", [2, pytest.param(32, marks=THOROUGH)])
+@pytest.mark.parametrize("replicas", [2, *thorough([32])])
 @pytest.mark.parametrize("name", ["sgd", *thorough(["adam", *sorted(FOR_TWO)])])
 def test_other_numbers_of_replicas(replicas: int, name: str) -> None:
     strategy = strategy_of(replicas)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.tiers import thorough
+from support.tiers import thorough, thorough_except
 
 import tpunb
 from tpunb.cells.batches import Batches
@@ -189,17 +190,11 @@ def test_closing_the_connection_removes_everything() -> None:
         assert warnings_of(lambda: model.fit(X[:32], Y[:32], verbose=0)) == []
 
 
-NOTES = [
-    (kind, name)
-    for kind in ("empty share", "lost", "outside", "rate")
-    for name in ("keras", "tf_keras")
-]
-QUICK = [("empty share", "keras"), ("outside", "keras")]
+NOTES = itertools.product(("empty share", "lost", "outside", "rate"), ("keras", "tf_keras"))
+QUICK = {("empty share", "keras"), ("outside", "keras")}
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [*QUICK, *thorough(note for note in NOTES if note not in QUICK)]
-)
+@pytest.mark.parametrize(("kind", "name"), thorough_except(QUICK, NOTES))
 def test_live_curves_show_the_warning(
     connection: Any, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,6 @@ from support.keras_models import (
     BATCH,
     CASES,
     MARKS,
-    OPTIMIZERS,
     ROWS,
     X,
     Y,
@@ -29,21 +28,17 @@ from support.keras_models import (
     sequential,
 )
 from support.strategies import copies, local, strategy_of
-from support.tiers import THOROUGH, thorough
+from support.tiers import THOROUGH, thorough, thorough_except
 
 from tpunb.errors import TpuWarning
 
 pytestmark = [*MARKS, pytest.mark.slow]
 
-FURTHER = [
-    "class weights", "confusion", "not built", "own step", "tensors", "adafactor", "adamw",
-    "attention", "convolution", "deep", "gated", "lion", "nadam", "own loss", "recurrent", "regularised",
-    "sample weights", "steps per execution", "synchronised", "two outputs", "validation split", *OPTIMIZERS,
-]  # fmt: skip
-"""The slowest cases, and cases that differ from others only in their optimizer."""
+QUICK = {"adam", "validation data"}
+"""An ordinary case, and a case that evaluates too."""
 
 
-@pytest.mark.parametrize("name", [*sorted(CASES.keys() - {*FURTHER}), *thorough(FURTHER)])
+@pytest.mark.parametrize("name", thorough_except(QUICK, CASES))
 def test_fit(name: str) -> None:
     # All replicas share the work of a case, so vary their number from case to case.
     size = (2, 4, 2, 8)[list(CASES).index(name) % 4]

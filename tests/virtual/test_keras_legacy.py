@@ -13,7 +13,7 @@ import tensorflow as tf
 from support import keras_models
 from support.keras_models import BATCH, X, Y, assert_same, assert_trained_alike, case
 from support.strategies import strategy_of
-from support.tiers import THOROUGH, thorough
+from support.tiers import THOROUGH, thorough, thorough_except
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:non-integer arguments to randrange:DeprecationWarning"),
@@ -58,7 +58,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["metrics", *thorough(sorted(CASES.keys() - {"metrics"}))])
+@pytest.mark.parametrize("name", thorough_except({"metrics"}, CASES))
 def test_fit(name: str) -> None:
     size = (2, 4)[list(CASES).index(name) % 2]
     assert_trained_alike(None, strategy_of(size), CASES[name], atol=1e-4, api=keras)

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from support.rules import check
 from support.strategies import strategy_of
-from support.tiers import THOROUGH, thorough
+from support.tiers import THOROUGH, thorough_except
 
 from tpunb.virtual.rule_check import CheckError
 from tpunb.virtual.untouched import untouched
@@ -94,10 +94,7 @@ CASES = [*itertools.product(CHECKED, ("built", "unbuilt"), LIBRARIES)]
 
 @pytest.mark.parametrize(
     ("what", "built", "library"),
-    [
-        *(case for case in CASES if case in QUICK),
-        *thorough(case for case in CASES if case not in QUICK),
-    ],
+    thorough_except(QUICK, CASES),
 )
 def test_models_train_the_same_without_a_check(
     strategy: Any, what: str, built: str, library: str
