@@ -369,7 +369,7 @@ _MISTAKES = (
         RuntimeError,
         r"requires (?:being in )?cross-replica context",
         "Models and variables are made once, outside the cell.",
-        "Move `with strategy.scope():` and what is in it to a cell without a magic.",
+        "Move `with strategy.scope():` with its whole block to a cell without a magic.",
         _calls_method("scope"),
     ),
     _Mistake(
