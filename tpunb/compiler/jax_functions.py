@@ -345,12 +345,15 @@ def _export(
     return prepared, devices
 
 
-def prepared_module(module: bytes, settings: Settings) -> tuple[Prepared, int]:
+def prepared_module(
+    module: bytes, settings: Settings, *, own: bool = False
+) -> tuple[Prepared, int]:
     """Return the request for libtpu about a StableHLO module, and the number of its devices.
 
     Args:
         module: The module as text or as bytecode, which any framework may have exported.
         settings: The settings of the compilation.
+        own: Whether this process made it, so that its lines are this machine's.
 
     Raises:
         CompileError: The module cannot be read, has open sizes, or is for several replicas.
@@ -372,8 +375,9 @@ def prepared_module(module: bytes, settings: Settings) -> tuple[Prepared, int]:
             f"The program is for {replicas} replicas.",
             fix="Export it with a mesh and shardings (jax.jit), not with jax.pmap.",
         )
-    # A stranger's export must not show lines of this machine's other files.
-    places = [[place for place in each if place[0].endswith(".py")] for each in answer["places"]]
+    places = answer["places"]
+    if not own:  # a stranger's export must not show lines of this machine's other files
+        places = [[place for place in each if place[0].endswith(".py")] for each in places]
     prepared = Prepared(
         _Origins(places, settings.choose, ()),
         module=answer["module"],

@@ -354,25 +354,36 @@ def _kept_or_answered(
         return recorded_verdicts.recorded_answer(recordings, program, asked, tpu, unavailable)
 
     is_kept = program is not None and kept_verdicts.folder() is not None
-    releases = _releases(deadline) if is_kept else {}
+    compiler = identity(deadline) if is_kept else None
 
     def answered() -> Mapping[str, Any]:
         answer = _answered(request, deadline)
         # The time limit may be over now, but it must not cost the answer.
-        compiler = releases or _releases(Deadline(_SECONDS_FOR_RELEASES))
-        made = {"time": versions.now(), "compiler": compiler, "software": versions.software()}
+        releases = compiler["releases"] if compiler else _releases(Deadline(_SECONDS_FOR_RELEASES))
+        made = {"time": versions.now(), "compiler": releases, "software": versions.software()}
         return {**answer, "made": made}
 
-    # An unknown release may change later.
-    if program is None or set(releases) != set(environment.PACKAGES):
+    if program is None or compiler is None:
         answer = answered()
     else:
-        compiler = {"releases": releases, "flags": _flags(), "process": _digest_of_script()}
         answer = kept_verdicts.answer_for(program, {**question, **compiler}, answered)
     if recordings is not None and program is not None:
         made = {**answer["made"], "software": versions.software()}
         recorded_verdicts.record(recordings, program, asked, {**answer, "made": made})
     return answer
+
+
+def identity(deadline: Deadline) -> Mapping[str, Any] | None:
+    """Return everything about the compiler that its answers depend on, as JSON values.
+
+    Returns:
+        The releases, the user's flags and tpunb's own part; None if a release is not known, which
+        may change later.
+    """
+    releases = _releases(deadline)
+    if set(releases) != set(environment.PACKAGES):
+        return None
+    return {"releases": releases, "flags": _flags(), "process": _digest_of_script()}
 
 
 def _releases(deadline: Deadline) -> dict[str, str]:
