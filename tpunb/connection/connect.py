@@ -127,7 +127,7 @@ def _stand_in(plan: Plan, error: ConnectError) -> Connection:
     fix = error.fix.replace(SIMULATE, "").strip()  # simulating is what happens already
     notes = (note, *((f"To use the TPU: {fix}",) if fix else ()))
     # The summary has the same note, but scripts and `c = %tpu_connect` do not show it.
-    warnings.warn(" ".join(notes), stacklevel=4)
+    warnings.warn(" ".join(notes), stacklevel=5)
     return _virtual(
         dataclasses.replace(plan, kind="virtual", tpu=DEFAULT_TPU, fallback=False, notes=notes)
     )

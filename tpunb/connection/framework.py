@@ -37,10 +37,10 @@ def framework_for(asked: str | None, namespace: Mapping[str, Any]) -> tuple[str,
         and (top := value.__name__.partition(".")[0]) in FRAMEWORKS
     }
     loaded = {name for name in FRAMEWORKS if sys.modules.get(name) is not None}
-    for found in (named, _backend_of_keras(), loaded, _installed()):
+    for found in (named, _backend_of_keras(), loaded, installed_frameworks()):
         if len(found) == 1:
             return next(iter(found)), ""
-    return TENSORFLOW, _NOT_CLEAR if JAX in _installed() else ""
+    return TENSORFLOW, _NOT_CLEAR if JAX in installed_frameworks() else ""
 
 
 def _backend_of_keras() -> set[str]:
@@ -49,7 +49,8 @@ def _backend_of_keras() -> set[str]:
     return {name} & set(FRAMEWORKS)
 
 
-def _installed() -> set[str]:
+def installed_frameworks() -> set[str]:
+    """Return the frameworks that are installed here, without importing them."""
     return {name for name in FRAMEWORKS if _is_installed(name)}
 
 

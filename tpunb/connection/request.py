@@ -254,7 +254,8 @@ class Request:
 
     def _differs(self, field: dataclasses.Field[Any]) -> bool:
         value = getattr(self, field.name)
-        return value is not field.default and value != field.default
+        plain = value is None or isinstance(value, bool | int | float | str)  # others may be arrays
+        return value != field.default if plain else True
 
     def refuse_options_of_others(self, framework: str) -> None:
         """Check that no option was given that the connection's framework does not have.

@@ -137,7 +137,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         short, and the message says how far it came. With ``--checkpoint`` it also continues
         after the kernel has died or was restarted: run the notebook again.
         """
-        connection = self.session.of_tensorflow("%%tpu_run")
+        self.session.require_tensorflow("%%tpu_run")
         args = self._run_arguments(line)
         # Tracebacks name the cell as IPython names other cells, `Cell In[4]`. IPython knows its own
         # cells only by this table. Versions before 7.27 have no table.
@@ -157,7 +157,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
         )
         if settings.checkpoint is not None and not settings.is_stepped:
             raise UsageError("--checkpoint saves a run of many steps: add -d DATASET or -n N")
-        displays.refuse_targets(args.targets, connection.strategy.num_replicas_in_sync)
+        strategy = self.session.of_tensorflow().strategy
+        displays.refuse_targets(args.targets, strategy.num_replicas_in_sync)
         make = self._run_steps if settings.is_stepped else self._run_once
         value, quiet = make(cell, settings, args)
         self._keep(value, args)
@@ -233,7 +234,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %%tpu_check -o report
             y = tf.nn.relu(x @ w)  # then: report.raise_if_refused()
         """
-        self.session.of_tensorflow("%%tpu_check")
+        self.session.require_tensorflow("%%tpu_check")
         args = arguments_of(self.tpu_check, line)
         report = self.session.check(cell, self._data(args), args.names, compare=args.compare)
         self._keep(report, args)

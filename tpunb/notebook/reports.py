@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.units import byte_count, counted, duration, number_text
 from tpunb.connection.connection import Connection
+from tpunb.connection.framework import installed_frameworks
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
 
@@ -45,7 +46,9 @@ def status_report(session: Session) -> Report:
     error, connection = session.last_error, session.open_connection
     failed = [("last error", shortened(error, _MAX_ERROR))] if error else []
     if connection is None:
-        return Report("Not connected: run %tpu_connect", failed)
+        missing = "neither TensorFlow nor JAX is installed"
+        how = "run %tpu_connect" if installed_frameworks() else missing
+        return Report(f"Not connected: {how}", failed)
     if not isinstance(connection, Connection):
         return _jax_report(session, connection, failed)
     described = connection.describe()

@@ -95,6 +95,21 @@ class Session:
             ConnectError: TensorFlow is not installed.
             CellError: The connection is JAX's.
         """
+        self.require_tensorflow(door)
+        if (connection := self.open_of_tensorflow) is None:
+            raise _not_connected()
+        return connection
+
+    def require_tensorflow(self, door: str = "") -> None:
+        """Check that a connection is TensorFlow's, or can be.
+
+        Args:
+            door: The magic that needs it, for the message.
+
+        Raises:
+            ConnectError: TensorFlow is not installed.
+            CellError: The connection is JAX's.
+        """
         connection = self.open_connection
         if connection is None:
             require_tensorflow(door)
@@ -104,9 +119,6 @@ class Session:
                 fix="Call the function itself: JAX runs it on the devices of its mesh. For "
                 f"TensorFlow: %tpu_connect --simulate {connection.tpu} --framework tensorflow",
             )
-        else:
-            return connection
-        raise _not_connected()
 
     @property
     def open_of_tensorflow(self) -> Connection | None:

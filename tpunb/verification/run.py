@@ -15,6 +15,7 @@ from tpunb._util.logs import logger
 from tpunb._util.units import duration
 from tpunb.connection.connect import make_connection
 from tpunb.connection.connection import Connection
+from tpunb.connection.framework import TENSORFLOW
 from tpunb.connection.plan import Plan, resolve
 from tpunb.connection.request import Request, takes
 from tpunb.connection.tpu_connection import open_connections
@@ -44,7 +45,7 @@ def verify(tpu: str | None = None, **values: Any) -> VerifyReport:
     Raises:
         ConnectError: The TPU does not exist or does not answer, or a connection is open.
     """
-    plan = resolve(Request.of(tpu, **values))
+    plan = resolve(Request.of(tpu, **{"framework": TENSORFLOW, **values}))
     if not shows_widgets():
         return verify_plan(plan)
     with ConnectDisplay("Verified.", "Not verified.") as shown:
