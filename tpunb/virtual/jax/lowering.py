@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tpunb.virtual.jax.identity import PLATFORM
+from tpunb.virtual.jax.kernels import kernel_primitive, rule_for_a_tpu, rule_for_the_cpu
 from tpunb.virtual.jax.private_names import owner_of, private
 from tpunb.virtual.patch.patch_tools import Replaced
 
@@ -157,9 +158,8 @@ class Lowering:
                 yield primitive, self._noting(_rule(own))
         for name, platforms in _BRANCHES.items():
             yield (branch := private(name)), _taking_its_side(_rule(common[branch]), platforms)
-        if (pallas := sys.modules.get("jax._src.pallas.pallas_call")) is not None:
-            interpreted = _interpreted(_rule(common[pallas.pallas_call_p]))
-            yield pallas.pallas_call_p, self._noting(interpreted)
+        if (kernel := kernel_primitive()) is not None:
+            yield kernel, self._noting(rule_for_the_cpu(_rule(common[kernel])))
 
     def _noting(self, rule: Any) -> Any:
         """Return a rule that notes that a TPU's module may differ where this one does not."""
@@ -220,13 +220,6 @@ def _taking_its_side(rule: Any, platforms: str) -> Any:
     return lower
 
 
-def _interpreted(rule: Any) -> Any:
-    def lower(*args: Any, interpret: Any, **options: Any) -> Any:
-        return rule(*args, interpret=interpret or True, **options)
-
-    return lower
-
-
 @contextlib.contextmanager
 def _said_of_a_tpu() -> Iterator[None]:
     """Say that a CPU has no kernel for an operation that a TPU has, instead of JAX's sentence."""
@@ -244,6 +237,9 @@ def _said_of_a_tpu() -> Iterator[None]:
 def _for_a_tpu(original: Any, name: str, jaxpr: Any, options: dict[str, Any]) -> bytes:
     # For export, so that a compiler of another release can read Pallas kernels.
     parameters = dataclasses.replace(options["lowering_parameters"], for_export=True)
+    if (kernel := kernel_primitive()) is not None:
+        rule = _rule(private("jax._src.interpreters.mlir._lowerings")[kernel])
+        parameters = _with_rules(parameters, iter([(kernel, rule_for_a_tpu(rule))]))
     options = {**options, "backend": _TpuBackend(), "platforms": (PLATFORM,)}
     lowered = original(name, jaxpr, **{**options, "lowering_parameters": parameters})
     artifact: bytes = private("jax._src.export._export._module_to_bytecode")(lowered.module)

@@ -11,6 +11,7 @@ from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import Accelerator
 from tpunb.virtual.jax.backend import default_client, make_client, require_free_platform
 from tpunb.virtual.jax.identity import identify
+from tpunb.virtual.jax.kernels import tracing_kernels
 from tpunb.virtual.jax.lowering import LoweredProgram, Lowering
 from tpunb.virtual.jax.memory import LiveArray, bytes_on, live_arrays
 from tpunb.virtual.jax.private_names import owner_of, require_all
@@ -65,6 +66,7 @@ class VirtualTpu:
         with contextlib.ExitStack() as undo:
             undo.enter_context(identify(self.client, tpu, self._memory_stats))
             undo.enter_context(self._lowering.installed())
+            undo.enter_context(tracing_kernels(self.client))
             for name, replacement in ((_COMPILE, self._compile), (_CALL, self._call)):
                 undo.enter_context(Replaced(*owner_of(name), replacement))
             undo.enter_context(default_client(self.client))
