@@ -319,8 +319,7 @@ def _export(
     answer = libtpu.read_exported(exported.mlir_module_serialized, settings.deadline)
     origins = _Origins(answer.get("places", ()), settings.choose, layers)
     if "error" in answer:
-        version = sys.modules["jax"].__version__
-        reason = f"the compiler cannot read what JAX {version} exports ({_first(answer['error'])})."
+        reason = libtpu.why_unreadable(answer["error"], sys.modules["jax"].__version__)
         return Prepared(origins, unknown=reason), devices
     if devices == 1 < answer["mesh"]:
         raise CompileError(
@@ -359,6 +358,8 @@ def prepared_module(
         CompileError: The module cannot be read, has open sizes, or is for several replicas.
     """
     answer = libtpu.read_exported(module, settings.deadline)
+    if "error" in answer and own:
+        raise CompileError(libtpu.why_unreadable(answer["error"], sys.modules["jax"].__version__))
     if "error" in answer:
         raise CompileError(
             f"The StableHLO cannot be read: {answer['error'].strip()}.",

@@ -63,8 +63,8 @@ _INSTALL = (
     "your cache folder and does not change your packages."
 )
 _INSTALL_THERE = (
-    f"Install {' '.join(f'{name}=={version}' for name, version in environment.PACKAGES.items())} "
-    f"for the Python that {PYTHON} names, or unset {PYTHON}."
+    f"Install {environment.listed(environment.packages_for(sys.version_info[:2]))} for the Python that "
+    f"{PYTHON} names, or unset {PYTHON}."
 )
 
 
@@ -224,12 +224,12 @@ def why_unavailable() -> CompilerUnavailableError | None:
     if error := environment.why_not_here():
         return error
     installed = environment.find()
-    if (installed and not installed.problem) or _own() == environment.PACKAGES:
+    if (installed and not installed.problem) or environment.fits(_own()):
         return None
     if installed:
         why = f"The TPU's compiler in {installed.folder} cannot be used: {installed.problem}."
     elif own := _own():
-        have, need = environment.listed(own), environment.listed(environment.PACKAGES)
+        have, need = map(environment.listed, (own, environment.packages_for(sys.version_info[:2])))
         why = (
             f"The TPU's compiler is not installed: tpunb needs {need}, but this Python has {have}."
         )
@@ -319,6 +319,19 @@ def _provenance(made: Mapping[str, Any], *, recorded: bool) -> Provenance:
     # A verdict of this machine is about a program that this process has traced.
     traced_by = made["software"] if recorded else versions.software()
     return Provenance(made["time"], compiler, versions.releases(traced_by), recorded)
+
+
+def why_unreadable(error: str, jax: str) -> str:
+    """Return the reason why the compiler cannot read what JAX exports.
+
+    Args:
+        error: The error of the compiler's process.
+        jax: The release of the JAX that exports.
+    """
+    first = next(iter(error.strip().splitlines()), "it gives no reason").rstrip(".:")
+    releases = _releases(Deadline(_SECONDS_FOR_RELEASES))
+    older = environment.older_than(releases.get("jax", jax), jax)
+    return f"the compiler cannot read what JAX {jax} exports ({first}). {older}".rstrip()
 
 
 def read_exported(module: bytes, deadline: Deadline) -> Mapping[str, Any]:
