@@ -62,10 +62,8 @@ _INSTALL = (
     "tpunb compiler install (in a cell: !tpunb compiler install). It downloads about 230 MB into "
     "your cache folder and does not change your packages."
 )
-_INSTALL_THERE = (
-    f"Install {environment.listed(environment.packages_for(sys.version_info[:2]))} for the Python that "
-    f"{PYTHON} names, or unset {PYTHON}."
-)
+_PACKAGES_HERE = environment.listed(environment.packages_for(sys.version_info[:2]))
+_INSTALL_THERE = f"Install {_PACKAGES_HERE} for the Python that {PYTHON} names, or unset {PYTHON}."
 
 
 Parameters = Sequence[tuple[str, bool]]

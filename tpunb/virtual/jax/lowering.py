@@ -67,6 +67,7 @@ class LoweredProgram:
         module: The module that the CPU runs.
         settles: Whether that module settles what a TPU gets. It does not show, for example, the
             parameters of a Pallas kernel.
+        has_kernel: Whether it has a Pallas kernel.
         size: The bytes of its arguments and results, on all devices.
         lower_for_tpu: Lowers it for a TPU, and returns a portable artifact of StableHLO. In the
             thread that traced it, it raises the errors with which JAX refuses it for a TPU.
@@ -77,6 +78,7 @@ class LoweredProgram:
     line: int
     module: weakref.ref[Any]
     settles: bool
+    has_kernel: bool
     size: int
     lower_for_tpu: Callable[[], bytes]
 
@@ -127,7 +129,7 @@ class Lowering:
         exported = options["lowering_parameters"].for_export
         if exported or options.get("backend") is not self._client:
             return original(name, jaxpr, **options)
-        self._state.differs = False
+        self._state.differs = self._state.has_kernel = False
         parameters = _with_rules(options["lowering_parameters"], self._rules())
         run = {**options, "backend": None, "platforms": ("cpu",), "lowering_parameters": parameters}
         with _said_of_a_tpu():
@@ -140,6 +142,7 @@ class Lowering:
             debug_info.func_lineno or 0,
             weakref.ref(lowered.module, lambda _: self._programs.pop(number, None)),
             not self._state.differs,
+            self._state.has_kernel,
             _bytes([*options["in_avals"], *getattr(jaxpr, "out_avals", ())]),
             lambda: _for_a_tpu(original, name, jaxpr, options),
         )
@@ -159,13 +162,15 @@ class Lowering:
         for name, platforms in _BRANCHES.items():
             yield (branch := private(name)), _taking_its_side(_rule(common[branch]), platforms)
         if (kernel := kernel_primitive()) is not None:
-            yield kernel, self._noting(rule_for_the_cpu(_rule(common[kernel])))
+            interpreted = rule_for_the_cpu(_rule(common[kernel]))
+            yield kernel, self._noting(interpreted, has_kernel=True)
 
-    def _noting(self, rule: Any) -> Any:
+    def _noting(self, rule: Any, *, has_kernel: bool = False) -> Any:
         """Return a rule that notes that a TPU's module may differ where this one does not."""
 
         def lower(*args: Any, **options: Any) -> Any:
             self._state.differs = True
+            self._state.has_kernel |= has_kernel
             return rule(*args, **options)
 
         return lower

@@ -123,6 +123,20 @@ class VirtualTpu:
             return original(backend, module, devices, *args, **options)
         passed = {id(arg) for arg in getattr(self._calls, "args", ())}
         wait = self._judge.begin(program, devices.size, lambda: self.live_arrays(passed))
-        compiled = original(backend, module, devices, *args, **options)
+        try:
+            compiled = original(backend, module, devices, *args, **options)
+        except Exception as error:
+            wait()  # a TPU's refusal comes first
+            if "UNIMPLEMENTED" not in str(error):
+                raise
+            raise _missing_kernel(program, error) from error
         wait()
         return compiled
+
+
+def _missing_kernel(program: LoweredProgram, error: Exception) -> Exception:
+    """Return the error that this machine's CPU cannot run a program."""
+    return NotImplementedError(
+        f"The virtual TPU cannot run {program.name}: this machine's CPU has no kernel for it "
+        f"({error}). tpunb.compile still says what the TPU's compiler makes of it."
+    )
