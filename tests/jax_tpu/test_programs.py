@@ -211,3 +211,15 @@ def test_an_export_for_tpus_is_jaxs_own(connect: Connect) -> None:
     exported = export.export(jax.jit(jnp.linalg.eigh), platforms=["tpu"])(SQUARE)
     assert exported.platforms == ("tpu",)
     assert "lapack" not in exported.mlir_module()
+
+
+def test_many_steps_in_flight_do_not_wait_for_each_other_forever(connect: Connect) -> None:
+    """With one thread a processor, JAX 0.7 ended the process here."""
+    connect("v5e-8")
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    x = jax.device_put(np.ones((1792, 64), "f"), NamedSharding(mesh, P("x")))
+    w = jax.device_put(np.zeros((64, 128), "f"), NamedSharding(mesh, P()))
+    step = jax.jit(lambda w, x: w - jax.grad(lambda w: ((x @ w - 1) ** 2).mean())(w))
+    for _ in range(300):
+        w = step(w, x)
+    assert np.isfinite(w).all()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tpunb.virtual.jax.lowering import LoweredProgram
 
 When = Literal["wait", "later", "off"]
-"""Whether a call waits for its verdict, the verdict is shown later, or none is asked for."""
+"""A call waits for its verdict, the verdict is shown later, or the compiler is not asked."""
 
 WHENS: tuple[When, ...] = ("wait", "later", "off")
 
@@ -54,7 +54,7 @@ _MOST_NAMED = 5
 
 
 class Judge:
-    """What the compiler says of the programs of one virtual TPU.
+    """The judge of one virtual TPU: the TPU's own compiler, and its verdicts.
 
     Args:
         tpu: The TPU type.

@@ -22,7 +22,7 @@ _CALL = "jax._src.pjit._pjit_call_impl_python"
 
 
 class Judge(Protocol):
-    """What is asked about each program that JAX compiles for the virtual devices."""
+    """A judge of the programs that JAX compiles for the virtual devices."""
 
     def begin(
         self, program: LoweredProgram, devices: int, beside: Callable[[], list[LiveArray]]
