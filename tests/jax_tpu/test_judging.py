@@ -206,3 +206,12 @@ def test_a_compiler_that_dies_leaves_the_program_unjudged(
     connection = connect(judge="wait")
     assert float(jax.jit(lambda x: x.sum() * 13)(jnp.ones(4))) == 52.0
     assert [program.unknown for program in connection.programs] == ["the compiler crashed."]
+
+
+def test_a_pmap_is_judged(connect: Connect) -> None:
+    connection = connect("v5e-4", judge="wait")
+    mean = jax.pmap(lambda x: jax.lax.pmean(x * 17, "i"), axis_name="i")
+    np.testing.assert_array_equal(mean(np.arange(4.0, dtype="f")), [25.5] * 4)
+    (program,) = connection.programs
+    assert (program.ok, program.cores) == (True, 4)
+    assert [each.kind for each in program.collectives] == ["all-reduce"]

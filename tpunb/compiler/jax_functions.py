@@ -371,7 +371,7 @@ def prepared_module(
             f"The program has open sizes: {answer['open']}.", fix="Export it with numbers."
         )
     replicas, partitions = answer["devices"]
-    if replicas > 1:
+    if replicas > 1 and not own:
         raise CompileError(
             f"The program is for {replicas} replicas.",
             fix="Export it with a mesh and shardings (jax.jit), not with jax.pmap.",
@@ -386,8 +386,9 @@ def prepared_module(
         parameters=answer["arguments"],
         held_bytes=answer["bytes"],
         fingerprint=Fingerprint(answer["digest"], tuple(answer["names"])),
+        replicated=replicas > 1,
     )
-    return prepared, max(partitions, answer["mesh"])
+    return prepared, max(replicas, partitions, answer["mesh"])
 
 
 def _bytes(arrays: Iterable[Any]) -> int:

@@ -204,6 +204,8 @@ class Judge:
         try:
             with recorded_verdicts.recorded_in(self._recorded):
                 prepared, _ = prepared_module(question.module, settings, own=True)
+                if prepared.replicated:
+                    target = Target(self._tpu, question.devices)
                 program = program_for(prepared, target, settings)
         except (TpunbError, ChildLostError) as error:
             return self._unknown(question, getattr(error, "message", str(error)))

@@ -113,6 +113,7 @@ class Prepared:
         unsized: Why the module's figures do not apply to the function: its arguments have open
             sizes. Empty if they have none.
         bounded: The next steps if the compiler refuses a module with sizes that are only bounded.
+        replicated: Whether a JAX module is one replica's, as of `jax.pmap`, and not partitioned.
     """
 
     origins: Origins
@@ -126,10 +127,12 @@ class Prepared:
     unsized: str = ""
     bounded: Bounded | None = None
     fingerprint: Fingerprint | None = None
+    replicated: bool = False
 
     def least_bytes(self, target: Target) -> int:
         """Return the bytes of its arguments or results on a core. The program needs more."""
-        return self.held_bytes // (target.cores if self.jax else target.partitions)
+        partitioned = self.jax and not self.replicated
+        return self.held_bytes // (target.cores if partitioned else target.partitions)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,7 +285,7 @@ def ask(
     """Compile a function, unless the answer about an equal program is stored.
 
     Args:
-        prepared: The function. A JAX function is partitioned over all cores.
+        prepared: The function. A JAX function is partitioned over all cores, or runs on each.
         target: The target of the compilation.
         deadline: The deadline for the answer.
         low_effort: Whether the figures may be off by a few percent, in a tenth of the time.
@@ -301,6 +304,7 @@ def ask(
         "effort": _LOW_EFFORT if low_effort else "",
         "text": text,
         "jax": prepared.jax,
+        **({"replicated": True} if prepared.replicated else {}),
     }
     answer = dict(_kept_or_answered(prepared.fingerprint, request, target.tpu.name, deadline))
     provenance = _provenance(answer.pop("made"), recorded=answer.pop("recorded", False))

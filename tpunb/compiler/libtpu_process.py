@@ -85,10 +85,10 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         request: A `module` (a serialized HloModuleProto) to compile, with `topology`, `chip`,
-            `replicas`, `partitions`, `effort`, `text` and `jax`. `chip` is the name of a chip's
-            configuration, or empty. An empty `effort` is full effort. `text` asks for the
-            program's text, and `jax` says that the module was read here. Or a `module` that JAX
-            `exported`, to read it. Or packages, to return their `releases`.
+            `replicas`, `partitions`, `effort`, `text` and `jax`, perhaps `replicated`. `chip` is
+            the name of a chip's configuration, or empty. An empty `effort` is full effort. `text`
+            asks for the program's text, and `jax` says that the module was read here. Or a `module`
+            that JAX `exported`, to read it. Or packages, to return their `releases`.
     """
     try:
         if "releases" in request:
@@ -238,7 +238,8 @@ def _meshes(module: Any) -> list[Any]:
 def _compile(module: Any, devices: list[Any], request: dict[str, Any]) -> Any:
     replicas, partitions = request["replicas"], request["partitions"]
     cores = replicas * partitions
-    if request["jax"]:
+    partitioned = request["jax"] and not request.get("replicated")
+    if partitioned:
         replicas, partitions = 1, cores
     options = xla_client.CompileOptions()
     build = options.executable_build_options
@@ -255,7 +256,7 @@ def _compile(module: Any, devices: list[Any], request: dict[str, Any]) -> Any:
             ]
             for kind in ("arg", "res")
         }
-        build.use_spmd_partitioning = True
+        build.use_spmd_partitioning = partitioned
         build.use_shardy_partitioner = bool(_meshes(module))
         build.allow_spmd_sharding_propagation_to_parameters = free["arg"]
         build.allow_spmd_sharding_propagation_to_output = free["res"]

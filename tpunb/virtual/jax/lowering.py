@@ -86,11 +86,13 @@ class LoweredProgram:
     def is_of_jax(self) -> bool:
         """True if the function is JAX's own, such as `jnp.ones`, and not the user's.
 
-        JAX does not know the file of a `jax.shard_map` that is called without `jax.jit`.
+        The file of a `jax.pmap`, or of a `jax.shard_map` without `jax.jit`, is JAX's or not known.
+        Their collectives tell.
         """
-        if not self.file:
-            return not _COLLECTIVE.search(str(self.module()))
-        return Path(self.file).is_relative_to(Path(sys.modules["jax"].__file__ or "").parent)
+        of_jax = Path(sys.modules["jax"].__file__ or "").parent
+        if self.file and not Path(self.file).is_relative_to(of_jax):
+            return False
+        return not _COLLECTIVE.search(str(self.module()))
 
     def digest(self, artifact: bytes | None = None) -> str:
         """Return a hash of the program with its lines.
