@@ -215,3 +215,8 @@ def test_a_pmap_is_judged(connect: Connect) -> None:
     (program,) = connection.programs
     assert (program.ok, program.cores) == (True, 4)
     assert [each.kind for each in program.collectives] == ["all-reduce"]
+
+
+def test_compile_asks_for_the_connected_type(connect: Connect) -> None:
+    connect("v4-8", judge="off")
+    assert tpunb.compile(lambda x: x * 19, jnp.ones(4)).tpu == "v4-8"

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import Accelerator
+from tpunb.virtual.jax import current_type
 from tpunb.virtual.jax.backend import default_client, make_client, require_free_platform
 from tpunb.virtual.jax.identity import identify
 from tpunb.virtual.jax.kernels import tracing_kernels
@@ -71,9 +72,11 @@ class VirtualTpu:
                 undo.enter_context(Replaced(*owner_of(name), replacement))
             undo.enter_context(default_client(self.client))
             self._undo = undo.pop_all()
+        current_type.remember(tpu)
 
     def close(self) -> None:
         """Restore everything that was changed. Arrays on the devices stay readable."""
+        current_type.forget()
         self._undo.close()
 
     def live_arrays(self, without: Collection[int] = ()) -> list[LiveArray]:
