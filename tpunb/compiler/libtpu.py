@@ -328,9 +328,10 @@ def read_exported(module: bytes, deadline: Deadline) -> Mapping[str, Any]:
         The `module` for `ask`, with a unique name `<name>~~<number>` for each operation. For
         each number its `places`: files and lines from the innermost. For each of its `arguments`
         the name and whether it is donated, and the first type with `open` sizes, if any. The
-        `bytes` of its arguments, or of its results if they are larger. The number of devices in
-        its `mesh`, and its `devices`: the numbers of replicas and partitions. A `digest` of the
-        module without names, and the `names`. Or an `error`: the reason why it cannot be read.
+        `bytes` of its arguments, or of its results if they are larger. The numbers of devices
+        of its `meshes`, and its `devices`: the numbers of replicas and partitions. A `digest` of
+        the module without names, and the `names`. Or an `error`: the reason why it cannot be
+        read.
 
     Raises:
         ChildLostError: As for `ask`.

@@ -157,7 +157,7 @@ def _exported(artifact: bytes) -> dict[str, Any]:
         "module": data,
         "places": places,
         "arguments": arguments,
-        "mesh": max(sizes, default=1),
+        "meshes": sorted(set(sizes) - {1}),
         "devices": [_count(module, f"mhlo.num_{kind}") for kind in ("replicas", "partitions")],
         "open": next((str(kind) for kind in main.type.inputs if "?" in str(kind)), ""),
         "bytes": max(sum(map(_size, kinds)) for kinds in (main.type.inputs, main.type.results)),
