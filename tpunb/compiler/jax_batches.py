@@ -1,4 +1,4 @@
-"""The batch among the arguments of a JAX function, and whether it is one."""
+"""The batch among the arguments of a JAX function, and whether that size is a batch."""
 
 from __future__ import annotations
 

@@ -393,16 +393,11 @@ def _not_exported(traced: Any, error: Exception, origins: _Origins, settings: Se
     try:
         traced.lower(lowering_platforms=("tpu",))
     except Exception as refused:
-        uneven = type(refused).__name__ == "IndivisibleError"
         known = explain(refused)
         problem = Problem(
             "compile",
             f"JAX cannot lower it for a TPU: {_first(str(refused))}.",
-            "Use a size that the mesh divides, or another sharding."
-            if uneven
-            else known.fix
-            if known
-            else "Use other operations.",
+            known.fix if known else "Use other operations.",
             message=str(refused),
         )
         return Prepared(origins, (problem.at(lines_of(refused)).shown(settings.choose),))

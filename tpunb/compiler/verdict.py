@@ -20,8 +20,8 @@ from tpunb.compiler.partial_answers import CompilationStopped, is_watched, watch
 from tpunb.compiler.program import NotRecordedError, TpuProgram, merged
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
-from tpunb.errors.code_problems import Problem, SourceLine
-from tpunb.errors.compiler_refusals import LIBTPU, SMALLER, refusal_of
+from tpunb.errors.code_problems import Problem, SourceLine, is_library, is_of_this_package
+from tpunb.errors.compiler_refusals import LESS_PADDING, LIBTPU, SMALLER, refusal_of
 from tpunb.errors.explain import explain
 from tpunb.tpu.compiled_program import CodeLine, ProgramMemory, Provenance
 from tpunb.tpu.program_display import program_display
@@ -29,6 +29,7 @@ from tpunb.tpu.program_display import program_display
 # This close to the limit, low effort may come to another verdict than full effort.
 _CLOSE = 0.1
 _ROOMIEST = "v5p-8"
+_MOSTLY_PADDING = 2.0
 _PARTLY = "The largest tensors are from the same program compiled for v5p, where it fits."
 DEPENDS_ON_DATA = (
     "Some sizes depend on data. A TPU reserves room for the largest size and computes all of it. "
@@ -246,7 +247,13 @@ class _Compilation:
             f" The largest tensor, {largest.text} of {source}, takes "
             f"{byte_count(largest.padded_bytes)}."
         )
-        problem = Problem("memory", reason, SMALLER, message=message, node=largest.node)
+        fix = SMALLER
+        if largest.factor > _MOSTLY_PADDING:
+            reason += (
+                f" {byte_count(largest.wasted)} of it are padding ({largest.factor:.0f} times)."
+            )
+            fix = f"{LESS_PADDING} {SMALLER}"
+        problem = Problem("memory", reason, fix, message=message, node=largest.node)
         problem = self._located(problem)
         if largest.line is not None:
             problem = dataclasses.replace(problem, line=largest.line.line, file=largest.line.file)
@@ -278,7 +285,8 @@ class _Compilation:
         )
 
     def _located(self, problem: Problem) -> Problem:
-        places = self.prepared.origins.places(problem.node) if problem.node else ()
+        node = problem.node
+        places = self.prepared.origins.places(node) if node else _places_in(problem.message)
         return problem.at(places).shown(self.settings.choose)
 
     def _in_a_larger_memory(self) -> ProgramMemory | None:
@@ -313,6 +321,11 @@ _ALLOCATION = re.compile(r"Allocation \(size=(\d+)\) would exceed memory")
 _NODE = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _OF_X64 = re.compile(r"not implemented: (?:ROOT )?%?\S+ = (\w+)\[")
 
+# `at location: loc("mul:"("mul/mul"(callsite("kernel"("/home/me/a.py":20:29 to :32) at …`
+# (libtpu 0.0.52)
+_PLACE = re.compile(r'"([^"\n]{1,400}\.py)":(\d{1,7}):\d')
+_OF_A_KERNEL = "Mosaic failed to compile TPU kernel"
+
 _TYPES = {"s64": "int64", "u64": "uint64", "f64": "float64", "c128": "complex128"}
 
 
@@ -345,10 +358,20 @@ def _node_in(message: str) -> str:
     return match[1] if match else ""
 
 
+def _places_in(message: str) -> tuple[SourceLine, ...]:
+    """Return the lines that an error about a kernel names, innermost first."""
+    places = (SourceLine(file, int(line)) for file, line in _PLACE.findall(message))
+    return tuple(
+        place for place in places if not (is_library(place.file) or is_of_this_package(place.file))
+    )
+
+
 def refusal(message: str) -> Problem:
     """Explain why libtpu refuses a program for another reason than memory."""
     node = _node_in(message)
-    if known := refusal_of(message, LIBTPU):
+    # The operations of kernels have names like "dynamic_gather".
+    known = None if _OF_A_KERNEL in message else refusal_of(message, LIBTPU)
+    if known:
         kind = _OF_X64.search(message)
         types = _TYPES.get(kind[1], "64 bits") if kind else "64 bits"
         code, reason, fix = known.code, known.reason.format(types=types), known.fix

@@ -31,6 +31,12 @@ class Refusal:
 SMALLER = "Make the batch smaller, use more cores, or a smaller type such as bfloat16."
 """The fix for programs that do not fit."""
 
+LESS_PADDING = (
+    "Make the tensor's last size a multiple of 128 and the size before it a multiple of 8, or "
+    "transpose it (trap P3)."
+)
+"""The fix for programs that do not fit because of padding."""
+
 FIXED_SHAPE = "Use a fixed shape: mask or pad the tensor."
 """The fix for sizes that depend on data."""
 
