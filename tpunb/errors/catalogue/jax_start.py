@@ -15,7 +15,6 @@ JAX_START = (
             r"Unknown backend:? '?tpu'?\. Available backends are",
             r"Backend 'tpu' (?:is not in the list of known backends|provides no devices)",
             r"nable to initialize backend 'tpu(?:_driver)?': (?!ABORTED|module |[^\n]{0,60}PJRT)",
-            r"Requested backend tpu_driver, but it failed to initialize",
             r"ValueError: Unsupported TPU device kind: cpu",
         ),
         "The program asks for a TPU, and JAX sees none: this machine has none, another runtime is "
@@ -32,6 +31,7 @@ JAX_START = (
         "JAX is installed without support for TPUs",
         (
             r"A Google TPU may be present on this machine, but either a TPU-enabled jaxlib",
+            r"jax\._src[\w.]{0,40}:No GPU/TPU found, falling back to CPU",
             r"JAX TPU support not installed; cannot generate TPU topology",
             r"module 'jaxlib\.xla_extension' has no attribute 'get_tpu_client'",
         ),
@@ -230,15 +230,47 @@ JAX_START = (
             r"cannot import name '\w{1,60}' from 'jax(?:\.[\w.]{1,60})?'",
             r"No module named 'jax\.(?:experimental|interpreters|lib|tools)\.\w{1,40}'",
             r"jax\.[\w.]{1,60} (?:was|has been) removed in (?:JAX|jax) v?\d",
-            r"colab_tpu\.setup_tpu\(\) was required for older JAX versions",
+            r"'UnspecifiedValue' object has no attribute '\w{1,40}'",
         ),
         "JAX moves and removes functions within months: `jax.tree_map`, `jax.experimental.maps`, "
-        "`jax.experimental.shard_map` and `jax.tools.colab_tpu` are gone, and `jax.shard_map` and "
-        "`jax.set_mesh` are new.",
-        "Use today's name: `jax.tree.map`, `jax.shard_map`, `jax.make_mesh`; leave `setup_tpu()` "
-        "out. Or install the release that the program was written for: "
-        '`%pip install "jax[tpu]==0.7.2"`, then restart the kernel.',
+        "`jax.experimental.shard_map` are gone, and `jax.shard_map` and `jax.set_mesh` are new.",
+        "Use today's name: `jax.tree.map`, `jax.shard_map`, `jax.make_mesh`. Or install the "
+        'release that the program was written for: `%pip install "jax[tpu]==0.7.2"`, then restart '
+        "the kernel.",
         ("https://docs.jax.dev/en/latest/changelog.html",),
+    ),
+    Explanation(
+        "137",
+        "JAX reaches for an old TPU Node",
+        (
+            r"(?:Requested b|B)ackend '?tpu_driver'?,? (?:but it )?failed to initialize",
+            r"Failed to connect to remote server at address: grpc://",
+            r"UNIMPLEMENTED: Only 1 computation per replica supported, \d+ requested",
+            r"colab_tpu\.setup_tpu\(\) was required for older JAX versions",
+        ),
+        "The notebook was written for TPUs behind an address (`jax.tools.colab_tpu.setup_tpu()`, "
+        "`tpu_driver`). They are gone since 2024, and JAX 0.4 and later cannot use them. Colab's "
+        "and Kaggle's TPUs are part of the machine.",
+        "Choose a runtime with a TPU, remove `setup_tpu()` and all settings of `tpu_driver` and "
+        "`JAX_BACKEND_TARGET`, and use the JAX that is installed there: `jax.devices()`.",
+        ("jax-ml/jax#14552", "googlecolab/colabtools#3405", "jax-ml/jax#8472"),
+    ),
+    Explanation(
+        "138",
+        "libtpu cannot read which TPU this is",
+        (
+            r"unexpected worker hostname 'WARNING: could not determine TPU worker hostnames",
+            r"could not determine TPU accelerator type, please set env var",
+            r"Failed to fetch URL on try \d+ out of \d+: Failed to fetch URL",
+        ),
+        "libtpu asks Google Cloud's metadata for the type of the TPU and its hosts, and this "
+        "machine has none or does not answer. On Kaggle and without a TPU this is expected, and "
+        "JAX goes on.",
+        "If JAX stops there, say it before `import jax`: "
+        '`os.environ.update(TPU_SKIP_MDS_QUERY="1", TPU_WORKER_HOSTNAMES="localhost", '
+        'TPU_WORKER_ID="0", TPU_ACCELERATOR_TYPE="v5litepod-8")`, with your own type.',
+        ("ARahim3/kaggle-tpu-lab#6", "jax-ml/jax#17495"),
+        rank=2,
     ),
 )
 """Errors of JAX before the first step, and of several hosts."""

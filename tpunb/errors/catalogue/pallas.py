@@ -280,7 +280,11 @@ PALLAS = (
     Explanation(
         "127",
         "A kernel that the TPU's compiler refuses",
-        (r"Mosaic failed to compile TPU kernel", r"Internal TPU kernel compiler error: "),
+        (
+            r"Mosaic failed to compile TPU kernel",
+            r"Internal TPU kernel compiler error: ",
+            r"LoweringException: Body failed to verify",
+        ),
         "Mosaic, the compiler of Pallas kernels, does not implement an operation of the kernel for "
         "these shapes and types. The message names the line (`at location`) and the operation "
         "(`The MLIR operation involved`).",
