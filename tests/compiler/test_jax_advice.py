@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -148,6 +149,9 @@ asked("eigenvalues after", jnp.linalg.eigh, array((8, 8), "float32"))
 with jax.enable_x64(True):
     asked("float64", jnp.fft.fft, array((4,), "float64"))
     asked("float64 after", lambda x: jnp.fft.fft(x.astype("float32")), array((4,), "float64"))
+
+program = tpunb.compile(jnp.linalg.inv, array((1 << 22, 3, 3), "float32"), tpu="v5e-1")
+said["padding"] = [[error.reason, error.fix] for error in program.errors]
 """
 
 ENTRIES = {
@@ -179,3 +183,9 @@ def test_a_refused_program_compiles_after_the_advice(name: str, said: dict[str, 
     after = [said[key] for key in said if key.startswith(f"{name} after")]
     assert after == [[[], True]] * len(after)
     assert after
+
+
+def test_padding_is_named(said: dict[str, Any]) -> None:
+    ((reason, fix),) = said["padding"]
+    assert re.search(r"[\d.]+ GiB of it are padding \(57 times\)\.$", reason), reason
+    assert "trap P3" in fix

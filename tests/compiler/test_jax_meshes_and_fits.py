@@ -193,6 +193,17 @@ said["donation"] = [
 ]
 
 
+sharded = NamedSharding(absent(8), P("d"))
+large = S((8 * 65536, 45056), jnp.bfloat16, sharding=sharded)
+program = tpunb.compile(lambda x: (jnp.sort(x), jnp.sort(-x)), large, tpu="v6e-8")
+said["refused on 8 cores"] = [
+    program.ok,
+    [[list(one.shape), one.operation] for one in program.memory.largest[:3]],
+    sum(share.memory for share in program.memory.by_line) / program.memory.peak,
+    [note for note in program.notes if "v5p" in note],
+]
+
+
 def refuses(w, x):
     if x.shape[0] != 4608:
         raise ValueError("Only 4608 rows.")
@@ -243,6 +254,15 @@ def test_donation_is_compiled_and_proposed(said: dict[str, Any]) -> None:
     assert with_rate.startswith(sentence.format("weighted, donate_argnums=1"))
     assert partial.startswith(sentence.format("weighted, donate_argnums=0"))
     assert "A batch of" not in plain
+
+
+def test_a_refused_program_lists_its_own_tensors(said: dict[str, Any]) -> None:
+    fits, largest, lines, elsewhere = said["refused on 8 cores"]
+    assert not fits
+    assert [65536, 45056] in [shape for shape, _ in largest]
+    assert "sort" in [operation for _, operation in largest]
+    assert 0 < lines <= 1
+    assert elsewhere == []
 
 
 def test_what_cannot_be_tried_is_said(said: dict[str, Any]) -> None:

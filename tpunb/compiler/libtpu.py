@@ -206,10 +206,12 @@ class Refused:
     Attributes:
         message: libtpu's error.
         provenance: When and by which compiler it was refused.
+        text: The optimised HLO of a program that does not fit, if it was asked for and exists.
     """
 
     message: str
     provenance: Provenance | None = None
+    text: str = ""
 
 
 def why_unavailable() -> CompilerUnavailableError | None:
@@ -279,7 +281,13 @@ def start() -> None:
 
 @timed("compiler", "compile with libtpu")
 def ask(
-    prepared: Prepared, target: Target, *, deadline: Deadline, low_effort: bool, text: bool
+    prepared: Prepared,
+    target: Target,
+    *,
+    deadline: Deadline,
+    low_effort: bool,
+    text: bool,
+    refused: bool = False,
 ) -> Compiled | Refused:
     """Compile a function, unless the answer about an equal program is stored.
 
@@ -289,6 +297,7 @@ def ask(
         deadline: The deadline for the answer.
         low_effort: Whether the figures may be off by a few percent, in a tenth of the time.
         text: Whether to return the program's text.
+        refused: Whether the function is known not to fit, and its text is wanted.
 
     Raises:
         ChildLostError: The compiler crashed or took too long. The message is a sentence.
@@ -304,10 +313,12 @@ def ask(
         "text": text,
         "jax": prepared.jax,
     }
+    if refused:
+        request["refused_text"] = True
     answer = dict(_kept_or_answered(prepared.fingerprint, request, target.tpu.name, deadline))
     provenance = _provenance(answer.pop("made"), recorded=answer.pop("recorded", False))
     if "error" in answer:
-        return Refused(answer["error"], provenance)
+        return Refused(answer["error"], provenance, answer.get("text", ""))
     kernels = {
         name: Kernel(steps, *map(tuple, work)) for name, (steps, *work) in answer["kernels"].items()
     }

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tpunb.compiler.hlo import Computation, Instruction, Module, Shape
+from tpunb.compiler.hlo import Computation, Instruction, Module, Shape, parse
 from tpunb.compiler.libtpu import Compiled, Prepared, unmarked
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
@@ -231,6 +231,31 @@ def described(
         by_line=_summed((buffer.line, buffer.padded_bytes) for buffer in buffers),
         by_layer=_summed((buffer.layer, buffer.padded_bytes) for buffer in buffers),
     )
+
+
+def of_refused(text: str, prepared: Prepared, target: Target) -> ProgramMemory:
+    """Return the memory of a scheduled program that does not fit, by its buffers alone.
+
+    Args:
+        text: The program's text.
+        prepared: The function.
+        target: The target that it does not fit on.
+    """
+    module = parse(text)
+    alive = alive_at_peak(module)
+    results = module.entry.root.results
+    counted = Compiled(
+        peak=sum(buffer.size for buffer in alive),
+        arguments=sum(buffer.size for buffer in alive if buffer.parameter is not None),
+        outputs=sum(shape.padded for shape in results),
+        aliased=sum(results[place].padded for place in module.aliases if place < len(results)),
+        code=0,
+        text=text,
+        cost={},
+        kernels={},
+        bounded=False,
+    )
+    return described(counted, module, prepared, target)
 
 
 def _buffer(live: Live, module: Module, prepared: Prepared) -> Buffer:

@@ -15,7 +15,7 @@ from tpunb.compiler import libtpu, versions
 from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.hlo import parse
 from tpunb.compiler.libtpu import Bounded, Compiled, Prepared, Refused, unmarked
-from tpunb.compiler.memory import described, line_name
+from tpunb.compiler.memory import described, line_name, of_refused
 from tpunb.compiler.partial_answers import CompilationStopped, is_watched, watching
 from tpunb.compiler.program import NotRecordedError, TpuProgram, merged
 from tpunb.compiler.step_time import step_time
@@ -164,7 +164,9 @@ class _Compilation:
                 reason += f" The open sizes may be the reason. {prepared.bounded.fix}"
             return dataclasses.replace(program, unknown=reason, crashed=error.crashed)
 
-    def _ask(self, wanted: Target | None = None, *, low: bool) -> Compiled | Refused:
+    def _ask(
+        self, wanted: Target | None = None, *, low: bool, refused: bool = False
+    ) -> Compiled | Refused:
         """Ask for the wanted target, or for another target."""
         settings = self.settings
         return libtpu.ask(
@@ -173,6 +175,7 @@ class _Compilation:
             deadline=settings.deadline,
             low_effort=low,
             text=settings.details or settings.speed,
+            refused=refused,
         )
 
     def _refused_for_bounds(
@@ -232,7 +235,7 @@ class _Compilation:
             message: The compiler's error.
             needed: The bytes that the error names; 0 if it names none.
         """
-        memory = self._shortage(message, needed)
+        memory, elsewhere = self._shortage(message, needed)
         reason = f"The program needs {memory.takes} of a core's {byte_count(memory.available)}."
         if memory.bound and memory.peak == memory.available + 1:  # nothing more is known
             reason = f"The program does not fit in a core's {byte_count(memory.available)}."
@@ -257,12 +260,11 @@ class _Compilation:
         problem = self._located(problem)
         if largest.line is not None:
             problem = dataclasses.replace(problem, line=largest.line.line, file=largest.line.file)
-        return dataclasses.replace(
-            program, errors=(problem,), memory=memory, notes=(*program.notes, _PARTLY)
-        )
+        notes = (*program.notes, _PARTLY) if elsewhere else program.notes
+        return dataclasses.replace(program, errors=(problem,), memory=memory, notes=notes)
 
-    def _shortage(self, message: str, needed: int) -> ProgramMemory:
-        """Return the memory that a program needs which does not fit.
+    def _shortage(self, message: str, needed: int) -> tuple[ProgramMemory, bool]:
+        """Return the memory that a program needs, and whether its tensors are another type's.
 
         Args:
             message: The compiler's error.
@@ -273,9 +275,10 @@ class _Compilation:
         least = max(held, available, _allocation(message))
         if max(needed, held) >= _OVERFLOWS:
             needed, least = 0, max(needed, least)  # an overflowed sum is too small
-        roomy = self._in_a_larger_memory()
+        own = self._in_its_own_memory() if least < _OVERFLOWS else None
+        roomy = own or self._in_a_larger_memory()
         bound = not needed and (roomy is None or roomy.peak <= least)
-        return dataclasses.replace(
+        memory = dataclasses.replace(
             roomy or ProgramMemory(0, available, wanted.tpu.hbm_bytes),
             peak=needed or (least + 1 if bound or roomy is None else roomy.peak),
             available=available,
@@ -283,11 +286,25 @@ class _Compilation:
             exact=bool(needed),
             bound=bound,
         )
+        return memory, own is None
 
     def _located(self, problem: Problem) -> Problem:
         node = problem.node
         places = self.prepared.origins.places(node) if node else _places_in(problem.message)
         return problem.at(places).shown(self.settings.choose)
+
+    def _in_its_own_memory(self) -> ProgramMemory | None:
+        """Return the memory by the scheduled program that the compiler refuses, if it has one."""
+        if not self.settings.details:
+            return None
+        self.settings.progress("finding the tensors that take the memory")
+        try:
+            answer = self._ask(low=not self.prepared.jax, refused=True)
+        except (ChildLostError, NotRecordedError):
+            return None
+        if not isinstance(answer, Refused) or not answer.text:
+            return None
+        return of_refused(answer.text, self.prepared, self.wanted)
 
     def _in_a_larger_memory(self) -> ProgramMemory | None:
         """Compile a program for a larger memory, to find the tensors that do not fit."""

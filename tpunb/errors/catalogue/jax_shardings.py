@@ -164,6 +164,7 @@ JAX_SHARDINGS = (
         "98",
         "A PartitionSpec without a mesh",
         (
+            r"pjit requires a non-empty mesh",
             r"requires a non-empty mesh in context if you are passing `PartitionSpec`s",
             r"Using PartitionSpec when you are not under a mesh context is not allowed",
             r"the context mesh cannot be empty\. Please use `jax\.set_mesh`",

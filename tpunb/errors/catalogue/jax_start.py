@@ -32,6 +32,7 @@ JAX_START = (
         (
             r"A Google TPU may be present on this machine, but either a TPU-enabled jaxlib",
             r"jax\._src[\w.]{0,40}:No GPU/TPU found, falling back to CPU",
+            r"\blibtpu\.so: cannot open shared object file",
             r"JAX TPU support not installed; cannot generate TPU topology",
             r"module 'jaxlib\.xla_extension' has no attribute 'get_tpu_client'",
         ),

@@ -63,11 +63,13 @@ JAX_TRACING = (
             r"UnexpectedTracerError",
             r"Encountered an unexpected tracer\. A function transformed by JAX had a side effect",
             r"Leaked trace \w",
+            r"TraceContextError: Cannot mutate",
         ),
         "A function that JAX traces stored an array in a global name, an attribute or a list. "
         "After the trace it has no value.",
         "Return the value, and store it outside: `x, state = f(x, state)`. "
-        "`jax.checking_leaks()` shows where it happens.",
+        "`jax.checking_leaks()` shows where it happens. With Flax NNX, use `nnx.jit`, `nnx.grad` "
+        "and `nnx.scan` instead of JAX's.",
         (_ERRORS,),
     ),
     Explanation(
@@ -75,6 +77,7 @@ JAX_TRACING = (
         "An argument of jax.jit that is no array",
         (
             r"Error interpreting argument to [^\n]{1,300} as an abstract array",
+            r"Cannot interpret (?:value|argument) of type [^\n]{1,200} as an abstract array",
             r"Non-hashable static arguments are not supported",
             r"(?:Argument|Value) '?[^\n]{1,300} of type [^\n]{1,120} is not a valid JAX type",
         ),
@@ -189,7 +192,7 @@ JAX_TRACING = (
         "Shapes that do not go together",
         (
             r"vmap got inconsistent sizes for array axes to be mapped",
-            r"got incompatible shapes for broadcasting: \(",
+            r"[Ii]ncompatible shapes for broadcasting: (?:shapes=\[)?\(",
             r"dot_general requires contracting dimensions to have the same shape",
             r"dot_general requires lhs batch dimensions and rhs batch dimensions to have",
         ),
@@ -224,6 +227,21 @@ JAX_TRACING = (
         "Stack the weights of equal layers and go over them with `jax.lax.scan`, or concatenate "
         "small ones.",
         ("pytorch/xla#2376",),
+    ),
+    Explanation(
+        "139",
+        "A kernel or an operation without a gradient",
+        (
+            r"Linearization failed to produce known values for all output primals",
+            r"(?:Transpose|Differentiation) rule (?:\([^)\n]{1,60}\) )?for '\w{1,60}' not impl",
+            r"JVP with aliasing not supported",
+            r"pallas_call with a mesh does not support JVP",
+        ),
+        "JAX cannot differentiate Pallas kernels, callbacks and some operations by itself.",
+        "Give the function its gradient: `@jax.custom_vjp` with a second kernel, or with the "
+        "plain computation: `jax.vjp(reference, *args)`. If no gradient is needed there, "
+        "`jax.lax.stop_gradient(x)` on its input.",
+        ("https://docs.jax.dev/en/latest/notebooks/Custom_derivative_rules_for_Python_code.html",),
     ),
 )
 """Errors of functions that JAX traces for a TPU."""

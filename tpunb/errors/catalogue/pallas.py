@@ -200,6 +200,7 @@ PALLAS = (
             r"unsupported operand shapes or layouts[\s\S]{0,300}?tpu\.matmul",
             r"Unsupported dot precision|Per-operand dot precision unsupported",
             r"'tpu\.matmul' op Not implemented",
+            r"Only 2D tensors supported in dot; received",
         ),
         "The matrix unit multiplies bfloat16, float32 and, by type, int8 and float8. "
         '`precision="highest"` is for float32 factors only, int32 factors do not exist, and a '
@@ -283,7 +284,7 @@ PALLAS = (
         (
             r"Mosaic failed to compile TPU kernel",
             r"Internal TPU kernel compiler error: ",
-            r"LoweringException: Body failed to verify",
+            r"mosaic\.lowering\.LoweringException: ",
         ),
         "Mosaic, the compiler of Pallas kernels, does not implement an operation of the kernel for "
         "these shapes and types. The message names the line (`at location`) and the operation "
