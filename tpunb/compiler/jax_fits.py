@@ -22,6 +22,7 @@ from tpunb.errors.code_problems import is_library, is_of_this_package
 from tpunb.virtual.patch.patch_tools import attribute
 
 _TRIES = 3
+_MOST_NAMES = 3
 _WORTH = 100
 """An argument that takes less than this fraction of the largest, 1/100, is not donated."""
 
@@ -97,7 +98,7 @@ def _donated(fn: Any, args: Sequence[Any], kind: Target, settings: Settings) -> 
         chosen = sorted(places[place] for place in [*new, *old])
         listed = str(chosen[0]) if len(chosen) == 1 else str(tuple(chosen))
         names = _names(fn, args)
-        given = " and ".join(f"`{names[places[place]]}`" for place in new)
+        given = _listed([names[places[place]] for place in new])
         given += " is" if len(new) == 1 else " are"
         how = f"jax.jit({_name(fn)}, donate_argnums={listed})"
         yield Fit(f"The same call fits if {given} donated (and so overwritten), {how}: {memory}.")
@@ -161,12 +162,20 @@ def _name(fn: Any) -> str:
 def _names(fn: Any, args: Sequence[Any]) -> list[str]:
     """Return the names of a function's arguments for a reader."""
     try:
-        known = list(inspect.signature(fn).parameters)
+        known = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):  # a function in C has no signature
         known = []
+    names = [each.name for each in known if each.kind is not each.VAR_POSITIONAL]
     return [
-        known[place] if place < len(known) else f"argument {place}" for place in range(len(args))
+        names[place] if place < len(names) else f"argument {place}" for place in range(len(args))
     ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the names of arguments in words, or their number if they are many."""
+    if len(names) > _MOST_NAMES:
+        return f"{len(names)} arguments"
+    return " and ".join(f"`{name}`" for name in names)
 
 
 def _on_more_cores(fn: Any, args: Sequence[Any], kind: Target, settings: Settings) -> Iterator[Fit]:
@@ -189,7 +198,7 @@ def _on_more_cores(fn: Any, args: Sequence[Any], kind: Target, settings: Setting
             batch, with_batch = jax_batches.any_batch(fn, args)
             spread = with_batch(batch, sharding)
             names = zip(_names(fn, args), args, spread, strict=True)
-            cut = " and ".join(f"`{name}`" for name, old, new in names if old is not new)
+            cut = _listed([name for name, old, new in names if old is not new])
             how = f"with {cut} sharded over {jax_functions.code_of_mesh(target.cores)}"
         else:
             spread, how = _spread(args, mesh, target.cores)

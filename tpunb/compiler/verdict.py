@@ -21,7 +21,13 @@ from tpunb.compiler.program import NotRecordedError, TpuProgram, merged
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
 from tpunb.errors.code_problems import Problem, SourceLine, is_library, is_of_this_package
-from tpunb.errors.compiler_refusals import LESS_PADDING, LIBTPU, SMALLER, refusal_of
+from tpunb.errors.compiler_refusals import (
+    LESS_PADDING,
+    LIBTPU,
+    SMALLER,
+    SMALLER_OR_MORE,
+    refusal_of,
+)
 from tpunb.errors.explain import explain
 from tpunb.tpu.compiled_program import CodeLine, ProgramMemory, Provenance
 from tpunb.tpu.program_display import program_display
@@ -30,6 +36,9 @@ from tpunb.tpu.program_display import program_display
 _CLOSE = 0.1
 _ROOMIEST = "v5p-8"
 _MOSTLY_PADDING = 2.0
+_LARGE = 10
+"""A tensor is large if it takes more than this fraction of the memory, 1/10."""
+
 _PARTLY = "The largest tensors are from the same program compiled for v5p, where it fits."
 DEPENDS_ON_DATA = (
     "Some sizes depend on data. A TPU reserves room for the largest size and computes all of it. "
@@ -250,7 +259,7 @@ class _Compilation:
             f" The largest tensor, {largest.text} of {source}, takes "
             f"{byte_count(largest.padded_bytes)}."
         )
-        fix = SMALLER
+        fix = SMALLER if _has_32_bits(memory) else SMALLER_OR_MORE
         if largest.factor > _MOSTLY_PADDING:
             reason += (
                 f" {byte_count(largest.wasted)} of it are padding ({largest.factor:.0f} times)."
@@ -367,6 +376,12 @@ def _allocation(message: str) -> int:
     """Return the bytes of the single buffer that an error names. The program needs more."""
     match = _ALLOCATION.search(message)
     return int(match[1]) if match else 0
+
+
+def _has_32_bits(memory: ProgramMemory) -> bool:
+    """Return whether a large tensor has a type that could be smaller."""
+    large = (one for one in memory.largest if one.padded_bytes * _LARGE > memory.peak)
+    return any(one.dtype.lstrip("fsu") in {"32", "64"} for one in large)
 
 
 def _node_in(message: str) -> str:
