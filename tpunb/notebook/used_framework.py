@@ -27,7 +27,8 @@ _PACKAGES = {
 _OF_KERAS = ("keras", "keras_hub", "keras_nlp", "keras_cv", "keras_rs", "keras_tuner")
 _BACKEND = "KERAS_BACKEND"
 _TPU_NAMES = frozenset({"TPUStrategy", "TPUClusterResolver", "initialize_tpu_system"})
-"""Names with which TensorFlow programs use a TPU. Other JAX programs use TensorFlow for input."""
+_LISTING = frozenset({"list_logical_devices", "list_physical_devices"})
+"""Names with which a TensorFlow program uses a TPU. JAX programs use TensorFlow for their input."""
 
 _PYTHON_MAGICS = frozenset({"time", "timeit", "capture", "prun"})
 
@@ -53,7 +54,12 @@ def framework_of(cells: Iterable[str]) -> str | None:
     found = {_PACKAGES[package] for package in imported if package in _PACKAGES}
     if len(found) < 2:
         return next(iter(found), None)
-    return TENSORFLOW if any(_name(node) in _TPU_NAMES for node in nodes) else JAX
+    return TENSORFLOW if any(map(_uses_tpu_of_tensorflow, nodes)) else JAX
+
+
+def _uses_tpu_of_tensorflow(node: ast.AST) -> bool:
+    name = _name(node)
+    return name in _TPU_NAMES or (name in _LISTING and "TPU" in _texts(node))
 
 
 def _nodes(cell: str) -> Iterator[ast.AST]:

@@ -11,17 +11,18 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from tpunb.virtual.jax.identity import PLATFORM
 from tpunb.virtual.jax.private_names import owner_of, private
 from tpunb.virtual.patch.patch_tools import Replaced
 
-_START = "jax._src.xla_bridge.backends"
+_START, _CLIENTS = "jax._src.xla_bridge.backends", "jax._src.xla_bridge._backends"
 
 
 class TpuAtFirstUse(contextlib.AbstractContextManager[None]):
     """Connects when JAX is first used within a block, at once if it has been used already.
 
     The block's end closes the connection. If connecting fails, JAX's call fails, and so does every
-    further call.
+    further call. If another connection replaces this one and is closed, JAX connects again.
 
     Args:
         connect: Connects to the virtual TPU, and returns the connection.
@@ -31,29 +32,26 @@ class TpuAtFirstUse(contextlib.AbstractContextManager[None]):
         self._connect = connect
         self._lock = threading.RLock()  # connecting uses JAX
         self._connecting = False
-        self._connection: contextlib.AbstractContextManager[Any] | None = None
-        self._replaced = Replaced(*owner_of(_START), self._start)
+        self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> None:
-        if private("jax._src.xla_bridge._backends"):
-            self._require()
-        self._replaced.__enter__()
+        if private(_CLIENTS):
+            self._connect_here()
+        self._undo.enter_context(Replaced(*owner_of(_START), self._start))
 
     def __exit__(self, *exception: object) -> None:
-        self._replaced.__exit__()
-        if self._connection is not None:
-            self._connection.__exit__(None, None, None)
+        self._undo.close()
 
     def _start(self, original: Callable[[], Any]) -> Any:
-        self._require()
+        with self._lock:
+            if not self._connecting and PLATFORM not in private(_CLIENTS):
+                self._connect_here()
         return original()
 
-    def _require(self) -> None:
-        with self._lock:
-            if self._connection is not None or self._connecting:
-                return
-            self._connecting = True
-            try:
-                self._connection = self._connect()
-            finally:
-                self._connecting = False
+    def _connect_here(self) -> None:
+        self._connecting = True
+        try:
+            connection = self._connect()
+        finally:
+            self._connecting = False
+        self._undo.push(connection)  # closing it twice does no harm
