@@ -15,6 +15,7 @@ from PIL import Image
 
 from tpunb.errors import AcceleratorTypeError, ConnectError, KernelError
 from tpunb.notebook.kernels.specs import (
+    KernelOptions,
     install_kernel,
     installed_kernels,
     remove_kernel,
@@ -54,7 +55,7 @@ def test_keras_2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "tpunb.notebook.kernels.specs.require_keras_2", lambda: "tf.keras is Keras 2."
     )
-    kernel = install_kernel("v5e-8", keras=2)
+    kernel = install_kernel("v5e-8", options=KernelOptions(keras=2))
     assert kernel.name == "tpunb-v5e-8-keras-2"
     spec = read_spec(kernel.folder)
     assert spec["display_name"] == "Python 3 (virtual TPU v5e-8, Keras 2)"
