@@ -176,7 +176,7 @@ def no_tensorflow_unasked(request: pytest.FixtureRequest) -> Iterator[None]:
 def connections_end() -> Iterator[None]:
     """Close the connections that a module's tests leave open: they would affect the next module."""
     yield
-    if (module := sys.modules.get("tpunb.connection.connection")) is not None:
+    if (module := sys.modules.get("tpunb.connection.tpu_connection")) is not None:
         for connection in module.open_connections():
             connection.close()
 

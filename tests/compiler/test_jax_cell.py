@@ -67,7 +67,7 @@ for name, code in {
     book.names.update(ran=[], ones=np.ones((8, 8), np.float32))
     ok = book.good(f"%%tpu_compile --for v5e-1\\n{code}").value.ok
     said[name] = [ok, book.names["ran"], "value" in book.names]
-said["check"] = lines(book.run("%tpu_connect"))
+said["check"] = lines(book.run("%tpu_connect --framework tensorflow"))
 """
 
 pytestmark = pytest.mark.usefixtures("libtpu")

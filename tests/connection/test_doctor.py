@@ -19,7 +19,7 @@ import tpunb
 from tpunb import cli
 from tpunb.compiler import libtpu
 from tpunb.compiler.program import CompilerUnavailableError
-from tpunb.connection import connection
+from tpunb.connection import tpu_connection
 from tpunb.machine import SHOWN, chips, software
 from tpunb.machine import metadata_server as metadata
 
@@ -64,7 +64,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     root = tmp_path / "root"
     root.mkdir()
     monkeypatch.setattr(chips, "ROOT", root)
-    monkeypatch.setattr(connection, "_opened", [])
+    monkeypatch.setattr(tpu_connection, "_opened", [])
     metadata.forget()
     yield root
     metadata.forget()
@@ -142,7 +142,9 @@ def test_jax_users_need_not_install_tensorflow_first(
         assert report.ok
         assert report.headline == "TPU doctor: no problems found"
         assert report.next_step == "%%tpu_compile --for v5e-8"
-        assert "would fail: TensorFlow is not installed; JAX needs no connection" in str(report)
+        assert "would fail: TensorFlow is not installed; for JAX, add --framework jax" in str(
+            report
+        )
         assert "Worth knowing\n  tensorflow" in str(report)
         vfio(bare, [0], "0x0063")  # not on a TPU either
     monkeypatch.setattr(libtpu, "why_unavailable", lambda: error)

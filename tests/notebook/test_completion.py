@@ -14,6 +14,10 @@ from tpunb.tpu.types import accelerator_types
 CONNECT = [
     *(
         "--simulate",
+        "--framework",
+        "--judge",
+        "--speed",
+        "--recorded",
         "--computation-shape",
         "--replicas",
         "--spmd",
@@ -69,20 +73,20 @@ def completed_with_old_api(book: Notebook, line: str) -> list[str]:
 
 
 CASES = [
-    ("%tpu_connect --s", ["--simulate", "--spmd"]),
+    ("%tpu_connect --s", ["--simulate", "--speed", "--spmd"]),
     ("%tpu_connect ", CONNECT),
     ("%tpu_connect -", CONNECT),
-    ("%tpu_connect --simulate v3-8 --r", ["--replicas", "--require-tpu"]),
+    ("%tpu_connect --simulate v3-8 --r", ["--recorded", "--replicas", "--require-tpu"]),
     ("%tpu_connect --spmd --", [option for option in CONNECT if option != "--spmd"]),
     ("%tpu_connect --simulate v5e-", [name for name in TYPES if name.startswith("v5e-")]),
     ("%tpu_connect --simulate ", TYPES),
-    ("%tpu_connect --simulate --sp", ["--spmd"]),
+    ("%tpu_connect --simulate --sp", ["--speed", "--spmd"]),
     ("%tpu_connect --lenient x", ["x64-op"]),
     ("%tpu_connect --arithmetic t", ["tpu"]),
-    ("%tpu_connect\t--s", ["--simulate", "--spmd"]),
+    ("%tpu_connect\t--s", ["--simulate", "--speed", "--spmd"]),
     ("%tpu_connect   --spmd   --sim", ["--simulate"]),
-    ("  %tpu_connect --sp", ["--spmd"]),
-    ("connection = %tpu_connect --sp", ["--spmd"]),
+    ("  %tpu_connect --sp", ["--speed", "--spmd"]),
+    ("connection = %tpu_connect --spm", ["--spmd"]),
     ("%tpu_topology v3-1", ["v3-128", "v3-1024"]),
     ("%tpu_topology ", TYPES),
     ("%%tpu_run --t", ["--targets", "--time"]),

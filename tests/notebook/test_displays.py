@@ -11,7 +11,7 @@ import pytest
 from support.shell import Notebook
 
 import tpunb
-from tpunb.connection.connection import open_connections
+from tpunb.connection.tpu_connection import open_connections
 from tpunb.display.widgets import frontend
 from tpunb.display.widgets import live_widget as _base
 from tpunb.display.widgets.live_widget import MOST_IN_A_RUN, AutoDisplays

@@ -20,7 +20,7 @@ book.good("%load_ext tpunb")
 book.good("import numpy as np\\nx = np.ones((8, 8))\\nplain = lambda x: x @ x")
 cells = [
     "%tpu_connect",
-    "%tpu_connect --simulate v3-8 --patch",
+    "%tpu_connect --framework tensorflow --simulate v3-8",
     "%%tpu_run\\nx + 1",
     "%%tpu_run -d x -n 3 --check\\nbatch",
     "%%tpu_check\\nx + 1",
@@ -59,8 +59,7 @@ sys.meta_path.insert(0, Missing())
 """
 
 NEED_IT = {
-    "%tpu_connect": "TensorFlow is not installed here.",
-    "%tpu_connect --simulate v3-8 --patch": "TensorFlow is not installed here.",
+    "%tpu_connect --framework tensorflow --simulate v3-8": "TensorFlow is not installed here.",
     "%%tpu_run\nx + 1": "%%tpu_run needs TensorFlow, which is not installed here.",
     "%%tpu_run -d x -n 3 --check\nbatch": "%%tpu_run needs TensorFlow, which is not",
     "%%tpu_check\nx + 1": "%%tpu_check needs TensorFlow, which is not installed here.",
@@ -96,6 +95,14 @@ def test_no_magic_shows_a_traceback(said: dict[str, Any]) -> None:
     assert not [cell for cell, (_, text) in said.items() if "Traceback" in text]
 
 
+def test_connecting_without_a_framework(said: dict[str, Any], request: Any) -> None:
+    """JAX, which the test's process keeps on the CPU, would do."""
+    with_jax = "with JAX" in request.node.name
+    expected = "JAX is told to use only cpu" if with_jax else "TensorFlow is not installed here."
+    assert said["%tpu_connect"][0] == "ConnectError"
+    assert expected in said["%tpu_connect"][1]
+
+
 def test_each_magic_names_the_missing_package(said: dict[str, Any]) -> None:
     for cell, sentence in {**NEED_IT, **OTHERS}.items():
         kind, text = said[cell]
@@ -107,4 +114,4 @@ def test_each_magic_names_the_missing_package(said: dict[str, Any]) -> None:
 def test_magics_that_work_without_tensorflow(said: dict[str, Any]) -> None:
     for cell in ("%tpu_status", "%tpu_topology v5e-8", "%tpu_doctor", "%tpu_disconnect"):
         assert said[cell][0] == "NoneType", cell
-    assert "Not connected: TensorFlow is not installed" in said["%tpu_status"][1]
+    assert said["%tpu_status"][1].startswith("Not connected: ")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tpunb._util.atomic_files import check_writable, own_stream, write_file
 from tpunb._util.options import argument_of, options_of
 from tpunb.cli.command import Failed, add_command, writing
+from tpunb.connection.framework import TENSORFLOW
 from tpunb.connection.plan import resolve, type_meant
 from tpunb.connection.request import Request
 
@@ -72,6 +73,7 @@ def _verify(args: argparse.Namespace) -> None:
     from tpunb.verification.run import verify_plan
 
     chosen = {name: getattr(args, name) for name in _CONNECTING}
+    chosen["framework"] = TENSORFLOW
     if args.tpu and type_meant(args.tpu) is not None:
         plan = resolve(Request(simulate=args.tpu, **chosen))
     else:

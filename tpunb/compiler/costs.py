@@ -23,6 +23,7 @@ from tpunb.compiler.hlo import (
 )
 from tpunb.compiler.libtpu import Kernel
 from tpunb.compiler.topologies import Target
+from tpunb.tpu.compiled_program import Collectives
 
 COLLECTIVES = frozenset(
     {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"}
@@ -135,6 +136,18 @@ def collective_size(instruction: Instruction) -> int:
     if instruction.opcode.endswith("-start") and not instruction.opcode.startswith("all-reduce"):
         results = results[len(instruction.operands) :][: len(instruction.operands)]
     return sum(shape.unpadded for shape in results)
+
+
+def collectives_in(module: Module) -> tuple[Collectives, ...]:
+    """Return the collectives of a program by kind, those with the most bytes first."""
+    sizes: dict[str, list[int]] = {}
+    for computation in module.computations.values():
+        for instruction in computation.instructions:
+            kind = instruction.opcode.removesuffix("-start")
+            if kind in COLLECTIVES:
+                sizes.setdefault(kind, []).append(collective_size(instruction))
+    found = [Collectives(kind, len(each), sum(each)) for kind, each in sizes.items()]
+    return tuple(sorted(found, key=lambda each: each.bytes, reverse=True))
 
 
 def link_bytes(kind: str, size: int, cores: int) -> float:

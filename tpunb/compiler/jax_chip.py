@@ -19,18 +19,10 @@ from contextvars import ContextVar
 from typing import Any
 
 from tpunb.compiler.topologies import Target
+from tpunb.tpu.families import DEVICE_KINDS
 from tpunb.virtual.patch.patch_tools import Replaced
 
-# libtpu's names of the chips in its topologies. v4 and v5p have two cores in one device.
-_KINDS = {
-    "v2": "TPU v2",
-    "v3": "TPU v3",
-    "v4": "TPU v4",
-    "v5e": "TPU v5 lite",
-    "v5p": "TPU v5",
-    "v6e": "TPU v6 lite",
-    "tpu7x": "TPU7x",
-}
+# v4 and v5p have two cores in one device.
 _TWO_CORES = frozenset({"v4", "v5p"})
 
 _ANSWERS = {"get_device_kind": "device_kind", "get_num_device_cores": "num_cores"}
@@ -151,7 +143,7 @@ def _device(family: str) -> Any:
         __repr__ = object.__repr__
 
     known = {
-        "device_kind": _KINDS[family],
+        "device_kind": DEVICE_KINDS[family],
         "num_cores": 2 if family in _TWO_CORES else 1,
         "platform": "tpu",  # since JAX 0.10
     }

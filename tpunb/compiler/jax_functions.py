@@ -293,8 +293,7 @@ def _export(
     answer = libtpu.read_exported(exported.mlir_module_serialized, settings.deadline)
     origins = _Origins(answer.get("places", ()), settings.choose, layers)
     if "error" in answer:
-        version = sys.modules["jax"].__version__
-        reason = f"the compiler cannot read what JAX {version} exports ({_first(answer['error'])})."
+        reason = libtpu.why_unreadable(answer["error"], sys.modules["jax"].__version__)
         return Prepared(origins, unknown=reason), devices
     devices = _devices_of_meshes(devices, answer["meshes"])
     kept = [place for place in exported.module_kept_var_idx if place < len(variables)]
@@ -313,17 +312,22 @@ def _export(
     return prepared, devices
 
 
-def prepared_module(module: bytes, settings: Settings) -> tuple[Prepared, int]:
+def prepared_module(
+    module: bytes, settings: Settings, *, own: bool = False
+) -> tuple[Prepared, int]:
     """Return the request for libtpu about a StableHLO module, and the number of its devices.
 
     Args:
         module: The module as text or as bytecode, which any framework may have exported.
         settings: The settings of the compilation.
+        own: Whether this process made it, so that its lines are this machine's.
 
     Raises:
         CompileError: The module cannot be read, has open sizes, or is for several replicas.
     """
     answer = libtpu.read_exported(module, settings.deadline)
+    if "error" in answer and own:
+        raise CompileError(libtpu.why_unreadable(answer["error"], sys.modules["jax"].__version__))
     if "error" in answer:
         raise CompileError(
             f"The StableHLO cannot be read: {answer['error'].strip()}.",
@@ -335,13 +339,14 @@ def prepared_module(module: bytes, settings: Settings) -> tuple[Prepared, int]:
             f"The program has open sizes: {answer['open']}.", fix="Export it with numbers."
         )
     replicas, partitions = answer["devices"]
-    if replicas > 1:
+    if replicas > 1 and not own:
         raise CompileError(
             f"The program is for {replicas} replicas.",
             fix="Export it with a mesh and shardings (jax.jit), not with jax.pmap.",
         )
-    # A stranger's export must not show lines of this machine's other files.
-    places = [[place for place in each if place[0].endswith(".py")] for each in answer["places"]]
+    places = answer["places"]
+    if not own:  # a stranger's export must not show lines of this machine's other files
+        places = [[place for place in each if place[0].endswith(".py")] for each in places]
     prepared = Prepared(
         _Origins(places, settings.choose, ()),
         module=answer["module"],
@@ -349,8 +354,10 @@ def prepared_module(module: bytes, settings: Settings) -> tuple[Prepared, int]:
         parameters=answer["arguments"],
         held_bytes=answer["bytes"],
         fingerprint=Fingerprint(answer["digest"], tuple(answer["names"])),
+        replicated=replicas > 1,
     )
-    return prepared, _devices_of_meshes(partitions, answer["meshes"])
+    devices = _devices_of_meshes(partitions, answer["meshes"])
+    return prepared, max(replicas, devices)
 
 
 def _devices_of_meshes(devices: int, meshes: Iterable[int]) -> int:

@@ -63,10 +63,8 @@ _INSTALL = (
     "tpunb compiler install (in a cell: !tpunb compiler install). It downloads about 230 MB into "
     "your cache folder and does not change your packages."
 )
-_INSTALL_THERE = (
-    f"Install {' '.join(f'{name}=={version}' for name, version in environment.PACKAGES.items())} "
-    f"for the Python that {PYTHON} names, or unset {PYTHON}."
-)
+_PACKAGES_HERE = environment.listed(environment.packages_for(sys.version_info[:2]))
+_INSTALL_THERE = f"Install {_PACKAGES_HERE} for the Python that {PYTHON} names, or unset {PYTHON}."
 
 
 Parameters = Sequence[tuple[str, bool]]
@@ -116,6 +114,7 @@ class Prepared:
         unsized: Why the module's figures do not apply to the function: its arguments have open
             sizes. Empty if they have none.
         bounded: The next steps if the compiler refuses a module with sizes that are only bounded.
+        replicated: Whether a JAX module is one replica's, as of `jax.pmap`, and not partitioned.
     """
 
     origins: Origins
@@ -129,10 +128,12 @@ class Prepared:
     unsized: str = ""
     bounded: Bounded | None = None
     fingerprint: Fingerprint | None = None
+    replicated: bool = False
 
     def least_bytes(self, target: Target) -> int:
         """Return the bytes of its arguments or results on a core. The program needs more."""
-        return self.held_bytes // (target.cores if self.jax else target.partitions)
+        partitioned = self.jax and not self.replicated
+        return self.held_bytes // (target.cores if partitioned else target.partitions)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,12 +228,12 @@ def why_unavailable() -> CompilerUnavailableError | None:
     if error := environment.why_not_here():
         return error
     installed = environment.find()
-    if (installed and not installed.problem) or _own() == environment.PACKAGES:
+    if (installed and not installed.problem) or environment.fits(_own()):
         return None
     if installed:
         why = f"The TPU's compiler in {installed.folder} cannot be used: {installed.problem}."
     elif own := _own():
-        have, need = environment.listed(own), environment.listed(environment.PACKAGES)
+        have, need = map(environment.listed, (own, environment.packages_for(sys.version_info[:2])))
         why = (
             f"The TPU's compiler is not installed: tpunb needs {need}, but this Python has {have}."
         )
@@ -293,7 +294,7 @@ def ask(
     """Compile a function, unless the answer about an equal program is stored.
 
     Args:
-        prepared: The function. A JAX function is partitioned over all cores.
+        prepared: The function. A JAX function is partitioned over all cores, or runs on each.
         target: The target of the compilation.
         deadline: The deadline for the answer.
         low_effort: Whether the figures may be off by a few percent, in a tenth of the time.
@@ -313,6 +314,7 @@ def ask(
         "effort": _LOW_EFFORT if low_effort else "",
         "text": text,
         "jax": prepared.jax,
+        **({"replicated": True} if prepared.replicated else {}),
     }
     if refused:
         request["refused_text"] = True
@@ -331,6 +333,19 @@ def _provenance(made: Mapping[str, Any], *, recorded: bool) -> Provenance:
     # A verdict of this machine is about a program that this process has traced.
     traced_by = made["software"] if recorded else versions.software()
     return Provenance(made["time"], compiler, versions.releases(traced_by), recorded)
+
+
+def why_unreadable(error: str, jax: str) -> str:
+    """Return the reason why the compiler cannot read what JAX exports.
+
+    Args:
+        error: The error of the compiler's process.
+        jax: The release of the JAX that exports.
+    """
+    first = next(iter(error.strip().splitlines()), "it gives no reason").rstrip(".:")
+    releases = _releases(Deadline(_SECONDS_FOR_RELEASES))
+    older = environment.older_than(releases.get("jax", jax), jax)
+    return f"the compiler cannot read what JAX {jax} exports ({first}). {older}".rstrip()
 
 
 def read_exported(module: bytes, deadline: Deadline) -> Mapping[str, Any]:
@@ -367,25 +382,36 @@ def _kept_or_answered(
         return recorded_verdicts.recorded_answer(recordings, program, asked, tpu, unavailable)
 
     is_kept = program is not None and kept_verdicts.folder() is not None
-    releases = _releases(deadline) if is_kept else {}
+    compiler = identity(deadline) if is_kept else None
 
     def answered() -> Mapping[str, Any]:
         answer = _answered(request, deadline)
         # The time limit may be over now, but it must not cost the answer.
-        compiler = releases or _releases(Deadline(_SECONDS_FOR_RELEASES))
-        made = {"time": versions.now(), "compiler": compiler, "software": versions.software()}
+        releases = compiler["releases"] if compiler else _releases(Deadline(_SECONDS_FOR_RELEASES))
+        made = {"time": versions.now(), "compiler": releases, "software": versions.software()}
         return {**answer, "made": made}
 
-    # An unknown release may change later.
-    if program is None or set(releases) != set(environment.PACKAGES):
+    if program is None or compiler is None:
         answer = answered()
     else:
-        compiler = {"releases": releases, "flags": _flags(), "process": _digest_of_script()}
         answer = kept_verdicts.answer_for(program, {**question, **compiler}, answered)
     if recordings is not None and program is not None:
         made = {**answer["made"], "software": versions.software()}
         recorded_verdicts.record(recordings, program, asked, {**answer, "made": made})
     return answer
+
+
+def identity(deadline: Deadline) -> Mapping[str, Any] | None:
+    """Return everything about the compiler that its answers depend on, as JSON values.
+
+    Returns:
+        The releases, the user's flags and tpunb's own part; None if a release is not known, which
+        may change later.
+    """
+    releases = _releases(deadline)
+    if set(releases) != set(environment.PACKAGES):
+        return None
+    return {"releases": releases, "flags": _flags(), "process": _digest_of_script()}
 
 
 def _releases(deadline: Deadline) -> dict[str, str]:

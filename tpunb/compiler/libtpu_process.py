@@ -86,11 +86,11 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         request: A `module` (a serialized HloModuleProto) to compile, with `topology`, `chip`,
-            `replicas`, `partitions`, `effort`, `text` and `jax`. `chip` is the name of a chip's
-            configuration, or empty. An empty `effort` is full effort. `text` asks for the
-            program's text, and `jax` says that the module was read here. `refused_text`, if it
-            is there, asks for the text of a program that does not fit. Or a `module` that JAX
-            `exported`, to read it. Or packages, to return their `releases`.
+            `replicas`, `partitions`, `effort`, `text` and `jax`, perhaps `replicated`. `chip` is
+            the name of a chip's configuration, or empty. An empty `effort` is full effort. `text`
+            asks for the program's text, and `jax` says that the module was read here.
+            `refused_text`, if it is there, asks for the text of a program that does not fit. Or a
+            `module` that JAX `exported`, to read it. Or packages, to return their `releases`.
     """
     try:
         if "releases" in request:
@@ -270,7 +270,8 @@ def _compile(
 ) -> Any:
     replicas, partitions = request["replicas"], request["partitions"]
     cores = replicas * partitions
-    if request["jax"]:
+    partitioned = request["jax"] and not request.get("replicated")
+    if partitioned:
         replicas, partitions = 1, cores
     options = xla_client.CompileOptions()
     build = options.executable_build_options
@@ -287,7 +288,7 @@ def _compile(
             ]
             for kind in ("arg", "res")
         }
-        build.use_spmd_partitioning = True
+        build.use_spmd_partitioning = partitioned
         build.use_shardy_partitioner = bool(_meshes(module))
         build.allow_spmd_sharding_propagation_to_parameters = free["arg"]
         build.allow_spmd_sharding_propagation_to_output = free["res"]

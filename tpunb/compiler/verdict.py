@@ -13,6 +13,7 @@ from tpunb._util.child_process import ChildLostError
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu, versions
 from tpunb.compiler.compile_settings import Settings
+from tpunb.compiler.costs import collectives_in
 from tpunb.compiler.hlo import parse
 from tpunb.compiler.libtpu import Bounded, Compiled, Prepared, Refused, unmarked
 from tpunb.compiler.memory import described, line_name, of_refused
@@ -225,6 +226,7 @@ class _Compilation:
             program,
             memory=described(answer, module, self.prepared, self.wanted),
             time=estimate,
+            collectives=collectives_in(module) if module is not None else (),
             lines=tuple(CodeLine(line, line_name(line)) for line in in_order),
             text=unmarked(answer.text),
             notes=tuple(notes),

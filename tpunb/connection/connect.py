@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tpunb._util.logs import logger
-from tpunb.connection.connection import Connection, open_connections
+from tpunb.connection.connection import Connection
 from tpunb.connection.device_assignment import device_assignment
+from tpunb.connection.framework import JAX, TENSORFLOW
 from tpunb.connection.plan import Plan, resolve
 from tpunb.connection.request import Request, takes
+from tpunb.connection.tpu_connection import open_connections
 from tpunb.errors import ConnectError
 from tpunb.machine.software import choose_keras_2, tensorflow_version, warn_if_newer
 from tpunb.tpu.defaults import DEFAULT_TPU
@@ -23,12 +26,13 @@ from tpunb.virtual.patch.install import lend
 
 if TYPE_CHECKING:
     from tpunb.connection.cluster.pod import Pod
+    from tpunb.connection.jax_connection import JaxConnection
 
 _log = logger("connection")
 
 
 @takes(Request)
-def connect(tpu: str | None = None, **values: Any) -> Connection:
+def connect(tpu: str | None = None, **values: Any) -> Connection | JaxConnection:
     """Connect to a TPU, or to a virtual one.
 
     With neither `tpu` nor `simulate`, `TPUNB_TPU` decides. If it is not set, connect to the TPU
@@ -66,14 +70,17 @@ def TPUStrategy(tpu: str = "") -> Any:
         ConnectError: A TPU is required but none is found, or it does not answer.
         VirtualDevicesError: TensorFlow has started with too few devices.
     """
-    plan = resolve(Request(tpu))
+    plan = resolve(Request(tpu, framework=TENSORFLOW))
     connection = make_connection(plan)
+    assert isinstance(connection, Connection)
     if connection.plan.notes and connection.kind == plan.kind:
         warnings.warn(" ".join(connection.plan.notes), stacklevel=2)
     return connection.strategy
 
 
-def make_connection(plan: Plan, say: Callable[[str], None] | None = None) -> Connection:
+def make_connection(
+    plan: Plan, say: Callable[[str], None] | None = None
+) -> Connection | JaxConnection:
     """Connect as planned. `connect` lists the errors.
 
     Args:
@@ -83,23 +90,32 @@ def make_connection(plan: Plan, say: Callable[[str], None] | None = None) -> Con
     begin = time.perf_counter()
     _log.debug("asked for %s", plan.request)
     _log.debug("connect to %s TPU %s", "virtual" if plan.kind == "virtual" else "the", plan.tpu)
+    connection = _for_jax(plan) if plan.framework == JAX else _for_tensorflow(plan, say)
+    _log.debug("%r: %.3f s", connection, time.perf_counter() - begin)
+    return connection
+
+
+def _for_jax(plan: Plan) -> JaxConnection:
+    from tpunb.connection.jax_connection import JaxConnection
+
+    return JaxConnection(plan, vars(sys.modules["__main__"]))
+
+
+def _for_tensorflow(plan: Plan, say: Callable[[str], None] | None) -> Connection:
     require_tensorflow()
     warn_if_newer(tensorflow_version())
     if plan.request.keras is not None:
         choose_keras_2()
     if plan.kind == "virtual":
-        connection = _virtual(plan, say)
-    else:
-        from tpunb.connection import hardware
+        return _virtual(plan, say)
+    from tpunb.connection import hardware
 
-        try:
-            connection = Connection(plan, *hardware.connect(plan, say))
-        except ConnectError as error:
-            if not plan.fallback:
-                raise
-            connection = _stand_in(plan, error)
-    _log.debug("%r: %.3f s", connection, time.perf_counter() - begin)
-    return connection
+    try:
+        return Connection(plan, *hardware.connect(plan, say))
+    except ConnectError as error:
+        if not plan.fallback:
+            raise
+        return _stand_in(plan, error)
 
 
 def _stand_in(plan: Plan, error: ConnectError) -> Connection:
@@ -111,7 +127,7 @@ def _stand_in(plan: Plan, error: ConnectError) -> Connection:
     fix = error.fix.replace(SIMULATE, "").strip()  # simulating is what happens already
     notes = (note, *((f"To use the TPU: {fix}",) if fix else ()))
     # The summary has the same note, but scripts and `c = %tpu_connect` do not show it.
-    warnings.warn(" ".join(notes), stacklevel=4)
+    warnings.warn(" ".join(notes), stacklevel=5)
     return _virtual(
         dataclasses.replace(plan, kind="virtual", tpu=DEFAULT_TPU, fallback=False, notes=notes)
     )
@@ -124,7 +140,8 @@ def _virtual(plan: Plan, say: Callable[[str], None] | None = None) -> Connection
 
     pod = open_pod(plan, say)
     for other in open_connections():
-        other.close()  # TensorFlow connects to only one set of workers at a time
+        if isinstance(other, Connection):
+            other.close()  # TensorFlow connects to only one set of workers at a time
     try:
         connection = _on_cores(plan, pod.accelerator, pod)
     except BaseException:

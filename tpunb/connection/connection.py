@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +9,13 @@ from tpunb._util.logs import logger
 from tpunb._util.units import counted
 from tpunb.connection.cell_runners import RunsCells, cell_runner
 from tpunb.connection.plan import Plan
-from tpunb.errors import ConnectError, NotConnectedError
+from tpunb.connection.tpu_connection import TpuConnection
+from tpunb.errors import ConnectError
 from tpunb.virtual import current_strategy
 from tpunb.virtual.installation import Installation
 from tpunb.virtual.patch.install import give_back
 
 if TYPE_CHECKING:
-    from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.connection.cluster.pod import Pod
     from tpunb.display.describe.connection import ConnectionDescription
     from tpunb.tpu.logical_placement import Annotations
@@ -28,39 +26,16 @@ if TYPE_CHECKING:
 _log = logger("connection")
 
 
-_opened: list[weakref.ref[Connection]] = []
-
-
-def latest_connection() -> Connection | None:
-    """Return the latest connection that is still open, or None."""
-    return next(reversed(open_connections()), None)
-
-
-def open_connections() -> list[Connection]:
-    """Return the open connections of this process, the oldest first."""
-    connections = [opened for ref in _opened if (opened := ref()) is not None and not opened.closed]
-    _opened[:] = [weakref.ref(connection) for connection in connections]
-    return connections
-
-
-class Connection:
-    """A TPU, real or virtual, with the strategy that runs on it.
+class Connection(TpuConnection):
+    """A TPU, real or virtual, with the TensorFlow strategy that runs on it.
 
     Attributes:
         strategy: The `tf.distribute.TPUStrategy`.
         resolver: The cluster resolver.
         topology: The `tf.tpu.experimental.Topology`.
         device_assignment: The cores of each replica; None if every core is a replica.
-        kind: `"virtual"` or `"hardware"`.
-        tpu: The simulated TPU type, or the TPU that was connected to.
-        request: The options.
-        plan: The resolved request.
         pod: The workers of a virtual Pod; None for any other TPU.
-        notes: Sentences to show to the user.
-        closed: Whether `close` was called.
-        program: The latest result of `%%tpu_compile`, a `TpuProgram` or several; or None.
         lent: The patches of TensorFlow's names, with `patch=True`.
-        link: The id of the connection's live displays, which may outlive the connection.
     """
 
     def __init__(
@@ -73,22 +48,15 @@ class Connection:
         *,
         pod: Pod | None = None,
     ) -> None:
-        self.request = plan.request
-        self.plan = plan
-        self.kind = plan.kind
-        self.tpu = pod.accelerator.name if pod else plan.tpu
+        tpu = pod.accelerator.name if pod else plan.tpu
+        super().__init__(plan, tpu, (*plan.notes, *(pod.notes if pod else ())))
         self.pod = pod
-        self.notes = (*plan.notes, *(pod.notes if pod else ()))
         self.strategy = strategy
         self.resolver = resolver
         self.topology = topology
         self.device_assignment = assignment
-        self.closed = False
-        self.program: TpuProgram | TpuPrograms | None = None
         self.lent: Installation | None = None
         self._cells: RunsCells | None = None
-        self.link = uuid.uuid4().hex
-        _opened.append(weakref.ref(self))
         from tpunb.virtual import fit_notes
 
         fit_notes.opened(strategy)
@@ -361,29 +329,7 @@ class Connection:
 
             hardware.disconnect(self.resolver)
 
-    def _refuse_closed(self) -> None:
-        if self.closed:
-            raise NotConnectedError("This connection is closed.", fix="Connect again.")
-
-    def __enter__(self) -> Connection:
-        self._refuse_closed()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        state = "closed connection" if self.closed else "connection"
-        return f"<{state} to {self.phrase}>"
-
     @property
     def phrase(self) -> str:
         """The TPU and its replicas: `"virtual TPU v3-8, 8 replicas"`."""
-        tpu = f"virtual TPU {self.tpu}" if self.kind == "virtual" else f"TPU {self.tpu}"
-        return f"{tpu}, {counted(self.strategy.num_replicas_in_sync, 'replica')}"
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        del include, exclude
-        from tpunb.display.draw.static_forms import mimebundle
-
-        return {"text/plain": repr(self)} if self.closed else dict(mimebundle(self.describe()))
+        return f"{self.target}, {counted(self.strategy.num_replicas_in_sync, 'replica')}"

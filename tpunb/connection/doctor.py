@@ -11,9 +11,10 @@ from tpunb._util.plain_text import hanging, plain
 from tpunb._util.secret_masking import mask, secrets_in
 from tpunb._util.units import byte_count, counted
 from tpunb.compiler import libtpu
-from tpunb.connection.connection import latest_connection
+from tpunb.connection.framework import JAX
 from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
+from tpunb.connection.tpu_connection import latest_connection
 from tpunb.errors import TpunbError
 from tpunb.machine import Machine, look
 from tpunb.machine.problems import SetupProblem
@@ -255,9 +256,11 @@ def _prospect(machine: Machine) -> Prospect:
         return Prospect("error", "", str(error).split("\n")[0], error.fix)
     stops = next((problem for problem in machine.problems if problem.stops), None)
     named = ", which TPUNB_TPU names" if "TPUNB_TPU" in machine.variables else ""
+    if plan.framework == JAX:
+        return Prospect("virtual", plan.tpu, f"simulate a {plan.tpu} for JAX")
     if machine.software.tensorflow is None:
         says = "TensorFlow is not installed"
-        says += "; JAX needs no connection" if machine.software.stays_with_jax else ""
+        says += "; for JAX, add --framework jax" if machine.software.stays_with_jax else ""
         return Prospect("error", "", says, "Install TensorFlow.")
     if plan.kind == "virtual":
         why = named or (", because no TPU was found" if machine.search.tpu is None else "")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 from typing import TYPE_CHECKING, Literal
 
+from tpunb.connection.framework import JAX, TENSORFLOW, framework_for
 from tpunb.connection.request import Request
 from tpunb.errors import AcceleratorTypeError, ConnectError
 from tpunb.machine.software import require_keras_2_here
@@ -30,6 +32,7 @@ class Plan:
             Pod that has all cores of its workers.
         fallback: Whether to simulate a TPU if connecting fails.
         notes: Sentences to show to the user.
+        framework: The framework of a virtual TPU: `"tensorflow"` or `"jax"`.
 
     Two plans are equal if they lead to the same connection.
     """
@@ -39,6 +42,7 @@ class Plan:
     tpu: str
     fallback: bool = dataclasses.field(default=False, compare=False)
     notes: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    framework: str = TENSORFLOW
 
 
 def resolve(request: Request, search: Search | None = None) -> Plan:
@@ -53,7 +57,20 @@ def resolve(request: Request, search: Search | None = None) -> Plan:
         ConnectError: Options contradict each other, a TPU is required but none is found, or
             Keras 2 is chosen but not installed.
     """
+    main = sys.modules.get("__main__")
+    framework, note = framework_for(request.framework, vars(main) if main else {})
     plan = _resolved(request, search)
+    if plan.kind == "virtual" and framework == JAX and current() is None:
+        request.refuse_options_of_others(JAX)
+        return dataclasses.replace(plan, framework=JAX)
+    if plan.kind == "hardware" and request.framework == JAX:
+        raise ConnectError(
+            "JAX uses the TPU of this machine by itself: jax.devices() lists it.",
+            fix="For a virtual TPU, add --simulate v5e-8.",
+        )
+    request.refuse_options_of_others(TENSORFLOW)
+    if plan.kind == "virtual" and note:
+        plan = dataclasses.replace(plan, notes=(*plan.notes, note))
     if request.keras is None:
         return plan
     return dataclasses.replace(plan, notes=(*plan.notes, require_keras_2_here()))

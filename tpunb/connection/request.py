@@ -17,10 +17,23 @@ from typing import Any, ParamSpec, TypeVar
 from tpunb._util.integers import is_whole
 from tpunb._util.options import option, options_of
 from tpunb._util.secret_masking import mask
+from tpunb.connection.framework import FRAMEWORKS, JAX, NAMES, TENSORFLOW
 from tpunb.errors import ComputationShapeError, ConnectError, nearest
 from tpunb.tpu.defaults import CONNECT_TIMEOUT, DEFAULT_TPU
 from tpunb.virtual.arithmetic import ARITHMETICS, arithmetic_of
 from tpunb.virtual.strictness import Strictness
+
+_ONLY = {
+    **dict.fromkeys(("judge", "speed", "recorded"), JAX),
+    **dict.fromkeys(
+        (
+            *("computation_shape", "replicas", "spmd", "strict", "arithmetic", "at_once", "joined"),
+            *("patch", "keras", "workers", "local_workers"),
+        ),
+        TENSORFLOW,
+    ),
+}
+"""The framework of each option that only one framework has."""
 
 _DAY = 24 * 60 * 60
 _MOST_WORKERS = 64
@@ -50,6 +63,7 @@ class Request:
     Attributes:
         strictness: `strict` as rules.
         addresses: `workers` as a tuple of `host:port`.
+        given: The names of the options that are not left to their defaults.
         started: The number of workers to start on this machine: None for none, 0 for one for
             each host of the TPU.
 
@@ -76,6 +90,30 @@ class Request:
         nargs="?",
         const=True,
         metavar="TYPE",
+    )
+    framework: str | None = option(
+        None,
+        "whose devices a virtual TPU has: tensorflow or jax; by default the framework that the "
+        "notebook has imported",
+        compare=False,
+        choices=FRAMEWORKS,
+        metavar="NAME",
+    )
+    judge: str = option(
+        "wait",
+        "when the TPU's own compiler judges the programs of a virtual TPU for JAX: a call waits "
+        "for its verdict, the verdict is shown later, or it is off",
+        choices=("wait", "later", "off"),
+        metavar="WHEN",
+    )
+    speed: bool = option(
+        False, "also estimate the time of these programs, which takes the compiler longer"
+    )
+    recorded: str | None = option(
+        None,
+        "a folder of recorded verdicts on these programs: it answers where the compiler is "
+        "missing, and records where the compiler is",
+        metavar="DIR",
     )
     computation_shape: Sequence[int] | None = option(
         None,
@@ -176,12 +214,15 @@ class Request:
     strictness: Strictness = dataclasses.field(init=False, repr=False)
     addresses: tuple[str, ...] = dataclasses.field(init=False, repr=False)
     started: int | None = dataclasses.field(init=False, repr=False)
+    given: frozenset[str] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.tpu, str | None):
             kind = type(self.tpu).__name__
             raise TypeError(f"tpu is the name or the address of a TPU, not a {kind}")
+        given = (field for field in options_of(type(self)) if self._differs(field))
         settled = {
+            "given": frozenset(field.name for field in given),
             "computation_shape": _shape_as_given(self.computation_shape),
             "strictness": Strictness.of(self.strict),
             "arithmetic": arithmetic_of(self.arithmetic),
@@ -210,6 +251,28 @@ class Request:
         ]
         hint = f"did you mean {similar[0]!r}?" if similar else f"the options are {', '.join(lines)}"
         raise TypeError(f"connect() has no option {unknown!r}: {hint}")
+
+    def _differs(self, field: dataclasses.Field[Any]) -> bool:
+        value = getattr(self, field.name)
+        plain = value is None or isinstance(value, bool | int | float | str)  # others may be arrays
+        return value != field.default if plain else True
+
+    def refuse_options_of_others(self, framework: str) -> None:
+        """Check that no option was given that the connection's framework does not have.
+
+        Raises:
+            ConnectError: There is such an option.
+        """
+        other = TENSORFLOW if framework == JAX else JAX
+        for field in options_of(type(self)):
+            if _ONLY.get(field.name) != other or field.name not in self.given:
+                continue
+            flag = field.metadata["line"].get("flag", f"--{field.name.replace('_', '-')}")
+            raise ConnectError(
+                f"{flag} is an option of virtual TPUs for {NAMES[other]}, and this one is for "
+                f"{NAMES[framework]}.",
+                fix=f"Remove it, or choose the framework: --framework {other}.",
+            )
 
     @property
     def is_pod(self) -> bool:
@@ -296,6 +359,12 @@ def _started(local_workers: int | bool) -> int | None:
 
 def _check(request: Request) -> None:
     """Refuse values out of range, and options that exclude each other."""
+    for name, choices in (("framework", (None, *FRAMEWORKS)), ("judge", ("wait", "later", "off"))):
+        if (value := getattr(request, name)) not in choices:
+            known = ", ".join(filter(None, choices))
+            raise ConnectError(
+                f"There is no {name} {reprlib.repr(value)}.", fix=f"Choose among {known}."
+            )
     replicas, timeout = request.replicas, request.timeout
     if replicas is not None and not (is_whole(replicas) and replicas >= 1):
         raise ComputationShapeError(

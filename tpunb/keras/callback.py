@@ -174,7 +174,7 @@ class LiveCurves:
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Start a run, and show its curves if widgets can run."""
-        from tpunb.connection.connection import latest_connection
+        from tpunb.connection.tpu_connection import latest_connection
 
         self._abandon()
         owner = callback_list(self, sys._getframe(1))

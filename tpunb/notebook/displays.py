@@ -12,7 +12,7 @@ from IPython.display import display
 from tpunb.errors import AcceleratorTypeError, CellError
 
 if TYPE_CHECKING:
-    from tpunb.connection.connection import Connection
+    from tpunb.connection.tpu_connection import TpuConnection
     from tpunb.display.widgets.live_widget import AutoDisplays, LiveWidget
     from tpunb.training.history import History
 
@@ -31,7 +31,7 @@ class Described:
     """
 
     description: Any
-    connection: Connection | None = None
+    connection: TpuConnection | None = None
 
     def __repr__(self) -> str:
         return str(_static(self.description)["text/plain"])
@@ -77,12 +77,12 @@ def show(value: Any) -> LiveWidget | None:
         If widgets cannot run, the static form is shown at once. None for a model,
         whose layers fold without a widget.
     """
-    from tpunb.connection.connection import Connection, latest_connection
+    from tpunb.connection.tpu_connection import TpuConnection, latest_connection
     from tpunb.display import widgets
     from tpunb.display.describe.model_description import is_model
     from tpunb.display.widgets.live_widget import LiveWidget
 
-    connection = value if isinstance(value, Connection) else latest_connection()
+    connection = value if isinstance(value, TpuConnection) else latest_connection()
     link = connection.link if connection is not None else ""
     runs, programs = _runs(value), _programs(value)
     widget: LiveWidget
@@ -130,7 +130,7 @@ def _runs(value: Any) -> tuple[list[History], list[str] | None] | None:
 
 
 def _is_topology(value: Any) -> bool:
-    from tpunb.connection.connection import Connection
+    from tpunb.connection.tpu_connection import TpuConnection
     from tpunb.display.describe.topology_description import TopologyDescription
     from tpunb.tpu.types import Accelerator, accelerator
 
@@ -142,7 +142,7 @@ def _is_topology(value: Any) -> bool:
         return True
     # TensorFlow's topology or device assignment, or an object with the same attributes.
     duck = hasattr(value, "device_coordinates") or hasattr(value, "core_assignment")
-    return duck or isinstance(value, Accelerator | TopologyDescription | Connection)
+    return duck or isinstance(value, Accelerator | TopologyDescription | TpuConnection)
 
 
 class Displays:
@@ -152,11 +152,11 @@ class Displays:
         connection: Returns the open connection, or None.
     """
 
-    def __init__(self, connection: Callable[[], Connection | None]) -> None:
+    def __init__(self, connection: Callable[[], TpuConnection | None]) -> None:
         self._connection = connection
         self._automatic: AutoDisplays | None = None
 
-    def introduce(self, connection: Connection, shell: Any) -> None:
+    def introduce(self, connection: TpuConnection, shell: Any) -> None:
         """Show a new connection, with the kind of TPU first.
 
         The cell's result does not show the connection again.
@@ -288,13 +288,14 @@ class Displays:
         return widget.live_bundle() if widget is not None else None
 
 
-def _described_model(model: Any, connection: Connection | None) -> Any:
+def _described_model(model: Any, connection: TpuConnection | None) -> Any:
     """Return a model's description, with the cores of the connection."""
+    from tpunb.connection.connection import Connection
     from tpunb.display.describe.connection import cores_by_device
     from tpunb.display.describe.model_description import describe_model
 
     topology = connection.describe().topology if connection is not None else None
-    if connection is None or topology is None:
+    if not isinstance(connection, Connection) or topology is None:
         return describe_model(model)
     return describe_model(model, cores_by_device(connection.strategy, topology))
 

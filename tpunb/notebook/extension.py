@@ -14,6 +14,7 @@ from tpunb._util.plain_text import plain
 from tpunb.errors import TpuWarning
 from tpunb.notebook.explain_hook import Explaining, about_missing
 from tpunb.notebook.interrupted_cells import InterruptibleCells
+from tpunb.notebook.judged_programs import JudgedPrograms
 from tpunb.notebook.magics import TpuMagics
 from tpunb.virtual.import_tensorflow import QuietImport, restore_log, silence_log
 
@@ -31,6 +32,7 @@ class _Extension:
             shell, session.remember, session.about_closed, self._about_missing
         )
         self.stoppable = InterruptibleCells(shell, self.magics.session.stoppable_calls)
+        self.judged = JudgedPrograms(shell, lambda: session.open_connection)
         self.importing = QuietImport()
         self.warnings = PlainWarnings()
         self.matcher: Any = None
@@ -72,6 +74,7 @@ class _Extension:
             self._replace(printers, kind, printer)
         self.explaining.install()
         self.stoppable.install()
+        self.judged.install()
         self.warnings.install()
         silence_log()
         sys.meta_path.insert(0, self.importing)
@@ -96,6 +99,7 @@ class _Extension:
             self._restore_formatters()
             self.explaining.remove()
             self.stoppable.remove()
+            self.judged.remove()
             self.warnings.remove()
             if self.importing in sys.meta_path:
                 sys.meta_path.remove(self.importing)

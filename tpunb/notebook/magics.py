@@ -22,9 +22,9 @@ from IPython.display import display
 from tpunb.cells.settings import CompileSettings, RunSettings
 from tpunb.cells.source import cell_filename
 from tpunb.compiler.partial_answers import CompilationStopped
-from tpunb.connection.connection import Connection
 from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
+from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.display.live_progress import ConnectDisplay, show_in_passing
 from tpunb.errors import NotConnectedError, TpunbError, nearest
 from tpunb.notebook import displays, reports
@@ -40,7 +40,7 @@ from tpunb.notebook.magic_options import (
 )
 from tpunb.notebook.session import Session
 from tpunb.tpu.types import accelerator
-from tpunb.virtual.import_tensorflow import needing_tensorflow, require_tensorflow
+from tpunb.virtual.import_tensorflow import needing_tensorflow
 
 if TYPE_CHECKING:
     from tpunb.training.profile import Profile
@@ -65,17 +65,19 @@ class TpuMagics(Magics):  # type: ignore[misc]
     @magic_arguments()
     @options(*CONNECT)
     @line_magic
-    def tpu_connect(self, line: str) -> Connection:
+    def tpu_connect(self, line: str) -> TpuConnection:
         """Connect to a TPU, or to a virtual TPU.
 
-        Binds ``strategy``, ``resolver`` and ``topology``, and shows the connected
-        TPU. Without arguments, it connects to the TPU of this machine, or to a
-        virtual v5e-8 if the machine has none.
+        Shows the connected TPU. In TensorFlow it binds ``strategy``, ``resolver`` and
+        ``topology``; in JAX, ``jax.devices()`` are the devices of the virtual TPU.
+        Without arguments, it connects to the TPU of this machine, or to a virtual
+        v5e-8 if the machine has none.
 
         Examples::
 
             %tpu_connect                         the TPU here, else a virtual one
             %tpu_connect --simulate v3-8         a virtual TPU v3-8
+            %tpu_connect --simulate v5e-8 --framework jax
             %tpu_connect --simulate v3-8 --computation-shape 1,1,1,2
             %tpu_connect --simulate v3-8 --patch   TensorFlow's own names find it
             %tpu_connect local                   Colab, Kaggle, a TPU VM
@@ -135,7 +137,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         short, and the message says how far it came. With ``--checkpoint`` it also continues
         after the kernel has died or was restarted: run the notebook again.
         """
-        require_tensorflow("%%tpu_run")
+        self.session.require_tensorflow("%%tpu_run")
         args = self._run_arguments(line)
         # Tracebacks name the cell as IPython names other cells, `Cell In[4]`. IPython knows its own
         # cells only by this table. Versions before 7.27 have no table.
@@ -155,7 +157,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
         )
         if settings.checkpoint is not None and not settings.is_stepped:
             raise UsageError("--checkpoint saves a run of many steps: add -d DATASET or -n N")
-        displays.refuse_targets(args.targets, self.session.connection.strategy.num_replicas_in_sync)
+        strategy = self.session.of_tensorflow().strategy
+        displays.refuse_targets(args.targets, strategy.num_replicas_in_sync)
         make = self._run_steps if settings.is_stepped else self._run_once
         value, quiet = make(cell, settings, args)
         self._keep(value, args)
@@ -231,7 +234,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %%tpu_check -o report
             y = tf.nn.relu(x @ w)  # then: report.raise_if_refused()
         """
-        require_tensorflow("%%tpu_check")
+        self.session.require_tensorflow("%%tpu_check")
         args = arguments_of(self.tpu_check, line)
         report = self.session.check(cell, self._data(args), args.names, compare=args.compare)
         self._keep(report, args)
@@ -326,7 +329,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         profile = profiled_cell.run_profiled(
             self.shell, "\n" + cell if cell else statement, args.keep
         )
-        connection = self.session.open_connection
+        connection = self.session.open_of_tensorflow
         profile.notes += profiled_cell.unrecorded_cores(connection)
         profile.notes += profiled_cell.about_a_tpus_input(profile)
         profile.notes += profiled_cell.compiler_estimates(connection)
@@ -369,7 +372,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
         args = arguments_of(self.tpu_topology, line)
         if args.annotations:
-            return displays.Described(self.session.connection.annotations())
+            return displays.Described(self.session.of_tensorflow().annotations())
         if args.type:
             return displays.Described(describe_accelerator(accelerator(args.type)))
         connection = self.session.open_connection

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.units import byte_count, counted, duration, number_text
-from tpunb.virtual.import_tensorflow import has_tensorflow
+from tpunb.connection.connection import Connection
+from tpunb.connection.framework import installed_frameworks
+from tpunb.tpu.families import HARDWARE
+from tpunb.tpu.types import accelerator
 
 if TYPE_CHECKING:
     from tpunb.cells.steps import Steps
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 Bundle = dict[str, Any]
 _MAX_ERROR = 300
+_MOST_ARRAYS = 5
 
 
 class Report:
@@ -42,10 +46,11 @@ def status_report(session: Session) -> Report:
     error, connection = session.last_error, session.open_connection
     failed = [("last error", shortened(error, _MAX_ERROR))] if error else []
     if connection is None:
-        missing = "TensorFlow is not installed (JAX needs no connection)"
-        return Report(
-            f"Not connected: {'run %tpu_connect' if has_tensorflow() else missing}", failed
-        )
+        missing = "neither TensorFlow nor JAX is installed"
+        how = "run %tpu_connect" if installed_frameworks() else missing
+        return Report(f"Not connected: {how}", failed)
+    if not isinstance(connection, Connection):
+        return _jax_report(session, connection, failed)
     described = connection.describe()
     on_a_core = max(connection.memory_per_core(), default=0)  # on the fullest core
     modules = [(name, sys.modules.get(name)) for name in ("tensorflow", "keras", "tf_keras")]
@@ -58,6 +63,25 @@ def status_report(session: Session) -> Report:
         ("variables", f"{byte_count(on_a_core)} on each core"),
         ("cells traced", str(connection.cells.traces)),
         *((name, version) for name, version in versions if isinstance(version, str)),
+        *failed,
+    ]
+    return Report(f"Connection to {connection.phrase}", rows)
+
+
+def _jax_report(session: Session, connection: Any, failed: list[tuple[str, str]]) -> Report:
+    """Report a virtual TPU for JAX: its programs, and the memory of its devices."""
+    limit = HARDWARE[accelerator(connection.tpu).family].usable_bytes
+    used = max(connection.memory_per_core())
+    arrays = connection.live_arrays()
+    programs = connection.programs
+    rows = [
+        ("devices", str(connection.describe().cores)),
+        ("connected for", duration(time.monotonic() - session.connected_at)),
+        ("memory", f"{byte_count(used)} of {byte_count(limit)} on the fullest device"),
+        *((array.name or "without a name", array.phrase) for array in arrays[:_MOST_ARRAYS]),
+        ("programs judged", str(len(programs))),
+        *(("last program", program.headline) for program in programs[-1:]),
+        ("jax", sys.modules["jax"].__version__),
         *failed,
     ]
     return Report(f"Connection to {connection.phrase}", rows)

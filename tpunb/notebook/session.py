@@ -16,8 +16,9 @@ from tpunb.compiler.program import CompileError
 from tpunb.connection.connect import make_connection
 from tpunb.connection.connection import Connection
 from tpunb.connection.plan import Plan
+from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.display.live_progress import CellDisplay, CompilationDisplay, RunDisplay
-from tpunb.errors import NotConnectedError, WorkerError
+from tpunb.errors import CellError, NotConnectedError, WorkerError
 from tpunb.errors.base import hint
 from tpunb.notebook.bound_names import BoundNames, notice_of_kept, notice_of_strategy
 from tpunb.virtual.import_tensorflow import require_tensorflow
@@ -53,7 +54,7 @@ class Session:
         self.namespace = namespace
         self.last_error: str | None = None
         self.last_explanation: Explanation | None = None
-        self._connection: Connection | None = None
+        self._connection: TpuConnection | None = None
         self.connected_at = 0.0
         self._names = BoundNames(namespace)
         self._runs = 0
@@ -61,23 +62,18 @@ class Session:
         self._last_closed = ""  # the target of the last connection whose values went with it
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> TpuConnection:
         """The connection.
 
         Raises:
             NotConnectedError: No connection is open.
-            ConnectError: A connection is not possible without TensorFlow.
         """
         if (connection := self.open_connection) is None:
-            require_tensorflow()
-            raise NotConnectedError(
-                "There is no connection to a TPU.",
-                fix="Run %tpu_connect first (or %tpu_connect --simulate v5e-8).",
-            )
+            raise _not_connected()
         return connection
 
     @property
-    def open_connection(self) -> Connection | None:
+    def open_connection(self) -> TpuConnection | None:
         """The connection; None if no connection is open."""
         connection = self._connection
         return None if connection is None or connection.closed else connection
@@ -85,12 +81,54 @@ class Session:
     @property
     def _cells(self) -> CellRunner:
         """The runner of the connection's cells."""
-        cells: CellRunner = self.connection.cells
+        cells: CellRunner = self.of_tensorflow().cells
         return cells
+
+    def of_tensorflow(self, door: str = "") -> Connection:
+        """Return the connection, which has to be TensorFlow's.
+
+        Args:
+            door: The magic that needs it, for the message.
+
+        Raises:
+            NotConnectedError: No connection is open.
+            ConnectError: TensorFlow is not installed.
+            CellError: The connection is JAX's.
+        """
+        self.require_tensorflow(door)
+        if (connection := self.open_of_tensorflow) is None:
+            raise _not_connected()
+        return connection
+
+    def require_tensorflow(self, door: str = "") -> None:
+        """Check that a connection is TensorFlow's, or can be.
+
+        Args:
+            door: The magic that needs it, for the message.
+
+        Raises:
+            ConnectError: TensorFlow is not installed.
+            CellError: The connection is JAX's.
+        """
+        connection = self.open_connection
+        if connection is None:
+            require_tensorflow(door)
+        elif not isinstance(connection, Connection):
+            raise CellError(
+                f"{door or 'This'} is for TensorFlow, and this virtual TPU is JAX's.",
+                fix="Call the function itself: JAX runs it on the devices of its mesh. For "
+                f"TensorFlow: %tpu_connect --simulate {connection.tpu} --framework tensorflow",
+            )
+
+    @property
+    def open_of_tensorflow(self) -> Connection | None:
+        """The connection if it is TensorFlow's; None if it is JAX's or none is open."""
+        connection = self.open_connection
+        return connection if isinstance(connection, Connection) else None
 
     def stoppable_calls(self) -> StoppableCalls | None:
         """Return the calls whose TensorFlow functions interrupts end; None without a connection."""
-        connection = self.open_connection
+        connection = self.open_of_tensorflow
         return None if connection is None else connection.cells.calls
 
     def connect(
@@ -98,7 +136,7 @@ class Session:
         plan: Plan,
         strategy_name: str,
         say: Callable[[str], None] | None = None,
-    ) -> tuple[Connection, str]:
+    ) -> tuple[TpuConnection, str]:
         """Connect, or keep the present connection if it fits the plan.
 
         Args:
@@ -120,13 +158,16 @@ class Session:
             notice = ""
         elif connection.plan == before.plan and not lost:
             # There is still no TPU, and the virtual TPU stays.
-            before.lent = connection.lent
+            if isinstance(before, Connection) and isinstance(connection, Connection):
+                before.lent = connection.lent
             return before, _sentences(_AGAIN, self._bind(before, strategy_name))
         else:
             why = _gone(lost) if lost else f"The connection to {before.tpu} is closed"
             notice = (
                 f"{why}: models, variables and datasets made for it have to be made again in the "
                 "new strategy's scope."
+                if isinstance(before, Connection)
+                else f"{why}: its arrays can be read, and functions are compiled again."
             )
             # Do not shut down a TPU that has just been initialised for the new connection.
             before.close(shut_down=before.tpu != connection.tpu)
@@ -241,7 +282,7 @@ class Session:
         """
         options = {"data": data, "names": names, "compare": compare}
         with self._short_errors(source), explaining_interrupts(_UNCHECKED):
-            return self.connection.check_cell(source, self.namespace, **options)
+            return self.of_tensorflow("%%tpu_check").check_cell(source, self.namespace, **options)
 
     def compile(
         self,
@@ -343,9 +384,9 @@ class Session:
             f"{hint('Connect, and make it again; a checkpoint keeps variables.')}"
         )
 
-    def _note_closed(self, connection: Connection | None) -> None:
+    def _note_closed(self, connection: TpuConnection | None) -> None:
         """Remember a closed connection if its values were in other processes."""
-        if connection is None or not connection.closed:
+        if not isinstance(connection, Connection) or not connection.closed:
             return
         if connection.pod is not None or connection.kind == "hardware":
             self._last_closed = connection.phrase
@@ -354,8 +395,12 @@ class Session:
         """Keep the explanation of the last known error."""
         self.last_explanation = explanation
 
-    def _bind(self, connection: Connection, strategy_name: str) -> str:
+    def _bind(self, connection: TpuConnection, strategy_name: str) -> str:
         """Bind the connection's names in the notebook; return a notice about other names."""
+        if not isinstance(connection, Connection):
+            reachable = self._names.bind_if_free("connection", connection)
+            value = self.namespace["connection"]
+            return "" if reachable else notice_of_kept({"connection": value}, reachable=False)
         hidden = self._names.bind(strategy_name, connection.strategy)
         if hasattr(hidden, "num_replicas_in_sync"):  # one strategy follows another
             hidden = None
@@ -369,6 +414,13 @@ class Session:
         return _sentences(
             notice_of_strategy(strategy_name, hidden), notice_of_kept(kept, reachable=reachable)
         )
+
+
+def _not_connected() -> NotConnectedError:
+    return NotConnectedError(
+        "There is no connection to a TPU.",
+        fix="Run %tpu_connect first (or %tpu_connect --simulate v5e-8).",
+    )
 
 
 def _sentences(*sentences: str) -> str:

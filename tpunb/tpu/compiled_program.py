@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from tpunb._util.units import byte_count, duration
+from tpunb._util.units import byte_count, counted, duration
 from tpunb.errors.code_problems import Problem, SourceLine
 
 
@@ -319,6 +319,24 @@ class Provenance:
         return f"{where}: {what}{how}. Traced with {traced_with}."
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Collectives:
+    """The collectives of one kind in a program. One inside a loop counts once.
+
+    Attributes:
+        kind: XLA's operation, such as `"all-reduce"`.
+        count: Their number.
+        bytes: The bytes of their results on a core.
+    """
+
+    kind: str
+    count: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{counted(self.count, self.kind)} of {byte_count(self.bytes)}"
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Program:
     """A function compiled for one TPU type, or the reason why it does not compile.
@@ -343,6 +361,8 @@ class Program:
         largest_batch: The largest global batch that fits, if it was asked for.
         fitting_batch: A smaller batch that fits, if the program does not and one was found.
         provenance: When and by which compiler it was compiled; None if unknown.
+        name: The function's name, if the program was compiled for a call of it.
+        collectives: The collectives of the program, by kind.
     """
 
     tpu: str
@@ -362,6 +382,8 @@ class Program:
     largest_batch: int | None = None
     fitting_batch: int | None = None
     provenance: Provenance | None = None
+    name: str = ""
+    collectives: tuple[Collectives, ...] = ()
 
     @property
     def ok(self) -> bool:

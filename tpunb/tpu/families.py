@@ -189,3 +189,14 @@ later is from Austin et al., "How to Scale Your Model" (2025), and is a tenth le
 pages. The clock of tpu7x is not published: a core multiplies 2,307 / 2 TFLOPS with four units of
 256 × 256, as libtpu counts the cycles of its products, which takes 2.2 GHz.
 """
+
+DEVICE_KINDS: dict[str, str] = {
+    "v2": "TPU v2",
+    "v3": "TPU v3",
+    "v4": "TPU v4",
+    "v5e": "TPU v5 lite",
+    "v5p": "TPU v5",
+    "v6e": "TPU v6 lite",
+    "tpu7x": "TPU7x",
+}
+"""JAX's `device_kind` of each family, as the topologies of libtpu 0.0.52 have it."""

@@ -14,9 +14,11 @@ from tpunb._util.deadline import Running
 from tpunb._util.logs import logger
 from tpunb._util.units import duration
 from tpunb.connection.connect import make_connection
-from tpunb.connection.connection import Connection, open_connections
+from tpunb.connection.connection import Connection
+from tpunb.connection.framework import TENSORFLOW
 from tpunb.connection.plan import Plan, resolve
 from tpunb.connection.request import Request, takes
+from tpunb.connection.tpu_connection import open_connections
 from tpunb.display.live_progress import ConnectDisplay
 from tpunb.display.widgets.frontend import shows_widgets
 from tpunb.errors import ConnectError
@@ -43,7 +45,7 @@ def verify(tpu: str | None = None, **values: Any) -> VerifyReport:
     Raises:
         ConnectError: The TPU does not exist or does not answer, or a connection is open.
     """
-    plan = resolve(Request.of(tpu, **values))
+    plan = resolve(Request.of(tpu, **{"framework": TENSORFLOW, **values}))
     if not shows_widgets():
         return verify_plan(plan)
     with ConnectDisplay("Verified.", "Not verified.") as shown:
@@ -78,7 +80,9 @@ def verify_plan(
         )
 
     def connect() -> Connection:
-        return make_connection(plan, say)
+        connection = make_connection(plan, say)
+        assert isinstance(connection, Connection)
+        return connection
 
     names = [plan.request.zone, plan.request.project]
     names += [address.rpartition(":")[0] for address in plan.request.addresses]

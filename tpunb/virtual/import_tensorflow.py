@@ -166,7 +166,7 @@ def require_tensorflow(door: str = "") -> None:
         return
     fix = 'Run %pip install "tpunb[cpu]" (on a TPU VM: "tpunb[tpu]") and try again.'
     if _can_import("jax"):
-        fix += " JAX needs no connection: %%tpu_compile --for v5e-8 compiles its functions."
+        fix += " For JAX: %tpu_connect --framework jax, or %%tpu_compile --for v5e-8."
     message = f"{door} needs TensorFlow, which" if door else "TensorFlow"
     raise ConnectError(f"{message} is not installed here.", fix=fix)
 

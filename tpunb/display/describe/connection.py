@@ -23,8 +23,8 @@ class ConnectionDescription:
         kind: `"virtual"` for a TPU simulated on CPU cores, or `"hardware"`.
         tpu: The name the user gave the TPU, such as `"local"`; may be empty.
         accelerator: The TPU type, such as `"v5e-8"`; empty if unknown.
-        replicas: The number of the strategy's replicas.
-        cores: The number of TensorFlow's TPU devices.
+        replicas: The number of the strategy's replicas; 0 without a strategy.
+        cores: The number of the framework's TPU devices.
         hosts: The number of tasks that drive the devices.
         logical_devices: The number of logical devices of one replica (model parallelism).
         topology: The mesh, and the device assignment if any.
@@ -32,6 +32,7 @@ class ConnectionDescription:
         versions: Pairs of a package and its version.
         notes: Sentences that the user should read, such as why the TPU is
             virtual.
+        framework: The framework whose devices the cores are.
     """
 
     kind: Literal["virtual", "hardware"]
@@ -45,6 +46,7 @@ class ConnectionDescription:
     arithmetic: str = ""
     versions: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    framework: str = "TensorFlow"
 
 
 _DEVICE = re.compile(r"(?:/task:(?P<task>\d+))?/device:(?P<kind>[A-Za-z_]+):(?P<number>\d+)$")

@@ -16,7 +16,8 @@ def connection_title(connection: ConnectionDescription) -> str:
     """Return the kind of TPU, in words."""
     name = connection.accelerator or connection.tpu
     if connection.kind == "virtual":
-        return f"virtual TPU {name}".rstrip() + " (simulated on CPU)"
+        framework = "" if connection.framework == "TensorFlow" else f" for {connection.framework}"
+        return f"virtual TPU {name}".rstrip() + f"{framework} (simulated on CPU)"
     return f"TPU hardware {name}".rstrip()
 
 
@@ -30,6 +31,8 @@ def replicas_phrase(connection: ConnectionDescription) -> str:
     """Return the number of replicas; empty if a display of the topology shows it."""
     if connection.topology is not None and connection.topology.num_replicas:
         return ""
+    if not connection.replicas:
+        return counted(connection.cores, "device")
     return _replicas(connection, counted(connection.replicas, "replica"))
 
 
@@ -42,7 +45,8 @@ def connection_rows(connection: ConnectionDescription) -> Iterable[tuple[str, st
     """Yield the summary's rows: a name and a value each."""
     if connection.tpu and connection.tpu != connection.accelerator:
         yield "name", connection.tpu
-    yield "replicas", _replicas(connection, str(connection.replicas))
+    if connection.replicas:
+        yield "replicas", _replicas(connection, str(connection.replicas))
     yield "cores", f"{connection.cores} on {counted(connection.hosts, 'host')}"
     topology = connection.topology
     if topology is not None:

@@ -60,6 +60,7 @@ class Replaced(contextlib.AbstractContextManager[None]):
                 # A function, because a class binds functions as methods, and no other callables.
                 @functools.wraps(original)
                 def replacement(*args: Any, **kwargs: Any) -> Any:
+                    __tracebackhide__ = True  # IPython leaves such frames out
                     return self._replacement(original, *args, **kwargs)
 
                 self._undo.enter_context(attribute(self._owner, self._name, replacement))

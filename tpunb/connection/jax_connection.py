@@ -1,0 +1,156 @@
+"""A connection to a virtual TPU for JAX."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tpunb._util.units import counted
+from tpunb.compiler.judge import Judge
+from tpunb.connection.plan import Plan
+from tpunb.connection.tpu_connection import TpuConnection
+from tpunb.errors import CellError, ConnectError
+from tpunb.machine.software import release
+from tpunb.tpu.types import accelerator
+from tpunb.virtual.jax.memory import LiveArray, bytes_on
+from tpunb.virtual.jax.private_names import OLDEST
+from tpunb.virtual.jax.virtual_tpu import VirtualTpu
+
+if TYPE_CHECKING:
+    from tpunb.compiler.program import TpuProgram
+    from tpunb.display.describe.connection import ConnectionDescription
+
+
+_open: list[JaxConnection] = []
+"""The open connection, which its devices keep alive as long as JAX has them."""
+
+
+class JaxConnection(TpuConnection):
+    """A virtual TPU, whose devices are JAX's default devices until `close`.
+
+    Example::
+
+        connection = tpunb.connect(simulate="v5e-8", framework="jax")
+        jax.devices()  # eight devices of a TPU v5e
+
+    Args:
+        plan: The plan of the connection.
+        namespace: The notebook's names, for messages about arrays.
+
+    Attributes:
+        judge: What the TPU's own compiler says of the programs.
+    """
+
+    def __init__(self, plan: Plan, namespace: Mapping[str, Any]) -> None:
+        _require_jax()
+        tpu = accelerator(plan.tpu)
+        if tpu.family == "generic":
+            raise ConnectError(
+                f"JAX's devices need a TPU type, and {tpu.name} is none.",
+                fix="Name a type: --simulate v5e-8.",
+            )
+        for other in list(_open):
+            other.close()  # JAX has one client for each platform
+        request = plan.request
+        when: Any = request.judge
+        self.judge = Judge(tpu, when, speed=request.speed, recorded=request.recorded)
+        self._virtual = VirtualTpu(tpu, self.judge, namespace)
+        self._accelerator = tpu
+        off = self.judge.why_off
+        super().__init__(plan, tpu.name, (*plan.notes, *((off,) if off else ())))
+        _open.append(self)
+
+    @property
+    def programs(self) -> tuple[TpuProgram, ...]:
+        """The programs that were judged, in the order of their verdicts."""
+        return tuple(self.judge.programs)
+
+    def live_arrays(self) -> list[LiveArray]:
+        """Return the arrays in the memory of the devices, the largest first."""
+        self._refuse_closed()
+        return self._virtual.live_arrays()
+
+    @property
+    def strategy(self) -> NoReturn:
+        """JAX has no strategy.
+
+        Raises:
+            ConnectError: Always.
+        """
+        raise ConnectError(
+            "A virtual TPU for JAX has no strategy: jax.devices() are its devices.",
+            fix="Make a mesh of them: jax.make_mesh((8,), ('data',)).",
+        )
+
+    @property
+    def cells(self) -> NoReturn:
+        """JAX has no cells on replicas.
+
+        Raises:
+            CellError: Always.
+        """
+        raise CellError(
+            "Cells on every replica are TensorFlow's, and this virtual TPU is JAX's.",
+            fix="Call the function itself: jax.jit and jax.shard_map run it on the devices of its "
+            f"mesh. For TensorFlow: %tpu_connect --simulate {self.tpu} --framework tensorflow",
+        )
+
+    def lost(self) -> tuple[str, ...]:
+        """Return no address: all devices are in this process."""
+        return ()
+
+    def memory_per_core(self) -> tuple[int, ...]:
+        """Return the bytes of the live arrays on each device, in the devices' order."""
+        arrays = self.live_arrays()
+        return tuple(bytes_on(arrays, device) for device in range(self._accelerator.num_devices))
+
+    def describe(self) -> ConnectionDescription:
+        """Return a description of the connection, for displays and programs."""
+        from tpunb.display.describe.connection import ConnectionDescription
+        from tpunb.display.describe.topology_description import describe_accelerator
+
+        return ConnectionDescription(
+            kind="virtual",
+            tpu="",
+            accelerator=self.tpu,
+            replicas=0,
+            cores=self._accelerator.num_devices,
+            hosts=self._accelerator.num_hosts,
+            topology=describe_accelerator(self._accelerator),
+            notes=self.notes,
+            framework="JAX",
+        )
+
+    def close(self, *, shut_down: bool = True) -> None:
+        """Give JAX back its own devices. Arrays of the virtual TPU stay readable."""
+        del shut_down
+        if not self.closed:
+            self.closed = True
+            _open.remove(self)
+            self.judge.close()
+            self._virtual.close()
+
+    @property
+    def phrase(self) -> str:
+        """The TPU and its devices: `"virtual TPU v5e-8 for JAX, 8 devices"`."""
+        return f"{self.target} for JAX, {counted(self._accelerator.num_devices, 'device')}"
+
+
+def _require_jax() -> None:
+    """Import JAX.
+
+    Raises:
+        ConnectError: JAX is not installed, or it is too old.
+    """
+    try:
+        jax = sys.modules.get("jax") or importlib.import_module("jax")
+    except ImportError as error:
+        raise ConnectError("JAX is not installed here.", fix="Run %pip install jax.") from error
+    if release(jax.__version__) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise ConnectError(
+            f"A virtual TPU needs JAX {oldest} or later, and this is JAX {jax.__version__}.",
+            fix=f'Run %pip install "jax>={oldest}" and restart the kernel.',
+        )

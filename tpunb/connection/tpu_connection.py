@@ -1,0 +1,109 @@
+"""The common part of all connections to a TPU, and the list of open connections."""
+
+from __future__ import annotations
+
+import abc
+import uuid
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from tpunb.connection.plan import Plan
+from tpunb.errors import NotConnectedError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from tpunb.compiler.program import TpuProgram, TpuPrograms
+    from tpunb.display.describe.connection import ConnectionDescription
+
+_opened: list[weakref.ref[TpuConnection]] = []
+
+
+def latest_connection() -> TpuConnection | None:
+    """Return the latest connection that is still open, or None."""
+    return next(reversed(open_connections()), None)
+
+
+def open_connections() -> list[TpuConnection]:
+    """Return the open connections of this process, the oldest first."""
+    connections = [opened for ref in _opened if (opened := ref()) is not None and not opened.closed]
+    _opened[:] = [weakref.ref(connection) for connection in connections]
+    return connections
+
+
+class TpuConnection(abc.ABC):
+    """A TPU, real or virtual. It is also a context manager that closes it.
+
+    Attributes:
+        kind: `"virtual"` or `"hardware"`.
+        tpu: The simulated TPU type, or the TPU that was connected to.
+        request: The options.
+        plan: The resolved request.
+        notes: Sentences to show to the user.
+        closed: Whether `close` was called.
+        program: The latest result of `%%tpu_compile`, a `TpuProgram` or several; or None.
+        link: The id of the connection's live displays, which may outlive the connection.
+    """
+
+    def __init__(self, plan: Plan, tpu: str, notes: tuple[str, ...]) -> None:
+        self.request = plan.request
+        self.plan = plan
+        self.kind = plan.kind
+        self.tpu = tpu
+        self.notes = notes
+        self.closed = False
+        self.program: TpuProgram | TpuPrograms | None = None
+        self.link = uuid.uuid4().hex
+        _opened.append(weakref.ref(self))
+
+    @property
+    def target(self) -> str:
+        """The TPU in words: `"virtual TPU v3-8"`."""
+        return f"virtual TPU {self.tpu}" if self.kind == "virtual" else f"TPU {self.tpu}"
+
+    @property
+    @abc.abstractmethod
+    def phrase(self) -> str:
+        """The TPU and what runs on it: `"virtual TPU v3-8, 8 replicas"`."""
+
+    @abc.abstractmethod
+    def lost(self) -> tuple[str, ...]:
+        """Return the addresses of workers that have gone or restarted since connecting."""
+
+    @abc.abstractmethod
+    def memory_per_core(self) -> tuple[int, ...]:
+        """Return the bytes in use on each core, in the cores' order."""
+
+    @abc.abstractmethod
+    def describe(self) -> ConnectionDescription:
+        """Return a description of the connection, for displays and programs."""
+
+    @abc.abstractmethod
+    def close(self, *, shut_down: bool = True) -> None:
+        """Close the connection.
+
+        Args:
+            shut_down: Whether to shut down a real TPU's system. Pass False if another
+                connection uses it already.
+        """
+
+    def _refuse_closed(self) -> None:
+        if self.closed:
+            raise NotConnectedError("This connection is closed.", fix="Connect again.")
+
+    def __enter__(self) -> Self:
+        self._refuse_closed()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed connection" if self.closed else "connection"
+        return f"<{state} to {self.phrase}>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        del include, exclude
+        from tpunb.display.draw.static_forms import mimebundle
+
+        return {"text/plain": repr(self)} if self.closed else dict(mimebundle(self.describe()))

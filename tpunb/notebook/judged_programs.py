@@ -1,0 +1,74 @@
+"""The programs that a cell compiled for a virtual TPU, shown below the cell."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from IPython.display import DisplayHandle, display
+
+from tpunb.display.draw.judged_programs import programs_html, programs_text
+
+if TYPE_CHECKING:
+    from tpunb.connection.tpu_connection import TpuConnection
+    from tpunb.tpu.compiled_program import Program
+
+
+class JudgedPrograms:
+    """A display of the programs that became known since the last cell.
+
+    Args:
+        shell: The shell.
+        connection: Returns the open connection, or None.
+    """
+
+    def __init__(self, shell: Any, connection: Callable[[], TpuConnection | None]) -> None:
+        self._shell, self._connection = shell, connection
+
+    def install(self) -> None:
+        """Begin with the next cell."""
+        self._shell.events.register("post_run_cell", self._show)
+
+    def remove(self) -> None:
+        """End the display."""
+        self._shell.events.unregister("post_run_cell", self._show)
+
+    def _show(self, *_: Any) -> None:
+        connection: Any = self._connection()
+        judge = getattr(connection, "judge", None)
+        if judge is None:
+            return
+        if new := judge.take_new():
+            display(_bundle(new), raw=True)
+        if waiting := judge.take_waiting():
+            _Later(waiting)
+
+
+class _Later:
+    """Verdicts that come after the cell, in the cell's output.
+
+    Args:
+        waiting: The names of the programs, with the function that calls back with each program.
+    """
+
+    def __init__(self, waiting: Sequence[tuple[str, Callable[[Any], None]]]) -> None:
+        self._names = [name for name, _ in waiting]
+        self._known: list[Program] = []
+        self._lock = threading.Lock()
+        self._handle: DisplayHandle = display(self._waiting(), raw=True, display_id=True)
+        for _, when_known in waiting:
+            when_known(self._show)
+
+    def _waiting(self) -> dict[str, str]:
+        names = ", ".join(self._names[len(self._known) :])
+        return {"text/plain": f"The TPU's compiler is judging {names}."}
+
+    def _show(self, program: Program) -> None:
+        with self._lock:
+            self._known.append(program)
+            self._handle.update(_bundle(self._known), raw=True)
+
+
+def _bundle(programs: Sequence[Program]) -> dict[str, str]:
+    return {"text/plain": programs_text(programs), "text/html": programs_html(programs)}

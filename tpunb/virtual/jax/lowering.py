@@ -1,0 +1,263 @@
+"""Lowering of the programs of a virtual TPU: once for the CPU that runs them, once for a TPU.
+
+The CPU runs what JAX lowers for a CPU, so every kernel of JAX's CPU works, and the numbers are
+those of plain CPU devices. What a TPU has no rule for is refused, a branch on the platform takes
+the TPU's side, and Pallas kernels are interpreted. The second module is what JAX on a TPU would
+lower. It is made only for a judge that wants it, because it takes as long as the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import math
+import re
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tpunb.virtual.jax.identity import PLATFORM
+from tpunb.virtual.jax.kernels import kernel_primitive, rule_for_a_tpu, rule_for_the_cpu
+from tpunb.virtual.jax.private_names import owner_of, private
+from tpunb.virtual.patch.patch_tools import Replaced
+
+_LOWER = "jax._src.interpreters.mlir.lower_jaxpr_to_module"
+
+_SAME_ON_A_CPU = frozenset(
+    {
+        "all_gather",
+        "all_gather_invariant",
+        "check",
+        "debug_callback",
+        "debug_print",
+        "device_put",
+        "dot_general",
+        "empty",
+        "logistic",
+    }
+)
+"""Operations with a rule of their own for a TPU, whose arguments a CPU's rule shows in full."""
+
+_BRANCHES = {
+    "jax._src.lax.control_flow.conditionals.platform_index_p": "platforms",
+    "jax._src.lax.control_flow.conditionals.cond_p": "branches_platforms",
+}
+"""The operations of `jax.lax.platform_dependent`, and their options with the platforms."""
+
+_JIT = re.compile(r"(?:jit|pjit|pmap)[(_](.*?)\)?")
+
+_COLLECTIVE = re.compile(r"\b(?:all_reduce|all_gather|reduce_scatter|all_to_all|collective_\w+)\b")
+
+_KERNEL_FOLDER = re.compile(rb"ipykernel_\d+")
+"""The folder of a notebook's cells, which differs from process to process."""
+
+
+@dataclasses.dataclass(eq=False)
+class LoweredProgram:
+    """A program that JAX has lowered for the virtual TPU.
+
+    Attributes:
+        name: The function's name.
+        file: The file of the function.
+        line: The function's first line in the file.
+        module: The module that the CPU runs.
+        settles: Whether that module settles what a TPU gets. It does not show, for example, the
+            parameters of a Pallas kernel.
+        has_kernel: Whether it has a Pallas kernel.
+        size: The bytes of its arguments and results, on all devices.
+        lower_for_tpu: Lowers it for a TPU, and returns a portable artifact of StableHLO. In the
+            thread that traced it, it raises the errors with which JAX refuses it for a TPU.
+    """
+
+    name: str
+    file: str
+    line: int
+    module: weakref.ref[Any]
+    settles: bool
+    has_kernel: bool
+    size: int
+    lower_for_tpu: Callable[[], bytes]
+
+    @property
+    def is_of_jax(self) -> bool:
+        """True if the function is JAX's own, such as `jnp.ones`, and not the user's.
+
+        The file of a `jax.pmap`, or of a `jax.shard_map` without `jax.jit`, is JAX's or not known.
+        Their collectives tell.
+        """
+        of_jax = Path(sys.modules["jax"].__file__ or "").parent
+        if self.file and not Path(self.file).is_relative_to(of_jax):
+            return False
+        return not _COLLECTIVE.search(str(self.module()))
+
+    def digest(self, artifact: bytes | None = None) -> str:
+        """Return a hash of the program with its lines.
+
+        Args:
+            artifact: What a TPU gets, if the module does not settle it.
+        """
+        to_bytes = private("jax._src.interpreters.mlir.module_to_bytecode")
+        data = to_bytes(self.module()) if artifact is None else artifact
+        return hashlib.sha256(_KERNEL_FOLDER.sub(b"ipykernel", data)).hexdigest()
+
+
+class Lowering:
+    """The lowered programs of one client.
+
+    Args:
+        client: The client of the virtual devices.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._programs: dict[int, LoweredProgram] = {}
+        self._state = threading.local()
+
+    def installed(self) -> contextlib.AbstractContextManager[None]:
+        """Lower the client's programs here, within a block."""
+        owner, name = owner_of(_LOWER)
+        return Replaced(owner, name, self._lower)
+
+    def program_of(self, module: Any) -> LoweredProgram | None:
+        """Return the program that a module was lowered from."""
+        return self._programs.get(id(module))
+
+    def _lower(self, original: Any, name: str, jaxpr: Any, **options: Any) -> Any:
+        __tracebackhide__ = True
+        exported = options["lowering_parameters"].for_export
+        if exported or options.get("backend") is not self._client:
+            return original(name, jaxpr, **options)
+        self._state.differs = self._state.has_kernel = False
+        parameters = _with_rules(options["lowering_parameters"], self._rules())
+        run = {**options, "backend": None, "platforms": ("cpu",), "lowering_parameters": parameters}
+        with _said_of_a_tpu():
+            lowered = original(name, jaxpr, **run)
+        debug_info = getattr(jaxpr, "jaxpr", jaxpr).debug_info
+        number = id(lowered.module)
+        self._programs[number] = LoweredProgram(
+            _plain_name(name),
+            debug_info.func_filename or "",
+            debug_info.func_lineno or 0,
+            weakref.ref(lowered.module, lambda _: self._programs.pop(number, None)),
+            not self._state.differs,
+            self._state.has_kernel,
+            _bytes([*options["in_avals"], *getattr(jaxpr, "out_avals", ())]),
+            lambda: _for_a_tpu(original, name, jaxpr, options),
+        )
+        return lowered
+
+    def _rules(self) -> Iterator[tuple[Any, Any]]:
+        """Yield the operations that are lowered in another way than on a CPU."""
+        tables = private("jax._src.interpreters.mlir._platform_specific_lowerings")
+        common = private("jax._src.interpreters.mlir._lowerings")
+        for primitive in tables["cpu"]:
+            if primitive not in tables[PLATFORM] and primitive not in common:
+                yield primitive, _refused(primitive)
+        for primitive in tables[PLATFORM]:
+            own = tables["cpu"].get(primitive) or common.get(primitive)
+            if own is not None and primitive.name not in _SAME_ON_A_CPU:
+                yield primitive, self._noting(_rule(own))
+        for name, platforms in _BRANCHES.items():
+            yield (branch := private(name)), _taking_its_side(_rule(common[branch]), platforms)
+        if (kernel := kernel_primitive()) is not None:
+            interpreted = rule_for_the_cpu(_rule(common[kernel]))
+            yield kernel, self._noting(interpreted, has_kernel=True)
+
+    def _noting(self, rule: Any, *, has_kernel: bool = False) -> Any:
+        """Return a rule that notes that a TPU's module may differ where this one does not."""
+
+        def lower(*args: Any, **options: Any) -> Any:
+            self._state.differs = True
+            self._state.has_kernel |= has_kernel
+            return rule(*args, **options)
+
+        return lower
+
+
+def _bytes(avals: Iterable[Any]) -> int:
+    """Return the bytes of arrays. JAX's own types, such as random keys, are small."""
+    plain = (aval for aval in avals if hasattr(getattr(aval, "dtype", None), "itemsize"))
+    return sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in plain)
+
+
+def _plain_name(name: str) -> str:
+    """Return a function's name without JAX's `jit(…)`, or `jit_` before JAX 0.7."""
+    plain = match[1] if (match := _JIT.fullmatch(name)) else name
+    return "shard_map" if plain.startswith("<unnamed") else plain
+
+
+def _with_rules(parameters: Any, rules: Iterator[tuple[Any, Any]]) -> Any:
+    before = parameters.override_lowering_rules or ()
+    return dataclasses.replace(parameters, override_lowering_rules=(*before, *rules))
+
+
+def _rule(entry: Any) -> Any:
+    """Return the rule in an entry of JAX's tables."""
+    return getattr(entry, "rule", entry)
+
+
+def _refused(primitive: Any) -> Any:
+    def lower(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError(
+            f"MLIR translation rule for primitive '{primitive.name}' not found for platform "
+            f"{PLATFORM}"
+        )
+
+    return lower
+
+
+def _taking_its_side(rule: Any, platforms: str) -> Any:
+    """Return the rule of a branch on the platform that takes a TPU's side on a CPU.
+
+    Args:
+        rule: The operation's rule.
+        platforms: The name of the option with the platforms of each side; None for the default.
+    """
+
+    def lower(*args: Any, **options: Any) -> Any:
+        if (sides := options.get(platforms)) is not None:
+            of_a_tpu = next((names for names in sides if names is None or PLATFORM in names), ())
+            options[platforms] = tuple(("cpu",) if names is of_a_tpu else () for names in sides)
+        return rule(*args, **options)
+
+    return lower
+
+
+@contextlib.contextmanager
+def _said_of_a_tpu() -> Iterator[None]:
+    """Say that a CPU has no kernel for an operation that a TPU has, instead of JAX's sentence."""
+    try:
+        yield
+    except NotImplementedError as error:
+        if "platform cpu" not in str(error):
+            raise
+        raise NotImplementedError(
+            f"The virtual TPU cannot run this: {error}. tpunb.compile still says what the TPU's "
+            "compiler makes of it."
+        ) from error
+
+
+def _for_a_tpu(original: Any, name: str, jaxpr: Any, options: dict[str, Any]) -> bytes:
+    # For export, so that a compiler of another release can read Pallas kernels.
+    parameters = dataclasses.replace(options["lowering_parameters"], for_export=True)
+    if (kernel := kernel_primitive()) is not None:
+        rule = _rule(private("jax._src.interpreters.mlir._lowerings")[kernel])
+        parameters = _with_rules(parameters, iter([(kernel, rule_for_a_tpu(rule))]))
+    options = {**options, "backend": _TpuBackend(), "platforms": (PLATFORM,)}
+    lowered = original(name, jaxpr, **{**options, "lowering_parameters": parameters})
+    artifact: bytes = private("jax._src.export._export._module_to_bytecode")(lowered.module)
+    return artifact
+
+
+class _TpuBackend:
+    """The backend of a TPU's lowering, which asks it for the host's side of a callback."""
+
+    platform = PLATFORM
+    platform_version = runtime_type = ""
+
+    def make_python_callback_from_host_send_and_recv(self, *_: Any, **__: Any) -> None:
+        """Return nothing: the module is compiled, and not run."""
