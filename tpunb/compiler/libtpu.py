@@ -480,7 +480,7 @@ _MOST_ERRORS = 1 << 20
 @functools.cache
 def _errors() -> IO[bytes]:
     """Return the file with the standard error of the compiler's process."""
-    file = tempfile.TemporaryFile(mode="ab+")
+    file = tempfile.TemporaryFile(mode="ab+")  # noqa: SIM115  it lives as long as this process
     atexit.register(file.close)
     return file
 

@@ -74,7 +74,7 @@ JAX_TRACING = (
     ),
     Explanation(
         "107",
-        "An argument of jax.jit that is no array",
+        "An argument of jax.jit that is not an array",
         (
             r"Error interpreting argument to [^\n]{1,300} as an abstract array",
             r"Cannot interpret (?:value|argument) of type [^\n]{1,200} as an abstract array",
