@@ -9,6 +9,8 @@ BIN := .venv/bin
 OLDEST := .venv-oldest/bin
 TPU_WHEEL := .venv-tpu/bin
 COMPILER := .venv-compiler/bin
+JAX_OLDEST := .venv-jax-oldest/bin
+JAX_NEWEST := .venv-jax-newest/bin
 
 # -qq shows pip's errors without its page of progress and notices.
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-input
@@ -40,6 +42,12 @@ OLDEST_TESTS := -m "(tensorflow or oldest) and not thorough" -p no:cacheprovider
 TPU_WHEEL_TESTS := tests/tpu_wheel tests/notebook/test_widget_messages.py \
 	tests/display/test_widgets_curves.py tests/display/test_widgets_programs.py \
 	tests/browser/test_classic.py
+# The virtual TPU for JAX, which needs a Python with JAX and without TensorFlow.
+JAX_TESTS := -m pytest -q -n 2 --dist loadfile -p no:cacheprovider tests/jax_tpu \
+	--nbval --nbval-current-env notebooks/09_jax_on_a_virtual_tpu.ipynb
+# The newest JAX needs Python 3.12.
+JAX_PYTHON ?= $(shell for python in python3.13 python3.12; do \
+	$$python -c '' 2>/dev/null && echo $$python && break; done)
 NOTEBOOK_TESTS := --nbval --nbval-current-env notebooks
 
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
@@ -48,6 +56,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo lab test test-newest test-notebooks test-thorough test-oldest test-tpu-wheel \
+	test-jax test-jax-oldest test-jax-newest \
 	tensorflow-tests check site bench clean
 .SILENT:
 .NOTPARALLEL:
@@ -59,6 +68,8 @@ help:
 	echo "make test    run the unit tests and notebooks, on the newest TensorFlow"
 	echo "make test-thorough test-oldest test-tpu-wheel"
 	echo "             run longer tests, and tests on the oldest TensorFlow and on TensorFlow for TPUs"
+	echo "make test-jax test-jax-oldest test-jax-newest"
+	echo "             run the tests of the virtual TPU for JAX, on the compiler's release and on both ends"
 	echo "make tensorflow-tests TENSORFLOW=<a clone of TensorFlow 2.21>"
 	echo "             run TensorFlow's own tests of TPU strategies, on the virtual TPU"
 	echo "make check   check lint, format, types, notebooks and wheel"
@@ -130,7 +141,21 @@ endef
 .venv-compiler/.done: pyproject.toml Makefile
 	$(STAGE) ".venv-compiler: the TPU's own compiler"
 	$(call make_environment,.venv-compiler)
-	$(COMPILER)/python $(PIP_INSTALL) -e ".[compiler]" keras
+	$(COMPILER)/python $(PIP_INSTALL) -e ".[compiler,test]" keras
+	touch $@
+
+.venv-jax-oldest/.done: pyproject.toml Makefile tests/jax_oldest.txt
+	$(STAGE) ".venv-jax-oldest: the oldest supported JAX"
+	$(call make_environment,.venv-jax-oldest)
+	$(JAX_OLDEST)/python $(PIP_INSTALL) -c tests/jax_oldest.txt -e ".[test]" jax keras
+	touch $@
+
+.venv-jax-newest/.done: PYTHON := $(JAX_PYTHON)
+.venv-jax-newest/.done: pyproject.toml Makefile
+	$(STAGE) ".venv-jax-newest: the newest supported JAX"
+	test -n "$(PYTHON)" || { echo "The newest JAX needs Python 3.12 or later: make JAX_PYTHON=…" >&2; exit 1; }
+	$(call make_environment,.venv-jax-newest)
+	$(JAX_NEWEST)/python $(PIP_INSTALL) -e ".[compiler,test]" keras
 	touch $@
 
 # TF-GNN comes last, because pip reports its missing dependencies as errors.
@@ -154,12 +179,12 @@ lab: .venv/.lab
 		--LabApp.default_url=/lab/tree/$(QUICKSTART) \
 		$$(test "$$(id -u)" -ne 0 || echo --allow-root)
 
-test: test-newest
+test: test-newest test-jax
 
 test-newest test-notebooks test-thorough test-oldest test-tpu-wheel: export TF_ENABLE_ONEDNN_OPTS := 0
 
 # Empty if the compiler has no wheels for this machine.
-test-newest test-notebooks test-thorough bench: export TPUNB_COMPILER_PYTHON = \
+test-newest test-notebooks test-thorough test-jax test-jax-oldest bench: export TPUNB_COMPILER_PYTHON = \
 	$(shell test -d .venv-compiler/lib/*/site-packages/libtpu && echo $(CURDIR)/$(COMPILER)/python)
 
 test-newest: .venv/.gnn .venv-compiler/.done
@@ -167,6 +192,20 @@ test-newest: .venv/.gnn .venv-compiler/.done
 	$(BIN)/python $(UNIT_TESTS) -m "not tensorflow and not thorough"
 	$(STAGE) "unit tests and notebooks, outputs compared, newest TensorFlow"
 	$(BIN)/python $(UNIT_TESTS) -m "tensorflow and not thorough" tests $(NOTEBOOK_TESTS)
+
+test-jax: .venv-compiler/.done
+	$(STAGE) "virtual TPU for JAX"
+	$(COMPILER)/python $(JAX_TESTS)
+
+test-jax-oldest: .venv-jax-oldest/.done .venv-compiler/.done
+	$(STAGE) "virtual TPU for JAX, oldest JAX"
+	$(JAX_OLDEST)/python $(JAX_TESTS)
+
+# This environment is also its own compiler, which fits the newest JAX.
+test-jax-newest: export TPUNB_COMPILER_PYTHON = $(CURDIR)/$(JAX_NEWEST)/python
+test-jax-newest: .venv-jax-newest/.done
+	$(STAGE) "virtual TPU for JAX, newest JAX"
+	$(JAX_NEWEST)/python $(JAX_TESTS)
 
 test-notebooks: .venv/.done .venv-compiler/.done
 	$(STAGE) "notebooks, outputs compared"
@@ -220,5 +259,5 @@ bench: .venv/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:
-	rm -rf .venv .venv-oldest .venv-tpu .venv-compiler build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-tpu .venv-compiler .venv-jax-oldest .venv-jax-newest build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

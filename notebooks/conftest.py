@@ -16,6 +16,9 @@ WITH_COMPILER = (
     "4_memory_and_padding.ipynb",
     "5_input_time_and_hardware.ipynb",
 )
+ON_JAX = "09_jax_on_a_virtual_tpu.ipynb"
+"""It runs where JAX is installed in the notebook's own Python: `make test-jax`."""
+
 WITH_JAX = ("08_from_tpustrategy_to_jax.ipynb", "3_to_jax_meshes.ipynb")
 LONG: tuple[str, ...] = (
     "2_data_parallel_training.ipynb",
@@ -60,6 +63,13 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 def _left_out() -> dict[str, str]:
     """Return the notebooks that cannot run here, with the reason."""
+    left_out = _without_compiler()
+    if importlib.util.find_spec("jax") is None:
+        left_out[ON_JAX] = "This Python has no JAX: make test-jax runs it."
+    return left_out
+
+
+def _without_compiler() -> dict[str, str]:
     if reason := libtpu.why_unavailable():
         return dict.fromkeys((*WITH_COMPILER, *WITH_JAX), str(reason).splitlines()[0])
     if libtpu.PYTHON not in os.environ and importlib.util.find_spec("jax") is None:

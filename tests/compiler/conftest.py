@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 import pytest
+from support.compiler_needed import require_compiler
 
 from tpunb.compiler import kept_verdicts
-from tpunb.compiler.libtpu import why_unavailable
 
 
 @pytest.fixture(autouse=True)
@@ -27,12 +25,4 @@ def libtpu() -> None:
     libtpu has wheels for Python 3.11 and later on Linux x86-64, and JAX does not fit the oldest
     TensorFlow. `TPUNB_WITHOUT_COMPILER=1` says that no compiler is expected.
     """
-    error = why_unavailable()
-    if error is None:
-        return
-    if os.environ.get("TPUNB_WITHOUT_COMPILER") == "1":
-        pytest.skip(error.message)
-    if os.environ.get("CI"):
-        pytest.fail(f"CI runs these tests, and: {error}")
-    print(f"\nNOT TESTED, what the TPU's compiler says: {error.message}", file=sys.__stderr__)
-    pytest.skip(error.message)
+    require_compiler()

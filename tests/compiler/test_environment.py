@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.markers import Marker
 from support.tiers import THOROUGH
 
 from tpunb import cli
 from tpunb.compiler import environment, libtpu
-from tpunb.compiler.environment import PACKAGES
+from tpunb.compiler.environment import older_than, packages_for
 from tpunb.compiler.program import CompilerUnavailableError
+
+PACKAGES = packages_for(sys.version_info)
 
 pytestmark = pytest.mark.skipif(
     environment.why_not_here() is not None or sys.version_info < (3, 11),
@@ -88,7 +91,7 @@ def test_the_environment_is_installed_shown_used_and_removed(
     assert f"Installed the TPU's compiler in {folder}" in output
     output = tpunb_compiler("status")
     assert f"folder    {folder}" in output
-    assert "releases  jax 0.10.2, jaxlib 0.10.2, libtpu 0.0.52" in output
+    assert f"releases  {environment.listed(PACKAGES)}" in output
     assert re.search(r"size +[\d.]+ [KM]iB", output)
     assert f"used      {folder}" in output
     assert libtpu.why_unavailable() is None
@@ -244,4 +247,24 @@ def test_a_variable_with_a_missing_file_is_reported(
 def test_its_releases_match_the_extra() -> None:
     project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     extra = project.partition("\ncompiler = [")[2].partition("\n]")[0]
-    assert dict(re.findall(r'"(\w+)==([\d.]+);', extra)) == dict(PACKAGES)
+    for version in ((3, 11), (3, 12), (3, 13)):
+        python = ".".join(map(str, version))
+        found = {
+            name: pinned
+            for name, pinned, marker in re.findall(r'"(\w+)==([\d.]+); (.*)",', extra)
+            if Marker(marker).evaluate(
+                {
+                    "python_version": python,
+                    "platform_system": "Linux",
+                    "platform_machine": "x86_64",
+                }
+            )
+        }
+        assert found == packages_for(version)
+
+
+def test_a_compiler_that_is_older_than_jax_is_named() -> None:
+    assert older_than("0.10.2", "0.10.2") == older_than("0.12.0.1", "0.7.2") == ""
+    said = older_than("0.10.2", "0.12.0.1")
+    assert "has JAX 0.10.2, which is older" in said
+    assert "tpunb compiler install --python python3.12" in said

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support.compiler_needed import require_compiler
+
+# libtpu, which is installed beside JAX in some environments, asks a metadata server otherwise.
+os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 
 HAS_JAX = importlib.util.find_spec("jax") is not None
 
@@ -21,6 +26,18 @@ def _without_a_connection() -> Iterator[None]:
     yield
     for connection in open_connections():
         connection.close()
+
+
+@pytest.fixture(autouse=True)
+def _verdicts(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use an empty folder for the test's kept verdicts."""
+    monkeypatch.setenv("TPUNB_VERDICTS", str(tmp_path / "verdicts"))
+
+
+@pytest.fixture(scope="session")
+def libtpu() -> None:
+    """Skip a test, with a message, if the TPU's compiler is not installed; in CI the test fails."""
+    require_compiler()
 
 
 @pytest.fixture

@@ -18,14 +18,23 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tpunb.compiler.program import CompilerUnavailableError
+from tpunb.machine.software import release
 
-PACKAGES: Mapping[str, str] = {"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.52"}
-"""Releases that work together, the same as in `tpunb[compiler]`."""
+PACKAGES = ("jax", "jaxlib", "libtpu")
+
+_RELEASES: Mapping[tuple[int, int], tuple[str, str, str]] = {
+    (3, 11): ("0.10.2", "0.10.2", "0.0.52"),
+    (3, 12): ("0.12.0.1", "0.12.0.1", "0.0.52"),
+}
+"""Releases that work together, by the oldest Python that has them, as in `tpunb[compiler]`.
+
+A compiler reads what an older JAX exports, also its Pallas kernels. What a newer JAX exports, it
+reads for some releases; a kernel of JAX 0.12 is not readable for JAX 0.10.2.
+"""
 
 _RECORD = "tpunb-compiler.json"
 """The record, written last. A folder without it was not made by tpunb."""
 
-_OLDEST_PYTHON = (3, 11)
 _PYTHONS = ("python3.14", "python3.13", "python3.12", "python3.11", "python3")
 _PROBE = """
 import importlib.util, json, sys
@@ -53,9 +62,9 @@ class Environment:
     @property
     def problem(self) -> str:
         """The reason why the environment cannot be used; empty if it can."""
-        if dict(self.versions) != dict(PACKAGES):
-            have, need = (listed(versions) for versions in (self.versions, PACKAGES))
-            return f"it has {have}, but this release of tpunb needs {need}"
+        if not fits(self.versions):
+            need = listed(packages_for(sys.version_info[:2]))
+            return f"it has {listed(self.versions)}, but this release of tpunb needs {need}"
         if not os.access(self.python, os.X_OK):
             return f"its Python, {self.python}, no longer exists"
         return ""
@@ -69,6 +78,33 @@ class Environment:
         """Return the command that runs code with the environment's packages and no others."""
         path = f"import sys; sys.path.insert(0, {str(self.folder)!r}); {code}"
         return [self.python, "-I", "-S", "-W", "ignore", "-c", path]
+
+
+def packages_for(python: tuple[int, ...]) -> dict[str, str]:
+    """Return the newest releases that work together on a Python; the oldest ones if none do."""
+    known = [oldest for oldest in _RELEASES if oldest <= python[:2]] or [min(_RELEASES)]
+    return dict(zip(PACKAGES, _RELEASES[max(known)], strict=True))
+
+
+def fits(versions: Mapping[str, str]) -> bool:
+    """Return whether releases of the packages are among those that work together."""
+    return tuple(versions.get(name, "") for name in PACKAGES) in _RELEASES.values()
+
+
+def older_than(compiler: str, jax: str) -> str:
+    """Return the sentence that the compiler's JAX is older than the notebook's; empty if not.
+
+    Args:
+        compiler: The release of the compiler's JAX.
+        jax: The release of the notebook's JAX.
+    """
+    if release(compiler)[:2] >= release(jax)[:2]:
+        return ""
+    newest = max(_RELEASES)
+    return (
+        f"The compiler has JAX {compiler}, which is older. Install a newer compiler: "
+        f"tpunb compiler install --python python{'.'.join(map(str, newest))}."
+    )
 
 
 def folder() -> Path:
@@ -114,7 +150,8 @@ def install(python: str = "", *, say: Callable[[str], None] = lambda _: None) ->
     """
     if error := why_not_here():
         raise error
-    executable, runs, has_pip = _python(python)
+    executable, runs, has_pip, version = _python(python)
+    packages = packages_for(version)
     if has_pip:
         pip = [executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-input"]
     elif uv := shutil.which("uv"):
@@ -127,15 +164,15 @@ def install(python: str = "", *, say: Callable[[str], None] = lambda _: None) ->
     target = folder()
     with _alone() as (new, old):
         new.mkdir()
-        say(f"Installing {listed(PACKAGES)} with {executable} into {target}")
-        pins = [f"{name}=={version}" for name, version in PACKAGES.items()]
+        say(f"Installing {listed(packages)} with {executable} into {target}")
+        pins = [f"{name}=={version}" for name, version in packages.items()]
         done = subprocess.run([*pip, "--target", str(new), *pins], env={**os.environ, **_SETTINGS})
         if done.returncode:
             raise CompilerUnavailableError(
                 f"Installing failed with exit code {done.returncode}: see above.",
                 fix="Fix the error above and run tpunb compiler install again.",
             )
-        installed = Environment(new, runs, PACKAGES)
+        installed = Environment(new, runs, packages)
         check = subprocess.run(
             installed.command("import jax, jaxlib, libtpu"),
             stderr=subprocess.PIPE,
@@ -149,7 +186,7 @@ def install(python: str = "", *, say: Callable[[str], None] = lambda _: None) ->
                 fix="Name another Python: tpunb compiler install --python PATH",
             )
         (new / _RECORD).write_text(
-            json.dumps({"python": runs, "versions": dict(PACKAGES)}), encoding="utf-8"
+            json.dumps({"python": runs, "versions": dict(packages)}), encoding="utf-8"
         )
         if target.exists():
             target.rename(old)
@@ -212,8 +249,8 @@ def _alone() -> Iterator[tuple[Path, Path]]:
             yield both
 
 
-def _python(wanted: str) -> tuple[str, str, bool]:
-    """Return a new enough Python, the Python without its packages, and whether it has pip."""
+def _python(wanted: str) -> tuple[str, str, bool, tuple[int, int]]:
+    """Return a new enough Python, the Python without its packages, if it has pip, its version."""
     names = [wanted] if wanted else [sys.executable, *_PYTHONS]
     for name in names:
         executable = shutil.which(name)
@@ -224,8 +261,8 @@ def _python(wanted: str) -> tuple[str, str, bool]:
             version, runs, has_pip = json.loads(asked.stdout)
         except (OSError, ValueError):  # not a Python, or a pyenv shim without a Python
             continue
-        if tuple(version) >= _OLDEST_PYTHON:
-            return executable, runs, has_pip
+        if tuple(version) >= min(_RELEASES):
+            return executable, runs, has_pip, tuple(version)
     raise CompilerUnavailableError(
         "The TPU's compiler needs Python 3.11 or later, but "
         f"{f'{wanted} is not such a Python' if wanted else 'the path has none'}.",

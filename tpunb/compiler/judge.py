@@ -29,6 +29,7 @@ from tpunb.compiler.verdict import program_for
 from tpunb.errors import TpunbError
 from tpunb.errors.base import hint
 from tpunb.errors.code_problems import innermost
+from tpunb.tpu.program_display import program_display
 from tpunb.tpu.types import Accelerator
 from tpunb.virtual.jax.memory import LiveArray, bytes_on
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from tpunb.virtual.jax.lowering import LoweredProgram
 
 When = Literal["wait", "later", "off"]
-"""Whether a call waits for its verdict, the verdict is shown later, or none is asked for."""
+"""A call waits for its verdict, the verdict is shown later, or the compiler is not asked."""
 
 WHENS: tuple[When, ...] = ("wait", "later", "off")
 
@@ -53,7 +54,7 @@ _MOST_NAMED = 5
 
 
 class Judge:
-    """What the compiler says of the programs of one virtual TPU.
+    """The judge of one virtual TPU: the TPU's own compiler, and its verdicts.
 
     Args:
         tpu: The TPU type.
@@ -96,7 +97,7 @@ class Judge:
         Raises:
             Exception: The error with which JAX refuses to lower the program for a TPU.
         """
-        if (program.is_of_jax and not self._is_large(program)) or self.why_off:
+        if not self._is_worth_it(program) or self.why_off:
             return lambda: None
         verdict = self._verdict_on(program, devices)
         if self._when == "later":
@@ -106,7 +107,7 @@ class Judge:
 
         def wait() -> None:
             __tracebackhide__ = True
-            self._raise_if_refused(verdict.awaited(), arrays)
+            self._raise_if_refused(verdict.awaited(program.name), arrays)
 
         return wait
 
@@ -128,8 +129,10 @@ class Judge:
         """End the thread when it has answered its present question."""
         self._questions.put(None)
 
-    def _is_large(self, program: LoweredProgram) -> bool:
-        return program.size >= _LARGE * self._limit
+    def _is_worth_it(self, program: LoweredProgram) -> bool:
+        """Return whether a program is more than one of JAX's own operations on small arrays."""
+        is_large = program.size >= _LARGE * self._limit
+        return is_large or program.has_kernel or not program.is_of_jax
 
     @property
     def _limit(self) -> int:
@@ -201,6 +204,8 @@ class Judge:
         try:
             with recorded_verdicts.recorded_in(self._recorded):
                 prepared, _ = prepared_module(question.module, settings, own=True)
+                if prepared.replicated:
+                    target = Target(self._tpu, question.devices)
                 program = program_for(prepared, target, settings)
         except (TpunbError, ChildLostError) as error:
             return self._unknown(question, getattr(error, "message", str(error)))
@@ -263,10 +268,17 @@ class _Verdict:
                 return
         callback(self._program)
 
-    def awaited(self) -> TpuProgram:
-        """Return the program when it is known. An interrupt ends the wait, not the compiler."""
-        while not self._known.wait(_TURN):
-            pass
+    def awaited(self, name: str) -> TpuProgram:
+        """Return the program when it is known. An interrupt ends the wait, not the compiler.
+
+        Args:
+            name: The function's name, for the line that a long wait shows.
+        """
+        doing = f"the TPU's compiler is judging {name} (--judge later does not wait)"
+        if not self._known.wait(_TURN):
+            with program_display().compiling(lambda: doing):
+                while not self._known.wait(_TURN):
+                    pass
         assert self._program is not None
         return self._program
 

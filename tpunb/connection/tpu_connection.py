@@ -1,4 +1,4 @@
-"""What all connections to a TPU share, and the list of those that are open."""
+"""The common part of all connections to a TPU, and the list of open connections."""
 
 from __future__ import annotations
 

@@ -171,7 +171,10 @@ STRATEGY = (
     Explanation(
         "38",
         "A global batch that does not divide",
-        (r"The `global_batch_size` [^\n]{0,40} is not divisible by",),
+        (
+            r"The `global_batch_size` [^\n]{0,40} is not divisible by",
+            r"batch_size must be divisible by the number of TPU cores",
+        ),
         "The global batch is divided evenly among the replicas, but its size is not a multiple of "
         "their number.",
         "Choose a multiple of `strategy.num_replicas_in_sync`.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -11,9 +12,12 @@ from typing import Any
 from tpunb.errors import ConnectError
 from tpunb.virtual.jax.identity import PLATFORM
 from tpunb.virtual.jax.private_names import owner_of, private
+from tpunb.virtual.patch.patch_tools import variable
 
 _PRIORITY = 1000
-"""Above the priorities of all platforms of JAX, the highest of which is 400."""
+"""Above all platforms of JAX: the highest has 400."""
+
+_THREADS_PER_DEVICE = 2
 
 _NO_LIST = "Unset JAX_PLATFORMS, or run jax.config.update('jax_platforms', None) before connecting."
 
@@ -46,7 +50,20 @@ def require_free_platform() -> None:
 
 
 def make_client(devices: int) -> Any:
-    """Return a new client with a number of CPU devices."""
+    """Return a new client with a number of CPU devices.
+
+    Its threads are at least twice as many as the devices. A device that waits for a collective
+    keeps a thread, and JAX 0.7 ends the process if the last device finds no thread within ten
+    seconds: "Expected 8 threads to join the rendezvous, but only 7 of them arrived on time". PjRt
+    takes the number from NPROC when it makes a client (`DefaultThreadPoolSize` in OpenXLA's
+    xla/pjrt/utils.cc).
+    """
+    threads = max(_THREADS_PER_DEVICE * devices, os.cpu_count() or 1)
+    with variable("NPROC", str(threads)):
+        return _make_client(devices)
+
+
+def _make_client(devices: int) -> Any:
     return private("jaxlib.xla_client.make_cpu_client")(asynchronous=True, num_devices=devices)
 
 

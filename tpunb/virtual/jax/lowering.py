@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tpunb.virtual.jax.identity import PLATFORM
+from tpunb.virtual.jax.kernels import kernel_primitive, rule_for_a_tpu, rule_for_the_cpu
 from tpunb.virtual.jax.private_names import owner_of, private
 from tpunb.virtual.patch.patch_tools import Replaced
 
@@ -66,6 +67,7 @@ class LoweredProgram:
         module: The module that the CPU runs.
         settles: Whether that module settles what a TPU gets. It does not show, for example, the
             parameters of a Pallas kernel.
+        has_kernel: Whether it has a Pallas kernel.
         size: The bytes of its arguments and results, on all devices.
         lower_for_tpu: Lowers it for a TPU, and returns a portable artifact of StableHLO. In the
             thread that traced it, it raises the errors with which JAX refuses it for a TPU.
@@ -76,6 +78,7 @@ class LoweredProgram:
     line: int
     module: weakref.ref[Any]
     settles: bool
+    has_kernel: bool
     size: int
     lower_for_tpu: Callable[[], bytes]
 
@@ -83,11 +86,13 @@ class LoweredProgram:
     def is_of_jax(self) -> bool:
         """True if the function is JAX's own, such as `jnp.ones`, and not the user's.
 
-        JAX does not know the file of a `jax.shard_map` that is called without `jax.jit`.
+        The file of a `jax.pmap`, or of a `jax.shard_map` without `jax.jit`, is JAX's or not known.
+        Their collectives tell.
         """
-        if not self.file:
-            return not _COLLECTIVE.search(str(self.module()))
-        return Path(self.file).is_relative_to(Path(sys.modules["jax"].__file__ or "").parent)
+        of_jax = Path(sys.modules["jax"].__file__ or "").parent
+        if self.file and not Path(self.file).is_relative_to(of_jax):
+            return False
+        return not _COLLECTIVE.search(str(self.module()))
 
     def digest(self, artifact: bytes | None = None) -> str:
         """Return a hash of the program with its lines.
@@ -126,7 +131,7 @@ class Lowering:
         exported = options["lowering_parameters"].for_export
         if exported or options.get("backend") is not self._client:
             return original(name, jaxpr, **options)
-        self._state.differs = False
+        self._state.differs = self._state.has_kernel = False
         parameters = _with_rules(options["lowering_parameters"], self._rules())
         run = {**options, "backend": None, "platforms": ("cpu",), "lowering_parameters": parameters}
         with _said_of_a_tpu():
@@ -139,6 +144,7 @@ class Lowering:
             debug_info.func_lineno or 0,
             weakref.ref(lowered.module, lambda _: self._programs.pop(number, None)),
             not self._state.differs,
+            self._state.has_kernel,
             _bytes([*options["in_avals"], *getattr(jaxpr, "out_avals", ())]),
             lambda: _for_a_tpu(original, name, jaxpr, options),
         )
@@ -157,15 +163,16 @@ class Lowering:
                 yield primitive, self._noting(_rule(own))
         for name, platforms in _BRANCHES.items():
             yield (branch := private(name)), _taking_its_side(_rule(common[branch]), platforms)
-        if (pallas := sys.modules.get("jax._src.pallas.pallas_call")) is not None:
-            interpreted = _interpreted(_rule(common[pallas.pallas_call_p]))
-            yield pallas.pallas_call_p, self._noting(interpreted)
+        if (kernel := kernel_primitive()) is not None:
+            interpreted = rule_for_the_cpu(_rule(common[kernel]))
+            yield kernel, self._noting(interpreted, has_kernel=True)
 
-    def _noting(self, rule: Any) -> Any:
+    def _noting(self, rule: Any, *, has_kernel: bool = False) -> Any:
         """Return a rule that notes that a TPU's module may differ where this one does not."""
 
         def lower(*args: Any, **options: Any) -> Any:
             self._state.differs = True
+            self._state.has_kernel |= has_kernel
             return rule(*args, **options)
 
         return lower
@@ -220,13 +227,6 @@ def _taking_its_side(rule: Any, platforms: str) -> Any:
     return lower
 
 
-def _interpreted(rule: Any) -> Any:
-    def lower(*args: Any, interpret: Any, **options: Any) -> Any:
-        return rule(*args, interpret=interpret or True, **options)
-
-    return lower
-
-
 @contextlib.contextmanager
 def _said_of_a_tpu() -> Iterator[None]:
     """Say that a CPU has no kernel for an operation that a TPU has, instead of JAX's sentence."""
@@ -244,6 +244,9 @@ def _said_of_a_tpu() -> Iterator[None]:
 def _for_a_tpu(original: Any, name: str, jaxpr: Any, options: dict[str, Any]) -> bytes:
     # For export, so that a compiler of another release can read Pallas kernels.
     parameters = dataclasses.replace(options["lowering_parameters"], for_export=True)
+    if (kernel := kernel_primitive()) is not None:
+        rule = _rule(private("jax._src.interpreters.mlir._lowerings")[kernel])
+        parameters = _with_rules(parameters, iter([(kernel, rule_for_a_tpu(rule))]))
     options = {**options, "backend": _TpuBackend(), "platforms": (PLATFORM,)}
     lowered = original(name, jaxpr, **{**options, "lowering_parameters": parameters})
     artifact: bytes = private("jax._src.export._export._module_to_bytecode")(lowered.module)

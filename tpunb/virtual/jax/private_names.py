@@ -38,7 +38,7 @@ PRIVATE_NAMES = {
 
 
 def private(name: str) -> Any:
-    """Return the object that a name of `PRIVATE_NAMES` stands for.
+    """Return the object under a name of `PRIVATE_NAMES`.
 
     Raises:
         ConnectError: This release of JAX does not have it.

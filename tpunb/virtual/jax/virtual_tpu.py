@@ -9,8 +9,10 @@ from typing import Any, Protocol
 
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import Accelerator
+from tpunb.virtual.jax import current_type
 from tpunb.virtual.jax.backend import default_client, make_client, require_free_platform
 from tpunb.virtual.jax.identity import identify
+from tpunb.virtual.jax.kernels import tracing_kernels
 from tpunb.virtual.jax.lowering import LoweredProgram, Lowering
 from tpunb.virtual.jax.memory import LiveArray, bytes_on, live_arrays
 from tpunb.virtual.jax.private_names import owner_of, require_all
@@ -21,7 +23,7 @@ _CALL = "jax._src.pjit._pjit_call_impl_python"
 
 
 class Judge(Protocol):
-    """What is asked about each program that JAX compiles for the virtual devices."""
+    """A judge of the programs that JAX compiles for the virtual devices."""
 
     def begin(
         self, program: LoweredProgram, devices: int, beside: Callable[[], list[LiveArray]]
@@ -65,13 +67,16 @@ class VirtualTpu:
         with contextlib.ExitStack() as undo:
             undo.enter_context(identify(self.client, tpu, self._memory_stats))
             undo.enter_context(self._lowering.installed())
+            undo.enter_context(tracing_kernels(self.client))
             for name, replacement in ((_COMPILE, self._compile), (_CALL, self._call)):
                 undo.enter_context(Replaced(*owner_of(name), replacement))
             undo.enter_context(default_client(self.client))
             self._undo = undo.pop_all()
+        current_type.remember(tpu)
 
     def close(self) -> None:
         """Restore everything that was changed. Arrays on the devices stay readable."""
+        current_type.forget()
         self._undo.close()
 
     def live_arrays(self, without: Collection[int] = ()) -> list[LiveArray]:
@@ -121,6 +126,20 @@ class VirtualTpu:
             return original(backend, module, devices, *args, **options)
         passed = {id(arg) for arg in getattr(self._calls, "args", ())}
         wait = self._judge.begin(program, devices.size, lambda: self.live_arrays(passed))
-        compiled = original(backend, module, devices, *args, **options)
+        try:
+            compiled = original(backend, module, devices, *args, **options)
+        except Exception as error:
+            wait()  # a TPU's refusal comes first
+            if "UNIMPLEMENTED" not in str(error):
+                raise
+            raise _missing_kernel(program, error) from error
         wait()
         return compiled
+
+
+def _missing_kernel(program: LoweredProgram, error: Exception) -> Exception:
+    """Return the error that this machine's CPU cannot run a program."""
+    return NotImplementedError(
+        f"The virtual TPU cannot run {program.name}: this machine's CPU has no kernel for it "
+        f"({error}). tpunb.compile still says what the TPU's compiler makes of it."
+    )

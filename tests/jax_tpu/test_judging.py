@@ -1,0 +1,222 @@
+"""The verdicts of the TPU's own compiler on programs of a virtual TPU."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import tpunb
+from tpunb.compiler import judge as judging
+from tpunb.compiler import libtpu as compiler
+from tpunb.compiler.program import TpuProgram
+
+Connect = Callable[..., Any]
+
+pytestmark = pytest.mark.usefixtures("libtpu")
+
+
+def too_large(x: Any) -> Any:
+    """Sort 24 GiB, of which the result is one number."""
+    return jnp.sort(jnp.broadcast_to(x[:, None, None], (8, 40_000, 20_000)), axis=1).sum()
+
+
+def loss(w: Any, x: Any) -> Any:
+    return (jnp.tanh(x @ w) ** 2).mean()
+
+
+def test_a_step_is_judged_as_by_compile(connect: Connect) -> None:
+    connection = connect(judge="wait")
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    x = jax.device_put(np.ones((64, 256), "f"), NamedSharding(mesh, P("data")))
+    w = jax.device_put(np.ones((256, 64), "f"), NamedSharding(mesh, P()))
+    step = jax.jit(jax.grad(loss))
+    step(w, x)
+    step(w, x)
+    (program,) = connection.programs
+    compiled = tpunb.compile(step, w, x, tpu="v5e-8")
+    assert (program.name, program.ok, program.tpu) == ("loss", True, "v5e-8")
+    assert program.memory.peak == compiled.memory.peak
+    assert [(each.kind, each.count, each.bytes) for each in program.collectives] == [
+        ("all-reduce", 1, 4 * 256 * 64)
+    ]
+    assert {line.place.file for line in program.lines} == {__file__}
+
+
+def test_jaxs_own_operations_are_not_judged(connect: Connect) -> None:
+    connection = connect(judge="wait")
+    x = jnp.ones((8, 8)) + 1
+    jax.random.normal(jax.random.key(0), (8,))
+    jnp.linalg.norm(x)
+    assert connection.programs == ()
+
+
+def test_large_operations_of_jax_are_judged(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging, "_LARGE", 2**20 / (15.75 * 2**30))
+    connection = connect(judge="wait")
+    jnp.ones((2**18,)) + 1
+    assert [program.ok for program in connection.programs][:1] == [True]
+
+
+def test_a_program_that_does_not_fit_raises_before_it_runs(connect: Connect) -> None:
+    connection = connect(judge="wait")
+    x = jnp.ones(8)
+    call = jax.jit(lambda x: (too_large(x), x), donate_argnums=0)
+    for _ in range(2):  # the second time, the verdict is known
+        with pytest.raises(jax.errors.JaxRuntimeError, match=r"^RESOURCE_EXHAUSTED: ") as caught:
+            call(x)
+        assert "of a core's 15.75 GiB" in str(caught.value)
+        assert "\nTry: " in str(caught.value)
+        assert not x.is_deleted()
+    (program,) = connection.programs
+    assert not program.ok
+
+
+def test_live_arrays_count_beside_a_program(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = connect("v5e-1", judge="wait")
+    held = jnp.ones((2**20,))  # 4 MiB
+    x = jnp.ones((2**20,))
+    usable = compiler.Target.hardware.fget
+    limit = 15 * 2**20
+    monkeypatch.setattr(
+        compiler.Target,
+        "hardware",
+        property(
+            lambda target: __import__("dataclasses").replace(usable(target), usable_bytes=limit)
+        ),
+    )
+    jax.jit(lambda x: x * 2)(x)  # 8 MiB and 4 MiB
+    monkeypatch.setitem(connection._virtual._namespace, "weights", held)
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        jax.jit(lambda x: (x * 2, x * 3))(x)  # 12 MiB and 4 MiB
+    assert "other arrays take 4 MiB of it:\n  weights: float32[1048576], 4 MiB" in str(caught.value)
+    del held
+
+
+def test_memory_stats_count_the_arrays_of_a_device(connect: Connect) -> None:
+    connect("v5e-4", judge="off")
+    devices = jax.devices()
+    before = [device.memory_stats()["bytes_in_use"] for device in devices]
+    x = jax.device_put(np.ones((256, 256), "f"), devices[2])
+    after = [device.memory_stats() for device in devices]
+    used = [stats["bytes_in_use"] - base for stats, base in zip(after, before, strict=True)]
+    assert used == [0, 0, x.nbytes, 0]
+    peak = after[2]["peak_bytes_in_use"]
+    del x
+    assert devices[2].memory_stats()["peak_bytes_in_use"] == peak
+
+
+def test_kept_verdicts_need_no_compiler(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(x: Any) -> Any:
+        return jnp.cos(x).sum() * 3
+
+    def programs() -> Any:
+        connection = connect(judge="wait")
+        jax.jit(step)(jnp.ones(16))
+        return connection.programs
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the compiler is asked")
+
+    found = []
+    for _ in range(2):  # from the same line, as when a notebook runs again
+        found.append(programs())
+        monkeypatch.setattr(judging, "program_for", refuse)
+    assert found[0] == found[1]
+
+
+def test_an_interrupt_ends_the_wait_and_the_next_call_works(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = connect(judge="wait")
+    x, may_answer, original = jnp.ones(4), threading.Event(), judging.program_for
+
+    def answer_later(*args: Any) -> TpuProgram:
+        _thread.interrupt_main()
+        assert may_answer.wait(600)
+        return original(*args)
+
+    monkeypatch.setattr(judging, "program_for", answer_later)
+    call = jax.jit(lambda x: jnp.tan(x) + 5)
+    with pytest.raises(KeyboardInterrupt):
+        call(x)
+    may_answer.set()
+    np.testing.assert_allclose(call(x), np.tan(1.0) + 5, rtol=1e-6)
+    assert [program.ok for program in connection.programs] == [True]
+
+
+def test_later_verdicts_let_the_call_run(connect: Connect) -> None:
+    connection = connect(judge="later")
+    known = threading.Event()
+    jax.jit(lambda x: jnp.exp(x) - 7)(jnp.ones(4))
+    ((name, when_known),) = connection.judge.take_waiting()
+    assert name == "<lambda>"
+    when_known(lambda _: known.set())
+    assert known.wait(600)
+    assert [program.ok for program in connection.programs] == [True]
+
+
+def test_a_missing_compiler_is_said_once(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(compiler.PYTHON, "/nowhere/python")
+    connection = connect(judge="wait")
+    (note,) = connection.notes
+    assert note.startswith("Programs run, but are not judged: TPUNB_COMPILER_PYTHON names /nowhere")
+    assert float(jax.jit(loss)(jnp.ones((4, 4)), jnp.ones((4, 4)))) > 0
+    assert connection.programs == ()
+
+
+def test_recorded_verdicts_answer_without_a_compiler(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    recording = connect(judge="wait", recorded=str(tmp_path))
+    step = jax.jit(lambda x: jnp.sin(x) * 11)
+    step(jnp.ones(8))
+    (recorded,) = recording.programs
+    monkeypatch.setattr(
+        compiler,
+        "why_unavailable",
+        lambda: tpunb.errors.ConnectError("There is no compiler here.", fix="Install it."),
+    )
+    replaying = connect(judge="wait", recorded=str(tmp_path))
+    step(jnp.ones(8))
+    (replayed,) = replaying.programs
+    assert replayed.memory == recorded.memory
+    assert replayed.label == "v5e-8 (recorded)"
+
+
+def test_a_compiler_that_dies_leaves_the_program_unjudged(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any, **__: Any) -> Any:
+        raise judging.ChildLostError("the compiler crashed.", crashed=True)
+
+    monkeypatch.setattr(judging, "prepared_module", die)
+    connection = connect(judge="wait")
+    assert float(jax.jit(lambda x: x.sum() * 13)(jnp.ones(4))) == 52.0
+    assert [program.unknown for program in connection.programs] == ["the compiler crashed."]
+
+
+def test_a_pmap_is_judged(connect: Connect) -> None:
+    connection = connect("v5e-4", judge="wait")
+    mean = jax.pmap(lambda x: jax.lax.pmean(x * 17, "i"), axis_name="i")
+    np.testing.assert_array_equal(mean(np.arange(4.0, dtype="f")), [25.5] * 4)
+    (program,) = connection.programs
+    assert (program.ok, program.cores) == (True, 4)
+    assert [each.kind for each in program.collectives] == ["all-reduce"]
+
+
+def test_compile_asks_for_the_connected_type(connect: Connect) -> None:
+    connect("v4-8", judge="off")
+    assert tpunb.compile(lambda x: x * 19, jnp.ones(4)).tpu == "v4-8"
