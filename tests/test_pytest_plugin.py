@@ -235,6 +235,7 @@ def test_a_notebook_fails_without_a_virtual_tpu(run: Run, pytester: pytest.Pytes
     [
         (["--nbval", "--tpu", "v3-9"], "*--tpu: There is no TPU type v3-9*"),
         (["--tpu-keras", "2"], "*--tpu-keras is for virtual TPUs: add --tpu TYPE*"),
+        (["--tpu-judge", "off"], "*--tpu-judge is for virtual TPUs: add --tpu TYPE*"),
         (["--tpu", "v3-8"], "*--tpu is for notebooks: add --nbval or --nbval-lax*"),
         (
             ["--nbval", "--tpu", "v3-8", "--nbval-kernel-name", "python3"],

@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 _WIDGETS, _FRAMEWORK = "TPUNB_WIDGETS", "TPUNB_FRAMEWORK"
+_WAIT = "wait"
 _NBVAL = "nbval"  # the name of nbval's entry point
 _KERNEL = "tpunb_kernel"
 _FOR_TPU = ("tensorflow-tpu", "tf-nightly-tpu")
@@ -59,8 +60,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--tpu-judge",
-        choices=("wait", "later", "off"),
-        default="wait",
+        choices=(_WAIT, "later", "off"),
+        default=_WAIT,
         help="With --tpu, when the TPU's own compiler judges the programs of JAX notebooks: a call "
         "waits for its verdict (the default), the verdict comes later, or it is off.",
     )
@@ -99,6 +100,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if tpu is None:
         if config.option.tpu_keras is not None:
             raise pytest.UsageError("--tpu-keras is for virtual TPUs: add --tpu TYPE.")
+        if config.option.tpu_judge != _WAIT:
+            raise pytest.UsageError("--tpu-judge is for virtual TPUs: add --tpu TYPE.")
         return
     workerinput = getattr(config, "workerinput", None)
     if workerinput is not None:  # an xdist worker, whose environment leads to the kernel

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpunb.cli.command import add_command, add_framework, add_keras, whole_number
 from tpunb.cli.execution import (
@@ -17,9 +17,13 @@ from tpunb.cli.execution import (
     missing_packages,
     prepare,
 )
-from tpunb.machine.framework import FRAMEWORK_VARIABLE
+from tpunb.machine.framework import FRAMEWORK_VARIABLE, TENSORFLOW
 from tpunb.notebook.files import NotebookError, code_cells, read_notebook
 from tpunb.notebook.parameters import set_parameters, typed
+from tpunb.tpu.defaults import JUDGE_TIMES
+
+if TYPE_CHECKING:
+    from tpunb.notebook.kernels.specs import KernelOptions
 
 _EPILOG = """\
 examples:
@@ -120,8 +124,11 @@ def _run(args: argparse.Namespace) -> None:
             f"Executing a notebook needs {', '.join(missing)}.",
             fix='Install them: pip install "tpunb[run]".',
         )
-    from tpunb.notebook.kernels.specs import KernelOptions, temporary_kernel
-    from tpunb.notebook.used_framework import framework_of
+    if args.tpu is None and (args.framework or args.judge != JUDGE_TIMES[0]):
+        raise NotebookError(
+            "--framework and --judge are options of a virtual TPU.", fix="Add --tpu v5e-8."
+        )
+    from tpunb.notebook.kernels.specs import temporary_kernel
 
     notebook = read_notebook(path)
     values = {name: typed(value) for name, value in args.parameters}
@@ -138,7 +145,16 @@ def _run(args: argparse.Namespace) -> None:
     )
     kernel: contextlib.AbstractContextManager[str | None] = contextlib.nullcontext(args.kernel)
     if args.tpu is not None:
-        chosen = args.framework or os.environ.get(FRAMEWORK_VARIABLE)
-        framework = chosen or framework_of(code_cells(notebook))
-        kernel = temporary_kernel(args.tpu, KernelOptions(args.keras, framework, args.judge))
+        kernel = temporary_kernel(args.tpu, _options(args, notebook))
     execute_and_save(notebook, output, execution, kernel)
+
+
+def _options(args: argparse.Namespace, notebook: Any) -> KernelOptions:
+    """Return the options of the kernel, whose framework is the notebook's by default."""
+    from tpunb.notebook.kernels.specs import KernelOptions
+    from tpunb.notebook.used_framework import framework_of
+
+    framework = args.framework or os.environ.get(FRAMEWORK_VARIABLE)
+    if not framework:
+        framework = TENSORFLOW if args.keras else framework_of(code_cells(notebook))
+    return KernelOptions(args.keras, framework, args.judge)

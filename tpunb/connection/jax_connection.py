@@ -46,7 +46,7 @@ class JaxConnection(TpuConnection):
         if tpu.family == "generic":
             raise ConnectError(
                 f"JAX's devices need a TPU type, and {tpu.name} is none.",
-                fix="Name a type: --simulate v5e-8.",
+                fix="Name a type, such as v5e-8, instead of a number of cores.",
             )
         for other in list(_open):
             other.close()  # JAX has one client for each platform

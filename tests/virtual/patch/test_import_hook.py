@@ -104,6 +104,31 @@ def test_a_failure_is_remembered_and_resets_the_environment(
     installation.set_failure(None)
 
 
+def test_if_both_frameworks_are_installed_install_waits_for_the_first_import(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install, "imported_frameworks", set)
+    monkeypatch.setattr(install, "installed_frameworks", lambda: {NAME})
+    put: list[str] = []
+    monkeypatch.setattr(install, "_put", lambda installation, framework: put.append(framework))
+    install.install("v3-8")
+    assert not put
+    load()
+    assert put == [NAME]
+    uninstall()
+
+
+def test_a_framework_that_was_asked_for_is_installed_at_once(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put: list[str] = []
+    monkeypatch.setattr(install, "_put", lambda installation, framework: put.append(framework))
+    for framework in ("jax", "tensorflow"):
+        monkeypatch.setattr(install, "FRAMEWORKS", (framework,))
+        install.install("v3-8", framework=framework)
+    assert put == ["jax", "tensorflow"]
+
+
 def test_a_wrong_type_is_refused_at_once() -> None:
     before = list(sys.meta_path)
     with pytest.raises(AcceleratorTypeError, match="v3-8"):

@@ -15,7 +15,7 @@ from typing import Any
 
 from tpunb.errors import KernelError, nearest
 from tpunb.machine.detect import refuse_simulation
-from tpunb.machine.framework import FRAMEWORK_VARIABLE, NAMES
+from tpunb.machine.framework import FRAMEWORK_VARIABLE, JAX, NAMES
 from tpunb.machine.software import choose_keras_2, require_keras_2
 from tpunb.notebook.kernels.spec_folders import (
     LAUNCHER,
@@ -40,11 +40,21 @@ class KernelOptions:
         keras: 2 makes `tf.keras` Keras 2, for notebooks that were written for it.
         framework: `"tensorflow"` or `"jax"`; None for the one that is imported first.
         judge: When the TPU's own compiler judges JAX's programs: `"wait"`, `"later"` or `"off"`.
+
+    Raises:
+        KernelError: Keras 2 is for JAX.
     """
 
     keras: int | None = None
     framework: str | None = None
     judge: str = "wait"
+
+    def __post_init__(self) -> None:
+        if self.keras is not None and self.framework == JAX:
+            raise KernelError(
+                "Keras 2 is TensorFlow's: JAX needs Keras 3.",
+                fix="Remove --keras 2, or choose --framework tensorflow.",
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
