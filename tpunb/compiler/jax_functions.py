@@ -356,7 +356,7 @@ def prepared_module(
         fingerprint=Fingerprint(answer["digest"], tuple(answer["names"])),
         replicated=replicas > 1,
     )
-    return prepared, _devices_of_meshes(max(replicas, partitions), answer["meshes"])
+    return prepared, max(replicas, _devices_of_meshes(partitions, answer["meshes"]))
 
 
 def _devices_of_meshes(devices: int, meshes: Iterable[int]) -> int:

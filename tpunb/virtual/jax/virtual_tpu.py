@@ -21,6 +21,9 @@ from tpunb.virtual.patch.patch_tools import Replaced
 _COMPILE = "jax._src.compiler.compile_or_get_cached"
 _CALL = "jax._src.pjit._pjit_call_impl_python"
 
+_OF_THIS_CPU = ("UNIMPLEMENTED", "CPU/GPU backend does not support")
+"""Parts of XLA's errors about programs that other platforms can run."""
+
 
 _OF_A_TPU = ("xla_tpu_", "xla_jf_", "xla_sc_", "xla_vf_")
 """The beginnings of the names of libtpu's own options, which `jax.jit` takes by name."""
@@ -150,7 +153,7 @@ class VirtualTpu:
             compiled = original(backend, module, devices, compile_options, *args, **named)
         except Exception as error:
             wait()  # a TPU's refusal comes first
-            if "UNIMPLEMENTED" not in str(error):
+            if not any(sign in str(error) for sign in _OF_THIS_CPU):
                 raise
             raise _missing_kernel(program, error) from error
         wait()
