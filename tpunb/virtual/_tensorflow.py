@@ -61,6 +61,9 @@ from tensorflow.python.autograph.impl.api import autograph_artifact
 # The objects with state that tracing may change.
 from tensorflow.python.trackable.base import Trackable
 
+# Checks arrays before they become tensors; the public registration refuses NumPy's types.
+from tensorflow.python.framework import tensor_conversion_registry
+
 # Callbacks that receive each function after it has been traced.
 from tensorflow.python.eager.polymorphic_function import transform as function_transform
 
