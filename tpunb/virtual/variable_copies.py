@@ -103,9 +103,13 @@ class _Deleter:
         self._handle = handle
 
     def __del__(self) -> None:
-        # A Pod's workers may have ended before, and so may TensorFlow itself at the process's end.
-        with contextlib.suppress(Exception), context.eager_mode(), tf.device(self._handle.device):
-            tf.raw_ops.DestroyResourceOp(resource=self._handle, ignore_lookup_error=True)
+        # A Pod's workers may have ended before. At the process's end TensorFlow may have ended too,
+        # and so may this module: `contextlib` is then None.
+        try:
+            with context.eager_mode(), tf.device(self._handle.device):
+                tf.raw_ops.DestroyResourceOp(resource=self._handle, ignore_lookup_error=True)
+        except Exception:
+            pass
 
 
 class Watcher(Protocol):
