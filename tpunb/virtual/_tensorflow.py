@@ -153,6 +153,9 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 # The counters that tf.data keeps of the stages of an iterator.
 from tensorflow.core.framework.model_pb2 import ModelProto
 
+# The first seed of an operation that has a seed of its own, while no global seed is set.
+from tensorflow.python.framework.random_seed import DEFAULT_GRAPH_SEED
+
 # All registered operations, and the values of constants.
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import tensor_util

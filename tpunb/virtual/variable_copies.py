@@ -57,6 +57,7 @@ from tpunb.virtual._tensorflow import (
     in_save_context,
     pywrap_tfe,
 )
+from tpunb.virtual.graph.tensorflow_graphs import value_of_handle
 from tpunb.virtual.order_of_copies import order_after
 
 COPIES = "_tpunb_copies"
@@ -197,6 +198,10 @@ class Copies:
         if self.are_together:
             return [self._handles[lead] for lead in sorted(set(self._leads))]
         return list(self._handles)
+
+    def differ(self) -> bool:
+        """Return whether the copies have different values now."""
+        return values_differ(self.handles())
 
     def handle(self, index: int) -> Any:
         """Return a copy's handle, for the engine."""
@@ -414,6 +419,20 @@ def eagerly() -> Iterator[None]:
     """Leave the graph that is being built, including the graph of a model that is being saved."""
     with tf.init_scope(), context.eager_mode():
         yield
+
+
+def values_differ(handles: Sequence[Any]) -> bool:
+    """Return whether variables have different values now, given their handles."""
+    with eagerly():
+        first, *others = map(_bytes_of, handles)
+    return any(other != first for other in others)
+
+
+def _bytes_of(handle: Any) -> bytes:
+    """Return the present value of a variable."""
+    with tf.device(handle.device):
+        kind = value_of_handle(handle).dtype
+        return bytes(tf.raw_ops.ReadVariableOp(resource=handle, dtype=kind).numpy().tobytes())
 
 
 def _is_kept() -> bool:

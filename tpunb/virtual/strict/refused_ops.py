@@ -24,6 +24,7 @@ from tpunb.virtual.graph.function_def import (
 from tpunb.virtual.graph.kernels import compiles, why_not
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.strict.accepted_ops import PRODUCTS, is_known
+from tpunb.virtual.strict.seeds import ignored_seed
 from tpunb.virtual.variable_copies import copies_of, copy_with, handle_of
 
 _WHERE = (
@@ -113,6 +114,8 @@ def _problems_of_nodes(
             continue  # together with everything that it calls
         if node.name in examined:
             yield from _problems_of_node(node, nodes, name, path)
+            if (seed := ignored_seed(node, path)) is not None:
+                yield seed
         for callee in called_functions(node):
             if callee not in around:
                 inner = f"{path}{node.name}/"
