@@ -31,7 +31,7 @@ from tpunb.errors.base import hint
 from tpunb.errors.code_problems import innermost
 from tpunb.tpu.program_display import program_display
 from tpunb.tpu.types import Accelerator
-from tpunb.virtual.jax.memory import LiveArray, bytes_on
+from tpunb.virtual.jax.memory import LiveArray, bytes_on, listed
 
 if TYPE_CHECKING:
     from tpunb.virtual.jax.lowering import LoweredProgram
@@ -49,9 +49,6 @@ _TURN = 0.1
 
 _LARGE = 1 / 16
 """The part of a device's memory from which JAX's own operations are judged too."""
-
-_MOST_NAMED = 5
-"""The most arrays that an error lists."""
 
 
 class Judge:
@@ -235,17 +232,14 @@ class Judge:
         taken = max(bytes_on(beside, device) for device in range(self._tpu.num_devices))
         if program.memory.peak + taken <= program.memory.available:
             return
-        largest = "".join(
-            f"\n  {array.name or 'an array without a name'}: {array.phrase}"
-            for array in beside[:_MOST_NAMED]
-        )
         raise error(
             f"RESOURCE_EXHAUSTED: {program.name} needs {program.memory.takes} of a core's "
             f"{byte_count(program.memory.available)}, but other arrays take {byte_count(taken)} "
-            f"of it:{largest}\n{hint('Delete the arrays that you no longer need, or donate them.')}"
+            f"of it:{listed(beside)}\n{hint(_MAKE_ROOM)}"
         )
 
 
+_MAKE_ROOM = "Delete the arrays that you no longer need, or donate them."
 _CODES = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED", "INTERNAL", "NOT_FOUND")
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tpunb._util.units import counted
+from tpunb._util.units import byte_count, counted
 from tpunb.compiler.judge import Judge
 from tpunb.connection.plan import Plan
 from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.errors import CellError, ConnectError
+from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
 from tpunb.virtual.jax.import_jax import import_jax
-from tpunb.virtual.jax.memory import LiveArray, bytes_on
+from tpunb.virtual.jax.memory import LiveArray, bytes_on, listed
 from tpunb.virtual.jax.virtual_tpu import VirtualTpu
 
 if TYPE_CHECKING:
@@ -68,6 +69,17 @@ class JaxConnection(TpuConnection):
         """Return the arrays in the memory of the devices, the largest first."""
         self._refuse_closed()
         return self._virtual.live_arrays()
+
+    def overflow(self) -> str:
+        """Return the sentence that the arrays do not fit on a device; empty if they do."""
+        arrays, usable = self.live_arrays(), HARDWARE[self._accelerator.family].usable_bytes
+        used = max(self.memory_per_core())
+        if used <= usable:
+            return ""
+        return (
+            f"The arrays take {byte_count(used)} of a core's {byte_count(usable)}. On a TPU, this "
+            f"cell would fail with RESOURCE_EXHAUSTED. The largest:{listed(arrays)}"
+        )
 
     @property
     def strategy(self) -> NoReturn:
