@@ -35,9 +35,9 @@ def shown(notebook: Notebook, cell: str) -> list[str]:
 def test_a_line_for_each_program(book: Notebook, libtpu: None) -> None:
     introduction = shown(book, "%tpu_connect --simulate v5e-1 --framework jax")
     assert introduction[0] == "virtual TPU v5e-1 for JAX (simulated on CPU) · 1 device"
-    assert "step fits a v5e-1: 2 KiB of 15.75 GiB a core" in shown(book, STEP)
+    assert "step fits a v5e-1: 9 KiB of 15.75 GiB a core" in shown(book, STEP)
     other = STEP.replace("step", "other").replace("29", "31")
-    assert "other fits a v5e-1: 2 KiB of 15.75 GiB a core" in shown(book, other)
+    assert "other fits a v5e-1: 9 KiB of 15.75 GiB a core" in shown(book, other)
     assert "fits" not in "".join(shown(book, "1 + 1"))
 
 
