@@ -220,3 +220,15 @@ def test_a_pmap_is_judged(connect: Connect) -> None:
 def test_compile_asks_for_the_connected_type(connect: Connect) -> None:
     connect("v4-8", judge="off")
     assert tpunb.compile(lambda x: x * 19, jnp.ones(4)).tpu == "v4-8"
+
+
+def test_options_of_the_tpus_compiler_reach_it(connect: Connect) -> None:
+    connection = connect("v5e-1", judge="wait")
+
+    def call(options: dict[str, str]) -> Any:
+        return jax.jit(lambda x: x * 23, compiler_options=options)(jnp.ones(4))
+
+    np.testing.assert_array_equal(call({"xla_tpu_scoped_vmem_limit_kib": "65536"}), [23.0] * 4)
+    assert connection.programs[-1].ok
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_tpu_no_such_option"):
+        call({"xla_tpu_no_such_option": "1"})

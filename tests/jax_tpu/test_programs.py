@@ -94,6 +94,15 @@ def test_an_operation_without_a_kernel_is_refused_in_a_sentence(connect: Connect
         jax.jit(exchange)(jnp.ones((16,)), jnp.zeros((16,)), sizes)
 
 
+def test_a_program_that_xla_cannot_compile_for_a_cpu_is_refused_in_a_sentence(
+    connect: Connect,
+) -> None:
+    connect("v5e-1")
+    product = jax.jit(lambda x: jnp.matmul(x, x, preferred_element_type=jnp.int32))
+    with pytest.raises(NotImplementedError, match=r"(?s)virtual TPU cannot run.*tpunb\.compile"):
+        product(np.ones((8, 8), jnp.int4))
+
+
 COLLECTIVES: dict[str, Callable[[Any], Any]] = {
     "psum": lambda x: jax.lax.psum(x, "x"),
     "pmean": lambda x: jax.lax.pmean(x, "x"),

@@ -24,6 +24,7 @@ from tpunb.cells.cell_errors import is_traced_in_branch, mark, mistake, original
 from tpunb.cells.closed_connections import warn_of_closed_connections
 from tpunb.cells.code_names import value_of
 from tpunb.cells.dependencies import Dependencies
+from tpunb.cells.jax_calls import refuse_jax_calls
 from tpunb.cells.names import bound_in
 from tpunb.cells.nests import leaves, parts_of, substitute
 from tpunb.cells.outputs import (
@@ -42,6 +43,7 @@ from tpunb.cells.settings import OutputOptions
 from tpunb.cells.source import DEFINITIONS, CellSource, StepSource
 from tpunb.cells.source_texts import keep_text, shown_as
 from tpunb.errors import CellError, TpuWarning
+from tpunb.virtual.array_conversion import refusing_jax_arrays
 
 _log = logger("cells")
 
@@ -130,6 +132,7 @@ class TracedCell:
         self.loops: dict[Hashable, Any] = {}
         self._recorders: list[OutputRecorder] = []
         self._fresh: OutputRecord | None = None
+        refuse_jax_calls(cell, namespace)
         self.dependencies = Dependencies(captured.roots, cell.code, namespace)
         self._held = [list(leaves(value)) for value in captured.closed.values()]
         closed = {**captured.read, **captured.closed}
@@ -266,6 +269,7 @@ class TracedCell:
         self.failure = None
         with contextlib.ExitStack() as around:
             around.enter_context(self._printer.tracing())
+            around.enter_context(refusing_jax_arrays())
             if isinstance(self.cell, CellSource):
                 around.enter_context(shown_as(self._text, self.cell))
             try:

@@ -356,8 +356,7 @@ def prepared_module(
         fingerprint=Fingerprint(answer["digest"], tuple(answer["names"])),
         replicated=replicas > 1,
     )
-    devices = _devices_of_meshes(partitions, answer["meshes"])
-    return prepared, max(replicas, devices)
+    return prepared, max(replicas, _devices_of_meshes(partitions, answer["meshes"]))
 
 
 def _devices_of_meshes(devices: int, meshes: Iterable[int]) -> int:

@@ -35,6 +35,7 @@ from tpunb.virtual.jax.memory import LiveArray, bytes_on
 
 if TYPE_CHECKING:
     from tpunb.virtual.jax.lowering import LoweredProgram
+    from tpunb.virtual.jax.virtual_tpu import Options
 
 When = Literal["wait", "later", "off"]
 """A call waits for its verdict, the verdict is shown later, or the compiler is not asked."""
@@ -90,7 +91,11 @@ class Judge:
         return f"Programs run, but are not judged: {missing.message} {hint(missing.fix)}"
 
     def begin(
-        self, program: LoweredProgram, devices: int, beside: Callable[[], list[LiveArray]]
+        self,
+        program: LoweredProgram,
+        devices: int,
+        options: Options,
+        beside: Callable[[], list[LiveArray]],
     ) -> Callable[[], None]:
         """Begin to judge a program. See `tpunb.virtual.jax.virtual_tpu.Judge`.
 
@@ -99,7 +104,7 @@ class Judge:
         """
         if not self._is_worth_it(program) or self.why_off:
             return lambda: None
-        verdict = self._verdict_on(program, devices)
+        verdict = self._verdict_on(program, devices, options)
         if self._when == "later":
             self._waiting.append((program.name, verdict))
             return lambda: None
@@ -138,11 +143,11 @@ class Judge:
     def _limit(self) -> int:
         return Target(self._tpu, 1).hardware.usable_bytes
 
-    def _verdict_on(self, program: LoweredProgram, devices: int) -> _Verdict:
+    def _verdict_on(self, program: LoweredProgram, devices: int, options: Options) -> _Verdict:
         """Return the verdict on a program, which may not be known yet."""
         # Where the module does not settle what a TPU gets, the TPU's module is the program.
         lowered = None if program.settles else program.lower_for_tpu()
-        digest = f"{program.digest(lowered)} {devices}"
+        digest = f"{program.digest(lowered)} {devices} {options}"
         with self._lock:
             if digest in self._verdicts:
                 return self._verdicts[digest]
@@ -157,7 +162,7 @@ class Judge:
             with self._lock:
                 del self._verdicts[digest]
             raise
-        self._ask(_Question(verdict, lowered, program.name, devices, key))
+        self._ask(_Question(verdict, lowered, program.name, devices, options, key))
         return verdict
 
     def _key(self, digest: str) -> tuple[Fingerprint, dict[str, Any]] | None:
@@ -204,6 +209,7 @@ class Judge:
         try:
             with recorded_verdicts.recorded_in(self._recorded):
                 prepared, _ = prepared_module(question.module, settings, own=True)
+                prepared = dataclasses.replace(prepared, options=question.options)
                 if prepared.replicated:
                     target = Target(self._tpu, question.devices)
                 program = program_for(prepared, target, settings)
@@ -292,6 +298,7 @@ class _Question:
         module: The program, as StableHLO.
         name: The function's name.
         devices: The number of devices that run it.
+        options: The user's options for the compiler.
         key: What the answer is kept under; None to keep it in this process only.
     """
 
@@ -299,6 +306,7 @@ class _Question:
     module: bytes
     name: str
     devices: int
+    options: Options
     key: tuple[Fingerprint, dict[str, Any]] | None
 
 

@@ -115,6 +115,7 @@ class Prepared:
             sizes. Empty if they have none.
         bounded: The next steps if the compiler refuses a module with sizes that are only bounded.
         replicated: Whether a JAX module is one replica's, as of `jax.pmap`, and not partitioned.
+        options: The user's options for the compiler, as in `jax.jit(compiler_options=...)`.
     """
 
     origins: Origins
@@ -129,6 +130,7 @@ class Prepared:
     bounded: Bounded | None = None
     fingerprint: Fingerprint | None = None
     replicated: bool = False
+    options: tuple[tuple[str, str], ...] = ()
 
     def least_bytes(self, target: Target) -> int:
         """Return the bytes of its arguments or results on a core. The program needs more."""
@@ -315,6 +317,7 @@ def ask(
         "text": text,
         "jax": prepared.jax,
         **({"replicated": True} if prepared.replicated else {}),
+        **({"options": prepared.options} if prepared.options else {}),
     }
     if refused:
         request["refused_text"] = True

@@ -86,11 +86,12 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         request: A `module` (a serialized HloModuleProto) to compile, with `topology`, `chip`,
-            `replicas`, `partitions`, `effort`, `text` and `jax`, perhaps `replicated`. `chip` is
-            the name of a chip's configuration, or empty. An empty `effort` is full effort. `text`
-            asks for the program's text, and `jax` says that the module was read here.
-            `refused_text`, if it is there, asks for the text of a program that does not fit. Or a
-            `module` that JAX `exported`, to read it. Or packages, to return their `releases`.
+            `replicas`, `partitions`, `effort`, `text` and `jax`. `chip` is the name of a chip's
+            configuration, or empty. An empty `effort` is full effort. `text` asks for the program's
+            text, and `jax` says that the module was read here. `replicated`, if it is there, says
+            that the module is one replica's. `options` are the user's for XLA. `refused_text`, if
+            it is there, asks for the text of a program that does not fit. Or a `module` that JAX
+            `exported`, to read it. Or packages, to return their `releases`.
     """
     try:
         if "releases" in request:
@@ -297,8 +298,8 @@ def _compile(
         build.allow_spmd_sharding_propagation_to_output = [True]
         build.allow_spmd_sharding_propagation_to_parameters = [True]
     effort = [("xla_optimization_level", request["effort"])] if request["effort"] else []
-    if effort or overrides:
-        options.env_option_overrides = [*effort, *overrides]
+    if chosen := [*effort, *request.get("options", ()), *overrides]:
+        options.env_option_overrides = chosen
     with module.context:
         listed = xla_client.DeviceList(tuple(devices[:cores]))
         return devices[0].client.compile(module, listed, options)

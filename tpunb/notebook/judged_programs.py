@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import DisplayHandle, display
 
+from tpunb.connection.tpu_connection import open_connections
 from tpunb.display.draw.judged_programs import programs_html, programs_text
 
 if TYPE_CHECKING:
-    from tpunb.connection.tpu_connection import TpuConnection
+    from tpunb.compiler.judge import Judge
     from tpunb.tpu.compiled_program import Program
 
 
@@ -20,14 +21,16 @@ class JudgedPrograms:
 
     Args:
         shell: The shell.
-        connection: Returns the open connection, or None.
     """
 
-    def __init__(self, shell: Any, connection: Callable[[], TpuConnection | None]) -> None:
-        self._shell, self._connection = shell, connection
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
 
     def install(self) -> None:
         """Begin with the next cell."""
+        if (judge := _judge()) is not None:
+            judge.take_new()  # an installed virtual TPU has judged programs before
+            judge.take_waiting()
         self._shell.events.register("post_run_cell", self._show)
 
     def remove(self) -> None:
@@ -35,14 +38,18 @@ class JudgedPrograms:
         self._shell.events.unregister("post_run_cell", self._show)
 
     def _show(self, *_: Any) -> None:
-        connection: Any = self._connection()
-        judge = getattr(connection, "judge", None)
-        if judge is None:
+        if (judge := _judge()) is None:
             return
         if new := judge.take_new():
             display(_bundle(new), raw=True)
         if waiting := judge.take_waiting():
             _Later(waiting)
+
+
+def _judge() -> Judge | None:
+    """Return the judge of JAX's virtual TPU, which may be installed and not connected to."""
+    judges = [getattr(connection, "judge", None) for connection in open_connections()]
+    return next(filter(None, judges), None)
 
 
 class _Later:

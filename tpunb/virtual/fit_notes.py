@@ -18,7 +18,8 @@ import tensorflow as tf
 
 from tpunb._util.units import counted
 from tpunb.errors import TpuWarning
-from tpunb.virtual.datasets import BatchSizes, batch_sizes, unknown_cut
+from tpunb.virtual.dataset_sizes import batch_sizes
+from tpunb.virtual.datasets import BatchSizes, unknown_cut
 from tpunb.virtual.keras_internals import ModelCall, model_call
 from tpunb.virtual.tensorflow_state import default_strategy
 

@@ -102,14 +102,15 @@ COMPILING = (
             r"Dynamic shape is not supported for non[ -]trivial window",
             r"Detects a (?:non-batch )?dynamic dimension (?:of|on the data input of) ",
             r"Cross-tile reduction along dynamic dimension",
+            r"to TPUStrategy\.run\(\) has unknown rank, which is not allowed",
         ),
         "A size is not fixed when the program is compiled. Most often it is the batch's, because a "
         "dataset's last batch may be smaller. The TPU then compiles every batch with a bound "
         "instead of a size, which some operations do not support.",
         "Use `dataset.batch(n, drop_remainder=True)`. For `predict`, pad the last batch and cut "
         "the result. Pad sequences or images of different sizes to one size: `padded_batch(n, "
-        "padded_shapes=..., drop_remainder=True)`. If TensorFlow lost a shape that you know, set "
-        "it with `tf.ensure_shape`.",
+        "padded_shapes=..., drop_remainder=True)`. If TensorFlow lost a shape that you know, as "
+        "after `tf.py_function` in `dataset.map`, set it with `tf.ensure_shape`.",
         (
             "tensorflow/tensorflow#45175",
             "tensorflow/tensorflow#41899",

@@ -228,6 +228,16 @@ STRATEGY = (
         rule="collective-branch",
     ),
     Explanation(
+        "140",
+        "A variable with ON_READ updated outside the replica function",
+        (r"SyncOnReadVariable does not support `assign_(?:add|sub)` in cross-replica context",),
+        "Each replica has its own value of such a variable, and a read outside of a replica "
+        "function gives their sum. It is not clear which replica's value should change.",
+        "Update the variable inside the function that `strategy.run` calls. To start over, write "
+        "`v.assign(0.0)`. Outside, `v.assign(x)` divides x among the replicas.",
+        ("tensorflow/tensorflow#40366",),
+    ),
+    Explanation(
         "41",
         "A logical device that does not exist",
         (

@@ -17,6 +17,7 @@ OLDEST, NEWEST = (0, 7, 2), (0, 12)
 
 PRIVATE_NAMES = {
     "jax._src.xla_bridge._backends": "the clients by platform, to add a client to a running JAX",
+    "jax._src.xla_bridge.backends": "makes the clients, at the first use of JAX",
     "jax._src.xla_bridge._default_backend": "the client of jax.devices()",
     "jax._src.xla_bridge._backend_factories": "the makers of clients, with their priorities",
     "jax._src.xla_bridge._backend_lock": "guards the clients",
