@@ -517,6 +517,7 @@ ORDINARY = [
     "ModuleNotFoundError: No module named 'jaxtyping'",
     "AttributeError: module 'jaxopt' has no attribute 'Adam'",
     "ModuleNotFoundError: No module named 'flax'",
+    "AttributeError: partially initialized module 'jax' has no attribute 'numpy' (most likely due to a circular import)",
     "RuntimeError: The size of tensor a (3) must match the size of tensor b (4) at non-singleton dimension 0",
     "ValueError: operands could not be broadcast together with shapes (3,) (4,)",
     "ValueError: cannot reshape array of size 8 into shape (3,2)",

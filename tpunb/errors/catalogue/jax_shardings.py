@@ -33,6 +33,7 @@ JAX_SHARDINGS = (
         (
             r"Received incompatible devices for (?:p?jitted|jitted) computation",
             r"AbstractMesh should be of the same size across all shardings",
+            r"Mesh shape of the input [^\n]{1,200} does not match the mesh shape of the target",
             r"The size of abstract mesh \d+ in [^\n]{1,300} must match the length of device assign",
         ),
         "All arguments and meshes of one call must have the same devices. The message names two "
@@ -151,6 +152,7 @@ JAX_SHARDINGS = (
             r"`with_sharding_constraint` acts as an assert when all axes of mesh are",
             r"with_sharding_constraint can only refer to Auto axes of the mesh",
             r"cannot contain axis names that are of type Auto or Manual",
+            r"context mesh [^\n]{1,300} should match the aval mesh",
             r"Going from `Manual` AxisType to `Auto` or `Explicit` AxisType is not allowed",
         ),
         "`with_sharding_constraint` and `in_shardings` are for axes whose shardings XLA chooses "

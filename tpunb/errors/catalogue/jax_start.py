@@ -227,10 +227,11 @@ JAX_START = (
         "131",
         "A program for another release of JAX",
         (
-            r"module 'jax(?:\.[\w.]{1,60})?' has no attribute '(?!xla_extension)\w{1,60}'",
+            r"(?<!initialized )module 'jax(?:\.[\w.]{1,60})?' has no attribute '\w{1,60}'",
             r"cannot import name '\w{1,60}' from 'jax(?:\.[\w.]{1,60})?'",
             r"No module named 'jax\.(?:experimental|interpreters|lib|tools)\.\w{1,40}'",
             r"jax\.[\w.]{1,60} (?:was|has been) removed in (?:JAX|jax) v?\d",
+            r"was deprecated in JAX v[\d.]{1,10} and removed in JAX v\d",
             r"'UnspecifiedValue' object has no attribute '\w{1,40}'",
         ),
         "JAX moves and removes functions within months: `jax.tree_map`, `jax.experimental.maps`, "

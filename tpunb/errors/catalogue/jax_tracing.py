@@ -48,11 +48,13 @@ JAX_TRACING = (
         (
             r"NonConcreteBooleanIndexError",
             r"Array boolean indices must be concrete",
+            r"Array slice indices must have static start/stop/step to be used with NumPy",
             r"Shapes must be 1D sequences of concrete values of integer type",
         ),
         "A TPU's program has fixed shapes, and here a size is the number of true elements of a "
         "mask, or an argument of the function.",
-        "Keep the shape: `jnp.where(mask, x, 0)` instead of `x[mask]`. Make a size that is a "
+        "Keep the shape: `jnp.where(mask, x, 0)` instead of `x[mask]`, and "
+        "`jax.lax.dynamic_slice_in_dim(x, i, 8)` instead of `x[i:i + 8]`. Make a size that is a "
         'setting static: `jax.jit(f, static_argnames="n")`; it is compiled for each value.',
         (_ERRORS,),
     ),
@@ -96,6 +98,8 @@ JAX_TRACING = (
             _OUTPUTS,
             r"body_fun output and input must have identical types",
             r"cond branches must have equal output types but they differ",
+            r"true_fun and false_fun output must have identical types",
+            r"Scanned function carry input and carry output must have ",
         ),
         "A loop's carry must keep its shape, type and structure from one turn to the next, and "
         "all branches must return the same. The message names the part that differs. Most often a "
@@ -180,7 +184,7 @@ JAX_TRACING = (
     Explanation(
         "133",
         "An array of JAX that is assigned to",
-        (r"JAX arrays are immutable and do not support in-place item assignment",),
+        (r"JAX arrays are immutable",),
         "Arrays of JAX never change. A function returns new ones, and the compiler reuses the "
         "memory.",
         "`x = x.at[i].set(value)`, or `.add`, `.max`. For a large array, donate it "

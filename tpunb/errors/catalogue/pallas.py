@@ -195,7 +195,7 @@ PALLAS = (
         "Factors of a kernel's product in an unsupported type",
         (
             _MOSAIC + r"Bad (?:lhs|rhs|lhs/rhs) type",
-            _MOSAIC + r"[^\n]{0,80}Non-32-bit matmul acc",
+            _MOSAIC + r"[^\n]{0,80}(?:Non-32-bit matmul acc|Expected matmul acc to be 32-bit)",
             r"Unsupported input data type in matrix multiplication in this target",
             r"unsupported operand shapes or layouts[\s\S]{0,300}?tpu\.matmul",
             r"Unsupported dot precision|Per-operand dot precision unsupported",
@@ -216,6 +216,7 @@ PALLAS = (
         (
             _MOSAIC + r"Not implemented: Only vector<[^\n]{1,60}are supported, but got",
             _MOSAIC + r"Invalid vector type for load",
+            _MOSAIC + r"Not implemented: Only [^\n]{0,30}32-bit [^\n]{1,60} supported",
             _MOSAIC + r"(?:Target does not support|Unsupported target bitwidth)",
             _MOSAIC + r"failed to legalize operation '(?:arith|math|vector)\.",
             r"NotImplementedError: (?:64-bit types are not supported|Unsupported cast: )",
