@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -116,6 +117,20 @@ def test_memory_stats_count_the_arrays_of_a_device(connect: Connect) -> None:
     peak = after[2]["peak_bytes_in_use"]
     del x
     assert devices[2].memory_stats()["peak_bytes_in_use"] == peak
+
+
+def test_a_call_of_an_exported_function_is_judged(connect: Connect) -> None:
+    connection = connect(judge="wait")
+    (size,) = export.symbolic_shape("n")
+    arguments = jax.ShapeDtypeStruct((size, 8), jnp.float32)
+    exported = export.export(jax.jit(lambda x: x @ x.T), platforms=["cpu", "tpu"])(arguments)
+
+    def step(x: Any) -> Any:
+        return exported.call(x).sum()
+
+    assert float(jax.jit(step)(jnp.ones((16, 8)))) == 16 * 16 * 8
+    (program,) = connection.programs
+    assert (program.name, program.ok, program.unknown) == ("step", True, "")
 
 
 def test_kept_verdicts_need_no_compiler(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -215,11 +216,35 @@ def test_printing_happens_on_every_device(
 
 def test_an_export_for_tpus_is_jaxs_own(connect: Connect) -> None:
     connect()
-    from jax import export
-
     exported = export.export(jax.jit(jnp.linalg.eigh), platforms=["tpu"])(SQUARE)
     assert exported.platforms == ("tpu",)
     assert "lapack" not in exported.mlir_module()
+
+
+def test_an_export_for_a_cpu_and_a_tpu_runs(connect: Connect) -> None:
+    connect()
+    both = export.export(jax.jit(jnp.linalg.eigh), platforms=["cpu", "tpu"])(SQUARE)
+    np.testing.assert_array_equal(jax.jit(both.call)(SQUARE)[0], jnp.linalg.eigh(SQUARE)[0])
+
+
+@pytest.mark.parametrize(
+    ("platform", "kind", "said"),
+    [
+        ("tpu", NotImplementedError, r'cannot run triple.*platforms=\["cpu", "tpu"\]'),
+        ("cpu", ValueError, r"exported for platforms '\('cpu',\)' but it is used on '\('tpu',\)'"),
+    ],
+)
+def test_an_export_for_one_platform_is_refused(
+    connect: Connect, platform: str, kind: type[Exception], said: str
+) -> None:
+    connect()
+
+    def triple(x: Any) -> Any:
+        return x * 3
+
+    exported = export.export(jax.jit(triple), platforms=[platform])(SQUARE)
+    with pytest.raises(kind, match=said):
+        exported.call(SQUARE)
 
 
 def test_many_steps_in_flight_do_not_wait_for_each_other_forever(connect: Connect) -> None:

@@ -26,6 +26,8 @@ from tpunb.virtual.jax.private_names import owner_of, private
 from tpunb.virtual.patch.patch_tools import Replaced
 
 _LOWER = "jax._src.interpreters.mlir.lower_jaxpr_to_module"
+_REFINE = "jax._src.interpreters.mlir.refine_polymorphic_shapes"
+_EXPORTED = "jax._src.export._export.call_exported_p"
 
 _SAME_ON_A_CPU = frozenset(
     {
@@ -117,10 +119,14 @@ class Lowering:
         self._programs: dict[int, LoweredProgram] = {}
         self._state = threading.local()
 
-    def installed(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
         """Lower the client's programs here, within a block."""
-        owner, name = owner_of(_LOWER)
-        return Replaced(owner, name, self._lower)
+        with (
+            Replaced(*owner_of(_LOWER), self._lower),
+            Replaced(*owner_of(_REFINE), self._refine),
+        ):
+            yield
 
     def program_of(self, module: Any) -> LoweredProgram | None:
         """Return the program that a module was lowered from."""
@@ -137,18 +143,30 @@ class Lowering:
         with _said_of_a_tpu():
             lowered = original(name, jaxpr, **run)
         debug_info = getattr(jaxpr, "jaxpr", jaxpr).debug_info
-        number = id(lowered.module)
-        self._programs[number] = LoweredProgram(
+        self._programs[id(lowered.module)] = LoweredProgram(
             _plain_name(name),
             debug_info.func_filename or "",
             debug_info.func_lineno or 0,
-            weakref.ref(lowered.module, lambda _: self._programs.pop(number, None)),
+            self._watched(lowered.module),
             not self._state.differs,
             self._state.has_kernel,
             _bytes([*options["in_avals"], *getattr(jaxpr, "out_avals", ())]),
             lambda: _for_a_tpu(original, name, jaxpr, options),
         )
         return lowered
+
+    def _refine(self, original: Any, module: Any) -> Any:
+        """Note that a module takes the place of another one."""
+        refined = original(module)
+        if (program := self.program_of(module)) is not None:
+            program = dataclasses.replace(program, module=self._watched(refined))
+            self._programs[id(refined)] = program
+        return refined
+
+    def _watched(self, module: Any) -> weakref.ref[Any]:
+        """Return a reference to a module, whose program is forgotten with it."""
+        number = id(module)
+        return weakref.ref(module, lambda _: self._programs.pop(number, None))
 
     def _rules(self) -> Iterator[tuple[Any, Any]]:
         """Yield the operations that are lowered in another way than on a CPU."""
@@ -163,6 +181,7 @@ class Lowering:
                 yield primitive, self._noting(_rule(own))
         for name, platforms in _BRANCHES.items():
             yield (branch := private(name)), _taking_its_side(_rule(common[branch]), platforms)
+        yield (call := private(_EXPORTED)), self._noting(_of_exported(_rule(common[call])))
         if (kernel := kernel_primitive()) is not None:
             interpreted = rule_for_the_cpu(_rule(common[kernel]))
             yield kernel, self._noting(interpreted, has_kernel=True)
@@ -227,6 +246,26 @@ def _taking_its_side(rule: Any, platforms: str) -> Any:
     return lower
 
 
+def _of_exported(rule: Any) -> Any:
+    """Return the rule of calls of exported functions, which have to be exported for a TPU too."""
+
+    def lower(*args: Any, exported: Any, **options: Any) -> Any:
+        platforms = exported.platforms
+        if PLATFORM not in platforms and not exported.disabled_safety_checks:
+            raise ValueError(
+                f"Function '{exported.fun_name}' was exported for platforms '{platforms}' but it "
+                f"is used on '{(PLATFORM,)}'."
+            )
+        if "cpu" not in platforms and not exported.disabled_safety_checks:
+            raise NotImplementedError(
+                f"The virtual TPU cannot run {exported.fun_name}, which was exported for a TPU "
+                'alone. Export it with platforms=["cpu", "tpu"].'
+            )
+        return rule(*args, exported=exported, **options)
+
+    return lower
+
+
 @contextlib.contextmanager
 def _said_of_a_tpu() -> Iterator[None]:
     """Say that a CPU has no kernel for an operation that a TPU has, instead of JAX's sentence."""
@@ -249,7 +288,10 @@ def _for_a_tpu(original: Any, name: str, jaxpr: Any, options: dict[str, Any]) ->
         parameters = _with_rules(parameters, iter([(kernel, rule_for_a_tpu(rule))]))
     options = {**options, "backend": _TpuBackend(), "platforms": (PLATFORM,)}
     lowered = original(name, jaxpr, **{**options, "lowering_parameters": parameters})
-    artifact: bytes = private("jax._src.export._export._module_to_bytecode")(lowered.module)
+    module = lowered.module
+    if lowered.shape_poly_state.uses_dim_vars:
+        module = private(_REFINE)(module)
+    artifact: bytes = private("jax._src.export._export._module_to_bytecode")(module)
     return artifact
 
 

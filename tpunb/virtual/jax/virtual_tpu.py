@@ -21,7 +21,7 @@ from tpunb.virtual.patch.patch_tools import Replaced
 _COMPILE = "jax._src.compiler.compile_or_get_cached"
 _CALL = "jax._src.pjit._pjit_call_impl_python"
 
-_OF_THIS_CPU = ("UNIMPLEMENTED", "CPU/GPU backend does not support")
+_OF_THIS_CPU = ("UNIMPLEMENTED", "CPU/GPU backend does not support", "No registered implementation")
 """Parts of XLA's errors about programs that other platforms can run."""
 
 
