@@ -227,9 +227,7 @@ STRATEGY = (
     Explanation(
         "74",
         "A variable with ON_READ updated outside the replica function",
-        (
-            r"SyncOnReadVariable does not support `assign_(?:add|sub)` in cross-replica context",
-        ),
+        (r"SyncOnReadVariable does not support `assign_(?:add|sub)` in cross-replica context",),
         "Each replica has its own value of such a variable, and a read outside of a replica "
         "function gives their sum. It is not clear which replica's value should change.",
         "Update the variable inside the function that `strategy.run` calls. To start over, write "
