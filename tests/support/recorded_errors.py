@@ -340,6 +340,14 @@ RECORDED = [
     ),
     (28, "Compilation failure: Dynamic shape is not supported for non trivial window"),
     (
+        28,
+        "ValueError: input tensor Tensor('cond/Identity:0', dtype=float32) to TPUStrategy.run() has unknown rank, which is not allowed",
+    ),
+    (
+        140,
+        "ValueError: SyncOnReadVariable does not support `assign_add` in cross-replica context when aggregation is set to `tf.VariableAggregation.SUM`.",
+    ),
+    (
         30,
         "RESOURCE_EXHAUSTED: Allocation (size=2305843009213693952) would exceed memory (size=17179869184) :: %s0 = inlined_call_operand.hbm [shape: f32[1073741824,536870912], index: 0, kind: input] :: slice_add_fusion",
     ),
