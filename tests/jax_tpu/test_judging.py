@@ -247,3 +247,11 @@ def test_options_of_the_tpus_compiler_reach_it(connect: Connect) -> None:
     assert connection.programs[-1].ok
     with pytest.raises(jax.errors.JaxRuntimeError, match="xla_tpu_no_such_option"):
         call({"xla_tpu_no_such_option": "1"})
+
+
+def test_a_jit_of_jaxs_own_function_is_judged(connect: Connect) -> None:
+    connection = connect("v5e-1", judge="wait")
+    jax.jit(jnp.sort)(jnp.ones(8))
+    assert [program.name for program in connection.programs] == ["sort"]
+    jnp.sort(jnp.ones(8))
+    assert len(connection.programs) == 1

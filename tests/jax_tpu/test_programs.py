@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -257,3 +258,20 @@ def test_many_steps_in_flight_do_not_wait_for_each_other_forever(connect: Connec
     for _ in range(300):
         w = step(w, x)
     assert np.isfinite(w).all()
+
+
+def test_arrays_that_a_function_closes_over_are_freed(connect: Connect) -> None:
+    connection = connect("v5e-1")
+
+    def used() -> int:
+        gc.collect()
+        return connection.memory_per_core()[0]
+
+    def multiply() -> int:
+        held = jnp.ones((2**18,))
+        jax.jit(lambda x: x * held)(held).block_until_ready()
+        return used()
+
+    before = used()
+    assert multiply() >= before + 2**20
+    assert used() <= before + 2**10

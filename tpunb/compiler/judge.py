@@ -142,9 +142,7 @@ class Judge:
 
     def _verdict_on(self, program: LoweredProgram, devices: int, options: Options) -> _Verdict:
         """Return the verdict on a program, which may not be known yet."""
-        # Where the module does not settle what a TPU gets, the TPU's module is the program.
-        lowered = None if program.settles else program.lower_for_tpu()
-        digest = f"{program.digest(lowered)} {devices} {options}"
+        digest = f"{program.digest()} {devices} {options}"
         with self._lock:
             if digest in self._verdicts:
                 return self._verdicts[digest]
@@ -154,7 +152,7 @@ class Judge:
             if key is not None and (known := _kept(*key)) is not None:
                 self._settle(verdict, known)
                 return verdict
-            lowered = program.lower_for_tpu() if lowered is None else lowered
+            lowered = program.for_a_tpu.artifact()
         except BaseException:
             with self._lock:
                 del self._verdicts[digest]

@@ -16,7 +16,7 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +71,8 @@ class LoweredProgram:
             parameters of a Pallas kernel.
         has_kernel: Whether it has a Pallas kernel.
         size: The bytes of its arguments and results, on all devices.
-        lower_for_tpu: Lowers it for a TPU, and returns a portable artifact of StableHLO. In the
-            thread that traced it, it raises the errors with which JAX refuses it for a TPU.
+        wraps_jit: Whether it is a `jax.jit` around a function that is one already.
+        for_a_tpu: The same program for a TPU.
     """
 
     name: str
@@ -82,29 +82,67 @@ class LoweredProgram:
     settles: bool
     has_kernel: bool
     size: int
-    lower_for_tpu: Callable[[], bytes]
+    wraps_jit: bool
+    for_a_tpu: ProgramForATpu
 
     @property
     def is_of_jax(self) -> bool:
         """True if the function is JAX's own, such as `jnp.ones`, and not the user's.
 
         The file of a `jax.pmap`, or of a `jax.shard_map` without `jax.jit`, is JAX's or not known.
-        Their collectives tell.
+        Their collectives tell. `jax.jit(jnp.sort)` is the user's, although `jnp.sort` is JAX's.
         """
         of_jax = Path(sys.modules["jax"].__file__ or "").parent
         if self.file and not Path(self.file).is_relative_to(of_jax):
             return False
-        return not _COLLECTIVE.search(str(self.module()))
+        return not self.wraps_jit and not _COLLECTIVE.search(str(self.module()))
 
-    def digest(self, artifact: bytes | None = None) -> str:
+    def digest(self) -> str:
         """Return a hash of the program with its lines.
 
-        Args:
-            artifact: What a TPU gets, if the module does not settle it.
+        Raises:
+            Exception: As `ProgramForATpu.artifact`, if the module does not settle what a TPU gets.
         """
+        if not self.settles:
+            return self.for_a_tpu.digest()
         to_bytes = private("jax._src.interpreters.mlir.module_to_bytecode")
-        data = to_bytes(self.module()) if artifact is None else artifact
-        return hashlib.sha256(_KERNEL_FOLDER.sub(b"ipykernel", data)).hexdigest()
+        return _hash(to_bytes(self.module()))
+
+
+class ProgramForATpu:
+    """A program that JAX lowers for a TPU when it is asked, in the thread that traced it.
+
+    Args:
+        lower: Lowers it, and returns a portable artifact of StableHLO.
+    """
+
+    def __init__(self, lower: Callable[[], bytes]) -> None:
+        self._lower: Callable[[], bytes] | None = lower
+        self._artifact, self._digest = b"", ""
+
+    def artifact(self) -> bytes:
+        """Return the program as StableHLO.
+
+        Raises:
+            Exception: The error with which JAX refuses the program for a TPU.
+        """
+        if not self._artifact:
+            assert self._lower is not None, "it is asked for after `release`"
+            self._artifact = self._lower()
+        return self._artifact
+
+    def digest(self) -> str:
+        """Return a hash of the artifact, which `release` keeps."""
+        self._digest = self._digest or _hash(self.artifact())
+        return self._digest
+
+    def release(self) -> None:
+        """Forget the trace. It would keep the arrays that the function has closed over."""
+        self._lower, self._artifact = None, b""
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(_KERNEL_FOLDER.sub(b"ipykernel", data)).hexdigest()
 
 
 class Lowering:
@@ -142,7 +180,8 @@ class Lowering:
         run = {**options, "backend": None, "platforms": ("cpu",), "lowering_parameters": parameters}
         with _said_of_a_tpu():
             lowered = original(name, jaxpr, **run)
-        debug_info = getattr(jaxpr, "jaxpr", jaxpr).debug_info
+        open_jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+        debug_info = open_jaxpr.debug_info
         self._programs[id(lowered.module)] = LoweredProgram(
             _plain_name(name),
             debug_info.func_filename or "",
@@ -151,7 +190,8 @@ class Lowering:
             not self._state.differs,
             self._state.has_kernel,
             _bytes([*options["in_avals"], *getattr(jaxpr, "out_avals", ())]),
-            lambda: _for_a_tpu(original, name, jaxpr, options),
+            _wraps_jit(_plain_name(name), open_jaxpr.eqns),
+            ProgramForATpu(lambda: _for_a_tpu(original, name, jaxpr, options)),
         )
         return lowered
 
@@ -195,6 +235,12 @@ class Lowering:
             return rule(*args, **options)
 
         return lower
+
+
+def _wraps_jit(name: str, equations: Sequence[Any]) -> bool:
+    """Return whether a program only calls a `jax.jit` of the same name."""
+    calls = [each for each in equations if each.primitive.name in {"jit", "pjit"}]
+    return len(equations) == 1 and [each.params["name"] for each in calls] == [name]
 
 
 def _bytes(avals: Iterable[Any]) -> int:

@@ -149,6 +149,7 @@ class VirtualTpu:
         passed = {id(arg) for arg in getattr(self._calls, "args", ())}
         options = _taken_for_a_tpu(compile_options)
         wait = self._judge.begin(program, devices.size, options, lambda: self.live_arrays(passed))
+        program.for_a_tpu.release()
         try:
             compiled = original(backend, module, devices, compile_options, *args, **named)
         except Exception as error:
