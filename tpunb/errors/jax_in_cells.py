@@ -6,4 +6,4 @@ WAY_FOR_JAX = (
     "Connect with `%tpu_connect --simulate v5e-8 --framework jax` for a virtual TPU of JAX. "
     "`tpunb.compile` and `%%tpu_compile` judge JAX functions without it."
 )
-"""What to do with code for JAX."""
+"""The fix: the ways to run or judge code for JAX."""

@@ -27,7 +27,7 @@ _EXPLICIT = "convert_to_tensor_v2_with_dispatch"
 """The name of the function `tf.convert_to_tensor`, up to TensorFlow 2.21."""
 _REVERSED = "r_binary_op_wrapper"
 """The name of the function behind `array + tensor`, up to TensorFlow 2.21."""
-_NEAR = 12  # functions to look at, of which up to 8 are between such a call and the conversion
+_NEAR = 12  # functions to look at; up to 8 lie between such a call and the conversion
 
 _in_cell: contextvars.ContextVar[bool] = contextvars.ContextVar("tpunb_in_cell", default=False)
 
