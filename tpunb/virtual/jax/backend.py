@@ -11,13 +11,14 @@ from typing import Any
 
 from tpunb.errors import ConnectError
 from tpunb.virtual.jax.identity import PLATFORM
-from tpunb.virtual.jax.private_names import owner_of, private
+from tpunb.virtual.jax.private_names import private, set_private
 from tpunb.virtual.patch.patch_tools import variable
 
 _PRIORITY = 1000
 """Above all platforms of JAX: the highest has 400."""
 
 _THREADS_PER_DEVICE = 2
+_DEFAULT = "jax._src.xla_bridge._default_backend"
 
 _NO_LIST = "Unset JAX_PLATFORMS, or run jax.config.update('jax_platforms', None) before connecting."
 
@@ -74,18 +75,18 @@ def default_client(client: Any) -> Iterator[None]:
     JAX's other clients stay as they are, so that arrays from before the block stay usable.
     Functions are compiled again.
     """
-    bridge, _ = owner_of("jax._src.xla_bridge._backends")
     factories = private("jax._src.xla_bridge._backend_factories")
     former = factories.get(PLATFORM)
     register = importlib.import_module("jax.extend.backend").register_backend_factory
     register(PLATFORM, lambda: client, priority=_PRIORITY, fail_quietly=False)
+    lock, before = private("jax._src.xla_bridge._backend_lock"), None
     try:
         if not _clients():
-            bridge.backends()  # JAX starts now, and finds the registered client
-        with bridge._backend_lock:
-            before = bridge._default_backend
-            bridge._backends[PLATFORM] = client
-            bridge._default_backend = client
+            private("jax._src.xla_bridge.backends")()  # JAX starts, and finds the client
+        with lock:
+            before = private(_DEFAULT)
+            _clients()[PLATFORM] = client
+            set_private(_DEFAULT, client)
         forget_compiled()
         yield
     finally:
@@ -93,11 +94,11 @@ def default_client(client: Any) -> Iterator[None]:
             factories.pop(PLATFORM, None)
         else:
             factories[PLATFORM] = former
-        with bridge._backend_lock:
-            if bridge._backends.get(PLATFORM) is client:
-                del bridge._backends[PLATFORM]
-            if bridge._default_backend is client:
-                bridge._default_backend = _most_important(bridge._backends, factories, before)
+        with lock:
+            if _clients().get(PLATFORM) is client:
+                del _clients()[PLATFORM]
+            if private(_DEFAULT) is client:
+                set_private(_DEFAULT, _most_important(_clients(), factories, before))
         forget_compiled()
 
 

@@ -52,6 +52,11 @@ def private(name: str) -> Any:
         raise _missing(name) from None
 
 
+def set_private(name: str, value: Any) -> None:
+    """Bind a name of `PRIVATE_NAMES` to another value."""
+    setattr(*owner_of(name), value)
+
+
 def owner_of(name: str) -> tuple[Any, str]:
     """Return the module of a private name, and its attribute there.
 
