@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.answers import COMPILED, MADE
 
 from tpunb import cli
 from tpunb._util.checked_files import packed
@@ -23,7 +24,7 @@ from tpunb.compiler.fingerprint import Fingerprint
 PROGRAM = Fingerprint("digest", ("scope/add",))
 QUESTION = {"topology": "v5e:2x4", "effort": "", "releases": {"libtpu": "0.0.52"}}
 HLO = 'ROOT %a = f32[] add(%x, %y), metadata={op_name="scope/add"}'
-ANSWER = {"peak": 12, "text": HLO, "cost": {"flops": 1.5}, "kernels": {"k": [4, [1.0, 2.0]]}}
+ANSWER = {**COMPILED, "text": HLO}
 
 
 class Compiler:
@@ -101,8 +102,8 @@ def test_a_program_that_cannot_be_renamed_is_compiled() -> None:
     ],
 )
 def test_only_refusals_of_the_program_are_kept(message: str, kept: bool) -> None:
-    compiler = Compiler({"error": message})
-    assert compiler.verdict() == compiler.verdict() == {"error": message}
+    compiler = Compiler({"error": message, "made": MADE})
+    assert compiler.verdict() == compiler.verdict() == {"error": message, "made": MADE}
     assert compiler.asked == (1 if kept else 2)
 
 
@@ -240,7 +241,7 @@ def test_processes_that_write_at_once_leave_complete_files(verdicts: Path) -> No
         "from tpunb.compiler.fingerprint import Fingerprint\n"
         "kept.MOST_FILES = 3\n"
         "for number in range(40):\n"
-        "    answer = {'peak': number % 5, 'text': 'x' * 50_000}\n"
+        f"    answer = {{**{COMPILED!r}, 'peak': number % 5, 'text': 'x' * 50_000}}\n"
         "    program = Fingerprint(str(number % 5), ())\n"
         "    found = kept.answer_for(program, {}, lambda: answer)\n"
         "    assert found == answer, found"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from support.answers import COMPILED
 from support.jax_process import said_with_jax
 
 import tpunb
@@ -26,7 +27,7 @@ MADE = {
     "compiler": {"libtpu": "0.0.52"},
     "software": {"tpunb": "0.1.0", "tensorflow": "1.15"},
 }
-ANSWER = {"peak": 12, "text": "", "made": MADE}
+ANSWER = {**COMPILED, "made": MADE}
 MISSING = CompilerUnavailableError("There is no compiler.", fix="Install it.")
 SPEC = tf.TensorSpec([64, 64])
 
@@ -106,7 +107,7 @@ def test_processes_that_record_at_once_leave_complete_files(folder: Path) -> Non
         "from tpunb.compiler.fingerprint import Fingerprint\n"
         "for number in range(60):\n"
         "    made = {'time': '', 'compiler': {'libtpu': sys.argv[1]}, 'software': {}}\n"
-        "    answer = {'peak': 1, 'text': 'x' * 50_000, 'made': made}\n"
+        f"    answer = {{**{COMPILED!r}, 'text': 'x' * 50_000, 'made': made}}\n"
         "    program = Fingerprint(str(number % 5), ())\n"
         f"    recorded.record(Path({str(folder)!r}), program, {QUESTION!r}, answer)\n"
     )

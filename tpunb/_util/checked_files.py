@@ -11,8 +11,14 @@ import re
 import zlib
 from typing import Any
 
-_MOST_BYTES = 2**29
+_MOST_BYTES = 2**27
 """The most bytes to unpack. A small file could unpack to more than the memory."""
+
+_MOST_VALUES = 10**6
+"""The most values to read. An empty list of two bytes takes 64 in memory."""
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_BEFORE_A_VALUE = (b",", b"[", b"{")
 
 _HEAD = re.compile(rb"tpunb ([a-z]{1,20}) (\d{1,6}) ([0-9a-f]{64})\n")
 
@@ -40,6 +46,10 @@ def packed(kind: str, version: int, value: Any) -> bytes:
     """
     data = zlib.compress(json.dumps(value, separators=(",", ":")).encode("ascii"), level=6)
     return f"tpunb {kind} {version} {hashlib.sha256(data).hexdigest()}\n".encode() + data
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number of JSON")
 
 
 def unpacked(kind: str, version: int, content: bytes) -> Any:
@@ -71,9 +81,12 @@ def unpacked(kind: str, version: int, content: bytes) -> Any:
         reader = zlib.decompressobj()
         text = reader.decompress(data, _MOST_BYTES)
         if reader.unconsumed_tail:
-            raise DamagedFileError("it unpacks to more than 512 MiB")
+            raise DamagedFileError("it unpacks to more than 128 MiB")
         if not reader.eof:
             raise DamagedFileError("it is cut off")
-        return json.loads(text)
+        outside = _STRING.sub(b"", text)
+        if sum(map(outside.count, _BEFORE_A_VALUE)) > _MOST_VALUES:
+            raise DamagedFileError("it has more than a million values")
+        return json.loads(text, parse_constant=_refused)
     except (zlib.error, ValueError, RecursionError) as error:
         raise DamagedFileError("its content cannot be read") from error

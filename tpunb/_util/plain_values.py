@@ -9,10 +9,13 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 _Record = TypeVar("_Record")
+
+_LARGEST = 2**63
+"""No size or time is as large."""
 
 
 def record_from(kind: type[_Record], value: Any) -> _Record:
@@ -22,12 +25,13 @@ def record_from(kind: type[_Record], value: Any) -> _Record:
     that releases with more or fewer fields read each other's files.
 
     Args:
-        kind: A dataclass. Its fields are texts, numbers, booleans, dataclasses, None, or tuples of
-            these.
+        kind: A dataclass. Its fields are texts, numbers, booleans, dataclasses, None, or tuples and
+            mappings of these. No text has a NUL, and numbers are finite and not negative.
         value: The dict.
 
     Raises:
         TypeError: A value has another type than its field, or a field without a default is missing.
+        ValueError: A text or a number is not valid.
     """
     if not isinstance(value, Mapping):
         raise TypeError(f"{kind.__name__} is {type(value).__name__}")
@@ -56,12 +60,29 @@ def _read(hint: Any, value: Any, name: str) -> Any:
         (hint,) = [part for part in parts if part is not type(None)]
         return _read(hint, value, name)
     if origin is tuple and isinstance(value, list | tuple):
-        return tuple(_read(parts[0], item, name) for item in value)
+        return _read_tuple(parts, value, name)
+    if origin is Mapping and isinstance(value, dict):
+        return {
+            _read(parts[0], key, name): _read(parts[1], each, name) for key, each in value.items()
+        }
     if dataclasses.is_dataclass(hint):
         return record_from(typing.cast(Any, hint), value)
     if hint is float and type(value) is int:
-        return float(value)
+        value = float(value)
     # A bool is an int too, so compare the types themselves.
     if type(value) is not hint:
         raise TypeError(f"{name} is {type(value).__name__}")
+    if hint in (int, float) and not 0 <= value < _LARGEST:  # also false for NaN
+        raise ValueError(f"{name} is {value}")
+    if hint is str and "\0" in value:
+        raise ValueError(f"{name} has a NUL")
     return value
+
+
+def _read_tuple(parts: tuple[Any, ...], values: Sequence[Any], name: str) -> tuple[Any, ...]:
+    """Return a tuple of any length, `tuple[int, ...]`, or of a declared length."""
+    if parts[-1] is Ellipsis:
+        return tuple(_read(parts[0], item, name) for item in values)
+    if len(parts) != len(values):
+        raise TypeError(f"{name} has {len(values)} values")
+    return tuple(_read(part, item, name) for part, item in zip(parts, values, strict=True))

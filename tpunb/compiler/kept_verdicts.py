@@ -7,8 +7,10 @@ releases. Crashes, time limits and errors of this machine are not stored.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
+import math
 import os
 import re
 import time
@@ -25,8 +27,10 @@ from tpunb._util.checked_files import (
     unpacked,
 )
 from tpunb._util.logs import logger
+from tpunb._util.plain_values import record_from
 from tpunb.compiler import environment
 from tpunb.compiler.fingerprint import Fingerprint, renamed
+from tpunb.compiler.program import TpuProgram
 
 FOLDER = "TPUNB_VERDICTS"
 """The environment variable that names another folder for the answers; `off` stores none."""
@@ -44,6 +48,50 @@ _PERMANENT = re.compile(r"UNIMPLEMENTED|INVALID_ARGUMENT|Ran out of memory (?:on
 """Messages of refusals that concern the program and not this machine."""
 
 Answer = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Made:
+    """When and by which releases an answer was made."""
+
+    time: str
+    compiler: Mapping[str, str]
+    software: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Refusal:
+    """The form of an answer about a program that does not compile."""
+
+    error: str
+    made: _Made
+    text: str = ""
+
+
+_Pair = tuple[float, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Figures:
+    """The form of an answer about a program that compiles."""
+
+    peak: int
+    arguments: int
+    outputs: int
+    aliased: int
+    code: int
+    text: str
+    kernels: Mapping[str, tuple[int, _Pair, _Pair, _Pair, _Pair]]
+    bounded: bool
+    made: _Made
+
+
+@dataclasses.dataclass(frozen=True)
+class _Judged:
+    """The form of an answer that is kept as the whole program."""
+
+    peak: int
+    program: TpuProgram
 
 
 def folder() -> Path | None:
@@ -178,11 +226,20 @@ def _entries(kept_in: Path | None, *, unfinished: bool = False) -> list[tuple[Pa
     return entries
 
 
+_DAMAGED = (WrongFileError, NewerFileError, DamagedFileError, LookupError, TypeError, ValueError)
+
+
 def entry_in(data: bytes) -> dict[str, Any] | None:
     """Return the entry in a file's content, or None if it is damaged or of another release."""
     try:
         entry = unpacked(_KIND, _FORMAT, data)
         answer = dict(entry["answer"])
-        return {"key": entry["key"], "names": tuple(entry["names"]), "answer": answer}
-    except (WrongFileError, NewerFileError, DamagedFileError, LookupError, TypeError, ValueError):
+        kinds = {"error": _Refusal, "program": _Judged}
+        kind = next((kinds[name] for name in kinds if name in answer), _Figures)
+        record_from(kind, answer)
+        if not all(map(math.isfinite, dict(answer.get("cost", {})).values())):
+            raise ValueError("a cost is not a number")
+        names = tuple(map(str, entry["names"]))
+        return {"key": entry["key"], "names": names, "answer": answer}
+    except _DAMAGED:
         return None

@@ -16,6 +16,7 @@ from tpunb._util.checked_files import (
     packed,
     unpacked,
 )
+from tpunb._util.plain_text import plain
 from tpunb.errors import TpunbError
 from tpunb.version import __version__
 
@@ -81,5 +82,6 @@ def read_program(path: str | os.PathLike[str], parse: Callable[[Any], _Read]) ->
         ) from None
     except (DamagedFileError, TypeError, LookupError, ValueError, ArithmeticError) as error:
         raise ProgramFileError(
-            f"{name} is damaged: {error}.", fix="Copy it again, or save the program again."
+            f"{plain(name)} is damaged: {plain(str(error))}.",
+            fix="Copy it again, or save the program again.",
         ) from None

@@ -1,0 +1,24 @@
+"""Answers of the compiler, as the files of verdicts have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MADE: dict[str, Any] = {
+    "time": "2026-11-26T00:00:00Z",
+    "compiler": {"libtpu": "0.0.52"},
+    "software": {},
+}
+COMPILED: dict[str, Any] = {
+    "peak": 12,
+    "arguments": 4,
+    "outputs": 4,
+    "aliased": 0,
+    "code": 0,
+    "text": "",
+    "cost": {"flops": 1.5},
+    "kernels": {"k": [4, [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]},
+    "bounded": False,
+    "made": MADE,
+}
+"""The answer about a program that compiles."""
