@@ -414,3 +414,27 @@ def test_missing_names_are_explained_by_the_magic_that_defines_them(tmp_path: Pa
     assert "exists inside" in notebook.run("%%tpu_profile\nreplica_id + 1").text
     assert "makes" not in notebook.run("mine").text
     notebook.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "%tpu_connect --help",
+        "%tpu_connect --simulate v5e-8 -h",
+        "%%tpu_run --help\nnever_run = 1",
+        "%%tpu_check -h\nnever_run = 1",
+        "%%tpu_compile --help\nnever_run = 1",
+        "%%tpu_profile --help\nnever_run = 1",
+        "%tpu_profile --help",
+        "%tpu_status --help",
+        "%tpu_topology --help",
+        "%tpu_doctor --help",
+        "%tpu_disconnect --help",
+    ],
+)
+def test_help_shows_the_options_and_does_nothing_else(book: Notebook, line: str) -> None:
+    ran = book.good(line)
+    name = line.lstrip("%").split()[0]
+    assert f"%{name}" in ran.text
+    assert ran.value is None
+    assert "never_run" not in book.names

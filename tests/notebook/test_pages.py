@@ -15,10 +15,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def cells(page: str, blocks: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield the cells of a page's first blocks, with the lines of output below each."""
+    """Yield the cells of a page's first blocks for TensorFlow, with the lines of output below."""
     text = (ROOT / page).read_text(encoding="utf-8")
     blocks_of_cells = re.findall(r"^```text\n(%.*?)^```", text, re.DOTALL | re.MULTILINE)
-    for cell in "\n".join(blocks_of_cells[:blocks]).split("\n\n"):
+    for_tensorflow = [block for block in blocks_of_cells if "--framework jax" not in block]
+    for cell in "\n".join(for_tensorflow[:blocks]).split("\n\n"):
         lines = cell.splitlines()
         expected = [line[2:] for line in lines if line.startswith("│")]
         yield "\n".join(line for line in lines if not line.startswith("│")), expected

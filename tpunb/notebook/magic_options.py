@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import keyword
 import re
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument
@@ -248,6 +250,21 @@ def options(*arguments: argument) -> Callable[[_Magic], _Magic]:
         return magic
 
     return give
+
+
+def answering_help(magic: _Magic) -> _Magic:
+    """Return a magic that prints its help for `--help`, and does nothing else."""
+
+    @functools.wraps(magic)
+    def call(line: str, *cell: str) -> Any:
+        words = line.split()
+        takes_code = magic.__name__ == "tpu_profile"  # only the first word is an option for sure
+        if {"-h", "--help"} & set(words[:1] if takes_code else words):
+            sys.stdout.write(f"{inspect.getdoc(magic)}\n")
+            return None
+        return magic(line, *cell)
+
+    return cast("_Magic", call)
 
 
 def arguments_of(magic: Callable[..., Any], line: str) -> Any:

@@ -34,6 +34,7 @@ from tpunb.notebook.magic_options import (
     CONNECT,
     PROFILE,
     RUN,
+    answering_help,
     arguments_of,
     checkpoint_settings,
     options,
@@ -56,6 +57,9 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
     def __init__(self, shell: InteractiveShell) -> None:
         super().__init__(shell)
+        for methods in self.magics.values():
+            for name, method in methods.items():
+                methods[name] = answering_help(method)
         self.session = Session(shell.user_ns)
         self.displays = displays.Displays(lambda: self.session.open_connection)
         self._run_arguments = functools.lru_cache(_MOST_LINES)(
