@@ -45,9 +45,10 @@ TPU_WHEEL_TESTS := tests/tpu_wheel tests/notebook/test_widget_messages.py \
 # The virtual TPU for JAX, which needs a Python with JAX and without TensorFlow.
 JAX_TESTS := -m pytest -q -n 2 --dist loadfile -p no:cacheprovider -m "not thorough" tests/jax_tpu \
 	--nbval --nbval-current-env notebooks/09_jax_on_a_virtual_tpu.ipynb
-# The newest JAX needs Python 3.12.
-JAX_PYTHON ?= $(shell for python in python3.13 python3.12; do \
-	$$python -c '' 2>/dev/null && echo $$python && break; done)
+# The newest JAX needs Python 3.12, which may be on the path or one of pyenv's.
+JAX_PYTHON ?= $(shell for python in python3.13 python3.12 \
+	"$$HOME"/.pyenv/versions/3.13.*/bin/python3 "$$HOME"/.pyenv/versions/3.12.*/bin/python3; do \
+	"$$python" -c '' >/dev/null 2>&1 && echo "$$python" && break; done)
 NOTEBOOK_TESTS := --nbval --nbval-current-env notebooks
 
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
