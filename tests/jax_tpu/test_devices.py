@@ -17,7 +17,7 @@ import tpunb
 from tpunb.errors import ConnectError
 from tpunb.tpu.families import DEVICE_KINDS, HARDWARE
 from tpunb.tpu.types import accelerator, accelerator_types
-from tpunb.virtual.jax.private_names import PRIVATE_NAMES, owner_of
+from tpunb.virtual.jax.private_names import PRIVATE_NAMES, owner_of, private
 
 Connect = Callable[..., Any]
 
@@ -163,3 +163,16 @@ def test_the_framework_is_the_imported_one() -> None:
     framework = importlib.import_module("tpunb.machine.framework")
     assert framework.framework_for(None, {"jax": jax}) == ("jax", "")
     assert framework.framework_for("tensorflow", {"jax": jax}) == ("tensorflow", "")
+
+
+def test_other_accelerators_stay_beside_it(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jax.devices()
+    monkeypatch.setitem(private("jax._src.xla_bridge._backends"), "cuda", object())
+    (note,) = [note for note in connect(judge="off").notes if "cuda" in note]
+    assert note == (
+        "jax.devices() are the virtual TPU's. jax.devices('cuda') still lists this machine's cuda "
+        "devices."
+    )
+    tpunb.connect(simulate="v5e-1", framework="jax", judge="off").close()

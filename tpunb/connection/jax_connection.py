@@ -12,6 +12,7 @@ from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.errors import CellError, ConnectError
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
+from tpunb.virtual.jax.backend import other_platforms
 from tpunb.virtual.jax.import_jax import import_jax
 from tpunb.virtual.jax.memory import LiveArray, bytes_on, listed
 from tpunb.virtual.jax.virtual_tpu import VirtualTpu
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from tpunb.compiler.program import TpuProgram
     from tpunb.display.describe.connection import ConnectionDescription
 
+
+_BESIDE = "jax.devices() are the virtual TPU's. jax.devices({0!r}) still lists this machine's {0} devices."
 
 _open: list[JaxConnection] = []
 """The open connection, which its devices keep alive as long as JAX has them."""
@@ -56,8 +59,9 @@ class JaxConnection(TpuConnection):
         self.judge = Judge(tpu, when, speed=request.speed, recorded=request.recorded)
         self._virtual = VirtualTpu(tpu, self.judge, namespace)
         self._accelerator = tpu
-        off = self.judge.why_off
-        super().__init__(plan, tpu.name, (*plan.notes, *((off,) if off else ())))
+        beside = [_BESIDE.format(platform) for platform in other_platforms()]
+        notes = (*plan.notes, *filter(None, [self.judge.why_off]), *beside)
+        super().__init__(plan, tpu.name, notes)
         _open.append(self)
 
     @property

@@ -102,6 +102,11 @@ def default_client(client: Any) -> Iterator[None]:
         forget_compiled()
 
 
+def other_platforms() -> list[str]:
+    """Return the platforms of this machine's accelerators that JAX has started, such as `cuda`."""
+    return sorted(set(_clients()) - {PLATFORM, "cpu"})
+
+
 def _clients() -> dict[str, Any]:
     clients: dict[str, Any] = private("jax._src.xla_bridge._backends")
     return clients
