@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tpunb.display.describe.connection import ConnectionDescription
 
 
-_BESIDE = "jax.devices() are the virtual TPU's. jax.devices({0!r}) still lists this machine's {0} devices."
+_BESIDE = "jax.devices() are the virtual TPU's. jax.devices({0!r}) still lists this machine's."
 
 _open: list[JaxConnection] = []
 """The open connection, which its devices keep alive as long as JAX has them."""
