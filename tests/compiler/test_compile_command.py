@@ -50,6 +50,12 @@ def helper(x):
 def broken(x):
     return helper(x + 1)
 
+number = 5
+
+def leaving(x):
+    import sys
+    sys.exit(3)
+
 def slow(x):
     import time
     print("tracing", flush=True)
@@ -173,6 +179,8 @@ def test_an_error_in_the_users_file_has_its_line_and_no_frame_of_ours(run: Run) 
         (["step.mlir", "--for", "v5e-8", "--batch", "8"], "are for a .keras file"),
         (["model.keras", "--for", "v5e-8", "--batch", "8"], "model.keras does not exist."),
         ([".", "--for", "v5e-8"], ". is a folder."),
+        (["users_train.py::number", "--for", "v5e-8"], "number is an int, not a function."),
+        (["users_train.py::broken", "--for", "v5e-8", "--args", "1, 2"], "broken(x) does not take"),
         (["step.mlir", "--for", "v5e-8", "-o", "no/x"], "Cannot write no/x: No such file"),
     ],
 )
@@ -182,6 +190,26 @@ def test_wrong_usage_gives_no_verdict(arguments: list[str], message: str, run: R
     assert report["verdict"] == "failed"
     assert message in report["error"]["message"]
     assert f"tpunb: {report['error']['message']}" in error
+
+
+@pytest.mark.usefixtures("libtpu")
+@pytest.mark.parametrize(
+    ("first_line", "name", "message"),
+    [
+        ("", "leaving", "SystemExit: 3"),
+        ("raise BaseException('no')", "step", "BaseException: no"),
+        ("import sys; sys.exit(0)", "step", "SystemExit: 0"),
+        ("import pytest; pytest.skip('no', allow_module_level=True)", "step", "Skipped: no"),
+    ],
+)
+def test_a_file_that_leaves_gives_no_verdict(
+    first_line: str, name: str, message: str, run: Run, project: Path
+) -> None:
+    (project / "users_train.py").write_text(f"{first_line}\n{FILE}")
+    code, report, _ = run(f"users_train.py::{name}", "--for", "v5e-8", "--args", "tf.zeros([8, 8])")
+    assert code == 65
+    assert report["verdict"] == "failed"
+    assert report["error"]["message"].startswith(message)
 
 
 @pytest.mark.parametrize(

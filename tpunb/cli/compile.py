@@ -21,6 +21,7 @@ from tpunb.cli.python_source import (
     UserCodeError,
     arguments_for,
     function_in,
+    refuse_wrong_arguments,
     user_frames,
 )
 from tpunb.compiler.compile_settings import CompileOptions
@@ -137,7 +138,7 @@ def _compile(args: argparse.Namespace) -> None:
         report = fit_report.fit_report(source, programs, args.limit)
     except (KeyboardInterrupt, OutputError):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # a verdict alone gives the exit code of a verdict
         code, message, details = _failure(error)
         if args.json:
             _print(json.dumps(fit_report.failure_report(source, code, **details), indent=2))
@@ -201,7 +202,8 @@ def _failure(error: BaseException) -> tuple[int, str, dict[str, Any]]:
     if isinstance(error, TpunbError):
         code = NO_COMPILER if isinstance(error, CompilerUnavailableError) else USAGE
         return code, str(error), {"message": error.message, "fix": error.fix}
-    if not isinstance(error, UserCodeError) and user_frames(error):
+    left = not isinstance(error, Exception)  # only the user's code calls sys.exit
+    if not isinstance(error, UserCodeError) and (left or user_frames(error)):
         error = UserCodeError(error)
     if isinstance(error, UserCodeError):
         details = {"message": error.summary, "file": error.file, "line": error.line}
@@ -271,6 +273,7 @@ def _of_function(
         libtpu.start()  # it starts while the user's file is imported
     module, owner, function = function_in(path, name)
     values, named = arguments_for(module, owner, name, function, args.args)
+    refuse_wrong_arguments(name, function, values, named)
     return compile_call(function, list(values), named, options)
 
 

@@ -93,7 +93,7 @@ def function_in(path: Path, name: str) -> tuple[ModuleType, Any, Any]:
         name: A function, a model, or a dotted name such as `Trainer.step`.
 
     Raises:
-        SourceError: The file or the name does not exist.
+        SourceError: The file or the name does not exist, or it is not a function's.
         UserCodeError: Importing the file raises an error.
     """
     module = _imported(path)
@@ -107,6 +107,8 @@ def function_in(path: Path, name: str) -> tuple[ModuleType, Any, Any]:
                 f"{path} has no {name}.", fix=did_you_mean(part, choices, "Name a function in it.")
             )
         value = getattr(owner, part)
+    if not callable(value):
+        raise SourceError(f"{name} is {_with_article(value)}, not a function.", fix=_EXAMPLE)
     return module, owner, value
 
 
@@ -135,9 +137,9 @@ def _imported(path: Path) -> ModuleType:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
-    except SourceError:
+    except (SourceError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # also of sys.exit, or of pytest.skip
         raise UserCodeError(error) from error
     return module
 
@@ -183,7 +185,9 @@ def _given(value: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
     if callable(value):
         try:
             value = value()
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise UserCodeError(error) from error
     if isinstance(value, Mapping):
         return (), value
@@ -214,9 +218,40 @@ def _evaluated(module: ModuleType, expression: str) -> tuple[Sequence[Any], Mapp
     names["_"] = lambda *args, **named: (args, named)
     try:
         args, named = eval(code, names)  # noqa: S307
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise UserCodeError(error) from error
     return args, named
+
+
+def refuse_wrong_arguments(
+    name: str, function: Any, args: Sequence[Any], named: Mapping[str, Any]
+) -> None:
+    """Check that a function takes the arguments. A model's step takes a batch of any form.
+
+    Raises:
+        SourceError: It does not.
+    """
+    if hasattr(function, "train_on_batch"):
+        return
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a function of C
+        return
+    try:
+        signature.bind(*args, **named)
+    except TypeError as error:
+        takes = f"{name}{signature}"
+        raise SourceError(
+            f"{takes} does not take these arguments: {error}.",
+            fix=f"Change {name.rpartition('.')[2]}_args, or --args.",
+        ) from None
+
+
+def _with_article(value: Any) -> str:
+    kind = type(value).__name__
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def _required(function: Any) -> list[str] | None:
