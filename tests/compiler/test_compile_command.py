@@ -369,3 +369,35 @@ def test_an_interrupt_gives_no_verdict(project: Path) -> None:
     assert out == ""
     assert "Interrupted" in error
     assert "Traceback" not in error
+
+
+ENDINGS = {
+    "a thread that does not end": ("import threading, time\n", 0),
+    "os._exit": ("import os; os._exit(0)\n", 65),
+    "os.abort": ("import os; os.abort()\n", 65),
+    "output at the end": ("import atexit; atexit.register(print, 'bye')\n", 0),
+    "a fork": ("import os; os.fork()\n", 0),
+}
+THREAD = "threading.Thread(target=time.sleep, args=(3600,)).start()\n"
+
+
+@pytest.mark.usefixtures("libtpu")
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_only_a_verdict_gives_the_exit_code_of_a_verdict(ending: str, project: Path) -> None:
+    first_lines, code = ENDINGS[ending]
+    if "thread" in ending:
+        first_lines += THREAD
+    small = "import numpy\ndef step(x):\n    return x\nstep_args = (numpy.zeros([8, 8]),)\n"
+    (project / "users_train.py").write_text(f"{first_lines}import tensorflow as tf\n{small}")
+    command = [sys.executable, "-m", "tpunb", "compile", "users_train.py::step", "--for", "v5e-1"]
+    done = subprocess.run(
+        [*command, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert done.returncode == code, done.stderr
+    report = json.loads(done.stdout)
+    jsonschema.validate(report, fit_report.schema())
+    assert report["exit_code"] == code

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import sys
 from collections.abc import Sequence
 
 from tpunb.cli import compile as compile_command
 from tpunb.cli import compiler, demo, doctor, explain, kernel, run, topology, verify, worker
 from tpunb.cli.command import Failed, OutputError, ReaderGone, safe_streams
+from tpunb.cli.only_verdicts import in_a_process
 from tpunb.errors import TpunbError
 from tpunb.version import __version__
 
@@ -56,6 +58,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         2 if the command failed; 130 if it was interrupted; 141 if its output lost its reader.
         `tpunb compile` has other codes.
     """
+    own = sys.argv[1:]
+    if argv is None and compile_command.imports_a_file(own):
+        return in_a_process(lambda: _run(own), functools.partial(compile_command.ended_early, own))
+    return _run(argv)
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    """Run a command in this process, and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="tpunb",
         description="TPUs in a notebook, with or without a TPU.",

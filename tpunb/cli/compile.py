@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -126,7 +126,8 @@ def _compile(args: argparse.Namespace) -> None:
         return
     if args.source is None:
         args.parser.error("the following arguments are required: SOURCE")
-    source = {"kind": "unknown", "path": args.source.partition(SEPARATOR)[0], "name": ""}
+    source = _source_of(args.source)
+    process = os.getpid()
     try:
         with _standard_output_to_standard_error(), _quiet_tensorflow():
             if args.output:
@@ -143,9 +144,40 @@ def _compile(args: argparse.Namespace) -> None:
         if args.json:
             _print(json.dumps(fit_report.failure_report(source, code, **details), indent=2))
         raise Failed(f"tpunb: {message}", code) from None
+    if os.getpid() != process:  # the user's file has forked, and its copy has come here too
+        os._exit(0)
     _print(json.dumps(report, indent=2) if args.json else str(programs))
     if code := report["exit_code"]:
         raise Failed("\n".join(_reasons(programs, args.limit)), code)
+
+
+def imports_a_file(argv: Sequence[str]) -> bool:
+    """Return whether the arguments of `tpunb` compile a function of a user's file."""
+    return argv[:1] == ["compile"] and any(SEPARATOR in argument for argument in argv[1:])
+
+
+def ended_early(argv: Sequence[str], how: str) -> int:
+    """Report that a user's file has ended the process before there was a verdict.
+
+    Args:
+        argv: The arguments of `tpunb`.
+        how: A phrase that says how the process ended.
+
+    Returns:
+        The exit code.
+    """
+    from tpunb.compiler import fit_report
+
+    source = _source_of(next(argument for argument in argv[1:] if SEPARATOR in argument))
+    message = f"The process that imports {source['path']} {how}, before it had a verdict."
+    if "--json" in argv:
+        _print(json.dumps(fit_report.failure_report(source, BAD_INPUT, message=message), indent=2))
+    print(f"tpunb: {message}", file=sys.stderr)
+    return BAD_INPUT
+
+
+def _source_of(text: str) -> dict[str, str]:
+    return {"kind": "unknown", "path": text.partition(SEPARATOR)[0], "name": ""}
 
 
 def _reasons(programs: Any, limit: str | None) -> Iterator[str]:
