@@ -23,6 +23,7 @@ from tpunb.virtual.patch.patch_tools import Replaced
 from tpunb.virtual.replicate.scalar_constants import Edits
 from tpunb.virtual.replicate.trace import ReplicaTracingContext
 from tpunb.virtual.replicate.trial import Trial, current_trial
+from tpunb.virtual.strict.seeds import SEED_OF_TRIALS
 from tpunb.virtual.untouched import remembered
 
 
@@ -95,7 +96,7 @@ def traced_step(
 def seed_graph() -> None:
     """Make random numbers in the graph that is being built the same in every run."""
     graph = tf.compat.v1.get_default_graph()
-    graph.seed = 0 if graph.seed is None else graph.seed
+    graph.seed = SEED_OF_TRIALS if graph.seed is None else graph.seed
 
 
 def _gradient(original: Any, tape: Any, target: Any, sources: Any, *rest: Any, **named: Any) -> Any:
