@@ -43,7 +43,7 @@ TPU_WHEEL_TESTS := tests/tpu_wheel tests/notebook/test_widget_messages.py \
 	tests/display/test_widgets_curves.py tests/display/test_widgets_programs.py \
 	tests/browser/test_classic.py
 # The virtual TPU for JAX, which needs a Python with JAX and without TensorFlow.
-JAX_TESTS := -m pytest -q -n 2 --dist loadfile -p no:cacheprovider tests/jax_tpu \
+JAX_TESTS := -m pytest -q -n 2 --dist loadfile -p no:cacheprovider -m "not thorough" tests/jax_tpu \
 	--nbval --nbval-current-env notebooks/09_jax_on_a_virtual_tpu.ipynb
 # The newest JAX needs Python 3.12.
 JAX_PYTHON ?= $(shell for python in python3.13 python3.12; do \

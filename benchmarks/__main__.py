@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -133,6 +134,24 @@ def _compiler(args: argparse.Namespace) -> Iterator[Result]:
             )
 
 
+def _jax(args: argparse.Namespace) -> Iterator[Result]:
+    """Measure a virtual TPU for JAX, against limits and against JAX's own CPU device."""
+    del args
+    python = os.environ.get("TPUNB_COMPILER_PYTHON", sys.executable)
+    times = {name: tuple(each) for name, each in _run("jax_devices", python=python).items()}
+    for name, case, limit in (
+        ("connecting, after JAX has started", "connect", 0.3),
+        ("finding a verdict that is kept", "kept", 0.02),
+    ):
+        yield Result(name, times[case], "limit", (limit,) * len(times[case]), wanted=1.0)
+    for name, case, wanted in (
+        ("a first call, not judged", "first", 1.1),
+        ("a later call", "later", 1.02),
+    ):
+        ours, peer = times[f"{case} ours"], times[f"{case} peer"]
+        yield Result(name, ours, "on a CPU device", peer, wanted)
+
+
 def _training(args: argparse.Namespace) -> Iterator[Result]:
     return sizes.training(args.models, args.cores, repeats=args.repeats, timeout=args.timeout)
 
@@ -162,12 +181,13 @@ KINDS: Mapping[str, Callable[[argparse.Namespace], Iterator[Result]]] = {
     "keras": _keras,
     "strictness": _strictness,
     "compiler": _compiler,
+    "jax": _jax,
 }
 
 
-def _run(module: str, *words: str) -> Any:
+def _run(module: str, *words: str, python: str = sys.executable) -> Any:
     """Return a measurement in a fresh process."""
-    command = [sys.executable, "-m", f"benchmarks.{module}", *words]
+    command = [python, "-m", f"benchmarks.{module}", *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_MOST, check=False)
     except subprocess.TimeoutExpired as error:

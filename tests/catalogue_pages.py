@@ -74,6 +74,20 @@ tpunb.check(train_step, tf.TensorSpec([8, 784]), strategy=strategy).raise_if_ref
 """,
     ),
     Page(
+        "errors-jax.md",
+        "Errors of JAX",
+        ("74", "88", "103"),
+        """\
+This page shows you how to fix an error that JAX raises on a TPU: when it starts, where its arrays are, and
+when it traces a function. Pallas and the compiler have [their own page](errors-compiling.md). To find such errors
+without a TPU, compile the function:
+
+```python
+tpunb.compile(step, params, batch, tpu="v5e-8").raise_if_refused()
+```
+""",
+    ),
+    Page(
         "errors-strategy.md",
         "Errors of the strategy and of Keras",
         ("32", "51"),
@@ -127,7 +141,8 @@ tpunb explain < training.log   # or: tpunb explain 24
 
 def pages() -> dict[str, str]:
     """Return the text of each page by its file name, starting with the index."""
-    texts = {"errors.md": "\n".join([_INDEX, *_index()])}
+    headings = [f"- [{page.title}](#{_slug(page.title)})" for page in PAGES]
+    texts = {"errors.md": "\n".join([_INDEX, *headings, "", *_index()])}
     chapters = _chapters()
     for page in PAGES:
         body = [chapters[name].strip() + "\n" for name in page.chapters]
@@ -166,8 +181,12 @@ def _marked(text: str) -> str:
 
 def _anchor(entry: Explanation) -> str:
     """Return the anchor that GitHub gives to the heading of an entry."""
-    heading = f"{entry.code}. {entry.title}".lower()
-    return re.sub(r"[^\w\- ]", "", heading).replace(" ", "-")
+    return _slug(f"{entry.code}. {entry.title}")
+
+
+def _slug(heading: str) -> str:
+    """Return the anchor that GitHub gives to a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 if __name__ == "__main__":

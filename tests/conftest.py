@@ -172,6 +172,17 @@ def no_tensorflow_unasked(request: pytest.FixtureRequest) -> Iterator[None]:
         assert before or "tensorflow" not in sys.modules, "ask for the fixture tf"
 
 
+@pytest.fixture(autouse=True)
+def no_seed_stays() -> Iterator[None]:
+    """Forget a test's global seed: a seed that a TPU ignores gives a warning."""
+    yield
+    if (tf := sys.modules.get("tensorflow")) is not None:
+        from tensorflow.python.eager import context
+
+        if context.global_seed() is not None:
+            tf.compat.v1.set_random_seed(None)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def connections_end() -> Iterator[None]:
     """Close the connections that a module's tests leave open: they would affect the next module."""

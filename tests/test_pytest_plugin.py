@@ -235,6 +235,7 @@ def test_a_notebook_fails_without_a_virtual_tpu(run: Run, pytester: pytest.Pytes
     [
         (["--nbval", "--tpu", "v3-9"], "*--tpu: There is no TPU type v3-9*"),
         (["--tpu-keras", "2"], "*--tpu-keras is for virtual TPUs: add --tpu TYPE*"),
+        (["--tpu-judge", "off"], "*--tpu-judge is for virtual TPUs: add --tpu TYPE*"),
         (["--tpu", "v3-8"], "*--tpu is for notebooks: add --nbval or --nbval-lax*"),
         (
             ["--nbval", "--tpu", "v3-8", "--nbval-kernel-name", "python3"],
@@ -259,6 +260,7 @@ def test_the_plugin_imports_nothing_unless_it_is_used(run: Run, pytester: pytest
         "    ours = {name for name in sys.modules if name.startswith('tpunb')}\n"
         "    registered = {'tpunb.tpu', 'tpunb.tpu.program_display'}\n"
         "    registered |= {'tpunb.connection', 'tpunb.connection.cell_runners'}\n"
+        "    registered |= {'tpunb.virtual', 'tpunb.virtual.jax', 'tpunb.virtual.jax.judged'}\n"
         "    assert ours == {'tpunb', 'tpunb.version', 'tpunb.pytest_plugin'} | registered\n"
         "    heavy = {'tensorflow', 'numpy', 'IPython', 'jupyter_client', 'nbformat'}\n"
         "    assert not heavy & set(sys.modules)\n"

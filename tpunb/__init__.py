@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tpunb.connection.cell_runners import RunsCells, register_cell_runner
 from tpunb.tpu.program_display import ProgramDisplay, register_program_display
 from tpunb.version import __version__
+from tpunb.virtual.jax.judged import Connect, register_jax_connector
 
 if TYPE_CHECKING:
     from tpunb.cells.pipeline_speed import input_speed
@@ -160,6 +161,15 @@ def _cell_runner(strategy: Any, last_resort: Any, lines: Any) -> RunsCells:
 
 
 register_cell_runner(_cell_runner)
+
+
+def _jax_connector(tpu: str, **options: Any) -> Connect:
+    from tpunb.connection.connect import connector
+
+    return connector(simulate=tpu, framework="jax", **options)
+
+
+register_jax_connector(_jax_connector)
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ import contextlib
 import copy
 import os
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ __all__ = [
     "tpu_compiler",
 ]
 
-_WIDGETS = "TPUNB_WIDGETS"
+_WIDGETS, _FRAMEWORK = "TPUNB_WIDGETS", "TPUNB_FRAMEWORK"
+_WAIT = "wait"
 _NBVAL = "nbval"  # the name of nbval's entry point
 _KERNEL = "tpunb_kernel"
 _FOR_TPU = ("tensorflow-tpu", "tf-nightly-tpu")
@@ -56,6 +57,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=(2,),
         default=None,
         help="With --tpu, make tf.keras Keras 2 (tf_keras), for notebooks written for it.",
+    )
+    group.addoption(
+        "--tpu-judge",
+        choices=(_WAIT, "later", "off"),
+        default=_WAIT,
+        help="With --tpu, when the TPU's own compiler judges the programs of JAX notebooks: a call "
+        "waits for its verdict (the default), the verdict comes later, or it is off.",
     )
 
 
@@ -92,13 +100,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if tpu is None:
         if config.option.tpu_keras is not None:
             raise pytest.UsageError("--tpu-keras is for virtual TPUs: add --tpu TYPE.")
+        if config.option.tpu_judge != _WAIT:
+            raise pytest.UsageError("--tpu-judge is for virtual TPUs: add --tpu TYPE.")
         return
     workerinput = getattr(config, "workerinput", None)
     if workerinput is not None:  # an xdist worker, whose environment leads to the kernel
         _use(config, workerinput[_KERNEL])
         return
     from tpunb.errors import TpunbError
-    from tpunb.notebook.kernels.specs import temporary_kernel
+    from tpunb.notebook.kernels.specs import KernelOptions, temporary_kernel
 
     option = config.option
     if not config.pluginmanager.has_plugin(_NBVAL):
@@ -111,7 +121,8 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     undo = contextlib.ExitStack()
     try:
-        name = undo.enter_context(temporary_kernel(tpu, keras=config.option.tpu_keras))
+        options = KernelOptions(option.tpu_keras, judge=option.tpu_judge)
+        name = undo.enter_context(temporary_kernel(tpu, options))
     except TpunbError as error:
         raise pytest.UsageError(f"--tpu: {error}") from error
     config.add_cleanup(undo.close)
@@ -122,16 +133,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, None, None]:
-    """Give the kernels of notebooks text displays, without affecting other tests."""
+    """Set up the kernels of notebooks by environment variables, without affecting other tests."""
     nbval: Any = item.config.pluginmanager.get_plugin(_NBVAL)
-    # A setting by the user takes precedence.
     is_cell = nbval is not None and isinstance(item, nbval.IPyNbCell)
-    sets = is_cell and _WIDGETS not in os.environ
-    if sets:
-        os.environ[_WIDGETS] = "never"  # nobody looks, even if pytest runs in a notebook
+    # A setting by the user takes precedence.
+    ours = _variables(item, os.environ) if is_cell else {}
+    os.environ.update(ours)
     yield
-    if sets:
-        del os.environ[_WIDGETS]
+    for name in ours:
+        del os.environ[name]
+
+
+def _variables(cell: Any, given: Container[str]) -> dict[str, str]:
+    """Return the variables for the kernel of a notebook's cell, without those that are given."""
+    variables = {_WIDGETS: "never"}  # nobody looks, even if pytest runs in a notebook
+    if cell.config.option.tpu is not None and _FRAMEWORK not in given:
+        from tpunb.notebook.files import code_cells
+        from tpunb.notebook.used_framework import framework_of
+
+        if (framework := framework_of(code_cells(cell.parent.nb))) is not None:
+            variables[_FRAMEWORK] = framework
+    return {name: value for name, value in variables.items() if name not in given}
 
 
 @pytest.hookimpl(optionalhook=True)

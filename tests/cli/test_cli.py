@@ -134,6 +134,45 @@ def test_a_virtual_tpu_that_does_not_exist(
     assert not (tmp_path / "one.executed.ipynb").exists()
 
 
+@pytest.mark.parametrize("option", [["--framework", "jax"], ["--judge", "off"]])
+def test_options_of_a_virtual_tpu_need_its_type(
+    option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = notebook(tmp_path / "one.ipynb", "1")
+    assert cli.main(["run", str(source), *option]) == 2
+    assert "Add --tpu v5e-8" in capsys.readouterr().err
+
+
+VARIABLE = "import os\nos.environ.get('TPUNB_FRAMEWORK')"
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "variable", "framework"),
+    [
+        ("if 0: import jax", [], "", "jax"),
+        ("if 0: import tensorflow", [], "", "tensorflow"),
+        ("if 0: import jax", ["--framework", "tensorflow"], "jax", "tensorflow"),
+        ("if 0: import jax", [], "tensorflow", "tensorflow"),
+    ],
+)
+def test_the_framework_of_a_virtual_tpu(
+    source: str,
+    options: list[str],
+    variable: str,
+    framework: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The notebook's imports choose it, unless the user does."""
+    monkeypatch.setenv("TPUNB_FRAMEWORK", variable)
+    monkeypatch.setenv("PYTHONPATH", python_path(Path(__file__).parents[2]))
+    path = notebook(tmp_path / "one.ipynb", source, VARIABLE)
+    assert cli.main(["run", str(path), "--tpu", "v5e-8", *options]) == 0, capsys.readouterr().err
+    last = outputs(tmp_path / "one.executed.ipynb")[-1]
+    assert last[0]["data"]["text/plain"] == repr(framework)
+
+
 def test_a_kernel_that_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

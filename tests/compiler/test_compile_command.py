@@ -254,7 +254,8 @@ EXPORTS = """
 said = {}
 import jax, jax.export, jax.numpy as jnp, pathlib
 folder = pathlib.Path(FOLDER)
-mesh = jax.sharding.AbstractMesh((8,), ("data",))
+auto = jax.sharding.AxisType.Auto
+mesh = jax.sharding.AbstractMesh((8,), ("data",), axis_types=(auto,))
 def spec(*shape, axes=()):
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
     return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)

@@ -119,7 +119,7 @@ def _assert_the_compilers_process_uses_it(
     tpunb_compiler: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(libtpu, "started", lambda command, settings: started.append(command))
+    monkeypatch.setattr(libtpu, "started", lambda command, *_: started.append(command))
     libtpu._start()
     installed = environment.find()
     assert installed is not None

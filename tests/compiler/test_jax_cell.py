@@ -116,7 +116,7 @@ def test_errors_show_the_cells_lines(said: dict[str, Any]) -> None:
     assert "---->   3     return x[x > 0]" in text
     kind, text = said["elsewhere"]
     assert text[0] == "In the cell, line 3:"
-    assert text[-1] == "At line 3 of another cell: return x[y > 0]"
+    assert "At line 3 of another cell: return x[y > 0]" in text
     kind, text = said["before"]
     assert kind == "ZeroDivisionError"
     assert text[0] == "In the cell, line 2:"

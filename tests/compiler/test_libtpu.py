@@ -54,6 +54,13 @@ def child(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChildProcess]:
     process_of_test.close()
 
 
+def test_an_unknown_flag_is_named(child: ChildProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_nosuch=true")
+    monkeypatch.setenv("TPUNB_VERDICTS", "off")
+    with pytest.raises(CompilerUnavailableError, match="does not know the flag xla_tpu_nosuch"):
+        asked()
+
+
 @pytest.mark.parametrize(
     "tpu", ["v2-8", "v3-8", "v3-32", "v4-8", "v5e-1", "v5e-4", "v5e-256", "v5p-8", "v6e-8"]
 )

@@ -204,7 +204,8 @@ JAX = """
 said = {}
 import os, jax, jax.numpy as jnp, tpunb
 step = lambda w, x: jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w)))(w)
-mesh = jax.sharding.AbstractMesh((8,), ("data",))
+auto = jax.sharding.AxisType.Auto
+mesh = jax.sharding.AbstractMesh((8,), ("data",), axis_types=(auto,))
 def spec(rows, *axes):
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
     return jax.ShapeDtypeStruct((rows, 16), jnp.float32, sharding=sharding)

@@ -80,7 +80,7 @@ def test_per_replica_values(tf: Any, strategy: Any) -> None:
 
 
 def test_values_of_the_same_shape_are_drawn_alike() -> None:
-    """All are pictures only if all values are within 0 and 1; otherwise all are matrices."""
+    """All are pictures, or all are matrices: of one number alone, only 0 to 1 is a picture."""
 
     def kinds(*tops: float, dtype: str = "float32") -> list[str]:
         pictures = [np.full([4, 16, 16, 3], top, dtype) for top in tops]
@@ -92,6 +92,46 @@ def test_values_of_the_same_shape_are_drawn_alike() -> None:
     assert kinds(1.0, 1.5) == ["grid"] * 2
     assert kinds(*[1.0] * 70, 1.5) == ["grid"] * 64  # the last value is not drawn
     assert kinds(1, 200, dtype="uint8") == ["images"] * 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "black", "white"),
+    [
+        (0.0, 1.0, 0.0, 1.0),
+        (-1.0, 1.0, -1.0, 1.0),
+        (0.0, 255.0, 0.0, 256.0),
+        (-2.1, 2.6, -4.0, 4.0),
+    ],
+)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_batch_of_images_of_any_range(
+    low: float, high: float, black: float, white: float, channels: int
+) -> None:
+    """The replicas' images have one scale, also if one replica's numbers need a smaller one."""
+    images = np.linspace(low, high, 2 * 16 * 8 * channels, dtype=np.float32)
+    images = images.reshape(2, 16, 8, channels)
+    leaf = Leaf("", "PerReplica", (images, images / 4), distributed=True)
+    first, second = describe_leaves("PerReplica", [leaf], 0).sections[0].values
+    for value, numbers in ((first, images), (second, images / 4)):
+        assert value.preview is not None
+        assert value.preview.kind == "images"
+        pixels = value.preview.array() / 255.0 * (white - black) + black
+        np.testing.assert_allclose(pixels, numbers, atol=(white - black) / 500)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.linspace(-1, 1, 16 * 16 * 3).reshape(16, 16, 3),  # perhaps no image
+        np.linspace(-1, 1, 2 * 16 * 16 * 4).reshape(2, 16, 16, 4),
+        np.linspace(-1, 1, 5 * 3 * 3 * 3).reshape(5, 3, 3, 3),  # a kernel
+        np.arange(2 * 16 * 16 * 3).reshape(2, 16, 16, 3),
+    ],
+)
+def test_other_arrays_are_no_images(array: Any) -> None:
+    preview = leaf(array).preview
+    assert preview is not None
+    assert preview.kind == "grid"
 
 
 def test_equal_replicas_with_nan(tf: Any, strategy: Any) -> None:

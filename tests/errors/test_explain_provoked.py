@@ -6,6 +6,7 @@ import importlib
 import logging
 import threading
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -557,3 +558,33 @@ def test_gradient_of_a_branch_with_an_unknown_size(two: Any, compiled: str) -> N
     xla = compiled == "by XLA"
     function = tf.function(gradient if xla else replicated, signature, jit_compile=xla or None)
     provoked(50, function, tf.ones([2, 3]), tf.zeros([3]))
+
+
+def test_an_on_read_variable_that_is_updated_outside(two: Any) -> None:
+    with two.scope():
+        total = tf.Variable(
+            0.0,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+    provoked(140, total.assign_add, 1.0)
+    provoked(140, total.assign_sub, 1.0)
+
+
+def test_the_fix_for_a_sparse_ctc_loss_is_the_dense_form(two: Any) -> None:
+    logits = tf.zeros([2, 8, 4])
+
+    def sparse() -> Any:
+        labels = tf.sparse.from_dense(tf.ones([2, 3], tf.int32))
+        return tf.nn.ctc_loss(labels, logits, None, [8, 8], False, blank_index=-1)
+
+    def dense() -> Any:
+        return tf.nn.ctc_loss(
+            tf.ones([2, 3], tf.int32), logits, [3, 3], [8, 8], False, blank_index=-1
+        )
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TensorFlow itself adds in float64
+        error = provoked(22, tf.function(lambda: two.run(sparse)))
+        assert np.isfinite(run(two, dense)).all()
+    assert "`tf.nn.ctc_loss(labels, logits, label_length, logit_length" in str(error)

@@ -10,6 +10,7 @@ from support.recorded_errors import (
     RETRACING,
     number,
 )
+from support.recorded_jax_errors import RECORDED_OF_JAX
 
 from tpunb.errors.explain import explain
 
@@ -23,7 +24,18 @@ def test_recorded(expected: int, text: str) -> None:
 
 
 def test_every_error_is_recorded() -> None:
-    assert {expected for expected, _ in RECORDED} == {*range(1, 48), *range(59, 73)}
+    assert {expected for expected, _ in RECORDED} == {*range(1, 48), *range(59, 73), 140}
+    assert {expected for expected, *_ in RECORDED_OF_JAX} >= {*range(74, 140)}
+
+
+@pytest.mark.parametrize(("expected", "release", "text"), RECORDED_OF_JAX)
+def test_recorded_of_jax(expected: int, release: str, text: str) -> None:
+    assert number(text) == expected, release
+    log = f"I0000 00:00:1764 pjrt_api.cc:96] PJRT_Api is set\r\n\x1b[31m{text}\x1b[0m\nmore\n"
+    assert number(log) == expected
+    kind, _, message = text.partition(": ")
+    if kind.isidentifier():
+        assert number(type(kind, (Exception,), {})(message)) == expected
 
 
 def test_a_performance_trap() -> None:

@@ -160,6 +160,6 @@ def test_options_of_tensorflow_are_refused(connect: Connect) -> None:
 
 
 def test_the_framework_is_the_imported_one() -> None:
-    framework = importlib.import_module("tpunb.connection.framework")
+    framework = importlib.import_module("tpunb.machine.framework")
     assert framework.framework_for(None, {"jax": jax}) == ("jax", "")
     assert framework.framework_for("tensorflow", {"jax": jax}) == ("tensorflow", "")

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -118,6 +119,20 @@ def test_memory_stats_count_the_arrays_of_a_device(connect: Connect) -> None:
     assert devices[2].memory_stats()["peak_bytes_in_use"] == peak
 
 
+def test_a_call_of_an_exported_function_is_judged(connect: Connect) -> None:
+    connection = connect(judge="wait")
+    (size,) = export.symbolic_shape("n")
+    arguments = jax.ShapeDtypeStruct((size, 8), jnp.float32)
+    exported = export.export(jax.jit(lambda x: x @ x.T), platforms=["cpu", "tpu"])(arguments)
+
+    def step(x: Any) -> Any:
+        return exported.call(x).sum()
+
+    assert float(jax.jit(step)(jnp.ones((16, 8)))) == 16 * 16 * 8
+    (program,) = connection.programs
+    assert (program.name, program.ok, program.unknown) == ("step", True, "")
+
+
 def test_kept_verdicts_need_no_compiler(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     def step(x: Any) -> Any:
         return jnp.cos(x).sum() * 3
@@ -215,3 +230,28 @@ def test_a_pmap_is_judged(connect: Connect) -> None:
     (program,) = connection.programs
     assert (program.ok, program.cores) == (True, 4)
     assert [each.kind for each in program.collectives] == ["all-reduce"]
+
+
+def test_compile_asks_for_the_connected_type(connect: Connect) -> None:
+    connect("v4-8", judge="off")
+    assert tpunb.compile(lambda x: x * 19, jnp.ones(4)).tpu == "v4-8"
+
+
+def test_options_of_the_tpus_compiler_reach_it(connect: Connect) -> None:
+    connection = connect("v5e-1", judge="wait")
+
+    def call(options: dict[str, str]) -> Any:
+        return jax.jit(lambda x: x * 23, compiler_options=options)(jnp.ones(4))
+
+    np.testing.assert_array_equal(call({"xla_tpu_scoped_vmem_limit_kib": "65536"}), [23.0] * 4)
+    assert connection.programs[-1].ok
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_tpu_no_such_option"):
+        call({"xla_tpu_no_such_option": "1"})
+
+
+def test_a_jit_of_jaxs_own_function_is_judged(connect: Connect) -> None:
+    connection = connect("v5e-1", judge="wait")
+    jax.jit(jnp.sort)(jnp.ones(8))
+    assert [program.name for program in connection.programs] == ["sort"]
+    jnp.sort(jnp.ones(8))
+    assert len(connection.programs) == 1

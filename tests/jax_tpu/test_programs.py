@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -92,6 +94,15 @@ def test_an_operation_without_a_kernel_is_refused_in_a_sentence(connect: Connect
     )
     with pytest.raises(NotImplementedError, match=r"(?s)virtual TPU cannot run.*tpunb\.compile"):
         jax.jit(exchange)(jnp.ones((16,)), jnp.zeros((16,)), sizes)
+
+
+def test_a_program_that_xla_cannot_compile_for_a_cpu_is_refused_in_a_sentence(
+    connect: Connect,
+) -> None:
+    connect("v5e-1")
+    product = jax.jit(lambda x: jnp.matmul(x, x, preferred_element_type=jnp.int32))
+    with pytest.raises(NotImplementedError, match=r"(?s)virtual TPU cannot run.*tpunb\.compile"):
+        product(np.ones((8, 8), jnp.int4))
 
 
 COLLECTIVES: dict[str, Callable[[Any], Any]] = {
@@ -206,11 +217,35 @@ def test_printing_happens_on_every_device(
 
 def test_an_export_for_tpus_is_jaxs_own(connect: Connect) -> None:
     connect()
-    from jax import export
-
     exported = export.export(jax.jit(jnp.linalg.eigh), platforms=["tpu"])(SQUARE)
     assert exported.platforms == ("tpu",)
     assert "lapack" not in exported.mlir_module()
+
+
+def test_an_export_for_a_cpu_and_a_tpu_runs(connect: Connect) -> None:
+    connect()
+    both = export.export(jax.jit(jnp.linalg.eigh), platforms=["cpu", "tpu"])(SQUARE)
+    np.testing.assert_array_equal(jax.jit(both.call)(SQUARE)[0], jnp.linalg.eigh(SQUARE)[0])
+
+
+@pytest.mark.parametrize(
+    ("platform", "kind", "said"),
+    [
+        ("tpu", NotImplementedError, r'cannot run triple.*platforms=\["cpu", "tpu"\]'),
+        ("cpu", ValueError, r"exported for platforms '\('cpu',\)' but it is used on '\('tpu',\)'"),
+    ],
+)
+def test_an_export_for_one_platform_is_refused(
+    connect: Connect, platform: str, kind: type[Exception], said: str
+) -> None:
+    connect()
+
+    def triple(x: Any) -> Any:
+        return x * 3
+
+    exported = export.export(jax.jit(triple), platforms=[platform])(SQUARE)
+    with pytest.raises(kind, match=said):
+        exported.call(SQUARE)
 
 
 def test_many_steps_in_flight_do_not_wait_for_each_other_forever(connect: Connect) -> None:
@@ -223,3 +258,20 @@ def test_many_steps_in_flight_do_not_wait_for_each_other_forever(connect: Connec
     for _ in range(300):
         w = step(w, x)
     assert np.isfinite(w).all()
+
+
+def test_arrays_that_a_function_closes_over_are_freed(connect: Connect) -> None:
+    connection = connect("v5e-1")
+
+    def used() -> int:
+        gc.collect()
+        return connection.memory_per_core()[0]
+
+    def multiply() -> int:
+        held = jnp.ones((2**18,))
+        jax.jit(lambda x: x * held)(held).block_until_ready()
+        return used()
+
+    before = used()
+    assert multiply() >= before + 2**20
+    assert used() <= before + 2**10

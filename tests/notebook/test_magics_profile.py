@@ -182,6 +182,15 @@ def test_a_cell_of_replicas(fitted: Notebook) -> None:
     assert any(operation.kind == "AddN" for operation in profile.operations), profile
     assert profile.whole.collectives > 0
     assert profile.whole.seconds >= profile.whole.device
+    assert profile.step_kind == "call of the cell"
+
+
+def test_a_function_without_a_name(fitted: Notebook) -> None:
+    fitted.good(
+        "import functools\nx = tf.ones([256, 256])\nf = tf.function(functools.partial(tf.matmul, x))"
+    )
+    profile = profiled(fitted, "for _ in range(5): f(x)")
+    assert profile.step_kind == "call of a tf.function"
 
 
 def test_the_value_of_the_cell_is_shown(fitted: Notebook) -> None:

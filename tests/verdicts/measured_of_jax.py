@@ -22,14 +22,14 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import tpunb
 from verdicts.printed import say_row
 
 SIDE = 1 << 15
-MESH = AbstractMesh((8,), ("x",))
+MESH = AbstractMesh((8,), ("x",), axis_types=(AxisType.Auto,))
 Built = tuple[Callable[..., Any], tuple[jax.ShapeDtypeStruct, ...]]
 Row = tuple[str, Built, float]
 """A TPU type, what ran there, and the measured seconds."""
@@ -70,7 +70,7 @@ def feed_forward(dtype: Any) -> Built:
 
 def permutation(devices: int, kib: int) -> Built:
     """Each device sends `kib` KiB to the next."""
-    mesh = AbstractMesh((devices,), ("x",))
+    mesh = AbstractMesh((devices,), ("x",), axis_types=(AxisType.Auto,))
     pairs = [(device, (device + 1) % devices) for device in range(devices)]
     mapped = jax.shard_map(
         lambda x: lax.ppermute(x, "x", pairs), mesh=mesh, in_specs=P("x"), out_specs=P("x")

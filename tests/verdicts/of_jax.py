@@ -20,7 +20,7 @@ os.environ.update(ENVIRONMENT)
 import jax
 import numpy as np
 from jax.experimental import topologies
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, SingleDeviceSharding
 
 import tpunb
 from verdicts.functions_of_jax import FUNCTIONS, Entry, Sharded
@@ -53,7 +53,8 @@ def difference(name: str, entry: Entry) -> str:
 
 def ours(entry: Entry) -> str:
     """The verdict of `tpunb.compile`: the peak, or why there is none."""
-    mesh = AbstractMesh(entry.mesh, entry.axes) if entry.mesh else None
+    auto = (AxisType.Auto,) * len(entry.axes)
+    mesh = AbstractMesh(entry.mesh, entry.axes, axis_types=auto) if entry.mesh else None
     fn, args = entry.on(mesh)
     try:
         program = tpunb.compile(fn, *_given(args, mesh), tpu="v5e-8" if entry.mesh else "v5e-1")

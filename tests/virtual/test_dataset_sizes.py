@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tpunb.virtual.dataset_sizes import batch_of, with_batches
+from tpunb.virtual.dataset_sizes import batch_of, batch_sizes, with_batches
+from tpunb.virtual.fit_notes import empty_share
 
 
 def rows() -> Any:
@@ -160,3 +161,33 @@ def test_another_batch_size_is_fixed_if_the_first_is() -> None:
 def test_full_batches_are_known() -> None:
     assert batch_of(rows().batch(16)).is_full
     assert not batch_of(rows().batch(24)).is_full
+
+
+SIZES: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "batch": (lambda of_34: of_34, (34, 6, 40)),
+    "prefetch": (lambda of_34: of_34.prefetch(1), (34, 6, 40)),
+    "map": (lambda of_34: of_34.map(lambda x: x * 2), (34, 6, 40)),
+    "map to two": (lambda of_34: of_34.map(lambda x: (x, x)).cache(), (34, 6, 40)),
+    "take": (lambda of_34: of_34.take(1), (34, None, None)),
+    "filter": (lambda of_34: of_34.filter(lambda x: x[0] > 0), (34, None, None)),
+    "map to fewer rows": (lambda of_34: of_34.map(lambda x: x[1:]), (None, None, None)),
+    "map to unequal rows": (lambda of_34: of_34.map(lambda x: (x, x[:3])), (None, None, None)),
+    "map to numbers": (lambda of_34: of_34.map(tf.reduce_sum), (None, None, None)),
+    "unbatch": (lambda of_34: of_34.unbatch(), (None, None, None)),
+    "map without batches": (
+        lambda of_34: of_34.unbatch().map(lambda x: [x, x]),
+        (None, None, None),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_of_batches(name: str) -> None:
+    change, expected = SIZES[name]
+    assert batch_sizes(change(tf.data.Dataset.range(40).batch(34))) == expected
+
+
+def test_a_check_and_a_fit_see_the_same_empty_share() -> None:
+    rows = tf.data.Dataset.from_tensor_slices((np.zeros([40, 4]), np.zeros([40, 1]))).batch(34)
+    for dataset in (rows, rows.map(lambda x, y: (x * 2.0, y)), rows.take(9)):
+        assert empty_share(dataset, 8).startswith("Each batch has 34 examples for 8 replicas")

@@ -236,3 +236,33 @@ def test_a_check_of_a_dataset(model: Any) -> None:
     (problem,) = [warning for warning in report.warnings if warning.code == "empty-share"]
     assert "10 examples for 8 replicas" in problem.cause
     assert problem.fix.startswith("Use")
+
+
+class Count(keras.metrics.Metric):
+    """A metric that counts examples."""
+
+    def __init__(self, *, combined: bool) -> None:
+        super().__init__(name="count")
+        self.seen = self.add_weight(name="seen", initializer="zeros")
+        self._combined = combined
+
+    def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+        self.seen.assign_add(tf.cast(tf.shape(predicted)[0], tf.float32))
+
+    def result(self) -> Any:
+        return self.seen + 0 if self._combined else self.seen
+
+
+@pytest.mark.parametrize("combined", [False, True])
+def test_a_metric_that_returns_its_variable(connection: Any, combined: bool) -> None:
+    with connection.strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[Count(combined=combined)])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        history = model.fit(X[:64], Y[:64], batch_size=32, verbose=0).history
+    said = [str(each.message) for each in caught if each.category is TpuWarning]
+    assert history["count"] == [64.0 if combined else 8.0]
+    assert [text.partition(":")[0] for text in said] == (
+        [] if combined else ["The metric count returns its variable `self.seen`"]
+    )

@@ -10,11 +10,7 @@ import pytest
 import tensorflow as tf
 from support.strategies import copies, each, replica_id, run, stepper, strategy_of
 
-
-@pytest.fixture(autouse=True)
-def _leave_no_seed() -> Any:
-    yield
-    tf.random.set_seed(int(np.random.default_rng().integers(2**31)))
+pytestmark = pytest.mark.filterwarnings("ignore:A TPU ignores")
 
 
 def differ(results: Any) -> bool:

@@ -167,6 +167,10 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         "a model": {
             "_flatten_layers": "names the layers of a model",
             "_symbolic_build": "builds a model that is checked",
+            "_compile_metrics": "finds metrics before the first batch",
+        },
+        "the metrics of a compiled model": {
+            "_user_metrics": "finds metrics before the first batch"
         },
         "an optimizer": {"_learning_rate": "draws the learning rate"},
         "a callback's hook": {"_is_default": "skips hooks that do nothing"},
@@ -342,6 +346,12 @@ def model() -> Any:
     return keras_model
 
 
+def compiled_metrics() -> Any:
+    keras_model = model()
+    keras_model.compile("sgd", "mse", metrics=["mae"])
+    return keras_model._compile_metrics
+
+
 def jax_trainer() -> Any:
     """The names in the code of Keras's methods for JAX, which set attributes during training."""
     path = Path(inspect.getfile(keras.Model)).parents[1] / "backend" / "jax" / "trainer.py"
@@ -400,6 +410,7 @@ MAKE: dict[str, Callable[[], Any]] = {
     "a variable's handle": lambda: mirrored().values[0].handle,
     "a replicated variable": replicated,
     "a model": model,
+    "the metrics of a compiled model": compiled_metrics,
     "an optimizer": lambda: model().optimizer,
     "a callback's hook": lambda: keras.callbacks.Callback.on_train_batch_end,
     "a JAX trainer": jax_trainer,

@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tpunb._util.deadline import Deadline, Running
 from tpunb._util.units import byte_count
@@ -43,12 +43,17 @@ class ChildLostError(Exception):
         self.out_of_memory = out_of_memory
 
 
-def started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a process with pipes, and drop its standard error.
+def started(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    errors: IO[bytes] | int = subprocess.DEVNULL,
+) -> subprocess.Popen[bytes]:
+    """Start a process with pipes.
 
     Args:
         command: The command to start.
         environment: Variables to add to this process's own.
+        errors: A file for its standard error, which is dropped by default.
 
     Raises:
         ChildLostError: The process cannot be started.
@@ -58,7 +63,7 @@ def started(command: Sequence[str], environment: Mapping[str, str]) -> subproces
             list(command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=errors,
             env={**os.environ, **environment},
             # Keep it out of this process group: an interrupt is only for the notebook.
             start_new_session=os.name == "posix",

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from tpunb.cells.code_names import globals_read
 from tpunb.cells.guards import PLAIN
+from tpunb.cells.jax_calls import is_jax_array
 from tpunb.cells.names import bound_in
 from tpunb.cells.nests import is_composite, leaves
 from tpunb.cells.source import KERAS_LOOPS, PROVIDED, StepSource, keras_loop
@@ -132,7 +133,7 @@ class Captured:
         """Add a tensor, an array or per-replica values to the arguments, and return its key."""
         kind = kind_of(value)
         if kind is CaptureKind.ARRAY:
-            kind, value = CaptureKind.TENSOR, tf.convert_to_tensor(value)
+            kind, value = CaptureKind.TENSOR, tf.convert_to_tensor(np.asarray(value))
         elif kind is CaptureKind.DISTRIBUTED:
             value = self._per_replica(name, value)
         self.arguments.append(value)
@@ -348,6 +349,8 @@ def _kind(value: Any) -> CaptureKind:
         return CaptureKind.DISTRIBUTED
     if isinstance(value, (np.ndarray, np.generic)):
         return CaptureKind.PLAIN if isinstance(value, (np.str_, np.bytes_)) else CaptureKind.ARRAY
+    if is_jax_array(value):
+        return CaptureKind.ARRAY
     if isinstance(value, tf.Tensor):
         return CaptureKind.TENSOR
     if isinstance(value, (list, tuple, dict)):

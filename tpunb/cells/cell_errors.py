@@ -22,6 +22,7 @@ from tpunb.cells.source import (
 )
 from tpunb.errors import CellError, did_you_mean
 from tpunb.errors.code_problems import SourceLine, innermost, refusal_in_short
+from tpunb.errors.jax_in_cells import JAX_IN_CELL, WAY_FOR_JAX
 
 _NODE = re.compile(r"{{node ([^}]+?)(?:/replica_\d+)?}}")
 _REPLICA = re.compile(r"{{node [^}]+?/replica_(\d+)}}")
@@ -205,6 +206,7 @@ _MIXED = (
     r"|\bExpected \w+, but got \S+ of type '(?:float|int|bool)"
     r"|type (?!string)\w+ that does not match type (?!string)\w+ of argument '[txy]'"
     r"|`x` and `y` must have the same dtype"
+    r"|TensorFlow would turn the \w+ array "
 )
 _AS_NUMBER = (
     r"\b(?:list|tuple|string|bytes|range) ind(?:ices|ex) must be [^\n]*, not \w*Tensor"
@@ -263,6 +265,12 @@ class _Mistake:
 _MISTAKES = (
     _Mistake(
         Exception,
+        rf"{JAX_IN_CELL}|as an abstract array\b|is not a valid JAX (?:array )?type",
+        f"JAX cannot compute with TensorFlow's tensors. {JAX_IN_CELL}",
+        WAY_FOR_JAX,
+    ),
+    _Mistake(
+        Exception,
         r"'(?:Symbolic|Eager)?Tensor' object has no attribute 'numpy'",
         "A tensor gets its value after the cell is traced: `.numpy()` cannot be used inside it.",
         "Leave it out here, and write `{in_the_next_cell}` in the next cell.",
@@ -299,7 +307,7 @@ _MISTAKES = (
         "Show it with `print('x', x)`, or format it in the next cell.",
     ),
     _Mistake(
-        TypeError,
+        Exception,
         _MIXED,
         "TensorFlow does not mix types in arithmetic: {types}.",
         "Cast to one type first: `{cast}`.",
@@ -525,6 +533,7 @@ _TWO_TYPES = re.compile(
     r"Input '\w+' of '\w+' Op has type (?P<right>\w+) that does not match type (?P<left>\w+)"
 )
 _TWO_DTYPES = re.compile(r"same dtype, got (?:tf\.)?(?P<left>\w+) != (?:tf\.)?(?P<right>\w+)")
+_ARRAY_DTYPES = re.compile(r"would turn the (\w+) array on the (left|right) into (\w+),")
 _OP = re.compile(r"of (?:op )?'(\w+)'")
 _TENSORS_TYPE = re.compile(r"Expected (\w+)\b")
 _OPERATORS: dict[str, type[ast.AST]] = {
@@ -541,11 +550,16 @@ _OPERATORS: dict[str, type[ast.AST]] = {
 def _of_mixed_types(message: str, nodes: list[ast.AST]) -> tuple[str, str]:
     """Return the types that TensorFlow did not mix, and a cast of one operand to the other."""
     match = _TWO_TYPES.search(message) or _TWO_DTYPES.search(message)
+    of_array = _ARRAY_DTYPES.search(message)
     named = _OP.search(message)
     operator = _OPERATORS.get(named[1]) if named else None
     pairs = [pair for node in nodes if (pair := _operands(node, operator)) is not None]
     left, right = pairs[0] if len(pairs) == 1 else (ast.Name("x"), ast.Name("x"))
-    if match is None:  # a tensor and a Python number
+    types: tuple[str, str]
+    if of_array is not None:
+        types, operands = (of_array[1], of_array[3]), (left, right)
+        types = types if of_array[2] == "left" else types[::-1]
+    elif match is None:  # a tensor and a Python number
         kind = _TENSORS_TYPE.search(message)
         types = (kind[1] if kind else "int32", "float32")
         operands = (right, left) if isinstance(left, ast.Constant) else (left, right)

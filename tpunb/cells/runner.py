@@ -11,6 +11,7 @@ import tensorflow as tf
 from tpunb.cells.cell_step import CellStep
 from tpunb.cells.checking import check_step
 from tpunb.cells.compare_cell import with_comparison
+from tpunb.cells.differing_copies import warn_of_differing_copies
 from tpunb.cells.printing import Lines, Printer
 from tpunb.cells.recent_cells import RecentCells
 from tpunb.cells.replica_function import FUNCTION, function_source, globals_of
@@ -116,6 +117,7 @@ class CellRunner:
         run = self.steps(cell, namespace, settings, **options)
         if not run.settings.is_stepped:
             run.once()
+            self._warn_afterwards(run)
             return run.result
         try:
             run.go()
@@ -126,7 +128,11 @@ class CellRunner:
                 remember_history(run.history)
         if run.is_half_done or not run.stopped:
             raise_if_ended_early(run)
+        self._warn_afterwards(run)
         return run.result
+
+    def _warn_afterwards(self, run: Steps) -> None:
+        warn_of_differing_copies(run.cell, run.step.namespace, self.cache.strategy)
 
     def check(
         self,

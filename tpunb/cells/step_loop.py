@@ -73,7 +73,7 @@ class Loop:
             self._count = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._before = 0
         self._arrived: list[Any] = []
-        self._function = traced_by_itself(self._loop())
+        self._function = traced_by_itself(self._loop(), traced.name)
 
     @property
     def done(self) -> int:

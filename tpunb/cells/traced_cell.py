@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 import tensorflow as tf
 
+from tpunb._util.attributes import attribute
 from tpunb._util.logs import logger
 from tpunb._util.units import byte_count
 from tpunb.cells.capture import Captured, Shortcut, is_argument
@@ -24,6 +25,7 @@ from tpunb.cells.cell_errors import is_traced_in_branch, mark, mistake, original
 from tpunb.cells.closed_connections import warn_of_closed_connections
 from tpunb.cells.code_names import value_of
 from tpunb.cells.dependencies import Dependencies
+from tpunb.cells.jax_calls import refuse_jax_calls
 from tpunb.cells.names import bound_in
 from tpunb.cells.nests import leaves, parts_of, substitute
 from tpunb.cells.outputs import (
@@ -37,11 +39,19 @@ from tpunb.cells.outputs import (
     without_repeats,
 )
 from tpunb.cells.printing import Printer
-from tpunb.cells.replica_function import RECORDER, FunctionSource, compile_function, function_text
+from tpunb.cells.replica_function import (
+    FUNCTION,
+    NAME,
+    RECORDER,
+    FunctionSource,
+    compile_function,
+    function_text,
+)
 from tpunb.cells.settings import OutputOptions
 from tpunb.cells.source import DEFINITIONS, CellSource, StepSource
 from tpunb.cells.source_texts import keep_text, shown_as
 from tpunb.errors import CellError, TpuWarning
+from tpunb.virtual.array_conversion import refusing_jax_arrays
 from tpunb.virtual.replica_numbers import Code
 
 _log = logger("cells")
@@ -50,14 +60,16 @@ _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _REDUCTIONS = {"mean": tf.distribute.ReduceOp.MEAN, "sum": tf.distribute.ReduceOp.SUM}
 
 
-def traced_by_itself(function: Callable[..., Any]) -> Any:
+def traced_by_itself(function: Callable[..., Any], name: str) -> Any:
     """Return a `tf.function` whose traces TensorFlow does not add to another cell's traces.
 
-    TensorFlow warns of the fifth trace of the same code. If an object has no code, TensorFlow
-    counts by the object. AutoGraph still converts the code once for all cells, and keeps one module
-    for it.
+    A profile shows its name. TensorFlow warns of the fifth trace of the same code. If an object has
+    no code, TensorFlow counts by the object. AutoGraph still converts the code once for all cells,
+    and keeps one module for it.
     """
-    return tf.function(functools.partial(function))
+    alone = functools.partial(function)
+    alone.__name__ = name  # type: ignore[attr-defined]
+    return tf.function(alone)
 
 
 def called_weakly(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,6 +109,7 @@ class TracedCell:
         signature: The signature of the last run.
         failure: The error that the cell raised in its last trace.
         in_branch: Whether this error came from a branch or a loop over tensors.
+        name: The name of the step: the function's, or the name that all cells have.
         loops: By layout of the arguments, loops of many steps.
         replica: The function that each replica runs, with the captured arguments. It returns a
             tuple of the tensors that `traced_record` describes.
@@ -131,13 +144,16 @@ class TracedCell:
         self.loops: dict[Hashable, Any] = {}
         self._recorders: list[OutputRecorder] = []
         self._fresh: OutputRecord | None = None
+        refuse_jax_calls(cell, namespace)
         self.dependencies = Dependencies(captured.roots, cell.code, namespace)
         self._held = [list(leaves(value)) for value in captured.closed.values()]
         closed = {**captured.read, **captured.closed}
         warn_of_closed_connections(cell, closed, namespace, self.strategy)
         self._containers = {n: v for n, v in closed.items() if isinstance(v, (list, dict))}
         self._inputs = _inputs(cell, captured)
-        self._function = traced_by_itself(self._step())
+        function = captured.values.get(FUNCTION)
+        self.name = str(attribute(function, "__name__", "step")) if function is not None else NAME
+        self._function = traced_by_itself(self._step(), self.name)
 
     def run(self, captured: Captured) -> CellOutputs:
         """Run once, and trace if the arguments are of new shapes."""
@@ -283,6 +299,7 @@ class TracedCell:
         self.failure = None
         with contextlib.ExitStack() as around:
             around.enter_context(self._printer.tracing())
+            around.enter_context(refusing_jax_arrays())
             if isinstance(self.cell, CellSource):
                 around.enter_context(shown_as(self._text, self.cell))
             try:

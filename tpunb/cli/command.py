@@ -13,6 +13,8 @@ from typing import Any, TextIO
 
 from tpunb._util.plain_text import drawable, plain
 from tpunb.errors import TpunbError
+from tpunb.machine.framework import FRAMEWORKS
+from tpunb.tpu.defaults import JUDGE_TIMES
 
 _WORDS = {"SIGINT": "Interrupted", "SIGTERM": "Terminated", "SIGHUP": "Hung up"}
 
@@ -47,6 +49,22 @@ def add_keras(parser: argparse.ArgumentParser) -> None:
     """Add the option that chooses Keras 2."""
     text = "make tf.keras Keras 2 (tf_keras), for notebooks written for it"
     parser.add_argument("--keras", type=int, choices=(2,), metavar="2", help=text)
+
+
+def add_framework(parser: argparse.ArgumentParser) -> None:
+    """Add the options of virtual TPUs for JAX."""
+    parser.add_argument(
+        "--framework",
+        choices=FRAMEWORKS,
+        help="whose devices the virtual TPU has (default: the framework that the notebook imports)",
+    )
+    parser.add_argument(
+        "--judge",
+        choices=JUDGE_TIMES,
+        default=JUDGE_TIMES[0],
+        help="when the TPU's own compiler judges JAX's programs: a call waits for its verdict, the "
+        "verdict comes later, or it is off (default: %(default)s)",
+    )
 
 
 def whole_number(kind: str, least: int, most: int | None = None) -> Callable[[str], int]:

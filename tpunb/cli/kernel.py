@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tpunb._util.plain_text import aligned
-from tpunb.cli.command import add_command, add_keras
+from tpunb.cli.command import add_command, add_framework, add_keras
 
 _EPILOG = """\
 examples:
@@ -25,6 +25,7 @@ examples:
   tpunb kernel install 16 --name sixteen-cores
   tpunb kernel install v3-8 --sys-prefix
   tpunb kernel install v3-8 --keras 2
+  tpunb kernel install v5e-8 --framework jax --judge off
 
 Then choose "Python 3 (virtual TPU v5e-8)" in JupyterLab, Notebook or VS Code, or
 give its name:
@@ -42,7 +43,7 @@ def add_to(commands: Any) -> None:
         "kernel",
         help="install, list and remove Jupyter kernels with a virtual TPU",
         description="Manage Jupyter kernels in which any TPU notebook runs unmodified: "
-        "TensorFlow's own names address a virtual TPU.",
+        "the own names of TensorFlow and JAX address a virtual TPU.",
         epilog=_EPILOG,
     )
     actions = kernel.add_subparsers(required=True, metavar="ACTION", title="actions")
@@ -83,6 +84,7 @@ def _add_install(actions: Any) -> None:
         "--name", metavar="NAME", help="the kernel's name (default: tpunb- and the type)"
     )
     add_keras(install)
+    add_framework(install)
     where = install.add_mutually_exclusive_group()
     where.add_argument(
         "--user", action="store_true", help="for you, in your own Jupyter folder (the default)"
@@ -110,9 +112,10 @@ def _folder(text: str) -> Path:
 
 
 def _install(args: argparse.Namespace) -> None:
-    from tpunb.notebook.kernels.specs import install_kernel, installed_kernels
+    from tpunb.notebook.kernels.specs import KernelOptions, install_kernel, installed_kernels
 
-    kernel = install_kernel(args.type, name=args.name, prefix=args.prefix, keras=args.keras)
+    options = KernelOptions(args.keras, args.framework, args.judge)
+    kernel = install_kernel(args.type, name=args.name, prefix=args.prefix, options=options)
     done = "Replaced" if kernel.replaced else "Installed"
     print(f"{done} the kernel {kernel.name} (virtual TPU {kernel.tpu}) in {kernel.folder}")
     folders = {other.name: other.folder for other in installed_kernels()}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tpunb.cli.command import add_command, add_keras, whole_number
+from tpunb.cli.command import add_command, add_framework, add_keras, whole_number
 from tpunb.cli.execution import (
     EXECUTING,
     TIMEOUT,
@@ -16,8 +17,13 @@ from tpunb.cli.execution import (
     missing_packages,
     prepare,
 )
-from tpunb.notebook.files import NotebookError, read_notebook
+from tpunb.machine.framework import FRAMEWORK_VARIABLE, TENSORFLOW
+from tpunb.notebook.files import NotebookError, code_cells, read_notebook
 from tpunb.notebook.parameters import set_parameters, typed
+from tpunb.tpu.defaults import JUDGE_TIMES
+
+if TYPE_CHECKING:
+    from tpunb.notebook.kernels.specs import KernelOptions
 
 _EPILOG = """\
 examples:
@@ -25,6 +31,7 @@ examples:
   tpunb run notebook.ipynb --tpu v3-8 -o out.ipynb  unmodified, on a virtual TPU
   tpunb run notebook.ipynb --tpu v3-8 --keep-going  all cells, even after a failure
   tpunb run notebook.ipynb --tpu v3-8 --keras 2     a notebook written for Keras 2
+  tpunb run notebook.ipynb --tpu v5e-8 --judge off  a JAX notebook, without the compiler
   tpunb run notebook.ipynb --kernel tpunb-v5e-8     in an installed kernel
   tpunb run notebook.ipynb -p lr 0.01 -p epochs 3   with other parameters
 
@@ -69,6 +76,7 @@ def add_to(commands: Any) -> None:
         help="execute all cells, even after a failure, and count the failures",
     )
     add_keras(run)
+    add_framework(run)
     run.add_argument(
         "-q",
         "--quiet",
@@ -100,8 +108,8 @@ def add_to(commands: Any) -> None:
     kernel.add_argument(
         "--tpu",
         metavar="TYPE",
-        help="a virtual TPU that TensorFlow's own names address: a type such as v5e-8 or v3-32, "
-        "or a number of cores",
+        help="a virtual TPU that the own names of TensorFlow or JAX address: a type such as v5e-8 "
+        "or v3-32, or a number of cores",
     )
     kernel.add_argument(
         "--kernel", metavar="NAME", help="the Jupyter kernel (default: the notebook's own)"
@@ -115,6 +123,10 @@ def _run(args: argparse.Namespace) -> None:
         raise NotebookError(
             f"Executing a notebook needs {', '.join(missing)}.",
             fix='Install them: pip install "tpunb[run]".',
+        )
+    if args.tpu is None and (args.framework or args.judge != JUDGE_TIMES[0]):
+        raise NotebookError(
+            "--framework and --judge are options of a virtual TPU.", fix="Add --tpu v5e-8."
         )
     from tpunb.notebook.kernels.specs import temporary_kernel
 
@@ -133,5 +145,16 @@ def _run(args: argparse.Namespace) -> None:
     )
     kernel: contextlib.AbstractContextManager[str | None] = contextlib.nullcontext(args.kernel)
     if args.tpu is not None:
-        kernel = temporary_kernel(args.tpu, keras=args.keras)
+        kernel = temporary_kernel(args.tpu, _options(args, notebook))
     execute_and_save(notebook, output, execution, kernel)
+
+
+def _options(args: argparse.Namespace, notebook: Any) -> KernelOptions:
+    """Return the options of the kernel, whose framework is the notebook's by default."""
+    from tpunb.notebook.kernels.specs import KernelOptions
+    from tpunb.notebook.used_framework import framework_of
+
+    framework = args.framework or os.environ.get(FRAMEWORK_VARIABLE)
+    if not framework:
+        framework = TENSORFLOW if args.keras else framework_of(code_cells(notebook))
+    return KernelOptions(args.keras, framework, args.judge)

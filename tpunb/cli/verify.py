@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from tpunb._util.atomic_files import check_writable, own_stream, write_file
 from tpunb._util.options import argument_of, options_of
 from tpunb.cli.command import Failed, add_command, writing
-from tpunb.connection.framework import TENSORFLOW
 from tpunb.connection.plan import resolve, type_meant
 from tpunb.connection.request import Request
+from tpunb.machine.framework import TENSORFLOW
 
 if TYPE_CHECKING:
     from tpunb.verification.suite import Outcome

@@ -12,7 +12,7 @@ from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.tables import escaped
 from tpunb._util.units import grouped
-from tpunb.compiler import jax_functions, libtpu
+from tpunb.compiler import jax_batches, jax_functions, libtpu
 from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.frameworks import JAX
 from tpunb.compiler.program import CompileError, TpuProgram
@@ -106,6 +106,8 @@ class AnyBatch:
         times: The batch of the arguments, as a multiple of a replica's batch.
         replicas: The number of replicas of a JAX function, from its arguments; otherwise None.
         whole: Whether the batch is for all replicas of the TPU type, like a model's.
+        is_batch: Returns whether that size is known to be a batch. A JAX function may have layers
+            there, for example.
     """
 
     lower: Callable[[Sequence[Any], Settings], Any]
@@ -114,6 +116,7 @@ class AnyBatch:
     times: int
     replicas: int | None = None
     whole: bool = False
+    is_batch: Callable[[], bool] = lambda: True
 
     def on(self, kind: Target, per_replica: int, settings: Settings) -> TpuProgram:
         """Compile the function for a TPU type, with a given batch of each replica."""
@@ -122,8 +125,14 @@ class AnyBatch:
         return program
 
 
-def with_any_batch(how: Lowerer, kind: Target) -> AnyBatch:
+def with_any_batch(how: Lowerer, kind: Target, settings: Settings) -> AnyBatch:
     """Return a function whose batch can change. `tpunb.largest_batch` says what the batch is.
+
+    Args:
+        how: How the function is traced.
+        kind: The target that it is compiled for.
+        settings: The settings for tracing a JAX function, whose meshes say on how many cores it
+            runs.
 
     Raises:
         CompileError: No argument has a batch.
@@ -131,10 +140,12 @@ def with_any_batch(how: Lowerer, kind: Target) -> AnyBatch:
     # A model takes the global batch, and a replica function takes one replica's batch.
     whole = model_of(how.fn) is not None
     if how.by_jax:  # a JAX function takes the batch of all devices
-        before, resized = jax_functions.any_batch(how.fn, how.args)
+        before, resized = jax_batches.any_batch(how.fn, how.args)
         sized = how.args if before else resized(_DIVIDED_BY_ANY_MESH)
-        cores = kind.replicas if whole else jax_functions.devices_of(how.fn, sized, kind)
-        return AnyBatch(how.lower, resized, before, cores, cores, whole=whole)
+        cores = kind.replicas if whole else jax_functions.devices_of(how.fn, sized, kind, settings)
+        sure = functools.partial(jax_batches.is_batch, how.fn, how.args)
+        is_batch = (lambda: True) if whole else sure
+        return AnyBatch(how.lower, resized, before, cores, cores, whole, is_batch)
     before, resized = _any_batch(how.args)
     return AnyBatch(how.lower, resized, before, kind.replicas if whole else 1, whole=whole)
 
@@ -322,15 +333,13 @@ def largest_batch(
     """
     libtpu.start()
     how = lowerer_for(fn, specs, strategy)
+
+    def settings() -> Settings:
+        return Settings(chooser(fn), Deadline(timeout), details=False)
+
     with reporting(progress) as say:
         largest = [
-            _largest(
-                with_any_batch(how, kind),
-                kind,
-                step,
-                lambda: Settings(chooser(fn), Deadline(timeout), details=False),
-                say,
-            )
+            _largest(with_any_batch(how, kind, settings()), kind, step, settings, say)
             for kind in targets(names_of(tpu), how.strategy)
         ]
     return largest[0] if tpu is None or isinstance(tpu, str) else tuple(largest)

@@ -124,7 +124,7 @@ def compile_call(
         jax_call = (fn, args) if how.by_jax and not models else None
 
         def with_fixes(kind: Target, program: TpuProgram) -> TpuProgram:
-            batches = functools.partial(with_any_batch, how, kind)
+            batches = functools.partial(with_any_batch, how, kind, settings)
             return with_what_fits(program, kind, settings, batches, models, jax_call)
 
         def with_note(program: TpuProgram) -> TpuProgram:

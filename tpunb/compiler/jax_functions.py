@@ -89,7 +89,7 @@ def chosen(
     if is_keras_model(fn) or (hasattr(fn, "trace") and hasattr(fn, "lower")):
         return JAX, ""
     kinds = (jax.Array, jax.ShapeDtypeStruct)
-    leaves = _leaves([*args, *named.values()])
+    leaves = arrays_in([*args, *named.values()])
     has_tensorflow = sys.modules.get("tensorflow") is not None
     if not has_tensorflow or any(isinstance(leaf, kinds) for leaf in leaves):
         return JAX, ""
@@ -123,7 +123,7 @@ def _can_trace(fn: Any, args: Sequence[Any]) -> bool:
 
     with sys.modules["tensorflow"].Graph().as_default():
         try:
-            _at_the_jit(fn, args, trace)
+            at_the_jit(fn, args, trace)
         except Exception:  # any error of the user's function
             return False
     return True
@@ -158,77 +158,51 @@ def function_for(fn: Any, args: Sequence[Any], settings: Settings) -> JaxFunctio
     """
     layers = layer_names(fn)
     if is_keras_model(fn):
-        sizes = [array.shape[0] for array in _leaves(_batch(args)) if array.shape]
+        sizes = [array.shape[0] for array in arrays_in(batch_of(args)) if array.shape]
 
         def model_for(wanted: Target) -> tuple[Prepared, int]:
             return _export(settings, layers, *_model_step(fn, args, wanted.replicas))
 
         return JaxFunction(model_for, settings, sizes[0] if sizes else None, by_cores=True)
-    if unknown := next((shape for shape in map(np.shape, _leaves(args)) if None in shape), None):
+    if unknown := next((shape for shape in map(np.shape, arrays_in(args)) if None in shape), None):
         raise CompileError(
             f"An argument's shape {unknown} has an open size.",
             fix="Give it a number. tpunb.largest_batch finds the largest.",
         )
     export = functools.partial(_export, settings, layers)
-    return JaxFunction(lambda _: _at_the_jit(fn, args, export), settings)
+    return JaxFunction(lambda _: at_the_jit(fn, args, export), settings)
 
 
-def _leaves(nest: Any) -> list[Any]:
+def mesh_of(cores: int, axis: str) -> Any:
+    """Return a mesh of absent cores. XLA chooses the shardings of what a function computes.
+
+    Since JAX 0.12, an axis is explicit unless its type is given. A function then gives shardings
+    itself, or JAX raises a `ShardingTypeError`.
+    """
+    sharding: Any = sys.modules["jax"].sharding
+    return sharding.AbstractMesh((cores,), (axis,), axis_types=(sharding.AxisType.Auto,))
+
+
+def code_of_mesh(cores: int) -> str:
+    """Return the code of a mesh of absent cores, for a user."""
+    return (
+        f'jax.sharding.AbstractMesh(({cores},), ("data",), '
+        "axis_types=(jax.sharding.AxisType.Auto,))"
+    )
+
+
+def arrays_in(nest: Any) -> list[Any]:
+    """Return the leaves of a nest as JAX sees it."""
     leaves: list[Any] = sys.modules["jax"].tree_util.tree_leaves(nest)
     return leaves
 
 
-def devices_of(fn: Any, args: Sequence[Any], wanted: Target) -> int:
-    """Return the number of devices in the mesh of a function's arguments."""
-
-    def counted(jitted: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        export = importlib.import_module("jax.export").export(jitted, platforms=["tpu"])
-        return export(*args, **named).nr_devices
-
+def devices_of(fn: Any, args: Sequence[Any], wanted: Target, settings: Settings) -> int:
+    """Return the number of devices in the meshes of a function and its arguments."""
+    export = functools.partial(_export, settings, ())
     with LoweredFor(wanted):
-        return int(_at_the_jit(fn, args, counted))
-
-
-def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int | None, Callable[..., list[Any]]]:
-    """Return the arguments' global batch, or None if it is open, and a function that changes it.
-
-    The batch is the first size of a model's first array, or of a function's last argument. The
-    function's other arguments are resized if it is the first size of all their arrays. Resized
-    arguments keep their shardings, unless another sharding is given.
-
-    Raises:
-        CompileError: No argument has a batch.
-    """
-    jax: Any = sys.modules["jax"]
-    whole = is_keras_model(fn)
-    data = _batch(args, may_be_open=True) if whole else ()
-    arguments = list(args) if not whole else list(data) if isinstance(data, tuple) else [data]
-    sized = _leaves(arguments[0] if whole else arguments[-1:])
-    shapes = [array.shape for array in sized if np.shape(array)]
-    if not shapes:
-        raise CompileError("No argument has a batch.", fix="Pass the batch as the last argument.")
-    before = shapes[0][0]
-
-    def has_batch(value: Any) -> bool:
-        return bool(np.shape(value)[:1] == (before,))
-
-    def with_batch(size: int, sharding: Any = None) -> list[Any]:
-        def resized(value: Any) -> Any:
-            if not has_batch(value):
-                return value
-            own = getattr(value, "sharding", None)
-            named = own if isinstance(own, jax.sharding.NamedSharding) else None
-            shape = (size, *value.shape[1:])
-            return jax.ShapeDtypeStruct(shape, value.dtype, sharding=sharding or named)
-
-        return [
-            jax.tree_util.tree_map(resized, argument)
-            if whole or all(map(has_batch, _leaves(argument)))
-            else argument
-            for argument in arguments
-        ]
-
-    return before, with_batch
+        _, devices = at_the_jit(fn, args, export)
+    return int(devices)
 
 
 class JaxFunction:
@@ -282,7 +256,7 @@ class JaxFunction:
         if devices not in {1, cores}:
             way = "without the keras.distribution that the model was made with"
             if self._examples is None:
-                way = f"with another mesh: jax.sharding.AbstractMesh(({cores},), ('data',))"
+                way = f"with another mesh: {code_of_mesh(cores)}"
             raise CompileError(
                 f"The mesh has {devices} devices, but a {wanted.tpu.name} has {cores} cores.",
                 fix=f"Choose a type with {devices} cores, or compile it {way}.",
@@ -321,13 +295,7 @@ def _export(
     if "error" in answer:
         reason = libtpu.why_unreadable(answer["error"], sys.modules["jax"].__version__)
         return Prepared(origins, unknown=reason), devices
-    if devices == 1 < answer["mesh"]:
-        raise CompileError(
-            f"The function has a mesh of {answer['mesh']} devices, but its arguments have no "
-            "shardings.",
-            fix="Give them shardings: jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding."
-            "NamedSharding(mesh, jax.sharding.PartitionSpec(...))).",
-        )
+    devices = _devices_of_meshes(devices, answer["meshes"])
     kept = [place for place in exported.module_kept_var_idx if place < len(variables)]
     known = [(variables[place], True) for place in kept]
     parameters = [*known, *answer["arguments"][len(known) :]]
@@ -388,7 +356,30 @@ def prepared_module(
         fingerprint=Fingerprint(answer["digest"], tuple(answer["names"])),
         replicated=replicas > 1,
     )
-    return prepared, max(replicas, partitions, answer["mesh"])
+    return prepared, max(replicas, _devices_of_meshes(partitions, answer["meshes"]))
+
+
+def _devices_of_meshes(devices: int, meshes: Iterable[int]) -> int:
+    """Return the number of devices of a program.
+
+    A mesh may be in the function only: in `jax.shard_map`, or in a constraint on a sharding.
+
+    Args:
+        devices: The devices of the meshes of the arguments and results; 1 without meshes.
+        meshes: The numbers of devices of all meshes in the program.
+
+    Raises:
+        CompileError: The meshes have different numbers of devices.
+    """
+    sizes = sorted({devices, *meshes} - {1})
+    if len(sizes) > 1:
+        raise CompileError(
+            f"The function has meshes of {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} "
+            "devices, but a program runs on one number of devices.",
+            fix="Use meshes of equal numbers of devices for its arguments, in jax.shard_map and "
+            "in jax.lax.with_sharding_constraint.",
+        )
+    return sizes[0] if sizes else 1
 
 
 def _bytes(arrays: Iterable[Any]) -> int:
@@ -408,16 +399,11 @@ def _not_exported(traced: Any, error: Exception, origins: _Origins, settings: Se
     try:
         traced.lower(lowering_platforms=("tpu",))
     except Exception as refused:
-        uneven = type(refused).__name__ == "IndivisibleError"
         known = explain(refused)
         problem = Problem(
             "compile",
             f"JAX cannot lower it for a TPU: {_first(str(refused))}.",
-            "Use a size that the mesh divides, or another sharding."
-            if uneven
-            else known.fix
-            if known
-            else "Use other operations.",
+            known.fix if known else "Use other operations.",
             message=str(refused),
         )
         return Prepared(origins, (problem.at(lines_of(refused)).shown(settings.choose),))
@@ -434,7 +420,7 @@ def _without_a_chip(origins: _Origins) -> Prepared:
     return Prepared(origins, unknown=reason)
 
 
-def _at_the_jit(fn: Any, args: Sequence[Any], then: Callable[..., Any]) -> Any:
+def at_the_jit(fn: Any, args: Sequence[Any], then: Callable[..., Any]) -> Any:
     """Return the result of `then` for the `jax.jit` that a call reaches, and for its arguments.
 
     Methods and partials add their own arguments. Libraries wrap a `jax.jit` to turn their own
@@ -445,7 +431,7 @@ def _at_the_jit(fn: Any, args: Sequence[Any], then: Callable[..., Any]) -> Any:
         CompileError: The call is made for this machine's devices, like a `jax.pmap`.
     """
     jax: Any = sys.modules["jax"]
-    kind = type(jax.jit(_at_the_jit))
+    kind = type(jax.jit(at_the_jit))
     called: Any = fn
     arguments = list(args)
     named: dict[str, Any] = {}
@@ -608,7 +594,7 @@ def _model_step(
         raise CompileError(
             f"The model {model.name} is not compiled.", fix="Call model.compile(...) first."
         )
-    data = _batch(args)
+    data = batch_of(args)
     if method != "predict":
         build_for(model, data)
     else:
@@ -652,7 +638,7 @@ def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequen
     """Return the sharding of arrays on all cores, and of a batch's tensor by its shape."""
     named, spec = jax.sharding.NamedSharding, jax.sharding.PartitionSpec
     distribution = sys.modules["keras"].distribution.distribution()
-    shardings = [array.sharding for array in _leaves(values)]
+    shardings = [array.sharding for array in arrays_in(values)]
     meshes = [sharding.mesh for sharding in shardings if len(sharding.device_set) > 1]
     if distribution is not None and meshes:  # without meshes, it is over one device of this machine
         mesh = meshes[0]
@@ -663,7 +649,7 @@ def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequen
     elif cores == 1:
         return None, lambda _: None
     else:
-        mesh = jax.sharding.AbstractMesh((cores,), ("batch",))
+        mesh = mesh_of(cores, "batch")
 
         def axes(shape: Sequence[int]) -> Sequence[Any]:
             if shape and shape[0] % cores:
@@ -676,7 +662,7 @@ def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequen
     return named(mesh, spec()), lambda shape: named(mesh, spec(*axes(shape)))
 
 
-def _batch(args: Sequence[Any], *, may_be_open: bool = False) -> Any:
+def batch_of(args: Sequence[Any], *, may_be_open: bool = False) -> Any:
     """Return the shapes of a global batch for a step. The first sizes may be open (None)."""
     if not args:
         raise CompileError(

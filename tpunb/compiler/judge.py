@@ -31,10 +31,11 @@ from tpunb.errors.base import hint
 from tpunb.errors.code_problems import innermost
 from tpunb.tpu.program_display import program_display
 from tpunb.tpu.types import Accelerator
-from tpunb.virtual.jax.memory import LiveArray, bytes_on
+from tpunb.virtual.jax.memory import LiveArray, bytes_on, listed
 
 if TYPE_CHECKING:
     from tpunb.virtual.jax.lowering import LoweredProgram
+    from tpunb.virtual.jax.virtual_tpu import Options
 
 When = Literal["wait", "later", "off"]
 """A call waits for its verdict, the verdict is shown later, or the compiler is not asked."""
@@ -48,9 +49,6 @@ _TURN = 0.1
 
 _LARGE = 1 / 16
 """The part of a device's memory from which JAX's own operations are judged too."""
-
-_MOST_NAMED = 5
-"""The most arrays that an error lists."""
 
 
 class Judge:
@@ -90,7 +88,11 @@ class Judge:
         return f"Programs run, but are not judged: {missing.message} {hint(missing.fix)}"
 
     def begin(
-        self, program: LoweredProgram, devices: int, beside: Callable[[], list[LiveArray]]
+        self,
+        program: LoweredProgram,
+        devices: int,
+        options: Options,
+        beside: Callable[[], list[LiveArray]],
     ) -> Callable[[], None]:
         """Begin to judge a program. See `tpunb.virtual.jax.virtual_tpu.Judge`.
 
@@ -99,7 +101,7 @@ class Judge:
         """
         if not self._is_worth_it(program) or self.why_off:
             return lambda: None
-        verdict = self._verdict_on(program, devices)
+        verdict = self._verdict_on(program, devices, options)
         if self._when == "later":
             self._waiting.append((program.name, verdict))
             return lambda: None
@@ -138,11 +140,9 @@ class Judge:
     def _limit(self) -> int:
         return Target(self._tpu, 1).hardware.usable_bytes
 
-    def _verdict_on(self, program: LoweredProgram, devices: int) -> _Verdict:
+    def _verdict_on(self, program: LoweredProgram, devices: int, options: Options) -> _Verdict:
         """Return the verdict on a program, which may not be known yet."""
-        # Where the module does not settle what a TPU gets, the TPU's module is the program.
-        lowered = None if program.settles else program.lower_for_tpu()
-        digest = f"{program.digest(lowered)} {devices}"
+        digest = f"{program.digest()} {devices} {options}"
         with self._lock:
             if digest in self._verdicts:
                 return self._verdicts[digest]
@@ -152,12 +152,12 @@ class Judge:
             if key is not None and (known := _kept(*key)) is not None:
                 self._settle(verdict, known)
                 return verdict
-            lowered = program.lower_for_tpu() if lowered is None else lowered
+            lowered = program.for_a_tpu.artifact()
         except BaseException:
             with self._lock:
                 del self._verdicts[digest]
             raise
-        self._ask(_Question(verdict, lowered, program.name, devices, key))
+        self._ask(_Question(verdict, lowered, program.name, devices, options, key))
         return verdict
 
     def _key(self, digest: str) -> tuple[Fingerprint, dict[str, Any]] | None:
@@ -204,6 +204,7 @@ class Judge:
         try:
             with recorded_verdicts.recorded_in(self._recorded):
                 prepared, _ = prepared_module(question.module, settings, own=True)
+                prepared = dataclasses.replace(prepared, options=question.options)
                 if prepared.replicated:
                     target = Target(self._tpu, question.devices)
                 program = program_for(prepared, target, settings)
@@ -229,17 +230,14 @@ class Judge:
         taken = max(bytes_on(beside, device) for device in range(self._tpu.num_devices))
         if program.memory.peak + taken <= program.memory.available:
             return
-        largest = "".join(
-            f"\n  {array.name or 'an array without a name'}: {array.phrase}"
-            for array in beside[:_MOST_NAMED]
-        )
         raise error(
             f"RESOURCE_EXHAUSTED: {program.name} needs {program.memory.takes} of a core's "
             f"{byte_count(program.memory.available)}, but other arrays take {byte_count(taken)} "
-            f"of it:{largest}\n{hint('Delete the arrays that you no longer need, or donate them.')}"
+            f"of it:{listed(beside)}\n{hint(_MAKE_ROOM)}"
         )
 
 
+_MAKE_ROOM = "Delete the arrays that you no longer need, or donate them."
 _CODES = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED", "INTERNAL", "NOT_FOUND")
 
 
@@ -292,6 +290,7 @@ class _Question:
         module: The program, as StableHLO.
         name: The function's name.
         devices: The number of devices that run it.
+        options: The user's options for the compiler.
         key: What the answer is kept under; None to keep it in this process only.
     """
 
@@ -299,6 +298,7 @@ class _Question:
     module: bytes
     name: str
     devices: int
+    options: Options
     key: tuple[Fingerprint, dict[str, Any]] | None
 
 

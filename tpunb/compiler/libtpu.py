@@ -6,6 +6,7 @@ on some programs; then a new process replaces it.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import functools
@@ -19,7 +20,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from tpunb._util.child_process import ChildLostError, ChildProcess, started
 from tpunb._util.deadline import Deadline
@@ -114,6 +115,7 @@ class Prepared:
             sizes. Empty if they have none.
         bounded: The next steps if the compiler refuses a module with sizes that are only bounded.
         replicated: Whether a JAX module is one replica's, as of `jax.pmap`, and not partitioned.
+        options: The user's options for the compiler, as in `jax.jit(compiler_options=...)`.
     """
 
     origins: Origins
@@ -128,6 +130,7 @@ class Prepared:
     bounded: Bounded | None = None
     fingerprint: Fingerprint | None = None
     replicated: bool = False
+    options: tuple[tuple[str, str], ...] = ()
 
     def least_bytes(self, target: Target) -> int:
         """Return the bytes of its arguments or results on a core. The program needs more."""
@@ -207,10 +210,12 @@ class Refused:
     Attributes:
         message: libtpu's error.
         provenance: When and by which compiler it was refused.
+        text: The optimised HLO of a program that does not fit, if it was asked for and exists.
     """
 
     message: str
     provenance: Provenance | None = None
+    text: str = ""
 
 
 def why_unavailable() -> CompilerUnavailableError | None:
@@ -280,7 +285,13 @@ def start() -> None:
 
 @timed("compiler", "compile with libtpu")
 def ask(
-    prepared: Prepared, target: Target, *, deadline: Deadline, low_effort: bool, text: bool
+    prepared: Prepared,
+    target: Target,
+    *,
+    deadline: Deadline,
+    low_effort: bool,
+    text: bool,
+    refused: bool = False,
 ) -> Compiled | Refused:
     """Compile a function, unless the answer about an equal program is stored.
 
@@ -290,6 +301,7 @@ def ask(
         deadline: The deadline for the answer.
         low_effort: Whether the figures may be off by a few percent, in a tenth of the time.
         text: Whether to return the program's text.
+        refused: Whether the function is known not to fit, and its text is wanted.
 
     Raises:
         ChildLostError: The compiler crashed or took too long. The message is a sentence.
@@ -305,11 +317,14 @@ def ask(
         "text": text,
         "jax": prepared.jax,
         **({"replicated": True} if prepared.replicated else {}),
+        **({"options": prepared.options} if prepared.options else {}),
     }
+    if refused:
+        request["refused_text"] = True
     answer = dict(_kept_or_answered(prepared.fingerprint, request, target.tpu.name, deadline))
     provenance = _provenance(answer.pop("made"), recorded=answer.pop("recorded", False))
     if "error" in answer:
-        return Refused(answer["error"], provenance)
+        return Refused(answer["error"], provenance, answer.get("text", ""))
     kernels = {
         name: Kernel(steps, *map(tuple, work)) for name, (steps, *work) in answer["kernels"].items()
     }
@@ -343,9 +358,10 @@ def read_exported(module: bytes, deadline: Deadline) -> Mapping[str, Any]:
         The `module` for `ask`, with a unique name `<name>~~<number>` for each operation. For
         each number its `places`: files and lines from the innermost. For each of its `arguments`
         the name and whether it is donated, and the first type with `open` sizes, if any. The
-        `bytes` of its arguments, or of its results if they are larger. The number of devices in
-        its `mesh`, and its `devices`: the numbers of replicas and partitions. A `digest` of the
-        module without names, and the `names`. Or an `error`: the reason why it cannot be read.
+        `bytes` of its arguments, or of its results if they are larger. The numbers of devices
+        of its `meshes`, and its `devices`: the numbers of replicas and partitions. A `digest` of
+        the module without names, and the `names`. Or an `error`: the reason why it cannot be
+        read.
 
     Raises:
         ChildLostError: As for `ask`.
@@ -425,6 +441,11 @@ def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, An
         answer: Mapping[str, Any] = _child().ask(request, deadline)
     except ChildLostError as error:
         more = ""
+        if error.crashed and (flag := _UNKNOWN_FLAG.search(_errors_of_child())):
+            raise CompilerUnavailableError(
+                f"The TPU's compiler does not know the flag {flag[1] or flag[2]}.",
+                fix="Remove it from os.environ['LIBTPU_INIT_ARGS'] or os.environ['XLA_FLAGS'].",
+            ) from None
         if error.crashed:
             descriptor, path = tempfile.mkstemp(prefix="tpunb-", suffix=".hlo.pb")
             with os.fdopen(descriptor, "wb") as file:
@@ -448,6 +469,29 @@ def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, An
     return answer
 
 
+# Libtpu 0.0.52 ends the process with the first, and jaxlib 0.10.2 with the second.
+_UNKNOWN_FLAG = re.compile(
+    r"ERROR: Unknown command line flag '(\w{1,200})'|Unknown flags? in XLA_FLAGS: --(\w{1,200})"
+)
+_MOST_ERRORS = 1 << 20
+"""The bytes of the process's standard error that are kept."""
+
+
+@functools.cache
+def _errors() -> IO[bytes]:
+    """Return the file with the standard error of the compiler's process."""
+    file = tempfile.TemporaryFile(mode="ab+")  # noqa: SIM115  it lives as long as this process
+    atexit.register(file.close)
+    return file
+
+
+def _errors_of_child() -> str:
+    """Return what the compiler's process wrote last to its standard error."""
+    file = _errors()
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST_ERRORS))
+    return file.read().decode("utf-8", errors="replace")
+
+
 _children: dict[tuple[str, ...], ChildProcess] = {}
 """The process, by the flags that it was started with. At most one process runs."""
 
@@ -463,6 +507,8 @@ def _child() -> ChildProcess:
 
 
 def _start() -> subprocess.Popen[bytes]:
+    errors = _errors()
+    errors.truncate(0)
     run = f"runpy.run_path({str(_SCRIPT)!r}, run_name='__main__')"
     # Beside recorded verdicts, the process may only have to read exports of JAX. This Python's JAX
     # does that where there is no compiler.
@@ -470,9 +516,9 @@ def _start() -> subprocess.Popen[bytes]:
     if not reads_only and (python := os.environ.get(PYTHON)):
         # Its Python has its own packages; and this folder has a `libtpu` too, so remove it.
         code = f"import sys, runpy; sys.path.remove(''); {run}"
-        return started([python, "-c", code], {**_ENVIRONMENT, "PYTHONPATH": ""})
+        return started([python, "-c", code], {**_ENVIRONMENT, "PYTHONPATH": ""}, errors)
     if not reads_only and (installed := environment.find()) and not installed.problem:
-        return started(installed.command(f"import runpy; {run}"), _ENVIRONMENT)
+        return started(installed.command(f"import runpy; {run}"), _ENVIRONMENT, errors)
     # Use this process's own search path, which may differ from a new process's.
     code = f"import sys, runpy; sys.path[:] = {sys.path!r}; {run}"
-    return started([sys.executable, "-c", code], _ENVIRONMENT)
+    return started([sys.executable, "-c", code], _ENVIRONMENT, errors)

@@ -20,9 +20,10 @@ import os
 import pickle
 import re
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -85,10 +86,12 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         request: A `module` (a serialized HloModuleProto) to compile, with `topology`, `chip`,
-            `replicas`, `partitions`, `effort`, `text` and `jax`, perhaps `replicated`. `chip` is
-            the name of a chip's configuration, or empty. An empty `effort` is full effort. `text`
-            asks for the program's text, and `jax` says that the module was read here. Or a `module`
-            that JAX `exported`, to read it. Or packages, to return their `releases`.
+            `replicas`, `partitions`, `effort`, `text` and `jax`. `chip` is the name of a chip's
+            configuration, or empty. An empty `effort` is full effort. `text` asks for the program's
+            text, and `jax` says that the module was read here. `replicated`, if it is there, says
+            that the module is one replica's. `options` are the user's for XLA. `refused_text`, if
+            it is there, asks for the text of a program that does not fit. Or a `module` that JAX
+            `exported`, to read it. Or packages, to return their `releases`.
     """
     try:
         if "releases" in request:
@@ -103,6 +106,8 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
             module = ir.Module.parse(data)
             if not request["jax"]:
                 bounded = _rewrite(module, request["replicas"])
+        if request.get("refused_text"):
+            return _refused(module, devices, request)
         compiled = _compile(module, devices, request)
         return {**_figures(compiled, request["text"]), "bounded": bounded}
     except _OF_THIS_PROGRAM as error:
@@ -157,7 +162,7 @@ def _exported(artifact: bytes) -> dict[str, Any]:
         "module": data,
         "places": places,
         "arguments": arguments,
-        "mesh": max(sizes, default=1),
+        "meshes": sorted(set(sizes) - {1}),
         "devices": [_count(module, f"mhlo.num_{kind}") for kind in ("replicas", "partitions")],
         "open": next((str(kind) for kind in main.type.inputs if "?" in str(kind)), ""),
         "bytes": max(sum(map(_size, kinds)) for kinds in (main.type.inputs, main.type.results)),
@@ -235,7 +240,35 @@ def _meshes(module: Any) -> list[Any]:
     return [each for each in module.body.operations if each.operation.name == "sdy.mesh"]
 
 
-def _compile(module: Any, devices: list[Any], request: dict[str, Any]) -> Any:
+_OUT_OF_MEMORY = "*.oom_intermediate_module.txt"
+"""The file with the scheduled program that libtpu refuses for its memory (libtpu 0.0.52)."""
+
+
+def _refused(module: Any, devices: list[Any], request: dict[str, Any]) -> dict[str, Any]:
+    """Return the error about a program that does not fit, and the program's text if there is one.
+
+    The whole answer is an error with an empty text if the program fits after all.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        overrides = [("xla_dump_to", folder), ("xla_dump_hlo_as_text", True)]
+        message = "It fits."
+        try:
+            _compile(module, devices, request, overrides)
+        except _OF_THIS_PROGRAM:
+            raise
+        except Exception as error:
+            message = str(error)
+        files = sorted(Path(folder).glob(_OUT_OF_MEMORY))
+        text = files[-1].read_text(encoding="utf-8", errors="replace") if files else ""
+    return {"error": message, "text": text}
+
+
+def _compile(
+    module: Any,
+    devices: list[Any],
+    request: dict[str, Any],
+    overrides: Sequence[tuple[str, Any]] = (),
+) -> Any:
     replicas, partitions = request["replicas"], request["partitions"]
     cores = replicas * partitions
     partitioned = request["jax"] and not request.get("replicated")
@@ -264,8 +297,9 @@ def _compile(module: Any, devices: list[Any], request: dict[str, Any]) -> Any:
         build.use_spmd_partitioning = True
         build.allow_spmd_sharding_propagation_to_output = [True]
         build.allow_spmd_sharding_propagation_to_parameters = [True]
-    if request["effort"]:
-        options.env_option_overrides = [("xla_optimization_level", request["effort"])]
+    effort = [("xla_optimization_level", request["effort"])] if request["effort"] else []
+    if chosen := [*effort, *request.get("options", ()), *overrides]:
+        options.env_option_overrides = chosen
     with module.context:
         listed = xla_client.DeviceList(tuple(devices[:cores]))
         return devices[0].client.compile(module, listed, options)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tpunb.compiler.hlo import Computation, Instruction, Module, Shape
+from tpunb.compiler.hlo import Computation, Instruction, Module, Shape, parse
 from tpunb.compiler.libtpu import Compiled, Prepared, unmarked
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
@@ -21,6 +21,9 @@ _ALIASES = frozenset(
     {"bitcast", "optimization-barrier", "add-dependency", "async-update", "domain"}
 )
 _IN_PLACE = frozenset({"all-reduce", "all-reduce-start", "dynamic-update-slice", "scatter", "sort"})
+_OF_TEMPORARIES = frozenset({"all-reduce", "sort"})
+"""Operations in place that do not overwrite an argument, which others may read later."""
+
 _SHARED = re.compile(r"output_to_operand_aliasing=\{(.*?\))\}")
 _ALIASING = re.compile(r'"aliasing_operands":\{"lists":\[(.*?\]\}|)\]\}')
 _INDICES = re.compile(r'"indices":\[([^\]]*)\]')
@@ -38,6 +41,7 @@ class Live:
         end: The number of the last instruction for which it is alive.
         parameter: The argument's number, if it is an argument; otherwise None.
         output: Whether it is or becomes a result.
+        counted: Whether its memory is that of another buffer, which is counted.
     """
 
     shape: Shape
@@ -46,11 +50,12 @@ class Live:
     end: int = 0
     parameter: int | None = None
     output: bool = False
+    counted: bool = False
 
     @property
     def size(self) -> int:
-        """The buffer's bytes in HBM."""
-        return self.shape.padded if self.shape.space == 0 else 0
+        """The buffer's own bytes in HBM."""
+        return self.shape.padded if self.shape.space == 0 and not self.counted else 0
 
 
 def alive_at_peak(module: Module) -> list[Live]:
@@ -83,9 +88,8 @@ class _Sweep:
         for place, buffer in enumerate(self._values.get(computation.root.name, ())):
             buffer.end = len(computation.instructions)
             buffer.output = entry
-            if entry and place in module.aliases and buffer.parameter is None:
-                # The buffer replaces the argument, which is counted already.
-                buffer.shape = dataclasses.replace(buffer.shape, space=-1)
+            # It replaces an argument, or it is in the memory of the loop's or branch's result.
+            buffer.counted |= not entry or (place in module.aliases and buffer.parameter is None)
 
     def at_peak(self) -> list[Live]:
         """Return the buffers that are alive at the peak, in a loop's body too."""
@@ -116,7 +120,9 @@ class _Sweep:
                 yield buffer
         elif opcode == "parameter":
             for shape in instruction.results:
-                yield self._new(time, instruction, dataclasses.replace(shape, space=-1))
+                buffer = self._new(time, instruction, shape)
+                buffer.counted = True
+                yield buffer
         elif opcode == "tuple":
             yield from itertools.chain(*known)
         elif opcode == "get-tuple-element":
@@ -153,6 +159,8 @@ class _Sweep:
                 buffer
                 for buffer in (known[operand][:1] if operand < len(known) else ())
                 if buffer.shape.padded == shape.padded and buffer.shape.space == shape.space
+                if instruction.opcode not in _OF_TEMPORARIES
+                or buffer.instruction.opcode != "parameter"
             ]
             yield from fitting or [self._new(time, instruction, shape)]
 
@@ -223,6 +231,31 @@ def described(
         by_line=_summed((buffer.line, buffer.padded_bytes) for buffer in buffers),
         by_layer=_summed((buffer.layer, buffer.padded_bytes) for buffer in buffers),
     )
+
+
+def of_refused(text: str, prepared: Prepared, target: Target) -> ProgramMemory:
+    """Return the memory of a scheduled program that does not fit, by its buffers alone.
+
+    Args:
+        text: The program's text.
+        prepared: The function.
+        target: The target that it does not fit on.
+    """
+    module = parse(text)
+    alive = alive_at_peak(module)
+    results = module.entry.root.results
+    counted = Compiled(
+        peak=sum(buffer.size for buffer in alive),
+        arguments=sum(buffer.size for buffer in alive if buffer.parameter is not None),
+        outputs=sum(shape.padded for shape in results),
+        aliased=sum(results[place].padded for place in module.aliases if place < len(results)),
+        code=0,
+        text=text,
+        cost={},
+        kernels={},
+        bounded=False,
+    )
+    return described(counted, module, prepared, target)
 
 
 def _buffer(live: Live, module: Module, prepared: Prepared) -> Buffer:

@@ -9,6 +9,7 @@ from typing import Any
 from tpunb.compiler.program import CompileError
 from tpunb.tpu.families import HARDWARE, Hardware
 from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
+from tpunb.virtual.jax import current_type
 
 # Both TensorCores of a chip form one device, as in TensorFlow.
 _CHIPS = {"v4": "megacore"}
@@ -92,14 +93,14 @@ def names_of(tpu: str | Sequence[str] | None) -> list[str]:
 
 
 def targets(tpus: Sequence[str], strategy: Any = None) -> list[Target]:
-    """Return the targets to compile for: types by name, or by default the strategy's type.
+    """Return the targets to compile for: types by name, or by default the connected type.
 
     Raises:
-        CompileError: No type is given, and the strategy has none.
+        CompileError: No type is given, and neither the strategy nor JAX has one.
         AcceleratorTypeError: A TPU type does not exist.
     """
     resolver = getattr(getattr(strategy, "extended", None), "_tpu_cluster_resolver", None)
-    kind = getattr(resolver, "accelerator", None)
+    kind = getattr(resolver, "accelerator", None) or current_type.get()
     own = kind.name if kind is not None and kind.hbm_bytes else None  # not for a number of cores
     names = list(tpus) or ([own] if own else [])
     if not names:

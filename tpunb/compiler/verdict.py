@@ -16,13 +16,19 @@ from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.costs import collectives_in
 from tpunb.compiler.hlo import parse
 from tpunb.compiler.libtpu import Bounded, Compiled, Prepared, Refused, unmarked
-from tpunb.compiler.memory import described, line_name
+from tpunb.compiler.memory import described, line_name, of_refused
 from tpunb.compiler.partial_answers import CompilationStopped, is_watched, watching
 from tpunb.compiler.program import NotRecordedError, TpuProgram, merged
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
-from tpunb.errors.code_problems import Problem, SourceLine
-from tpunb.errors.compiler_refusals import LIBTPU, SMALLER, refusal_of
+from tpunb.errors.code_problems import Problem, SourceLine, is_library, is_of_this_package
+from tpunb.errors.compiler_refusals import (
+    LESS_PADDING,
+    LIBTPU,
+    SMALLER,
+    SMALLER_OR_MORE,
+    refusal_of,
+)
 from tpunb.errors.explain import explain
 from tpunb.tpu.compiled_program import CodeLine, ProgramMemory, Provenance
 from tpunb.tpu.program_display import program_display
@@ -30,6 +36,10 @@ from tpunb.tpu.program_display import program_display
 # This close to the limit, low effort may come to another verdict than full effort.
 _CLOSE = 0.1
 _ROOMIEST = "v5p-8"
+_MOSTLY_PADDING = 2.0
+_LARGE = 10
+"""A tensor is large if it takes more than this fraction of the memory, 1/10."""
+
 _PARTLY = "The largest tensors are from the same program compiled for v5p, where it fits."
 DEPENDS_ON_DATA = (
     "Some sizes depend on data. A TPU reserves room for the largest size and computes all of it. "
@@ -164,7 +174,9 @@ class _Compilation:
                 reason += f" The open sizes may be the reason. {prepared.bounded.fix}"
             return dataclasses.replace(program, unknown=reason, crashed=error.crashed)
 
-    def _ask(self, wanted: Target | None = None, *, low: bool) -> Compiled | Refused:
+    def _ask(
+        self, wanted: Target | None = None, *, low: bool, refused: bool = False
+    ) -> Compiled | Refused:
         """Ask for the wanted target, or for another target."""
         settings = self.settings
         return libtpu.ask(
@@ -173,6 +185,7 @@ class _Compilation:
             deadline=settings.deadline,
             low_effort=low,
             text=settings.details or settings.speed,
+            refused=refused,
         )
 
     def _refused_for_bounds(
@@ -233,7 +246,7 @@ class _Compilation:
             message: The compiler's error.
             needed: The bytes that the error names; 0 if it names none.
         """
-        memory = self._shortage(message, needed)
+        memory, elsewhere = self._shortage(message, needed)
         reason = f"The program needs {memory.takes} of a core's {byte_count(memory.available)}."
         if memory.bound and memory.peak == memory.available + 1:  # nothing more is known
             reason = f"The program does not fit in a core's {byte_count(memory.available)}."
@@ -248,16 +261,21 @@ class _Compilation:
             f" The largest tensor, {largest.text} of {source}, takes "
             f"{byte_count(largest.padded_bytes)}."
         )
-        problem = Problem("memory", reason, SMALLER, message=message, node=largest.node)
+        fix = SMALLER if _has_32_bits(memory) else SMALLER_OR_MORE
+        if largest.factor > _MOSTLY_PADDING:
+            reason += (
+                f" {byte_count(largest.wasted)} of it are padding ({largest.factor:.0f} times)."
+            )
+            fix = f"{LESS_PADDING} {SMALLER}"
+        problem = Problem("memory", reason, fix, message=message, node=largest.node)
         problem = self._located(problem)
         if largest.line is not None:
             problem = dataclasses.replace(problem, line=largest.line.line, file=largest.line.file)
-        return dataclasses.replace(
-            program, errors=(problem,), memory=memory, notes=(*program.notes, _PARTLY)
-        )
+        notes = (*program.notes, _PARTLY) if elsewhere else program.notes
+        return dataclasses.replace(program, errors=(problem,), memory=memory, notes=notes)
 
-    def _shortage(self, message: str, needed: int) -> ProgramMemory:
-        """Return the memory that a program needs which does not fit.
+    def _shortage(self, message: str, needed: int) -> tuple[ProgramMemory, bool]:
+        """Return the memory that a program needs, and whether its tensors are another type's.
 
         Args:
             message: The compiler's error.
@@ -268,9 +286,10 @@ class _Compilation:
         least = max(held, available, _allocation(message))
         if max(needed, held) >= _OVERFLOWS:
             needed, least = 0, max(needed, least)  # an overflowed sum is too small
-        roomy = self._in_a_larger_memory()
+        own = self._in_its_own_memory() if least < _OVERFLOWS else None
+        roomy = own or self._in_a_larger_memory()
         bound = not needed and (roomy is None or roomy.peak <= least)
-        return dataclasses.replace(
+        memory = dataclasses.replace(
             roomy or ProgramMemory(0, available, wanted.tpu.hbm_bytes),
             peak=needed or (least + 1 if bound or roomy is None else roomy.peak),
             available=available,
@@ -278,10 +297,25 @@ class _Compilation:
             exact=bool(needed),
             bound=bound,
         )
+        return memory, own is None
 
     def _located(self, problem: Problem) -> Problem:
-        places = self.prepared.origins.places(problem.node) if problem.node else ()
+        node = problem.node
+        places = self.prepared.origins.places(node) if node else _places_in(problem.message)
         return problem.at(places).shown(self.settings.choose)
+
+    def _in_its_own_memory(self) -> ProgramMemory | None:
+        """Return the memory by the scheduled program that the compiler refuses, if it has one."""
+        if not self.settings.details:
+            return None
+        self.settings.progress("finding the tensors that take the memory")
+        try:
+            answer = self._ask(low=not self.prepared.jax, refused=True)
+        except (ChildLostError, NotRecordedError):
+            return None
+        if not isinstance(answer, Refused) or not answer.text:
+            return None
+        return of_refused(answer.text, self.prepared, self.wanted)
 
     def _in_a_larger_memory(self) -> ProgramMemory | None:
         """Compile a program for a larger memory, to find the tensors that do not fit."""
@@ -315,6 +349,11 @@ _ALLOCATION = re.compile(r"Allocation \(size=(\d+)\) would exceed memory")
 _NODE = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _OF_X64 = re.compile(r"not implemented: (?:ROOT )?%?\S+ = (\w+)\[")
 
+# `at location: loc("mul:"("mul/mul"(callsite("kernel"("/home/me/a.py":20:29 to :32) at …`
+# (libtpu 0.0.52)
+_PLACE = re.compile(r'"([^"\n]{1,400}\.py)":(\d{1,7}):\d')
+_OF_A_KERNEL = "Mosaic failed to compile TPU kernel"
+
 _TYPES = {"s64": "int64", "u64": "uint64", "f64": "float64", "c128": "complex128"}
 
 
@@ -341,16 +380,32 @@ def _allocation(message: str) -> int:
     return int(match[1]) if match else 0
 
 
+def _has_32_bits(memory: ProgramMemory) -> bool:
+    """Return whether a large tensor has a type that could be smaller."""
+    large = (one for one in memory.largest if one.padded_bytes * _LARGE > memory.peak)
+    return any(one.dtype.lstrip("fsu") in {"32", "64"} for one in large)
+
+
 def _node_in(message: str) -> str:
     """Return the node that an error names; empty if it names none."""
     match = _NODE.search(message)
     return match[1] if match else ""
 
 
+def _places_in(message: str) -> tuple[SourceLine, ...]:
+    """Return the lines that an error about a kernel names, innermost first."""
+    places = (SourceLine(file, int(line)) for file, line in _PLACE.findall(message))
+    return tuple(
+        place for place in places if not (is_library(place.file) or is_of_this_package(place.file))
+    )
+
+
 def refusal(message: str) -> Problem:
     """Explain why libtpu refuses a program for another reason than memory."""
     node = _node_in(message)
-    if known := refusal_of(message, LIBTPU):
+    # The operations of kernels have names like "dynamic_gather".
+    known = None if _OF_A_KERNEL in message else refusal_of(message, LIBTPU)
+    if known:
         kind = _OF_X64.search(message)
         types = _TYPES.get(kind[1], "64 bits") if kind else "64 bits"
         code, reason, fix = known.code, known.reason.format(types=types), known.fix

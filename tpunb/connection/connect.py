@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import time
 import warnings
@@ -12,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from tpunb._util.logs import logger
 from tpunb.connection.connection import Connection
 from tpunb.connection.device_assignment import device_assignment
-from tpunb.connection.framework import JAX, TENSORFLOW
 from tpunb.connection.plan import Plan, resolve
 from tpunb.connection.request import Request, takes
 from tpunb.connection.tpu_connection import open_connections
 from tpunb.errors import ConnectError
+from tpunb.machine.framework import JAX, TENSORFLOW
 from tpunb.machine.software import choose_keras_2, tensorflow_version, warn_if_newer
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
@@ -51,6 +52,11 @@ def connect(tpu: str | None = None, **values: Any) -> Connection | JaxConnection
             this virtual TPU.
     """
     return make_connection(resolve(Request.of(tpu, **values)))
+
+
+def connector(**values: Any) -> Callable[[], Connection | JaxConnection]:
+    """Return a function that connects, once the options of `connect` are checked."""
+    return functools.partial(make_connection, resolve(Request.of(**values)))
 
 
 def TPUStrategy(tpu: str = "") -> Any:

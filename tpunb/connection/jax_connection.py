@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tpunb._util.units import counted
+from tpunb._util.units import byte_count, counted
 from tpunb.compiler.judge import Judge
 from tpunb.connection.plan import Plan
 from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.errors import CellError, ConnectError
-from tpunb.machine.software import release
+from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
-from tpunb.virtual.jax.memory import LiveArray, bytes_on
-from tpunb.virtual.jax.private_names import OLDEST
+from tpunb.virtual.jax.import_jax import import_jax
+from tpunb.virtual.jax.memory import LiveArray, bytes_on, listed
 from tpunb.virtual.jax.virtual_tpu import VirtualTpu
 
 if TYPE_CHECKING:
@@ -44,12 +42,12 @@ class JaxConnection(TpuConnection):
     """
 
     def __init__(self, plan: Plan, namespace: Mapping[str, Any]) -> None:
-        _require_jax()
+        import_jax()
         tpu = accelerator(plan.tpu)
         if tpu.family == "generic":
             raise ConnectError(
                 f"JAX's devices need a TPU type, and {tpu.name} is none.",
-                fix="Name a type: --simulate v5e-8.",
+                fix="Name a type, such as v5e-8, instead of a number of cores.",
             )
         for other in list(_open):
             other.close()  # JAX has one client for each platform
@@ -71,6 +69,17 @@ class JaxConnection(TpuConnection):
         """Return the arrays in the memory of the devices, the largest first."""
         self._refuse_closed()
         return self._virtual.live_arrays()
+
+    def overflow(self) -> str:
+        """Return the sentence that the arrays do not fit on a device; empty if they do."""
+        arrays, usable = self.live_arrays(), HARDWARE[self._accelerator.family].usable_bytes
+        used = max(self.memory_per_core())
+        if used <= usable:
+            return ""
+        return (
+            f"The arrays take {byte_count(used)} of a core's {byte_count(usable)}. On a TPU, this "
+            f"cell would fail with RESOURCE_EXHAUSTED. The largest:{listed(arrays)}"
+        )
 
     @property
     def strategy(self) -> NoReturn:
@@ -136,21 +145,3 @@ class JaxConnection(TpuConnection):
     def phrase(self) -> str:
         """The TPU and its devices: `"virtual TPU v5e-8 for JAX, 8 devices"`."""
         return f"{self.target} for JAX, {counted(self._accelerator.num_devices, 'device')}"
-
-
-def _require_jax() -> None:
-    """Import JAX.
-
-    Raises:
-        ConnectError: JAX is not installed, or it is too old.
-    """
-    try:
-        jax = sys.modules.get("jax") or importlib.import_module("jax")
-    except ImportError as error:
-        raise ConnectError("JAX is not installed here.", fix="Run %pip install jax.") from error
-    if release(jax.__version__) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise ConnectError(
-            f"A virtual TPU needs JAX {oldest} or later, and this is JAX {jax.__version__}.",
-            fix=f'Run %pip install "jax>={oldest}" and restart the kernel.',
-        )

@@ -7,9 +7,9 @@ import re
 import sys
 from typing import TYPE_CHECKING, Literal
 
-from tpunb.connection.framework import JAX, TENSORFLOW, framework_for
 from tpunb.connection.request import Request
 from tpunb.errors import AcceleratorTypeError, ConnectError
+from tpunb.machine.framework import JAX, NAMES, TENSORFLOW, framework_for
 from tpunb.machine.software import require_keras_2_here
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
@@ -60,7 +60,7 @@ def resolve(request: Request, search: Search | None = None) -> Plan:
     main = sys.modules.get("__main__")
     framework, note = framework_for(request.framework, vars(main) if main else {})
     plan = _resolved(request, search)
-    if plan.kind == "virtual" and framework == JAX and current() is None:
+    if plan.kind == "virtual" and framework == JAX and not _is_of_tensorflow(request):
         request.refuse_options_of_others(JAX)
         return dataclasses.replace(plan, framework=JAX)
     if plan.kind == "hardware" and request.framework == JAX:
@@ -117,19 +117,28 @@ def _resolved(request: Request, search: Search | None) -> Plan:
     return Plan(request, "virtual", DEFAULT_TPU, notes=(note,))
 
 
+def _is_of_tensorflow(request: Request) -> bool:
+    """Return whether the names of a TPU refer to a virtual TPU that is TensorFlow's."""
+    installation = current()
+    if installation is None or request.framework == JAX:
+        return False
+    return installation.framework != JAX
+
+
 def _installed(request: Request, required: bool) -> Plan | None:
-    """Plan the virtual TPU that TensorFlow's names refer to. Any name of a TPU means it."""
+    """Plan the virtual TPU that the framework's names refer to. Any name of a TPU means it."""
     installation = current()
     if installation is None or installation.lent:
         return None
     name = installation.accelerator.name
+    owner = f"{NAMES[installation.framework or TENSORFLOW]}'s"
     if required:
         raise ConnectError(
-            f"TensorFlow's names refer to a virtual {name}, but a real TPU is required.",
+            f"{owner} names refer to a virtual {name}, but a real TPU is required.",
             fix="Choose a kernel without a virtual TPU, or remove --require-tpu and unset "
             "TPUNB_REQUIRE_TPU.",
         )
-    note = f"TensorFlow's names refer to a virtual {name} here."
+    note = f"{owner} names refer to a virtual {name} here."
     return Plan(request, "virtual", name, notes=(note,))
 
 

@@ -17,9 +17,9 @@ from typing import Any, ParamSpec, TypeVar
 from tpunb._util.integers import is_whole
 from tpunb._util.options import option, options_of
 from tpunb._util.secret_masking import mask
-from tpunb.connection.framework import FRAMEWORKS, JAX, NAMES, TENSORFLOW
 from tpunb.errors import ComputationShapeError, ConnectError, nearest
-from tpunb.tpu.defaults import CONNECT_TIMEOUT, DEFAULT_TPU
+from tpunb.machine.framework import FRAMEWORKS, JAX, NAMES, TENSORFLOW
+from tpunb.tpu.defaults import CONNECT_TIMEOUT, DEFAULT_TPU, JUDGE_TIMES
 from tpunb.virtual.arithmetic import ARITHMETICS, arithmetic_of
 from tpunb.virtual.strictness import Strictness
 
@@ -103,7 +103,7 @@ class Request:
         "wait",
         "when the TPU's own compiler judges the programs of a virtual TPU for JAX: a call waits "
         "for its verdict, the verdict is shown later, or it is off",
-        choices=("wait", "later", "off"),
+        choices=JUDGE_TIMES,
         metavar="WHEN",
     )
     speed: bool = option(
@@ -359,7 +359,7 @@ def _started(local_workers: int | bool) -> int | None:
 
 def _check(request: Request) -> None:
     """Refuse values out of range, and options that exclude each other."""
-    for name, choices in (("framework", (None, *FRAMEWORKS)), ("judge", ("wait", "later", "off"))):
+    for name, choices in (("framework", (None, *FRAMEWORKS)), ("judge", JUDGE_TIMES)):
         if (value := getattr(request, name)) not in choices:
             known = ", ".join(filter(None, choices))
             raise ConnectError(

@@ -31,6 +31,15 @@ class Refusal:
 SMALLER = "Make the batch smaller, use more cores, or a smaller type such as bfloat16."
 """The fix for programs that do not fit."""
 
+SMALLER_OR_MORE = "Make the batch smaller, or use more cores."
+"""The fix for programs that do not fit whose large tensors have 16 bits or less."""
+
+LESS_PADDING = (
+    "Make the tensor's last size a multiple of 128 and the size before it a multiple of 8, or "
+    "transpose it (trap P3)."
+)
+"""The fix for programs that do not fit because of padding."""
+
 FIXED_SHAPE = "Use a fixed shape: mask or pad the tensor."
 """The fix for sizes that depend on data."""
 

@@ -32,7 +32,7 @@ class _Extension:
             shell, session.remember, session.about_closed, self._about_missing
         )
         self.stoppable = InterruptibleCells(shell, self.magics.session.stoppable_calls)
-        self.judged = JudgedPrograms(shell, lambda: session.open_connection)
+        self.judged = JudgedPrograms(shell)
         self.importing = QuietImport()
         self.warnings = PlainWarnings()
         self.matcher: Any = None

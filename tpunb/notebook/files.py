@@ -50,6 +50,11 @@ def read_notebook(path: Path) -> Any:
     return notebook
 
 
+def code_cells(notebook: Any) -> list[str]:
+    """Return the sources of a notebook's code cells."""
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+
+
 def write_notebook(notebook: Any, path: str | os.PathLike[str]) -> None:
     """Write a notebook; if writing fails, an existing file stays as it was.
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import DisplayHandle, display
 
+from tpunb.connection.tpu_connection import open_connections
 from tpunb.display.draw.judged_programs import programs_html, programs_text
+from tpunb.notebook.reports import Sentence
 
 if TYPE_CHECKING:
-    from tpunb.connection.tpu_connection import TpuConnection
+    from tpunb.connection.jax_connection import JaxConnection
     from tpunb.tpu.compiled_program import Program
 
 
@@ -20,14 +22,17 @@ class JudgedPrograms:
 
     Args:
         shell: The shell.
-        connection: Returns the open connection, or None.
     """
 
-    def __init__(self, shell: Any, connection: Callable[[], TpuConnection | None]) -> None:
-        self._shell, self._connection = shell, connection
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
 
     def install(self) -> None:
         """Begin with the next cell."""
+        if (connection := _jax_connection()) is not None:
+            judge = connection.judge
+            judge.take_new()  # an installed virtual TPU has judged programs before
+            judge.take_waiting()
         self._shell.events.register("post_run_cell", self._show)
 
     def remove(self) -> None:
@@ -35,14 +40,21 @@ class JudgedPrograms:
         self._shell.events.unregister("post_run_cell", self._show)
 
     def _show(self, *_: Any) -> None:
-        connection: Any = self._connection()
-        judge = getattr(connection, "judge", None)
-        if judge is None:
+        if (connection := _jax_connection()) is None:
             return
+        judge = connection.judge
         if new := judge.take_new():
             display(_bundle(new), raw=True)
         if waiting := judge.take_waiting():
             _Later(waiting)
+        if said := connection.overflow():
+            display(Sentence(said))
+
+
+def _jax_connection() -> JaxConnection | None:
+    """Return the connection to JAX's virtual TPU, which may be installed and not connected to."""
+    connections: list[Any] = list(open_connections())
+    return next((each for each in connections if hasattr(each, "judge")), None)
 
 
 class _Later:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.units import byte_count, counted, duration, number_text
 from tpunb.connection.connection import Connection
-from tpunb.connection.framework import installed_frameworks
+from tpunb.machine.framework import installed_frameworks
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
 

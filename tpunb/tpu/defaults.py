@@ -10,3 +10,6 @@ CONNECT_TIMEOUT = 60
 
 WORKER_PORT = 8470
 """The default port of a TPU's worker and of `tpunb worker`."""
+
+JUDGE_TIMES = ("wait", "later", "off")
+"""When the compiler judges JAX's programs: a call waits, the verdict is shown later, or never."""

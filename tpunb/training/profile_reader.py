@@ -111,6 +111,9 @@ _KINDS = (
 )
 """The kinds by their events' names. The first match wins; a step's values must confirm it."""
 
+_CALLED = {"function": "a tf.function", "tpu_cell": "the cell"}
+"""Words for functions that have no name of their own: a `functools.partial`, and cells."""
+
 _RUNS = {
     Kind.CAPTURED: ("id",),
     Kind.PRODUCER: ("id", "_p"),
@@ -288,7 +291,7 @@ class _Host:
             return [], "step"
         name, longest = max(calls.items(), key=lambda item: sum(e.end - e.start for e in item[1]))
         numbered = [e._replace(name=f"call {place}") for place, e in enumerate(longest)]
-        return _in_sequence(numbered), f"call of {name}"
+        return _in_sequence(numbered), f"call of {_CALLED.get(name, name)}"
 
 
 class _Device:

@@ -192,6 +192,13 @@ class Rules(Suite):
         )
 
     @warned_of
+    def seed(self) -> tuple[Any, Any]:
+        def step() -> Any:
+            return tf.floor(tf.random.uniform([], seed=1))  # XLA draws any number from 0 to 1
+
+        return self.ranks * 0.0, self.run(step)
+
+    @warned_of
     def float64(self) -> tuple[Any, Any]:
         values = self.ranks.astype(np.float64)
         return values * 2.0, self.run(lambda x: x * 2.0, self.each(values))

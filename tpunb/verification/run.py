@@ -15,13 +15,13 @@ from tpunb._util.logs import logger
 from tpunb._util.units import duration
 from tpunb.connection.connect import make_connection
 from tpunb.connection.connection import Connection
-from tpunb.connection.framework import TENSORFLOW
 from tpunb.connection.plan import Plan, resolve
 from tpunb.connection.request import Request, takes
 from tpunb.connection.tpu_connection import open_connections
 from tpunb.display.live_progress import ConnectDisplay
 from tpunb.display.widgets.frontend import shows_widgets
 from tpunb.errors import ConnectError
+from tpunb.machine.framework import TENSORFLOW
 from tpunb.verification.report import VerifyReport, facts_of, scrubber
 from tpunb.verification.suite import ConnectedTpu, NotRunError, Outcome, Suite, message_of
 

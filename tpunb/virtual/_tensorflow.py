@@ -61,6 +61,9 @@ from tensorflow.python.autograph.impl.api import autograph_artifact
 # The objects with state that tracing may change.
 from tensorflow.python.trackable.base import Trackable
 
+# Checks arrays before they become tensors; the public registration refuses NumPy's types.
+from tensorflow.python.framework import tensor_conversion_registry
+
 # Callbacks that receive each function after it has been traced.
 from tensorflow.python.eager.polymorphic_function import transform as function_transform
 
@@ -149,6 +152,9 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 # The counters that tf.data keeps of the stages of an iterator.
 from tensorflow.core.framework.model_pb2 import ModelProto
+
+# The first seed of an operation that has a seed of its own, while no global seed is set.
+from tensorflow.python.framework.random_seed import DEFAULT_GRAPH_SEED
 
 # All registered operations, and the values of constants.
 from tensorflow.python.framework import op_def_registry

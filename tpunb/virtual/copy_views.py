@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import operator
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -308,9 +308,28 @@ def on_core(kind: Any) -> type:
         with tf.device(core):
             return tf.identity(value)
 
-    return _subclass(
-        kind, {"device": property(operator.attrgetter(CORE)), "_read_variable_op": read}
-    )
+    def device(self: Any) -> Any:
+        beside = _is_placing_beside(sys._getframe(1))
+        return handle_of(self).device if beside else getattr(self, CORE)
+
+    def deepcopy(self: Any, memo: Any) -> Any:
+        with tf.device(handle_of(self).device):
+            copied = kind.__deepcopy__(self, memo)
+        _see(copied, None, getattr(self, INDEX, 0), getattr(self, CORE))
+        return copied
+
+    methods = {"device": property(device), "_read_variable_op": read, "__deepcopy__": deepcopy}
+    return _subclass(kind, methods)
+
+
+def _is_placing_beside(caller: Any) -> bool:
+    """Return whether TensorFlow asks for a copy's device to place something beside the copy.
+
+    Slots of TensorFlow 1's optimizers are placed so. An operation that takes the copy and its slot
+    fails if they are not on the same device, and the copy is not kept on its core. `colocate_with`
+    is in TensorFlow's python/framework/ops.py, up to 2.21, and other code there asks no variable.
+    """
+    return bool(caller.f_globals.get("__name__") == ops.__name__)
 
 
 @functools.cache

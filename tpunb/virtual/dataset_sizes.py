@@ -18,14 +18,16 @@ import tensorflow as tf
 
 from tpunb.virtual._tensorflow import FuncGraph, op_def_registry
 from tpunb.virtual.datasets import (
-    batch_sizes,
+    BatchSizes,
     deserialized,
     inputs_of,
     is_recut,
+    keeps_all_elements,
     keeps_elements,
     mapped_by,
     rows_of_batches,
     serialized,
+    sizes_of_batching,
 )
 from tpunb.virtual.graph.tensorflow_graphs import add_functions_of
 
@@ -141,6 +143,24 @@ def _completed(spec: Any, other: Any) -> Any:
         for mine, theirs in zip(spec.shape, other.shape, strict=True)
     ]
     return tf.TensorSpec(sizes, spec.dtype)
+
+
+def batch_sizes(dataset: Any) -> BatchSizes:
+    """Return the sizes of a dataset's batches, if it makes batches and keeps their sizes."""
+    if keeps_all_elements(dataset):
+        return batch_sizes(inputs_of(dataset)[0])
+    if keeps_elements(dataset):
+        return BatchSizes(batch_sizes(inputs_of(dataset)[0]).full)
+    if mapped_by(dataset) is not None:
+        sizes = batch_sizes(inputs_of(dataset)[0])
+        return sizes if sizes.full in _numbers_of_rows(dataset) else BatchSizes()
+    return sizes_of_batching(dataset)
+
+
+def _numbers_of_rows(dataset: Any) -> set[int | None]:
+    """Return the only number of rows of a dataset's batches; empty if components differ."""
+    numbers = {spec.shape[0] for spec in _named(dataset) if _has_rows(spec)}
+    return numbers if len(numbers) == 1 else set()
 
 
 # The sizes that transformations name.

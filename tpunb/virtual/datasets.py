@@ -263,10 +263,8 @@ class BatchSizes(NamedTuple):
     examples: int | None = None
 
 
-def batch_sizes(dataset: Any) -> BatchSizes:
-    """Return a dataset's batch sizes, if nothing after the batching changes them."""
-    while type(dataset) in _WRAPPERS or type(dataset).__name__ in _SAME_ELEMENTS:
-        dataset = dataset._input_dataset
+def sizes_of_batching(dataset: Any) -> BatchSizes:
+    """Return the sizes of the batches that a dataset itself makes of single elements."""
     if not hasattr(dataset, "_drop_remainder") or not hasattr(dataset, "_batch_size"):
         return BatchSizes()
     full, drops = map(tensor_util.constant_value, (dataset._batch_size, dataset._drop_remainder))
@@ -277,6 +275,11 @@ def batch_sizes(dataset: Any) -> BatchSizes:
 
 
 # The parts of a dataset.
+
+
+def keeps_all_elements(dataset: Any) -> bool:
+    """Return whether a dataset's elements are all elements of its only input."""
+    return type(dataset) in _WRAPPERS or type(dataset).__name__ in _SAME_ELEMENTS
 
 
 def keeps_elements(dataset: Any) -> bool:

@@ -7,23 +7,26 @@ patched. `keras_internals.py` finds the model that asked.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tpunb._util.units import counted
+from tpunb._util.user_code import is_users_class
 from tpunb.errors import TpuWarning
-from tpunb.virtual.datasets import BatchSizes, batch_sizes, unknown_cut
-from tpunb.virtual.keras_internals import ModelCall, model_call
+from tpunb.virtual.dataset_sizes import batch_sizes
+from tpunb.virtual.datasets import BatchSizes, unknown_cut
+from tpunb.virtual.keras_internals import ModelCall, metrics_of, model_call
 from tpunb.virtual.tensorflow_state import default_strategy
 
 EMPTY, LOST, OUTSIDE = "empty-share", "lost-variables", "outside-scope"
-CLOSED = "closed-connection"
+CLOSED, METRIC = "closed-connection", "metric-variable"
 """The kinds of notes."""
 
 _notes: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
@@ -63,6 +66,8 @@ def data_arrives(replicas: int, dataset: Any, distributed: Any) -> None:
         return
     if lost := lost_variables(call.model):
         _say(call, LOST, lost)
+    for text in _metrics_of_one_replica(call.model) if replicas > 1 else ():
+        _say(call, METRIC, text)
     watch_shares(
         replicas,
         dataset,
@@ -84,6 +89,25 @@ def _say_where_it_runs(call: ModelCall, replicas: int) -> None:
         "Make the model again inside of `with strategy.scope():`."
     )
     _say(call, CLOSED, text)
+
+
+def _metrics_of_one_replica(model: Any) -> Iterator[str]:
+    """Yield a sentence for each metric of the user's whose result is its own variable.
+
+    Outside of the strategy's scope, where Keras 3 asks for the result, TensorFlow reads one copy of
+    the variable: `DistributedVariable._get` in python/distribute/values.py, up to 2.21.
+    """
+    for metric in filter(lambda each: is_users_class(type(each)), metrics_of(model)):
+        with contextlib.suppress(Exception):  # a result of no batches may fail
+            result = metric.result()
+            names = [name for name, value in vars(metric).items() if value is result]
+            if names and any(result is variable for variable in metric.variables):
+                own = f"self.{names[0]}"
+                yield (
+                    f"The metric {metric.name} returns its variable `{own}`: the result is the "
+                    "value of one replica, as on a TPU. Return a tensor, which combines all "
+                    f"replicas: `return {own} + 0`."
+                )
 
 
 def lost_variables(model: Any) -> str:

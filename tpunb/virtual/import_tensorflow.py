@@ -16,15 +16,13 @@ import re
 import sys
 import tempfile
 import types
-from collections.abc import Callable, Iterator, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from tpunb._util.freed_memory import uncollected
 from tpunb.errors import ConnectError
 from tpunb.machine.software import prepare_tpu_library
+from tpunb.virtual.watched_import import WatchedImport
 
 _MODULE = "tensorflow"
 _FRAMEWORKS = frozenset({_MODULE, "keras", "tf_keras"})
@@ -96,54 +94,17 @@ def prepared_import() -> Iterator[None]:
     skip_tpu_search()
 
 
-class WatchedImport(MetaPathFinder):
-    """A finder before all other module finders, which takes part in the import of TensorFlow.
-
-    It finds TensorFlow as Python would, and makes TensorFlow's own loader load it. If the import
-    fails, or TensorFlow is not installed, the error is the same as without this finder.
-    """
-
-    def __init__(self) -> None:
-        self._asking = False
-
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: types.ModuleType | None = None,
-    ) -> ModuleSpec | None:
-        """Return TensorFlow's spec from the other finders; None for other modules."""
-        del path, target
-        if fullname != _MODULE or self._asking:  # another finder called this finder in turn
-            return None
-        self._asking = True
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self._asking = False
-        loader: Any = getattr(spec, "loader", None)
-        if hasattr(loader, "exec_module"):
-            # Set on the loader itself: a wrapper would have to offer everything that loaders offer.
-            load = loader.exec_module
-
-            def exec_module(module: types.ModuleType) -> None:
-                with contextlib.suppress(AttributeError):
-                    del loader.exec_module  # another caller may have removed it already
-                self.load(module, load)
-
-            loader.exec_module = exec_module
-        return spec
-
-    def load(self, module: types.ModuleType, load: Callable[[types.ModuleType], None]) -> None:
-        """Load TensorFlow by its loader's own function."""
-        load(module)
-
-
 class QuietImport(WatchedImport):
     """A finder that prepares every import of TensorFlow."""
 
+    def __init__(self, *packages: str) -> None:
+        super().__init__(_MODULE, *packages)
+
     def load(self, module: types.ModuleType, load: Callable[[types.ModuleType], None]) -> None:
         """Load TensorFlow without the noise."""
+        if module.__name__ != _MODULE:
+            load(module)
+            return
         with prepared_import():
             load(module)
 

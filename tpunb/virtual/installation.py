@@ -1,10 +1,10 @@
-"""The virtual TPU that TensorFlow's own names find once it is installed."""
+"""The virtual TPU that a framework's own names find once it is installed."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpunb.tpu.defaults import WORKER_PORT
 from tpunb.tpu.types import Accelerator
@@ -21,7 +21,7 @@ ADDRESS = f"10.0.0.2:{WORKER_PORT}"
 
 @dataclasses.dataclass
 class Installation:
-    """The virtual TPU that TensorFlow's names find.
+    """The virtual TPU that a framework's names find.
 
     Attributes:
         accelerator: The TPU type.
@@ -30,6 +30,8 @@ class Installation:
         arithmetic: The arithmetic in which strategies multiply matrices.
         addresses: The addresses that resolvers have given as the TPU's.
         undo: Restores everything that was changed.
+        framework: The framework; None before the notebook has imported one.
+        options_of_jax: Options of `tpunb.connect` for a virtual TPU that is JAX's.
         lent: Whether the installation lasts only as long as a connection.
         before: The installation to restore after a lent installation.
         names: The names of the TPU's devices, once the installation is in force.
@@ -41,6 +43,8 @@ class Installation:
     arithmetic: Arithmetic = "cpu"
     addresses: set[str] = dataclasses.field(default_factory=lambda: {ADDRESS})
     undo: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
+    framework: str | None = None
+    options_of_jax: dict[str, Any] = dataclasses.field(default_factory=dict)
     lent: bool = False
     before: Installation | None = None
     names: TPUNames = dataclasses.field(init=False, repr=False, compare=False)
@@ -62,7 +66,7 @@ def set_current(installation: Installation | None) -> None:
 
 
 def failure() -> Exception | None:
-    """Return the reason why TensorFlow's names do not find the virtual TPU, or last did not.
+    """Return the reason why the framework's names do not find the virtual TPU, or last did not.
 
     A notebook may swallow the error and go on without a TPU: `except: strategy =
     tf.distribute.get_strategy()`. A program that runs notebooks to test them can ask here.

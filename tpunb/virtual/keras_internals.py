@@ -170,6 +170,19 @@ def build_for_inputs(model: Any, inputs: Any) -> None:
     model(keras.tree.map_structure(lambda spec: keras.KerasTensor(spec.shape, spec.dtype), inputs))
 
 
+def metrics_of(model: Any) -> list[Any]:
+    """Return a model's metrics, with those that Keras 3 adds only when the first batch comes."""
+    compiled = getattr(getattr(model, "_compile_metrics", None), "_user_metrics", None)
+    waiting, found = [compiled, list(getattr(model, "metrics", ()))], []
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict | list | tuple):
+            waiting += value.values() if isinstance(value, dict) else value
+        elif hasattr(value, "update_state") and value not in found:
+            found.append(value)
+    return found
+
+
 def learning_rate_of(optimizer: Any) -> Any:
     """Return an optimizer's learning rate or schedule; the public attribute calls a schedule."""
     return optimizer._learning_rate

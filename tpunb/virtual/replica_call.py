@@ -36,6 +36,7 @@ from tpunb.virtual.graph.tensorflow_graphs import (
     without_attribute,
 )
 from tpunb.virtual.graph.traced_function import TracedFunction, open_axes
+from tpunb.virtual.local_updates import note_local_updates
 from tpunb.virtual.replicate.arguments import (
     columns_of,
     parts_of_composites,
@@ -233,12 +234,16 @@ class _Call:
 
     def _written(self, function: ReplicaFunction, batches: Collection[int] = ()) -> Written:
         """Write a function for all replicas; the arguments at some places are stacked."""
+        equal = frozenset(self._options.divergence.variables)
         while True:
             arguments, values = passed_to(self._traced, self._columns, self._options.places)
             names = list(arguments)
             arguments.update((names[place], Argument(Passing.STACKED)) for place in batches)
             written = self._options.divergence.write(function, arguments, self._traced.atomic)
             if written is not None:
+                note_local_updates(
+                    self._traced, function, arguments, equal, self._options.divergence
+                )
                 return Written(values, *written)
 
     def _batches(self, function: ReplicaFunction) -> dict[int, BatchParts]:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
 from tpunb.virtual._tensorflow import in_save_context
 from tpunb.virtual.graph.function_def import arguments_read
-from tpunb.virtual.graph.tensorflow_graphs import value_of_handle
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.order_of_copies import outermost
 from tpunb.virtual.replicate.passes import ReplicaFunction
 from tpunb.virtual.replicate.trace import TracedVariable
 from tpunb.virtual.replicate.variance import Arguments, analyze
 from tpunb.virtual.strict.refused_ops import is_set
-from tpunb.virtual.variable_copies import copies_of, copy_with, eagerly, replica_of
+from tpunb.virtual.variable_copies import copies_of, copy_with, replica_of, values_differ
 
 
 def refuse_copies_one_by_one(traced: TracedFunction) -> None:
@@ -91,17 +89,7 @@ def refuse_uncertain_reads(
 def _copies_differ(variable: TracedVariable) -> bool:
     """Return whether the copies of a variable have different values now."""
     copies = variable.together
-    handles = variable.handles if copies is None else copies.handles()
-    with eagerly():
-        first, *others = map(_bytes_of, handles)
-    return any(other != first for other in others)
-
-
-def _bytes_of(handle: Any) -> bytes:
-    """Return the present value of a variable."""
-    with tf.device(handle.device):
-        kind = value_of_handle(handle).dtype
-        return bytes(tf.raw_ops.ReadVariableOp(resource=handle, dtype=kind).numpy().tobytes())
+    return values_differ(variable.handles) if copies is None else copies.differ()
 
 
 def _read_of_copy(name: str, reason: str) -> tf.errors.OpError:

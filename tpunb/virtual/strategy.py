@@ -49,6 +49,7 @@ from tpunb.virtual.iterators import UNTUNED
 from tpunb.virtual.replica_call import read_rows, replicate
 from tpunb.virtual.replica_context import VirtualReplicaContext
 from tpunb.virtual.replicate.arguments import check_ranks, checked_result, of_one_shape, padded
+from tpunb.virtual.replicate.divergence import Divergence
 from tpunb.virtual.replicate.options import (
     ReplicateOptions,
     checked,
@@ -388,6 +389,11 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             self.recorder.operations(logical_device_id),
         ):
             yield
+
+    @property
+    def divergence(self) -> Divergence:
+        """The record of the variables whose copies may differ."""
+        return self._options.divergence
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
         places, cores = self._options.places_of_cores, []

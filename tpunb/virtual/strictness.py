@@ -63,6 +63,10 @@ WARNED_OF: Mapping[str, str] = {
         "Nothing is known: TensorFlow's compiler crashed or took too long, and the function runs "
         "without its verdict."
     ),
+    "seed": (
+        "XLA ignores the seeds of random operations with a state (`tf.random.uniform`, "
+        "`tf.nn.dropout`), and `tf.random.set_seed` too: their numbers do not repeat."
+    ),
     "float64": "float64 is emulated with float32: slowly, and with less precision than on a CPU.",
 }
 """The rules that warn."""

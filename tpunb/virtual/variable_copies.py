@@ -57,6 +57,7 @@ from tpunb.virtual._tensorflow import (
     in_save_context,
     pywrap_tfe,
 )
+from tpunb.virtual.graph.tensorflow_graphs import value_of_handle
 from tpunb.virtual.order_of_copies import order_after
 
 COPIES = "_tpunb_copies"
@@ -103,9 +104,13 @@ class _Deleter:
         self._handle = handle
 
     def __del__(self) -> None:
-        # A Pod's workers may have ended before, and so may TensorFlow itself at the process's end.
-        with contextlib.suppress(Exception), context.eager_mode(), tf.device(self._handle.device):
-            tf.raw_ops.DestroyResourceOp(resource=self._handle, ignore_lookup_error=True)
+        # A Pod's workers may have ended before. At the process's end TensorFlow may have ended too,
+        # and so may this module: `contextlib` is then None.
+        try:
+            with context.eager_mode(), tf.device(self._handle.device):
+                tf.raw_ops.DestroyResourceOp(resource=self._handle, ignore_lookup_error=True)
+        except Exception:
+            pass
 
 
 class Watcher(Protocol):
@@ -193,6 +198,10 @@ class Copies:
         if self.are_together:
             return [self._handles[lead] for lead in sorted(set(self._leads))]
         return list(self._handles)
+
+    def differ(self) -> bool:
+        """Return whether the copies have different values now."""
+        return values_differ(self.handles())
 
     def handle(self, index: int) -> Any:
         """Return a copy's handle, for the engine."""
@@ -410,6 +419,20 @@ def eagerly() -> Iterator[None]:
     """Leave the graph that is being built, including the graph of a model that is being saved."""
     with tf.init_scope(), context.eager_mode():
         yield
+
+
+def values_differ(handles: Sequence[Any]) -> bool:
+    """Return whether variables have different values now, given their handles."""
+    with eagerly():
+        first, *others = map(_bytes_of, handles)
+    return any(other != first for other in others)
+
+
+def _bytes_of(handle: Any) -> bytes:
+    """Return the present value of a variable."""
+    with tf.device(handle.device):
+        kind = value_of_handle(handle).dtype
+        return bytes(tf.raw_ops.ReadVariableOp(resource=handle, dtype=kind).numpy().tobytes())
 
 
 def _is_kept() -> bool:

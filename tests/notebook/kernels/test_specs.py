@@ -15,6 +15,7 @@ from PIL import Image
 
 from tpunb.errors import AcceleratorTypeError, ConnectError, KernelError
 from tpunb.notebook.kernels.specs import (
+    KernelOptions,
     install_kernel,
     installed_kernels,
     remove_kernel,
@@ -54,12 +55,34 @@ def test_keras_2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "tpunb.notebook.kernels.specs.require_keras_2", lambda: "tf.keras is Keras 2."
     )
-    kernel = install_kernel("v5e-8", keras=2)
+    kernel = install_kernel("v5e-8", options=KernelOptions(keras=2))
     assert kernel.name == "tpunb-v5e-8-keras-2"
     spec = read_spec(kernel.folder)
     assert spec["display_name"] == "Python 3 (virtual TPU v5e-8, Keras 2)"
     assert spec["env"]["TF_USE_LEGACY_KERAS"] == "1"
     assert "TF_USE_LEGACY_KERAS" not in read_spec(install_kernel("v5e-8").folder)["env"]
+
+
+def test_options_of_jax() -> None:
+    kernel = install_kernel("v5e-8", options=KernelOptions(framework="jax", judge="off"))
+    assert kernel.name == "tpunb-v5e-8-jax"
+    spec = read_spec(kernel.folder)
+    assert spec["display_name"] == "Python 3 (virtual TPU v5e-8, JAX)"
+    assert spec["argv"][3:6] == ["--tpu=v5e-8", "--framework=jax", "--judge=off"]
+    plain = read_spec(install_kernel("v5e-8").folder)["argv"]
+    assert not [text for text in plain if text.startswith(("--framework", "--judge"))]
+
+
+def test_a_temporary_kernel_for_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPUNB_FRAMEWORK", "tensorflow")
+    with temporary_kernel("v5e-8", KernelOptions(framework="jax")) as name:
+        spec = KernelSpecManager().get_kernel_spec(name)
+        assert spec.env["TPUNB_FRAMEWORK"] == "jax"
+
+
+def test_keras_2_is_not_for_jax() -> None:
+    with pytest.raises(KernelError, match="JAX needs Keras 3"):
+        KernelOptions(keras=2, framework="jax")
 
 
 def test_a_spec_does_not_override_the_users_variable() -> None:

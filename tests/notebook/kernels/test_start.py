@@ -82,9 +82,33 @@ def test_the_type(variable: str | None, expected: str, hooked: list[tuple[Any, .
     environment = {} if variable is None else {"TPUNB_TPU": variable}
     rest = app.prepare(["--tpu=v5e-8", "-f", "file.json"], environment)
     assert rest == ["-f", "file.json"]
-    assert hooked == [(expected, {"environment": True, "required": True})]
+    options = {"environment": True, "required": True, "framework": None, "judge": "wait"}
+    assert hooked == [(expected, options)]
     assert environment["TPUNB_TPU"] == expected
     assert environment["TF_CPP_MIN_LOG_LEVEL"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "expected"),
+    [
+        (["--framework=jax", "--judge=off"], "", ("jax", "off")),
+        (["--framework=jax"], "tensorflow", ("tensorflow", "wait")),
+        (["--judge", "later"], "jax", ("jax", "later")),
+    ],
+)
+def test_the_framework(
+    arguments: list[str],
+    variable: str,
+    expected: tuple[str, str],
+    hooked: list[tuple[Any, ...]],
+) -> None:
+    environment = {"TPUNB_FRAMEWORK": variable}
+    rest = app.prepare(
+        ["--tpu=v5e-8", *arguments, "-f", "file.json", "--log-level=50"], environment
+    )
+    assert rest == ["-f", "file.json", "--log-level=50"]
+    ((_, options),) = hooked
+    assert (options["framework"], options["judge"]) == expected
 
 
 def test_the_users_log_level_is_kept(hooked: list[tuple[Any, ...]]) -> None:
@@ -95,15 +119,15 @@ def test_the_users_log_level_is_kept(hooked: list[tuple[Any, ...]]) -> None:
 
 
 @pytest.mark.parametrize("variable", ["v3-9", "local", "grpc://10.0.0.2:8470"])
-def test_a_variable_with_an_invalid_type_blocks_tensorflow(
+def test_a_variable_with_an_invalid_type_blocks_both_frameworks(
     variable: str, hooked: list[tuple[Any, ...]]
 ) -> None:
     app.prepare(["--tpu=v5e-8"], {"TPUNB_TPU": variable})
     gate = sys.meta_path[0]
     assert isinstance(gate, app.Gate)
-    for _ in range(2):  # a second import must fail, too
+    for framework in ("tensorflow", "jax") * 2:  # a second import must fail, too
         with pytest.raises(KernelError, match=f"TPUNB_TPU is '{variable}'"):
-            gate.find_spec("tensorflow", None)
+            gate.find_spec(framework, None)
     assert gate.find_spec("json", None) is None
     assert not hooked
 

@@ -14,8 +14,9 @@ from counterparts.children import WITHOUT_KERAS, run_code
 from support.tiers import THOROUGH
 
 from tpunb.errors import AcceleratorTypeError, TpuWarning
-from tpunb.virtual import import_tensorflow, install_when_imported, installation, uninstall
+from tpunb.virtual import install_when_imported, installation, uninstall
 from tpunb.virtual.patch import install
+from tpunb.virtual.watched_import import FirstImport
 
 pytestmark = pytest.mark.tensorflow
 
@@ -30,7 +31,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     file.write_text("value = 1\n")
     (file.parent / "part.py").write_text("value = 2\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(import_tensorflow, "_MODULE", NAME)
+    monkeypatch.setattr(install, "FRAMEWORKS", (NAME,))
     before = list(sys.meta_path)
     yield file
     sys.meta_path[:] = before
@@ -45,10 +46,10 @@ def load() -> Any:
 
 def test_the_hook_runs_once_and_removes_itself(package: Path) -> None:
     arrived = []
-    with install.Hook(lambda: arrived.append(sys.modules[NAME].value), required=False):
+    with FirstImport(lambda name: arrived.append(sys.modules[name].value), NAME):
         module = load()
         assert arrived == [1]
-        assert not any(isinstance(f, install.Hook) for f in sys.meta_path)
+        assert not any(isinstance(f, FirstImport) for f in sys.meta_path)
         assert importlib.import_module(f"{NAME}.part").value == 2
         assert module.__spec__.loader.get_source(NAME) == "value = 1\n"
         assert "exec_module" not in vars(module.__loader__)
@@ -61,14 +62,14 @@ def fail(*_: Any, **__: Any) -> None:
 
 def test_an_error_becomes_a_warning(package: Path) -> None:
     with (
-        install.Hook(fail, required=False),
-        pytest.warns(TpuWarning, match="do not answer.*RuntimeError: too late"),
+        FirstImport(fail, NAME),
+        pytest.warns(TpuWarning, match="does not have the virtual TPU: RuntimeError: too late"),
     ):
         assert load().value == 1
 
 
 def test_a_required_hook_that_fails_fails_every_import(package: Path) -> None:
-    with install.Hook(fail, required=True):
+    with FirstImport(fail, NAME, required=True):
         for _ in range(2):
             with pytest.raises(RuntimeError, match="too late"):
                 load()
@@ -76,18 +77,16 @@ def test_a_required_hook_that_fails_fails_every_import(package: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", [True, False])
-def test_import_errors_stay_the_same(
-    package: Path, broken: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if broken:
-        package.write_text("import no_such_module_at_all\n")
-    else:
-        monkeypatch.setattr(import_tensorflow, "_MODULE", "no_such_module_at_all")
+def test_import_errors_stay_the_same(package: Path, broken: bool) -> None:
+    missing = "no_such_module_at_all"
+    package.write_text(f"import {missing}\n")
+    name = NAME if broken else missing
     with (
-        install.Hook(lambda: None, required=True),
-        pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"),
+        FirstImport(fail, name, required=True) as hook,
+        pytest.raises(ModuleNotFoundError, match=missing),
     ):
-        importlib.import_module(import_tensorflow._MODULE)
+        importlib.import_module(name)
+    assert hook.chosen is None
 
 
 def test_a_failure_is_remembered_and_resets_the_environment(
@@ -103,6 +102,31 @@ def test_a_failure_is_remembered_and_resets_the_environment(
     assert "COLAB_TPU_ADDR" not in os.environ
     assert str(installation.failure()) == "too late"
     installation.set_failure(None)
+
+
+def test_if_both_frameworks_are_installed_install_waits_for_the_first_import(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install, "imported_frameworks", set)
+    monkeypatch.setattr(install, "installed_frameworks", lambda: {NAME})
+    put: list[str] = []
+    monkeypatch.setattr(install, "_put", lambda installation, framework: put.append(framework))
+    install.install("v3-8")
+    assert not put
+    load()
+    assert put == [NAME]
+    uninstall()
+
+
+def test_a_framework_that_was_asked_for_is_installed_at_once(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put: list[str] = []
+    monkeypatch.setattr(install, "_put", lambda installation, framework: put.append(framework))
+    for framework in ("jax", "tensorflow"):
+        monkeypatch.setattr(install, "FRAMEWORKS", (framework,))
+        install.install("v3-8", framework=framework)
+    assert put == ["jax", "tensorflow"]
 
 
 def test_a_wrong_type_is_refused_at_once() -> None:

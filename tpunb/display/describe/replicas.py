@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from tpunb.display.describe.values import (
     ReplicaValue,
     guarded,
     is_picture,
+    limits_of_pixels,
     preview_of,
     preview_of_numbers,
     replica_value,
@@ -296,6 +298,18 @@ def _class_of(value: Any) -> str:
     return guarded(lambda: jax_values.type_name(value), type(value).__name__)
 
 
+def _limits_of_images(values: Sequence[ReplicaValue]) -> set[tuple[float, float]]:
+    """Return the numbers that are drawn as black and as white in the replicas' images."""
+    return {
+        limits_of_pixels(value.statistics)
+        for value in values
+        if value.preview is not None
+        and value.preview.kind == "images"
+        and value.dtype != "uint8"
+        and value.statistics is not None
+    }
+
+
 def _section(leaf: Leaf) -> Section:
     values = tuple(_values(leaf.parts, preview_of))
     pictures = {
@@ -312,6 +326,9 @@ def _section(leaf: Leaf) -> Section:
         for value in values
     ):
         values = tuple(_values(leaf.parts, preview_of_numbers))
+    elif len(limits := _limits_of_images(values)) > 1:
+        common = min(low for low, _ in limits), max(high for _, high in limits)
+        values = tuple(_values(leaf.parts, functools.partial(preview_of, limits=common)))
     return Section(
         path=leaf.path,
         type_name=leaf.type_name,

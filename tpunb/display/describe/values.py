@@ -73,9 +73,21 @@ PreviewMaker = Callable[[tuple[int, ...], str, Statistics, Sampler], Preview]
 
 
 def preview_of(
-    shape: tuple[int, ...], dtype: str, statistics: Statistics, sample: Sampler
+    shape: tuple[int, ...],
+    dtype: str,
+    statistics: Statistics,
+    sample: Sampler,
+    limits: tuple[float, float] | None = None,
 ) -> Preview:
-    """Choose the preview of an array; `sample` reads the array on its device."""
+    """Choose the preview of an array; `sample` reads the array on its device.
+
+    Args:
+        shape: The array's shape.
+        dtype: The name of its type.
+        statistics: Its statistics.
+        sample: Reads a sample of its elements.
+        limits: The numbers that are black and white in images; by default `limits_of_pixels`.
+    """
     images = _image_shape(shape, dtype, statistics) if math.prod(shape) > SMALL else None
     if images is None:
         return preview_of_numbers(shape, dtype, statistics, sample)
@@ -85,7 +97,8 @@ def preview_of(
     steps = (1, step, step, 1)
     pixels = sample((min(count, _IMAGES), height, width, channels), steps)
     if dtype != "uint8":
-        pixels = np.rint(np.asarray(pixels, np.float32) * 255)
+        low, high = limits or limits_of_pixels(statistics)
+        pixels = np.rint((np.asarray(pixels, np.float32) - low) * (255 / (high - low)))
     return _packed("images", pixels.astype(np.uint8), steps)
 
 
@@ -126,11 +139,22 @@ def _image_shape(
     low, high = statistics.minimum, statistics.maximum
     if low is None or high is None or statistics.nans or statistics.infs:
         return None
-    unit = "float" in dtype and low >= 0 and high <= 1
-    if dtype != "uint8" and not unit:
+    # Only a batch of images has this form whatever its numbers are: rescaled, or centred on zero.
+    is_batch = len(shape) == 4 and shape[-1] in (1, 3) and low < high
+    unit = low >= 0 and high <= 1
+    if dtype != "uint8" and not ("float" in dtype and (unit or is_batch)):
         return None
     height, width, channels = shape[-3:]
     return (shape[0] if len(shape) == 4 else 1, height, width, channels)
+
+
+def limits_of_pixels(statistics: Statistics) -> tuple[float, float]:
+    """Return the numbers that are drawn as black and as white: a power of two, or 0 and 1."""
+    low, high = statistics.minimum or 0.0, statistics.maximum or 0.0
+    if low >= 0 and high <= 1:
+        return 0.0, 1.0
+    limit = 2.0 ** math.ceil(math.log2(max(-low, high)))
+    return (-limit if low < 0 else 0.0), limit
 
 
 def _packed(kind: PreviewKind, array: Array, steps: tuple[int, ...]) -> Preview:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from tpunb.errors.catalogue.compiling import COMPILING
 from tpunb.errors.catalogue.connecting import CONNECTING
 from tpunb.errors.catalogue.entry import Clue, Explanation, link
+from tpunb.errors.catalogue.jax_shardings import JAX_SHARDINGS
+from tpunb.errors.catalogue.jax_start import JAX_START
+from tpunb.errors.catalogue.jax_tracing import JAX_TRACING
 from tpunb.errors.catalogue.keras_2 import KERAS_2
 from tpunb.errors.catalogue.pallas import PALLAS
 from tpunb.errors.catalogue.performance import PERFORMANCE
@@ -23,6 +26,9 @@ CHAPTERS: dict[str, tuple[Explanation, ...]] = {
     "Compiling, shapes and memory": COMPILING,
     "Kernels of Pallas": PALLAS,
     "Loading and running programs": RUNNING,
+    "Starting JAX": JAX_START,
+    "Devices and shardings of JAX": JAX_SHARDINGS,
+    "Tracing with JAX": JAX_TRACING,
     "Using the strategy": STRATEGY,
     "Notebooks written for Keras 2": KERAS_2,
     "Performance traps": PERFORMANCE,

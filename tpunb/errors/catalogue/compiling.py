@@ -5,6 +5,10 @@ from __future__ import annotations
 from tpunb.errors.catalogue.entry import Explanation, code_of_xla, page_of_xla
 
 _OF_DATA_SIZE = r"No registered '(?:Unique\w{0,12}|ListDiff|DynamicPartition|NonMaxSuppressionV\d)'"
+_FIRST_BUFFER = r"\b1\. Size: [^\n]{1,40}\n(?:[^\n]{0,500}\n){0,6}[^\n]{0,40}"
+"""The first of the largest allocations, up to the line with its padding (libtpu 0.0.52)."""
+
+_TWICE = r"(?:[2-9]|\d{2,5})\.\d+x expansion"
 _KNOWN_ISSUES = "https://www.tensorflow.org/xla/known_issues"
 
 COMPILING = (
@@ -98,14 +102,15 @@ COMPILING = (
             r"Dynamic shape is not supported for non[ -]trivial window",
             r"Detects a (?:non-batch )?dynamic dimension (?:of|on the data input of) ",
             r"Cross-tile reduction along dynamic dimension",
+            r"to TPUStrategy\.run\(\) has unknown rank, which is not allowed",
         ),
         "A size is not fixed when the program is compiled. Most often it is the batch's, because a "
         "dataset's last batch may be smaller. The TPU then compiles every batch with a bound "
         "instead of a size, which some operations do not support.",
         "Use `dataset.batch(n, drop_remainder=True)`. For `predict`, pad the last batch and cut "
         "the result. Pad sequences or images of different sizes to one size: `padded_batch(n, "
-        "padded_shapes=..., drop_remainder=True)`. If TensorFlow lost a shape that you know, set "
-        "it with `tf.ensure_shape`.",
+        "padded_shapes=..., drop_remainder=True)`. If TensorFlow lost a shape that you know, as "
+        "after `tf.py_function` in `dataset.map`, set it with `tf.ensure_shape`.",
         (
             "tensorflow/tensorflow#45175",
             "tensorflow/tensorflow#41899",
@@ -134,8 +139,10 @@ COMPILING = (
         (
             r"Ran out of memory in memory space hbm",
             r"TPU TensorCore Hbm usage: ",
-            r"Allocation \(size=\d+\) would exceed memory \(size=\d+\) :: (?![^\n]{0,400}vmem)",
-            code_of_xla("1000"),
+            r"Allocation \(size=\d+\) would exceed memory \(size=\d+\) :: (?![^\n]{0,400}[vs]mem)",
+            r"Aborting compilation early because it's unlikely to have enough device memory",
+            r"Ran out of memory on HBM, the total memory required for HLO temporaries",
+            code_of_xla("100[02]"),
         ),
         "The compiled program needs more memory (HBM) than a core has. The message lists its "
         "largest allocations and the padding in them.",
@@ -143,6 +150,7 @@ COMPILING = (
         "`jax.checkpoint`, `tf.recompute_grad`). `tpunb.largest_batch(model, dataset, "
         'tpu="v5e-8")` finds the batch that fits.',
         ("tensorflow/tpu#385", page_of_xla("1000")),
+        rank=1,
         rule="memory",
     ),
     Explanation(
@@ -155,6 +163,44 @@ COMPILING = (
         "Use a tape that is not persistent, or fix the batch's size: "
         "`dataset.batch(n, drop_remainder=True)`.",
         ("`_convert_dynamic_dimension_to_zero` in TensorFlow's tensorflow/python/ops/cond_v2.py",),
+    ),
+    Explanation(
+        "128",
+        "Most of the memory is padding",
+        (_FIRST_BUFFER + r"Extra memory due to padding: [\d.]{1,12}[GT]i?B? \(" + _TWICE,),
+        "A TPU stores the last two axes of an array in tiles of 8 by 128 numbers, and fills them "
+        "up. An array whose last axis has 4 numbers takes 32 times its size. The message has it "
+        "in `Unpadded size` and `expansion`.",
+        "Put large axes last: make the last size a multiple of 128 and the one before it of 8. "
+        "Transpose (`x.T`) or merge small axes (`x.reshape(n, -1)`), and split them late. A "
+        "smaller batch helps little. See trap P3.",
+        ("DifferentiableUniverseInitiative/flowpm#27", "google/flax#1733", page_of_xla("1000")),
+    ),
+    Explanation(
+        "129",
+        "A SparseCore's memory is full",
+        (
+            code_of_xla("3000"),
+            r"exceeds the legitimate user allocatable offset upper bound \(\d+ words\)",
+        ),
+        "A program of the SparseCore, for embeddings or a kernel, needs more of one of its "
+        "memories than there is. The message has the memory's number: 203 is HBM, 0, 201, 202 "
+        "and 204 are inside the SparseCore.",
+        "203: shard the embedding tables over more cores, and lower `max_ids_per_partition` and "
+        "`max_unique_ids_per_partition`. Others: smaller `scratch_shapes` in your kernel; for "
+        "collectives, `--xla_tpu_enable_sparse_core_collective_offload_all_reduce=false` (and "
+        "`..._all_gather=false`) in LIBTPU_INIT_ARGS.",
+        (page_of_xla("3000"),),
+    ),
+    Explanation(
+        "130",
+        "A batch of embeddings does not fit in a SparseCore",
+        (code_of_xla("3001"), r"No viable logical replica count for the embedding table"),
+        "The SparseCore reserves memory for the most ids of a row that it was told, times the "
+        "batch's share, and no way to cut the batch fits.",
+        "Lower `max_nz_per_row` and `max_unique_nz_per_row` (`max_ids_per_partition`, "
+        "`max_unique_ids_per_partition`) to what the data needs, or use a smaller batch.",
+        (page_of_xla("3001"),),
     ),
     Explanation(
         "65",

@@ -27,6 +27,7 @@ RUNNING = (
         "A TPU core halted",
         (
             r"Accelerator device halted prematurely",
+            r"The program continuator has halted unexpectedly",
             r"\bCore halted unexpectedly: ",
             code_of_xla("0200"),
         ),

@@ -171,7 +171,10 @@ STRATEGY = (
     Explanation(
         "38",
         "A global batch that does not divide",
-        (r"The `global_batch_size` [^\n]{0,40} is not divisible by",),
+        (
+            r"The `global_batch_size` [^\n]{0,40} is not divisible by",
+            r"batch_size must be divisible by the number of TPU cores",
+        ),
         "The global batch is divided evenly among the replicas, but its size is not a multiple of "
         "their number.",
         "Choose a multiple of `strategy.num_replicas_in_sync`.",
@@ -223,6 +226,16 @@ STRATEGY = (
         "every replica, and choose between values afterwards with `tf.where`.",
         (_DISTRIBUTE_LIB,),
         rule="collective-branch",
+    ),
+    Explanation(
+        "140",
+        "A variable with ON_READ updated outside the replica function",
+        (r"SyncOnReadVariable does not support `assign_(?:add|sub)` in cross-replica context",),
+        "Each replica has its own value of such a variable, and a read outside of a replica "
+        "function gives their sum. It is not clear which replica's value should change.",
+        "Update the variable inside the function that `strategy.run` calls. To start over, write "
+        "`v.assign(0.0)`. Outside, `v.assign(x)` divides x among the replicas.",
+        ("tensorflow/tensorflow#40366",),
     ),
     Explanation(
         "41",

@@ -104,6 +104,7 @@ WORKERS = (
         (
             r"No registered '(?:Eager)?PyFunc' OpKernel for '?CPU",
             r"Malformed device specification '/device::0' in node: \{name:'EagerPyFunc'",
+            r"callback pyfunc_\d+ is not found",
         ),
         "The input pipeline calls Python (py_function, numpy_function, from_generator), and a "
         "remote TPU worker has no Python.",

@@ -1,26 +1,28 @@
 """An ordinary IPython kernel that has a virtual TPU.
 
-TensorFlow is not imported here. When a cell imports TensorFlow, its names answer for the virtual
-TPU. If that is not possible, the import fails, so that a notebook for a TPU never continues without
-a TPU.
+No framework is imported here. When a cell imports TensorFlow or JAX, the names of the first of them
+answer for the virtual TPU. If that is not possible, the import fails, or the first use of JAX, so
+that a notebook for a TPU never continues without a TPU.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import types
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from importlib.machinery import ModuleSpec
 from typing import Any
 
 from tpunb.errors import AcceleratorTypeError, KernelError, TpunbError
+from tpunb.machine.framework import FRAMEWORK_VARIABLE, FRAMEWORKS, JAX, TENSORFLOW
 from tpunb.machine.software import chooses_keras_2, require_keras_2
+from tpunb.notebook.used_framework import framework_of
 from tpunb.tpu.types import accelerator
 from tpunb.virtual.import_tensorflow import QuietImport
 
-_OPTION = "--tpu="
-_VARIABLE = "TPUNB_TPU"
+_TPU = "TPUNB_TPU"
 
 
 def main() -> None:
@@ -30,31 +32,36 @@ def main() -> None:
 
 
 def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> list[str]:
-    """Prepare the process so that the import of TensorFlow brings a virtual TPU.
+    """Prepare the process so that the import of a framework brings a virtual TPU.
 
     Args:
-        arguments: The kernel's arguments; `--tpu=TYPE` chooses the TPU, unless
-            `TPUNB_TPU` does.
+        arguments: The kernel's arguments; `--tpu=TYPE` chooses the TPU, unless `TPUNB_TPU` does,
+            `--framework=NAME` the framework, unless `TPUNB_FRAMEWORK` does, and `--judge=WHEN` when
+            JAX's programs are judged.
         environment: The process's environment variables; missing ones are added.
 
     Returns:
         The arguments for ipykernel.
     """
-    types = [text.removeprefix(_OPTION) for text in arguments if text.startswith(_OPTION)]
-    tpu = environment.get(_VARIABLE, "").strip() or "".join(types[-1:])
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option, default in (("--tpu", ""), ("--framework", ""), ("--judge", "wait")):
+        parser.add_argument(option, default=default)
+    options, rest = parser.parse_known_args(arguments)
+    tpu = environment.get(_TPU, "").strip() or options.tpu
+    framework = environment.get(FRAMEWORK_VARIABLE, "").strip() or options.framework
     # Otherwise every notebook would show TensorFlow's messages about missing GPUs.
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # For %tpu_connect without arguments, and for processes that a cell starts.
-    environment[_VARIABLE] = tpu
+    environment[_TPU] = tpu
     gate = Gate()
     try:
-        _install(tpu)
-        if chooses_keras_2(environment):
-            require_keras_2()
+        _install(tpu, framework or None, options.judge)
     except TpunbError as error:
-        gate.error = error
+        gate.errors = dict.fromkeys(FRAMEWORKS, error)
+    else:
+        gate.refuse_without_keras_2(environment)
     sys.meta_path.insert(0, gate)
-    return [text for text in arguments if not text.startswith(_OPTION)]
+    return rest
 
 
 def _application() -> Any:
@@ -68,6 +75,7 @@ def _application() -> Any:
                 from tpunb.notebook.explain_hook import Explaining
 
                 watch(self.shell)
+                choose_by_cells(self.shell)
                 Explaining(self.shell, lambda explanation: None).install()
 
     return TpuKernelApp
@@ -82,7 +90,7 @@ def watch(shell: Any) -> None:
     shown: list[BaseException] = []
 
     def look(result: Any) -> None:
-        # This error keeps TensorFlow's names from answering for the virtual TPU.
+        # This error keeps the framework's names from answering for the virtual TPU.
         state = sys.modules.get("tpunb.virtual.installation")
         failure = getattr(state, "failure", None)
         error = None if failure is None else failure()
@@ -97,29 +105,48 @@ def watch(shell: Any) -> None:
     shell.events.register("post_run_cell", look)
 
 
-def _install(tpu: str) -> None:
+def choose_by_cells(shell: Any) -> None:
+    """Let the first cell that imports a framework choose it: a cell may import both."""
+
+    def look(cell: Any) -> None:
+        from tpunb.virtual.patch.install import choose_framework
+
+        choose_framework(lambda: framework_of([cell.raw_cell]))
+
+    shell.events.register("pre_run_cell", look)
+
+
+def _install(tpu: str, framework: str | None, judge: str) -> None:
     from tpunb.virtual import install_when_imported
 
     try:
         accelerator(tpu)
     except AcceleratorTypeError as error:
         raise KernelError(
-            f"This kernel has a virtual TPU, and {_VARIABLE} is {tpu!r}: {error}",
-            fix=f"Set {_VARIABLE} to a TPU type before the kernel starts, or unset it.",
+            f"This kernel has a virtual TPU, and {_TPU} is {tpu!r}: {error}",
+            fix=f"Set {_TPU} to a TPU type before the kernel starts, or unset it.",
         ) from error
-    install_when_imported(tpu, environment=True, required=True)
+    install_when_imported(tpu, environment=True, required=True, framework=framework, judge=judge)
 
 
 class Gate(QuietImport):
-    """An import hook that refuses TensorFlow without a virtual TPU, also at a second attempt.
+    """An import hook that refuses a framework without a virtual TPU, also at a second attempt.
 
     Attributes:
-        error: The reason why the virtual TPU is missing; None so far.
+        errors: The reasons why frameworks have no virtual TPU, by framework.
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self.error: BaseException | None = None
+        super().__init__(JAX)
+        self.errors: dict[str, TpunbError] = {}
+
+    def refuse_without_keras_2(self, environment: Mapping[str, str]) -> None:
+        """Refuse TensorFlow if the environment chooses Keras 2, which is not installed."""
+        try:
+            if chooses_keras_2(environment):
+                require_keras_2()
+        except TpunbError as error:
+            self.errors[TENSORFLOW] = error
 
     def find_spec(
         self,
@@ -127,15 +154,15 @@ class Gate(QuietImport):
         path: Sequence[str] | None,
         target: types.ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Return TensorFlow's spec from the other finders, or raise the stored `error`."""
-        if fullname == "tensorflow" and self.error is not None:
-            raise self.error.with_traceback(None)
+        """Return a framework's spec from the other finders, or raise the stored error."""
+        if (error := self.errors.get(fullname)) is not None:
+            raise error.with_traceback(None)
         return super().find_spec(fullname, path, target)
 
     def load(self, module: types.ModuleType, load: Callable[[types.ModuleType], None]) -> None:
-        """Load TensorFlow, and keep the reason if it has no virtual TPU."""
+        """Load a framework, and keep the reason if it has no virtual TPU."""
         try:
             super().load(module, load)
         except TpunbError as error:
-            self.error = error
+            self.errors[module.__name__] = error
             raise

@@ -15,6 +15,7 @@ from typing import Any
 
 from tpunb.errors import KernelError, nearest
 from tpunb.machine.detect import refuse_simulation
+from tpunb.machine.framework import FRAMEWORK_VARIABLE, JAX, NAMES
 from tpunb.machine.software import choose_keras_2, require_keras_2
 from tpunb.notebook.kernels.spec_folders import (
     LAUNCHER,
@@ -29,6 +30,46 @@ from tpunb.tpu.types import Accelerator, accelerator
 
 _OWN = "tpunb-own"
 _WITHOUT_HISTORY = "--HistoryManager.hist_file=:memory:"  # keep its code out of the user's history
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KernelOptions:
+    """What a kernel with a virtual TPU is made for.
+
+    Attributes:
+        keras: 2 makes `tf.keras` Keras 2, for notebooks that were written for it.
+        framework: `"tensorflow"` or `"jax"`; None for the one that is imported first.
+        judge: When the TPU's own compiler judges JAX's programs: `"wait"`, `"later"` or `"off"`.
+
+    Raises:
+        KernelError: Keras 2 is for JAX.
+    """
+
+    keras: int | None = None
+    framework: str | None = None
+    judge: str = "wait"
+
+    def __post_init__(self) -> None:
+        if self.keras is not None and self.framework == JAX:
+            raise KernelError(
+                "Keras 2 is TensorFlow's: JAX needs Keras 3.",
+                fix="Remove --keras 2, or choose --framework tensorflow.",
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The options that the kernel's name shows: `("JAX",)`."""
+        keras = ("Keras 2",) if self.keras is not None else ()
+        return (*((NAMES[self.framework],) if self.framework else ()), *keras)
+
+    @property
+    def arguments(self) -> list[str]:
+        """The kernel's arguments."""
+        framework = [f"--framework={self.framework}"] if self.framework else []
+        return [*framework, *([f"--judge={self.judge}"] if self.judge != "wait" else [])]
+
+
+_PLAIN = KernelOptions()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,7 +94,7 @@ def install_kernel(
     *,
     name: str | None = None,
     prefix: str | os.PathLike[str] | None = None,
-    keras: int | None = None,
+    options: KernelOptions = _PLAIN,
 ) -> InstalledKernel:
     """Add a kernel with a virtual TPU to Jupyter.
 
@@ -61,11 +102,11 @@ def install_kernel(
 
     Args:
         tpu: A TPU type such as `"v5e-8"`, or a number of cores.
-        name: The kernel's name; by default `tpunb-`, the type, and `-keras-2` with
-            Keras 2. An existing tpunb kernel of this name is replaced.
+        name: The kernel's name; by default `tpunb-`, the type, and the options: `-jax`,
+            `-keras-2`. An existing tpunb kernel of this name is replaced.
         prefix: The environment to install into, such as `sys.prefix`; by default
             the user's own Jupyter folder.
-        keras: 2 makes `tf.keras` Keras 2, for notebooks that were written for it.
+        options: What the kernel is made for.
 
     Returns:
         The kernel.
@@ -77,9 +118,9 @@ def install_kernel(
             or the folder cannot be written.
     """
     simulated = accelerator(tpu)
-    if keras is not None:
+    if options.keras is not None:
         require_keras_2()
-    name = _default_name(simulated, keras) if name is None else checked_name(name)
+    name = _default_name(simulated, options) if name is None else checked_name(name)
     manager = _manager()
     base = manager.user_kernel_dir
     if prefix is not None:
@@ -88,7 +129,7 @@ def install_kernel(
         folder = folder_for(Path(base), name, manager.find_kernel_specs())
         replaced = tpu_of(folder) is not None
         logos = {file.name: file.read_bytes() for file in Path(__file__).parent.glob("logo-*")}
-        write(folder, {**_spec_file(_spec(simulated, keras)), **logos})
+        write(folder, {**_spec_file(_spec(simulated, options)), **logos})
     except OSError as error:
         raise KernelError(
             f"Cannot write {error.filename or base}: {error.strerror}.",
@@ -143,7 +184,7 @@ def remove_kernel(name: str) -> InstalledKernel:
 
 
 @contextlib.contextmanager
-def temporary_kernel(tpu: str | int, *, keras: int | None = None) -> Iterator[str]:
+def temporary_kernel(tpu: str | int, options: KernelOptions = _PLAIN) -> Iterator[str]:
     """Make a kernel with a virtual TPU, which this process and its child processes find.
 
     Nothing is installed. The kernel spec is in a temporary folder, and `JUPYTER_PATH` leads
@@ -151,7 +192,7 @@ def temporary_kernel(tpu: str | int, *, keras: int | None = None) -> Iterator[st
 
     Args:
         tpu: A TPU type, or a number of cores. `TPUNB_TPU` does not override it.
-        keras: 2 makes `tf.keras` Keras 2.
+        options: What the kernel is made for. `TPUNB_FRAMEWORK` is for a kernel without a framework.
 
     Yields:
         The kernel's name.
@@ -165,11 +206,13 @@ def temporary_kernel(tpu: str | int, *, keras: int | None = None) -> Iterator[st
     simulated = accelerator(tpu)
     refuse_simulation()
     require_packages("ipykernel", "jupyter_client")
-    if keras is not None:
+    if options.keras is not None:
         require_keras_2()
-    name = _default_name(simulated, keras)
-    spec = _spec(simulated, keras, [_WITHOUT_HISTORY])
+    name = _default_name(simulated, options)
+    spec = _spec(simulated, options, [_WITHOUT_HISTORY])
     spec["env"]["TPUNB_TPU"] = _argument(simulated)
+    if options.framework is not None:
+        spec["env"][FRAMEWORK_VARIABLE] = options.framework
     with _only_here(name, spec):
         yield name
 
@@ -231,8 +274,8 @@ def _manager() -> Any:
     return manager
 
 
-def _default_name(simulated: Accelerator, keras: int | None) -> str:
-    return f"tpunb-{simulated.name.replace(' ', '-')}{'' if keras is None else '-keras-2'}"
+def _default_name(simulated: Accelerator, options: KernelOptions) -> str:
+    return "-".join(["tpunb", simulated.name, *options.names]).replace(" ", "-").lower()
 
 
 def _argument(simulated: Accelerator) -> str:
@@ -240,7 +283,9 @@ def _argument(simulated: Accelerator) -> str:
     return str(simulated.num_devices) if simulated.family == "generic" else simulated.name
 
 
-def _spec(simulated: Accelerator, keras: int | None, extra: Sequence[str] = ()) -> dict[str, Any]:
+def _spec(
+    simulated: Accelerator, options: KernelOptions, extra: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return the contents of kernel.json.
 
     The type is an argument, not a variable, because Jupyter lets the variables of a spec override
@@ -252,13 +297,13 @@ def _spec(simulated: Accelerator, keras: int | None, extra: Sequence[str] = ()) 
     called = f"of {simulated.name}" if simulated.family == "generic" else simulated.name
     # Without this, debugpy would warn about modules that CPython has frozen.
     environment = {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}
-    if keras is not None:
-        called += ", Keras 2"
+    if options.keras is not None:
         choose_keras_2(environment)
-    tpu = f"--tpu={_argument(simulated)}"
+    called = ", ".join([called, *options.names])
+    ours = [f"--tpu={_argument(simulated)}", *options.arguments]
     return {
         **ordinary,
-        "argv": [sys.executable, "-m", LAUNCHER, tpu, "-f", "{connection_file}", *extra],
+        "argv": [sys.executable, "-m", LAUNCHER, *ours, "-f", "{connection_file}", *extra],
         "display_name": f"Python {sys.version_info[0]} (virtual TPU {called})",
         "env": environment,
         "metadata": {**ordinary["metadata"], MARK: {"tpu": simulated.name}},

@@ -11,12 +11,13 @@ import contextlib
 import functools
 import importlib
 import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tpunb._util.after_import import after_import
 from tpunb.virtual.jax.private_names import private
 from tpunb.virtual.patch.patch_tools import Replaced
+from tpunb.virtual.watched_import import WatchedImport
 
 _PALLAS = "jax._src.pallas.pallas_call"
 _PLACE_OF_DEVICE = {"dma_start": ("tree", -1), "semaphore_signal": ("args_tree", 3)}
@@ -36,8 +37,26 @@ def tracing_kernels(client: Any) -> Iterator[None]:
             trace = functools.partial(_trace, client)
             undo.enter_context(Replaced(pallas.pallas_call_p, "bind", trace))
 
-        undo.enter_context(after_import(_PALLAS, replace))
+        if (pallas := sys.modules.get(_PALLAS)) is not None:
+            replace(pallas)
+        else:
+            finder = _PallasImport(replace)
+            sys.meta_path.insert(0, finder)
+            undo.callback(sys.meta_path.remove, finder)
         yield
+
+
+class _PallasImport(WatchedImport):
+    """A finder that calls a function with Pallas when it is imported."""
+
+    def __init__(self, then: Callable[[Any], None]) -> None:
+        super().__init__(_PALLAS)
+        self._then = then
+
+    def load(self, module: types.ModuleType, load: Callable[[types.ModuleType], None]) -> None:
+        """Load Pallas, and call the function."""
+        load(module)
+        self._then(module)
 
 
 def _trace(client: Any, original: Any, *args: Any, **options: Any) -> Any:

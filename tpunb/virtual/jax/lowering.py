@@ -16,7 +16,7 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from tpunb.virtual.jax.private_names import owner_of, private
 from tpunb.virtual.patch.patch_tools import Replaced
 
 _LOWER = "jax._src.interpreters.mlir.lower_jaxpr_to_module"
+_REFINE = "jax._src.interpreters.mlir.refine_polymorphic_shapes"
+_EXPORTED = "jax._src.export._export.call_exported_p"
 
 _SAME_ON_A_CPU = frozenset(
     {
@@ -69,8 +71,8 @@ class LoweredProgram:
             parameters of a Pallas kernel.
         has_kernel: Whether it has a Pallas kernel.
         size: The bytes of its arguments and results, on all devices.
-        lower_for_tpu: Lowers it for a TPU, and returns a portable artifact of StableHLO. In the
-            thread that traced it, it raises the errors with which JAX refuses it for a TPU.
+        wraps_jit: Whether it is a `jax.jit` around a function that is one already.
+        for_a_tpu: The same program for a TPU.
     """
 
     name: str
@@ -80,29 +82,67 @@ class LoweredProgram:
     settles: bool
     has_kernel: bool
     size: int
-    lower_for_tpu: Callable[[], bytes]
+    wraps_jit: bool
+    for_a_tpu: ProgramForATpu
 
     @property
     def is_of_jax(self) -> bool:
         """True if the function is JAX's own, such as `jnp.ones`, and not the user's.
 
         The file of a `jax.pmap`, or of a `jax.shard_map` without `jax.jit`, is JAX's or not known.
-        Their collectives tell.
+        Their collectives tell. `jax.jit(jnp.sort)` is the user's, although `jnp.sort` is JAX's.
         """
         of_jax = Path(sys.modules["jax"].__file__ or "").parent
         if self.file and not Path(self.file).is_relative_to(of_jax):
             return False
-        return not _COLLECTIVE.search(str(self.module()))
+        return not self.wraps_jit and not _COLLECTIVE.search(str(self.module()))
 
-    def digest(self, artifact: bytes | None = None) -> str:
+    def digest(self) -> str:
         """Return a hash of the program with its lines.
 
-        Args:
-            artifact: What a TPU gets, if the module does not settle it.
+        Raises:
+            Exception: As `ProgramForATpu.artifact`, if the module does not settle what a TPU gets.
         """
+        if not self.settles:
+            return self.for_a_tpu.digest()
         to_bytes = private("jax._src.interpreters.mlir.module_to_bytecode")
-        data = to_bytes(self.module()) if artifact is None else artifact
-        return hashlib.sha256(_KERNEL_FOLDER.sub(b"ipykernel", data)).hexdigest()
+        return _hash(to_bytes(self.module()))
+
+
+class ProgramForATpu:
+    """A program that JAX lowers for a TPU when it is asked, in the thread that traced it.
+
+    Args:
+        lower: Lowers it, and returns a portable artifact of StableHLO.
+    """
+
+    def __init__(self, lower: Callable[[], bytes]) -> None:
+        self._lower: Callable[[], bytes] | None = lower
+        self._artifact, self._digest = b"", ""
+
+    def artifact(self) -> bytes:
+        """Return the program as StableHLO.
+
+        Raises:
+            Exception: The error with which JAX refuses the program for a TPU.
+        """
+        if not self._artifact:
+            assert self._lower is not None, "it is asked for after `release`"
+            self._artifact = self._lower()
+        return self._artifact
+
+    def digest(self) -> str:
+        """Return a hash of the artifact, which `release` keeps."""
+        self._digest = self._digest or _hash(self.artifact())
+        return self._digest
+
+    def release(self) -> None:
+        """Forget the trace. It would keep the arrays that the function has closed over."""
+        self._lower, self._artifact = None, b""
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(_KERNEL_FOLDER.sub(b"ipykernel", data)).hexdigest()
 
 
 class Lowering:
@@ -117,10 +157,14 @@ class Lowering:
         self._programs: dict[int, LoweredProgram] = {}
         self._state = threading.local()
 
-    def installed(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
         """Lower the client's programs here, within a block."""
-        owner, name = owner_of(_LOWER)
-        return Replaced(owner, name, self._lower)
+        with (
+            Replaced(*owner_of(_LOWER), self._lower),
+            Replaced(*owner_of(_REFINE), self._refine),
+        ):
+            yield
 
     def program_of(self, module: Any) -> LoweredProgram | None:
         """Return the program that a module was lowered from."""
@@ -136,19 +180,33 @@ class Lowering:
         run = {**options, "backend": None, "platforms": ("cpu",), "lowering_parameters": parameters}
         with _said_of_a_tpu():
             lowered = original(name, jaxpr, **run)
-        debug_info = getattr(jaxpr, "jaxpr", jaxpr).debug_info
-        number = id(lowered.module)
-        self._programs[number] = LoweredProgram(
+        open_jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+        debug_info = open_jaxpr.debug_info
+        self._programs[id(lowered.module)] = LoweredProgram(
             _plain_name(name),
             debug_info.func_filename or "",
             debug_info.func_lineno or 0,
-            weakref.ref(lowered.module, lambda _: self._programs.pop(number, None)),
+            self._watched(lowered.module),
             not self._state.differs,
             self._state.has_kernel,
             _bytes([*options["in_avals"], *getattr(jaxpr, "out_avals", ())]),
-            lambda: _for_a_tpu(original, name, jaxpr, options),
+            _wraps_jit(_plain_name(name), open_jaxpr.eqns),
+            ProgramForATpu(lambda: _for_a_tpu(original, name, jaxpr, options)),
         )
         return lowered
+
+    def _refine(self, original: Any, module: Any) -> Any:
+        """Note that a module takes the place of another one."""
+        refined = original(module)
+        if (program := self.program_of(module)) is not None:
+            program = dataclasses.replace(program, module=self._watched(refined))
+            self._programs[id(refined)] = program
+        return refined
+
+    def _watched(self, module: Any) -> weakref.ref[Any]:
+        """Return a reference to a module, whose program is forgotten with it."""
+        number = id(module)
+        return weakref.ref(module, lambda _: self._programs.pop(number, None))
 
     def _rules(self) -> Iterator[tuple[Any, Any]]:
         """Yield the operations that are lowered in another way than on a CPU."""
@@ -163,6 +221,7 @@ class Lowering:
                 yield primitive, self._noting(_rule(own))
         for name, platforms in _BRANCHES.items():
             yield (branch := private(name)), _taking_its_side(_rule(common[branch]), platforms)
+        yield (call := private(_EXPORTED)), self._noting(_of_exported(_rule(common[call])))
         if (kernel := kernel_primitive()) is not None:
             interpreted = rule_for_the_cpu(_rule(common[kernel]))
             yield kernel, self._noting(interpreted, has_kernel=True)
@@ -176,6 +235,12 @@ class Lowering:
             return rule(*args, **options)
 
         return lower
+
+
+def _wraps_jit(name: str, equations: Sequence[Any]) -> bool:
+    """Return whether a program only calls a `jax.jit` of the same name."""
+    calls = [each for each in equations if each.primitive.name in {"jit", "pjit"}]
+    return len(equations) == 1 and [each.params["name"] for each in calls] == [name]
 
 
 def _bytes(avals: Iterable[Any]) -> int:
@@ -227,6 +292,26 @@ def _taking_its_side(rule: Any, platforms: str) -> Any:
     return lower
 
 
+def _of_exported(rule: Any) -> Any:
+    """Return the rule of calls of exported functions, which have to be exported for a TPU too."""
+
+    def lower(*args: Any, exported: Any, **options: Any) -> Any:
+        platforms = exported.platforms
+        if PLATFORM not in platforms and not exported.disabled_safety_checks:
+            raise ValueError(
+                f"Function '{exported.fun_name}' was exported for platforms '{platforms}' but it "
+                f"is used on '{(PLATFORM,)}'."
+            )
+        if "cpu" not in platforms and not exported.disabled_safety_checks:
+            raise NotImplementedError(
+                f"The virtual TPU cannot run {exported.fun_name}, which was exported for a TPU "
+                'alone. Export it with platforms=["cpu", "tpu"].'
+            )
+        return rule(*args, exported=exported, **options)
+
+    return lower
+
+
 @contextlib.contextmanager
 def _said_of_a_tpu() -> Iterator[None]:
     """Say that a CPU has no kernel for an operation that a TPU has, instead of JAX's sentence."""
@@ -249,7 +334,10 @@ def _for_a_tpu(original: Any, name: str, jaxpr: Any, options: dict[str, Any]) ->
         parameters = _with_rules(parameters, iter([(kernel, rule_for_a_tpu(rule))]))
     options = {**options, "backend": _TpuBackend(), "platforms": (PLATFORM,)}
     lowered = original(name, jaxpr, **{**options, "lowering_parameters": parameters})
-    artifact: bytes = private("jax._src.export._export._module_to_bytecode")(lowered.module)
+    module = lowered.module
+    if lowered.shape_poly_state.uses_dim_vars:
+        module = private(_REFINE)(module)
+    artifact: bytes = private("jax._src.export._export._module_to_bytecode")(module)
     return artifact
 
 

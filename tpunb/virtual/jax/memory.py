@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tpunb._util.units import byte_count
 
 _MOST_VALUES = 10_000
 """The most values to search for the names of arrays."""
+
+_MOST_LISTED = 5
 
 _ON_THE_HOST = frozenset({"pinned_host", "unpinned_host"})
 
@@ -55,6 +57,14 @@ def live_arrays(
     names = names_of(arrays, namespace)
     listed = [_described(array, names.get(id(array), "")) for array in arrays]
     return sorted(listed, key=lambda array: array.bytes, reverse=True)
+
+
+def listed(arrays: Sequence[LiveArray]) -> str:
+    """Return a line for each of the first arrays, after a line break."""
+    return "".join(
+        f"\n  {array.name or 'an array without a name'}: {array.phrase}"
+        for array in arrays[:_MOST_LISTED]
+    )
 
 
 def bytes_on(arrays: Collection[LiveArray], device: int) -> int:

@@ -17,6 +17,7 @@ OLDEST, NEWEST = (0, 7, 2), (0, 12)
 
 PRIVATE_NAMES = {
     "jax._src.xla_bridge._backends": "the clients by platform, to add a client to a running JAX",
+    "jax._src.xla_bridge.backends": "makes the clients, at the first use of JAX",
     "jax._src.xla_bridge._default_backend": "the client of jax.devices()",
     "jax._src.xla_bridge._backend_factories": "the makers of clients, with their priorities",
     "jax._src.xla_bridge._backend_lock": "guards the clients",
@@ -27,6 +28,8 @@ PRIVATE_NAMES = {
     "jax._src.interpreters.mlir._platform_specific_lowerings": "the operations of each platform",
     "jax._src.interpreters.mlir._lowerings": "the operations of all platforms",
     "jax._src.interpreters.mlir.module_to_bytecode": "serialises a module",
+    "jax._src.interpreters.mlir.refine_polymorphic_shapes": "a module with exported functions",
+    "jax._src.export._export.call_exported_p": "calls an exported function",
     "jax._src.lax.control_flow.conditionals.platform_index_p": "a branch on the platform",
     "jax._src.lax.control_flow.conditionals.cond_p": "a branch, also on the platform",
     "jax._src.compiler.compile_or_get_cached": "compiles each program, once",

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import Accelerator
+from tpunb.virtual.jax import current_type
 from tpunb.virtual.jax.backend import default_client, make_client, require_free_platform
 from tpunb.virtual.jax.identity import identify
 from tpunb.virtual.jax.kernels import tracing_kernels
@@ -20,18 +21,33 @@ from tpunb.virtual.patch.patch_tools import Replaced
 _COMPILE = "jax._src.compiler.compile_or_get_cached"
 _CALL = "jax._src.pjit._pjit_call_impl_python"
 
+_OF_THIS_CPU = ("UNIMPLEMENTED", "CPU/GPU backend does not support", "No registered implementation")
+"""Parts of XLA's errors about programs that other platforms can run."""
+
+
+_OF_A_TPU = ("xla_tpu_", "xla_jf_", "xla_sc_", "xla_vf_")
+"""The beginnings of the names of libtpu's own options, which `jax.jit` takes by name."""
+
+Options = tuple[tuple[str, str], ...]
+"""Names and values of options for a compiler."""
+
 
 class Judge(Protocol):
     """A judge of the programs that JAX compiles for the virtual devices."""
 
     def begin(
-        self, program: LoweredProgram, devices: int, beside: Callable[[], list[LiveArray]]
+        self,
+        program: LoweredProgram,
+        devices: int,
+        options: Options,
+        beside: Callable[[], list[LiveArray]],
     ) -> Callable[[], None]:
         """Begin to judge a program, while the CPU compiles it.
 
         Args:
             program: The program.
             devices: The number of devices that run it.
+            options: The user's options for a TPU's compiler.
             beside: Returns the arrays that are alive beside the arguments of the call.
 
         Returns:
@@ -71,9 +87,11 @@ class VirtualTpu:
                 undo.enter_context(Replaced(*owner_of(name), replacement))
             undo.enter_context(default_client(self.client))
             self._undo = undo.pop_all()
+        current_type.remember(tpu)
 
     def close(self) -> None:
         """Restore everything that was changed. Arrays on the devices stay readable."""
+        current_type.forget()
         self._undo.close()
 
     def live_arrays(self, without: Collection[int] = ()) -> list[LiveArray]:
@@ -114,24 +132,44 @@ class VirtualTpu:
             self._calls.args = before
 
     def _compile(
-        self, original: Any, backend: Any, module: Any, devices: Any, *args: Any, **options: Any
+        self,
+        original: Any,
+        backend: Any,
+        module: Any,
+        devices: Any,
+        compile_options: Any,
+        *args: Any,
+        **named: Any,
     ) -> Any:
         """Compile a program for the CPU, and wait for what the judge says of it."""
         __tracebackhide__ = True
         program = self._lowering.program_of(module) if backend is self.client else None
         if program is None:
-            return original(backend, module, devices, *args, **options)
+            return original(backend, module, devices, compile_options, *args, **named)
         passed = {id(arg) for arg in getattr(self._calls, "args", ())}
-        wait = self._judge.begin(program, devices.size, lambda: self.live_arrays(passed))
+        options = _taken_for_a_tpu(compile_options)
+        wait = self._judge.begin(program, devices.size, options, lambda: self.live_arrays(passed))
+        program.for_a_tpu.release()
         try:
-            compiled = original(backend, module, devices, *args, **options)
+            compiled = original(backend, module, devices, compile_options, *args, **named)
         except Exception as error:
             wait()  # a TPU's refusal comes first
-            if "UNIMPLEMENTED" not in str(error):
+            if not any(sign in str(error) for sign in _OF_THIS_CPU):
                 raise
             raise _missing_kernel(program, error) from error
         wait()
         return compiled
+
+
+def _taken_for_a_tpu(compile_options: Any) -> Options:
+    """Remove the options of a TPU's compiler, which a CPU's refuses, and return them."""
+    options = list(compile_options.env_option_overrides)
+    for_a_tpu = tuple((key, str(value)) for key, value in options if key.startswith(_OF_A_TPU))
+    if for_a_tpu:
+        compile_options.env_option_overrides = [
+            option for option in options if not option[0].startswith(_OF_A_TPU)
+        ]
+    return for_a_tpu
 
 
 def _missing_kernel(program: LoweredProgram, error: Exception) -> Exception:

@@ -1,7 +1,8 @@
-"""The functions `install` and `uninstall`, which let TensorFlow's own names find a virtual TPU.
+"""The functions `install` and `uninstall`: a framework's own names find a virtual TPU.
 
-They are for notebooks that know nothing of this package. `patched_names` contains the replacements.
-This module imports TensorFlow only when it must, and can wait until other code imports it.
+They are for notebooks that know nothing of this package. `patched_names` contains the replacements
+in TensorFlow. JAX gets other devices. This module imports a framework only when it must, and can
+wait until other code imports one.
 """
 
 from __future__ import annotations
@@ -9,15 +10,22 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import types
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
-from tpunb.errors import TpuWarning
+from tpunb.errors import ConnectError
+from tpunb.machine.framework import (
+    FRAMEWORKS,
+    JAX,
+    TENSORFLOW,
+    framework_for,
+    imported_frameworks,
+    installed_frameworks,
+)
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
-from tpunb.virtual.import_tensorflow import WatchedImport, require_tensorflow
+from tpunb.virtual.import_tensorflow import require_tensorflow
 from tpunb.virtual.installation import (
     Installation,
     current,
@@ -26,6 +34,7 @@ from tpunb.virtual.installation import (
     set_tpu_variables,
 )
 from tpunb.virtual.strictness import Strictness
+from tpunb.virtual.watched_import import FirstImport
 
 _lock = threading.RLock()
 
@@ -36,12 +45,15 @@ def install(
     strict: bool | Mapping[str, bool] | Strictness = True,
     environment: bool = False,
     arithmetic: str | None = None,
+    framework: str | None = None,
+    judge: str = "wait",
 ) -> None:
-    """Make TensorFlow's own names find a virtual TPU.
+    """Make the own names of TensorFlow or of JAX find a virtual TPU.
 
-    `TPUClusterResolver`, `TPUStrategy`, `initialize_tpu_system`, `list_logical_devices`,
-    `tf.device("/TPU:0")` and similar calls find it. It does not matter under which name they were
-    imported, or whether before or after this call. A second call replaces the first installation.
+    In TensorFlow, `TPUClusterResolver`, `TPUStrategy`, `initialize_tpu_system`,
+    `list_logical_devices`, `tf.device("/TPU:0")` and similar calls find it. It does not matter
+    under which name they were imported, or whether before or after this call. In JAX,
+    `jax.devices()` are its devices. A second call replaces the first installation.
 
     Args:
         tpu: A TPU type such as `"v3-8"`, or a number of cores. The default is the value of
@@ -52,19 +64,83 @@ def install(
             `COLAB_TPU_ADDR`, `TPU_NAME`, `XRT_TPU_CONFIG`, `TPU_ACCELERATOR_TYPE`.
         arithmetic: `"tpu"` makes strategies multiply matrices as a TPU does. The default is the
             value of `TPUNB_ARITHMETIC`, or `"cpu"`.
+        framework: `"tensorflow"` or `"jax"`. The default is the framework that is imported, or else
+            the framework that is installed. If both are installed, it is the framework that is
+            imported first.
+        judge: When the TPU's own compiler judges JAX's programs: as for `tpunb.connect`.
 
     Raises:
         AcceleratorTypeError: The TPU type does not exist.
         ArithmeticNameError: The arithmetic does not exist.
-        ConnectError: `TPUNB_REQUIRE_TPU` requires a real TPU, or TensorFlow is not installed.
+        ConnectError: `TPUNB_REQUIRE_TPU` requires a real TPU, or the framework is not installed.
         VirtualDevicesError: TensorFlow has started with too few devices. An earlier installation
             stays.
     """
-    _put(_installation(tpu, strict, environment, arithmetic))
+    installation = _installation(tpu, strict, environment, arithmetic, framework, judge)
+    if not _is_open(framework):
+        _put(installation, _here(framework))
+    else:
+        _put_when_imported(installation, FRAMEWORKS, required=True)
 
 
-def _put(installation: Installation) -> Installation:
+def _is_open(framework: str | None) -> bool:
+    """Return whether only the notebook's imports can tell the framework."""
+    return (
+        framework is None and not imported_frameworks() and installed_frameworks() == {*FRAMEWORKS}
+    )
+
+
+def _here(framework: str | None) -> str:
+    """Return the framework that was asked for, or else the notebook's."""
+    return framework_for(framework, vars(sys.modules["__main__"]))[0]
+
+
+def _put(installation: Installation, framework: str) -> Installation:
     """Replace the installation in force, and return the new one."""
+    installation.framework = framework
+    return _put_jax(installation) if framework == JAX else _put_tensorflow(installation)
+
+
+def _put_jax(installation: Installation) -> Installation:
+    from tpunb.virtual.jax.first_use import TpuAtFirstUse
+    from tpunb.virtual.jax.import_jax import import_jax
+    from tpunb.virtual.jax.judged import jax_connector
+
+    import_jax()
+    connect = jax_connector(installation.accelerator.name, **installation.options_of_jax)
+
+    def connect_or_tell() -> contextlib.AbstractContextManager[Any]:
+        try:
+            connection = connect()
+        except Exception as error:
+            set_failure(error)
+            raise
+        set_failure(None)
+        return connection
+
+    with _lock:
+        before = current()
+        uninstall()
+        with contextlib.ExitStack() as undo:
+            if installation.environment:
+                set_tpu_variables(installation.accelerator, undo)
+            with _restored_on_error(before):
+                undo.enter_context(TpuAtFirstUse(connect_or_tell))
+            installation.undo = undo.pop_all()
+        set_current(installation)
+    return installation
+
+
+@contextlib.contextmanager
+def _restored_on_error(before: Installation | None) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        restore(before)
+        raise
+
+
+def _put_tensorflow(installation: Installation) -> Installation:
     require_tensorflow()
     from tpunb.virtual.devices import virtual_devices
     from tpunb.virtual.patch.device_names import TPUNames
@@ -104,6 +180,8 @@ def installed(
     strict: bool | Mapping[str, bool] | Strictness = True,
     environment: bool = False,
     arithmetic: str | None = None,
+    framework: str | None = None,
+    judge: str = "wait",
 ) -> Iterator[Accelerator]:
     """Apply `install` for the length of a `with` block, then restore the earlier installation.
 
@@ -116,7 +194,8 @@ def installed(
         VirtualDevicesError: TensorFlow has started with too few devices.
     """
     before = current()
-    mine = _put(_installation(tpu, strict, environment, arithmetic))
+    installation = _installation(tpu, strict, environment, arithmetic, framework, judge)
+    mine = _put(installation, _here(framework))
     try:
         yield mine.accelerator
     finally:
@@ -129,7 +208,7 @@ def restore(before: Installation | None) -> None:
     if before is None:
         uninstall()
     else:
-        _put(before)
+        _put(before, before.framework or TENSORFLOW)
 
 
 def lend(
@@ -149,7 +228,7 @@ def lend(
         == (tpu, strictness, arithmetic)
     ):
         return None
-    mine = _put(_installation(tpu, strictness, False, arithmetic))
+    mine = _put(_installation(tpu, strictness, False, arithmetic), TENSORFLOW)
     mine.lent = True
     mine.before = before.before if before is not None and before.lent else before
     return mine
@@ -167,34 +246,56 @@ def install_when_imported(
     strict: bool | Mapping[str, bool] | Strictness = True,
     environment: bool = False,
     arithmetic: str | None = None,
+    framework: str | None = None,
+    judge: str = "wait",
     required: bool = False,
 ) -> None:
-    """Install as soon as TensorFlow is imported, at no cost until then.
+    """Install as soon as TensorFlow or JAX is imported, at no cost until then.
 
-    If TensorFlow is imported already, this is `install`. Environment variables are set at once.
-    `uninstall` undoes this too.
+    The virtual TPU is for the framework that is imported first. If one is imported already, this is
+    `install`. Environment variables are set at once. `uninstall` undoes this too.
 
     Args:
         tpu: As for `install`.
         strict: As for `install`.
         environment: As for `install`.
         arithmetic: As for `install`.
-        required: Whether the import of TensorFlow fails if the installation fails. Otherwise a
-            `TpuWarning` gives the reason, and TensorFlow is unchanged.
+        framework: `"tensorflow"` or `"jax"`, to wait for this one only.
+        judge: As for `install`.
+        required: Whether the import fails if the installation fails. Otherwise a `TpuWarning` gives
+            the reason, and the framework is unchanged.
 
     Raises:
         AcceleratorTypeError: The TPU type does not exist.
         ConnectError: `TPUNB_REQUIRE_TPU` requires a real TPU.
         VirtualDevicesError: TensorFlow has started already with too few devices.
     """
-    installation = _installation(tpu, strict, environment, arithmetic)
-    if "tensorflow" in sys.modules:
-        _put(installation)
-        return
+    installation = _installation(tpu, strict, environment, arithmetic, framework, judge)
+    frameworks = FRAMEWORKS if framework is None else (framework,)
+    imported = imported_frameworks() & {*frameworks}
+    if imported:
+        _put(installation, _here(framework))
+    else:
+        _put_when_imported(installation, frameworks, required=required)
 
-    def arrived() -> None:
+
+def choose_framework(find: Callable[[], str | None]) -> None:
+    """Say which framework a virtual TPU is for, if it still waits for the first import.
+
+    Args:
+        find: Returns the framework, or None if it is not known.
+    """
+    for _, hook in _armed:
+        if hook.chosen is None and (framework := find()) is not None:
+            hook.choose(framework)
+
+
+def _put_when_imported(
+    installation: Installation, frameworks: Collection[str], *, required: bool
+) -> None:
+    def arrived(framework: str) -> None:
         try:
-            _put(installation)
+            _put(installation, framework)
         except Exception as error:
             set_failure(error)
             if not required:
@@ -203,18 +304,18 @@ def install_when_imported(
 
     with _lock, contextlib.ExitStack() as undo:
         _disarm()
-        if environment:
+        if installation.environment:
             set_tpu_variables(installation.accelerator, undo)
-        undo.enter_context(Hook(arrived, required=required))
-        _armed.append(undo.pop_all())
+        hook = undo.enter_context(FirstImport(arrived, *frameworks, required=required))
+        _armed.append((undo.pop_all(), hook))
 
 
-_armed: list[contextlib.ExitStack] = []
+_armed: list[tuple[contextlib.ExitStack, FirstImport]] = []
 
 
 def _disarm() -> None:
     while _armed:
-        _armed.pop().close()
+        _armed.pop()[0].close()
 
 
 def _installation(
@@ -222,49 +323,27 @@ def _installation(
     strict: bool | Mapping[str, bool] | Strictness,
     environment: bool,
     arithmetic: str | None,
+    framework: str | None = None,
+    judge: str = "wait",
 ) -> Installation:
     from tpunb.machine.detect import default_tpu, refuse_simulation
 
     refuse_simulation()
+    if framework not in (None, *FRAMEWORKS):
+        raise ConnectError(
+            f"There is no framework {framework!r}.", fix=f"Choose {' or '.join(FRAMEWORKS)}."
+        )
     if tpu is None:
         tpu = default_tpu() or DEFAULT_TPU
-    tpu_type = tpu if isinstance(tpu, Accelerator) else accelerator(tpu)
-    return Installation(tpu_type, Strictness.of(strict), environment, arithmetic_of(arithmetic))
-
-
-class Hook(WatchedImport, contextlib.AbstractContextManager[None]):
-    """A finder that waits for TensorFlow's import.
-
-    Args:
-        arrived: Called when TensorFlow has been imported.
-        required: Whether an error in `arrived` fails this import and every further import.
-            Otherwise the error becomes a warning.
-    """
-
-    def __init__(self, arrived: Callable[[], None], *, required: bool) -> None:
-        super().__init__()
-        self._arrived = arrived
-        self._required = required
-
-    def __enter__(self) -> None:
-        sys.meta_path.insert(0, self)
-
-    def __exit__(self, *exception: object) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def load(self, module: types.ModuleType, load: Callable[[types.ModuleType], None]) -> None:
-        """Load TensorFlow, report that, and remove this finder."""
-        load(module)
-        try:
-            self._arrived()
-        except Exception as error:
-            if self._required:
-                raise
-            warnings.warn(
-                "TensorFlow's names do not answer for the virtual TPU: "
-                f"{type(error).__name__}: {error}",
-                TpuWarning,
-                stacklevel=2,
-            )
-        self.__exit__()
+    options: dict[str, Any] = {"judge": judge}
+    # JAX has no such options, so they are passed on to be refused.
+    options |= {} if strict is True else {"strict": strict}
+    options |= {} if arithmetic is None else {"arithmetic": arithmetic}
+    return Installation(
+        tpu if isinstance(tpu, Accelerator) else accelerator(tpu),
+        Strictness.of(strict),
+        environment,
+        arithmetic_of(arithmetic),
+        framework=framework,
+        options_of_jax=options,
+    )

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import weakref
 from collections.abc import Collection
@@ -13,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.interrupts import uninterrupted
+from tpunb.errors.code_problems import SourceLine
 from tpunb.virtual import running_functions
 from tpunb.virtual._tensorflow import context, ops
 from tpunb.virtual.replicate.passes import ReplicaFunction
@@ -29,17 +31,33 @@ from tpunb.virtual.replicate.variance import Arguments
 from tpunb.virtual.variable_copies import Copies
 
 
+@dataclasses.dataclass(frozen=True)
+class LocalUpdate:
+    """An update by which each replica may set its copy of a variable to its own value.
+
+    Attributes:
+        name: The variable's name.
+        places: The lines of the user's code that led to the update, innermost first.
+    """
+
+    name: str
+    places: tuple[SourceLine, ...]
+
+
 class Divergence:
     """A strategy's record of copies, and of the functions that must change with them.
 
     Attributes:
         variables: The keys of the variables whose copies may differ. Traces add keys.
         lock: Held while copies become separate, and while copies that are together get one value.
+        updates: By the key of a variable, the first update that may give its copies different
+            values.
     """
 
     def __init__(self) -> None:
         self.variables: set[str] = set()
         self.lock = threading.RLock()
+        self.updates: dict[str, LocalUpdate] = {}
         self._copies = weakref.WeakValueDictionary[str, Copies]()
         # A replication lives as long as the functions that were registered for it.
         self._replications = weakref.WeakSet[Replication]()
@@ -50,6 +68,10 @@ class Divergence:
     def add(self, copies: Copies) -> None:
         """Record the copies of a variable."""
         self._copies[copies.key] = copies
+
+    def copies(self, key: str) -> Copies | None:
+        """Return the copies of a variable; None if the variable is gone."""
+        return self._copies.get(key)
 
     def is_called_in(self, graph: Any) -> bool:
         """Return whether a graph calls, even indirectly, a function that may be rewritten."""

@@ -24,6 +24,7 @@ from tpunb.virtual._tensorflow import (
     tpu_shard_context,
     variable_utils,
 )
+from tpunb.virtual.array_conversion import watch_conversions
 from tpunb.virtual.graph.function_def import OUTSIDE
 from tpunb.virtual.graph.tensorflow_graphs import (
     device_functions,
@@ -255,6 +256,7 @@ class TracingGraph(FuncGraph):  # type: ignore[misc]
     def __init__(self, options: ReplicateOptions) -> None:
         super().__init__(f"tpu_replica_{next(_names)}")
         self._captured: list[tuple[int, Any]] = []
+        self.refuses_lost_numbers = options.strictness.any
         self.tracing = ReplicaTracingContext(self, options)
         set_control_flow_context(self, self.tracing)
 
@@ -321,6 +323,7 @@ def trace(
             return variable_utils.convert_variables_to_tensors(function(*arguments))
 
     graph = TracingGraph(options)
+    watch_conversions()
     # The replica function's nodes belong to a core, regardless of the devices around the call.
     with ops.device(None):
         func_graph_from_py_func(graph.name, call, args=tuple(specs), kwargs={}, func_graph=graph)

@@ -25,6 +25,7 @@ from tpunb.virtual.strict.core_memory import beyond_a_core, beyond_the_machine
 from tpunb.virtual.strict.lowering import lower
 from tpunb.virtual.strict.open_sizes import RULE, refused_for_open_sizes
 from tpunb.virtual.strict.refused_ops import statically_found
+from tpunb.virtual.strict.seeds import is_of_global_seed
 from tpunb.virtual.strict.stand_ins import Unknown, on_host
 from tpunb.virtual.strictness import REFUSED, Strictness
 
@@ -270,13 +271,20 @@ _reported: set[tuple[str, tuple[SourceLine, ...]]] = set()
 
 def leave_out_of_warnings(problems: Iterable[Problem]) -> None:
     """Leave out of warnings the problems that were reported before a cell runs."""
-    _reported.update((problem.reason, problem.places) for problem in problems)
+    _reported.update(map(_key, problems))
+
+
+def _key(problem: Problem) -> tuple[str, tuple[SourceLine, ...]]:
+    """Return what identifies a problem: its line, but for the global seed only the function."""
+    return problem.reason, () if is_of_global_seed(problem) else problem.places
 
 
 def _warn(problem: Problem) -> None:
-    """Warn once for each line."""
-    if (problem.reason, problem.places) in _reported:
+    """Warn once for each line, and of the global seed once for each function."""
+    if _key(problem) in _reported:
         return
+    if is_of_global_seed(problem):
+        leave_out_of_warnings([problem])
     place = problem.places[0] if problem.places else SourceLine("<unknown>", 0)
     warnings.warn_explicit(
         f"{problem.reason} {problem.fix}", TpuWarning, place.file, place.line, registry=_warned

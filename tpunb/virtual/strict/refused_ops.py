@@ -24,6 +24,7 @@ from tpunb.virtual.graph.function_def import (
 from tpunb.virtual.graph.kernels import compiles, why_not
 from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.strict.accepted_ops import PRODUCTS, is_known
+from tpunb.virtual.strict.seeds import ignored_seed
 from tpunb.virtual.variable_copies import copies_of, copy_with, handle_of
 
 _WHERE = (
@@ -84,6 +85,14 @@ _HOST_FIX = (
     "`tf.config.set_soft_device_placement(True)` it runs on the host, which the cores wait for."
 )
 
+_DENSE_CTC = (
+    "Use `tf.nn.ctc_loss(labels, logits, label_length, logit_length, logits_time_major=False, "
+    "blank_index=-1)` with dense labels, which TPUs run. If a softmax gives probabilities p, the "
+    "logits are `tf.math.log(p + 1e-7)`."
+)
+_FIXES = {"CTCLoss": _DENSE_CTC, "CTCLossV2": _DENSE_CTC}
+"""The fixes for operations that cannot move to the host, by operation."""
+
 
 def statically_found(traced: TracedFunction) -> list[Problem]:
     """Return the findings that need no compiler and no counting of memory."""
@@ -113,6 +122,8 @@ def _problems_of_nodes(
             continue  # together with everything that it calls
         if node.name in examined:
             yield from _problems_of_node(node, nodes, name, path)
+            if (seed := ignored_seed(node, path)) is not None:
+                yield seed
         for callee in called_functions(node):
             if callee not in around:
                 inner = f"{path}{node.name}/"
@@ -148,7 +159,7 @@ def _unsupported(node: NodeDef, name: str, path: str) -> Problem:
         node,
         path,
         f"{node.op} {why_not(node)}.",
-        _HOST_FIX,
+        _FIXES.get(node.op, _HOST_FIX),
         (
             f"Detected unsupported operations when trying to compile graph {name} on XLA_TPU_JIT: "
             f"{node.op} (No registered '{node.op}' OpKernel for XLA_TPU_JIT devices compatible "

@@ -10,6 +10,11 @@ from typing import Any
 
 TENSORFLOW, JAX = "tensorflow", "jax"
 FRAMEWORKS = (TENSORFLOW, JAX)
+"""The frameworks, by the names of their packages."""
+
+FRAMEWORK_VARIABLE = "TPUNB_FRAMEWORK"
+"""The environment variable with the framework of kernels that have a virtual TPU."""
+
 NAMES = {TENSORFLOW: "TensorFlow", JAX: "JAX"}
 
 _NOT_CLEAR = (
@@ -36,17 +41,22 @@ def framework_for(asked: str | None, namespace: Mapping[str, Any]) -> tuple[str,
         if isinstance(value, types.ModuleType)
         and (top := value.__name__.partition(".")[0]) in FRAMEWORKS
     }
-    loaded = {name for name in FRAMEWORKS if sys.modules.get(name) is not None}
-    for found in (named, _backend_of_keras(), loaded, installed_frameworks()):
+    keras = {backend_of_keras()} & set(FRAMEWORKS)
+    for found in (named, keras, imported_frameworks(), installed_frameworks()):
         if len(found) == 1:
             return next(iter(found)), ""
     return TENSORFLOW, _NOT_CLEAR if JAX in installed_frameworks() else ""
 
 
-def _backend_of_keras() -> set[str]:
-    ask = getattr(getattr(sys.modules.get("keras"), "backend", None), "backend", lambda: "")
-    name = ask()
-    return {name} & set(FRAMEWORKS)
+def backend_of_keras() -> str:
+    """Return the backend of Keras 3, also while Keras is being imported; empty without Keras 3."""
+    config = sys.modules.get("keras.src.backend.config")
+    return str(getattr(config, "backend", lambda: "")())
+
+
+def imported_frameworks() -> set[str]:
+    """Return the frameworks that this process has imported."""
+    return {name for name in FRAMEWORKS if sys.modules.get(name) is not None}
 
 
 def installed_frameworks() -> set[str]:

@@ -1,0 +1,84 @@
+"""Keras on JAX: `keras.distribution` on eight virtual devices."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import pytest
+from counterparts.children import run_code
+
+# The folder tests/keras would do for an import.
+INSTALLED = {distribution.name for distribution in metadata.distributions()}
+pytestmark = pytest.mark.skipif("keras" not in INSTALLED, reason="Keras is not installed")
+
+FIT = """
+import sys
+import numpy as np
+if sys.argv[1] == "virtual":
+    from tpunb import virtual
+    virtual.install_when_imported("v5e-8", judge="off", required=True)
+import keras
+import jax
+if sys.argv[1] != "virtual":
+    jax.config.update("jax_num_cpu_devices", 8)
+devices = keras.distribution.list_devices()
+mesh = keras.distribution.DeviceMesh((2, 4), ["batch", "model"], devices)
+layout = keras.distribution.LayoutMap(mesh)
+layout[".*kernel"] = (None, "model")
+draw = np.random.default_rng(0)
+x, y = draw.random((200, 16), "float32"), draw.random((200, 4), "float32")
+for distribution in (
+    keras.distribution.DataParallel(devices=devices),
+    keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch"),
+):
+    keras.distribution.set_distribution(distribution)
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([
+        keras.layers.Input((16,)),
+        keras.layers.Dense(32, "relu"),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.1),
+        keras.layers.Dense(4),
+    ])
+    model.compile("adam", "mse", metrics=["mae"])
+    history = model.fit(x, y, batch_size=64, epochs=2, verbose=0, validation_split=0.2)
+    print(history.history, model.evaluate(x, y, verbose=0), model.predict(x, verbose=0).sum())
+    kernel = model.weights[0].value.sharding
+    print(len(kernel.device_set), "devices", tuple(kernel.spec))
+print({device.platform for device in jax.devices()}, "tensorflow" in sys.modules, file=sys.stderr)
+"""
+
+
+def test_fit_gives_the_numbers_of_plain_devices() -> None:
+    """With `DataParallel` and with `ModelParallel`."""
+    on_tpu, on_cpus = (run_code(FIT, where, KERAS_BACKEND="jax") for where in ("virtual", "plain"))
+    assert on_tpu.stdout.count("\n8 devices") == 2, on_tpu.stderr
+    assert on_tpu.stdout == on_cpus.stdout
+    assert on_tpu.stderr.splitlines()[-1] == "{'tpu'} False"
+
+
+CURVES = """
+import sys
+import numpy as np
+import tpunb
+from tpunb import virtual
+virtual.install("v5e-8", framework="jax", judge="off")
+import keras
+keras.distribution.set_distribution(keras.distribution.DataParallel())
+model = keras.Sequential([keras.layers.Input((16,)), keras.layers.Dense(4)])
+model.compile("sgd", "mse", metrics=["mae"])
+x, y = np.ones((256, 16), "float32"), np.ones((256, 4), "float32")
+curves = tpunb.LiveCurves()
+fit = model.fit(x, y, batch_size=64, epochs=3, verbose=0, callbacks=[curves]).history
+history = tpunb.history
+# Four batches of the same size: the epoch's loss is their mean.
+means = history.values("loss").reshape(3, 4).mean(axis=1)
+np.testing.assert_allclose(means, fit["loss"], rtol=1e-4)
+print(history.metrics, history.steps("loss").tolist(), "tensorflow" in sys.modules)
+"""
+
+
+def test_live_curves_record_every_step() -> None:
+    run = run_code(CURVES, KERAS_BACKEND="jax", TPUNB_WIDGETS="never")
+    expected = f"['loss', 'mae'] {list(range(1, 13))} False"
+    assert run.stdout.splitlines()[-1:] == [expected], run.stderr
