@@ -43,6 +43,8 @@ def _compared(step: CellStep) -> ReplicaComparison:
 
     def compared() -> Any:
         with silent():  # the check has shown what the cell prints
-            return compared_with_one(traced.replica, captured.arguments, cache.strategy)
+            return compared_with_one(
+                traced.replica, captured.arguments, cache.strategy, traced.read_code(captured)
+            )
 
     return cache.guarded(traced, captured, compared)  # type: ignore[no-any-return]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -218,7 +219,7 @@ def _with_one_replica(
 
 
 def compared_with_one(
-    fn: Callable[..., Any], args: Sequence[Any], strategy: Any
+    fn: Callable[..., Any], args: Sequence[Any], strategy: Any, roots: Sequence[Any] = ()
 ) -> ReplicaComparison:
     """Compare a step on a virtual TPU's replicas with the same step on one replica.
 
@@ -242,7 +243,8 @@ def compared_with_one(
             made = model_step(fn, with_batches(args), strategy, CompareError, "tpunb.compare")
             step = made.replica_function if made is not None else fn
         inputs = [_as_input(argument, strategy) for argument in inputs]
-        return measured_scale(step, GlobalBatch(inputs, count), strategy)
+        roots = roots or [functools.partial(fn, *args)]
+        return measured_scale(step, GlobalBatch(inputs, count), strategy, roots)
 
 
 def _batch_of_model(args: Sequence[Any], strategy: Any) -> Sequence[Any]:

@@ -10,6 +10,10 @@ if it is not, so the scale is measured, in two parts:
   gradients, and the single replica gets them in several strengths. One strength leads to the same
   variables. So no optimizer needs to be known, and clipping does not interfere, because the made-up
   gradients are too small.
+
+The single replica is asked for its number of replicas, and answers 1. A Python number, which stays
+as it is, may also be the number of replicas: see `replica_numbers`. There is a verdict only if the
+scale is the same with every meaning of these numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from tpunb.virtual.replica_comparison import GradientScale, ReplicaComparison
-from tpunb.virtual.replicate.scalar_constants import Edits, ScalarConstant
+from tpunb.virtual.replica_numbers import Number, numbers_of
 from tpunb.virtual.replicate.trial import STRENGTH, shares
 from tpunb.virtual.trial_batches import GlobalBatch
 from tpunb.virtual.trial_run import TrialRun
@@ -38,8 +42,6 @@ _MATTERS = 1e-3
 
 _MOST_STEPS = (1, 4, 16, 64)
 """The numbers of steps that are made until a step changes weights, if gradients accumulate."""
-
-_MOST_EDITS = 8
 
 
 class NotKnownError(Exception):
@@ -62,7 +64,7 @@ class _Ratio:
 
 
 def measured_scale(
-    step: Callable[..., Any], batch: GlobalBatch, strategy: Any
+    step: Callable[..., Any], batch: GlobalBatch, strategy: Any, roots: Sequence[Any]
 ) -> ReplicaComparison:
     """Return the scale of a step's gradients.
 
@@ -70,6 +72,7 @@ def measured_scale(
         step: A replica function, or a function that calls `strategy.run`.
         batch: Its arguments.
         strategy: The strategy.
+        roots: The user's functions and objects that the step uses.
 
     Raises:
         Exception: The step raised this error.
@@ -88,11 +91,29 @@ def measured_scale(
             "No tf.GradientTape computes gradients of variables in the step, or another tape "
             "differentiates them.",
         )
-    trial = _Experiment(step, batch, strategy, many, on_many)
+    trial = _Experiment(step, batch, strategy, many, on_many, roots)
     try:
         return trial.scale()
     except NotKnownError as reason:
         return ReplicaComparison(replicas, None, str(reason), tuple(trial.rows()))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Meaning:
+    """A meaning that a number may have.
+
+    Attributes:
+        on_one: The number that it would be on one replica with the same global batch.
+        what: The meaning.
+        instead: The code that says so.
+        of_loss: Whether only the loss may be scaled, because after the tape such a number is
+            usually a learning rate.
+    """
+
+    on_one: float
+    what: str
+    instead: str
+    of_loss: bool = False
 
 
 class _Experiment:
@@ -105,7 +126,9 @@ class _Experiment:
         strategy: Any,
         many: TrialRun,
         on_many: Sequence[Any],
+        roots: Sequence[Any],
     ) -> None:
+        self._roots = roots
         self._step, self._batch, self._strategy = step, batch, strategy
         self._many, self._on_many = many, on_many
         self._replicas = many.trial.replicas
@@ -126,16 +149,9 @@ class _Experiment:
         self._gain = gain
         self._differences = self._on_batch_itself(one)
         factor = self._rounded(ratio.common * gain)
-        if factor != 1.0 and (kept := self._number_of_replicas(one)):
-            factor, note = 1.0, kept
-        elif factor != 1.0:
-            self._refuse_numbers(one)
+        self._refuse_numbers(factor)
         if math.isnan(factor):
             raise NotKnownError(self._no_multiple())
-        if factor == self._replicas:
-            self._refuse_multiples(one)
-        elif factor == 1.0:
-            note = note or self._sum_over_part(one)
         gradients, scales = tuple(self.rows()), self._scales_update(one)
         return ReplicaComparison(self._replicas, factor, note, gradients, scales)
 
@@ -149,9 +165,9 @@ class _Experiment:
             known = place < len(self._differences)
             yield GradientScale(name, shape, scale, self._differences[place] if known else None)
 
-    def _on_one(self, edits: Edits | None = None) -> TrialRun:
+    def _on_one(self) -> TrialRun:
         try:
-            return TrialRun(self._step, self._same.on_one, self._strategy, 1, edits)
+            return TrialRun(self._step, self._same.on_one, self._strategy, 1)
         except Exception as error:
             raise NotKnownError(f"The step does not run on one replica: {_line(error)}") from error
 
@@ -285,165 +301,59 @@ class _Experiment:
         exact = (1.0, float(count), 1.0 / count)
         return next((e for e in exact if abs(factor / e - 1) <= 2 * self._tolerance), factor)
 
-    def _number_of_replicas(self, one: TrialRun) -> str:
-        """Return a remark if a constant is the number of replicas; empty if none is.
-
-        A number of replicas that Python kept, as in `n = strategy.num_replicas_in_sync`, stays the
-        same on one replica. It would be 1 there.
+    def _refuse_numbers(self, factor: float) -> None:
+        """Refuse a verdict if the scale depends on a number that may be the number of replicas.
 
         Raises:
-            NotKnownError: A constant may be the number of two replicas, or a half.
+            NotKnownError: It depends on such a number.
         """
-        count = self._replicas
-        kept = [pair for pair in self._kept(one) if _is_size(pair[1].divisor, count)]
-        after = {place: 1.0 for place, constant in kept if constant.is_after}
-        before = {place: 1.0 for place, constant in kept if constant.is_of_loss}
-        # Scales inside a model have no effect on the loss alone, as in attention.
-        inside = [place for place, c in kept if not (c.is_after or c.is_of_loss)]
-        together = [after, before, {**after, **before}] if after and before else [after or before]
-        alone = [{place: 1.0} for place in [*before, *inside][:_MOST_EDITS]]
-        explained: set[int] = set()
-        used: dict[int, float] = {}
-        for values in [*filter(None, together), *alone]:
-            each = self._factors_with(one, values)
-            new = {place for place, factor in enumerate(each) if factor == 1.0} - explained
-            if not new:
-                continue
-            explained |= new
-            used = values if len(new) == len(each) else {**used, **values}
-            if len(explained) == len(each) and self._is_one_with(used):
-                how = _how(one.trial.constants[next(iter(used))])
-                if count == 2:
-                    raise NotKnownError(
-                        f"The loss or its gradients are {how}. If that divides by the number of "
-                        "replicas, the scale is right. Otherwise the gradients are twice as large "
-                        "as on one device."
-                    )
-                return f"The loss or its gradients are {how}, taken as the number of replicas."
-        return ""
+        numbers = numbers_of(self._roots, lambda value: self._meaning(value, factor) is not None)
+        for number in sorted(numbers, key=lambda number: number.holder is None):
+            meaning = self._meaning(number.value, factor)
+            if meaning is not None and not self._is_unused(number, meaning, factor):
+                raise NotKnownError(
+                    f"{number.where} is {number.value:g}, {meaning.what}. If it is "
+                    f"meant so, write {meaning.instead}."
+                )
 
-    def _is_one_with(self, edits: Edits) -> bool:
-        """Return whether edits make the factor 1; then also take it for the other results."""
+    def _is_unused(self, number: Number, meaning: _Meaning, factor: float) -> bool:
+        """Return whether the scale is the same if a number has another meaning."""
+        if number.holder is None:
+            return meaning.of_loss or math.isnan(factor)
         try:
-            one = self._on_one(edits)
-            ratio, (gain, _) = self._compared(one), self._combined(one)
-        except NotKnownError:
+            with number.rebound(meaning.on_one):
+                one = self._on_one()
+                ratio = self._compared(one)
+                gain = self._gain if meaning.of_loss else self._combined(one)[0]
+        except (NotKnownError, TypeError):
             return False
-        if self._rounded(ratio.common * gain) != 1.0:
-            return False
-        self._ratio, self._gain = ratio, gain
-        self._differences = self._on_batch_itself(one)
-        return True
+        other = self._rounded(ratio.common * gain)
+        return other == factor or (math.isnan(other) and math.isnan(factor))
 
-    def _refuse_multiples(self, one: TrialRun) -> None:
-        """Refuse a verdict if a constant may contain the number of replicas.
-
-        Raises:
-            NotKnownError: The loss is divided by a multiple of the number of replicas.
-        """
-        count = self._replicas
-        multiples = [
-            (place, constant)
-            for place, constant in self._kept(one)
-            if constant.is_of_loss and _is_multiple(constant.divisor, count)
-        ]
-        for place, constant in multiples[:_MOST_EDITS]:
-            value = constant.with_divisor(constant.divisor / count)
-            each = self._factors_with(one, {place: value})
-            if each and all(factor == 1.0 for factor in each):
-                raise NotKnownError(
-                    f"The loss is {_how(constant)}. If that divides by the number of replicas, "
-                    f"the scale is right. Otherwise the gradients are {count} times as large as on "
-                    "one device."
-                )
-
-    def _refuse_numbers(self, one: TrialRun) -> None:
-        """Refuse a verdict if a variable may contain the number of replicas.
-
-        The variable keeps its value on one replica. If it contains the number of replicas, it would
-        contain 1 there.
-
-        Raises:
-            NotKnownError: With the smaller number, the gradients have one device's scale.
-        """
-        count = self._replicas
-        pairs = [
-            (number, smaller)
-            for number in one.numbers()
-            if (smaller := _for_one_replica(number.value, count)) is not None
-        ]
-        for number, smaller in pairs[:_MOST_EDITS]:
-            with one.with_number(number, smaller):
-                try:
-                    ratio = self._compared(one)
-                    # A share of 1 after the tape may be a learning rate, and tells nothing.
-                    gain = self._combined(one)[0] if number.value > 1 else self._gain
-                except NotKnownError:
-                    continue
-            if all(self._rounded(each * gain) == 1.0 for each in ratio.telling):
-                name = f"the variable `{number.name}`" if number.name else "a variable"
-                raise NotKnownError(
-                    f"The scale depends on {name}, which is {number.value:g}. If that contains the "
-                    f"number of replicas, the scale is right. Otherwise the gradients are {count} "
-                    "times as large as on one device."
-                )
-
-    def _sum_over_part(self, one: TrialRun) -> str:
-        """Return a remark if a sum is divided by the number of examples of one replica.
-
-        Raises:
-            NotKnownError: It seems to be.
-        """
+    def _meaning(self, value: float, factor: float) -> _Meaning | None:
+        """Return what a number may be, apart from a number of the user's choice; or None."""
         count, examples = self._replicas, self._batch.examples or 1
-        total = examples * count
-        kept = [pair for pair in self._kept(one) if pair[1].is_of_loss]
-        if examples == 1 or any(_is_size(constant.divisor, total) for _, constant in kept):
-            return ""
-        parts = [pair for pair in kept if _is_size(pair[1].divisor, examples)]
-        for place, constant in parts[:_MOST_EDITS]:
-            value = constant.with_divisor(constant.divisor * count)
-            each = self._factors_with(one, {place: value})
-            if each and all(factor == count for factor in each) and self._sums_examples(one):
-                raise NotKnownError(
-                    f"The loss is a sum over the examples of a replica, {_how(constant)}. If that "
-                    f"is the number of a replica's examples, divide by the global batch, {total}: "
-                    f"the gradients are {count} times as large as on one device."
-                )
-        return ""
-
-    def _sums_examples(self, one: TrialRun) -> bool:
-        """Return whether the gradients on one replica grow with the number of examples."""
-        part = self._batch.one_part()
-        small = TrialRun(self._step, part, self._strategy, 1)
-        more = [each[0] for call in one.measure() for each in call]
-        less = [each[0] for call in small.measure() for each in call]
-        ratio = _ratio(more, less, self._tolerance).common
-        return self._rounded(ratio) == self._replicas
-
-    def _kept(self, one: TrialRun) -> list[tuple[int, ScalarConstant]]:
-        """Return the constants that are the same on several replicas and on one, with places."""
-        here, there = one.trial.constants, self._many.trial.constants
-        values = {constant.value for constant in there}
-        alike = len(here) == len(there)
-        return [
-            (place, constant)
-            for place, constant in enumerate(here)
-            if (there[place].value == constant.value if alike else constant.value in values)
-        ]
-
-    def _factors_with(self, one: TrialRun, values: Edits) -> list[float]:
-        """Return the factor of each gradient against one replica with other constants.
-
-        Gradients that are negligible have the factor of the others.
-        """
-        is_after = any(one.trial.constants[place].is_after for place in values)
-        try:
-            edited = self._on_one(values)
-            ratio = self._compared(edited)
-            gain = self._combined(edited)[0] if is_after else self._gain
-        except NotKnownError:
-            return []
-        return [self._rounded(each * gain) for each in ratio.telling]
+        if _is_size(value, count):
+            return _Meaning(1.0, "as many as there are replicas", _instead("{}"))
+        if _is_size(value * count, 1):
+            return _Meaning(1.0, "one over the number of replicas", _instead("1 / {}"))
+        if examples > 1 and _is_size(value, examples):
+            what = "as many as a replica has examples"
+            return _Meaning(value * count, what, "`tf.shape(x)[0]` of the batch `x`")
+        if examples > 1 and _is_size(value * examples, 1):
+            what = "one over the number of a replica's examples"
+            return _Meaning(value / count, what, "`1 / tf.shape(x)[0]` of the batch `x`")
+        divisor = 1 / value if 0 < value < 1 else value
+        if divisor < count or (factor == 1.0 and _is_size(divisor, count * examples)):
+            return None  # a sum over the global batch is divided by the same on one replica
+        times = round(divisor / count)
+        if not _is_size(divisor, times * count):
+            return None
+        if divisor != value:
+            what = "one over a multiple of the number of replicas"
+            return _Meaning(value * count, what, _instead(f"1 / ({times} * {{}})"), of_loss=True)
+        what = "a multiple of the number of replicas"
+        return _Meaning(value / count, what, _instead(f"{times} * {{}}"))
 
 
 def _measured(run: TrialRun, arguments: Sequence[Any] | None = None) -> Any:
@@ -499,33 +409,15 @@ def _size(*values: np.ndarray) -> float:
     return max(float(np.abs(one).max()) if one.size else 0.0 for one in values)
 
 
-def _is_multiple(divisor: float, count: int) -> bool:
-    """Return whether a divisor is a multiple of a count, and not the count."""
-    quotient = divisor / count
-    return quotient >= 1.5 and abs(quotient - round(quotient)) <= 1e-5 * quotient
-
-
-def _for_one_replica(value: float, count: int) -> float | None:
-    """Return the value on one replica of a number that may contain the number of replicas.
-
-    None if the number cannot contain it.
-    """
-    if not (math.isfinite(value) and value > 0):
-        return None
-    if _is_size(value, count) or _is_multiple(value, count):
-        return value / count
-    if _is_size(1 / value, count) or _is_multiple(1 / value, count):
-        return value * count
-    return None
+def _instead(text: str) -> str:
+    """Return code that asks for the number of replicas, inside a cell and elsewhere."""
+    in_cell, in_step = text.format("num_replicas"), text.format("strategy.num_replicas_in_sync")
+    return f"`{in_cell}` in a cell, or `{in_step}` inside the step"
 
 
 def _is_size(divisor: float, size: int) -> bool:
     """Return whether a divisor is a size."""
     return abs(divisor / size - 1) <= 1e-5
-
-
-def _how(constant: ScalarConstant) -> str:
-    return f"{'divided' if constant.divides else 'multiplied'} by {constant.value:g}"
 
 
 def _line(error: Exception) -> str:

@@ -195,8 +195,7 @@ class _Call:
             return self._packed(self._stand_ins(), range(len(graph.outputs)))
         definition = traced.definition
         if options.trial is not None:
-            sizes = known_sizes(graph, definition)
-            definition = options.trial.rewritten(definition, graph, sizes)
+            definition = options.trial.rewritten(definition)
         function = ReplicaFunction(
             definition,
             traced.library,

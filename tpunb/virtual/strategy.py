@@ -56,7 +56,6 @@ from tpunb.virtual.replicate.options import (
     most_joined,
     processors_for_each,
 )
-from tpunb.virtual.replicate.scalar_constants import Edits
 from tpunb.virtual.replicate.trial import Trial, current_trial
 from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 from tpunb.virtual.strictness import Strictness
@@ -325,10 +324,10 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         trial = current_trial.get()
         return trial if trial is not None and trial.strategy.extended is self else None
 
-    def new_trial(self, replicas: int, edits: Edits | None = None) -> Trial:
+    def new_trial(self, replicas: int) -> Trial:
         """Return a trial of a step on the first replicas."""
         devices = [logical[0] for logical in self._options.places[:replicas]]
-        return Trial(self._container_strategy(), devices, edits)
+        return Trial(self._container_strategy(), devices)
 
     def _replicating(self) -> ReplicateOptions:
         """Return the options of replicas that are traced now."""

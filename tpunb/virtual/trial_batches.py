@@ -87,10 +87,6 @@ class GlobalBatch:
             self._mapped(lambda parts: _joined(alike(parts))),
         )
 
-    def one_part(self) -> list[Any]:
-        """Return the arguments of a single replica that has the examples of one replica."""
-        return self._mapped(lambda parts: parts[self._largest])
-
     def _mapped(self, combine: Callable[[Sequence[Any]], Any]) -> list[Any]:
         def mapped(leaf: Any) -> Any:
             return combine(self._parts(leaf)) if self._is_part(leaf) else leaf

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
@@ -20,7 +19,6 @@ from tpunb.virtual._tensorflow import (
 )
 from tpunb.virtual.graph.tensorflow_graphs import value_of_handle
 from tpunb.virtual.patch.patch_tools import Replaced
-from tpunb.virtual.replicate.scalar_constants import Edits
 from tpunb.virtual.replicate.trace import ReplicaTracingContext
 from tpunb.virtual.replicate.trial import Trial, current_trial
 from tpunb.virtual.strict.seeds import SEED_OF_TRIALS
@@ -124,21 +122,6 @@ _differentiating: contextvars.ContextVar[bool] = contextvars.ContextVar(
 _TAPES = Replaced(tf.GradientTape, "gradient", _gradient)
 
 
-@dataclasses.dataclass(frozen=True)
-class NumberVariable:
-    """A variable of one number.
-
-    Attributes:
-        name: The variable's name; empty if the step uses it outside its replicas.
-        value: The number.
-        variables: The trial's variables that replace it.
-    """
-
-    name: str
-    value: float
-    variables: Sequence[Any]
-
-
 class TrialRun:
     """A step, traced for some replicas on stand-ins of its variables.
 
@@ -147,10 +130,9 @@ class TrialRun:
         arguments: Its arguments.
         strategy: The strategy.
         replicas: The number of replicas.
-        edits: Changes of constants.
 
     Attributes:
-        trial: The trial: its gradients, constants and stand-ins.
+        trial: The trial: its gradients and stand-ins.
 
     Raises:
         Exception: The function raised this error when it was traced.
@@ -162,15 +144,13 @@ class TrialRun:
         arguments: Sequence[Any],
         strategy: Any,
         replicas: int,
-        edits: Edits | None = None,
     ) -> None:
         self._arguments = arguments
-        self.trial: Trial = strategy.extended.new_trial(replicas, edits)
+        self.trial: Trial = strategy.extended.new_trial(replicas)
         self._traced = self._trace(step, arguments, strategy)
         # A function that makes variables is traced twice, and only its last trace runs.
         self.trial.keep(self._traced.captured_inputs)
         self._others = self._with_others_replaced()
-        self._replaced: list[tuple[NumberVariable, float]] = []
 
     def measure(self, arguments: Sequence[Any] | None = None) -> list[list[list[np.ndarray]]]:
         """Return the gradients that a step computes from the variables' present values.
@@ -184,29 +164,6 @@ class TrialRun:
         self._begin([0.0] * self.trial.replicas, with_zeros=False)
         self._run(self._arguments if arguments is None else arguments)
         return [one.values() for one in self.trial.gradients]
-
-    def numbers(self) -> list[NumberVariable]:
-        """Return the variables of one number that no tape trains."""
-        self._begin([0.0] * self.trial.replicas, with_zeros=False)
-        candidates = [
-            *((one.name, one.variables) for one in self.trial.stand_ins if not one.is_trained),
-            *(("", [variable]) for _, variable in self._others),
-        ]
-        return [
-            NumberVariable(name, float(np.ravel(variables[0].numpy())[0]), variables)
-            for name, variables in candidates
-            if variables[0].shape.num_elements() == 1
-            and (variables[0].dtype.is_floating or variables[0].dtype.is_integer)
-        ]
-
-    @contextlib.contextmanager
-    def with_number(self, variable: NumberVariable, value: float) -> Iterator[None]:
-        """Give a variable another value in the runs inside."""
-        self._replaced = [(variable, value)]
-        try:
-            yield
-        finally:
-            self._replaced = []
 
     def respond(self, strengths: Sequence[float], steps: int) -> list[list[np.ndarray]]:
         """Return each variable on each replica after steps with made-up gradients.
@@ -224,9 +181,6 @@ class TrialRun:
         self.trial.begin(strengths, with_zeros=with_zeros)
         for handle, variable in self._others:
             variable.assign(read_handle(handle))
-        for number, value in self._replaced:
-            for variable in number.variables:
-                variable.assign(tf.cast(tf.fill(variable.shape, value), variable.dtype))
 
     def _run(self, arguments: Sequence[Any]) -> None:
         self._traced(*_tensors(arguments))

@@ -23,7 +23,6 @@ import tensorflow as tf
 
 from tpunb.virtual._tensorflow import FunctionDef, ResourceVariable
 from tpunb.virtual.replicate.divergence import Divergence
-from tpunb.virtual.replicate.scalar_constants import Edits, ScalarConstant, edited, scalar_constants
 from tpunb.virtual.replicate.without_chance import without_chance
 from tpunb.virtual.variable_copies import INDEX, RowCopies, copies_of, eagerly, handle_of
 
@@ -32,7 +31,6 @@ current_trial: contextvars.ContextVar[Trial | None] = contextvars.ContextVar(
 )
 """The trial in which functions are traced now."""
 
-_WEIGHTS = "tpunb_weights_"
 _MOST_NUMBERS = 4096
 """The largest number of a gradient's elements that are kept."""
 
@@ -56,11 +54,6 @@ class StandIn:
     originals: Sequence[Any]
     variables: Sequence[Any]
     is_trained: bool = False
-
-    @property
-    def name(self) -> str:
-        """The variable's name."""
-        return _name_of(self.originals[0])
 
     @property
     def handles(self) -> list[Any]:
@@ -118,25 +111,21 @@ class Trial:
     Args:
         strategy: The strategy whose replicas these are.
         devices: The device of each replica of the trial.
-        edits: Changes of constants; None to compute as traced.
 
     Attributes:
         strategy: The strategy.
         divergence: The trial's own record of copies; no copy belongs to the user.
         gradients: What tapes computed, in the order of their calls.
         stand_ins: The variables' stand-ins.
-        constants: The scalar constants of the functions that were traced.
-        is_rounded: Whether these functions compute with less precision than float32.
+        is_rounded: Whether the functions that were traced compute with less precision than float32.
     """
 
-    def __init__(self, strategy: Any, devices: Sequence[str], edits: Edits | None = None) -> None:
+    def __init__(self, strategy: Any, devices: Sequence[str]) -> None:
         self.strategy = strategy
         self.divergence = Divergence()
         self.gradients: list[Gradients] = []
-        self.constants: list[ScalarConstant] = []
         self.is_rounded = False
         self._devices = devices
-        self._edits = edits or {}
         self._stand_ins: dict[str, StandIn] = {}
         self._weights = self._variables(tf.zeros([]), "weight")
 
@@ -168,7 +157,6 @@ class Trial:
     def forget(self) -> None:
         """Forget a trace that failed."""
         self.gradients.clear()
-        self.constants.clear()
         self._stand_ins.clear()
 
     def stand_in(self, key: str, name: str, copies: Sequence[Any]) -> StandIn:
@@ -199,22 +187,10 @@ class Trial:
         for weight, strength in zip(self._weights, strengths, strict=True):
             weight.assign(strength)
 
-    def rewritten(self, definition: FunctionDef, graph: Any, sizes: Any) -> FunctionDef:
-        """Return a replica function with fixed random numbers, and with the edits of constants."""
-        known = {key: variable.key for key, variable in graph.tracing.variables.items()}
-        weights = [
-            argument.name
-            for argument, inner in zip(definition.signature.input_arg, graph.inputs, strict=True)
-            if known.get(id(inner), "").startswith(_WEIGHTS)
-        ]
-        first = len(self.constants)
-        self.constants += scalar_constants(definition, graph, sizes, weights)
+    def rewritten(self, definition: FunctionDef) -> FunctionDef:
+        """Return a replica function with fixed random numbers."""
         self.is_rounded |= _has_short_types(definition)
-        definition = without_chance(definition)
-        for place, value in self._edits.items():
-            if first <= place < len(self.constants):
-                definition = edited(definition, self.constants[place], value)
-        return definition
+        return without_chance(definition)
 
     def taken(self, context: Any, sources: Any, gradients: Any) -> Any:
         """Keep the gradients that a tape has computed, and return made-up gradients.
@@ -243,7 +219,7 @@ class Trial:
         tf.raw_ops.AssignVariableOp(resource=handle, value=tf.concat(sketches, 0))
         names = [_name_of(source) for _, source, _ in pairs]
         self.gradients.append(Gradients(names, shapes, sizes, kept))
-        handle = _handle(context, self._weights, f"{_WEIGHTS}{len(self.gradients)}")
+        handle = _handle(context, self._weights, f"weights_{len(self.gradients)}")
         weight = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
         weight = tf.ensure_shape(weight, [])
         weight *= STRENGTH / math.sqrt(max(1, sum(map(math.prod, shapes))))
