@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 When = Literal["wait", "later", "off"]
 """A call waits for its verdict, the verdict is shown later, or the compiler is not asked."""
 
-WHENS: tuple[When, ...] = ("wait", "later", "off")
 
 _SECONDS = 300.0
 _SECONDS_FOR_RELEASES = 60.0
