@@ -24,8 +24,9 @@ from tpunb.cells.code_names import globals_read
 from tpunb.cells.guards import PLAIN
 from tpunb.cells.jax_calls import is_jax_array
 from tpunb.cells.names import bound_in
-from tpunb.cells.nests import is_composite, leaves
+from tpunb.cells.nests import leaves
 from tpunb.cells.source import KERAS_LOOPS, PROVIDED, StepSource, keras_loop
+from tpunb.cells.symbolic_values import is_composite
 from tpunb.errors import CellError, did_you_mean
 
 _MISSING = object()

@@ -8,71 +8,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from tpunb.cells.code_names import mentions
-from tpunb.cells.nests import (
-    holds_symbolic,
-    is_composite,
-    is_nest,
-    leaves,
-    parts_of,
-    stays_inside,
-    substitute,
-)
+from tpunb.cells.nests import is_nest, leaves, parts_of, substitute
 from tpunb.cells.optimizers import is_step_counter
-from tpunb.cells.source import PROVIDED, StepSource
+from tpunb.cells.output_record import OutputRecord, Slot
+from tpunb.cells.source import LAST, PROVIDED, StepSource
+from tpunb.cells.symbolic_values import holds_symbolic, is_composite, stays_inside
 from tpunb.errors import CellError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-LAST = ""
-"""The name under which the last expression's value is recorded."""
-
 _unconverted: Callable[[_Function], _Function] = tf.autograph.experimental.do_not_convert
 _NUMBERS = (int, float, complex, bool, np.ndarray, np.generic)
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A placeholder for the n-th tensor that the traced function returns."""
-
-    index: int
-
-
-@dataclass
-class OutputRecord:
-    """The results of one trace of a cell.
-
-    Attributes:
-        nests: By name, a slot, or a nest with slots.
-        plain: By name, a Python value, the same on every replica.
-        withheld: Names that do not come back.
-        conditional: Values of names that are assigned only in branches and loops over tensors,
-            by name; these names are among the withheld.
-        graph: The replica function's graph.
-        places: For each slot, its position among the traced function's outputs.
-    """
-
-    nests: dict[str, Any] = field(default_factory=dict)
-    plain: dict[str, Any] = field(default_factory=dict)
-    withheld: list[str] = field(default_factory=list)
-    conditional: dict[str, Any] = field(default_factory=dict)
-    graph: Any = None
-    places: list[int] = field(default_factory=list)
-
-    def filled(self, name: str, tensors: list[Any]) -> Any:
-        """Return a name's nest with tensors for its slots."""
-        left = iter(tensors)
-        return substitute(self.nests[name], lambda leaf: next(left) if type(leaf) is Slot else leaf)
-
-    def slots(self, name: str) -> list[int]:
-        """Return the positions of a name's tensors among the outputs."""
-        parts = leaves(self.nests.get(name))
-        return [leaf.index for leaf in parts if type(leaf) is Slot]
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def ran_line(run: Steps) -> str:
     assigned = run.assigned
     combined = {name: assigned[name] for name in names if name in assigned}
     how = "run as traced before" if run.trace_reason is None else "traced and run"
-    replicas = int(run.cache.strategy.num_replicas_in_sync)
+    replicas = run.replicas
     facts = []
     for name, value in combined.items():
         shape = getattr(value, "shape", None)

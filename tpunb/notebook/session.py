@@ -217,14 +217,14 @@ class Session:
             Stopped: The stop button has ended the run; the results so far are bound.
         """
         from tpunb.cells.checking import check_step
-        from tpunb.cells.steps import raise_if_ended_early
+        from tpunb.cells.step_run import raise_if_ended_early
 
         cells = self._cells
         with self._short_errors(source):
             run = None if restart else self._paused
             if (
                 run is None
-                or run.cache is not cells.cache
+                or run.calls is not cells.calls
                 or run.cell is not cells.parsed(source)
                 or not run.settings.is_same(settings)
             ):
