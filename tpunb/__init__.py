@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tpunb.connection.cell_runners import RunsCells, register_cell_runner
+from tpunb.connection.cell_runners import ChecksCells, RunsCells, register_cell_runners
 from tpunb.tpu.program_display import ProgramDisplay, register_program_display
 from tpunb.version import __version__
 from tpunb.virtual.jax.judged import Connect, register_jax_connector
@@ -154,13 +154,19 @@ def _program_display() -> ProgramDisplay:
 register_program_display(_program_display)
 
 
-def _cell_runner(strategy: Any, last_resort: Any, lines: Any) -> RunsCells:
+def _cell_runner(strategy: Any, last_resort: Any, lines: Any) -> ChecksCells:
     from tpunb.cells.runner import CellRunner
 
     return CellRunner(strategy, last_resort, lines)
 
 
-register_cell_runner(_cell_runner)
+def _jax_cell_runner(devices: Any) -> RunsCells:
+    from tpunb.cells.jax.runner import CellRunner
+
+    return CellRunner(devices)
+
+
+register_cell_runners(_cell_runner, _jax_cell_runner)
 
 
 def _jax_connector(tpu: str, **options: Any) -> Connect:

@@ -6,7 +6,6 @@ the Python values beside them.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,11 +13,11 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from tpunb.cells.code_names import mentions
+from tpunb.cells.definitions import defined_by
 from tpunb.cells.nests import is_nest, leaves, parts_of, substitute
 from tpunb.cells.optimizers import is_step_counter
 from tpunb.cells.output_record import OutputRecord, Slot
-from tpunb.cells.source import LAST, PROVIDED, StepSource
+from tpunb.cells.source import LAST, StepSource
 from tpunb.cells.symbolic_values import holds_symbolic, is_composite, stays_inside
 from tpunb.errors import CellError
 
@@ -136,17 +135,9 @@ class OutputRecorder:
         The definitions in the trace are AutoGraph's. The notebook gets Python's own, whose globals
         are the notebook's.
         """
-        definitions, assigned = self._cell.definitions, set(self._cell.names.assigned)
-        # A function must not read these names if it is to work in the notebook.
-        unbound = (assigned | set(PROVIDED)) - self.record.plain.keys() - definitions.keys()
-        before = -1
-        while before != len(unbound):
-            before = len(unbound)
-            unbound |= {n for n, code in definitions.items() if unbound & {*mentions(code).globals}}
-        wanted = {n: code for n, code in definitions.items() if n not in unbound}
-        defined = _executed(wanted, self._namespace, self.record.plain)
+        defined = defined_by(self._cell, self._namespace, self.record.plain)
         self.record.plain.update(defined)
-        self.record.withheld.extend(n for n in definitions if n not in defined)
+        self.record.withheld.extend(n for n in self._cell.definitions if n not in defined)
 
 
 def without_repeats(values: list[Any]) -> tuple[list[Any], list[int]]:
@@ -165,33 +156,6 @@ def without_repeats(values: list[Any]) -> tuple[list[Any], list[int]]:
             once.append(value)
         places.append(first_places[key])
     return once, places
-
-
-def _executed(
-    definitions: Mapping[str, Any], namespace: dict[str, Any], values: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Execute definitions among the notebook's names, and leave these names as they were.
-
-    The heads of definitions and the bodies of classes may read the cell's other `values`.
-    Definitions that need a name that does not exist are left out.
-    """
-    missing = object()
-    touched = (*definitions, *values, "__builtins__")
-    before = {name: namespace.get(name, missing) for name in touched}
-    defined: dict[str, Any] = {}
-    try:
-        namespace.update(values)
-        for name, code in definitions.items():
-            with contextlib.suppress(NameError):
-                exec(code, namespace)
-                defined[name] = namespace[name]
-    finally:
-        for name, value in before.items():
-            if value is missing:
-                namespace.pop(name, None)
-            else:
-                namespace[name] = value
-    return defined
 
 
 def _is_dynamic(leaf: Any) -> bool:

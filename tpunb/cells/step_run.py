@@ -11,7 +11,6 @@ from tpunb._util.interrupts import Overdue, StopButton, Stopped, explaining_inte
 from tpunb._util.units import grouped
 from tpunb.cells.batch import Batch, bound_to
 from tpunb.cells.cell_errors import mark_step
-from tpunb.cells.output_record import OutputRecord
 from tpunb.cells.plotted_values import PlottedValues
 from tpunb.cells.run_state import RunCheckpoints, RunState
 from tpunb.cells.settings import RunSettings, checked_outputs, total_steps
@@ -106,6 +105,7 @@ class StepRun(abc.ABC):
         ended: Whether the data has ended.
         trace_reason: Why the step was traced in this run; None if it was traced before.
         timings: The run's times.
+        cuts: By name, how a sharded array is cut that the step gets part by part, in words.
         checkpoints: Saves the run and continues it after a restart; None to save nothing.
 
     Raises:
@@ -133,6 +133,7 @@ class StepRun(abc.ABC):
         self.stopped = self.is_half_done = self.ended = False
         self.trace_reason: str | None = None
         self.timings = Timings()
+        self.cuts: dict[str, str] = {}
         self.checkpoints: RunCheckpoints | None = None
         self.calls = calls
         self._bound = bound
@@ -142,7 +143,7 @@ class StepRun(abc.ABC):
         self._values: dict[str, Any] = {}
         self._is_stale = False  # whether the names have the values of a step before the last
         self._waited = self._watched = 0.0  # seconds: waits for batches, all measured time
-        self._record: OutputRecord | None = None
+        self._withheld: Sequence[str] = ()
         self._button = StopButton(grace=_GRACE)
 
     @property
@@ -167,6 +168,10 @@ class StepRun(abc.ABC):
     def _interrupted(self) -> str:
         """Describe the state after an interrupt of a single step."""
 
+    def _latest(self) -> dict[str, Any]:
+        """Return the values of the cell's names, and of its last expression."""
+        return self._values
+
     def _looped(self, count: int) -> bool:
         """Run steps in one call; return False if that is not possible yet."""
         del count
@@ -186,17 +191,17 @@ class StepRun(abc.ABC):
     @property
     def value(self) -> Any:
         """The last expression's value in the last step; None if there is none."""
-        return self._values.get(LAST)
+        return self._latest().get(LAST)
 
     @property
     def assigned(self) -> dict[str, Any]:
         """The values of the cell's names after the last step."""
-        return {name: value for name, value in self._values.items() if name != LAST}
+        return {name: value for name, value in self._latest().items() if name != LAST}
 
     @property
     def withheld(self) -> tuple[str, ...]:
         """Names that stay in the cell."""
-        return tuple(n for n in self._record.withheld if n != LAST) if self._record else ()
+        return tuple(name for name in self._withheld if name != LAST)
 
     @property
     def result(self) -> RunResult:
@@ -312,7 +317,7 @@ class StepRun(abc.ABC):
         self._plots.flush()
         is_known = self.batches is not None and not self._is_stale and not self.ended
         batch = [self._bound[name] for name in self.names] if is_known else None
-        self.checkpoints.save(RunState(self.done, self.ended, self._values, batch))
+        self.checkpoints.save(RunState(self.done, self.ended, self._latest(), batch))
 
     def _pass_on(self) -> None:
         """Pass the values of the cell's names on to the next step."""

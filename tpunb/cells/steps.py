@@ -119,7 +119,7 @@ class Steps(StepRun):
         self._checked = traced
         self._plots.add(self.done + 1, self._plotted(outputs))
         ended = time.perf_counter()
-        self._record, self._values = outputs.record, outputs.values()
+        self._withheld, self._values = outputs.record.withheld, outputs.values()
         self._pass_on()
         self.done += 1
         trace = None if reason is None else traced.traced_at - began

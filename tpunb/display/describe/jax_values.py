@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tpunb.virtual.jax.per_replica import PerReplica
+
 
 def _jax() -> Any:
     """Return JAX if it is imported, else `None`."""
@@ -32,6 +34,8 @@ def parts_of(value: Any) -> tuple[np.ndarray[Any, Any], ...] | None:
     Returns:
         An array of each device; None if the value is not a JAX array, or has no numbers.
     """
+    if isinstance(value, PerReplica):
+        return tuple(part for each in value.values for part in parts_of(each) or ())
     array = _array(value)
     if array is None:
         return None
