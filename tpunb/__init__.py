@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tpunb.connection.connect import TPUStrategy, connect
     from tpunb.connection.connection import Connection
     from tpunb.connection.doctor import DoctorReport, doctor
+    from tpunb.display.tracked_loop import track
     from tpunb.errors import TpunbError
     from tpunb.errors.catalogue import Explanation
     from tpunb.errors.explain import explain
@@ -88,6 +89,7 @@ __all__ = [
     "load_program",
     "profile",
     "show",
+    "track",
     "unload_ipython_extension",
     "verify",
 ]
@@ -126,6 +128,7 @@ _HOMES = {
     "load_program": "compiler.saved_programs",
     "profile": "cells.profiling",
     "show": "notebook.displays",
+    "track": "display.tracked_loop",
     "verify": "verification.run",
 }
 

@@ -20,7 +20,7 @@ from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.display.live_progress import CellDisplay, CompilationDisplay, RunDisplay
 from tpunb.errors import CellError, NotConnectedError, WorkerError
 from tpunb.errors.base import hint
-from tpunb.machine.framework import installed_frameworks
+from tpunb.machine.framework import JAX, installed_frameworks
 from tpunb.notebook.bound_names import BoundNames, notice_of_kept, notice_of_strategy
 from tpunb.virtual.import_tensorflow import require_tensorflow
 
@@ -79,16 +79,14 @@ class Session:
         connection = self._connection
         return None if connection is None or connection.closed else connection
 
-    def connection_for_cells(self) -> TpuConnection:
-        """Return the connection on whose replicas cells run.
+    def require_framework(self) -> None:
+        """Check that a framework is installed on whose replicas cells can run.
 
         Raises:
-            NotConnectedError: No connection is open.
             ConnectError: Neither TensorFlow nor JAX is installed.
         """
-        if self.open_connection is None and "jax" not in installed_frameworks():
+        if self.open_connection is None and JAX not in installed_frameworks():
             require_tensorflow("%%tpu_run")
-        return self.connection
 
     def of_tensorflow(self, door: str = "") -> Connection:
         """Return the connection, which has to be TensorFlow's.
