@@ -209,17 +209,9 @@ def _rows(tree: TreePlacement) -> Markup:
 
 
 def _leaf(leaf: LeafPlacement) -> list[str]:
-    path, shape, dtype, spec, size, on_each, placed = shown.leaf_cells(leaf)
+    path, placed, on_each, size, *others = shown.leaf_cells(leaf)
     code = Markup(f'<span style="font-family:monospace">{escaped(path)}</span>')
-    return [
-        code,
-        shape,
-        dtype,
-        spec,
-        _valued(size, leaf.bytes),
-        _valued(on_each, leaf.on_each),
-        placed,
-    ]
+    return [code, placed, _valued(on_each, leaf.on_each), _valued(size, leaf.bytes), *others]
 
 
 def _valued(text: str, value: int) -> Markup:

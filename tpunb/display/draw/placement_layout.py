@@ -271,19 +271,19 @@ def tree_facts(tree: TreePlacement) -> list[str]:
     return facts
 
 
-TREE_HEAD = ("array", "shape", "dtype", "spec", "size", "on a device", "placed")
+TREE_HEAD = ("array", "placed", "on a device", "size", "shape", "dtype", "spec")
 
 
 def leaf_cells(leaf: LeafPlacement) -> tuple[str, ...]:
     """Return an array's row under `TREE_HEAD`."""
     return (
         leaf.path,
+        leaf.note or placed_text(leaf),
+        byte_count(leaf.on_each),
+        byte_count(leaf.bytes),
         shape_phrase(leaf.shape),
         leaf.dtype,
         leaf.spec,
-        byte_count(leaf.bytes),
-        byte_count(leaf.on_each),
-        leaf.note or placed_text(leaf),
     )
 
 

@@ -86,7 +86,7 @@ def _boxed(row: Sequence[Sequence[str]], width: int) -> Iterator[str]:
 def _tree(tree: TreePlacement) -> Iterable[str]:
     listed = shown.heaviest_leaves(tree, _MOST_LEAVES)
     lines = [shown.tree_summary(tree), *(f"  {fact}" for fact in shown.tree_facts(tree))]
-    head = ("array", "type", "spec", "a device", "placed")
+    head = ("array", "placed", "a device", "type", "spec")
     lines += [f"  {line}" for line in aligned([head, *map(_leaf, listed.leaves)])]
     if more := len(tree.leaves) - len(listed.leaves):
         lines.append(f"  {and_more(more)}")
@@ -94,8 +94,8 @@ def _tree(tree: TreePlacement) -> Iterable[str]:
 
 
 def _leaf(leaf: LeafPlacement) -> tuple[str, ...]:
-    path, shape, dtype, spec, _, on_each, placed = shown.leaf_cells(leaf)
-    return _end_of(path), f"{dtype}{shape}", shortened(spec, 20), on_each, placed
+    path, placed, on_each, _, shape, dtype, spec = shown.leaf_cells(leaf)
+    return _end_of(path), placed, on_each, f"{dtype}{shape}", spec
 
 
 def _end_of(path: str) -> str:
