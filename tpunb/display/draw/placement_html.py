@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from tpunb._util.tables import LINED, Markup, block, escaped, folded, scrolled, table
+from tpunb._util.tables import LINED, Markup, Tile, block, escaped, folded, scrolled, table, tiles
 from tpunb._util.units import and_more, byte_count
 from tpunb.display.describe.placement import (
     ArrayPlacement,
@@ -103,13 +103,10 @@ def _plane(
         f"↓ {shown.axis_label(placement, vertical)}",
         f"→ {shown.axis_label(placement, horizontal)}",
     ]
-    lines = (_cells(placement, plane, row, colours, height) for row in plane.rows)
-    rows = "".join(f'<tr style="background:none">{"".join(cells)}</tr>' for cells in lines)
-    style = (
-        "border-collapse:separate;border-spacing:3px;table-layout:fixed;color:inherit;margin:0;"
-        f"width:{width}px"
+    drawn = tiles(
+        (_tiles(placement, plane, row, colours, height) for row in plane.rows),
+        f"border-spacing:3px;table-layout:fixed;margin:0;width:{width}px",
     )
-    drawn = f'<table style="{style}"><tbody>{rows}</tbody></table>'
     above = "".join(map(_label, labels))
     return f'<div style="max-width:100%;margin:4px 0 0">{above}{scrolled(drawn)}</div>'
 
@@ -119,20 +116,20 @@ def _height(height: float) -> int:
     return round(min(max(height, _LEAST_HEIGHT), _MOST_HEIGHT))
 
 
-def _cells(
+def _tiles(
     placement: ArrayPlacement,
     plane: shown.Plane,
     row: shown.Line,
     colours: dict[Part, str],
     height: int,
-) -> Iterable[str]:
+) -> Iterable[Tile]:
     for column in plane.columns:
         part = plane.parts.get((row, column)) if row and column else None
         if part is None:
-            yield f'<td style="{_GAP}">…</td>'
+            yield Tile("…", _GAP)
         else:
             style = f"{_ground(part, colours[part])};height:{height}px;vertical-align:top"
-            yield f'<td style="{style}">{_content(part, placement)}</td>'
+            yield Tile(_content(part, placement), style)
 
 
 def _ground(part: Part, colour: str) -> str:
@@ -144,11 +141,11 @@ def _ground(part: Part, colour: str) -> str:
     )
 
 
-def _content(part: Part, placement: ArrayPlacement) -> str:
+def _content(part: Part, placement: ArrayPlacement) -> Markup:
     figures = [byte_count(part.bytes), shown.copies_text(part)]
     lines = [", ".join(filter(None, figures)), *shown.holder_lines(part)]
     name = escaped(shown.slice_text(part, placement.shape))
-    return f"<b>{name}</b>{''.join(f'<br>{escaped(line)}' for line in lines)}"
+    return Markup(f"<b>{name}</b>{''.join(f'<br>{escaped(line)}' for line in lines)}")
 
 
 def _devices(placement: ArrayPlacement) -> Markup:

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tpunb._util.units import byte_count, counted, grouped, shape_phrase
+from tpunb._util.plain_text import listed
+from tpunb._util.units import byte_count, counted, grouped, percent, shape_phrase
 from tpunb.display.describe.placement import (
     ArrayPlacement,
     Holder,
@@ -15,7 +16,6 @@ from tpunb.display.describe.placement import (
     Range,
     TreePlacement,
 )
-from tpunb.display.draw.program_tables import percent
 
 MOST_ROWS, MOST_COLUMNS, MOST_PLANES = 8, 8, 4
 """The most parts along each direction of a picture; the first ones and the last are drawn."""
@@ -170,11 +170,6 @@ def _how_cut(placement: ArrayPlacement) -> str:
 
 def _cutting(placement: ArrayPlacement) -> str:
     return listed([" × ".join(axes) for axes in placement.spec if axes])
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return names as a list in a sentence: `"x, y and z"`."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def array_facts(placement: ArrayPlacement) -> list[str]:
