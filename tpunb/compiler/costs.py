@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 
+from tpunb.compiler.collectives import Collective
 from tpunb.compiler.hlo import (
     PRODUCTS,
     Computation,
@@ -23,11 +24,7 @@ from tpunb.compiler.hlo import (
 )
 from tpunb.compiler.libtpu import Kernel
 from tpunb.compiler.topologies import Target
-from tpunb.tpu.compiled_program import Collectives
 
-COLLECTIVES = frozenset(
-    {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"}
-)
 _ROWS_ONLY = frozenset({"dynamic-slice"})
 _TRANSCENDENTAL = frozenset(
     {"atan2", "cbrt", "cosine", "erf", "exponential", "exponential-minus-one", "log"}
@@ -77,7 +74,7 @@ def cost_of(
     kernels: Mapping[str, Kernel],
     target: Target,
 ) -> Cost:
-    """Return the cost of an instruction.
+    """Return the cost of an instruction that is not a collective.
 
     Args:
         instruction: The instruction.
@@ -87,12 +84,6 @@ def cost_of(
         target: The target of the compilation.
     """
     hardware, cycles = target.hardware, instruction.cycles
-    kind = instruction.opcode.removesuffix("-start")
-    if kind in COLLECTIVES:
-        size, group = collective_size(instruction), instruction.group_size
-        least, most = link_seconds(kind, size, group, target)
-        sent = round(link_bytes(kind, size, group or target.cores))
-        return Cost(instruction, "collective", sent, least=least, most=most)
     if cycles is None and (kernel := kernels.get(instruction.name)):
         return _kernel(instruction, kernel, target)
     consists_of = list(parts(instruction, around, module))
@@ -130,31 +121,25 @@ _HOP = 1e-6
 to take 5 µs on a v5p-8 and 6 µs on a v6e-8 (marin-community/marin, issue 6736)."""
 
 
-def collective_size(instruction: Instruction) -> int:
-    """Return the bytes of a collective's results."""
-    results = list(instruction.results)
-    if instruction.opcode.endswith("-start") and not instruction.opcode.startswith("all-reduce"):
-        results = results[len(instruction.operands) :][: len(instruction.operands)]
-    return sum(shape.unpadded for shape in results)
+def link_cost(instruction: Instruction, found: Collective, target: Target) -> Cost:
+    """Return the cost of a collective.
 
-
-def collectives_in(module: Module) -> tuple[Collectives, ...]:
-    """Return the collectives of a program by kind, those with the most bytes first."""
-    sizes: dict[str, list[int]] = {}
-    for computation in module.computations.values():
-        for instruction in computation.instructions:
-            kind = instruction.opcode.removesuffix("-start")
-            if kind in COLLECTIVES:
-                sizes.setdefault(kind, []).append(collective_size(instruction))
-    found = [Collectives(kind, len(each), sum(each)) for kind, each in sizes.items()]
-    return tuple(sorted(found, key=lambda each: each.bytes, reverse=True))
+    Args:
+        instruction: The instruction that runs or starts it.
+        found: The collective.
+        target: The target of the compilation.
+    """
+    group = found.group_size
+    least, most = link_seconds(found.kind, found.size, group, target)
+    sent = round(link_bytes(found.kind, found.size, group or target.cores))
+    return Cost(instruction, "collective", sent, least=least, most=most)
 
 
 def link_bytes(kind: str, size: int, cores: int) -> float:
     """Return the bytes that a core sends.
 
     Args:
-        kind: The opcode, one of `COLLECTIVES`.
+        kind: One of `COLLECTIVES`.
         size: The bytes of the result.
         cores: The number of cores that take part.
     """
@@ -175,7 +160,7 @@ def link_seconds(kind: str, size: int, group: int | None, target: Target) -> tup
     ring, the chips at its ends may wait for a single link, when the axes take turns.
 
     Args:
-        kind: The opcode, one of `COLLECTIVES`.
+        kind: One of `COLLECTIVES`.
         size: The bytes of the result.
         group: The number of cores that take part; None for all cores.
         target: The TPU.

@@ -1,0 +1,105 @@
+"""The communication of a compiled program: each collective with its line, cores, bytes and time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from tpunb.compiler.collectives import Collective, collective_of
+from tpunb.compiler.core_groups import Mesh, axes_of, groups_in
+from tpunb.compiler.costs import Cost, link_cost
+from tpunb.compiler.hlo import Module
+from tpunb.compiler.libtpu import Origins
+from tpunb.compiler.runs import Runs
+from tpunb.compiler.topologies import Target
+from tpunb.errors.code_problems import SourceLine
+from tpunb.tpu.compiled_program import Communication, CoreGroups, MeshAxis, StepTime, Transfer
+
+_GLOBAL = "use_global_device_ids=true"
+
+
+def communication(
+    module: Module,
+    runs: Runs,
+    origins: Origins,
+    target: Target,
+    mesh: Mesh,
+    time: StepTime | None,
+) -> Communication | None:
+    """Return the collectives of a program; None if it has none.
+
+    Args:
+        module: The program.
+        runs: The instructions that a call of the program runs.
+        origins: The places that its instructions come from.
+        target: The target of the compilation.
+        mesh: The mesh of the program's cores; empty if it has no names.
+        time: The estimate of a call's time, if any.
+    """
+    groups: dict[CoreGroups, int] = {}
+    merged: dict[tuple[object, ...], Transfer] = {}
+    for run in runs.all:
+        if (found := collective_of(run.instruction, module)) is None:
+            continue
+        cost = dataclasses.replace(link_cost(run.instruction, found, target), times=run.times)
+        place = _cores(found, target, mesh)
+        group = groups.setdefault(place, len(groups))
+        line = origins.line(module.nodes[run.instruction.name])
+        key = (found.kind, found.size, group, line)
+        merged[key] = _added(merged.get(key), _transfer(found, cost, group, line))
+    if not merged:
+        return None
+    longest = sorted(merged.values(), key=lambda each: each.seconds, reverse=True)
+    axes = tuple(MeshAxis(name, size) for name, size in mesh)
+    return Communication(axes, target.cores, tuple(groups), tuple(_with_shares(longest, time)))
+
+
+def _transfer(found: Collective, cost: Cost, group: int, line: SourceLine | None) -> Transfer:
+    return Transfer(
+        found.kind,
+        found.size,
+        round(cost.bytes * cost.times),
+        group,
+        runs=cost.times,
+        line=line,
+        seconds=cost.seconds,
+    )
+
+
+def _added(former: Transfer | None, other: Transfer) -> Transfer:
+    """Return equal collectives as one."""
+    if former is None:
+        return other
+    return dataclasses.replace(
+        former,
+        sent=former.sent + other.sent,
+        count=former.count + other.count,
+        runs=former.runs + other.runs,
+        seconds=former.seconds + other.seconds,
+    )
+
+
+def _with_shares(transfers: Sequence[Transfer], time: StepTime | None) -> list[Transfer]:
+    """Return collectives with their shares of the step, which adds up to the estimate's share."""
+    whole = sum(transfer.seconds for transfer in transfers)
+    if time is None or not whole:
+        return list(transfers)
+    shares = [transfer.seconds / whole * time.collectives_fraction for transfer in transfers]
+    return [
+        dataclasses.replace(transfer, fraction=share, seconds=share * time.estimate)
+        for transfer, share in zip(transfers, shares, strict=True)
+    ]
+
+
+def _cores(found: Collective, target: Target, mesh: Mesh) -> CoreGroups:
+    """Return the cores that take part in a collective."""
+    attributes = found.instruction.rest
+    is_permutation = found.kind == "collective-permute"
+    groups = groups_in(attributes)
+    # Without this mark, the numbers are those of replicas, each of which has several cores here.
+    of_replicas = min(target.replicas, target.partitions) > 1 and _GLOBAL not in attributes
+    if groups is None or of_replicas:
+        return CoreGroups(known=False)
+    if len(groups) == 1 and len(groups[0]) == target.cores and not is_permutation:
+        groups = ()
+    return CoreGroups(groups, axes_of(groups, mesh, partly=is_permutation) or ())
