@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tpunb.cells.profiling import profile
     from tpunb.compiler.batch_sizes import LargestBatch, largest_batch
     from tpunb.compiler.check import check
+    from tpunb.compiler.comparing import compare
     from tpunb.compiler.compile import compile
     from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.compiler.saved_programs import load_program
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from tpunb.training.profile import Profile
     from tpunb.verification.report import VerifyReport
     from tpunb.verification.run import verify
-    from tpunb.virtual.compare import Comparison, compare
+    from tpunb.virtual.compare import Comparison
     from tpunb.virtual.rule_check import CheckReport
 
     history: History | None
@@ -118,7 +119,7 @@ _HOMES = {
     "accelerator": "tpu.types",
     "accelerator_types": "tpu.types",
     "check": "compiler.check",
-    "compare": "virtual.compare",
+    "compare": "compiler.comparing",
     "compile": "compiler.compile",
     "connect": "connection.connect",
     "doctor": "connection.doctor",
