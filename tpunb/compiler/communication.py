@@ -100,6 +100,6 @@ def _cores(found: Collective, target: Target, mesh: Mesh) -> CoreGroups:
     of_replicas = min(target.replicas, target.partitions) > 1 and _GLOBAL not in attributes
     if groups is None or of_replicas:
         return CoreGroups(known=False)
-    if len(groups) == 1 and len(groups[0]) == target.cores and not is_permutation:
+    if len(groups) == 1 and len(groups[0]) == target.cores:
         groups = ()
     return CoreGroups(groups, axes_of(groups, mesh, partly=is_permutation) or ())
