@@ -10,6 +10,7 @@ import numpy as np
 
 from tpunb._util.units import byte_count
 from tpunb.virtual.jax import current_type
+from tpunb.virtual.jax.per_replica import PerReplica
 
 
 def _jax() -> Any:
@@ -36,6 +37,8 @@ def parts_of(value: Any) -> tuple[np.ndarray[Any, Any], ...] | None:
     Returns:
         An array of each device; None if the value is not a JAX array, or has no numbers.
     """
+    if isinstance(value, PerReplica):
+        return tuple(part for each in value.values for part in parts_of(each) or ())
     array = array_of(value)
     if array is None:
         return None

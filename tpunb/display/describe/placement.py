@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpunb.display.describe import jax_values
+from tpunb.virtual.jax.per_replica import PerReplica
 
 _OF_PMAP = "_internal_pmap_axis_name"
 
@@ -168,6 +169,8 @@ def placement_of(value: Any) -> Placement | None:
     if (array := _placed(value)) is not None:
         return _of_array(array)
     leaves = jax_values.leaves_with_paths(value)
+    if any(isinstance(leaf, PerReplica) for _, leaf in leaves):
+        return None  # the values of replicas are shown, and not their places
     arrays = [(path, array) for path, leaf in leaves if (array := _placed(leaf)) is not None]
     return _of_tree(arrays, len(leaves) - len(arrays)) if arrays else None
 
