@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tpunb.compiler.collectives import Collective, collective_of
-from tpunb.compiler.core_groups import Mesh, axes_of, groups_in
+from tpunb.compiler.collectives import Collective, collective_of, cores_of
+from tpunb.compiler.core_groups import Mesh, axes_of
 from tpunb.compiler.costs import Cost, link_cost
 from tpunb.compiler.hlo import Module
 from tpunb.compiler.libtpu import Prepared
@@ -14,8 +14,6 @@ from tpunb.compiler.runs import Runs
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Communication, CoreGroups, MeshAxis, StepTime, Transfer
-
-_GLOBAL = "use_global_device_ids=true"
 
 
 def communication(
@@ -97,13 +95,8 @@ def _with_shares(transfers: Sequence[Transfer], time: StepTime | None) -> list[T
 
 def _cores(found: Collective, target: Target, mesh: Mesh) -> CoreGroups:
     """Return the cores that take part in a collective."""
-    attributes = found.instruction.rest
-    is_permutation = found.kind == "collective-permute"
-    groups = groups_in(attributes)
-    # Without this mark, the numbers are those of replicas, each of which has several cores here.
-    of_replicas = min(target.replicas, target.partitions) > 1 and _GLOBAL not in attributes
-    if groups is None or of_replicas:
+    groups = cores_of(found, target)
+    if groups is None:
         return CoreGroups(known=False)
-    if len(groups) == 1 and len(groups[0]) == target.cores:
-        groups = ()
-    return CoreGroups(groups, axes_of(groups, mesh, partly=is_permutation) or ())
+    axes = axes_of(groups, mesh, partly=found.kind == "collective-permute")
+    return CoreGroups(groups, axes or ())
