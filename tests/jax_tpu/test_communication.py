@@ -186,3 +186,28 @@ def test_a_program_of_pmap_has_its_axis_at_most(connect: Any) -> None:
         names,
     )
     assert ("along i" if names else "all 4 cores") in str(program)
+
+
+def test_an_argument_that_is_gathered_is_named() -> None:
+    def slope(params: Any, x: Any) -> Any:
+        return jax.grad(lambda params: jnp.mean((x @ params["w"]) ** 2))(params)
+
+    kernel = array("data", "model", shape=(1024, 1024))
+    program = tpunb.compile(slope, {"w": kernel}, array("data", shape=(512, 1024)), tpu="v5e-8")
+    assert program.communication is not None
+    moved = {each.argument: each.kind for each in program.communication.transfers if each.argument}
+    assert moved == {"params['w']": "all-gather"}
+    assert "all-gather of 1 MiB · along data · argument params['w']" in str(program)
+    assert ">argument params[&#x27;w&#x27;]<" in program._repr_html_()
+
+
+def test_loops_of_unknown_length_are_said() -> None:
+    def halved(x: Any) -> Any:
+        def is_large(state: Any) -> Any:
+            return jnp.abs(state).sum() > 1
+
+        return jax.lax.while_loop(is_large, lambda y: jax.lax.psum(y, "data") / 8, x)
+
+    program = tpunb.compile(mapped(halved, "data"), array("data", "model"), tpu="v5e-8")
+    assert program.communication is not None
+    assert "Collectives in loops of unknown length count as one run." in program.notes

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 
+from tpunb.compiler.core_groups import Groups, groups_in
 from tpunb.compiler.hlo import Computation, Instruction, Module
 from tpunb.compiler.runs import Runs
+from tpunb.compiler.topologies import Target
 from tpunb.tpu.compiled_program import Collectives
 
 COLLECTIVES = frozenset(
     {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"}
 )
 
+_GLOBAL = "use_global_device_ids=true"
 _IN_PARTS = "async_collective_fusion_config"
 _STARTS = "AsyncCollectiveStart"
 _CUTS = frozenset({"dynamic-slice", "bitcast", "copy", "fusion", "convert", "reshape"})
@@ -36,11 +39,6 @@ class Collective:
     size: int
     instruction: Instruction
 
-    @property
-    def group_size(self) -> int | None:
-        """The number of cores that take part; None for all cores."""
-        return self.instruction.group_size
-
 
 def collective_of(instruction: Instruction, module: Module) -> Collective | None:
     """Return the collective that an instruction runs or starts; None for other instructions.
@@ -55,6 +53,45 @@ def collective_of(instruction: Instruction, module: Module) -> Collective | None
         return None
     inner = module.computations.get(instruction.called.get("calls", ""))
     return None if inner is None else _inside(inner, module)
+
+
+def cores_of(found: Collective, target: Target) -> Groups | None:
+    """Return the groups of cores of a collective; empty for all cores, None if not known.
+
+    The numbers in a program are cores, or replicas, or the cores of a replica: see XLA's
+    `GetCollectiveOpGroupMode`. Core c of replica r has the number `r * partitions + c`.
+    """
+    attributes, replicas, cores = found.instruction.rest, target.replicas, target.partitions
+    groups = groups_in(attributes)
+    if groups is None:
+        return None
+    if min(replicas, cores) > 1 and _GLOBAL not in attributes:
+        groups = _with_all_cores(found, groups, replicas, cores)
+    return () if len(groups) == 1 and len(groups[0]) == target.cores else groups
+
+
+def _with_all_cores(found: Collective, groups: Groups, replicas: int, cores: int) -> Groups:
+    """Return groups of cores for groups of replicas, or of the cores of each replica."""
+    has_channel = "channel_id=" in found.instruction.rest
+    between_cores = has_channel and found.kind in ("all-to-all", "collective-permute")
+    if between_cores:
+        groups = groups or (tuple(range(cores)),)
+        return tuple(
+            tuple(replica * cores + core for core in group)
+            for replica in range(replicas)
+            for group in groups
+        )
+    groups = groups or (tuple(range(replicas)),)
+    if has_channel:
+        return tuple(
+            tuple(replica * cores + core for replica in group for core in range(cores))
+            for group in groups
+        )
+    return tuple(
+        tuple(replica * cores + core for replica in group)
+        for group in groups
+        for core in range(cores)
+    )
 
 
 def _inside(computation: Computation, module: Module) -> Collective | None:

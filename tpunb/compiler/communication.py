@@ -5,25 +5,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tpunb.compiler.collectives import Collective, collective_of
-from tpunb.compiler.core_groups import Mesh, axes_of, groups_in
+from tpunb.compiler.collectives import Collective, collective_of, cores_of
+from tpunb.compiler.core_groups import Mesh, axes_of
 from tpunb.compiler.costs import Cost, link_cost
 from tpunb.compiler.hlo import Module
-from tpunb.compiler.libtpu import Origins
+from tpunb.compiler.libtpu import Prepared
 from tpunb.compiler.runs import Runs
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Communication, CoreGroups, MeshAxis, StepTime, Transfer
 
-_GLOBAL = "use_global_device_ids=true"
-
 
 def communication(
     module: Module,
     runs: Runs,
-    origins: Origins,
+    prepared: Prepared,
     target: Target,
-    mesh: Mesh,
     time: StepTime | None,
 ) -> Communication | None:
     """Return the collectives of a program; None if it has none.
@@ -31,11 +28,11 @@ def communication(
     Args:
         module: The program.
         runs: The instructions that a call of the program runs.
-        origins: The places that its instructions come from.
+        prepared: The program before its compilation, with its lines, arguments and mesh.
         target: The target of the compilation.
-        mesh: The mesh of the program's cores; empty if it has no names.
         time: The estimate of a call's time, if any.
     """
+    mesh, arguments = prepared.mesh, {name for name, _ in prepared.parameters}
     groups: dict[CoreGroups, int] = {}
     merged: dict[tuple[object, ...], Transfer] = {}
     for run in runs.all:
@@ -44,9 +41,11 @@ def communication(
         cost = dataclasses.replace(link_cost(run.instruction, found, target), times=run.times)
         place = _cores(found, target, mesh)
         group = groups.setdefault(place, len(groups))
-        line = origins.line(module.nodes[run.instruction.name])
-        key = (found.kind, found.size, group, line)
-        merged[key] = _added(merged.get(key), _transfer(found, cost, group, line))
+        node = module.nodes[run.instruction.name]
+        line, argument = prepared.origins.line(node), node.replace("\\", "")
+        argument = argument if argument in arguments else ""
+        key = (found.kind, found.size, group, line, argument)
+        merged[key] = _added(merged.get(key), _transfer(found, cost, group, line, argument))
     if not merged:
         return None
     longest = sorted(merged.values(), key=lambda each: each.seconds, reverse=True)
@@ -54,7 +53,9 @@ def communication(
     return Communication(axes, target.cores, tuple(groups), tuple(_with_shares(longest, time)))
 
 
-def _transfer(found: Collective, cost: Cost, group: int, line: SourceLine | None) -> Transfer:
+def _transfer(
+    found: Collective, cost: Cost, group: int, line: SourceLine | None, argument: str
+) -> Transfer:
     return Transfer(
         found.kind,
         found.size,
@@ -63,6 +64,7 @@ def _transfer(found: Collective, cost: Cost, group: int, line: SourceLine | None
         runs=cost.times,
         line=line,
         seconds=cost.seconds,
+        argument=argument,
     )
 
 
@@ -93,13 +95,8 @@ def _with_shares(transfers: Sequence[Transfer], time: StepTime | None) -> list[T
 
 def _cores(found: Collective, target: Target, mesh: Mesh) -> CoreGroups:
     """Return the cores that take part in a collective."""
-    attributes = found.instruction.rest
-    is_permutation = found.kind == "collective-permute"
-    groups = groups_in(attributes)
-    # Without this mark, the numbers are those of replicas, each of which has several cores here.
-    of_replicas = min(target.replicas, target.partitions) > 1 and _GLOBAL not in attributes
-    if groups is None or of_replicas:
+    groups = cores_of(found, target)
+    if groups is None:
         return CoreGroups(known=False)
-    if len(groups) == 1 and len(groups[0]) == target.cores and not is_permutation:
-        groups = ()
-    return CoreGroups(groups, axes_of(groups, mesh, partly=is_permutation) or ())
+    axes = axes_of(groups, mesh, partly=found.kind == "collective-permute")
+    return CoreGroups(groups, axes or ())

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from tpunb.compiler.collectives import Collective
+from tpunb.compiler.collectives import Collective, cores_of
 from tpunb.compiler.hlo import (
     PRODUCTS,
     Computation,
@@ -129,7 +129,8 @@ def link_cost(instruction: Instruction, found: Collective, target: Target) -> Co
         found: The collective.
         target: The target of the compilation.
     """
-    group = found.group_size
+    groups = cores_of(found, target)
+    group = len(groups[0]) if groups else None
     least, most = link_seconds(found.kind, found.size, group, target)
     sent = round(link_bytes(found.kind, found.size, group or target.cores))
     return Cost(instruction, "collective", sent, least=least, most=most)

@@ -53,6 +53,7 @@ _INEXPRESSIBLE = "#stablehlo.bounds<"
 _CANNOT_BE_EXPRESSED = (
     "A tensor would have several open sizes, which the compiler's input format cannot express."
 )
+_UNKNOWN_LOOPS = "Collectives in loops of unknown length count as one run."
 _LOW_EFFORT = "Compiled at low effort; full effort may change the peak by a few percent."
 
 
@@ -227,16 +228,21 @@ class _Compilation:
 
     def _with_module(self, program: TpuProgram, answer: Compiled, module: Module) -> TpuProgram:
         """Return a program with what the text of the compiled program shows."""
-        runs, origins, wanted = Runs(module), self.prepared.origins, self.wanted
+        runs, prepared, wanted = Runs(module), self.prepared, self.wanted
+        origins = prepared.origins
         lines = {line for node in set(module.nodes.values()) if (line := origins.line(node))}
         in_order = sorted(lines, key=lambda line: (line.file, line.line))
         speed = self.settings.speed
         time = step_time(answer, module, runs, origins, wanted) if speed else None
+        found = communication(module, runs, prepared, wanted, time)
+        # An estimate of the time has this note.
+        notes = (_UNKNOWN_LOOPS,) if found and runs.unknown_loops and time is None else ()
         return dataclasses.replace(
             program,
             time=time,
             collectives=collectives_in(module, runs),
-            communication=communication(module, runs, origins, wanted, self.prepared.mesh, time),
+            communication=found,
+            notes=(*program.notes, *notes),
             lines=tuple(CodeLine(line, line_name(line)) for line in in_order),
         )
 

@@ -367,6 +367,8 @@ class Transfer:
         line: The line of the user's code; None if unknown.
         seconds: Seconds of all runs, modelled from the links' bandwidth.
         fraction: Their fraction of the step's time, 0 to 1; None without an estimate of the time.
+        argument: The argument that is moved as it is, such as `"params['kernel']"`; empty if it is
+            a result of the program's own, or not known.
     """
 
     kind: str
@@ -378,6 +380,7 @@ class Transfer:
     line: SourceLine | None = None
     seconds: float = 0.0
     fraction: float | None = None
+    argument: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from tpunb.display.describe.placement import (
 from tpunb.display.draw import placement_layout as shown
 from tpunb.display.draw.colours import HOST_COLOURS
 
-_MOST_DEVICES = 256
+_MOST_DEVICES = 128
 """The most devices in the table of devices."""
 
 _HEAVIEST = 12
@@ -38,7 +38,12 @@ _LEAST_HEIGHT, _MOST_HEIGHT = 48, 96
 _SMALL = "font-size:12px;opacity:.8;margin:2px 0"
 _FIGURE = "font-size:11px;line-height:1.4;overflow-wrap:anywhere;text-align:left"
 _GAP = "border:0;background:none;font-size:11px;text-align:center;padding:0 4px"
-_STRIPES = "repeating-linear-gradient(135deg,transparent 0 7px,rgba(128,128,128,.16) 7px 9px)"
+# JupyterLab drops the stripes in a notebook that it does not trust. Colours and borders stay.
+_STRIPES = (
+    "background-image:"
+    "repeating-linear-gradient(135deg,transparent 0 7px,rgba(128,128,128,.16) 7px 9px)"
+)
+_REPLICATED = "#d55e0090"
 _FLOW = "display:flex;flex-wrap:wrap;gap:4px;margin:6px 0"
 _PLANES = "display:flex;flex-wrap:wrap;gap:6px 18px"
 
@@ -133,11 +138,12 @@ def _tiles(
 
 
 def _ground(part: Part, colour: str) -> str:
-    """Return the style of a part: its colour, and stripes if there are copies."""
-    stripes = f"{_STRIPES}," if len(part.holders) > 1 else ""
+    """Return the style of a part: its colour, and stripes and dashes if there are copies."""
+    stripes = f";{_STRIPES}" if len(part.holders) > 1 else ""
+    border = "dashed" if stripes else "solid"
     return (
-        f"{_FIGURE};border:1px solid {colour};border-radius:3px;padding:3px 5px;"
-        f"background:{stripes}linear-gradient({colour}30,{colour}30)"
+        f"{_FIGURE};border:1px {border} {colour};border-radius:3px;padding:3px 5px;"
+        f"background-color:{colour}30{stripes}"
     )
 
 
@@ -192,11 +198,11 @@ def _bar(tree: TreePlacement) -> str:
     share = tree.replicated / tree.bytes
     width = int(10_000 * share) / 100
     track = "background:rgba(128,128,128,.18);border-radius:3px;overflow:hidden"
-    ground = f"{_STRIPES},linear-gradient(#d55e0090,#d55e0090)"
     return (
         f'<div role="img" aria-label="{escaped(shown.tree_summary(tree))}" '
         f'style="{track};height:14px;max-width:{_WIDTH}px;margin:6px 0">'
-        f'<div style="height:14px;width:{width}%;background:{ground}"></div></div>'
+        f'<div style="height:14px;width:{width}%;background-color:{_REPLICATED};{_STRIPES}"></div>'
+        "</div>"
     )
 
 

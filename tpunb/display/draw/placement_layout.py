@@ -20,7 +20,7 @@ from tpunb.display.describe.placement import (
 MOST_ROWS, MOST_COLUMNS, MOST_PLANES = 8, 8, 4
 """The most parts along each direction of a picture; the first ones and the last are drawn."""
 
-MOST_LEAVES = 300
+MOST_LEAVES = 200
 """The most arrays of a tree that get a row."""
 
 _FEW = 4

@@ -65,7 +65,7 @@ def _plane(placement: ArrayPlacement, plane: shown.Plane) -> Iterator[str]:
         for row in plane.rows
     ]
     if len(plane.columns) == 1:
-        cells = [[["  ".join(cell)] for cell in row] for row in cells]
+        cells = [[[line]] for line in _in_lines([cell for (cell,) in cells])]
     width = max(len(line) for row in cells for cell in row for line in cell)
     rule = ["─" * (width + 2)] * len(plane.columns)
     if plane.title:
@@ -75,6 +75,12 @@ def _plane(placement: ArrayPlacement, plane: shown.Plane) -> Iterator[str]:
             yield "  " + ("├" + "┼".join(rule) + "┤" if number else "┌" + "┬".join(rule) + "┐")
         yield from _boxed(row, width)
     yield "  └" + "┴".join(rule) + "┘"
+
+
+def _in_lines(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Return each cell's lines in one line, in columns."""
+    longest = max(map(len, cells))
+    return aligned([*cell, *[""] * (longest - len(cell))] for cell in cells)
 
 
 def _boxed(row: Sequence[Sequence[str]], width: int) -> Iterator[str]:

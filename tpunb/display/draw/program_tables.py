@@ -56,7 +56,7 @@ class Row:
         part: The row's part of the memory at the peak, 0 to 1.
         size: The memory.
         moved: The data that the row moves.
-        source: The origin of a tensor.
+        source: The origin of a tensor, or the argument that a collective moves.
         along: The cores that exchange data in a collective.
     """
 
@@ -163,6 +163,7 @@ def _transfers(communication: Communication) -> Table:
             seconds=duration(transfer.seconds) if transfer.seconds else "",
             moved=byte_count(transfer.sent) if transfer.sent else "",
             along=along_phrase(communication, communication.groups[transfer.group]),
+            source=f"argument {transfer.argument}" if transfer.argument else "",
         )
         for transfer in transfers[:MAX_ROWS]
     ]

@@ -250,7 +250,7 @@ def _rows(rows: shown.Table, name: str) -> Markup:
         ),
         "along": lambda row: _whole(row.along),
         "moved": lambda row: _whole(row.moved),
-        "made by": lambda row: row.source,
+        "made by" if tensors else "moves": lambda row: row.source,
         "line": lambda row: _line(row.line),
     }
     cells = {head: list(map(cell, rows.rows)) for head, cell in columns.items()}

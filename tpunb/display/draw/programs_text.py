@@ -137,7 +137,7 @@ def _shares(every: shown.Table, name: str) -> Iterator[str]:
         size = row.moved if name == "collectives" else row.size
         time = f"{_bar(row.fraction)} {row.share:>5} " if timed else ""
         line = "" if row.line is None or name != "collectives" else f"line {row.line}"
-        what = " · ".join(filter(None, [row.name, row.along, line]))
+        what = " · ".join(filter(None, [row.name, row.along, line, row.source]))
         yield shortened(f"  {time}{row.seconds:>8} {size:>9}  {what}", WIDTH)
     yield from _below(first)
 
