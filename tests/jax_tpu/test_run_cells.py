@@ -361,6 +361,26 @@ def test_state_whose_form_changes(connection: Any, names: dict[str, Any]) -> Non
     assert connection.cells.traces == 2
 
 
+def test_later_steps_return_only_what_is_needed(connection: Any, names: dict[str, Any]) -> None:
+    options = {"data": names["data"], "names": ("x", "y"), "steps": 9, "plot": ["loss"]}
+    expected = connection.cells.run(TRAINING, names, **options).assigned
+    run = connection.cells.steps(TRAINING, names, **options)
+    run._prepare()
+    assert run._single()
+    assert run._looped(6)
+    assert run._single()
+    assert run._single()
+    run._plots.flush()
+    assert connection.cells.traces == 2
+    assert run.history.columns("loss")[1].tolist() == list(range(1, 10))
+    assert run.assigned.keys() == expected.keys()
+    for name in ("params", "gradients", "loss"):
+        for one, other in zip(
+            *(jax.tree.leaves(values[name]) for values in (run.assigned, expected)), strict=True
+        ):
+            np.testing.assert_allclose(*(getattr(each, "array", each) for each in (one, other)))
+
+
 def test_a_swap_of_donated_arrays(connection: Any, names: dict[str, Any]) -> None:
     names["a"] = names["b"] = jnp.ones(3)
     result = connection.cells.run("a, b = b + 1, a", names, steps=5)

@@ -61,6 +61,7 @@ class Outputs:
         options: How results are combined.
         state: The names that a step passes on to the next.
         namespace: The notebook's names.
+        needed: The names to return; None for all.
 
     Attributes:
         nests: By name, the value with slots in place of arrays; also values without arrays.
@@ -74,6 +75,7 @@ class Outputs:
         options: OutputOptions,
         state: Sequence[str],
         namespace: dict[str, Any],
+        needed: Collection[str] | None,
     ) -> None:
         self.nests: dict[str, Any] = {}
         self.withheld: list[str] = []
@@ -81,7 +83,8 @@ class Outputs:
         self._namespace = namespace
         self._gathered = dict(options.gather)
         self._combined = {name: _REDUCTIONS[how] for name, how in options.reduce}
-        self._names = [*cell.names.assigned, LAST]
+        every = (*cell.names.assigned, LAST)
+        self._names = [name for name in every if needed is None or name in needed]
 
     @property
     def specs(self) -> Any:
@@ -110,6 +113,8 @@ class Outputs:
             taken = [self._take(name, leaf, of_form, gathered) for leaf in leaves]
             self.nests[name] = tree.unflatten(taken)
         plain = {name: nest for name, nest in self.nests.items() if not _has_slots(nest)}
+        if len(self._names) <= len(self._cell.names.assigned):
+            return of_form, gathered
         defined = defined_by(self._cell, self._namespace, plain)
         self.nests.update(defined)
         self.withheld += [name for name in self._cell.definitions if name not in defined]

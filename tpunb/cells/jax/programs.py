@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -63,6 +63,7 @@ class Programs:
         arguments: Arguments,
         options: OutputOptions,
         state: Sequence[str],
+        needed: Collection[str] | None = None,
     ) -> tuple[TracedCell, str | None]:
         """Trace a cell; return it, and why it has to be compiled, or None if it need not be.
 
@@ -72,9 +73,10 @@ class Programs:
             arguments: The values that the cell reads.
             options: How results are combined.
             state: The names that a step passes on to the next. Their arrays are donated.
+            needed: The names to return; None for all.
         """
         self.phase = "tracing"
-        traced = TracedCell(cell, namespace, arguments, self.mesh, options, state)
+        traced = TracedCell(cell, namespace, arguments, self.mesh, options, state, needed)
         with self._own_mesh():
             program = traced.trace(arguments)
         self.phase = "running"

@@ -17,7 +17,7 @@ from tpunb.cells.jax.programs import Programs
 from tpunb.cells.jax.traced_cell import TracedCell
 from tpunb.cells.plotted_values import plotted_leaf, refuse_shape
 from tpunb.cells.settings import RunSettings, refuse_counts
-from tpunb.cells.source import CellSource
+from tpunb.cells.source import LAST, CellSource
 from tpunb.cells.step_run import StepRun
 from tpunb.errors import CellError
 
@@ -62,7 +62,8 @@ class Steps(StepRun):
         if settings.data is not None:
             repeat = settings.steps is not None
             batches = Batches(settings.data, programs.mesh, repeat=repeat)
-        super().__init__(cell, settings, programs, {}, batches, _numbers, loopable=False)
+        loopable = batches is None or batches.left is not None
+        super().__init__(cell, settings, programs, {}, batches, _numbers, loopable=loopable)
         self._programs, self._namespace = programs, namespace
         self._read = {*cell.names.reads, *cell.later}
         read = self._read - {*self.names}
@@ -70,6 +71,7 @@ class Steps(StepRun):
         self._fixed: Arguments | None = None
         self._passed = Arguments()
         self._traced: TracedCell | None = None
+        self._traced_for: dict[bool, TracedCell] = {}
         self._layout: Any = None
         self._results: Results | None = None
         self._begun: collections.deque[Results] = collections.deque()
@@ -97,51 +99,93 @@ class Steps(StepRun):
     def _interrupted(self) -> str:
         return "before the cell's names were assigned; they keep their values."
 
+    def go(self) -> None:
+        """Run the steps that are left; see `StepRun.go`."""
+        super().go()
+        self.timings.steps_per_loop = 1  # each step is a call
+
     def _prepare(self) -> None:
         """Read the notebook's names again, and trace again if they have changed."""
         self._values = self._latest()
-        self._results = self._fixed = self._traced = None
+        self._results = self._fixed = self._traced = self._layout = None
         self._begun.clear()
         self._pass_on()
 
     def _single(self) -> bool:
         """Run one step by itself; return False if the data has ended."""
         began = time.perf_counter()
+        is_there, reason = self._step(all_names=True)
+        if is_there:
+            seconds = time.perf_counter() - began
+            self._took(1, seconds, None if reason is None else seconds)
+        return is_there
+
+    def _looped(self, count: int) -> bool:
+        """Run steps that return only what later steps need; the last step of a run returns all."""
+        began, before = time.perf_counter(), self.done
+        self._values = self._latest()
+        traced = None
+        while self.done < before + count and not (self._button.pressed and self.done > before):
+            is_there, reason = self._step(all_names=False)
+            traced = traced or reason
+            if not is_there:
+                break
+        seconds = time.perf_counter() - began
+        self._took(max(2, self.done - before), seconds, None if traced is None else seconds)
+        return True
+
+    def _step(self, *, all_names: bool) -> tuple[bool, str | None]:
+        """Run a step; return whether there was a batch, and why the step was traced."""
+        began = time.perf_counter()
         if self.batches is not None:
             with self._button.work():
                 batch = self.batches.next()
             if batch is None:
                 self.ended = True
-                return False
+                return False, None
             self._bound.update(bound_to(self.names, batch.value))
         waited = time.perf_counter() - began
         with self._button.work():
-            reason = self._call_function()
+            reason = self._call_function(all_names=all_names)
         self.done += 1
         self._plot()
         self._limit_begun()
-        seconds = time.perf_counter() - began
-        self._took(1, seconds, None if reason is None else seconds)
         self.trace_reason = self.trace_reason or reason
         if reason is None and self.batches is not None:
             self._waited += waited
-            self._watched += seconds
-        return True
+            self._watched += time.perf_counter() - began
+        return True, reason
 
-    def _call_function(self) -> str | None:
+    def _call_function(self, *, all_names: bool) -> str | None:
         """Call the step's function; return why it was traced, or None if it was not."""
         arguments = self._arguments()
-        reason = None
-        if self._traced is None or arguments.layout != self._layout:
+        if arguments.layout != self._layout:
+            self._traced_for.clear()
+            self._layout, self.cuts = arguments.layout, arguments.cuts
+        traced, reason = self._traced_for.get(all_names), None
+        if traced is None:
             if self.watcher is not None:
                 self.watcher.tracing("step")
-            self._traced, reason = self._programs.traced(
-                self.cell, self._namespace, arguments, self.options, self._passed_on
+            traced, reason = self._programs.traced(
+                self.cell,
+                self._namespace,
+                arguments,
+                self.options,
+                self._passed_on,
+                None if all_names else self._needed,
             )
-            self._layout, self.cuts = arguments.layout, arguments.cuts
-            self._withheld = self._traced.outputs.withheld
-        self._results = self._programs.call(self._traced, arguments, self.cell)
+            self._traced_for[all_names] = traced
+        if all_names:
+            self._withheld = traced.outputs.withheld
+        self._results, self._traced = self._programs.call(traced, arguments, self.cell), traced
         return reason
+
+    @property
+    def _needed(self) -> set[str]:
+        """The names that later steps and the curves need."""
+        plotted = set(self.options.plot)
+        last = set() if plotted <= {*self.cell.names.assigned} else {LAST}
+        return {*self._state, *plotted, *last}
 
     @property
     def _passed_on(self) -> tuple[str, ...]:
@@ -183,8 +227,7 @@ class Steps(StepRun):
         """Return the values of the cell's names, and of its last expression."""
         if self._results is None or self._traced is None:
             return self._values
-        values: dict[str, Any] = self._traced.outputs.filled(self._results)
-        return values
+        return {**self._values, **self._traced.outputs.filled(self._results)}
 
     def _plot(self) -> None:
         """Take the plotted values, which stay on the devices for a while."""

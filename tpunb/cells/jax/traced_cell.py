@@ -7,7 +7,7 @@ import functools
 import inspect
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -35,6 +35,7 @@ class TracedCell:
         mesh: The mesh of all devices.
         options: How results are combined.
         state: The names that a step passes on to the next. Their arrays are donated.
+        needed: The names to return; None for all.
 
     Attributes:
         function: The function of the arguments' arrays, which returns the outputs' arrays.
@@ -49,8 +50,9 @@ class TracedCell:
         mesh: jax.sharding.Mesh,
         options: OutputOptions,
         state: Sequence[str],
+        needed: Collection[str] | None = None,
     ) -> None:
-        self.outputs = Outputs(cell, arguments, options, state, namespace)
+        self.outputs = Outputs(cell, arguments, options, state, namespace, needed)
         self._cell, self._namespace, self._nests = cell, namespace, arguments.nests
         self._replicas = mesh.size
         specs = arguments.by_name(
