@@ -391,3 +391,14 @@ def test_a_swap_of_donated_arrays(connection: Any, names: dict[str, Any]) -> Non
 def test_functions_are_refused(connection: Any) -> None:
     with pytest.raises(CellError, match="Only a cell's text"):
         connection.cells.run(lambda: None)
+
+
+def test_many_steps_return_all_names_at_the_end(connection: Any, names: dict[str, Any]) -> None:
+    options = {"data": names["data"], "names": ("x", "y"), "plot": ["loss"]}
+    result = connection.cells.run(TRAINING, names, steps=120, **options)
+    assert connection.cells.traces == 2
+    assert len(result.history.columns("loss")[1]) == 120
+    assert int(result.assigned["steps"]) == 120
+    assert {"loss", "gradients", "params"} <= result.assigned.keys()
+    connection.cells.run(TRAINING, names, steps=90, **options)
+    assert connection.cells.traces == 2

@@ -66,6 +66,7 @@ class Outputs:
     Attributes:
         nests: By name, the value with slots in place of arrays; also values without arrays.
         withheld: Names that stay in the cell, because their values hold traced arrays.
+        is_complete: Whether all names are returned.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Outputs:
         self._gathered = dict(options.gather)
         self._combined = {name: _REDUCTIONS[how] for name, how in options.reduce}
         every = (*cell.names.assigned, LAST)
+        self.is_complete = needed is None
         self._names = [name for name in every if needed is None or name in needed]
 
     @property
@@ -113,7 +115,7 @@ class Outputs:
             taken = [self._take(name, leaf, of_form, gathered) for leaf in leaves]
             self.nests[name] = tree.unflatten(taken)
         plain = {name: nest for name, nest in self.nests.items() if not _has_slots(nest)}
-        if len(self._names) <= len(self._cell.names.assigned):
+        if not self.is_complete:
             return of_form, gathered
         defined = defined_by(self._cell, self._namespace, plain)
         self.nests.update(defined)

@@ -19,6 +19,7 @@ from tpunb.cells.plotted_values import plotted_leaf, refuse_shape
 from tpunb.cells.settings import RunSettings, refuse_counts
 from tpunb.cells.source import LAST, CellSource
 from tpunb.cells.step_run import StepRun
+from tpunb.cells.steps_per_loop import StepsPerLoop
 from tpunb.errors import CellError
 
 _AHEAD = 4
@@ -62,12 +63,13 @@ class Steps(StepRun):
         if settings.data is not None:
             repeat = settings.steps is not None
             batches = Batches(settings.data, programs.mesh, repeat=repeat)
-        loopable = batches is None or batches.left is not None
-        super().__init__(cell, settings, programs, {}, batches, _numbers, loopable=loopable)
+        super().__init__(cell, settings, programs, {}, batches, _numbers, loopable=False)
         self._programs, self._namespace = programs, namespace
         self._read = {*cell.names.reads, *cell.later}
         read = self._read - {*self.names}
         self._state = tuple(name for name in cell.names.assigned if name in read)
+        is_known = batches is None or batches.left is not None
+        self._pace = _LaterSteps(is_useful=is_known and not self._needed >= self._returned)
         self._fixed: Arguments | None = None
         self._passed = Arguments()
         self._traced: TracedCell | None = None
@@ -99,11 +101,6 @@ class Steps(StepRun):
     def _interrupted(self) -> str:
         return "before the cell's names were assigned; they keep their values."
 
-    def go(self) -> None:
-        """Run the steps that are left; see `StepRun.go`."""
-        super().go()
-        self.timings.steps_per_loop = 1  # each step is a call
-
     def _prepare(self) -> None:
         """Read the notebook's names again, and trace again if they have changed."""
         self._values = self._latest()
@@ -130,6 +127,9 @@ class Steps(StepRun):
             traced = traced or reason
             if not is_there:
                 break
+            if self.watcher is not None:
+                self.watcher.set_steps(self.done, self.batches.examples if self.batches else None)
+            self._plots.flush_in_time()
         seconds = time.perf_counter() - began
         self._took(max(2, self.done - before), seconds, None if traced is None else seconds)
         return True
@@ -179,6 +179,11 @@ class Steps(StepRun):
             self._withheld = traced.outputs.withheld
         self._results, self._traced = self._programs.call(traced, arguments, self.cell), traced
         return reason
+
+    @property
+    def _returned(self) -> set[str]:
+        """The names that a complete step returns."""
+        return {*self.cell.names.assigned, *([LAST] if self.cell.has_value else [])}
 
     @property
     def _needed(self) -> set[str]:
@@ -253,6 +258,30 @@ class Steps(StepRun):
             jax.block_until_ready(left)
         elif self.done % _AHEAD == 0:  # each array of an older step was overwritten
             jax.block_until_ready(self._results.arrays)
+
+
+_FEWEST = 100
+"""The fewest steps for which a program that returns less is compiled beside the complete one.
+
+A number and not a time, so that the same programs are compiled, and shown, in every run.
+"""
+
+
+class _LaterSteps(StepsPerLoop):
+    """The choice of the steps that return only what later steps need: all but the first and last.
+
+    Args:
+        is_useful: Whether the number of steps is known, and a step returns more than that.
+    """
+
+    def __init__(self, *, is_useful: bool) -> None:
+        super().__init__(None, loopable=False)
+        self._is_useful = is_useful
+
+    def choose(self, left: float) -> int:
+        """Return how many such steps come next; 1 stands for a complete step."""
+        has_begun = self._singles > 0
+        return int(left) - 1 if self._is_useful and has_begun and left - 1 >= _FEWEST else 1
 
 
 def _numbers(array: jax.Array) -> list[float]:

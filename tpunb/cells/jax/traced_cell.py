@@ -74,6 +74,7 @@ class TracedCell:
 
         kind = inspect.Parameter.POSITIONAL_ONLY
         parameters = [inspect.Parameter(name, kind) for name in names]
+        cell.__name__ = "cell" if self.outputs.is_complete else "later_steps"
         cell.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         cell.__code__ = cell.__code__.replace(co_filename=self._cell.filename, co_firstlineno=1)
         return cell
