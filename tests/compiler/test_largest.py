@@ -12,7 +12,7 @@ from support.programs import FITS
 from support.strategies import strategy_of, strategy_of_parts
 
 from tpunb.compiler import libtpu
-from tpunb.compiler.batch_sizes import LargestBatch, largest_batch
+from tpunb.compiler.batch_sizes import LargestBatch, SearchStopped, largest_batch
 from tpunb.compiler.compile import compile  # noqa: A004
 from tpunb.compiler.libtpu import Compiled, Prepared, Refused
 from tpunb.compiler.program import CompileError
@@ -139,3 +139,45 @@ def test_models_that_share_blocks_are_left_unchanged(monkeypatch: pytest.MonkeyP
     program = compile(lambda x: second(first(x)), tf.TensorSpec([64, 8]), tpu="v5e-8")
     assert not program.ok
     assert not any("call" in vars(block) for block in blocks)
+
+
+def interrupted_at(tries: int) -> Any:
+    """Return a stand-in for libtpu in which every other program fits, up to an interrupt."""
+    answers = itertools.cycle([FITTING, REFUSED])
+    asked = itertools.count(1)
+
+    def ask(*_: Any, **__: Any) -> Compiled | Refused:
+        if next(asked) == tries:
+            raise KeyboardInterrupt
+        return next(answers)
+
+    return ask
+
+
+def test_a_stopped_search_keeps_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libtpu, "ask", interrupted_at(3))
+    said: list[str] = []
+    with pytest.raises(SearchStopped, match="fits: 512; does not: 8064") as stopped:
+        largest_batch(doubled, tf.TensorSpec([64, 8]), tpu="v5e-8", progress=said.append)
+    (largest,) = stopped.value.batches
+    assert (largest.per_replica, largest.batch, largest.program.ok) == (64, 512, True)
+    assert list(stopped.value.programs) == [largest.program]
+    assert any("(fits: 512; does not: 8064; at most 10 tries left)" in text for text in said)
+
+
+def test_a_stop_before_anything_fits_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libtpu, "ask", interrupted_at(1))
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        largest_batch(doubled, tf.TensorSpec([64, 8]), tpu="v5e-8")
+    assert not isinstance(stopped.value, SearchStopped)
+
+
+def test_a_quick_answer_is_a_power_of_two() -> None:
+    exact, quick = (
+        largest_batch(doubled, tf.TensorSpec([None, 1024, 1024]), tpu="v5e-8", quick=each)
+        for each in (False, True)
+    )
+    assert isinstance(exact, LargestBatch)
+    assert isinstance(quick, LargestBatch)
+    assert quick.per_replica == 1024 < exact.per_replica < 2048
+    assert len(quick.tried) < len(exact.tried)

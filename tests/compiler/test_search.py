@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpunb.compiler.batch_sizes import FINE, search
+from tpunb.compiler.batch_sizes import FINE, quick_search, search
 from tpunb.compiler.program import TpuProgram
 from tpunb.tpu.compiled_program import ProgramMemory
 
@@ -60,3 +60,21 @@ def test_nothing_fits() -> None:
 
 def test_the_search_ends_if_memory_does_not_depend_on_the_batch() -> None:
     assert search(lambda _: program(True, 3), 64, 5, fine=FINE) >= 64
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 3, 7, 8, 100, 12345, 10**6])
+@pytest.mark.parametrize("first", [0, 1, 100, 40_000])
+@pytest.mark.parametrize("peak_is_known", [True, False])
+def test_a_quick_search_finds_the_largest_power_of_two(
+    limit: int, first: int, peak_is_known: bool
+) -> None:
+    tried = []
+
+    def attempt(size: int) -> TpuProgram:
+        tried.append(size)
+        peak = 1000 + 96 * size
+        return program(size <= limit, peak if peak_is_known or size <= limit else None)
+
+    largest = quick_search(attempt, first, 1000 + 96 * limit)
+    assert largest == (1 << limit.bit_length() >> 1)
+    assert len(tried) == len(set(tried)) <= 16

@@ -350,3 +350,30 @@ def test_recorded_verdicts_answer_a_cell_without_a_compiler(
     assert "NotRecordedError" in other.text
     assert "which has 1 verdict. It is not here." in other.text
     assert "It is not here." in book.run(f"%%tpu_compile\n{DENSE}").text
+
+
+def test_a_stopped_search_for_a_batch_keeps_the_batch(book: Notebook, fake: FakeLibtpu) -> None:
+    book.good("data = tf.data.Dataset.from_tensors(tf.ones([64, 16])).repeat(4)")
+    peaks = iter([GIB, 8 * GIB])
+
+    def answer(_: Any) -> Compiled:
+        peak = next(peaks, None)
+        if peak is None:
+            raise KeyboardInterrupt
+        return compiled(peak)
+
+    fake.answer = answer
+    ran = book.run("%%tpu_compile --largest-batch -d data\nbatch @ w")
+    assert isinstance(ran.error, CompilationStopped)
+    (program,) = ran.error.programs
+    assert program.largest_batch is not None
+    assert f"fits: {program.largest_batch}" in str(ran.error).replace(",", "")
+
+
+def test_the_largest_batch_of_a_call_is_found_by_a_function(
+    book: Notebook, fake: FakeLibtpu
+) -> None:
+    book.good("%tpu_disconnect")
+    book.good("def step(x): return x @ w")
+    ran = book.run("%%tpu_compile --largest-batch --for v5e-8\nstep(x)")
+    assert 'Call tpunb.largest_batch(step, x, tpu="v5e-8").' in ran.text

@@ -11,6 +11,7 @@ import dataclasses
 import linecache
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,18 @@ def is_call_cell(cell: CellSource, namespace: dict[str, Any], *, connected: bool
         return True
     reached = frameworks_of(called)
     return (reached if len(reached) == 1 else in_cell) == {JAX}
+
+
+def largest_batch_call(cell: CellSource, tpus: Sequence[str]) -> str:
+    """Return the call that finds the largest batch for the function in a cell's last call."""
+    call = _call_at_the_end(cell)
+    parts = ["step", "params", "batch"] if call is None else [*map(ast.unparse, _parts(call))]
+    tpu = f', tpu="{tpus[0]}"' if len(tpus) == 1 else ""
+    return f"tpunb.largest_batch({', '.join(parts)}{tpu})"
+
+
+def _parts(call: ast.Call) -> list[ast.expr]:
+    return [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def may_be_jax(cell: CellSource, namespace: dict[str, Any]) -> bool:

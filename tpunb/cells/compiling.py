@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.freed_memory import giving_back
-from tpunb._util.units import byte_count
+from tpunb._util.units import byte_count, grouped
 from tpunb.cells.capture import Captured
 from tpunb.cells.cell_errors import line_in
 from tpunb.cells.nests import leaves, parts_of
@@ -19,7 +19,15 @@ from tpunb.cells.settings import CompileSettings
 from tpunb.cells.source import StepSource
 from tpunb.cells.steps import Steps
 from tpunb.compiler import libtpu
-from tpunb.compiler.batch_sizes import FINE, AnyBatch, search
+from tpunb.compiler.batch_sizes import (
+    FINE,
+    MOST_TRIES,
+    AnyBatch,
+    Found,
+    SearchStopped,
+    quick_search,
+    search,
+)
 from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.partial_answers import for_each_type
 from tpunb.compiler.prepare import size_of, traced_function
@@ -115,15 +123,33 @@ def _with_largest(
     if memory is None or first is None:
         return program
     quiet = dataclasses.replace(how, speed=False, details=False, progress=lambda _: None)
+    found, replicas = Found(), program.replicas
 
     def attempt(size: int) -> TpuProgram:
-        if size == first:
-            return program
-        how.progress(f"compiling for {program.tpu} with a batch of {size * program.replicas}")
-        return batches.on(kind, size, dataclasses.replace(quiet, deadline=settings.deadline()))
+        tried = program
+        if size != first:
+            known = found.described(replicas)
+            left = f" ({known}; at most {MOST_TRIES - found.tries} tries left)" if known else ""
+            batch = f"with a batch of {grouped(size * replicas)}"
+            how.progress(f"compiling for {program.tpu} {batch}{left}")
+            limited = dataclasses.replace(quiet, deadline=settings.deadline())
+            tried = batches.on(kind, size, limited)
+        found.note(size, fits=tried.ok)
+        return tried
 
-    largest = search(attempt, first, memory.available, fine=FINE)
-    return dataclasses.replace(program, largest_batch=program.replicas * largest)
+    try:
+        if settings.largest_batch == "quick":
+            largest = quick_search(attempt, first, memory.available)
+        else:
+            largest = search(attempt, first, memory.available, fine=FINE)
+    except KeyboardInterrupt:
+        if not found.tries:
+            raise
+        fitting = dataclasses.replace(program, largest_batch=replicas * found.fits or None)
+        known = found.described(replicas)
+        message = f"while looking for the largest batch on {program.tpu}: {known}."
+        raise SearchStopped(message, TpuPrograms([fitting])) from None
+    return dataclasses.replace(program, largest_batch=replicas * largest)
 
 
 def _resized(captured: Captured, names: Sequence[str], size: int) -> list[Any]:

@@ -91,7 +91,13 @@ class RunSettings:
 class CompileSettings(CompileOptions):
     """The options of compiling a cell."""
 
-    largest_batch: bool = option(False, "look for the largest batch of -d that fits")
+    largest_batch: str | None = option(
+        None,
+        "look for the largest batch of -d that fits; quick: for the largest power of two",
+        nargs="?",
+        const="exact",
+        choices=("exact", "quick"),
+    )
 
 
 def refuse_counts(steps: int | None, steps_per_loop: int | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +16,8 @@ from tpunb._util.units import grouped
 from tpunb.compiler import jax_batches, jax_functions, libtpu
 from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.frameworks import JAX
-from tpunb.compiler.program import CompileError, TpuProgram
+from tpunb.compiler.partial_answers import CompilationStopped
+from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import Target, names_of, targets
 from tpunb.compiler.verdict import reporting
 from tpunb.virtual.import_tensorflow import has_tensorflow, needing_tensorflow
@@ -186,7 +188,9 @@ def _any_batch(specs: Sequence[Any]) -> tuple[int | None, Callable[[int], list[A
 FINE = 32
 """Batches that differ by less than this fraction, 1/32, count as equal."""
 
-_MOST_TRIES = 12
+MOST_TRIES = 12
+"""The most sizes that a search tries."""
+
 _LARGEST = 2**24
 _FARTHEST = 16
 _FIRST = 128
@@ -197,6 +201,60 @@ _FINEST = 256
 
 _ROUND = 128
 """The lanes of a TPU's registers and matrix units. Batches that are a multiple of it fill them."""
+
+
+@dataclasses.dataclass
+class Found:
+    """The state of a search for the largest batch of a replica that fits.
+
+    Attributes:
+        fits: The largest size that is known to fit; 0 if none is.
+        fails: The smallest size that is known not to fit; None if none is.
+        tries: The number of sizes that were tried.
+    """
+
+    fits: int = 0
+    fails: int | None = None
+    tries: int = 0
+
+    def note(self, size: int, *, fits: bool) -> None:
+        """Note the result of a try."""
+        self.tries += 1
+        if fits:
+            self.fits = max(self.fits, size)
+        else:
+            self.fails = min(size, self.fails or size)
+
+    def described(self, replicas: int) -> str:
+        """Return the global batches that are known, as in "fits: 64; does not: 128"."""
+        fits = f"fits: {grouped(self.fits * replicas)}" if self.fits else ""
+        fails = f"does not: {grouped(self.fails * replicas)}" if self.fails else ""
+        if not fits:
+            fails = fails.replace("does not", "does not fit")
+        return "; ".join(filter(None, [fits, fails]))
+
+
+def quick_search(attempt: Callable[[int], TpuProgram], first: int, available: int) -> int:
+    """Find the largest power of two that fits: see `search`, which takes more tries."""
+    low, high = 0, _LARGEST
+    peaks: dict[int, int] = {}
+    size = _power_of_two(first)
+    while True:
+        program = attempt(size)
+        if program.memory is not None and program.memory.exact:
+            peaks[size] = program.memory.peak
+        low, high = (size, high) if program.ok else (low, size)
+        if high <= max(2 * low, 1):
+            return low
+        middle = 2 * low if high == _LARGEST else math.isqrt(max(low, 1) * high)
+        guess = _power_of_two(_guessed(peaks, available) or middle)
+        farthest = _FARTHEST * low if high == _LARGEST and len(peaks) < 2 else high // 2
+        size = max(min(guess, farthest, high // 2), 2 * low, 1)
+
+
+def _power_of_two(size: int) -> int:
+    """Return the largest power of two that is at most a size, and 1 for a smaller size."""
+    return int(1 << max(size.bit_length() - 1, 0))
 
 
 def search(
@@ -220,7 +278,7 @@ def search(
     peaks: dict[int, int] = {}
     size = max(first // step, 1) * step
     retreat = 1
-    for _ in range(_MOST_TRIES):
+    for _ in range(MOST_TRIES):
         program = attempt(size)
         if program.memory is not None and program.memory.exact:
             peaks[size] = program.memory.peak
@@ -296,6 +354,25 @@ class LargestBatch:
         return bundle
 
 
+class SearchStopped(CompilationStopped):
+    """An interrupt ended the search for the largest batch.
+
+    Args:
+        message: What is known.
+        programs: The program with the largest batch that is known to fit, if one is.
+        batches: The largest batches that are known to fit, one for each TPU type that was searched.
+
+    Attributes:
+        batches: The same.
+    """
+
+    def __init__(
+        self, message: str, programs: TpuPrograms, batches: Sequence[LargestBatch] = ()
+    ) -> None:
+        super().__init__(message, programs)
+        self.batches = tuple(batches)
+
+
 @giving_back()
 def largest_batch(
     fn: Any,
@@ -303,6 +380,7 @@ def largest_batch(
     tpu: str | Sequence[str] | None = None,
     strategy: Any = None,
     step: int = 8,
+    quick: bool = False,
     timeout: float = 300,
     progress: Callable[[str], None] | None = None,
 ) -> LargestBatch | tuple[LargestBatch, ...]:
@@ -320,6 +398,8 @@ def largest_batch(
         tpu: A TPU type, or several. By default, the strategy's type.
         strategy: As for `tpunb.compile`.
         step: The batch of a replica is a multiple of `step`. It is exact to `step`, or to 1/256.
+        quick: Whether a coarse answer is enough: the largest power of two that fits on a replica,
+            whatever `step` is. It takes fewer tries.
         timeout: Seconds that one batch may take.
         progress: Called with each next step. By default, a notebook's cell shows it.
 
@@ -330,18 +410,25 @@ def largest_batch(
         CompileError: The function does not compile for another reason than memory, or no
             argument has a batch.
         CompilerUnavailableError: The compiler is not installed.
+        SearchStopped: An interrupt ended the search, and a batch is known to fit. The error's
+            `batches` has it.
     """
     libtpu.start()
     how = lowerer_for(fn, specs, strategy)
+    largest: list[LargestBatch] = []
 
     def settings() -> Settings:
         return Settings(chooser(fn), Deadline(timeout), details=False)
 
     with reporting(progress) as say:
-        largest = [
-            _largest(with_any_batch(how, kind, settings()), kind, step, settings, say)
-            for kind in targets(names_of(tpu), how.strategy)
-        ]
+        for kind in targets(names_of(tpu), how.strategy):
+            batches = with_any_batch(how, kind, settings())
+            try:
+                largest.append(_largest(batches, kind, 0 if quick else step, settings, say))
+            except SearchStopped as stopped:
+                done = (*largest, *stopped.batches)
+                programs = TpuPrograms([one.program for one in done])
+                raise SearchStopped(str(stopped), programs, done) from None
     return largest[0] if tpu is None or isinstance(tpu, str) else tuple(largest)
 
 
@@ -352,22 +439,54 @@ def _largest(
     settings: Callable[[], Settings],
     progress: Callable[[str], None],
 ) -> LargestBatch:
-    """Return the largest batch on a TPU type. `settings` gives each try its own time limit."""
+    """Return the largest batch on a TPU type.
+
+    Args:
+        batches: The function with any batch.
+        kind: The TPU type.
+        step: The batch is a multiple of it; 0 for a power of two.
+        settings: Gives each try its own time limit.
+        progress: Called with each next try.
+
+    Raises:
+        SearchStopped: An interrupt ended the search, and a batch is known to fit.
+    """
     if batches.replicas:
         kind = dataclasses.replace(kind, replicas=batches.replicas)
     programs: dict[int, TpuProgram] = {}
+    found = Found()
 
     def attempt(size: int) -> TpuProgram:
-        number = len(programs) + 1
-        progress(f"try {number}: a batch of {grouped(size)} a replica on {kind.tpu.name}")
-        program = programs[size] = batches.on(kind, size, settings())
+        known = found.described(kind.replicas)
+        left = f" ({known}; at most {MOST_TRIES - found.tries} tries left)" if known else ""
+        batch = f"a batch of {grouped(size)} a replica on {kind.tpu.name}"
+        progress(f"try {found.tries + 1}: {batch}{left}")
+        program = batches.on(kind, size, settings())
         if program.unknown or any(error.code != "memory" for error in program.errors):
             program.raise_if_refused()
+        programs[size] = program
+        found.note(size, fits=program.ok)
         return program
 
     first = _FIRST if batches.before is None else batches.before // batches.times
     available = kind.hardware.usable_bytes
-    fitting = search(attempt, max(first, step), available, step=step, fine=_FINEST)
+    try:
+        if step:
+            fitting = search(attempt, max(first, step), available, step=step, fine=_FINEST)
+        else:
+            fitting = quick_search(attempt, first, available)
+    except KeyboardInterrupt:
+        if not found.fits:
+            raise
+        known = found.described(kind.replicas)
+        largest = _largest_of(kind, found.fits, programs)
+        message = f"while looking for the largest batch on {kind.tpu.name}: {known}."
+        raise SearchStopped(message, TpuPrograms([largest.program]), [largest]) from None
+    return _largest_of(kind, fitting, programs)
+
+
+def _largest_of(kind: Target, fitting: int, programs: Mapping[int, TpuProgram]) -> LargestBatch:
+    """Return the result of a search."""
     batch = fitting * kind.replicas
     program = dataclasses.replace(programs[fitting or min(programs)], largest_batch=batch)
     tried = (

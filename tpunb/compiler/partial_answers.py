@@ -84,6 +84,9 @@ def for_each_type(
         for place, kind in enumerate(kinds):
             tell([])
             programs[place] = completed(kind, programs[place])
+    except CompilationStopped as stopped:  # the search for a batch, which has a part of its result
+        (programs[place],) = stopped.programs
+        raise CompilationStopped(str(stopped), known()) from None
     except KeyboardInterrupt:
         if not programs:
             raise

@@ -275,10 +275,6 @@ class TpuMagics(Magics):  # type: ignore[misc]
         """
         __tracebackhide__ = True
         args = arguments_of(self.tpu_compile, line)
-        if args.largest_batch and not args.data:
-            raise UsageError(
-                "--largest-batch needs data whose batch it may change: name it with -d"
-            )
         if args.input_speed and not args.data:
             raise UsageError("--input measures the data of a cell: name it with -d")
         data = self._data(args)

@@ -333,6 +333,7 @@ class Session:
             compile_call_cell,
             ends_with_call,
             is_call_cell,
+            largest_batch_call,
             may_be_jax,
         )
 
@@ -348,12 +349,22 @@ class Session:
             return cast("TpuProgram | TpuPrograms", program)
         on_replicas = connection is not None or data is not None  # only replicas read this data
         if is_call_cell(cell, self.namespace, connected=on_replicas):
+            if settings.largest_batch:
+                raise CompileError(
+                    "--largest-batch changes the batch of -d, and this cell is a call, which is "
+                    "compiled with its own arguments.",
+                    fix=f"Call {largest_batch_call(cell, of_call.tpus)}.",
+                )
             if data is not None:
                 raise CompileError(
                     "The cell takes its batch from its last call, not from -d.",
                     fix="Leave -d out; tpunb.largest_batch(step, ...) finds the largest batch.",
                 )
             return compile_call_cell(cell, self.namespace, of_call)
+        if settings.largest_batch and data is None:
+            raise CompileError(
+                "--largest-batch needs data whose batch it may change.", fix="Name it with -d."
+            )
         cells = self.of_tensorflow("%%tpu_compile of a cell").cells
         try:
             program = cells.compile(source, self.namespace, settings, data=data, names=names)
