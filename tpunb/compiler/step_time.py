@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from tpunb._util.units import byte_count, duration
-from tpunb.compiler.costs import COLLECTIVES, Cost, collective_size, cost_of
+from tpunb.compiler.costs import COLLECTIVES, Cost, background_bytes, collective_size, cost_of
 from tpunb.compiler.hlo import PRODUCTS, Computation, Module, multiplications, parts, trips
 from tpunb.compiler.libtpu import Compiled, Origins
 from tpunb.compiler.memory import share
@@ -24,15 +24,12 @@ _FREE = frozenset(
 _BITCASTS = frozenset({"ConcatBitcast", "SliceBitcast", "AllocateBuffer", "Sharding"})
 _LEAST = 1e-7
 _SPREAD = 1.05
-"""The factor by which products of known sizes were measured off both estimates, on v3 and v5e."""
+"""The factor by which products and permutations of known sizes were measured off the estimates."""
 
 _CALL, _CHIP = 150e-6, 50e-6
 """The most seconds that a host takes to start a call on a chip, and on each further chip of its
 own. Measured: 0.1 ms on v5e, 0.13 ms on v6e, 0.3 to 0.5 ms on the eight chips of v5e-8."""
 _CHIPS_OF_A_HOST = 8
-
-_BEST = 0.45
-"""The least ratio of the compiler's roofline to its cycles, for operations on memory."""
 
 
 class _Costs:
@@ -48,6 +45,7 @@ class _Costs:
         self._kernels, self._module, self._target = compiled.kernels, module, target
         self.all: list[Cost] = []
         self.unknown_loops = self.branches = 0
+        self.background = 0.0
         self._add(module.entry, 1.0)
 
     def _add(self, computation: Computation, times: float) -> None:
@@ -66,13 +64,11 @@ class _Costs:
                     self._add(module.computations[name], times / len(called))
             elif opcode == "call":
                 self._add(module.computations[called["to_apply"]], times)
-            # An instruction that ends another has no cost of its own, and background copies run
-            # beside the counted work.
+            elif opcode.endswith("-start") and kind not in COLLECTIVES:
+                self.background += times * background_bytes(instruction)
+            # An instruction that ends another has no cost of its own.
             elif not (
-                opcode.endswith("-done")
-                or opcode in _FREE
-                or instruction.target in _BITCASTS
-                or (kind != opcode and kind not in COLLECTIVES)
+                opcode.endswith("-done") or opcode in _FREE or instruction.target in _BITCASTS
             ):
                 cost = cost_of(instruction, computation, module, self._kernels, self._target)
                 self.all.append(dataclasses.replace(cost, times=times))
@@ -93,10 +89,7 @@ def step_time(compiled: Compiled, module: Module, origins: Origins, target: Targ
     costs = _Costs(compiled, module, target)
     total = sum(cost.seconds for cost in costs.all) or 1.0
     links = [cost for cost in costs.all if cost.kind == "collective"]
-    others = [cost for cost in costs.all if cost.kind != "collective"]
-    low, high = _core(others, _optimal(compiled, module, target), target)
-    low = max(low, sum(cost.times * cost.least for cost in links) / _SPREAD)
-    high += sum(cost.times * cost.most for cost in links) * _SPREAD
+    low, high = _range(costs, target)
     middle = (low * high) ** 0.5
     nodes = [part for cost in costs.all for part in _by_node(cost, module)]
 
@@ -139,45 +132,22 @@ def step_time(compiled: Compiled, module: Module, origins: Origins, target: Targ
     )
 
 
-def _core(costs: Sequence[Cost], optimal: float, target: Target) -> tuple[float, float]:
-    """Return both estimates of the work that is not on the links.
+def _range(costs: _Costs, target: Target) -> tuple[float, float]:
+    """Return the least and the most seconds.
 
-    The compiler's roofline covers the matrix unit and memory, but not the vector unit. Vector
-    instructions take at least their cycles, and at most their cycles and then the time to move
-    their tensors.
+    At least, collectives and copies in the background hide behind other work, unless the links or
+    HBM take longer. At most, they come after it.
     """
-    least = sum(cost.times * cost.least for cost in costs)
-    most = sum(cost.times * cost.most for cost in costs)
-    once = sum(cost.once for cost in costs)
-    rest = sum(cost.seconds for cost in costs if cost.once)
-    if most:
-        # The roofline counts some time for these instructions too: for whole tables, or more.
-        counted = sum(cost.counted for cost in costs)
-        optimal = min(max(optimal - counted, _BEST * once), once)
-    low, high = sorted((rest, optimal * (rest / once) if once else optimal))
-    for cost in costs:
-        if cost.roofline is not None:
-            low += cost.times * (cost.once - cost.roofline)
-            high += cost.times * cost.bytes / target.hardware.hbm
-    low, high = sorted((low, high))
-    return max((low + least) / _SPREAD, _LEAST), max((high + most) * _SPREAD, _LEAST)
-
-
-def _optimal(compiled: Compiled, module: Module, target: Target) -> float:
-    """Return the compiler's roofline at the core's clock. It counts −1 s per custom call."""
-    seconds = compiled.cost.get("optimal_seconds", 0.0)
-    calls = sum(
-        instruction.opcode == "custom-call"
-        for computation in module.computations.values()
-        for instruction in computation.instructions
-    )
-    while seconds < 0 and calls:
-        seconds, calls = seconds + 1, calls - 1
     hardware = target.hardware
-    if hardware.planned:
-        memory = compiled.cost.get("bytes accessed", 0.0) / hardware.hbm
-        seconds = max(seconds * hardware.planned / hardware.clock, min(seconds, memory))
-    return max(seconds, 0.0)
+    links = [cost for cost in costs.all if cost.kind == "collective"]
+    others = [cost for cost in costs.all if cost.kind != "collective"]
+    counted = (cost.times * cost.bytes for cost in others if not cost.modelled)
+    moved = sum(counted) + costs.background
+    in_turn = (sum(cost.times * cost.least for cost in each) for each in (others, links))
+    low = max(*in_turn, moved / hardware.hbm)
+    high = sum(cost.times * cost.most for cost in costs.all)
+    high += costs.background / hardware.hbm / hardware.sustained_hbm
+    return max(low / _SPREAD, _LEAST), max(high * _SPREAD, _LEAST)
 
 
 def _by_node(cost: Cost, module: Module) -> list[tuple[Cost, str]]:
