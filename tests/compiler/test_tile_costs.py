@@ -124,6 +124,22 @@ def test_the_higher_estimate_adds_copies_in_the_background() -> None:
     assert time_of(PROGRAM).low == without.low, "hidden behind products"
 
 
+def test_the_sparse_cores_read_and_write_their_result() -> None:
+    offloaded = """\
+HloModule offloaded, is_scheduled=true
+
+ENTRY %main (w: bf16[4096,8192]) -> bf16[4096,8192] {
+  %w = bf16[4096,8192]{1,0:T(8,128)(2,1)} parameter(0)
+  %start = ((), (), (s32[0]{0})) async-start(), async_execution_thread="sparsecore", calls=%offload
+  %update = ((bf16[4096,8192]{1,0:T(8,128)(2,1)}), bf16[4096,8192]{1,0:T(8,128)(2,1)}) async-update(%start, %w)
+  ROOT %rows = bf16[4096,8192]{1,0:T(8,128)(2,1)} async-done(%update)
+}
+"""
+    time = time_of(offloaded)
+    assert time.low == pytest.approx(2 * ARRAY / 1640e9 / 1.05)
+    assert any("SparseCores" in text for text in time.not_counted)
+
+
 def test_copies_in_the_background_take_at_least_their_time() -> None:
     fetched = """\
 HloModule fetched, is_scheduled=true

@@ -108,6 +108,11 @@ def background_bytes(start: Instruction) -> int:
     return 0 if within else min(shape.padded for shape in arrays)
 
 
+def bytes_in_hbm(instruction: Instruction) -> int:
+    """Return the bytes of an instruction's results that are in HBM."""
+    return sum(shape.padded for shape in instruction.results if shape.space == 0)
+
+
 # Collectives
 
 _START = 3e-6

@@ -7,7 +7,14 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from tpunb._util.units import byte_count, duration
-from tpunb.compiler.costs import COLLECTIVES, Cost, background_bytes, collective_size, cost_of
+from tpunb.compiler.costs import (
+    COLLECTIVES,
+    Cost,
+    background_bytes,
+    bytes_in_hbm,
+    collective_size,
+    cost_of,
+)
 from tpunb.compiler.hlo import PRODUCTS, Computation, Module, multiplications, parts, trips
 from tpunb.compiler.libtpu import Compiled, Origins
 from tpunb.compiler.memory import share
@@ -46,6 +53,7 @@ class _Costs:
         self.all: list[Cost] = []
         self.unknown_loops = self.branches = 0
         self.background = 0.0
+        self.sparse_cores = False
         self._add(module.entry, 1.0)
 
     def _add(self, computation: Computation, times: float) -> None:
@@ -64,6 +72,9 @@ class _Costs:
                     self._add(module.computations[name], times / len(called))
             elif opcode == "call":
                 self._add(module.computations[called["to_apply"]], times)
+            elif opcode == "async-done":
+                self.sparse_cores = True
+                self.background += times * 2 * bytes_in_hbm(instruction)
             elif opcode.endswith("-start") and kind not in COLLECTIVES:
                 self.background += times * background_bytes(instruction)
             # An instruction that ends another has no cost of its own.
@@ -181,6 +192,8 @@ def _not_counted(costs: _Costs, start: float) -> Iterator[str]:
         yield f"Loops of unknown length ({costs.unknown_loops}) count as one trip each."
     if costs.branches:
         yield f"Conditionals ({costs.branches}) count as the mean of their branches."
+    if costs.sparse_cores:
+        yield "The SparseCores' work counts as copies in the background: their speed is not known."
     if modelled := {kind for cost in costs.all for kind in cost.modelled}:
         yield (
             f"The compiler gives no cycles for {', '.join(sorted(modelled))}: their time is "
