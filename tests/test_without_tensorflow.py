@@ -47,6 +47,7 @@ for name in tpunb.__all__:
 for name in tpunb.virtual.__all__:
     attempt(f"virtual.{name}", lambda: getattr(tpunb.virtual, name))
 attempt("check()", lambda: tpunb.check(print))
+attempt("compare()", lambda: tpunb.compare(print))
 attempt("connect()", lambda: tpunb.connect(simulate=2))
 attempt("TPUStrategy()", lambda: tpunb.TPUStrategy())
 attempt("virtual.install()", lambda: tpunb.virtual.install(2))
@@ -72,7 +73,7 @@ NEED_IT = {
     "CheckReport",
     "Comparison",
     "check",
-    "compare",
+    "compare()",
     "check()",
     "input_speed",
     "profile",

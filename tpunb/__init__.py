@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tpunb.connection.cell_runners import RunsCells, register_cell_runner
+from tpunb.connection.cell_runners import ChecksCells, RunsCells, register_cell_runners
 from tpunb.tpu.program_display import ProgramDisplay, register_program_display
 from tpunb.version import __version__
 from tpunb.virtual.jax.judged import Connect, register_jax_connector
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from tpunb.cells.profiling import profile
     from tpunb.compiler.batch_sizes import LargestBatch, largest_batch
     from tpunb.compiler.check import check
+    from tpunb.compiler.comparing import compare
     from tpunb.compiler.compile import compile
     from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.compiler.saved_programs import load_program
     from tpunb.connection.connect import TPUStrategy, connect
     from tpunb.connection.connection import Connection
     from tpunb.connection.doctor import DoctorReport, doctor
+    from tpunb.display.tracked_loop import track
     from tpunb.errors import TpunbError
     from tpunb.errors.catalogue import Explanation
     from tpunb.errors.explain import explain
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from tpunb.training.profile import Profile
     from tpunb.verification.report import VerifyReport
     from tpunb.verification.run import verify
-    from tpunb.virtual.compare import Comparison, compare
+    from tpunb.virtual.compare import Comparison
     from tpunb.virtual.rule_check import CheckReport
 
     history: History | None
@@ -88,6 +90,7 @@ __all__ = [
     "load_program",
     "profile",
     "show",
+    "track",
     "unload_ipython_extension",
     "verify",
 ]
@@ -116,7 +119,7 @@ _HOMES = {
     "accelerator": "tpu.types",
     "accelerator_types": "tpu.types",
     "check": "compiler.check",
-    "compare": "virtual.compare",
+    "compare": "compiler.comparing",
     "compile": "compiler.compile",
     "connect": "connection.connect",
     "doctor": "connection.doctor",
@@ -126,6 +129,7 @@ _HOMES = {
     "load_program": "compiler.saved_programs",
     "profile": "cells.profiling",
     "show": "notebook.displays",
+    "track": "display.tracked_loop",
     "verify": "verification.run",
 }
 
@@ -154,13 +158,19 @@ def _program_display() -> ProgramDisplay:
 register_program_display(_program_display)
 
 
-def _cell_runner(strategy: Any, last_resort: Any, lines: Any) -> RunsCells:
+def _cell_runner(strategy: Any, last_resort: Any, lines: Any) -> ChecksCells:
     from tpunb.cells.runner import CellRunner
 
     return CellRunner(strategy, last_resort, lines)
 
 
-register_cell_runner(_cell_runner)
+def _jax_cell_runner(devices: Any) -> RunsCells:
+    from tpunb.cells.jax.runner import CellRunner
+
+    return CellRunner(devices)
+
+
+register_cell_runners(_cell_runner, _jax_cell_runner)
 
 
 def _jax_connector(tpu: str, **options: Any) -> Connect:

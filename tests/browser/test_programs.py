@@ -127,3 +127,17 @@ def test_nothing_overflows(theme: str, width: int, host: Host, page: Any) -> Non
     page.screenshot(path=str(SCREENSHOTS / f"programs-{theme}-{width}.png"), full_page=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert root.bounding_box()["width"] <= width
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1400])
+def test_communication(theme: str, width: int, host: Host, page: Any, screenshot: Any) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.evaluate("(theme) => { document.body.className = theme; }", theme)
+    host(lambda: ProgramsWidget(made.COMMUNICATING))
+    root = wait_for_tables(page)
+    expect(root.get_by_role("img", name="exchange data along data", exact=False)).to_have_count(2)
+    expect(root).to_contain_text("5 collectives send 10 MiB from each core in a call")
+    root.get_by_text("5 collectives send").scroll_into_view_if_needed()
+    screenshot()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

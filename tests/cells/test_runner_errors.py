@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cells import Notebook
 
-from tpunb.cells.capture import CellNameError
 from tpunb.cells.source import cell_filename
+from tpunb.cells.undefined_names import CellNameError
 from tpunb.errors import CellError
 
 

@@ -13,7 +13,7 @@ import pytest
 from support.tiers import thorough
 
 import tpunb
-from tpunb.cells.step_loop import StepsPerLoop
+from tpunb.cells.steps_per_loop import StepsPerLoop
 from tpunb.errors import CellError, TpuWarning
 
 STEP = """
@@ -308,7 +308,7 @@ def test_interrupted_runs_continue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Do not cut loops short: this is not tested here, but happens on a busy machine.
-    monkeypatch.setattr("tpunb.cells.steps._GRACE", 120.0)
+    monkeypatch.setattr("tpunb.cells.step_run._GRACE", 120.0)
     run = connection.cells.steps(
         STEP, names, data=dataset.repeat(), steps=600, steps_per_loop=steps_per_loop, plot=["loss"]
     )
@@ -457,7 +457,7 @@ def test_bad_input(connection: Any, tf: Any, case: str) -> None:
     source = "loss = tf.constant(1.0)\nbatch2 = tf.zeros([2])\nuse = batch\n"
     source = source if options["data"] is not None else source.replace("use = batch\n", "")
 
-    from tpunb.cells.steps import raise_if_ended_early  # imports TensorFlow
+    from tpunb.cells.step_run import raise_if_ended_early
 
     def attempt() -> None:
         run = connection.cells.steps(source, {"tf": tf}, **options)

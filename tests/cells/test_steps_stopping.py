@@ -82,7 +82,7 @@ def test_tracing(connection: Any, names: dict[str, Any]) -> None:
 def test_an_endless_step(
     connection: Any, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpunb.cells.steps._GRACE", 0.2)
+    monkeypatch.setattr("tpunb.cells.step_run._GRACE", 0.2)
     run = connection.cells.steps(LOOP, names, steps=3)
     with When(counts(names)):
         run.go()
@@ -97,7 +97,7 @@ def test_an_endless_step(
 def test_a_step_that_ends_in_time(
     connection: Any, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpunb.cells.steps._GRACE", 120.0)
+    monkeypatch.setattr("tpunb.cells.step_run._GRACE", 120.0)
     names["rounds"] = names["tf"].constant(2000)
     run = connection.cells.steps(LOOP, names, steps=10**6)
     with When(counts(names)):
@@ -109,7 +109,7 @@ def test_a_step_that_ends_in_time(
 def test_an_endless_function(
     connection: Any, tf: Any, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpunb.cells.steps._GRACE", 0.2)
+    monkeypatch.setattr("tpunb.cells.step_run._GRACE", 0.2)
     count = names["count"]
 
     def step() -> None:
@@ -124,7 +124,7 @@ def test_an_endless_function(
 def test_a_second_press(
     connection: Any, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpunb.cells.steps._GRACE", 120.0)
+    monkeypatch.setattr("tpunb.cells.step_run._GRACE", 120.0)
     run = connection.cells.steps(LOOP, names, steps=3)
     pressed = lambda: run._button.pressed  # noqa: E731
     with When(counts(names), pressed), pytest.raises(KeyboardInterrupt) as raised:
@@ -137,7 +137,7 @@ def test_a_second_press(
 def test_a_batch_that_never_comes(
     connection: Any, tf: Any, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpunb.cells.steps._GRACE", 0.2)
+    monkeypatch.setattr("tpunb.cells.step_run._GRACE", 0.2)
     goes_on, waits = threading.Event(), threading.Event()
 
     def batches() -> Iterator[Any]:

@@ -69,6 +69,12 @@ def test_an_all_to_all(eight: Any, dtype: tf.DType) -> None:
     assert share.bytes == pytest.approx(7 / 8 * 64 * 256 * dtype.size, rel=0.01)
     assert share.line is not None
     assert share.line.line == exchanged.__code__.co_firstlineno + 1
+    assert program.communication is not None
+    (transfer,) = program.communication.transfers
+    assert (transfer.kind, transfer.sent, transfer.line) == ("all-to-all", share.bytes, share.line)
+    assert transfer.fraction == pytest.approx(share.fraction)
+    assert (program.communication.mesh, program.communication.cores) == ((), 8)
+    assert "all 8 cores" in str(program)
 
 
 def test_an_all_to_all_in_groups(eight: Any) -> None:
@@ -78,8 +84,12 @@ def test_an_all_to_all_in_groups(eight: Any) -> None:
         return tpu_ops.all_to_all(x, 0, 1, 4, group_assignment=groups)
 
     for tpu, cores in (("v5e-8", 8), ("v2-32", 32)):
-        (exchange,) = collectives(compile(fn, X, tpu=tpu, strategy=eight), "all-to-all")
+        program = compile(fn, X, tpu=tpu, strategy=eight)
+        (exchange,) = collectives(program, "all-to-all")
         assert exchange.group_size == 4
+        assert program.communication is not None
+        (found,) = program.communication.groups
+        assert {len(group) for group in found.groups} == {4}
         assert str(cores - 1) in exchange.rest
     program = compile(fn, X, tpu="v5e-4", strategy=eight)
     assert [error.code for error in program.errors] == ["compile"]

@@ -192,6 +192,17 @@ said["donation"] = [
     )
 ]
 
+wide = S((400, 1024, 1024), jnp.float32)
+said["donation advised"] = [
+    [tpunb.compile(fn, *args, tpu="v5e-1").notes, fn is weighted]
+    for fn, args in (
+        (weighted, [np.float32(0.1), wide, wide]),
+        (jax.jit(weighted, donate_argnums=1), [np.float32(0.1), wide, wide]),
+        (weighted, [np.float32(0.1), S((1024, 1024), jnp.float32), S((1024, 1024), jnp.float32)]),
+        (lambda w: w.sum(), [wide]),
+    )
+]
+
 
 sharded = NamedSharding(absent(8), P("d"))
 large = S((8 * 65536, 45056), jnp.bfloat16, sharding=sharded)
@@ -254,6 +265,15 @@ def test_donation_is_compiled_and_proposed(said: dict[str, Any]) -> None:
     assert with_rate.startswith(sentence.format("weighted, donate_argnums=1"))
     assert partial.startswith(sentence.format("weighted, donate_argnums=0"))
     assert "A batch of" not in plain
+
+
+def test_donation_is_advised_where_it_frees_much(said: dict[str, Any]) -> None:
+    """The step has 1.5625 GiB of parameters, and its result has as much."""
+    (notes, _), *others = said["donation advised"]
+    (note,) = notes
+    assert note.startswith("It takes 1.56")
+    assert note.endswith("jax.jit(weighted, donate_argnums=1).")
+    assert [each for each, _ in others] == [[], [], []]
 
 
 def test_a_refused_program_lists_its_own_tensors(said: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tpunb.compiler.costs import collective_size
+from tpunb.compiler.collectives import collective_size
 from tpunb.compiler.hlo import PRODUCTS, Module, leaves, multiplications, parse, parts, trips
 from tpunb.compiler.memory import alive_at_peak
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms

@@ -7,6 +7,7 @@ import pytest
 from tpunb.compiler.costs import cost_of
 from tpunb.compiler.hlo import parse
 from tpunb.compiler.libtpu import Compiled
+from tpunb.compiler.runs import Runs
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import target
 from tpunb.errors.code_problems import SourceLine
@@ -114,7 +115,8 @@ class Nowhere:
 
 def time_of(text: str) -> StepTime:
     compiled = Compiled(0, 0, 0, 0, 0, "", {}, {}, bounded=False)
-    return step_time(compiled, parse(text), Nowhere(), target("v6e-1", None))
+    module = parse(text)
+    return step_time(compiled, module, Runs(module), Nowhere(), target("v6e-1", None))
 
 
 def test_the_higher_estimate_adds_copies_in_the_background() -> None:
@@ -127,6 +129,11 @@ def test_the_higher_estimate_adds_copies_in_the_background() -> None:
 def test_the_sparse_cores_read_and_write_their_result() -> None:
     offloaded = """\
 HloModule offloaded, is_scheduled=true
+
+%offload (w: bf16[4096,8192]) -> bf16[4096,8192] {
+  %w = bf16[4096,8192]{1,0:T(8,128)(2,1)} parameter(0)
+  ROOT %rows = bf16[4096,8192]{1,0:T(8,128)(2,1)} gather(%w)
+}
 
 ENTRY %main (w: bf16[4096,8192]) -> bf16[4096,8192] {
   %w = bf16[4096,8192]{1,0:T(8,128)(2,1)} parameter(0)

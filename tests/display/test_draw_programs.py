@@ -149,7 +149,7 @@ def test_every_text_is_escaped() -> None:
         *("details", "summary", "b", "wbr"),
     }
     assert tags.attributes <= {
-        *("style", "open", "role", "aria-label", "tabindex"),
+        *("style", "open", "role", "aria-label", "tabindex", "title"),
         *("data-program", "data-value", "data-code", "data-line"),
     }
     assert html.count("&lt;img src=x onerror") > 10

@@ -77,7 +77,7 @@ def test_arrays_that_do_not_fit_are_said_below_the_cell(
 
 def test_magics_of_tensorflow_name_the_way_for_jax(book: Notebook) -> None:
     book.good("%tpu_connect --simulate v5e-4 --framework jax --judge off")
-    for cell in ("%%tpu_run\nx = 1", "%%tpu_check\nx = 1", "%tpu_topology --annotations"):
+    for cell in ("%%tpu_run --check\nx = 1", "%%tpu_check\nx = 1", "%tpu_topology --annotations"):
         ran = book.run(cell)
         assert type(ran.error).__name__ == "CellError", cell
         assert "%tpu_connect --simulate v5e-4 --framework tensorflow" in str(ran.error)
@@ -102,3 +102,38 @@ def test_another_type_replaces_the_connection(book: Notebook) -> None:
     )
     book.good("%tpu_disconnect")
     assert book.good("jax.default_backend()").value == "cpu"
+
+
+SHARED = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+w = jax.device_put(jnp.ones((64, 64)), NamedSharding(mesh, P()))
+batch = np.ones((128, 64), np.float32)
+sharded = jax.device_put(batch, NamedSharding(mesh, P("data")))
+@jax.jit
+def step(w, x):
+    return w - 0.1 * jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+"""
+
+
+def test_work_that_the_cores_do_not_share_is_said(book: Notebook, libtpu: None) -> None:
+    book.good("%tpu_connect --simulate v5e-4 --framework jax")
+    book.good(SHARED)
+    (alone,) = shown(book, "_ = step(w, batch)")
+    assert "Each of the 4 cores computes all of step" in alone
+    assert "Shard its batch" in alone
+    (right,) = shown(book, "_ = step(w, sharded)")
+    assert "Each of" not in right
+    assert "all-reduce" in right
+    (one,) = shown(book, "_ = step(jnp.ones((64, 64)), jnp.asarray(batch))")
+    assert one.endswith("on 1 of 4 cores")
+
+
+def test_a_function_that_is_compiled_for_each_shape_is_said(book: Notebook, libtpu: None) -> None:
+    book.good("%tpu_connect --simulate v5e-4 --framework jax --judge later")
+    book.good(SHARED)
+    few = shown(book, "for n in range(3): step(w, np.ones((100 + n, 64), np.float32))")
+    assert "was compiled" not in "".join(few)
+    many = shown(book, "for n in range(5): step(w, np.ones((200 + n, 64), np.float32))")
+    assert "step was compiled 5 times, for arguments of other shapes each time" in many[-1]

@@ -127,7 +127,7 @@ def test_pressed_too_late(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_step_that_does_not_end(book: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpunb.cells.steps._GRACE", 0.2)
+    monkeypatch.setattr("tpunb.cells.step_run._GRACE", 0.2)
     with When(counts(book.names)):
         ran = book.run(f"%%tpu_run -n 5{LOOP}")
     assert isinstance(ran.error, Stopped)

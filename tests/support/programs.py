@@ -6,7 +6,17 @@ import dataclasses
 
 from tpunb.compiler.program import TpuProgram
 from tpunb.errors.code_problems import Problem, SourceLine
-from tpunb.tpu.compiled_program import Buffer, CodeLine, ProgramMemory, Share, StepTime
+from tpunb.tpu.compiled_program import (
+    Buffer,
+    CodeLine,
+    Communication,
+    CoreGroups,
+    MeshAxis,
+    ProgramMemory,
+    Share,
+    StepTime,
+    Transfer,
+)
 
 GIB = 2**30
 MIB = 2**20
@@ -94,6 +104,21 @@ FITS = TpuProgram(
     compile_seconds=17.3,
     notes=("A loop's body is counted once for each of its 10 turns.",),
 )
+MESH = (MeshAxis("data", 4), MeshAxis("model", 2))
+ALONG_MODEL = CoreGroups(((0, 1), (2, 3), (4, 5), (6, 7)), ("model",))
+ALONG_DATA = CoreGroups(((0, 2, 4, 6), (1, 3, 5, 7)), ("data",))
+COMMUNICATION = Communication(
+    MESH,
+    8,
+    (ALONG_MODEL, ALONG_DATA, CoreGroups((), ("data", "model")), CoreGroups(known=False)),
+    (
+        Transfer("all-gather", MIB, 8 * MIB, 1, 2, 16.0, place(6), 0.004, 0.03),
+        Transfer("reduce-scatter", MIB // 4, MIB, 0, 1, 1.0, place(8), 0.002, 0.015),
+        Transfer("all-reduce", 4, 7, 2, 1, 0.5, None, 0.001, 0.007),
+        Transfer("all-to-all", MIB, MIB, 3, 1, 1.0, place(4), 0.001, 0.007),
+    ),
+)
+COMMUNICATING = dataclasses.replace(FITS, communication=COMMUNICATION)
 UNTIMED = dataclasses.replace(FITS, time=None)
 TOO_LARGE = TpuProgram(
     "v2-8",
@@ -125,7 +150,7 @@ REFUSED = TpuProgram(
     lines=LINES,
 )
 UNKNOWN = TpuProgram("v6e-8", 8, unknown="the compiler crashed.", lines=LINES)
-ALL = (FITS, UNTIMED, TOO_LARGE, REFUSED, UNKNOWN)
+ALL = (FITS, COMMUNICATING, UNTIMED, TOO_LARGE, REFUSED, UNKNOWN)
 
 
 def hostile() -> TpuProgram:
@@ -150,6 +175,12 @@ def hostile() -> TpuProgram:
         ),
         lines=(line,),
         notes=(HOSTILE,),
+        communication=Communication(
+            (MeshAxis(HOSTILE, 8),),
+            8,
+            (CoreGroups(((0, 1),), (HOSTILE,)),),
+            (Transfer(HOSTILE, GIB, GIB, 0, line=line.place),),
+        ),
     )
 
 

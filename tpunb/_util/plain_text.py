@@ -59,6 +59,11 @@ def aligned(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
     return [(indent + "  ".join(map(str.ljust, row, widths))).rstrip() for row in rows]
 
 
+def listed(names: Sequence[str]) -> str:
+    """Return names as a list in a sentence: `"x, y and z"`."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
 def hanging(head: str, text: str, width: int) -> str:
     """Return a text after a head, filled in lines that all begin where its first line does.
 

@@ -67,6 +67,11 @@ def number_text(value: Number | None) -> str:
     return f"{value:.7g}" if _THOUSAND <= abs(value) < _TEN_MILLION else f"{value:.4g}"
 
 
+def percent(fraction: float) -> str:
+    """Return a share in whole percents; `"<1%"` for less."""
+    return "<1%" if 0 < fraction < 0.005 else f"{100 * fraction:.0f}%"
+
+
 def sampled_phrase(rows: int, columns: int = 1, *, of: str = "") -> str:
     """Return a phrase for the visible part of a value, or an empty string if all is visible.
 

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tpunb.cells.batch import BATCH_PER_REPLICA, Batch, indivisible
 from tpunb.cells.nests import leaves, parts_of
 from tpunb.errors import CellError, TpuWarning
 from tpunb.virtual.fit_notes import watch_shares
 from tpunb.virtual.stoppable import Job, StoppableCalls
-
-BATCH_PER_REPLICA = 32
-"""Examples in a replica's batch if the data is plain arrays, which have no batches of their own."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A batch that has been read.
-
-    Attributes:
-        value: The batch's structure of per-replica values.
-        sizes: The number of examples of each replica; empty if they cannot be counted.
-    """
-
-    value: Any
-    sizes: tuple[int, ...]
 
 
 class Batches:
@@ -116,7 +100,7 @@ class Batches:
         batch = self._given = Batch(value, _sizes(value))
         # Only the last batch may divide unevenly.
         if self._first and self.left != 0 and len(set(batch.sizes)) > 1:
-            raise _indivisible(sum(batch.sizes), len(batch.sizes))
+            raise indivisible(sum(batch.sizes), len(batch.sizes))
         self.examples = sum(batch.sizes) or None
         self._first = False
         return batch
@@ -211,7 +195,7 @@ def _of_dataset(strategy: Any, dataset: Any) -> tuple[Any, float | None]:
                 fix=f"Batch it: `.batch({BATCH_PER_REPLICA * replicas}, drop_remainder=True)`.",
             )
         if shape[0] is not None and shape[0] % replicas:
-            raise _indivisible(shape[0], replicas)
+            raise indivisible(shape[0], replicas)
     distributed = strategy.experimental_distribute_dataset(dataset)
 
     def warn(text: str) -> None:
@@ -219,14 +203,6 @@ def _of_dataset(strategy: Any, dataset: Any) -> tuple[Any, float | None]:
 
     watch_shares(replicas, dataset, distributed, warn)
     return iter(distributed), _left(dataset.cardinality())
-
-
-def _indivisible(size: int, replicas: int) -> CellError:
-    return CellError(
-        f"A batch of {size} cannot be divided among {replicas} replicas.",
-        fix="Choose a global batch that is a multiple of the number of replicas, such as "
-        f"{max(1, round(size / replicas)) * replicas}.",
-    )
 
 
 def _of_function(strategy: Any, function: Any) -> tuple[Any, float | None]:

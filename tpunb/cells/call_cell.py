@@ -39,6 +39,11 @@ _ON_ONE_CORE = (
 )
 
 
+def ends_with_call(cell: CellSource) -> bool:
+    """Return whether a cell ends with a call, whose value may be assigned to a name."""
+    return _call_at_the_end(cell) is not None
+
+
 def is_call_cell(cell: CellSource, namespace: dict[str, Any], *, connected: bool) -> bool:
     """Return whether a cell's last call is compiled, rather than the cell on every replica.
 

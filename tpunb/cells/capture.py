@@ -10,7 +10,6 @@ import ast
 import builtins
 import enum
 import functools
-import sys
 import types
 import weakref
 from collections.abc import Callable, Hashable, Mapping
@@ -24,23 +23,14 @@ from tpunb.cells.code_names import globals_read
 from tpunb.cells.guards import PLAIN
 from tpunb.cells.jax_calls import is_jax_array
 from tpunb.cells.names import bound_in
-from tpunb.cells.nests import is_composite, leaves
+from tpunb.cells.nests import leaves
 from tpunb.cells.source import KERAS_LOOPS, PROVIDED, StepSource, keras_loop
-from tpunb.errors import CellError, did_you_mean
+from tpunb.cells.symbolic_values import is_composite
+from tpunb.cells.undefined_names import undefined_name
+from tpunb.errors import CellError
 
 _MISSING = object()
-_ALIASES = {
-    "jnp": "jax.numpy",
-    "np": "numpy",
-    "pd": "pandas",
-    "plt": "matplotlib.pyplot",
-    "tf": "tensorflow",
-}
 _LARGE = 1000  # leaves: a larger list without tensors counts as one object
-
-
-class CellNameError(CellError, NameError):
-    """The error of a cell that reads an undefined name."""
 
 
 class CaptureKind(str, enum.Enum):
@@ -218,7 +208,7 @@ def capture(
             if name in cell.names.assigned:
                 value = getattr(builtins, name)
         elif value is _MISSING and name in cell.names.certain:
-            raise _undefined(cell, name, namespace, bound)
+            raise undefined_name(cell, name, namespace, bound)
         if kind_of(value) is CaptureKind.STREAM:
             raise _unreadable(name, value, cell)
         if value is not _MISSING:
@@ -276,33 +266,6 @@ def _is_large(value: Any) -> bool:
         if number >= _LARGE:
             return not passed
     return False
-
-
-def _undefined(
-    cell: StepSource, name: str, namespace: Mapping[str, Any], bound: Mapping[str, Any]
-) -> CellNameError:
-    """Return the error for a name that is not defined in the cell or the notebook."""
-    message = f"Line {cell.names.reads[name]}: name `{name}` is not defined."
-    has_attribute = any(
-        isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == name
-        for node in cell.nodes
-    )
-    if has_attribute and (name in _ALIASES or name in {*sys.stdlib_module_names, "keras"}):
-        alias = f"{_ALIASES[name]} as {name}" if name in _ALIASES else name
-        return CellNameError(message, fix=f"Import it in a cell above: `import {alias}`.")
-    if name in cell.names.assigned:
-        message = f"{message[:-1]} before the cell assigns it."
-        hint = f"Give it a value in a cell above, such as `{name} = 0.0`."
-    elif "batch" in bound:
-        hint = f"A step's batch is `batch`; `--as {name},...` names its parts."
-    elif name == "batch":
-        hint = "A step has a `batch` where -d names the data: `%%tpu_run -d dataset`."
-    else:
-        hint = ""
-    shown = [word for word in namespace if not word.startswith("_")]
-    known = {*shown, *cell.names.assigned, *PROVIDED} - {name}
-    meant = did_you_mean(name, sorted(known))
-    return CellNameError(message, fix=" ".join(filter(None, (hint, meant))))
 
 
 def _unreadable(name: str, value: Any, cell: StepSource | None = None) -> CellError:

@@ -19,20 +19,20 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
 from tpunb._util.interrupts import Overdue, StopButton
 from tpunb._util.units import counted, grouped
-from tpunb.cells.batches import Batch, Batches
+from tpunb.cells.batch import Batch, bound_to
+from tpunb.cells.batches import Batches
 from tpunb.cells.cell_step import CellStep
 from tpunb.cells.cell_variables import plain_variable, reachable, variables_of
 from tpunb.cells.replica_function import FUNCTION
+from tpunb.cells.run_state import RunState
 from tpunb.cells.saved_values import decoded, encoded, fingerprint, restore_curves, saved_curves
 from tpunb.cells.source import CellSource
-from tpunb.cells.step_loop import bound_to
 from tpunb.errors import CellError, TpuWarning
 from tpunb.training.checkpoint_settings import CheckpointSettings
 from tpunb.training.history import History
@@ -48,23 +48,6 @@ _SHARE = 0.05
 """The largest share of a run's time that saving takes if the user has not chosen when to save."""
 
 _FORMAT = 1
-
-
-@dataclass
-class RunState:
-    """The position of a run.
-
-    Attributes:
-        done: The number of steps made.
-        ended: Whether the data has ended.
-        values: The values of the cell's names, and of its last expression, after the last step.
-        batch: The last step's batch; None without data, or if it is not known.
-    """
-
-    done: int
-    ended: bool = False
-    values: Mapping[str, Any] = field(default_factory=dict)
-    batch: Any = None
 
 
 class _SavedState(tf.train.experimental.PythonState):  # type: ignore[misc]

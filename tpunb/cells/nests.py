@@ -7,15 +7,8 @@ structure before it can tell the structure's size.
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Iterator
-from types import FunctionType, MethodType, ModuleType
 from typing import Any
-
-import tensorflow as tf
-
-from tpunb._util.attributes import attribute, has_attributes
-from tpunb._util.functions import closed_over, wrapped
 
 _DEEPEST = 50
 
@@ -63,66 +56,3 @@ def substitute(value: Any, replace: Callable[[Any], Any], depth: int = 0) -> Any
     except Exception:
         return plain
     return twin
-
-
-_MOST = 2000  # objects to visit: a search for mistakes, not a proof
-_OPAQUE = (type, ModuleType, str, bytes, int, float, complex, type(None), tf.Module, tf.Variable)
-_HELPERS = (tf.GradientTape, tf.TensorArray, tf.autodiff.ForwardAccumulator)
-
-
-def is_composite(value: Any) -> bool:
-    """Return whether a value consists of tensors that TensorFlow can take apart."""
-    # tf.nest has a similar check, but it takes attrs classes and mappings apart as well.
-    return isinstance(value, tf.__internal__.CompositeTensor)
-
-
-def stays_inside(value: Any) -> bool:
-    """Return whether a value is a helper of the trace that cannot leave it.
-
-    Such helpers are tapes, tensor arrays, iterators (`zip`, `map`, generators), and functions that
-    close over a tensor.
-    """
-    if isinstance(value, _HELPERS):
-        return True
-    if isinstance(value, (FunctionType, MethodType, functools.partial)):
-        return holds_symbolic(value)
-    kind = type(value)
-    return hasattr(kind, "__next__") and hasattr(kind, "__iter__")
-
-
-def holds_symbolic(value: Any) -> bool:
-    """Return whether a tensor of a graph can be reached from a value."""
-    waiting, seen = [value], {id(value)}
-    alive: list[Any] = []  # kept alive, so that no id is used twice during the search
-    while waiting and len(alive) < _MOST:
-        current = waiting.pop()
-        alive.append(current)
-        if tf.is_symbolic_tensor(current):
-            return True
-        for inner in _inside(current):
-            if id(inner) not in seen:
-                seen.add(id(inner))
-                waiting.append(inner)
-    return False
-
-
-def _inside(value: Any) -> Iterator[Any]:
-    if isinstance(value, _OPAQUE) or has_attributes(value, "_keras_api_export_path"):
-        return
-    if isinstance(value, dict):
-        yield from value.values()
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        yield from value
-    elif inner := wrapped(value):
-        yield from inner
-    elif isinstance(value, FunctionType):
-        yield from value.__defaults__ or ()
-        yield from (value.__kwdefaults__ or {}).values()
-        yield from closed_over(value).values()
-    else:
-        yield from attribute(value, "__dict__", {}).values()
-        for kind in type(value).__mro__:
-            slots = kind.__dict__.get("__slots__", ())
-            for slot in (slots,) if isinstance(slots, str) else slots:
-                if has_attributes(value, slot):
-                    yield attribute(value, slot)

@@ -13,10 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb.cells.batch import bound_to
 from tpunb.cells.batches import Batches
 from tpunb.cells.capture import Captured
 from tpunb.cells.nests import leaves
-from tpunb.cells.step_loop import bound_to
 
 Types = Mapping[str, Sequence[Any]]
 """The types of a batch whose sizes are not fixed, by the cell's names; empty if they are fixed."""

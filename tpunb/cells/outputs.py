@@ -6,73 +6,24 @@ the Python values beside them.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
-from tpunb.cells.code_names import mentions
-from tpunb.cells.nests import (
-    holds_symbolic,
-    is_composite,
-    is_nest,
-    leaves,
-    parts_of,
-    stays_inside,
-    substitute,
-)
+from tpunb.cells.definitions import defined_by
+from tpunb.cells.nests import is_nest, leaves, parts_of, substitute
 from tpunb.cells.optimizers import is_step_counter
-from tpunb.cells.source import PROVIDED, StepSource
+from tpunb.cells.output_record import OutputRecord, Slot
+from tpunb.cells.source import LAST, StepSource
+from tpunb.cells.symbolic_values import holds_symbolic, is_composite, stays_inside
 from tpunb.errors import CellError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-LAST = ""
-"""The name under which the last expression's value is recorded."""
-
 _unconverted: Callable[[_Function], _Function] = tf.autograph.experimental.do_not_convert
 _NUMBERS = (int, float, complex, bool, np.ndarray, np.generic)
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A placeholder for the n-th tensor that the traced function returns."""
-
-    index: int
-
-
-@dataclass
-class OutputRecord:
-    """The results of one trace of a cell.
-
-    Attributes:
-        nests: By name, a slot, or a nest with slots.
-        plain: By name, a Python value, the same on every replica.
-        withheld: Names that do not come back.
-        conditional: Values of names that are assigned only in branches and loops over tensors,
-            by name; these names are among the withheld.
-        graph: The replica function's graph.
-        places: For each slot, its position among the traced function's outputs.
-    """
-
-    nests: dict[str, Any] = field(default_factory=dict)
-    plain: dict[str, Any] = field(default_factory=dict)
-    withheld: list[str] = field(default_factory=list)
-    conditional: dict[str, Any] = field(default_factory=dict)
-    graph: Any = None
-    places: list[int] = field(default_factory=list)
-
-    def filled(self, name: str, tensors: list[Any]) -> Any:
-        """Return a name's nest with tensors for its slots."""
-        left = iter(tensors)
-        return substitute(self.nests[name], lambda leaf: next(left) if type(leaf) is Slot else leaf)
-
-    def slots(self, name: str) -> list[int]:
-        """Return the positions of a name's tensors among the outputs."""
-        parts = leaves(self.nests.get(name))
-        return [leaf.index for leaf in parts if type(leaf) is Slot]
 
 
 @dataclass(frozen=True)
@@ -184,17 +135,9 @@ class OutputRecorder:
         The definitions in the trace are AutoGraph's. The notebook gets Python's own, whose globals
         are the notebook's.
         """
-        definitions, assigned = self._cell.definitions, set(self._cell.names.assigned)
-        # A function must not read these names if it is to work in the notebook.
-        unbound = (assigned | set(PROVIDED)) - self.record.plain.keys() - definitions.keys()
-        before = -1
-        while before != len(unbound):
-            before = len(unbound)
-            unbound |= {n for n, code in definitions.items() if unbound & {*mentions(code).globals}}
-        wanted = {n: code for n, code in definitions.items() if n not in unbound}
-        defined = _executed(wanted, self._namespace, self.record.plain)
+        defined = defined_by(self._cell, self._namespace, self.record.plain)
         self.record.plain.update(defined)
-        self.record.withheld.extend(n for n in definitions if n not in defined)
+        self.record.withheld.extend(n for n in self._cell.definitions if n not in defined)
 
 
 def without_repeats(values: list[Any]) -> tuple[list[Any], list[int]]:
@@ -213,33 +156,6 @@ def without_repeats(values: list[Any]) -> tuple[list[Any], list[int]]:
             once.append(value)
         places.append(first_places[key])
     return once, places
-
-
-def _executed(
-    definitions: Mapping[str, Any], namespace: dict[str, Any], values: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Execute definitions among the notebook's names, and leave these names as they were.
-
-    The heads of definitions and the bodies of classes may read the cell's other `values`.
-    Definitions that need a name that does not exist are left out.
-    """
-    missing = object()
-    touched = (*definitions, *values, "__builtins__")
-    before = {name: namespace.get(name, missing) for name in touched}
-    defined: dict[str, Any] = {}
-    try:
-        namespace.update(values)
-        for name, code in definitions.items():
-            with contextlib.suppress(NameError):
-                exec(code, namespace)
-                defined[name] = namespace[name]
-    finally:
-        for name, value in before.items():
-            if value is missing:
-                namespace.pop(name, None)
-            else:
-                namespace[name] = value
-    return defined
 
 
 def _is_dynamic(leaf: Any) -> bool:

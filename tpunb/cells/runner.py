@@ -17,7 +17,8 @@ from tpunb.cells.recent_cells import RecentCells
 from tpunb.cells.replica_function import FUNCTION, function_source, globals_of
 from tpunb.cells.settings import CompileSettings, RunSettings
 from tpunb.cells.source import CellSource
-from tpunb.cells.steps import Steps, raise_if_ended_early
+from tpunb.cells.step_run import raise_if_ended_early
+from tpunb.cells.steps import Steps
 from tpunb.cells.trace_cache import TraceCache
 from tpunb.training.history import remember_history
 from tpunb.training.run_result import RunResult, Timings

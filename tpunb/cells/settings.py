@@ -13,7 +13,6 @@ from tpunb.errors import CellError, did_you_mean
 from tpunb.training.checkpoint_settings import CheckpointSettings
 
 if TYPE_CHECKING:
-    from tpunb.cells.batches import Batches
     from tpunb.cells.source import StepSource
 
 _REDUCTIONS = ("mean", "sum")
@@ -112,7 +111,7 @@ def refuse_counts(steps: int | None, steps_per_loop: int | None) -> None:
         )
 
 
-def total_steps(settings: RunSettings, batches: Batches | None) -> int | None:
+def total_steps(settings: RunSettings, batches: Any) -> int | None:
     """Return the total number of steps, as far as it is known."""
     if settings.steps is not None:
         return int(settings.steps)

@@ -21,6 +21,9 @@ from tpunb.errors import CellError
 PROVIDED = ("ctx", "num_replicas", "replica_id")
 """Names that exist in every cell although the notebook does not define them."""
 
+LAST = ""
+"""The name under which the value of a cell's last expression is recorded."""
+
 KERAS_LOOPS = ("fit", "evaluate", "predict")
 """Keras's methods that run on all replicas by themselves."""
 

@@ -28,12 +28,10 @@ from tpunb.cells.dependencies import Dependencies
 from tpunb.cells.jax_calls import refuse_jax_calls
 from tpunb.cells.names import bound_in
 from tpunb.cells.nests import leaves, parts_of, substitute
+from tpunb.cells.output_record import OutputRecord, Slot
 from tpunb.cells.outputs import (
-    LAST,
     CellOutputs,
-    OutputRecord,
     OutputRecorder,
-    Slot,
     refuse_change,
     refuse_symbols,
     without_repeats,
@@ -48,7 +46,7 @@ from tpunb.cells.replica_function import (
     function_text,
 )
 from tpunb.cells.settings import OutputOptions
-from tpunb.cells.source import DEFINITIONS, CellSource, StepSource
+from tpunb.cells.source import DEFINITIONS, LAST, CellSource, StepSource
 from tpunb.cells.source_texts import keep_text, shown_as
 from tpunb.errors import CellError, TpuWarning
 from tpunb.virtual.array_conversion import refusing_jax_arrays

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from tpunb._util.freed_memory import giving_back
-from tpunb.compiler import libtpu, recorded_verdicts
+from tpunb.compiler import jax_fits, libtpu, recorded_verdicts
 from tpunb.compiler.batch_sizes import lowerer_for, with_any_batch
 from tpunb.compiler.compile_settings import CompileOptions
 from tpunb.compiler.partial_answers import for_each_type
@@ -124,6 +124,8 @@ def compile_call(
         jax_call = (fn, args) if how.by_jax and not models else None
 
         def with_fixes(kind: Target, program: TpuProgram) -> TpuProgram:
+            if jax_call is not None and program.ok:
+                return jax_fits.with_advice(program, *jax_call, kind, settings)
             batches = functools.partial(with_any_batch, how, kind, settings)
             return with_what_fits(program, kind, settings, batches, models, jax_call)
 

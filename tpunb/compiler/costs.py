@@ -11,16 +11,15 @@ import math
 import re
 from collections.abc import Mapping
 
+from tpunb.compiler.collectives import Collective, cores_of
 from tpunb.compiler.hlo import Computation, Instruction, Module, numbers, parts
 from tpunb.compiler.libtpu import Kernel
 from tpunb.compiler.tile_costs import OLD, REGISTER, TileWork
 from tpunb.compiler.topologies import Target
-from tpunb.tpu.compiled_program import Collectives
 
-COLLECTIVES = frozenset(
-    {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"}
-)
 _ROWS_ONLY = frozenset({"dynamic-slice"})
+ON_SPARSE_CORES = "async-start"
+"""The opcode that starts work on another kind of core."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def cost_of(
     kernels: Mapping[str, Kernel],
     target: Target,
 ) -> Cost:
-    """Return the cost of an instruction.
+    """Return the cost of an instruction that is not a collective.
 
     Args:
         instruction: The instruction.
@@ -67,12 +66,6 @@ def cost_of(
         kernels: The work of its Pallas kernels, by the names of their instructions.
         target: The target of the compilation.
     """
-    kind = instruction.opcode.removesuffix("-start")
-    if kind in COLLECTIVES:
-        size, group = collective_size(instruction), instruction.group_size
-        least, most = link_seconds(kind, size, group, target)
-        sent = round(link_bytes(kind, size, group or target.cores))
-        return Cost(instruction, "collective", sent, least, most)
     if instruction.cycles is None and (kernel := kernels.get(instruction.name)):
         return _kernel(instruction, kernel, target)
     work = TileWork(
@@ -98,19 +91,18 @@ def _moved(instruction: Instruction, around: Computation) -> tuple[int, int]:
     return in_hbm, sum(shape.padded for shape in shapes)
 
 
-def background_bytes(start: Instruction) -> int:
-    """Return the bytes of HBM that a copy in the background moves, by the start of the copy.
+def background_bytes(start: Instruction, module: Module) -> int:
+    """Return the bytes of HBM that work in the background moves, by the instruction that starts it.
 
-    Its results are the copy, the original and a flag. A copy within a core's own memory has none.
+    A copy's results are the copy, the original and a flag; a copy within a core's own memory moves
+    none. The SparseCores read and write their result.
     """
+    if start.opcode == ON_SPARSE_CORES:
+        results = module.computations[start.called["calls"]].root.results
+        return 2 * sum(shape.padded for shape in results if shape.space == 0)
     arrays = [shape for shape in start.results if shape.sizes]
     within = all(shape.space for shape in arrays)
     return 0 if within else min(shape.padded for shape in arrays)
-
-
-def bytes_in_hbm(instruction: Instruction) -> int:
-    """Return the bytes of an instruction's results that are in HBM."""
-    return sum(shape.padded for shape in instruction.results if shape.space == 0)
 
 
 # Collectives
@@ -121,31 +113,26 @@ _HOP = 1e-6
 to take 5 µs on a v5p-8 and 6 µs on a v6e-8 (marin-community/marin, issue 6736)."""
 
 
-def collective_size(instruction: Instruction) -> int:
-    """Return the bytes of a collective's results."""
-    results = list(instruction.results)
-    if instruction.opcode.endswith("-start") and not instruction.opcode.startswith("all-reduce"):
-        results = results[len(instruction.operands) :][: len(instruction.operands)]
-    return sum(shape.unpadded for shape in results)
+def link_cost(instruction: Instruction, found: Collective, target: Target) -> Cost:
+    """Return the cost of a collective.
 
-
-def collectives_in(module: Module) -> tuple[Collectives, ...]:
-    """Return the collectives of a program by kind, those with the most bytes first."""
-    sizes: dict[str, list[int]] = {}
-    for computation in module.computations.values():
-        for instruction in computation.instructions:
-            kind = instruction.opcode.removesuffix("-start")
-            if kind in COLLECTIVES:
-                sizes.setdefault(kind, []).append(collective_size(instruction))
-    found = [Collectives(kind, len(each), sum(each)) for kind, each in sizes.items()]
-    return tuple(sorted(found, key=lambda each: each.bytes, reverse=True))
+    Args:
+        instruction: The instruction that runs or starts it.
+        found: The collective.
+        target: The target of the compilation.
+    """
+    groups = cores_of(found, target)
+    group = len(groups[0]) if groups else None
+    least, most = link_seconds(found.kind, found.size, group, target)
+    sent = round(link_bytes(found.kind, found.size, group or target.cores))
+    return Cost(instruction, "collective", sent, least=least, most=most)
 
 
 def link_bytes(kind: str, size: int, cores: int) -> float:
     """Return the bytes that a core sends.
 
     Args:
-        kind: The opcode, one of `COLLECTIVES`.
+        kind: One of `COLLECTIVES`.
         size: The bytes of the result.
         cores: The number of cores that take part.
     """
@@ -166,7 +153,7 @@ def link_seconds(kind: str, size: int, group: int | None, target: Target) -> tup
     ring, the chips at its ends may wait for a single link, when the axes take turns.
 
     Args:
-        kind: The opcode, one of `COLLECTIVES`.
+        kind: One of `COLLECTIVES`.
         size: The bytes of the result.
         group: The number of cores that take part; None for all cores.
         target: The TPU.

@@ -8,6 +8,8 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
+from tpunb.compiler.core_groups import groups_in
+
 _BITS = {
     "pred": 8, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16,
     "s32": 32, "u32": 32, "s64": 64, "u64": 64, "f16": 16, "bf16": 16, "f32": 32, "f64": 64,
@@ -106,7 +108,6 @@ _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
-_GROUPS = re.compile(r"replica_groups=(\{\{.*?\}\}|\[\d+,\d+\])")
 _INDEX = re.compile(r"\bindex=(\d+)")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 PRODUCTS = frozenset({"convolution", "dot"})
@@ -175,10 +176,8 @@ class Instruction:
     @property
     def group_size(self) -> int | None:
         """The number of cores that take part in a collective; None for all cores."""
-        text = self.attribute(_GROUPS)
-        if text.startswith("["):
-            return int(text.strip("[]").split(",")[1])
-        return text[2:].partition("}")[0].count(",") + 1 if text else None
+        groups = () if "source_target_pairs=" in self.rest else groups_in(self.rest)
+        return len(groups[0]) if groups else None
 
     def attribute(self, pattern: re.Pattern[str]) -> str:
         """Return the first group of a pattern in `rest`, or an empty string."""

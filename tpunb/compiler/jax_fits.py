@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import inspect
 import math
@@ -14,15 +15,21 @@ from typing import Any
 
 import numpy as np
 
+from tpunb._util.units import byte_count
 from tpunb.compiler import jax_batches, jax_functions
 from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.fits import Fit, takes
+from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.topologies import Target, family_of
+from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_library, is_of_this_package
 from tpunb.virtual.patch.patch_tools import attribute
 
 _TRIES = 3
 _MOST_NAMES = 3
+_MUCH = 0.01
+"""The fraction of a core's memory that donation has to free to be advised."""
+
 _WORTH = 100
 """An argument that takes less than this fraction of the largest, 1/100, is not donated."""
 
@@ -76,9 +83,63 @@ def _scans_again(fn: Any, args: Sequence[Any], kind: Target, settings: Settings)
 
 def _donated(fn: Any, args: Sequence[Any], kind: Target, settings: Settings) -> Iterator[Fit]:
     """Yield the sentence that a JAX function fits if it may overwrite some of its arguments."""
+    found = _with_donation(fn, args, kind, settings)
+    if found is not None and (memory := takes(found[0])):
+        _, given, how = found
+        yield Fit(f"The same call fits if {given} donated (and so overwritten), {how}: {memory}.")
+
+
+def with_advice(
+    program: TpuProgram, fn: Any, args: Sequence[Any], kind: Target, settings: Settings
+) -> TpuProgram:
+    """Add to a program that fits how much memory the donation of its arguments would free.
+
+    Args:
+        program: The program.
+        fn: The JAX function.
+        args: Its arguments.
+        kind: The target that it was compiled for.
+        settings: The settings of the compilation.
+    """
+    if not program.ok or program.memory is None:
+        return program
+    much = program.memory.available * _MUCH
+    settings = dataclasses.replace(settings, speed=False, details=False)
+    try:
+        found = _with_donation(fn, args, kind, settings, least=much * kind.cores)
+    except TpunbError:  # the time is over, and the program itself is known
+        return program
+    if found is None or (memory := found[0].memory) is None:
+        return program
+    freed = program.memory.peak - memory.peak
+    if not found[0].ok or freed < much:
+        return program
+    _, given, how = found
+    note = f"It takes {byte_count(freed)} less if {given} donated (and so overwritten): {how}."
+    return dataclasses.replace(program, notes=(*program.notes, note))
+
+
+def _with_donation(
+    fn: Any, args: Sequence[Any], kind: Target, settings: Settings, least: float = 0.0
+) -> tuple[TpuProgram, str, str] | None:
+    """Compile a function that may overwrite the arguments whose memory its results can take.
+
+    Args:
+        fn: The function.
+        args: Its arguments.
+        kind: The target.
+        settings: The settings of the compilation.
+        least: The bytes that these arguments have at least, on all cores together.
+
+    Returns:
+        The program, the arguments in words, and the call of `jax.jit`; None if there are no such
+        arguments.
+    """
     jax: Any = sys.modules["jax"]
     places = [place for place, arg in enumerate(args) if _has_only_arrays(arg)]
     largest = max((_bytes(args[place]) for place in places), default=0)
+    if largest < least:
+        return None
 
     def call(*arrays: Any) -> Any:
         given = dict(zip(places, arrays, strict=True))
@@ -87,21 +148,19 @@ def _donated(fn: Any, args: Sequence[Any], kind: Target, settings: Settings) -> 
     arrays = [args[place] for place in places]
     new, old = _donatable(jax.jit(call).trace(*arrays), arrays)
     new = [place for place in new if _bytes(arrays[place]) * _WORTH >= largest]
-    if not new:
-        return
+    if not new or sum(_bytes(arrays[place]) for place in new) < least:
+        return None
     settings.progress(f"trying {kind.tpu.name} with donated arguments")
     jitted = jax.jit(call, donate_argnums=sorted([*new, *old]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = jax_functions.function_for(jitted, arrays, settings).on(kind, settings)
-    if memory := takes(program):
-        chosen = sorted(places[place] for place in [*new, *old])
-        listed = str(chosen[0]) if len(chosen) == 1 else str(tuple(chosen))
-        names = _names(fn, args)
-        given = _listed([names[places[place]] for place in new])
-        given += " is" if len(new) == 1 else " are"
-        how = f"jax.jit({_name(fn)}, donate_argnums={listed})"
-        yield Fit(f"The same call fits if {given} donated (and so overwritten), {how}: {memory}.")
+    chosen = sorted(places[place] for place in [*new, *old])
+    listed = str(chosen[0]) if len(chosen) == 1 else str(tuple(chosen))
+    names = _names(fn, args)
+    given = _listed([names[places[place]] for place in new])
+    given += " is" if len(new) == 1 else " are"
+    return program, given, f"jax.jit({_name(fn)}, donate_argnums={listed})"
 
 
 def _bytes(arg: Any) -> int:

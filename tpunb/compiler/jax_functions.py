@@ -308,6 +308,7 @@ def _export(
         parameters=parameters,
         held_bytes=size,
         fingerprint=Fingerprint(answer["digest"], answer["names"]),
+        mesh=_mesh_in(answer),
     )
     return prepared, devices
 
@@ -355,8 +356,13 @@ def prepared_module(
         held_bytes=answer["bytes"],
         fingerprint=Fingerprint(answer["digest"], tuple(answer["names"])),
         replicated=replicas > 1,
+        mesh=_mesh_in(answer),
     )
     return prepared, max(replicas, _devices_of_meshes(partitions, answer["meshes"]))
+
+
+def _mesh_in(answer: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    return tuple((str(name), int(size)) for name, size in answer["axes"])
 
 
 def _devices_of_meshes(devices: int, meshes: Iterable[int]) -> int:

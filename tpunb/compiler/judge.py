@@ -6,6 +6,7 @@ for the compiler on a TPU.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import queue
@@ -72,6 +73,7 @@ class Judge:
         self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._new: list[TpuProgram] = []
+        self._shapes: dict[tuple[str, str, int], set[Any]] = collections.defaultdict(set)
         self._waiting: list[tuple[str, _Verdict]] = []
         self.programs: list[TpuProgram] = []
 
@@ -100,6 +102,7 @@ class Judge:
         """
         if not self._is_worth_it(program) or self.why_off:
             return lambda: None
+        self._shapes[program.name, program.file, program.line].add(program.arguments)
         verdict = self._verdict_on(program, devices, options)
         if self._when == "later":
             self._waiting.append((program.name, verdict))
@@ -126,6 +129,19 @@ class Judge:
         waiting, self._waiting = self._waiting, []
         return [(name, verdict.when_known) for name, verdict in waiting]
 
+    def take_recompiled(self) -> list[str]:
+        """Return a sentence for each function that was compiled for many shapes.
+
+        Programs before the last call of this method do not count.
+        """
+        shapes, self._shapes = self._shapes, collections.defaultdict(set)
+        return [
+            f"{name} was compiled {len(kinds)} times, for arguments of other shapes each time: "
+            f"{' and '.join(map(_listed, list(kinds)[:2]))}, …. Pad them to one shape."
+            for (name, _, _), kinds in shapes.items()
+            if len(kinds) >= _MANY_SHAPES
+        ]
+
     def close(self) -> None:
         """End the thread when it has answered its present question."""
         self._questions.put(None)
@@ -146,17 +162,18 @@ class Judge:
             if digest in self._verdicts:
                 return self._verdicts[digest]
             verdict = self._verdicts[digest] = _Verdict()
+        notes = _notes_on(program, devices)
         try:
             key = self._key(digest)
             if key is not None and (known := _kept(*key)) is not None:
-                self._settle(verdict, known)
+                self._settle(verdict, known, notes)
                 return verdict
             lowered = program.for_a_tpu.artifact()
         except BaseException:
             with self._lock:
                 del self._verdicts[digest]
             raise
-        self._ask(_Question(verdict, lowered, program.name, devices, options, key))
+        self._ask(_Question(verdict, lowered, program.name, devices, options, notes, key))
         return verdict
 
     def _key(self, digest: str) -> tuple[Fingerprint, dict[str, Any]] | None:
@@ -189,9 +206,10 @@ class Judge:
                 program = self._unknown(question, f"{type(error).__name__}: {error}")
             if question.key is not None:
                 _keep(*question.key, program)
-            self._settle(question.verdict, program)
+            self._settle(question.verdict, program, question.notes)
 
-    def _settle(self, verdict: _Verdict, program: TpuProgram) -> None:
+    def _settle(self, verdict: _Verdict, program: TpuProgram, notes: Sequence[str]) -> None:
+        program = dataclasses.replace(program, notes=(*program.notes, *notes))
         self.programs.append(program)
         if self._when == "wait":
             self._new.append(program)
@@ -235,6 +253,9 @@ class Judge:
             f"of it:{listed(beside)}\n{hint(_MAKE_ROOM)}"
         )
 
+
+_MANY_SHAPES = 4
+"""A function that a cell compiles for so many shapes probably gets another shape in each step."""
 
 _MAKE_ROOM = "Delete the arrays that you no longer need, or donate them."
 _CODES = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED", "INTERNAL", "NOT_FOUND")
@@ -290,6 +311,7 @@ class _Question:
         name: The function's name.
         devices: The number of devices that run it.
         options: The user's options for the compiler.
+        notes: What the compiler does not say about it.
         key: What the answer is kept under; None to keep it in this process only.
     """
 
@@ -298,7 +320,24 @@ class _Question:
     name: str
     devices: int
     options: Options
+    notes: tuple[str, ...]
     key: tuple[Fingerprint, dict[str, Any]] | None
+
+
+def _notes_on(program: LoweredProgram, devices: int) -> tuple[str, ...]:
+    """Return the sentence that the cores do not share a program's work, if they do not."""
+    if not program.is_repeated:
+        return ()
+    note = (
+        f"Each of the {devices} cores computes all of {program.name}, because none of its "
+        "arguments is sharded. Shard its batch: "
+        'jax.device_put(batch, NamedSharding(mesh, P("data"))).'
+    )
+    return (note,)
+
+
+def _listed(arguments: tuple[str, ...]) -> str:
+    return f"({', '.join(arguments[-3:])})"
 
 
 def _kept(program: Fingerprint, question: dict[str, Any]) -> TpuProgram | None:

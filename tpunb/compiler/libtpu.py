@@ -116,6 +116,7 @@ class Prepared:
         bounded: The next steps if the compiler refuses a module with sizes that are only bounded.
         replicated: Whether a JAX module is one replica's, as of `jax.pmap`, and not partitioned.
         options: The user's options for the compiler, as in `jax.jit(compiler_options=...)`.
+        mesh: The name and the size of each axis of the mesh of its cores; empty without names.
     """
 
     origins: Origins
@@ -131,6 +132,7 @@ class Prepared:
     fingerprint: Fingerprint | None = None
     replicated: bool = False
     options: tuple[tuple[str, str], ...] = ()
+    mesh: tuple[tuple[str, int], ...] = ()
 
     def least_bytes(self, target: Target) -> int:
         """Return the bytes of its arguments or results on a core. The program needs more."""
@@ -359,9 +361,9 @@ def read_exported(module: bytes, deadline: Deadline) -> Mapping[str, Any]:
         each number its `places`: files and lines from the innermost. For each of its `arguments`
         the name and whether it is donated, and the first type with `open` sizes, if any. The
         `bytes` of its arguments, or of its results if they are larger. The numbers of devices
-        of its `meshes`, and its `devices`: the numbers of replicas and partitions. A `digest` of
-        the module without names, and the `names`. Or an `error`: the reason why it cannot be
-        read.
+        of its `meshes`, the `axes` of the first mesh, and its `devices`: the numbers of replicas
+        and partitions. A `digest` of the module without names, and the `names`. Or an `error`:
+        the reason why it cannot be read.
 
     Raises:
         ChildLostError: As for `ask`.

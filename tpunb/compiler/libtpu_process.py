@@ -154,14 +154,15 @@ def _exported(artifact: bytes) -> dict[str, Any]:
             (getattr(argument.location, "name_str", ""), any(key in attributes for key in _DONATED))
             for argument, attributes in zip(main.arguments, _attributes(main, "arg"), strict=True)
         ]
-        meshes = [str(mesh.operation.attributes["mesh"]) for mesh in _meshes(module)]
-        sizes = [math.prod(map(int, re.findall(r"=(\d+)", mesh))) for mesh in meshes]
+        meshes = [_axes(mesh) for mesh in _meshes(module)]
+        sizes = [math.prod(size for _, size in mesh) for mesh in meshes]
         data = mlir.module_to_bytecode(module)
     return {
         "module": data,
         "places": places,
         "arguments": arguments,
         "meshes": sorted(set(sizes) - {1}),
+        "axes": next((mesh for mesh in meshes if math.prod(size for _, size in mesh) > 1), []),
         "devices": [_count(module, f"mhlo.num_{kind}") for kind in ("replicas", "partitions")],
         "open": next((str(kind) for kind in main.type.inputs if "?" in str(kind)), ""),
         "bytes": max(sum(map(_size, kinds)) for kinds in (main.type.inputs, main.type.results)),
@@ -232,6 +233,12 @@ def _attributes(function: Any, kind: str) -> list[dict[str, Any]]:
         return [{} for _ in types]
     listed = function.attributes[f"{kind}_attrs"]
     return [{entry.name: entry.attr for entry in attributes} for attributes in listed]
+
+
+def _axes(mesh: Any) -> list[tuple[str, int]]:
+    """Return the names and sizes of a mesh's axes. The devices are in the order of the mesh."""
+    text = str(mesh.operation.attributes["mesh"])
+    return [(name, int(size)) for name, size in re.findall(r'"([^"]+)"=(\d+)', text)]
 
 
 def _meshes(module: Any) -> list[Any]:

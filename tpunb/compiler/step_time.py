@@ -7,28 +7,16 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from tpunb._util.units import byte_count, duration
-from tpunb.compiler.costs import (
-    COLLECTIVES,
-    Cost,
-    background_bytes,
-    bytes_in_hbm,
-    collective_size,
-    cost_of,
-)
-from tpunb.compiler.hlo import PRODUCTS, Computation, Module, multiplications, parts, trips
+from tpunb.compiler.collectives import collective_of
+from tpunb.compiler.costs import ON_SPARSE_CORES, Cost, background_bytes, cost_of, link_cost
+from tpunb.compiler.hlo import PRODUCTS, Module, multiplications, parts
 from tpunb.compiler.libtpu import Compiled, Origins
 from tpunb.compiler.memory import share
+from tpunb.compiler.runs import Run, Runs
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Share, StepTime
 
-# These opcodes name, group or wait for the work of others, and take no time themselves.
-_FREE = frozenset(
-    {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional"}
-    | {"call", "after-all", "partition-id", "replica-id", "iota", "domain"}
-    | {"optimization-barrier", "add-dependency", "async-update"}
-)
-_BITCASTS = frozenset({"ConcatBitcast", "SliceBitcast", "AllocateBuffer", "Sharding"})
 _LEAST = 1e-7
 _SPREAD = 1.05
 """The factor by which products and permutations of known sizes were measured off the estimates."""
@@ -40,64 +28,54 @@ _CHIPS_OF_A_HOST = 8
 
 
 class _Costs:
-    """The costs of a program's instructions, and the guesses made for them.
+    """The costs of a program's instructions.
 
     Args:
         compiled: libtpu's answer.
         module: The program.
+        runs: The instructions that a call runs.
         target: The target of the compilation.
     """
 
-    def __init__(self, compiled: Compiled, module: Module, target: Target) -> None:
+    def __init__(self, compiled: Compiled, module: Module, runs: Runs, target: Target) -> None:
         self._kernels, self._module, self._target = compiled.kernels, module, target
-        self.all: list[Cost] = []
-        self.unknown_loops = self.branches = 0
+        self.unknown_loops, self.branches = runs.unknown_loops, runs.branches
         self.background = 0.0
         self.sparse_cores = False
-        self._add(module.entry, 1.0)
+        self.all = [
+            dataclasses.replace(cost, times=run.times) for run in runs.all for cost in self._of(run)
+        ]
 
-    def _add(self, computation: Computation, times: float) -> None:
-        module = self._module
-        for instruction in computation.instructions:
-            opcode, called = instruction.opcode, instruction.called
-            kind = opcode.removesuffix("-start").removesuffix("-done")
-            if opcode == "while":
-                number = trips(instruction, computation, module)
-                self.unknown_loops += number is None
-                body = module.computations[called["body"]]
-                self._add(body, times * (1 if number is None else number))
-            elif opcode == "conditional":
-                self.branches += 1
-                for name in called.values():
-                    self._add(module.computations[name], times / len(called))
-            elif opcode == "call":
-                self._add(module.computations[called["to_apply"]], times)
-            elif opcode == "async-done":
-                self.sparse_cores = True
-                self.background += times * 2 * bytes_in_hbm(instruction)
-            elif opcode.endswith("-start") and kind not in COLLECTIVES:
-                self.background += times * background_bytes(instruction)
-            # An instruction that ends another has no cost of its own.
-            elif not (
-                opcode.endswith("-done") or opcode in _FREE or instruction.target in _BITCASTS
-            ):
-                cost = cost_of(instruction, computation, module, self._kernels, self._target)
-                self.all.append(dataclasses.replace(cost, times=times))
+    def _of(self, run: Run) -> Iterator[Cost]:
+        instruction, module = run.instruction, self._module
+        if found := collective_of(instruction, module):
+            yield link_cost(instruction, found, self._target)
+            inside = parts(instruction, run.around, module)
+            if not any(part.opcode in PRODUCTS for part, _ in inside):
+                return
+        elif instruction.opcode.endswith("-start"):
+            self.background += run.times * background_bytes(instruction, module)
+            self.sparse_cores |= instruction.opcode == ON_SPARSE_CORES
+            return
+        yield cost_of(instruction, run.around, module, self._kernels, self._target)
 
 
-def step_time(compiled: Compiled, module: Module, origins: Origins, target: Target) -> StepTime:
+def step_time(
+    compiled: Compiled, module: Module, runs: Runs, origins: Origins, target: Target
+) -> StepTime:
     """Estimate the time of one call of a program.
 
     Args:
         compiled: libtpu's answer.
         module: The program, compiled at full effort.
+        runs: The instructions that a call of the program runs.
         origins: The places that its instructions come from.
         target: The target of the compilation.
 
     Returns:
         The estimate.
     """
-    costs = _Costs(compiled, module, target)
+    costs = _Costs(compiled, module, runs, target)
     total = sum(cost.seconds for cost in costs.all) or 1.0
     links = [cost for cost in costs.all if cost.kind == "collective"]
     low, high = _range(costs, target)
@@ -119,8 +97,9 @@ def step_time(compiled: Compiled, module: Module, origins: Origins, target: Targ
     collectives = []
     for link in sorted(links, key=lambda cost: cost.seconds, reverse=True):
         if part := link.seconds / total:
-            kind = link.instruction.opcode.removesuffix("-start")
-            name = f"{kind} of {byte_count(collective_size(link.instruction))}"
+            found = collective_of(link.instruction, module)
+            assert found is not None
+            name = f"{found.kind} of {byte_count(found.size)}"
             line = origins.line(module.nodes[link.instruction.name])
             collectives.append(Share(name, line, part * middle, part, bytes=link.bytes))
 

@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from tpunb._util.child_process import ChildLostError
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu, versions
+from tpunb.compiler.collectives import collectives_in
+from tpunb.compiler.communication import communication
 from tpunb.compiler.compile_settings import Settings
-from tpunb.compiler.costs import collectives_in
-from tpunb.compiler.hlo import parse
+from tpunb.compiler.hlo import Module, parse
 from tpunb.compiler.libtpu import Bounded, Compiled, Prepared, Refused, unmarked
 from tpunb.compiler.memory import described, line_name, of_refused
 from tpunb.compiler.partial_answers import CompilationStopped, is_watched, watching
 from tpunb.compiler.program import NotRecordedError, TpuProgram, merged
+from tpunb.compiler.runs import Runs
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
 from tpunb.errors.code_problems import Problem, SourceLine, is_library, is_of_this_package
@@ -51,6 +53,7 @@ _INEXPRESSIBLE = "#stablehlo.bounds<"
 _CANNOT_BE_EXPRESSED = (
     "A tensor would have several open sizes, which the compiler's input format cannot express."
 )
+_UNKNOWN_LOOPS = "Collectives in loops of unknown length count as one run."
 _LOW_EFFORT = "Compiled at low effort; full effort may change the peak by a few percent."
 
 
@@ -209,27 +212,38 @@ class _Compilation:
 
     def _accepted(self, program: TpuProgram, answer: Compiled) -> TpuProgram:
         module = parse(answer.text) if answer.text else None
-        origins, estimate = self.prepared.origins, None
-        lines: set[SourceLine] = set()
         notes = [*program.notes]
         if answer.bounded and self.prepared.bounded is None:  # otherwise `prepared` has a note
             notes.append(DEPENDS_ON_DATA)
-        if module is not None:
-            lines = {line for node in set(module.nodes.values()) if (line := origins.line(node))}
-            if self.settings.speed:
-                estimate = step_time(answer, module, origins, self.wanted)
-        elif self.settings.details:
+        if module is None and self.settings.details:
             name = self.wanted.tpu.name
             notes.append(f"The compiler does not return the program for {name}: totals only.")
-        in_order = sorted(lines, key=lambda line: (line.file, line.line))
-        return dataclasses.replace(
+        program = dataclasses.replace(
             program,
             memory=described(answer, module, self.prepared, self.wanted),
-            time=estimate,
-            collectives=collectives_in(module) if module is not None else (),
-            lines=tuple(CodeLine(line, line_name(line)) for line in in_order),
             text=unmarked(answer.text),
             notes=tuple(notes),
+        )
+        return program if module is None else self._with_module(program, answer, module)
+
+    def _with_module(self, program: TpuProgram, answer: Compiled, module: Module) -> TpuProgram:
+        """Return a program with what the text of the compiled program shows."""
+        runs, prepared, wanted = Runs(module), self.prepared, self.wanted
+        origins = prepared.origins
+        lines = {line for node in set(module.nodes.values()) if (line := origins.line(node))}
+        in_order = sorted(lines, key=lambda line: (line.file, line.line))
+        speed = self.settings.speed
+        time = step_time(answer, module, runs, origins, wanted) if speed else None
+        found = communication(module, runs, prepared, wanted, time)
+        # An estimate of the time has this note.
+        notes = (_UNKNOWN_LOOPS,) if found and runs.unknown_loops and time is None else ()
+        return dataclasses.replace(
+            program,
+            time=time,
+            collectives=collectives_in(module, runs),
+            communication=found,
+            notes=(*program.notes, *notes),
+            lines=tuple(CodeLine(line, line_name(line)) for line in in_order),
         )
 
     def _refused(self, program: TpuProgram, message: str) -> TpuProgram:

@@ -1,12 +1,12 @@
 """Where the package tells a connection how cells run on its replicas.
 
 A connection calls what is registered here and imports no cells. `tpunb/__init__.py` registers
-`tpunb/cells/runner.py`.
+`tpunb/cells/runner.py` and `tpunb/cells/jax/runner.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RunsCells(Protocol):
-    """What a connection needs of a runner of cells."""
+    """What every connection needs of a runner of cells."""
 
     timings: Timings | None
 
@@ -25,30 +25,44 @@ class RunsCells(Protocol):
     ) -> RunResult:
         """Run a cell or a function on every replica."""
 
+    def close(self) -> None:
+        """Forget every cell and every trace."""
+
+
+class ChecksCells(RunsCells, Protocol):
+    """What a connection of TensorFlow needs of a runner of cells."""
+
     def check(
         self, cell: str | Callable[..., Any], namespace: dict[str, Any] | None, **settings: Any
     ) -> CheckReport:
         """Check whether a cell or a function would compile for a TPU."""
 
-    def close(self) -> None:
-        """Forget every cell and every trace."""
 
-
-MakeRunner = Callable[[Any, Callable[[], object], Callable[[], Iterable[str]] | None], RunsCells]
+MakeRunner = Callable[[Any, Callable[[], object], Callable[[], Iterable[str]] | None], ChecksCells]
 """Makes a runner from a strategy, from what ends a frozen worker, and from the workers' output."""
 
+MakeJaxRunner = Callable[[Sequence[Any]], RunsCells]
+"""Makes a runner from the devices of JAX."""
+
 _registered: MakeRunner | None = None
+_registered_of_jax: MakeJaxRunner | None = None
 
 
-def register_cell_runner(make: MakeRunner) -> None:
-    """Set how cells run on a strategy."""
-    global _registered
-    _registered = make
+def register_cell_runners(make: MakeRunner, make_of_jax: MakeJaxRunner) -> None:
+    """Set how cells run on a strategy, and on devices of JAX."""
+    global _registered, _registered_of_jax
+    _registered, _registered_of_jax = make, make_of_jax
 
 
 def cell_runner(
     strategy: Any, last_resort: Callable[[], object], lines: Callable[[], Iterable[str]] | None
-) -> RunsCells:
+) -> ChecksCells:
     """Return a new runner for a strategy."""
     assert _registered is not None, "tpunb/__init__.py registers one"
     return _registered(strategy, last_resort, lines)
+
+
+def jax_cell_runner(devices: Sequence[Any]) -> RunsCells:
+    """Return a new runner for devices of JAX."""
+    assert _registered_of_jax is not None, "tpunb/__init__.py registers one"
+    return _registered_of_jax(devices)

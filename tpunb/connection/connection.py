@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpunb._util.logs import logger
 from tpunb._util.units import counted
-from tpunb.connection.cell_runners import RunsCells, cell_runner
+from tpunb.connection.cell_runners import cell_runner
 from tpunb.connection.plan import Plan
 from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.errors import ConnectError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tpunb.display.describe.connection import ConnectionDescription
     from tpunb.tpu.logical_placement import Annotations
     from tpunb.training.checkpoint_settings import CheckpointSettings
-    from tpunb.training.run_result import RunResult, Timings
+    from tpunb.training.run_result import RunResult
     from tpunb.virtual.rule_check import CheckReport
 
 _log = logger("connection")
@@ -56,7 +56,6 @@ class Connection(TpuConnection):
         self.topology = topology
         self.device_assignment = assignment
         self.lent: Installation | None = None
-        self._cells: RunsCells | None = None
         from tpunb.virtual import fit_notes
 
         fit_notes.opened(strategy)
@@ -83,6 +82,11 @@ class Connection(TpuConnection):
         return memory_per_core(self.strategy, topology)
 
     @property
+    def replicas(self) -> int:
+        """The number of the strategy's replicas."""
+        return int(self.strategy.num_replicas_in_sync)
+
+    @property
     def cells(self) -> Any:
         """The `CellRunner` that runs cells on every replica and keeps their traces.
 
@@ -95,73 +99,6 @@ class Connection(TpuConnection):
             lines = None if local is None else local.printed
             self._cells = cell_runner(self.strategy, self._cut, lines)
         return self._cells
-
-    @property
-    def timings(self) -> Timings | None:
-        """The times of the last run of many steps; None before the first run."""
-        return None if self._cells is None else self._cells.timings
-
-    def run_cell(
-        self,
-        cell: str | Callable[..., Any],
-        namespace: dict[str, Any] | None = None,
-        *,
-        data: Any = None,
-        names: Sequence[str] = ("batch",),
-        steps: int | None = None,
-        steps_per_loop: int | None = None,
-        plot: str | Sequence[str] = (),
-        reduce: Mapping[str, str] | None = None,
-        gather: Mapping[str, int] | None = None,
-        checkpoint: str | CheckpointSettings | None = None,
-    ) -> RunResult:
-        """Run a cell's body or a function on every replica, as `%%tpu_run` does.
-
-        Example::
-
-            result = connection.run_cell("y = x * 2.0", globals(), reduce={"y": "sum"})
-            result.assigned["y"]
-
-        Args:
-            cell: The Python source of a cell's body, or a function whose call is the body.
-            namespace: The mapping to read names from and to store assigned names in, such as
-                `globals()`. If the run fails, it stays as it was. A function reads its own
-                globals.
-            data: The source of the batches, as for `run`; by default the cell has no batch.
-            names: The cell's name for a batch; several for its parts.
-            steps: The number of steps. By default one step, or all steps of the data.
-            steps_per_loop: The number of steps in one call; None to choose it by measuring.
-            plot: Names whose numbers to record in every step.
-            reduce: Names to combine over the replicas, by `"mean"` or `"sum"`.
-            gather: Names to concatenate over the replicas, with the axis.
-            checkpoint: A folder, as for `run`.
-
-        Returns:
-            The value of the last expression, the assigned names, and the times.
-
-        Raises:
-            SyntaxError: The source is not Python.
-            CellError: The cell cannot run on the replicas.
-            NotConnectedError: The connection is closed.
-            Stopped: An interrupt ended the run inside a step.
-            Exception: The error of the cell or the data. If a TPU refuses the cell, its `code`
-                is the name of the rule.
-        """
-        result: RunResult = self.cells.run(
-            cell,
-            namespace,
-            data=data,
-            names=names,
-            steps=steps,
-            steps_per_loop=steps_per_loop,
-            plot=(plot,) if isinstance(plot, str) else plot,
-            reduce=reduce,
-            gather=gather,
-            checkpoint=checkpoint,
-        )
-        if namespace is not None and isinstance(cell, str):
-            namespace.update(result.assigned)
-        return result
 
     def check_cell(
         self,

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tpunb._util.units import byte_count, counted
 from tpunb.compiler.judge import Judge
+from tpunb.connection.cell_runners import jax_cell_runner
 from tpunb.connection.plan import Plan
 from tpunb.connection.tpu_connection import TpuConnection
-from tpunb.errors import CellError, ConnectError
+from tpunb.errors import ConnectError
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
 from tpunb.virtual.jax.backend import other_platforms
@@ -98,17 +99,21 @@ class JaxConnection(TpuConnection):
         )
 
     @property
-    def cells(self) -> NoReturn:
-        """JAX has no cells on replicas.
+    def replicas(self) -> int:
+        """The number of devices, on each of which a cell runs."""
+        return self._accelerator.num_devices
+
+    @property
+    def cells(self) -> Any:
+        """The runner that runs cells on every device.
 
         Raises:
-            CellError: Always.
+            NotConnectedError: The connection is closed.
         """
-        raise CellError(
-            "Cells on every replica are TensorFlow's, and this virtual TPU is JAX's.",
-            fix="Call the function itself: jax.jit and jax.shard_map run it on the devices of its "
-            f"mesh. For TensorFlow: %tpu_connect --simulate {self.tpu} --framework tensorflow",
-        )
+        self._refuse_closed()
+        if self._cells is None:
+            self._cells = jax_cell_runner(self._virtual.client.devices())
+        return self._cells
 
     def lost(self) -> tuple[str, ...]:
         """Return no address: all devices are in this process."""
@@ -142,6 +147,8 @@ class JaxConnection(TpuConnection):
         if not self.closed:
             self.closed = True
             _open.remove(self)
+            if self._cells is not None:
+                self._cells.close()
             self.judge.close()
             self._virtual.close()
 

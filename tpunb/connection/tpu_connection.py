@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import uuid
 import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tpunb.connection.plan import Plan
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from tpunb.compiler.program import TpuProgram, TpuPrograms
+    from tpunb.connection.cell_runners import RunsCells
     from tpunb.display.describe.connection import ConnectionDescription
+    from tpunb.training.checkpoint_settings import CheckpointSettings
+    from tpunb.training.run_result import RunResult, Timings
 
 _opened: list[weakref.ref[TpuConnection]] = []
 
@@ -53,6 +57,7 @@ class TpuConnection(abc.ABC):
         self.notes = notes
         self.closed = False
         self.program: TpuProgram | TpuPrograms | None = None
+        self._cells: RunsCells | None = None
         self.link = uuid.uuid4().hex
         _opened.append(weakref.ref(self))
 
@@ -65,6 +70,87 @@ class TpuConnection(abc.ABC):
     @abc.abstractmethod
     def phrase(self) -> str:
         """The TPU and what runs on it: `"virtual TPU v3-8, 8 replicas"`."""
+
+    @property
+    @abc.abstractmethod
+    def replicas(self) -> int:
+        """The number of replicas, on each of which a cell runs."""
+
+    @property
+    @abc.abstractmethod
+    def cells(self) -> Any:
+        """The runner of the cells, which also keeps their traces.
+
+        Raises:
+            NotConnectedError: The connection is closed.
+        """
+
+    @property
+    def timings(self) -> Timings | None:
+        """The times of the last run of many steps; None before the first run."""
+        return None if self._cells is None else self._cells.timings
+
+    def run_cell(
+        self,
+        cell: str | Callable[..., Any],
+        namespace: dict[str, Any] | None = None,
+        *,
+        data: Any = None,
+        names: Sequence[str] = ("batch",),
+        steps: int | None = None,
+        steps_per_loop: int | None = None,
+        plot: str | Sequence[str] = (),
+        reduce: Mapping[str, str] | None = None,
+        gather: Mapping[str, int] | None = None,
+        checkpoint: str | CheckpointSettings | None = None,
+    ) -> RunResult:
+        """Run a cell's body or a function on every replica, as `%%tpu_run` does.
+
+        Example::
+
+            result = connection.run_cell("y = x * 2.0", globals(), reduce={"y": "sum"})
+            result.assigned["y"]
+
+        Args:
+            cell: The Python source of a cell's body, or a function whose call is the body.
+            namespace: The mapping to read names from and to store assigned names in, such as
+                `globals()`. If the run fails, it stays as it was. A function reads its own
+                globals.
+            data: The source of the batches, as for `run`; by default the cell has no batch.
+            names: The cell's name for a batch; several for its parts.
+            steps: The number of steps. By default one step, or all steps of the data.
+            steps_per_loop: The number of steps in one call; None to choose it by measuring.
+            plot: Names whose numbers to record in every step.
+            reduce: Names to combine over the replicas, by `"mean"` or `"sum"`.
+            gather: Names to concatenate over the replicas, with the axis.
+            checkpoint: A folder, as for `run`.
+
+        Returns:
+            The value of the last expression, the assigned names, and the times.
+
+        Raises:
+            SyntaxError: The source is not Python.
+            CellError: The cell cannot run on the replicas.
+            NotConnectedError: The connection is closed.
+            Stopped: An interrupt ended the run inside a step.
+            Exception: The error of the cell or the data. If a TPU refuses the cell, its `code`
+                is the name of the rule.
+        """
+        result: RunResult = self.cells.run(
+            cell,
+            namespace,
+            data=data,
+            names=names,
+            steps=steps,
+            steps_per_loop=steps_per_loop,
+            plot=(plot,) if isinstance(plot, str) else plot,
+            reduce=reduce,
+            gather=gather,
+            checkpoint=checkpoint,
+        )
+        if namespace is not None and isinstance(cell, str):
+            namespace.update(result.assigned)
+        return result
 
     @abc.abstractmethod
     def lost(self) -> tuple[str, ...]:

@@ -130,6 +130,7 @@ class RunDisplay:
         begin: The number of steps in earlier parts of the run.
         link: The connection's link, for the curves.
         awaited: Names of the plotted values.
+        metrics: Names of the values to draw; None for all that the history has.
 
     Attributes:
         stopped: Whether the run has ended early.
@@ -142,9 +143,10 @@ class RunDisplay:
         begin: int = 0,
         link: str = "",
         awaited: Iterable[str] = (),
+        metrics: Iterable[str] | None = None,
     ) -> None:
         self.stopped = False
-        self._awaited = tuple(awaited)
+        self._awaited, self._metrics = tuple(awaited), metrics
         self._history, self._total, self._link = history, total, link
         self._begin = self._steps = begin
         self._examples: int | None = None
@@ -157,7 +159,11 @@ class RunDisplay:
         if self._history is not None:
             # The line below has the speed and the time left.
             self._curves = CurvesDisplay(
-                [self._history], link=self._link, paced=False, awaited=self._awaited
+                [self._history],
+                self._metrics,
+                link=self._link,
+                paced=False,
+                awaited=self._awaited,
             )
         self._line.refresh()
         return self

@@ -182,7 +182,7 @@ class Displays:
         The types are named rather than imported, because TensorFlow may not be loaded yet.
         """
         return (
-            (*_DISTRIBUTED, self.of_values),
+            *((*name, self.of_values) for name in _DISTRIBUTED),
             ("tensorflow.python.tpu.topology", "Topology", self.of_topology),
             ("tensorflow.python.tpu.device_assignment", "DeviceAssignment", self.of_topology),
             ("tpunb.notebook.displays", "Described", self.of_described),
@@ -306,7 +306,10 @@ def _static(description: Any) -> Bundle:
     return dict(mimebundle(description))
 
 
-_DISTRIBUTED = ("tensorflow.python.distribute.values", "DistributedValues")
+_DISTRIBUTED = (
+    ("tensorflow.python.distribute.values", "DistributedValues"),
+    ("tpunb.virtual.jax.per_replica", "PerReplica"),
+)
 
 
 def _holds_distributed(value: Any, depth: int) -> bool:
@@ -316,4 +319,4 @@ def _holds_distributed(value: Any, depth: int) -> bool:
         return depth > 0 and any(
             _holds_distributed(item, depth - 1) for item in itertools.islice(items, 64)
         )
-    return any((kind.__module__, kind.__name__) == _DISTRIBUTED for kind in type(value).__mro__)
+    return any((kind.__module__, kind.__name__) in _DISTRIBUTED for kind in type(value).__mro__)

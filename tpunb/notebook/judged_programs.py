@@ -47,6 +47,8 @@ class JudgedPrograms:
             display(_bundle(new), raw=True)
         if waiting := judge.take_waiting():
             _Later(waiting)
+        for sentence in judge.take_recompiled():
+            display(Sentence(sentence))
         if said := connection.overflow():
             display(Sentence(said))
 

@@ -141,7 +141,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
         short, and the message says how far it came. With ``--checkpoint`` it also continues
         after the kernel has died or was restarted: run the notebook again.
         """
-        self.session.require_tensorflow("%%tpu_run")
+        self.session.require_framework()
         args = self._run_arguments(line)
         # Tracebacks name the cell as IPython names other cells, `Cell In[4]`. IPython knows its own
         # cells only by this table. Versions before 7.27 have no table.
@@ -161,8 +161,9 @@ class TpuMagics(Magics):  # type: ignore[misc]
         )
         if settings.checkpoint is not None and not settings.is_stepped:
             raise UsageError("--checkpoint saves a run of many steps: add -d DATASET or -n N")
-        strategy = self.session.of_tensorflow().strategy
-        displays.refuse_targets(args.targets, strategy.num_replicas_in_sync)
+        displays.refuse_targets(args.targets, self.session.connection.replicas)
+        if args.check:
+            self.session.require_tensorflow("--check")
         make = self._run_steps if settings.is_stepped else self._run_once
         value, quiet = make(cell, settings, args)
         self._keep(value, args)

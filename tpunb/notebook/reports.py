@@ -15,7 +15,7 @@ from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
 
 if TYPE_CHECKING:
-    from tpunb.cells.steps import Steps
+    from tpunb.cells.step_run import StepRun
     from tpunb.notebook.session import Session
 
 Bundle = dict[str, Any]
@@ -87,7 +87,7 @@ def _jax_report(session: Session, connection: Any, failed: list[tuple[str, str]]
     return Report(f"Connection to {connection.phrase}", rows)
 
 
-def cell_report(run: Steps, *, timed: bool, verbose: bool) -> Report:
+def cell_report(run: StepRun, *, timed: bool, verbose: bool) -> Report:
     """Describe how a cell ran, for `--time` and `--verbose`: times, and why it was traced."""
     rows = []
     trace = run.timings.trace
@@ -100,12 +100,13 @@ def cell_report(run: Steps, *, timed: bool, verbose: bool) -> Report:
         )
     if verbose:
         rows.append(("traced", run.trace_reason or "no, as before"))
+        rows += [(name, cut) for name, cut in run.cuts.items()]
         if run.withheld:
             rows.append(("stays in the cell", ", ".join(run.withheld)))
     return Report("tpu_run", rows)
 
 
-def steps_report(run: Steps) -> Report:
+def steps_report(run: StepRun) -> Report:
     """Describe how long a run of many steps took, and where the time went, for `--time`."""
     times = run.timings
     seconds_of = {
@@ -124,13 +125,13 @@ def steps_report(run: Steps) -> Report:
     return Report("tpu_run", rows)
 
 
-def ran_line(run: Steps) -> str:
+def ran_line(run: StepRun) -> str:
     """Return the line under a cell that shows no value: combined names, replicas and the time."""
     names = dict.fromkeys([*(run.settings.reduce or ()), *(run.settings.gather or ())])
     assigned = run.assigned
     combined = {name: assigned[name] for name in names if name in assigned}
     how = "run as traced before" if run.trace_reason is None else "traced and run"
-    replicas = int(run.cache.strategy.num_replicas_in_sync)
+    replicas = run.replicas
     facts = []
     for name, value in combined.items():
         shape = getattr(value, "shape", None)

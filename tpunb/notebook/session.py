@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tpunb._util.interrupts import StopButton, explaining_interrupts
 from tpunb.cells.cell_errors import first_line, show_shortly, syntax_error
@@ -20,12 +20,13 @@ from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.display.live_progress import CellDisplay, CompilationDisplay, RunDisplay
 from tpunb.errors import CellError, NotConnectedError, WorkerError
 from tpunb.errors.base import hint
+from tpunb.machine.framework import JAX, installed_frameworks
 from tpunb.notebook.bound_names import BoundNames, notice_of_kept, notice_of_strategy
 from tpunb.virtual.import_tensorflow import require_tensorflow
 
 if TYPE_CHECKING:
-    from tpunb.cells.runner import CellRunner
     from tpunb.cells.settings import CompileSettings, RunSettings
+    from tpunb.cells.step_run import StepRun
     from tpunb.cells.steps import Steps
     from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.errors.catalogue import Explanation
@@ -58,7 +59,7 @@ class Session:
         self.connected_at = 0.0
         self._names = BoundNames(namespace)
         self._runs = 0
-        self._paused: Steps | None = None
+        self._paused: StepRun | None = None
         self._last_closed = ""  # the target of the last connection whose values went with it
 
     @property
@@ -78,11 +79,14 @@ class Session:
         connection = self._connection
         return None if connection is None or connection.closed else connection
 
-    @property
-    def _cells(self) -> CellRunner:
-        """The runner of the connection's cells."""
-        cells: CellRunner = self.of_tensorflow().cells
-        return cells
+    def require_framework(self) -> None:
+        """Check that a framework is installed on whose replicas cells can run.
+
+        Raises:
+            ConnectError: Neither TensorFlow nor JAX is installed.
+        """
+        if self.open_connection is None and JAX not in installed_frameworks():
+            require_tensorflow("%%tpu_run")
 
     def of_tensorflow(self, door: str = "") -> Connection:
         """Return the connection, which has to be TensorFlow's.
@@ -116,8 +120,9 @@ class Session:
         elif not isinstance(connection, Connection):
             raise CellError(
                 f"{door or 'This'} is for TensorFlow, and this virtual TPU is JAX's.",
-                fix="Call the function itself: JAX runs it on the devices of its mesh. For "
-                f"TensorFlow: %tpu_connect --simulate {connection.tpu} --framework tensorflow",
+                fix="Call the function itself, or run it by %%tpu_run: the TPU's compiler judges "
+                "each program. For TensorFlow: "
+                f"%tpu_connect --simulate {connection.tpu} --framework tensorflow",
             )
 
     @property
@@ -185,11 +190,11 @@ class Session:
             connection.close()
             self._note_closed(connection)
 
-    def run_once(self, source: str, settings: RunSettings) -> Steps:
+    def run_once(self, source: str, settings: RunSettings) -> StepRun:
         """Run a cell's body on every replica once, and bind the names that it assigns."""
-        cells = self._cells
+        cells = self.connection.cells
         with self._short_errors(source), CellDisplay(lambda: cells.calls.phase):
-            run = cells.steps(source, self.namespace, settings)
+            run: StepRun = cells.steps(source, self.namespace, settings)
             run.once()
         self.namespace.update(run.assigned)
         return run
@@ -201,7 +206,7 @@ class Session:
         *,
         restart: bool,
         inspect: Callable[[CheckReport], None] | None = None,
-    ) -> Steps:
+    ) -> StepRun:
         """Run a cell's body step after step, and bind the names that it assigns.
 
         If the stop button has ended a run of the same cell on the same data, the run continues from
@@ -216,15 +221,14 @@ class Session:
         Raises:
             Stopped: The stop button has ended the run; the results so far are bound.
         """
-        from tpunb.cells.checking import check_step
-        from tpunb.cells.steps import raise_if_ended_early
+        from tpunb.cells.step_run import raise_if_ended_early
 
-        cells = self._cells
+        cells = self.connection.cells
         with self._short_errors(source):
             run = None if restart else self._paused
             if (
                 run is None
-                or run.cache is not cells.cache
+                or run.calls is not cells.calls
                 or run.cell is not cells.parsed(source)
                 or not run.settings.is_same(settings)
             ):
@@ -232,8 +236,10 @@ class Session:
                 if settings.plot:
                     run.history.name = f"run {self._runs + 1}"
             if inspect is not None:
+                from tpunb.cells.checking import check_step
+
                 with explaining_interrupts(_UNCHECKED):
-                    report = check_step(run)
+                    report = check_step(cast("Steps", run))
                 inspect(report)
             # Catch interrupts to the very end, so that a late interrupt does not break off the
             # output.
@@ -243,7 +249,7 @@ class Session:
             raise_if_ended_early(run, late=late.pressed)
         return run
 
-    def _go(self, run: Steps) -> None:
+    def _go(self, run: StepRun) -> None:
         """Run a run's steps, show their progress, and bind the cell's names."""
         from tpunb.training.history import remember_history
 
@@ -262,7 +268,7 @@ class Session:
                 remember_history(plotted)
                 self._names.bind_if_free("history", plotted)
             self.namespace.update(run.assigned)
-            self._cells.timings = run.timings
+            self.connection.cells.timings = run.timings
 
     def check(
         self,
@@ -323,13 +329,23 @@ class Session:
         self, source: str, settings: CompileSettings, data: Any, names: Sequence[str]
     ) -> TpuProgram | TpuPrograms:
         """Return the program of the call at a cell's end, or of the cell on every replica."""
-        from tpunb.cells.call_cell import compile_call_cell, is_call_cell, may_be_jax
+        from tpunb.cells.call_cell import (
+            compile_call_cell,
+            ends_with_call,
+            is_call_cell,
+            may_be_jax,
+        )
 
         __tracebackhide__ = True
         cell, connection = parse_cell(source), self.open_connection
         of_call = settings
         if not settings.tpus and connection is not None and connection.kind == "virtual":
             of_call = dataclasses.replace(settings, tpus=[connection.tpu])
+        is_of_jax = connection is not None and not isinstance(connection, Connection)
+        if is_of_jax and (data is not None or cell.provided or not ends_with_call(cell)):
+            cells = self.connection.cells
+            program = cells.compile(source, self.namespace, of_call, data=data, names=names)
+            return cast("TpuProgram | TpuPrograms", program)
         on_replicas = connection is not None or data is not None  # only replicas read this data
         if is_call_cell(cell, self.namespace, connected=on_replicas):
             if data is not None:
@@ -338,9 +354,10 @@ class Session:
                     fix="Leave -d out; tpunb.largest_batch(step, ...) finds the largest batch.",
                 )
             return compile_call_cell(cell, self.namespace, of_call)
-        cells = self._cells
+        cells = self.of_tensorflow("%%tpu_compile of a cell").cells
         try:
-            return cells.compile(source, self.namespace, settings, data=data, names=names)
+            program = cells.compile(source, self.namespace, settings, data=data, names=names)
+            return cast("TpuProgram | TpuPrograms", program)
         except Exception:
             if data is not None or not may_be_jax(cell, self.namespace):
                 raise

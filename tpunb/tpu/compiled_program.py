@@ -337,6 +337,77 @@ class Collectives:
         return f"{counted(self.count, self.kind)} of {byte_count(self.bytes)}"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class CoreGroups:
+    """The cores that exchange data with each other in some of a program's collectives.
+
+    Attributes:
+        groups: The positions of the cores in the mesh, for each group; empty if all cores are one
+            group, or if the groups are not known.
+        axes: The mesh axes along which the groups lie; empty if they are not known.
+        known: Whether the groups are known.
+    """
+
+    groups: tuple[tuple[int, ...], ...] = ()
+    axes: tuple[str, ...] = ()
+    known: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Transfer:
+    """A collective of a program, or several that are equal and come from the same line.
+
+    Attributes:
+        kind: XLA's operation, such as `"all-reduce"`.
+        bytes: The bytes of one result on a core.
+        sent: The bytes that a core sends in a call, in all runs together.
+        group: The number of its cores' groups in `Communication.groups`.
+        count: The number of equal collectives. One inside a loop counts once.
+        runs: The number of runs in a call, of all of them together.
+        line: The line of the user's code; None if unknown.
+        seconds: Seconds of all runs, modelled from the links' bandwidth.
+        fraction: Their fraction of the step's time, 0 to 1; None without an estimate of the time.
+        argument: The argument that is moved as it is, such as `"params['kernel']"`; empty if it is
+            a result of the program's own, or not known.
+    """
+
+    kind: str
+    bytes: int
+    sent: int
+    group: int
+    count: int = 1
+    runs: float = 1.0
+    line: SourceLine | None = None
+    seconds: float = 0.0
+    fraction: float | None = None
+    argument: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MeshAxis:
+    """An axis of a mesh of cores."""
+
+    name: str
+    size: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Communication:
+    """The collectives of a program, on the mesh of its cores.
+
+    Attributes:
+        mesh: The axes of the mesh; empty if the program has no mesh with names.
+        cores: The number of cores.
+        groups: The cores that exchange data, once for all collectives with the same groups.
+        transfers: The collectives, longest first.
+    """
+
+    mesh: tuple[MeshAxis, ...]
+    cores: int
+    groups: tuple[CoreGroups, ...]
+    transfers: tuple[Transfer, ...]
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Program:
     """A function compiled for one TPU type, or the reason why it does not compile.
@@ -363,6 +434,8 @@ class Program:
         provenance: When and by which compiler it was compiled; None if unknown.
         name: The function's name, if the program was compiled for a call of it.
         collectives: The collectives of the program, by kind.
+        communication: The same collectives with their lines and cores; None if there are none, or
+            if the compiler gave no program.
     """
 
     tpu: str
@@ -384,6 +457,7 @@ class Program:
     provenance: Provenance | None = None
     name: str = ""
     collectives: tuple[Collectives, ...] = ()
+    communication: Communication | None = None
 
     @property
     def ok(self) -> bool:

@@ -158,29 +158,7 @@ def compare(
 ) -> Comparison | ReplicaComparison:
     """Run a step in a TPU's arithmetic and in float32, or on all replicas and on one.
 
-    `compare(step, batch)` measures how far a TPU's arithmetic moves the step's results. Both runs
-    start from the same variables and draw the same random numbers.
-
-    `compare(step, batch, replicas=1)` measures whether the gradients have the scale of one device
-    with the same global batch. They do not if the loss is not divided by the number of replicas.
-
-    The variables have their values afterwards. A step that changes tables or files changes them
-    once in each run.
-
-    Args:
-        fn: A replica function, as for `strategy.run`, or a function that calls `strategy.run`
-            itself; a `tf.function` or not. With `replicas=1` also a compiled Keras model, for its
-            train step.
-        *args: The function's arguments: tensors, arrays, per-replica values, nests of these, and
-            Python values. For a dataset, the function receives its first global batch.
-        replicas: 1 to compare all replicas with one; None to compare two arithmetics.
-        strategy: A virtual TPU's strategy. The default is the strategy whose scope is entered, or
-            else the open connection's.
-
-    Returns:
-        Without `replicas`: for each part of the result and each variable that changes, the largest
-            absolute difference over all replicas, and its share of the largest value. With
-            `replicas=1`: the gradients that reach the update, as a multiple of one device's.
+    See `tpunb.compare`, which calls this for TensorFlow.
 
     Raises:
         CompareError: The strategy is missing or not a virtual TPU's, it has one replica, or an

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
 import numpy as np
+
+from tpunb._util.units import byte_count
+from tpunb.virtual.jax import current_type
+from tpunb.virtual.jax.per_replica import PerReplica
 
 
 def _jax() -> Any:
@@ -14,7 +19,7 @@ def _jax() -> Any:
     return module if hasattr(module, "tree_util") else None
 
 
-def _array(value: Any) -> Any:
+def array_of(value: Any) -> Any:
     """Return the JAX array of a value or of a Keras variable; None for other values."""
     jax = _jax()
     if jax is None:
@@ -32,7 +37,9 @@ def parts_of(value: Any) -> tuple[np.ndarray[Any, Any], ...] | None:
     Returns:
         An array of each device; None if the value is not a JAX array, or has no numbers.
     """
-    array = _array(value)
+    if isinstance(value, PerReplica):
+        return tuple(part for each in value.values for part in parts_of(each) or ())
+    array = array_of(value)
     if array is None:
         return None
     jax = _jax()
@@ -44,14 +51,19 @@ def parts_of(value: Any) -> tuple[np.ndarray[Any, Any], ...] | None:
 
 def devices_of(value: Any) -> tuple[str, ...]:
     """Return the devices of the parts that `parts_of` returns, such as `("CPU:0", "CPU:1")`."""
-    shards = _array(value).addressable_shards
+    shards = array_of(value).addressable_shards
     devices = sorted((shard.device for shard in shards), key=lambda device: device.id)
     return tuple(f"{device.platform.upper()}:{device.id}" for device in devices)
 
 
+def device_name(device: Any) -> str:
+    """Return a device's name for a reader: `"TPU 3"`."""
+    return f"{device.platform.upper()} {device.id}"
+
+
 def type_name(value: Any) -> str:
     """Return a value's class; for an array that is cut over devices also its shape and axes."""
-    array = _array(value)
+    array = array_of(value)
     if array is None:
         return type(value).__name__
     spec = getattr(array.sharding, "spec", ())
@@ -61,16 +73,65 @@ def type_name(value: Any) -> str:
 
 def type_and_shape(value: Any) -> tuple[str, tuple[int, ...]] | None:
     """Return the dtype and shape of an array, also if deleted or donated; else None."""
-    array = _array(value)
+    array = array_of(value)
     return None if array is None else (str(array.dtype), tuple(array.shape))
 
 
 def items_of(value: Any) -> list[tuple[str, Any]] | None:
     """Return the children of a node of a tree that JAX knows, with their keys; None for a leaf."""
-    jax = _jax()
+    jax, value = _jax(), _state_of(value)
     if jax is None or value is None or jax.tree_util.all_leaves([value]):
         return None
     children, _ = jax.tree_util.tree_flatten_with_path(
         value, is_leaf=lambda node: node is not value
     )
     return [(jax.tree_util.keystr(path), child) for path, child in children] or None
+
+
+def leaves_with_paths(value: Any) -> list[tuple[str, Any]]:
+    """Return the leaves of a tree with JAX's arrays, with their paths; empty for other values."""
+    jax = _jax()
+    if jax is None:
+        return []
+    state = _state_of(value)
+    # Paths take ten times as long as leaves, and a tree may be a long list of numbers.
+    if not any(map(_is_of_jax, jax.tree_util.tree_leaves(state))):
+        return []
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
+
+
+def _is_of_jax(leaf: Any) -> bool:
+    return type(leaf).__module__.partition(".")[0] in ("jax", "jaxlib", "keras")
+
+
+def _state_of(value: Any) -> Any:
+    """Return the state of a Flax NNX module, which is a tree in every release; else the value."""
+    nnx: Any = sys.modules.get("flax.nnx")
+    return nnx.state(value) if isinstance(value, getattr(nnx, "Module", ())) else value
+
+
+MOST_COPIED = 16 * 2**20
+"""The most bytes that a display copies from devices to read the values of arrays."""
+
+
+def why_unread(value: Any) -> str:
+    """Return why a display does not read the values of arrays; empty if it does.
+
+    The elements of CPU devices and of a virtual TPU are in the host's memory already.
+    """
+    arrays = [array_of(leaf) for _, leaf in leaves_with_paths(value)]
+    size = sum(_bytes_on_devices(array) for array in arrays if array is not None)
+    if size <= MOST_COPIED or current_type.get() is not None:
+        return ""
+    return (
+        f"The values are not read, because that would copy {byte_count(size)} from the devices. "
+        "Show a slice or a leaf to see its values."
+    )
+
+
+def _bytes_on_devices(array: Any) -> int:
+    """Return the bytes of an array in the memory of this process's devices; 0 on CPU devices."""
+    devices = [each for each in array.sharding.addressable_devices if each.platform != "cpu"]
+    part = array.sharding.shard_shape(array.shape)
+    return int(len(devices) * math.prod(part) * array.dtype.itemsize)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tpunb.display.describe import jax_values, tensorflow_values
+from tpunb.display.describe.placement import Placement, placement_of
 from tpunb.display.describe.values import (
     PreviewMaker,
     ReplicaValue,
@@ -56,6 +57,8 @@ class Leaf:
 
 def leaves_of(value: Any) -> tuple[list[Leaf], int]:
     """Return the leaves that are described, and the least number of further leaves."""
+    if _why_unread(value):
+        return [], 0
     items: list[tuple[str, Any]] = []
     more = _flatten("", value, items, depth=0)
     leaves: list[Leaf] = []
@@ -211,12 +214,16 @@ class ReplicaValuesDescription:
             distributed.
         sections: The leaves.
         omitted: The least number of leaves that were left out.
+        placement: Where a JAX array or the arrays of a tree are; None for other values.
+        unread: Why there are no values; empty if there are.
     """
 
     type_name: str
     num_replicas: int
     sections: tuple[Section, ...]
     omitted: int = 0
+    placement: Placement | None = None
+    unread: str = ""
 
 
 def describe_replica_values(value: Any) -> ReplicaValuesDescription:
@@ -251,7 +258,13 @@ def describe_leaves(value: Any, leaves: Sequence[Leaf], omitted: int) -> Replica
         num_replicas=max((len(part.values) for part in sections if part.distributed), default=0),
         sections=sections,
         omitted=omitted,
+        placement=guarded(lambda: placement_of(value), None),
+        unread=_why_unread(value),
     )
+
+
+def _why_unread(value: Any) -> str:
+    return guarded(lambda: jax_values.why_unread(value), "")
 
 
 def chosen_ids(targets: Sequence[slice], count: int) -> tuple[int, ...]:

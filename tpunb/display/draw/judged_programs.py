@@ -8,24 +8,27 @@ from tpunb._util.plain_text import aligned, plain
 from tpunb._util.tables import block, scrolled, table
 from tpunb._util.units import byte_count
 from tpunb.tpu.compiled_program import Program
+from tpunb.tpu.types import accelerator
 
 _MOST_LINES = 4
 """The most programs with a sentence each; more of them are a table."""
 
-_HEAD = ("program", "verdict", "memory of a core", "collectives", "time of a call")
+_HEAD = ("program", "verdict", "memory of a core", "cores", "collectives", "time of a call")
 
 
 def programs_text(programs: Sequence[Program]) -> str:
     """Return a line for each program, or a table if there are many."""
     if len(programs) <= _MOST_LINES:
-        return plain("\n".join(_line(program) for program in programs))
+        lines = [line for program in programs for line in (_line(program), *program.notes)]
+        return plain("\n".join(lines))
     return plain("\n".join(aligned(_rows(programs), "  ")))
 
 
 def programs_html(programs: Sequence[Program]) -> str:
     """Return the same lines or the same table as HTML."""
     if len(programs) <= _MOST_LINES:
-        return f"<div>{''.join(block(_line(program)) for program in programs)}</div>"
+        lines = [line for program in programs for line in (_line(program), *program.notes)]
+        return f"<div>{''.join(map(block, lines))}</div>"
     has_time = any(program.time for program in programs)
     return scrolled(table(_rows(programs), head=_HEAD if has_time else _HEAD[:-1], named=True))
 
@@ -42,12 +45,16 @@ def _rows(programs: Sequence[Program]) -> Iterable[tuple[str, ...]]:
     return [_row(program) if has_time else _row(program)[:-1] for program in programs]
 
 
-def _row(program: Program) -> tuple[str, str, str, str, str]:
+def _row(program: Program) -> tuple[str, ...]:
     memory = program.memory
+    used, all_of_them = program.replicas * program.logical_devices, accelerator(program.tpu)
+    cores = (
+        f"on {used} of {all_of_them.num_devices} cores" if used < all_of_them.num_devices else ""
+    )
     takes = "" if memory is None else f"{memory.takes} of {byte_count(memory.available)} a core"
     collectives = ", ".join(map(str, program.collectives))
     time = "" if program.time is None else f"about {program.time} a call"
-    return program.name, _verdict(program), takes, collectives, time
+    return program.name, _verdict(program), takes, cores, collectives, time
 
 
 def _verdict(program: Program) -> str:

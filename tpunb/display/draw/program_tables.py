@@ -9,9 +9,17 @@ from pathlib import PurePath
 from typing import TypeVar
 
 from tpunb._util.plain_text import shortened
-from tpunb._util.units import byte_count, counted, duration, grouped, rate
+from tpunb._util.units import byte_count, counted, duration, grouped, percent, rate
+from tpunb.display.draw.communication import along_phrase, transfer_name
 from tpunb.errors.code_problems import SourceLine
-from tpunb.tpu.compiled_program import Buffer, Program, ProgramMemory, Share, StepTime
+from tpunb.tpu.compiled_program import (
+    Buffer,
+    Communication,
+    Program,
+    ProgramMemory,
+    Share,
+    StepTime,
+)
 
 MAX_LINES = 80
 """The largest number of code lines that are kept; longer code keeps its most important lines."""
@@ -48,7 +56,8 @@ class Row:
         part: The row's part of the memory at the peak, 0 to 1.
         size: The memory.
         moved: The data that the row moves.
-        source: The origin of a tensor.
+        source: The origin of a tensor, or the argument that a collective moves.
+        along: The cores that exchange data in a collective.
     """
 
     name: str
@@ -62,6 +71,7 @@ class Row:
     size: str = ""
     moved: str = ""
     source: str = ""
+    along: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,7 +132,11 @@ def tables(program: Program) -> dict[str, Table]:
         "lines": _lines(program, time, memory, peak),
         "layers": shares(_joined(time.by_layer, memory.by_layer)),
         "operations": shares(time.by_operation),
-        "collectives": shares(time.collectives),
+        "collectives": (
+            shares(time.collectives)
+            if program.communication is None
+            else _transfers(program.communication)
+        ),
         "largest": tensors(memory.largest, lambda row: byte_count(row.padded_bytes)),
         "padding": tensors(wasteful, _padding),
     }
@@ -135,6 +149,25 @@ def tables(program: Program) -> dict[str, Table]:
             text = f"The other {percent(rest)} of the time is in {of} what the compiler adds."
             by_name[name] = replace(by_name[name], rest=text)
     return by_name
+
+
+def _transfers(communication: Communication) -> Table:
+    """Return the collectives of a program, longest first."""
+    transfers = communication.transfers
+    rows = [
+        Row(
+            transfer_name(transfer),
+            line=None if transfer.line is None else transfer.line.line,
+            fraction=transfer.fraction or 0.0,
+            share=percent(transfer.fraction) if transfer.fraction else "",
+            seconds=duration(transfer.seconds) if transfer.seconds else "",
+            moved=byte_count(transfer.sent) if transfer.sent else "",
+            along=along_phrase(communication, communication.groups[transfer.group]),
+            source=f"argument {transfer.argument}" if transfer.argument else "",
+        )
+        for transfer in transfers[:MAX_ROWS]
+    ]
+    return Table(rows, len(transfers) - len(rows))
 
 
 def _row(row: Share, peak: int, name: str) -> Row:
@@ -362,8 +395,3 @@ def types_note(programs: Iterable[Program]) -> str:
     if not small:
         return ""
     return f"Too small to compare types by time ({', '.join(small)}): the host decides."
-
-
-def percent(fraction: float) -> str:
-    """Return a share in whole percents; `"<1%"` for less."""
-    return "<1%" if 0 < fraction < 0.005 else f"{100 * fraction:.0f}%"

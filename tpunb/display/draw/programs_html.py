@@ -26,8 +26,9 @@ from tpunb._util.tables import (
     scrolled,
     table,
 )
-from tpunb._util.units import and_more, grouped
+from tpunb._util.units import and_more, grouped, percent
 from tpunb.display.draw import program_tables as shown
+from tpunb.display.draw.communication import communication_html
 from tpunb.display.draw.programs_text import programs_text
 from tpunb.tpu.compiled_program import Program, ProgramMemory
 
@@ -115,7 +116,7 @@ def _program(program: Program) -> str:
         parts.append(_memory(memory))
     parts.append(block(" · ".join(shown.facts(program))))
     if time is not None and time.parts:
-        shares = (f"{name} {shown.percent(part)}" for name, part in time.parts.items())
+        shares = (f"{name} {percent(part)}" for name, part in time.parts.items())
         parts.append(_small(" · ".join(shares)))
     if tables["lines"].rows:
         lines = tables["lines"]
@@ -124,7 +125,7 @@ def _program(program: Program) -> str:
     for name, title, is_open in (
         ("layers", "Layers", True),
         ("operations", "Operations", False),
-        ("collectives", "Collectives", False),
+        ("collectives", "Communication", program.communication is not None),
         ("largest", "Largest tensors at the peak", memory is not None and not memory.fits),
         ("padding", "Padding", False),
     ):
@@ -132,6 +133,8 @@ def _program(program: Program) -> str:
             every = tables[name]
             draw = functools.partial(_rows, name=name)
             content = _opening(every, every.first(HEAVIEST), "rows", draw)
+            if name == "collectives" and program.communication is not None:
+                content = Markup(communication_html(program.communication) + content)
             parts.append(folded(title, content, is_open=is_open))
     parts += map(_small, shown.notes(program))
     return f"<div data-program>{''.join(parts)}</div>"
@@ -245,8 +248,9 @@ def _rows(rows: shown.Table, name: str) -> Markup:
         "memory": lambda row: (
             _whole(row.size) if name == "padding" else _bar(row.part, row.size, _MEMORY)
         ),
+        "along": lambda row: _whole(row.along),
         "moved": lambda row: _whole(row.moved),
-        "made by": lambda row: row.source,
+        "made by" if tensors else "moves": lambda row: row.source,
         "line": lambda row: _line(row.line),
     }
     cells = {head: list(map(cell, rows.rows)) for head, cell in columns.items()}

@@ -6,8 +6,9 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from tpunb._util.plain_text import aligned, plain, shortened
-from tpunb._util.units import and_more, grouped
+from tpunb._util.units import and_more, grouped, percent
 from tpunb.display.draw import program_tables as shown
+from tpunb.display.draw.communication import group_lines
 from tpunb.tpu.compiled_program import Program, ProgramMemory
 
 WIDTH = 100
@@ -47,14 +48,14 @@ def _program(program: Program) -> str:
         lines += _side_by_side([*parts, shown.memory_limit(memory)], indent=8)
     if time is not None:
         lines.append(f"time    {' · '.join(shown.time_phrases(program))}")
-        parts = [f"{name} {shown.percent(part)}" for name, part in time.parts.items()]
+        parts = [f"{name} {percent(part)}" for name, part in time.parts.items()]
         lines += _side_by_side(parts, indent=8)
     if program.largest_batch is not None:
         lines.append(f"largest global batch that fits  {grouped(program.largest_batch)}")
     named = "layers" if tables["layers"].rows or time is None else "operations"
     for section in (
         _code(tables["lines"], timed=time is not None, with_memory=memory is not None),
-        [*_shares(tables[named], named), *_shares(tables["collectives"], "collectives")],
+        [*_shares(tables[named], named), *_communication(program, tables["collectives"])],
         _tensors(tables["largest"], "largest tensors at the peak"),
         _tensors(tables["padding"], "padding"),
     ):
@@ -135,8 +136,18 @@ def _shares(every: shown.Table, name: str) -> Iterator[str]:
     for row in first.rows:
         size = row.moved if name == "collectives" else row.size
         time = f"{_bar(row.fraction)} {row.share:>5} " if timed else ""
-        yield shortened(f"  {time}{row.seconds:>8} {size:>9}  {row.name}", WIDTH)
+        line = "" if row.line is None or name != "collectives" else f"line {row.line}"
+        what = " · ".join(filter(None, [row.name, row.along, line, row.source]))
+        yield shortened(f"  {time}{row.seconds:>8} {size:>9}  {what}", WIDTH)
     yield from _below(first)
+
+
+def _communication(program: Program, collectives: shown.Table) -> Iterator[str]:
+    """Yield a line for each collective, and the cores that exchange data."""
+    yield from _shares(collectives, "collectives")
+    if program.communication is not None:
+        for line in group_lines(program.communication):
+            yield shortened(f"  {line}", WIDTH)
 
 
 def _tensors(every: shown.Table, heading: str) -> Iterator[str]:

@@ -16,6 +16,7 @@ from tpunb._util.tables import ORANGE, Markup, block, escaped, scrolled, table
 from tpunb._util.units import and_more, number_text, shape_phrase
 from tpunb.display.describe.replicas import ReplicaValuesDescription, Section
 from tpunb.display.describe.values import ReplicaValue
+from tpunb.display.draw.placement_html import placement_html
 from tpunb.display.draw.replicas_panels import curves_html, panels_html
 from tpunb.display.draw.replicas_text import (
     bracketed,
@@ -41,7 +42,7 @@ def replicas_html(description: ReplicaValuesDescription) -> str:
     If all replicas are equal, there is a single row or panel, and the title says that they are
     equal. Otherwise elements that differ from replica 0's are marked.
     """
-    parts: list[str] = [block(replicas_title(description), bold=True)]
+    parts: list[str] = [block(replicas_title(description), bold=True), *_places(description)]
     sections = description.sections
     panels = shown = 0
     for section in sections:
@@ -54,6 +55,12 @@ def replicas_html(description: ReplicaValuesDescription) -> str:
     if more := description.omitted + len(sections) - shown:
         parts.append(block(and_more(more)))
     return f"<div>{''.join(parts)}</div>"
+
+
+def _places(description: ReplicaValuesDescription) -> list[str]:
+    """Return where JAX arrays are, and why there are no values; nothing for other values."""
+    drawn = [] if description.placement is None else [placement_html(description.placement)]
+    return [*drawn, block(description.unread)]
 
 
 def _kind(section: Section) -> str:

@@ -12,6 +12,7 @@ from tpunb._util.units import and_more, counted, grouped, number_text, sampled_p
 from tpunb.display.describe.replicas import MAX_PREVIEWS, ReplicaValuesDescription, Section
 from tpunb.display.describe.statistics import Statistics
 from tpunb.display.describe.values import ReplicaValue
+from tpunb.display.draw.placement_text import placement_text
 
 
 def replicas_title(description: ReplicaValuesDescription) -> str:
@@ -121,7 +122,16 @@ _WIDTH = 100
 
 
 def replicas_text(description: ReplicaValuesDescription) -> str:
-    """Return a line for each replica: its elements, if few, and its statistics."""
+    """Return where arrays are, and a line for each replica: its elements and statistics."""
+    parts = [_values_text(description)]
+    if description.placement is not None:
+        parts.insert(0, placement_text(description.placement))
+    return "\n".join(parts)
+
+
+def _values_text(description: ReplicaValuesDescription) -> str:
+    if description.unread:
+        return plain(description.unread)
     alone = len(description.sections) == 1
     if alone and not description.num_replicas:
         return plain("\n".join(_section_lines(description.sections[0], alone=False)))

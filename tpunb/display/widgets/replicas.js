@@ -9,6 +9,7 @@ import { MeanStrip, hasStrip } from "./replicas_strip.js";
 import { statisticsTable } from "./replicas_table.js";
 import { differenceText, elementText, factsText, oddText, rangeText, statisticsParts, valueText } from "./replicas_texts.js";
 import { saveStatically } from "./saving.js";
+import { makeSortable } from "./sorting.js";
 import { toolbarOf } from "./replicas_toolbar.js";
 import { partsTree } from "./replicas_tree.js";
 
@@ -46,7 +47,9 @@ class ReplicasView {
 
   /** Take a value from the model. */
   read() {
-    this.sections = readSections(this.model.get("header"), this.model.get("data"));
+    const header = this.model.get("header");
+    this.sections = readSections(header, this.model.get("data"));
+    this.placement = header.placement ? placementOf(header.placement, this.placement) : null;
     this.kernel.forget();
     this.scene = null;
     this.request();
@@ -67,7 +70,8 @@ class ReplicasView {
     const focused = this.root.contains(document.activeElement) ? document.activeElement.dataset.key : null;
     const dragging = focused?.startsWith("slice");
     if (!this.sections.length) {
-      this.page.replaceChildren(headingOf(header), element("p", { class: "tpunb-facts" }, "empty"));
+      this.page.replaceChildren(...[headingOf(header), this.placement,
+        element("p", { class: "tpunb-facts" }, header.unread || "empty")].filter(Boolean));
       this.describe(null, false);
       return;
     }
@@ -88,8 +92,8 @@ class ReplicasView {
     this.strip = hasStrip(this.settings) ? this.stripOf(section) : null;
     const main = element("div", { class: "tpunb-replicas-main" },
       this.sectionHeading(section), controls, this.strip?.node, this.body);
-    this.page.replaceChildren(headingOf(header),
-      element("div", { class: "tpunb-replicas-columns" }, this.tree(header), main));
+    this.page.replaceChildren(...[headingOf(header), this.placement,
+      element("div", { class: "tpunb-replicas-columns" }, this.tree(header), main)].filter(Boolean));
     this.fill(error);
     this.describe(this.settings, busy);
     if (focused) this.refocus(focused);
@@ -501,6 +505,16 @@ function widest(texts, font) {
   const context = document.createElement("canvas").getContext("2d");
   context.font = font;
   return Math.ceil(Math.max(0, ...texts.map((text) => context.measureText(text).width)));
+}
+
+/** Return the saved picture of the places of arrays; sections that were open stay open. */
+function placementOf(html, former) {
+  const page = new DOMParser().parseFromString(html, "text/html");
+  const node = element("div", { class: "tpunb-replicas-placement" }, ...page.body.childNodes);
+  const open = [...former?.querySelectorAll("details") ?? []].map((section) => section.open);
+  node.querySelectorAll("details").forEach((section, at) => { section.open = open[at] ?? section.open; });
+  node.querySelectorAll("table").forEach(makeSortable);
+  return node;
 }
 
 function headingOf(header) {

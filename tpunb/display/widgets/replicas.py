@@ -23,6 +23,7 @@ from tpunb.display.describe.replicas import (
 from tpunb.display.describe.statistics import Statistics, limits_of
 from tpunb.display.describe.values import Preview, ReplicaValue
 from tpunb.display.describe.views import MODES, ReplicaView, ViewRequest, replica_view
+from tpunb.display.draw.placement_html import placement_html
 from tpunb.display.draw.replicas_text import common_facts, replicas_title, sampled_note
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.widgets.live_widget import Bundle, LiveWidget
@@ -58,11 +59,14 @@ def payload(description: ReplicaValuesDescription) -> tuple[Header, bytes]:
         for number, (section, values) in enumerate(zip(description.sections, shown, strict=True))
     ]
     layout, data = pack(columns)
+    placement = description.placement
     return {
         "title": replicas_title(description),
         "replicas": description.num_replicas,
         "omitted": description.omitted,
         "sections": sections,
+        "placement": "" if placement is None else placement_html(placement),
+        "unread": description.unread,
         "layout": layout,
     }, data
 

@@ -23,6 +23,7 @@ from typing import Any
 from tpunb.virtual.jax.identity import PLATFORM
 from tpunb.virtual.jax.kernels import kernel_primitive, rule_for_a_tpu, rule_for_the_cpu
 from tpunb.virtual.jax.private_names import owner_of, private
+from tpunb.virtual.jax.shared_work import is_repeated
 from tpunb.virtual.patch.patch_tools import Replaced
 
 _LOWER = "jax._src.interpreters.mlir.lower_jaxpr_to_module"
@@ -72,6 +73,8 @@ class LoweredProgram:
         has_kernel: Whether it has a Pallas kernel.
         size: The bytes of its arguments and results, on all devices.
         wraps_jit: Whether it is a `jax.jit` around a function that is one already.
+        is_repeated: Whether each device computes all of it.
+        arguments: The types and shapes of its arguments.
         for_a_tpu: The same program for a TPU.
     """
 
@@ -83,6 +86,8 @@ class LoweredProgram:
     has_kernel: bool
     size: int
     wraps_jit: bool
+    is_repeated: bool
+    arguments: tuple[str, ...]
     for_a_tpu: ProgramForATpu
 
     @property
@@ -191,6 +196,8 @@ class Lowering:
             self._state.has_kernel,
             _bytes([*options["in_avals"], *getattr(jaxpr, "out_avals", ())]),
             _wraps_jit(_plain_name(name), open_jaxpr.eqns),
+            is_repeated(open_jaxpr, options, int(options.get("num_partitions", 1))),
+            tuple(str(aval) for aval in options["in_avals"]),
             ProgramForATpu(lambda: _for_a_tpu(original, name, jaxpr, options)),
         )
         return lowered

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tpunb._util.units import byte_count
+from tpunb.virtual.jax.per_replica import PerReplica
 
 _MOST_VALUES = 10_000
 """The most values to search for the names of arrays."""
@@ -52,7 +53,7 @@ def live_arrays(
         namespace: The notebook's names.
         without: The ids of arrays that do not count.
     """
-    arrays = [array for array in client.live_arrays() if _is_on_devices(array)]
+    arrays = _without_views([array for array in client.live_arrays() if _is_on_devices(array)])
     arrays = [array for array in arrays if id(array) not in without]
     names = names_of(arrays, namespace)
     listed = [_described(array, names.get(id(array), "")) for array in arrays]
@@ -74,6 +75,26 @@ def bytes_on(arrays: Collection[LiveArray], device: int) -> int:
 
 def _is_on_devices(array: Any) -> bool:
     return not array.is_deleted() and array.sharding.memory_kind not in _ON_THE_HOST
+
+
+def _without_views(arrays: list[Any]) -> list[Any]:
+    """Leave out arrays of one device that share another array's memory, such as `shard.data`.
+
+    JAX lists the newest array first, and an array is older than its views.
+    """
+    seen: set[int] = set()
+    alone = [array for array in arrays if len(array.sharding.device_set) == 1]
+    if not alone:
+        return arrays
+    counted = [array for array in arrays if len(array.sharding.device_set) > 1]
+    for array in counted:
+        seen.update(shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards)
+    for array in reversed(alone):
+        pointer = array.unsafe_buffer_pointer()
+        if pointer not in seen:
+            counted.append(array)
+            seen.add(pointer)
+    return counted
 
 
 def _described(array: Any, name: str) -> LiveArray:
@@ -101,7 +122,9 @@ def names_of(arrays: Collection[Any], namespace: Mapping[str, Any]) -> dict[int,
         if id(value) in visited or len(pending) > _MOST_VALUES:
             continue
         visited.add(id(value))
-        if isinstance(value, dict):
+        if isinstance(value, PerReplica):
+            pending.append((value.array, name))
+        elif isinstance(value, dict):
             pending += [(item, f"{name}[{key!r}]") for key, item in value.items()]
         elif isinstance(value, list | tuple):
             pending += [(item, f"{name}[{place}]") for place, item in enumerate(value)]

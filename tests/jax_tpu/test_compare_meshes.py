@@ -1,0 +1,129 @@
+"""`tpunb.compare(step, ..., meshes=...)`: the same results on every mesh, and what each costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import tpunb
+from tpunb.compiler.compare_meshes import MeshError
+from tpunb.compiler.mesh_comparison import MeshesDifferError
+
+MESHES = [(1,), (8,), (4, 2)]
+
+
+@pytest.fixture
+def args(connect: Callable[..., Any]) -> tuple[Any, Any]:
+    connect("v5e-8")
+    random = np.random.default_rng(0)
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+    def put(shape: tuple[int, ...], *spec: str | None) -> Any:
+        values = random.normal(size=shape).astype(np.float32)
+        return jax.device_put(values, NamedSharding(mesh, P(*spec)))
+
+    return {"w": put((16, 16), None, "model")}, put((64, 16), "data")
+
+
+def shard_mapped(body: Callable[..., Any], mesh: Any, params: Any, x: Any) -> Any:
+    specs = (P(), P("data"))
+    return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=P())(params["w"], x)
+
+
+def by_hand(params: Any, x: Any, mesh: Any) -> Any:
+    return shard_mapped(lambda w, x: jax.lax.pmean(jnp.mean((x @ w) ** 2), "data"), mesh, params, x)
+
+
+def with_a_sum(params: Any, x: Any, mesh: Any) -> Any:
+    return shard_mapped(lambda w, x: jax.lax.psum(jnp.mean((x @ w) ** 2), "data"), mesh, params, x)
+
+
+def with_the_mean_of_a_maximum(params: Any, x: Any, mesh: Any) -> Any:
+    return shard_mapped(lambda w, x: jax.lax.pmean(jnp.max(x @ w), "data"), mesh, params, x)
+
+
+@jax.jit
+def step(params: Any, x: Any) -> Any:
+    loss, gradients = jax.value_and_grad(lambda p: jnp.mean(jnp.tanh(x @ p["w"]) ** 2))(params)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), {"loss": loss, "n": x.size}
+
+
+@pytest.mark.parametrize("right", [step, by_hand])
+def test_right_steps(args: Any, right: Any, connect: Callable[..., Any]) -> None:
+    result = tpunb.compare(right, *args, meshes=MESHES)
+    assert result.is_equal
+    assert result.headline == "The results on all 3 meshes are equal, apart from rounding."
+    assert [row.shape for row in result.rows] == ["1 × 1", "8 × 1", "4 × 2"]
+    result.raise_if_different()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (with_a_sum, "On 8 × 1 and 4 × 2, .* result is 8 times as large"),
+        (with_the_mean_of_a_maximum, "On 8 × 1 and 4 × 2, .* result is 0"),
+    ],
+)
+def test_wrong_steps(args: Any, wrong: Any, words: str) -> None:
+    result = tpunb.compare(wrong, *args, meshes=MESHES)
+    assert not result.is_equal
+    with pytest.raises(MeshesDifferError, match=words):
+        result.raise_if_different()
+
+
+def test_the_compilers_figures(args: Any, libtpu: None) -> None:
+    result = tpunb.compare(step, *args, meshes=[*MESHES, (2,)])
+    programs = [row.program for row in result.rows]
+    assert programs[0] is not None
+    assert programs[0].tpu == "v5e-1"
+    assert not programs[0].collectives
+    assert programs[1] is not None
+    assert programs[1].collectives[0].kind == "all-reduce"
+    assert programs[3] is None
+    assert "No v5e has 2 cores" in result.note
+    text = str(result)
+    assert "all-reduce of" in text
+    assert "all-reduce of" in result._repr_html_()
+
+
+def test_arguments_stay(args: Any) -> None:
+    donating = jax.jit(lambda params, x: params["w"] + x.sum(), donate_argnums=0)
+    tpunb.compare(donating, *args, meshes=[(2,), (8,)])
+    assert not args[0]["w"].is_deleted()
+
+
+@pytest.mark.parametrize(
+    ("meshes", "words"),
+    [
+        ([(16,)], "needs 16 devices, and JAX has 8"),
+        ([(3,)], "does not divide over a mesh of 3 × 1"),
+        ([], "There are no meshes"),
+        ([(2, 2, 2)], "the mesh of the arguments has only"),
+    ],
+)
+def test_meshes_that_do_not_fit(args: Any, meshes: Any, words: str) -> None:
+    with pytest.raises(MeshError, match=words):
+        tpunb.compare(step, *args, meshes=meshes)
+
+
+def test_what_is_missing_is_said(args: Any) -> None:
+    with pytest.raises(MeshError, match="No argument is sharded"):
+        tpunb.compare(step, {"w": np.ones((16, 16))}, np.ones((8, 16)), meshes=MESHES)
+    with pytest.raises(MeshError, match="runs a function on several meshes, which are missing"):
+        tpunb.compare(step, *args)
+
+
+def test_keys_and_other_dtypes(args: Any) -> None:
+    def of_everything(params: Any, x: Any) -> Any:
+        key = jax.random.key(0)
+        half = x.astype(jnp.bfloat16)
+        return key, half.sum(), (x > 0).sum(), x[:0], jnp.inf * x[0, 0]
+
+    assert tpunb.compare(of_everything, *args, meshes=MESHES).is_equal

@@ -1,0 +1,393 @@
+"""`%%tpu_run` on a virtual TPU for JAX, compared with `jax.shard_map` written by hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from tpunb.errors import CellError, TpuWarning
+from tpunb.virtual.jax.per_replica import PerReplica
+
+N = 8
+
+TRAINING = """
+def loss_of(params):
+    errors = x @ params["w"] + params["b"] - y
+    return ctx.all_reduce("mean", jnp.mean(errors**2))
+
+loss, gradients = jax.value_and_grad(loss_of)(params)
+params = jax.tree.map(lambda value, gradient: value - 0.1 * gradient, params, gradients)
+steps = steps + 1
+"""
+
+
+@pytest.fixture
+def connection(connect: Callable[..., Any]) -> Any:
+    return connect("v5e-8")
+
+
+@pytest.fixture
+def names(connection: Any) -> dict[str, Any]:
+    random = np.random.default_rng(0)
+    devices = connection.cells.mesh.devices.reshape(4, 2)
+    mesh = jax.sharding.Mesh(devices, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+    def cut(spec: P, *shape: int) -> Any:
+        # Quarters: XLA for CPUs adds up in an order that differs between two programs, also
+        # without tpunb, and sums of quarters are exact.
+        values = (np.round(random.normal(size=shape) * 4) / 4).astype(np.float32)
+        return jax.device_put(values, NamedSharding(mesh, spec))
+
+    return {
+        "jax": jax,
+        "jnp": jnp,
+        "np": np,
+        "rows": cut(P(("data", "model")), 16, 4),
+        "columns": cut(P(None, ("data", "model")), 4, 16),
+        "tiles": cut(P("data", "model"), 8, 4),
+        "halves": cut(P("model"), 8, 3),
+        "whole": jnp.asarray(np.round(random.normal(size=(4, 3)) * 4) / 4, jnp.float32),
+        "host": random.normal(size=(4,)).astype(np.float32),
+        "key": jax.random.key(3),
+        "params": {"w": jnp.zeros(4), "b": jnp.zeros(())},
+        "steps": 0,
+        "data": (
+            random.normal(size=(64, 4)).astype(np.float32),
+            random.normal(size=64).astype(np.float32),
+        ),
+    }
+
+
+def parts_of(value: Any) -> list[Any]:
+    """Return a value's part on each device."""
+    if isinstance(value, PerReplica):
+        return [np.asarray(part) for part in value.values]
+    by_device = {shard.device: shard.data for shard in value.addressable_shards}
+    return [np.asarray(by_device[device]) for device in value.sharding.mesh.devices.flat]
+
+
+CELLS = [
+    "y = jnp.sin(rows) * (replica_id + 1)",
+    "y = ctx.all_reduce('sum', rows @ whole)",
+    "y = ctx.all_reduce('mean', rows)",
+    "y = ctx.all_reduce('max', tiles)",
+    "y = ctx.all_reduce('min', columns)",
+    "y = ctx.all_gather(rows)",
+    "y = ctx.all_gather(columns, axis=1)",
+    "y = ctx.ppermute(halves, [(k, (k + 1) % num_replicas) for k in range(num_replicas)])",
+    "y = ctx.all_to_all(jnp.arange(16.0) + replica_id)",
+    "y = jax.lax.psum(tiles, 'replica') / num_replicas",
+    "y = jax.lax.psum_scatter(jnp.tile(host, 4), 'replica', tiled=True)",
+    "y = jax.random.normal(jax.random.fold_in(key, replica_id), (3,))",
+    "y = jax.grad(lambda w: jnp.sum(jnp.square(rows @ w)))(whole)",
+    "y = jnp.where(replica_id == 3, halves.sum(), 0.0)",
+    "y = jax.lax.fori_loop(0, 5, lambda k, v: v * 1.5 + k, rows)",
+    "y = jnp.linalg.qr(tiles @ tiles.T + jnp.eye(2))[0]",
+    "def double(v):\n    return v * 2\ny = double(rows) + double(host)",
+    "y = rows.astype(jnp.bfloat16) @ whole.astype(jnp.bfloat16)",
+]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_numbers_equal_shard_map(connection: Any, names: dict[str, Any], cell: str) -> None:
+    y = connection.cells.run(cell, names).assigned["y"]
+
+    # By hand: each sharded array is passed with its own spec, and all others whole.
+    mesh = names["rows"].sharding.mesh
+    read = [name for name in names if name in cell and isinstance(names[name], jax.Array)]
+    axes = ("data", "model")
+
+    def by_hand(*values: Any) -> Any:
+        class Ctx:
+            def all_reduce(self, how: str, value: Any) -> Any:
+                return getattr(jax.lax, {"sum": "psum", "mean": "pmean"}.get(how, f"p{how}"))(
+                    value, axes
+                )
+
+            def all_gather(self, value: Any, axis: int = 0) -> Any:
+                return jax.lax.all_gather(value, axes, axis=axis, tiled=True)
+
+            def ppermute(self, value: Any, pairs: Any) -> Any:
+                return jax.lax.ppermute(value, axes, pairs)
+
+            def all_to_all(self, value: Any) -> Any:
+                return jax.lax.all_to_all(value, axes, 0, 0, tiled=True)
+
+        scope = {
+            **names,
+            **dict(zip(read, values, strict=True)),
+            "ctx": Ctx(),
+            "num_replicas": N,
+            "replica_id": jax.lax.axis_index(axes),
+        }
+        exec(cell.replace("'replica'", repr(axes)), scope)
+        return scope["y"][None]
+
+    specs = tuple(getattr(names[name].sharding, "spec", P()) for name in read)
+    expected = jax.jit(jax.shard_map(by_hand, mesh=mesh, in_specs=specs, out_specs=P(axes)))(
+        *(names[name] for name in read)
+    )
+    for part, wanted in zip(parts_of(y), np.asarray(expected), strict=True):
+        np.testing.assert_array_equal(part, wanted)
+
+
+def test_the_replicas_have_the_order_of_a_mesh(connection: Any) -> None:
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    assert connection.cells.mesh.devices.tolist() == mesh.devices.tolist()
+
+
+def test_what_comes_back(connection: Any, names: dict[str, Any]) -> None:
+    assigned = connection.cells.run(
+        "number = replica_id * 2\n"
+        "same = ctx.all_reduce('sum', number)\n"
+        "nested = {'a': [rows, 3], 'b': 'text'}\n"
+        "rows = rows + 1\n"
+        "whole = whole * 2\n"
+        "def function(v):\n    return v + 1\n"
+        "def inner():\n    return number\n"
+        "import math",
+        names,
+    ).assigned
+    assert [int(part) for part in assigned["number"].values] == [2 * k for k in range(N)]
+    assert [int(part) for part in assigned["same"].values] == [56] * N
+    assert assigned["nested"]["a"][1] == 3
+    assert assigned["nested"]["b"] == "text"
+    assert assigned["nested"]["a"][0].shape == (2, 4)
+    # The state keeps its form: cut as before, and whole as before.
+    assert assigned["rows"].sharding == names["rows"].sharding
+    np.testing.assert_array_equal(assigned["rows"], names["rows"] + 1)
+    assert assigned["whole"].is_fully_replicated
+    np.testing.assert_array_equal(assigned["whole"], names["whole"] * 2)
+    assert assigned["function"](1) == 2
+    assert assigned["math"].pi > 3
+    assert "inner" not in assigned
+
+
+def test_a_value_of_replicas_is_read_part_by_part(connection: Any, names: dict[str, Any]) -> None:
+    names.update(connection.cells.run("mine = replica_id * 1.0\nrow = rows[0]", names).assigned)
+    twice = connection.cells.run("y = mine + row\nz = mine * 2", names).assigned
+    assert [float(part) for part in twice["z"].values] == [2.0 * k for k in range(N)]
+    for number, part in enumerate(parts_of(twice["y"])):
+        np.testing.assert_array_equal(part, number + np.asarray(names["row"].values[number]))
+
+
+def test_combined_names(connection: Any, names: dict[str, Any]) -> None:
+    result = connection.cells.run(
+        "mean = replica_id * 1.0\ntotal = replica_id\nids = replica_id[None]\nreplica_id + 1",
+        names,
+        reduce={"mean": "mean", "total": "sum", "_": "sum"},
+        gather={"ids": 0},
+    )
+    assert float(result.assigned["mean"]) == 3.5
+    assert int(result.assigned["total"]) == 28
+    assert np.asarray(result.assigned["ids"]).tolist() == list(range(N))
+    assert int(result.value) == 36
+
+
+def test_training_equals_one_device(connection: Any, names: dict[str, Any]) -> None:
+    x, y = names["data"]
+    params = {"w": np.zeros(4), "b": np.zeros(())}
+    for _ in range(20):
+        errors = x @ params["w"] + params["b"] - y
+        params["w"] = params["w"] - 0.1 * 2 * (x.T @ errors) / len(y)
+        params["b"] = params["b"] - 0.1 * 2 * errors.mean()
+    before = names["params"]
+    result = connection.cells.run(
+        TRAINING, names, data=names["data"], names=("x", "y"), steps=20, plot=["loss"]
+    )
+    np.testing.assert_allclose(result.assigned["params"]["w"], params["w"], rtol=1e-5)
+    np.testing.assert_allclose(result.assigned["params"]["b"], params["b"], rtol=1e-4)
+    assert int(result.assigned["steps"]) == 20
+    assert len(result.history.columns("loss")[1]) == 20
+    assert connection.cells.traces == 1
+    # The notebook's own arrays were copied before steps overwrote them.
+    assert not before["w"].is_deleted()
+    assert np.asarray(before["w"]).tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("kind", ["list", "generator", "dict", "jax"])
+def test_batches_of_any_kind(connection: Any, names: dict[str, Any], kind: str) -> None:
+    batches = [np.full((16, 2), number, np.float32) for number in range(5)]
+    data: Any = {
+        "list": batches,
+        "generator": iter(batches),
+        "dict": [{"v": batch} for batch in batches],
+        "jax": [jnp.asarray(batch) for batch in batches],
+    }[kind]
+    values = "batch['v']" if kind == "dict" else "batch"
+    cell = f"total = total + ctx.all_reduce('sum', {values}.sum())"
+    names["total"] = jnp.zeros(())
+    result = connection.cells.run(cell, names, data=data)
+    assert result.steps == 5
+    assert float(result.assigned["total"]) == 32.0 * 10
+
+
+def test_data_that_does_not_fit(connection: Any, names: dict[str, Any]) -> None:
+    for data, message in [
+        (np.zeros((100, 2)), "A batch of 100 cannot be divided among 8 replicas"),
+        (np.zeros((4, 2)), "4 examples are too few for 8 replicas"),
+        ((np.zeros((16, 2)), np.zeros(8)), "one length along their first axis"),
+        ([np.zeros((12, 2))], "A batch of 12 cannot be divided"),
+        ([np.float32(1)], "A single number cannot be divided"),
+        ([np.array(["a"] * 8)], "no array of numbers"),
+        ("text", "A str holds no batches"),
+        (3, "A int holds no batches"),
+    ]:
+        with pytest.raises(CellError, match=message):
+            connection.cells.run("y = batch", names, data=data)
+
+
+def test_steps_read_the_notebook_again(connection: Any, names: dict[str, Any]) -> None:
+    exec("def scaled(v):\n    return v * factor", names)
+    names["factor"] = 2.0
+    cells = connection.cells
+    assert float(cells.run("y = scaled(1.0) + 0 * replica_id", names).assigned["y"].values[0]) == 2
+    names["factor"] = 3.0
+    assert float(cells.run("y = scaled(1.0) + 0 * replica_id", names).assigned["y"].values[0]) == 3
+    traces = cells.traces
+    assert cells.run("y = scaled(1.0) + 0 * replica_id", names).trace_reason is None
+    assert cells.traces == traces
+
+
+def test_a_mesh_that_the_notebook_has_set(connection: Any, names: dict[str, Any]) -> None:
+    mesh = jax.make_mesh((4, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh):
+        result = connection.cells.run("y = ctx.all_reduce('sum', rows)", names)
+    assert result.assigned["y"].shape == (2, 4)
+
+
+def test_a_sum_of_a_sum_is_said(connection: Any, names: dict[str, Any]) -> None:
+    cell = (
+        "gradient = jax.grad(lambda w: jnp.mean((rows @ w) ** 2))(whole)\n"
+        "gradient = ctx.all_reduce('mean', gradient)"
+    )
+    with pytest.warns(TpuWarning, match="already the same on all replicas") as caught:
+        connection.cells.run(cell, names)
+    assert caught[0].lineno == 3
+    inside = (
+        "step = jax.jit(jax.grad(lambda w: jnp.mean((rows @ w) ** 2)))\n"
+        "gradient = jax.lax.psum(step(whole), 'replica')"
+    )
+    with pytest.warns(TpuWarning, match="8 times as large"):
+        connection.cells.run(inside, names)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "mean = ctx.all_reduce('mean', rows)\nspread = ctx.all_reduce('mean', (rows - mean) ** 2)",
+        "total = ctx.all_reduce('sum', 1.0 * replica_id)",
+        "g = jax.grad(lambda w: ctx.all_reduce('mean', jnp.mean(rows @ w)))(whole)",
+        "g = jax.grad(lambda w: jnp.mean(rows @ w))(whole) / num_replicas",
+    ],
+)
+def test_right_sums_are_not_warned_of(connection: Any, names: dict[str, Any], cell: str) -> None:
+    connection.cells.run(cell, names)  # a warning is an error
+
+
+def test_errors_have_the_line(connection: Any, names: dict[str, Any]) -> None:
+    for cell, error, line, words in [
+        ("a = 1\ny = rows @ whole.T @ host[:2]", TypeError, 3, "shape"),
+        ("a = 1\nif replica_id:\n    pass", jax.errors.TracerBoolConversionError, 3, "bool"),
+        ("y = ctx.all_reduce(rows, 'sum')", CellError, 2, "The operation comes first"),
+        ("y = ctx.all_gather(1.0)", CellError, 2, "a scalar has none"),
+    ]:
+        with pytest.raises(error, match=words) as caught:
+            connection.cells.run(cell, names)
+        assert caught.value.tpunb_lines[-1] == line, cell
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"plot": ["y"], "steps": 2}, "its shape is"),
+        ({"gather": {"s": 0}}, "cannot be gathered along axis 0"),
+        ({"steps_per_loop": 2, "steps": 4}, "-k is for TensorFlow"),
+        ({"reduce": {"z": "sum"}}, "does not assign `z`"),
+    ],
+)
+def test_settings_that_do_not_fit(
+    connection: Any, names: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CellError, match=message):
+        connection.cells.run("y = rows * 2\ns = 1.0 * replica_id", names, **options)
+
+
+def test_undefined_names(connection: Any, names: dict[str, Any]) -> None:
+    with pytest.raises(CellError, match="name `rowz` is not defined"):
+        connection.cells.run("y = rowz + 1", names)
+
+
+def test_a_stopped_run_continues(connection: Any, names: dict[str, Any]) -> None:
+    read = []
+
+    def batches() -> Iterator[Any]:
+        for number in range(40):
+            read.append(number)
+            if number == 10:
+                os.kill(os.getpid(), signal.SIGINT)
+            yield np.full((8,), number, np.float32)
+
+    assert threading.current_thread() is threading.main_thread()
+    names["total"] = jnp.zeros(())
+    run = connection.cells.steps(
+        "total = total + ctx.all_reduce('sum', batch.sum())", names, data=batches()
+    )
+    run.go()
+    assert run.stopped
+    assert run.done == 11
+    assert float(run.assigned["total"]) == 8 * sum(range(11))
+    kept = run.assigned["total"]
+    run.go()
+    assert run.done == 40
+    assert float(run.assigned["total"]) == 8 * sum(range(40))
+    assert float(kept) == 8 * sum(range(11))  # not overwritten
+
+
+def test_state_whose_form_changes(connection: Any, names: dict[str, Any]) -> None:
+    names["state"] = jnp.zeros(())
+    result = connection.cells.run("state = state + replica_id", names, steps=3)
+    assert [float(part) for part in result.assigned["state"].values] == [3.0 * k for k in range(N)]
+    assert connection.cells.traces == 2
+
+
+def test_later_steps_return_only_what_is_needed(connection: Any, names: dict[str, Any]) -> None:
+    options = {"data": names["data"], "names": ("x", "y"), "steps": 9, "plot": ["loss"]}
+    expected = connection.cells.run(TRAINING, names, **options).assigned
+    run = connection.cells.steps(TRAINING, names, **options)
+    run._prepare()
+    assert run._single()
+    assert run._looped(6)
+    assert run._single()
+    assert run._single()
+    run._plots.flush()
+    assert connection.cells.traces == 2
+    assert run.history.columns("loss")[1].tolist() == list(range(1, 10))
+    assert run.assigned.keys() == expected.keys()
+    for name in ("params", "gradients", "loss"):
+        for one, other in zip(
+            *(jax.tree.leaves(values[name]) for values in (run.assigned, expected)), strict=True
+        ):
+            np.testing.assert_allclose(*(getattr(each, "array", each) for each in (one, other)))
+
+
+def test_a_swap_of_donated_arrays(connection: Any, names: dict[str, Any]) -> None:
+    names["a"] = names["b"] = jnp.ones(3)
+    result = connection.cells.run("a, b = b + 1, a", names, steps=5)
+    assert np.asarray(result.assigned["a"]).tolist() == [4.0] * 3
+    assert np.asarray(result.assigned["b"]).tolist() == [3.0] * 3
+
+
+def test_functions_are_refused(connection: Any) -> None:
+    with pytest.raises(CellError, match="Only a cell's text"):
+        connection.cells.run(lambda: None)

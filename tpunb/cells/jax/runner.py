@@ -1,0 +1,156 @@
+"""Runs of cells on the devices of a virtual TPU for JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from tpunb.cells.jax.programs import Programs
+from tpunb.cells.jax.steps import Steps
+from tpunb.cells.recent_cells import RecentCells
+from tpunb.cells.settings import CompileSettings, RunSettings
+from tpunb.cells.source import CellSource
+from tpunb.cells.step_run import raise_if_ended_early
+from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
+from tpunb.errors import CellError
+from tpunb.training.history import remember_history
+from tpunb.training.run_result import RunResult, Timings
+
+
+class CellRunner:
+    """A runner of cells on the devices of JAX.
+
+    Args:
+        devices: The devices.
+
+    Attributes:
+        calls: The programs of the cells.
+        timings: The times of the last run of many steps; None before the first run.
+    """
+
+    def __init__(self, devices: Sequence[Any]) -> None:
+        self.calls = Programs(devices)
+        self.timings: Timings | None = None
+        self._sources = RecentCells()
+
+    @property
+    def mesh(self) -> jax.sharding.Mesh:
+        """The mesh of the devices, in the order of the replicas. Its axis is `"replica"`."""
+        return self.calls.mesh
+
+    @property
+    def traces(self) -> int:
+        """The number of programs that were compiled."""
+        return self.calls.traces
+
+    def parsed(self, source: str) -> CellSource:
+        """Return a parsed cell's body: the same object as before if it is still in use."""
+        return self._sources.parsed(source)
+
+    def steps(
+        self,
+        cell: str | Callable[..., Any],
+        namespace: dict[str, Any] | None = None,
+        settings: RunSettings | None = None,
+        **options: Any,
+    ) -> Steps:
+        """Return a run of a cell, before its first step.
+
+        Args:
+            cell: The cell's body.
+            namespace: The namespace of the cell's names; it does not change.
+            settings: The number of steps, the data, and so on.
+            **options: Settings by name, which replace those in `settings`.
+
+        Raises:
+            SyntaxError: The cell is not Python.
+            CellError: The settings contradict each other, the cell or the data.
+        """
+        if not isinstance(cell, str):
+            raise CellError(
+                "Only a cell's text runs on every device in JAX.",
+                fix="Call jax.jit(jax.shard_map(function, ...)) yourself.",
+            )
+        settings = dataclasses.replace(settings or RunSettings(), **options)
+        names = {} if namespace is None else namespace
+        return Steps(self.calls, self.parsed(cell), names, settings)
+
+    def run(
+        self,
+        cell: str | Callable[..., Any],
+        namespace: dict[str, Any] | None = None,
+        settings: RunSettings | None = None,
+        **options: Any,
+    ) -> RunResult:
+        """Run a cell on every device: once, or step after step.
+
+        Args:
+            cell: The cell's body.
+            namespace: The namespace of the cell's names; it does not change.
+            settings: The number of steps, the data, and so on.
+            **options: Settings by name, which replace those in `settings`.
+
+        Raises:
+            SyntaxError: The cell is not Python.
+            CellError: The cell cannot run on the replicas.
+            Stopped: An interrupt has ended the run inside a step.
+            Exception: Any error that the cell raises, with `tpunb_lines`: the cell's
+                lines that the error came from. Completed steps are kept.
+        """
+        run = self.steps(cell, namespace, settings, **options)
+        if not run.settings.is_stepped:
+            run.once()
+            return run.result
+        try:
+            run.go()
+        finally:
+            self.timings = run.timings
+            run.history.finish(stopped=run.stopped)
+            if run.settings.plot and run.done:
+                remember_history(run.history)
+        if not run.stopped:
+            raise_if_ended_early(run)
+        return run.result
+
+    def compile(
+        self,
+        cell: str,
+        namespace: dict[str, Any] | None = None,
+        how: CompileSettings | None = None,
+        **options: Any,
+    ) -> TpuProgram | TpuPrograms:
+        """Compile a cell with the TPU's own compiler, without running it.
+
+        Args:
+            cell: The cell's body.
+            namespace: The namespace of the cell's names.
+            how: The TPU types, and so on.
+            **options: Settings by name, as for `steps`.
+
+        Returns:
+            The program; for several types a table of programs.
+
+        Raises:
+            CompilerUnavailableError: The compiler is not installed, or not for this machine.
+            CompileError: The TPU type is not known, or has another number of cores.
+            Exception: Any error that the cell raises when it is traced, as from `run`.
+        """
+        from tpunb.compiler.compile import compile_call
+
+        how = how or CompileSettings()
+        if how.largest_batch:
+            raise CompileError(
+                "--largest-batch does not change the data of a cell for JAX.",
+                fix="Find it with the step's function: tpunb.largest_batch(step, params, batch).",
+            )
+        traced, arguments = self.steps(cell, namespace, **options).examined()
+        programs = list(compile_call(traced.function, arguments.values, {}, how))
+        return TpuPrograms(programs) if len(programs) > 1 else programs[0]
+
+    def close(self) -> None:
+        """Forget every cell and every program."""
+        self._sources.clear()
+        self.calls.clear()

@@ -1,0 +1,261 @@
+"""Runs of a cell for JAX, of one step or of many."""
+
+from __future__ import annotations
+
+import collections
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from tpunb.cells.batch import bound_to
+from tpunb.cells.jax.arguments import Arguments, Slot, arguments_of, values_of
+from tpunb.cells.jax.batches import Batches
+from tpunb.cells.jax.outputs import Results
+from tpunb.cells.jax.programs import Programs
+from tpunb.cells.jax.traced_cell import TracedCell
+from tpunb.cells.plotted_values import plotted_leaf, refuse_shape
+from tpunb.cells.settings import RunSettings, refuse_counts
+from tpunb.cells.source import LAST, CellSource
+from tpunb.cells.step_run import StepRun
+from tpunb.errors import CellError
+
+_AHEAD = 4
+"""The number of steps that have begun while the oldest of them still runs.
+
+A device always has the next step at hand, and an interrupt waits for few steps.
+"""
+
+
+class Steps(StepRun):
+    """A run of a cell on the devices of JAX.
+
+    Args:
+        programs: The programs of the connection's cells.
+        cell: The cell.
+        namespace: The notebook's names; they do not change.
+        settings: The number of steps, the data, and so on.
+    """
+
+    cell: CellSource
+
+    def __init__(
+        self,
+        programs: Programs,
+        cell: CellSource,
+        namespace: dict[str, Any],
+        settings: RunSettings,
+    ) -> None:
+        refuse_counts(settings.steps, settings.steps_per_loop)
+        if settings.steps_per_loop is not None:
+            raise CellError(
+                "-k is for TensorFlow: JAX begins the next steps while a step runs.",
+                fix="Leave it out.",
+            )
+        if settings.checkpoint is not None:
+            raise CellError(
+                "--checkpoint is for TensorFlow.",
+                fix="Loop over the batches with tpunb.track, and save the arrays by orbax.",
+            )
+        batches: Batches | None = None
+        if settings.data is not None:
+            repeat = settings.steps is not None
+            batches = Batches(settings.data, programs.mesh, repeat=repeat)
+        loopable = batches is None or batches.left is not None
+        super().__init__(cell, settings, programs, {}, batches, _numbers, loopable=loopable)
+        self._programs, self._namespace = programs, namespace
+        self._read = {*cell.names.reads, *cell.later}
+        read = self._read - {*self.names}
+        self._state = tuple(name for name in cell.names.assigned if name in read)
+        self._fixed: Arguments | None = None
+        self._passed = Arguments()
+        self._traced: TracedCell | None = None
+        self._traced_for: dict[bool, TracedCell] = {}
+        self._layout: Any = None
+        self._results: Results | None = None
+        self._begun: collections.deque[Results] = collections.deque()
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas."""
+        return int(self._programs.mesh.size)
+
+    @property
+    def left_behind(self) -> str:
+        """Nothing: a program that has begun ends by itself, and its results are not used."""
+        return ""
+
+    def examined(self) -> tuple[TracedCell, Arguments]:
+        """Trace the step for its first batch, without running it."""
+        self._fixed = None
+        self.bind_first_batch()
+        arguments = self._arguments()
+        traced, _ = self._programs.traced(
+            self.cell, self._namespace, arguments, self.options, self._passed_on
+        )
+        return traced, arguments
+
+    def _interrupted(self) -> str:
+        return "before the cell's names were assigned; they keep their values."
+
+    def go(self) -> None:
+        """Run the steps that are left; see `StepRun.go`."""
+        super().go()
+        self.timings.steps_per_loop = 1  # each step is a call
+
+    def _prepare(self) -> None:
+        """Read the notebook's names again, and trace again if they have changed."""
+        self._values = self._latest()
+        self._results = self._fixed = self._traced = self._layout = None
+        self._begun.clear()
+        self._pass_on()
+
+    def _single(self) -> bool:
+        """Run one step by itself; return False if the data has ended."""
+        began = time.perf_counter()
+        is_there, reason = self._step(all_names=True)
+        if is_there:
+            seconds = time.perf_counter() - began
+            self._took(1, seconds, None if reason is None else seconds)
+        return is_there
+
+    def _looped(self, count: int) -> bool:
+        """Run steps that return only what later steps need; the last step of a run returns all."""
+        began, before = time.perf_counter(), self.done
+        self._values = self._latest()
+        traced = None
+        while self.done < before + count and not (self._button.pressed and self.done > before):
+            is_there, reason = self._step(all_names=False)
+            traced = traced or reason
+            if not is_there:
+                break
+        seconds = time.perf_counter() - began
+        self._took(max(2, self.done - before), seconds, None if traced is None else seconds)
+        return True
+
+    def _step(self, *, all_names: bool) -> tuple[bool, str | None]:
+        """Run a step; return whether there was a batch, and why the step was traced."""
+        began = time.perf_counter()
+        if self.batches is not None:
+            with self._button.work():
+                batch = self.batches.next()
+            if batch is None:
+                self.ended = True
+                return False, None
+            self._bound.update(bound_to(self.names, batch.value))
+        waited = time.perf_counter() - began
+        with self._button.work():
+            reason = self._call_function(all_names=all_names)
+        self.done += 1
+        self._plot()
+        self._limit_begun()
+        self.trace_reason = self.trace_reason or reason
+        if reason is None and self.batches is not None:
+            self._waited += waited
+            self._watched += time.perf_counter() - began
+        return True, reason
+
+    def _call_function(self, *, all_names: bool) -> str | None:
+        """Call the step's function; return why it was traced, or None if it was not."""
+        arguments = self._arguments()
+        if arguments.layout != self._layout:
+            self._traced_for.clear()
+            self._layout, self.cuts = arguments.layout, arguments.cuts
+        traced, reason = self._traced_for.get(all_names), None
+        if traced is None:
+            if self.watcher is not None:
+                self.watcher.tracing("step")
+            traced, reason = self._programs.traced(
+                self.cell,
+                self._namespace,
+                arguments,
+                self.options,
+                self._passed_on,
+                None if all_names else self._needed,
+            )
+            self._traced_for[all_names] = traced
+        if all_names:
+            self._withheld = traced.outputs.withheld
+        self._results, self._traced = self._programs.call(traced, arguments, self.cell), traced
+        return reason
+
+    @property
+    def _needed(self) -> set[str]:
+        """The names that later steps and the curves need."""
+        plotted = set(self.options.plot)
+        last = set() if plotted <= {*self.cell.names.assigned} else {LAST}
+        return {*self._state, *plotted, *last}
+
+    @property
+    def _passed_on(self) -> tuple[str, ...]:
+        """The names that a step passes on to the next; their arrays are overwritten."""
+        return self._state if self.settings.is_stepped else ()
+
+    def _arguments(self) -> Arguments:
+        """Return the arguments of the next step."""
+        mesh = self._programs.mesh
+        if self._fixed is None:
+            values = values_of(self.cell, self._namespace, self._bound)
+            moving = {*self._state, *self.names}
+            fixed = {name: value for name, value in values.items() if name not in moving}
+            self._fixed = arguments_of(fixed, mesh)
+            self._passed = self._state_of(values)
+            if self._passed_on:  # the notebook, and other names, may still use the arrays
+                self._passed = self._passed.copied()
+        elif not self._take_state():
+            self._passed = self._state_of(self._latest())
+        fed = {name: self._bound[name] for name in self.names if name in self._read}
+        return self._passed.with_others(arguments_of(fed, mesh)).with_others(self._fixed)
+
+    def _state_of(self, values: dict[str, Any]) -> Arguments:
+        state = {name: values[name] for name in self._state if name in values}
+        return arguments_of(state, self._programs.mesh, with_numbers=self.settings.is_stepped)
+
+    def _take_state(self) -> bool:
+        """Take the state from the last results; return False if its form has changed."""
+        assert self._traced is not None
+        assert self._results is not None
+        places = self._traced.outputs.state
+        if places is None:
+            return False
+        arrays = [self._results.array(place) for place in places]
+        self._passed = self._passed.with_arrays(arrays)
+        return True
+
+    def _latest(self) -> dict[str, Any]:
+        """Return the values of the cell's names, and of its last expression."""
+        if self._results is None or self._traced is None:
+            return self._values
+        return {**self._values, **self._traced.outputs.filled(self._results)}
+
+    def _plot(self) -> None:
+        """Take the plotted values, which stay on the devices for a while."""
+        assert self._traced is not None
+        assert self._results is not None
+        nests = self._traced.outputs.nests
+        values = []
+        for name in self.options.plot:
+            slot = plotted_leaf(nests, name, lambda leaf: isinstance(leaf, Slot))
+            refuse_shape(name, slot.shape, "jnp.mean")
+            values.append(self._results.array(slot))
+        self._plots.add(self.done, values)
+
+    def _limit_begun(self) -> None:
+        """Wait for an older step, so that not too many have begun."""
+        assert self._results is not None
+        self._begun.append(self._results)
+        if len(self._begun) <= _AHEAD:
+            return
+        oldest = self._begun.popleft().arrays
+        left = [array for array in oldest if not array.is_deleted()]
+        if left:
+            jax.block_until_ready(left)
+        elif self.done % _AHEAD == 0:  # each array of an older step was overwritten
+            jax.block_until_ready(self._results.arrays)
+
+
+def _numbers(array: jax.Array) -> list[float]:
+    """Fetch a plotted value's number on each replica."""
+    numbers: list[float] = np.asarray(array, np.float64).ravel().tolist()
+    return numbers

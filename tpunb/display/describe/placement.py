@@ -1,0 +1,378 @@
+"""The places of JAX arrays: the part on each device. Only metadata is read, never the elements."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tpunb.display.describe import jax_values
+from tpunb.virtual.jax.per_replica import PerReplica
+
+_OF_PMAP = "_internal_pmap_axis_name"
+
+Range = tuple[int, int]
+"""The first position on an axis, and the position after the last."""
+
+_Held = tuple[int, "Holder", tuple[Range, ...]]
+"""A device's number, the device, and the positions of its part on each axis."""
+
+DELETED = "It was deleted, or donated to a function. This shows where it was."
+PLANNED = "This is the plan for an array that does not exist yet."
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A device that holds a part of an array.
+
+    Attributes:
+        name: The device, such as `"TPU 3"`; `"core 3"` on a mesh without devices.
+        position: Its coordinates in the mesh, one for each axis; empty without a mesh.
+        process: The process that has the device, if it is another process; else None.
+    """
+
+    name: str
+    position: tuple[int, ...] = ()
+    process: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an array, which one device holds, or several have copies of.
+
+    Attributes:
+        ranges: The positions on each axis.
+        bytes: The bytes of its elements.
+        holders: The devices, in the order of their numbers.
+    """
+
+    ranges: tuple[Range, ...]
+    bytes: int
+    holders: tuple[Holder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayPlacement:
+    """An array that is cut over devices, or copied to them.
+
+    Attributes:
+        shape: The shape of the whole array.
+        dtype: The name of its type.
+        bytes: The bytes of its elements, without padding.
+        parts: Its parts, in the order of their positions.
+        mesh: The name and the size of each mesh axis; empty without a mesh.
+        spec: For each axis of the array, the mesh axes that cut it; empty without a mesh.
+        others: The number of further devices, which hold no part.
+        memory: The kind of memory if it is not the devices' own, such as `"pinned_host"`.
+        notes: Sentences that a reader needs.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    parts: tuple[Part, ...]
+    mesh: tuple[tuple[str, int], ...] = ()
+    spec: tuple[tuple[str, ...], ...] = ()
+    others: int = 0
+    memory: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> int:
+        """The number of devices that hold a part."""
+        return len({holder.name for part in self.parts for holder in part.holders})
+
+    @property
+    def copies(self) -> int:
+        """The number of devices with each part; the largest number if they differ."""
+        return max((len(part.holders) for part in self.parts), default=0)
+
+    @property
+    def ranges(self) -> tuple[tuple[Range, ...], ...]:
+        """The different positions on each axis, in order: several if the axis is cut."""
+        axes = zip(*(part.ranges for part in self.parts), strict=True)
+        return tuple(tuple(sorted(set(axis))) for axis in axes)
+
+    @property
+    def copied_along(self) -> tuple[str, ...]:
+        """The mesh axes along which every device has the same part."""
+        cutting = {axis for axes in self.spec for axis in axes}
+        return tuple(name for name, size in self.mesh if size > 1 and name not in cutting)
+
+
+@dataclass(frozen=True, slots=True)
+class LeafPlacement:
+    """An array in a tree.
+
+    Attributes:
+        path: Its place in the tree, such as `"['dense']['kernel']"`.
+        shape: Its shape.
+        dtype: The name of its type.
+        bytes: The bytes of the whole array.
+        on_each: The bytes on each device that holds a part.
+        parts: The number of its parts.
+        copies: The number of devices with each part.
+        spec: For each axis, the mesh axes that cut it, as JAX writes them; may be empty.
+        where: The device, if it is a single device.
+        everywhere: Whether every device of the tree holds all of it.
+        note: What a reader needs to know, such as that it was deleted.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    on_each: int
+    parts: int
+    copies: int
+    spec: str = ""
+    where: str = ""
+    everywhere: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TreePlacement:
+    """The arrays of a tree, such as a model's parameters.
+
+    Attributes:
+        leaves: The arrays, in the tree's order.
+        devices: The number of devices that hold any of them.
+        bytes: The bytes of all arrays, each counted once.
+        on_each: The bytes on the device that holds the most.
+        replicated: The bytes of the arrays that every device holds completely.
+        idle: The number of further devices, which hold none of them.
+        others: The number of leaves that are not JAX arrays.
+    """
+
+    leaves: tuple[LeafPlacement, ...]
+    devices: int
+    bytes: int
+    on_each: int
+    replicated: int
+    idle: int = 0
+    others: int = 0
+
+
+Placement = ArrayPlacement | TreePlacement
+
+
+def placement_of(value: Any) -> Placement | None:
+    """Return where a JAX array is, or the arrays of a tree; None for other values.
+
+    A `jax.ShapeDtypeStruct` with a sharding counts as an array. A Flax model counts as its state.
+    """
+    if (array := _placed(value)) is not None:
+        return _of_array(array)
+    leaves = jax_values.leaves_with_paths(value)
+    if any(isinstance(leaf, PerReplica) for _, leaf in leaves):
+        return None  # the values of replicas are shown, and not their places
+    arrays = [(path, array) for path, leaf in leaves if (array := _placed(leaf)) is not None]
+    return _of_tree(arrays, len(leaves) - len(arrays)) if arrays else None
+
+
+def _placed(value: Any) -> Any:
+    """Return the array of a value, or the plan of an array with a sharding; else None."""
+    array = jax_values.array_of(value)
+    if array is not None:
+        return array
+    jax = sys.modules.get("jax")
+    is_plan = isinstance(value, getattr(jax, "ShapeDtypeStruct", ()))
+    return value if is_plan and getattr(value, "sharding", None) is not None else None
+
+
+def _of_array(array: Any) -> ArrayPlacement:
+    shape, sharding = tuple(array.shape), array.sharding
+    mesh = _mesh(sharding)
+    found: dict[tuple[Range, ...], list[tuple[int, Holder]]] = {}
+    for number, holder, ranges in _holders(sharding, shape):
+        found.setdefault(ranges, []).append((number, holder))
+    itemsize = array.dtype.itemsize
+    parts = tuple(
+        Part(
+            ranges,
+            itemsize * math.prod(end - begin for begin, end in ranges),
+            tuple(holder for _, holder in sorted(found[ranges], key=lambda each: each[0])),
+        )
+        for ranges in sorted(found)
+    )
+    return ArrayPlacement(
+        shape,
+        str(array.dtype),
+        itemsize * math.prod(shape),
+        parts,
+        () if mesh is None else tuple((_axis(name), size) for name, size in mesh.shape.items()),
+        _spec(sharding, len(shape)),
+        _idle(sharding),
+        _memory(sharding),
+        tuple(_notes(array)),
+    )
+
+
+def _holders(
+    sharding: Any, shape: Sequence[int]
+) -> Iterable[tuple[int, Holder, tuple[Range, ...]]]:
+    """Yield each device's number, the device, and the positions of its part on each axis."""
+    mesh = _mesh(sharding)
+    if _is_abstract(mesh):
+        yield from _planned_holders(mesh.shape, _spec(sharding, len(shape)), shape)
+        return
+    positions = {} if mesh is None else dict(_positions(mesh))
+    here = sharding.addressable_devices
+    for device, index in sharding.devices_indices_map(tuple(shape)).items():
+        process = None if device in here else device.process_index
+        holder = Holder(jax_values.device_name(device), positions.get(device, ()), process)
+        yield device.id, holder, tuple(map(_range, index, shape))
+
+
+def _planned_holders(
+    mesh: Mapping[str, int], spec: Sequence[Sequence[str]], shape: Sequence[int]
+) -> Iterable[_Held]:
+    """Yield the same for a mesh without devices, as JAX cuts arrays: in equal parts."""
+    for number, position in enumerate(itertools.product(*map(range, mesh.values()))):
+        at = dict(zip(mesh, position, strict=True))
+        ranges = []
+        for axes, size in zip(spec, shape, strict=True):
+            count, place = 1, 0
+            for axis in axes:
+                count, place = count * mesh[axis], place * mesh[axis] + at[axis]
+            length = -(-size // count)
+            begin = min(place * length, size)
+            ranges.append((begin, min(begin + length, size)))
+        yield number, Holder(f"core {number}", position), tuple(ranges)
+
+
+def _positions(mesh: Any) -> Iterable[tuple[Any, tuple[int, ...]]]:
+    for position in itertools.product(*map(range, mesh.devices.shape)):
+        yield mesh.devices[position], position
+
+
+def _range(index: Any, size: int) -> Range:
+    if not isinstance(index, slice):  # of an axis that `jax.pmap` has removed
+        return int(index), int(index) + 1
+    begin, end, _ = index.indices(size)
+    return begin, end
+
+
+def _mesh(sharding: Any) -> Any:
+    """Return the mesh of a sharding, or None."""
+    return getattr(sharding, "mesh", None)
+
+
+def _is_abstract(mesh: Any) -> bool:
+    return isinstance(mesh, getattr(sys.modules["jax"].sharding, "AbstractMesh", ()))
+
+
+def _spec(sharding: Any, rank: int) -> tuple[tuple[str, ...], ...]:
+    """Return the mesh axes that cut each axis of an array; empty without names."""
+    spec = getattr(sharding, "spec", None)
+    if spec is None:
+        return ()
+    axes = [_names(entry) for entry in spec]
+    return tuple(axes + [()] * (rank - len(axes)))
+
+
+def _names(entry: Any) -> tuple[str, ...]:
+    axes = entry if isinstance(entry, tuple) else (entry,)
+    return tuple(_axis(axis) for axis in axes if isinstance(axis, str))
+
+
+def _axis(name: str) -> str:
+    """Return the name of a mesh axis for a reader. `jax.pmap` makes an axis of its own."""
+    return "pmap" if name == _OF_PMAP else str(name)
+
+
+def _idle(sharding: Any) -> int:
+    """Return the number of devices that hold no part; 0 if it is not known."""
+    if _is_abstract(_mesh(sharding)):
+        return 0
+    devices = sharding.device_set
+    client = getattr(next(iter(devices), None), "client", None)
+    return max(int(getattr(client, "device_count", lambda: 0)()) - len(devices), 0)
+
+
+def _memory(sharding: Any) -> str:
+    kind = getattr(sharding, "memory_kind", None) or ""
+    return kind if kind.endswith("_host") and kind != "unpinned_host" else ""
+
+
+def _notes(array: Any) -> Iterable[str]:
+    if not hasattr(array, "is_deleted"):
+        yield PLANNED
+    elif array.is_deleted():
+        yield DELETED
+    if unreduced := getattr(getattr(array.sharding, "spec", None), "unreduced", None):
+        yield f"Its parts are partial sums, still to be added over {', '.join(sorted(unreduced))}."
+
+
+def _of_tree(arrays: Sequence[tuple[str, Any]], others: int) -> TreePlacement:
+    """Describe the arrays of a tree. An array that is in several places counts once."""
+    held: Counter[Any] = Counter()
+    first: dict[int, str] = {}
+    for path, array in arrays:
+        if id(array) not in first and not _is_deleted(array):
+            each = _on_each(array)
+            held.update(dict.fromkeys(_devices(array.sharding), each))
+        first.setdefault(id(array), path)
+    devices = len(held)
+    leaves = tuple(_leaf(path, array, devices, first[id(array)]) for path, array in arrays)
+    counted = [leaf for leaf in leaves if not leaf.note]
+    return TreePlacement(
+        leaves,
+        devices,
+        sum(leaf.bytes for leaf in counted),
+        max(held.values(), default=0),
+        sum(leaf.bytes for leaf in counted if leaf.everywhere),
+        max(_idle(arrays[0][1].sharding) + len(_devices(arrays[0][1].sharding)) - devices, 0),
+        others,
+    )
+
+
+def _leaf(path: str, array: Any, devices: int, first: str) -> LeafPlacement:
+    shape, sharding = tuple(array.shape), array.sharding
+    holders, part = _devices(sharding), tuple(sharding.shard_shape(shape))
+    parts = math.prod(
+        -(-size // length) if length else 1 for size, length in zip(shape, part, strict=True)
+    )
+    note = "deleted, or donated" if _is_deleted(array) else ""
+    return LeafPlacement(
+        path,
+        shape,
+        str(array.dtype),
+        array.dtype.itemsize * math.prod(shape),
+        _on_each(array),
+        parts,
+        max(len(holders) // parts, 1),
+        _spec_text(sharding),
+        str(holders[0]) if len(holders) == 1 else "",
+        parts == 1 and len(holders) == devices > 1,
+        note or ("" if first == path else f"the same array as {first}"),
+    )
+
+
+def _spec_text(sharding: Any) -> str:
+    """Return a spec as code: `P('data', None)`."""
+    spec = getattr(sharding, "spec", None)
+    return "" if spec is None else f"P({', '.join(map(repr, spec))})".replace(_OF_PMAP, "pmap")
+
+
+def _devices(sharding: Any) -> list[str]:
+    """Return the names of the devices that hold a part."""
+    mesh = _mesh(sharding)
+    if _is_abstract(mesh):
+        return [f"core {number}" for number in range(math.prod(mesh.shape.values()))]
+    devices = sorted(sharding.device_set, key=lambda device: device.id)
+    return [jax_values.device_name(device) for device in devices]
+
+
+def _on_each(array: Any) -> int:
+    part = array.sharding.shard_shape(tuple(array.shape))
+    return int(array.dtype.itemsize * math.prod(part))
+
+
+def _is_deleted(array: Any) -> bool:
+    return hasattr(array, "is_deleted") and bool(array.is_deleted())
