@@ -401,3 +401,52 @@ def test_only_a_verdict_gives_the_exit_code_of_a_verdict(ending: str, project: P
     report = json.loads(done.stdout)
     jsonschema.validate(report, fit_report.schema())
     assert report["exit_code"] == code
+
+
+COMMAND = "import sys; sys.path.remove(''); from tpunb import cli; sys.exit(cli.main())"
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_files_named_like_modules_of_python_and_frameworks_hide_none(project: Path) -> None:
+    for name in ("calendar", "jax", "numpy", "queue", "runpy", "traceback"):
+        (project / f"{name}.py").write_text("raise SystemExit('this is not for tpunb')\n")
+    (project / "helper.py").write_text("def twice(x):\n    return x + x\n")
+    (project / "types.py").write_text(
+        "import calendar, queue\nimport tensorflow as tf\nfrom helper import twice\n"
+        "def step(x):\n    return twice(x)\nstep_args = (tf.TensorSpec([8, 8]),)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, "compile", "types.py::step", "--for", "v5e-1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_only_a_file_with_a_name_in_unicode_is_imported(run: Run, project: Path) -> None:
+    os.mkfifo(project / "pipe.py")
+    other = os.fsdecode(b"other\xff.py")
+    (project / other).write_text(FILE)
+    for source, message in (
+        ("pipe.py::step", "pipe.py is not a file but a pipe or a device."),
+        ("pipe.py.mlir", "pipe.py.mlir does not exist."),
+        ("-", "A program cannot be read from standard input."),
+        (f"{other}::step", "other\udcff.py is not UTF-8."),
+        (f"no{other}::step", "noother\udcff.py does not exist."),
+    ):
+        code, report, _ = run(source, "--for", "v5e-1")
+        assert code == 64
+        assert report["error"]["message"].endswith(message)
+
+
+@pytest.mark.parametrize(("option", "code"), [("--bogus", 64), ("--help", 0)])
+def test_wrong_options_are_no_error_of_the_file(
+    option: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tpunb", "compile", "train.py::step", option])
+    with pytest.raises(SystemExit) as raised:
+        cli.main()
+    assert raised.value.code == code

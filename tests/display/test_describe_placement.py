@@ -53,6 +53,11 @@ arrays = {
     "mapped": jax.pmap(lambda x: 2 * x)(ones((8, 3))),
     "deleted": deleted,
     "planned": planned((64, 128), "data"),
+    "uneven": planned((10, 8), "data"),
+    "sums": jax.ShapeDtypeStruct((8, 8), "float32", sharding=NamedSharding(
+        jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Explicit,) * 2),
+        P("data", None, unreduced={"model"}))),
+    "ref": jax.new_ref(put(ones((8, 4)), "data")),
 }
 
 
@@ -109,13 +114,14 @@ description = describe_replica_values(arrays["matrix"])
 said = {
     "arrays": {name: said_of(array) for name, array in arrays.items()},
     "right": {name: is_as_jax_says(array) for name, array in arrays.items()
-              if name not in ("deleted", "planned")},
+              if name not in ("deleted", "planned", "uneven", "sums", "ref")},
     "plans": [places(put(ones((16, 32)), *spec)) == places(planned((16, 32), *spec))
               for spec in specs],
     "tree": [found.devices, found.bytes, found.on_each, found.replicated, found.idle, found.others],
     "leaves": [[leaf.path, leaf.spec, leaf.parts, leaf.copies, leaf.where, leaf.everywhere,
                 leaf.note] for leaf in found.leaves],
     "traced": traced,
+    "unsorted": [leaf.path for leaf in placement_of({"a": arrays["matrix"], 3: [ones(3)]}).leaves],
     "spec_without_sharding": placement_of(jax.ShapeDtypeStruct((3,), "float32")),
     "on_the_host": description.unread,
     "sections": len(description.sections),
@@ -171,6 +177,13 @@ def test_unusual_arrays(said: dict[str, Any]) -> None:
     ]
     assert arrays["planned"]["notes"] == ["This is the plan for an array that does not exist yet."]
     assert arrays["planned"]["first"][2] == [["core 0", [0, 0], None], ["core 1", [0, 1], None]]
+    assert arrays["uneven"]["notes"][1] == (
+        "JAX will refuse it: axis 0 of 10 cannot be cut into 4 equal parts."
+    )
+    assert arrays["sums"]["notes"][1] == "Its parts are partial sums, still to be added over model."
+    assert arrays["sums"]["copies"] == 2
+    assert (arrays["ref"]["parts"], arrays["ref"]["notes"]) == (4, [])
+    assert said["unsorted"] == ["['a']", "[3][0]"]
     assert said["traced"] == [True]
     assert said["spec_without_sharding"] is None
 

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tpunb.cli import compile as compile_command
 from tpunb.cli import compiler, demo, doctor, explain, kernel, run, topology, verify, worker
@@ -60,12 +60,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     own = sys.argv[1:]
     if argv is None and compile_command.imports_a_file(own):
+        if code := _run(own, lambda args: None):  # a wrong use, or --help, ends here
+            return code
         return in_a_process(lambda: _run(own), functools.partial(compile_command.ended_early, own))
     return _run(argv)
 
 
-def _run(argv: Sequence[str] | None) -> int:
-    """Run a command in this process, and return its exit code."""
+def _execute(args: argparse.Namespace) -> None:
+    args.command(args)
+
+
+def _run(
+    argv: Sequence[str] | None, command: Callable[[argparse.Namespace], None] = _execute
+) -> int:
+    """Parse the arguments, run their command in this process, and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="tpunb",
         description="TPUs in a notebook, with or without a TPU.",
@@ -74,11 +82,11 @@ def _run(argv: Sequence[str] | None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"tpunb {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
-    for command in _COMMANDS:
-        command.add_to(commands)
+    for each in _COMMANDS:
+        each.add_to(commands)
     with safe_streams():
         try:
-            return _carry_out(parser, argv)
+            return _carry_out(parser, argv, command)
         except ReaderGone:
             return _READER_GONE
         except OutputError as error:
@@ -87,12 +95,16 @@ def _run(argv: Sequence[str] | None) -> int:
             return 2
 
 
-def _carry_out(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
+def _carry_out(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    command: Callable[[argparse.Namespace], None],
+) -> int:
     try:
         args, unknown = parser.parse_known_args(argv)
         if unknown:  # the command's own parser shows its usage, and knows its exit code
             args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-        args.command(args)
+        command(args)
     except OutputError:
         raise
     except Failed as failure:

@@ -21,6 +21,7 @@ from tpunb.cli.python_source import (
     UserCodeError,
     arguments_for,
     function_in,
+    refuse_other_than_file,
     refuse_wrong_arguments,
     user_frames,
 )
@@ -266,9 +267,7 @@ def _programs(args: argparse.Namespace, source: dict[str, str]) -> TpuPrograms:
         raise SourceError(
             f"{path} has no function's name.", fix=f"Name a function: {path}{SEPARATOR}train_step"
         )
-    if not Path(path).is_file():
-        kind = "is a folder" if Path(path).is_dir() else "does not exist"
-        raise SourceError(f"{path} {kind}.", fix="Name a file, or a function: train.py::step.")
+    refuse_other_than_file(Path(path), "Name a file, or a function: train.py::step.")
     if args.args is not None:
         raise SourceError("--args is for a Python function.", fix="Leave --args out.")
     if path.endswith(".keras"):

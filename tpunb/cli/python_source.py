@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tpunb._util.search_path import add_users_folder, is_taken
 from tpunb.cells.cell_errors import essence
 from tpunb.errors import TpunbError, did_you_mean
 from tpunb.errors.code_problems import is_library, is_of_this_package, refusal_in_short
@@ -112,24 +113,49 @@ def function_in(path: Path, name: str) -> tuple[ModuleType, Any, Any]:
     return module, owner, value
 
 
+def refuse_other_than_file(path: Path, fix: str) -> None:
+    """Check that a path is a file's.
+
+    Args:
+        path: The path.
+        fix: What to do if it is not.
+
+    Raises:
+        SourceError: It is a folder or a pipe, or it does not exist.
+    """
+    if path.is_file():
+        return
+    if str(path) == "-":
+        raise SourceError("A program cannot be read from standard input.", fix=fix)
+    kind = "is a folder" if path.is_dir() else "is not a file but a pipe or a device"
+    raise SourceError(f"{path} {kind if path.exists() else 'does not exist'}.", fix=fix)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _imported(path: Path) -> ModuleType:
     """Import a file as `python FILE` or `import` would find it, but not as `__main__`."""
-    if not path.is_file():
-        kind = "is a folder" if path.is_dir() else "does not exist"
-        raise SourceError(f"{path} {kind}.", fix=_EXAMPLE)
+    refuse_other_than_file(path, _EXAMPLE)
     path = path.resolve()
+    if not _is_unicode(str(path)):  # neither AutoGraph nor JAX reads such a file
+        raise SourceError(f"The name {path} is not UTF-8.", fix="Rename the file or its folder.")
     root, parts = path.parent, [path.stem]
     while (root / "__init__.py").exists():  # a module of a package may import its siblings
         root, parts = root.parent, [root.name, *parts]
     name = ".".join(parts)
     for folder in (str(Path.cwd()), str(root)):  # the file's own folder comes first
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
+        add_users_folder(folder)
     sys.argv = [str(path)]  # a file that reads arguments gets none of this command's
     try:
         if len(parts) > 1:
             return importlib.import_module(name)
-        if name in sys.modules:  # a file such as types.py must not replace Python's module
+        if is_taken(name):  # a file such as types.py must not replace Python's module
             name = f"{name}_of_the_user"
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None or spec.loader is None:

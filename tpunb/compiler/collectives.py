@@ -8,6 +8,7 @@ which start, continue and end it. (libtpu 0.0.52)
 from __future__ import annotations
 
 import dataclasses
+import re
 
 from tpunb.compiler.core_groups import Groups, groups_in
 from tpunb.compiler.hlo import Computation, Instruction, Module
@@ -19,6 +20,11 @@ COLLECTIVES = frozenset(
     {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"}
 )
 
+_FUSIONS = frozenset({"fusion", "async-start"})
+_HOLDERS = COLLECTIVES | _FUSIONS | {f"{kind}-start" for kind in COLLECTIVES}
+"""The operations that a computation with a collective has at least one of."""
+
+_CALLS = re.compile(r"\bcalls=%?([^\s,}]+)")
 _GLOBAL = "use_global_device_ids=true"
 _IN_PARTS = "async_collective_fusion_config"
 _STARTS = "AsyncCollectiveStart"
@@ -49,10 +55,12 @@ def collective_of(instruction: Instruction, module: Module) -> Collective | None
     """
     if (kind := instruction.opcode.removesuffix("-start")) in COLLECTIVES:
         return Collective(kind, collective_size(instruction), instruction)
-    if instruction.opcode not in ("fusion", "async-start"):
+    if instruction.opcode not in _FUSIONS:
         return None
-    inner = module.computations.get(instruction.called.get("calls", ""))
-    return None if inner is None else _inside(inner, module)
+    inner = module.computations.get(instruction.attribute(_CALLS))
+    if inner is None or inner.opcodes.isdisjoint(_HOLDERS):
+        return None
+    return _inside(inner, module)
 
 
 def cores_of(found: Collective, target: Target) -> Groups | None:

@@ -200,6 +200,11 @@ class Computation:
         """The instructions by name."""
         return {instruction.name: instruction for instruction in self.instructions}
 
+    @functools.cached_property
+    def opcodes(self) -> frozenset[str]:
+        """The operations of its instructions."""
+        return frozenset(instruction.opcode for instruction in self.instructions)
+
     @property
     def root(self) -> Instruction:
         """The instruction of its result."""

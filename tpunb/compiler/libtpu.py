@@ -25,6 +25,7 @@ from typing import IO, Any, Protocol
 from tpunb._util.child_process import ChildLostError, ChildProcess, started
 from tpunb._util.deadline import Deadline
 from tpunb._util.logs import timed
+from tpunb._util.search_path import path_for_child
 from tpunb._util.units import byte_count
 from tpunb.compiler import environment, kept_verdicts, recorded_verdicts, versions
 from tpunb.compiler.fingerprint import Fingerprint
@@ -511,16 +512,16 @@ def _child() -> ChildProcess:
 def _start() -> subprocess.Popen[bytes]:
     errors = _errors()
     errors.truncate(0)
-    run = f"runpy.run_path({str(_SCRIPT)!r}, run_name='__main__')"
+    run = f"import runpy; runpy.run_path({str(_SCRIPT)!r}, run_name='__main__')"
     # Beside recorded verdicts, the process may only have to read exports of JAX. This Python's JAX
     # does that where there is no compiler.
     reads_only = recorded_verdicts.folder() is not None and why_unavailable() is not None
     if not reads_only and (python := os.environ.get(PYTHON)):
-        # Its Python has its own packages; and this folder has a `libtpu` too, so remove it.
-        code = f"import sys, runpy; sys.path.remove(''); {run}"
+        # Its Python has its own packages; and this folder may hide them, so remove it.
+        code = f"import sys; sys.path[:] = filter(None, sys.path); {run}"
         return started([python, "-c", code], {**_ENVIRONMENT, "PYTHONPATH": ""}, errors)
     if not reads_only and (installed := environment.find()) and not installed.problem:
-        return started(installed.command(f"import runpy; {run}"), _ENVIRONMENT, errors)
+        return started(installed.command(run), _ENVIRONMENT, errors)
     # Use this process's own search path, which may differ from a new process's.
-    code = f"import sys, runpy; sys.path[:] = {sys.path!r}; {run}"
+    code = f"import sys; sys.path[:] = {path_for_child()!r}; {run}"
     return started([sys.executable, "-c", code], _ENVIRONMENT, errors)

@@ -28,12 +28,15 @@ from tpunb.virtual.patch.install import lend
 if TYPE_CHECKING:
     from tpunb.connection.cluster.pod import Pod
     from tpunb.connection.jax_connection import JaxConnection
+    from tpunb.connection.jax_hardware import JaxHardwareConnection
 
 _log = logger("connection")
 
 
 @takes(Request)
-def connect(tpu: str | None = None, **values: Any) -> Connection | JaxConnection:
+def connect(
+    tpu: str | None = None, **values: Any
+) -> Connection | JaxConnection | JaxHardwareConnection:
     """Connect to a TPU, or to a virtual one.
 
     With neither `tpu` nor `simulate`, `TPUNB_TPU` decides. If it is not set, connect to the TPU
@@ -54,7 +57,7 @@ def connect(tpu: str | None = None, **values: Any) -> Connection | JaxConnection
     return make_connection(resolve(Request.of(tpu, **values)))
 
 
-def connector(**values: Any) -> Callable[[], Connection | JaxConnection]:
+def connector(**values: Any) -> Callable[[], Connection | JaxConnection | JaxHardwareConnection]:
     """Return a function that connects, once the options of `connect` are checked."""
     return functools.partial(make_connection, resolve(Request.of(**values)))
 
@@ -86,7 +89,7 @@ def TPUStrategy(tpu: str = "") -> Any:
 
 def make_connection(
     plan: Plan, say: Callable[[str], None] | None = None
-) -> Connection | JaxConnection:
+) -> Connection | JaxConnection | JaxHardwareConnection:
     """Connect as planned. `connect` lists the errors.
 
     Args:
@@ -101,7 +104,11 @@ def make_connection(
     return connection
 
 
-def _for_jax(plan: Plan) -> JaxConnection:
+def _for_jax(plan: Plan) -> JaxConnection | JaxHardwareConnection:
+    if plan.kind == "hardware":
+        from tpunb.connection.jax_hardware import JaxHardwareConnection
+
+        return JaxHardwareConnection(plan)
     from tpunb.connection.jax_connection import JaxConnection
 
     return JaxConnection(plan, vars(sys.modules["__main__"]))

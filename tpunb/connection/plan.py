@@ -63,11 +63,15 @@ def resolve(request: Request, search: Search | None = None) -> Plan:
     if plan.kind == "virtual" and framework == JAX and not _is_of_tensorflow(request):
         request.refuse_options_of_others(JAX)
         return dataclasses.replace(plan, framework=JAX)
-    if plan.kind == "hardware" and request.framework == JAX:
-        raise ConnectError(
-            "JAX uses the TPU of this machine by itself: jax.devices() lists it.",
-            fix="For a virtual TPU, add --simulate v5e-8.",
-        )
+    if plan.kind == "hardware" and framework == JAX:
+        if plan.tpu != "local":
+            raise ConnectError(
+                f"JAX uses the TPU of the machine that it runs on, and {plan.tpu} is another one.",
+                fix="Run the notebook there, with %tpu_connect local. Or simulate a TPU: "
+                "%tpu_connect --simulate v5e-8.",
+            )
+        request.refuse_options_of_others(JAX)
+        return dataclasses.replace(plan, framework=JAX)
     request.refuse_options_of_others(TENSORFLOW)
     if plan.kind == "virtual" and note:
         plan = dataclasses.replace(plan, notes=(*plan.notes, note))

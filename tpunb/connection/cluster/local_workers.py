@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from tpunb._util.deadline import Deadline, Running
 from tpunb._util.logs import logger
+from tpunb._util.search_path import path_for_child
 from tpunb._util.units import counted
 from tpunb.errors import ConnectError
 
@@ -175,8 +176,17 @@ class _Output:
         self._file.close()
 
 
+_CODE = """\
+import sys
+sys.path[:] = {path!r}
+import runpy
+runpy.run_module("tpunb.connection.cluster.worker", run_name="__main__")
+"""
+"""It lets the worker find the same package as this process."""
+
+
 def _start(cores: int, log: IO[bytes], output: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tpunb.connection.cluster.worker", str(cores)]
+    command = [sys.executable, "-c", _CODE.format(path=path_for_child()), str(cores)]
     options: dict[str, Any] = {}
     if sys.platform == "win32":
         options["creationflags"] = subprocess.CREATE_NEW_PROCESS_GROUP
@@ -186,8 +196,6 @@ def _start(cores: int, log: IO[bytes], output: int) -> subprocess.Popen[bytes]:
         options["pass_fds"] = (output,)
         command.append(str(output))
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
-    # Let the worker find the same package as this process.
-    environment["PYTHONPATH"] = os.pathsep.join(part for part in sys.path if part)
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -66,9 +67,18 @@ def type_name(value: Any) -> str:
     array = array_of(value)
     if array is None:
         return type(value).__name__
-    spec = getattr(array.sharding, "spec", ())
+    spec = spec_of(array.sharding)
     axes = ", ".join(map(repr, spec))
     return f"jax.Array {list(array.shape)} cut by ({axes})" if any(spec) else "jax.Array"
+
+
+def spec_of(sharding: Any) -> list[Any]:
+    """Return the entries of a sharding's spec; empty for a sharding without a spec.
+
+    JAX refuses to iterate over a spec with partial sums. JAX 0.7 has no `partitions`.
+    """
+    spec = getattr(sharding, "spec", ())
+    return list(getattr(spec, "partitions", spec))
 
 
 def type_and_shape(value: Any) -> tuple[str, tuple[int, ...]] | None:
@@ -94,10 +104,18 @@ def leaves_with_paths(value: Any) -> list[tuple[str, Any]]:
     if jax is None:
         return []
     state = _state_of(value)
-    # Paths take ten times as long as leaves, and a tree may be a long list of numbers.
-    if not any(map(_is_of_jax, jax.tree_util.tree_leaves(state))):
-        return []
-    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    try:
+        # Paths take ten times as long as leaves, and a tree may be a long list of numbers.
+        if not any(map(_is_of_jax, jax.tree_util.tree_leaves(state))):
+            return []
+        leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    except (TypeError, ValueError):  # JAX sorts a dict's keys, and these cannot be sorted
+        items = value.items() if isinstance(value, Mapping) else ()
+        return [
+            (f"[{key!r}]{path}", leaf)
+            for key, item in items
+            for path, leaf in leaves_with_paths(item)
+        ]
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
 
 

@@ -6,7 +6,7 @@ import itertools
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,13 +176,18 @@ def placement_of(value: Any) -> Placement | None:
 
 
 def _placed(value: Any) -> Any:
-    """Return the array of a value, or the plan of an array with a sharding; else None."""
+    """Return the array of a value, a `jax.Ref`, or a plan with a sharding; else None."""
     array = jax_values.array_of(value)
     if array is not None:
         return array
     jax = sys.modules.get("jax")
-    is_plan = isinstance(value, getattr(jax, "ShapeDtypeStruct", ()))
-    return value if is_plan and getattr(value, "sharding", None) is not None else None
+    kinds = [getattr(jax, name, ()) for name in ("ShapeDtypeStruct", "Ref")]
+    known = any(isinstance(value, kind) for kind in kinds)
+    return value if known and getattr(value, "sharding", None) is not None else None
+
+
+def _is_plan(array: Any) -> bool:
+    return isinstance(array, sys.modules["jax"].ShapeDtypeStruct)
 
 
 def _of_array(array: Any) -> ArrayPlacement:
@@ -213,42 +218,61 @@ def _of_array(array: Any) -> ArrayPlacement:
     )
 
 
-def _holders(
+def _holders(sharding: Any, shape: Sequence[int]) -> Iterable[_Held]:
+    """Yield the part of each device."""
+    here = set() if _is_abstract(_mesh(sharding)) else sharding.addressable_devices
+    if hasattr(sharding, "spec"):
+        parts = _named_parts(sharding, shape)
+    else:
+        indices = sharding.devices_indices_map(tuple(shape)).items()
+        parts = ((device, (), tuple(map(_range, index, shape))) for device, index in indices)
+    for device, position, ranges in parts:
+        if isinstance(device, int):
+            yield device, Holder(f"core {device}", position), ranges
+        else:
+            process = None if device in here else device.process_index
+            yield device.id, Holder(jax_values.device_name(device), position, process), ranges
+
+
+def _named_parts(
     sharding: Any, shape: Sequence[int]
-) -> Iterable[tuple[int, Holder, tuple[Range, ...]]]:
-    """Yield each device's number, the device, and the positions of its part on each axis."""
-    mesh = _mesh(sharding)
-    if _is_abstract(mesh):
-        yield from _planned_holders(mesh.shape, _spec(sharding, len(shape)), shape)
-        return
-    positions = {} if mesh is None else dict(_positions(mesh))
-    here = sharding.addressable_devices
-    for device, index in sharding.devices_indices_map(tuple(shape)).items():
-        process = None if device in here else device.process_index
-        holder = Holder(jax_values.device_name(device), positions.get(device, ()), process)
-        yield device.id, holder, tuple(map(_range, index, shape))
+) -> Iterable[tuple[Any, tuple[int, ...], tuple[Range, ...]]]:
+    """Yield each device of a mesh, its position, and its part, as JAX cuts arrays: in equal parts.
 
-
-def _planned_holders(
-    mesh: Mapping[str, int], spec: Sequence[Sequence[str]], shape: Sequence[int]
-) -> Iterable[_Held]:
-    """Yield the same for a mesh without devices, as JAX cuts arrays: in equal parts."""
-    for number, position in enumerate(itertools.product(*map(range, mesh.values()))):
-        at = dict(zip(mesh, position, strict=True))
+    JAX refuses to list the parts of some arrays, such as partial sums. A mesh without devices has
+    numbers.
+    """
+    mesh, spec = sharding.mesh, _axes_of_spec(sharding, len(shape))
+    sizes = dict(mesh.shape)
+    devices = None if _is_abstract(mesh) else mesh.devices
+    for number, position in enumerate(itertools.product(*map(range, sizes.values()))):
+        at = dict(zip(sizes, position, strict=True))
         ranges = []
         for axes, size in zip(spec, shape, strict=True):
             count, place = 1, 0
             for axis in axes:
-                count, place = count * mesh[axis], place * mesh[axis] + at[axis]
+                count, place = count * sizes[axis], place * sizes[axis] + at[axis]
             length = -(-size // count)
             begin = min(place * length, size)
             ranges.append((begin, min(begin + length, size)))
-        yield number, Holder(f"core {number}", position), tuple(ranges)
+        yield (number if devices is None else devices[position]), position, tuple(ranges)
 
 
-def _positions(mesh: Any) -> Iterable[tuple[Any, tuple[int, ...]]]:
-    for position in itertools.product(*map(range, mesh.devices.shape)):
-        yield mesh.devices[position], position
+def _part_shape(sharding: Any, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of the largest part."""
+    if not hasattr(sharding, "spec"):
+        return tuple(sharding.shard_shape(tuple(shape)))
+    return tuple(map(_parted, shape, _counts(sharding, len(shape))))
+
+
+def _parted(size: int, count: int) -> int:
+    return -(-size // count)
+
+
+def _counts(sharding: Any, rank: int) -> list[int]:
+    """Return the number of parts along each axis of an array, by its spec."""
+    sizes = dict(sharding.mesh.shape)
+    return [math.prod(sizes[axis] for axis in axes) for axes in _axes_of_spec(sharding, rank)]
 
 
 def _range(index: Any, size: int) -> Range:
@@ -269,16 +293,19 @@ def _is_abstract(mesh: Any) -> bool:
 
 def _spec(sharding: Any, rank: int) -> tuple[tuple[str, ...], ...]:
     """Return the mesh axes that cut each axis of an array; empty without names."""
-    spec = getattr(sharding, "spec", None)
-    if spec is None:
+    if not hasattr(sharding, "spec"):
         return ()
-    axes = [_names(entry) for entry in spec]
-    return tuple(axes + [()] * (rank - len(axes)))
+    return tuple(tuple(map(_axis, axes)) for axes in _axes_of_spec(sharding, rank))
+
+
+def _axes_of_spec(sharding: Any, rank: int) -> list[tuple[str, ...]]:
+    axes = [_names(entry) for entry in jax_values.spec_of(sharding)]
+    return axes + [()] * (rank - len(axes))
 
 
 def _names(entry: Any) -> tuple[str, ...]:
     axes = entry if isinstance(entry, tuple) else (entry,)
-    return tuple(_axis(axis) for axis in axes if isinstance(axis, str))
+    return tuple(axis for axis in axes if isinstance(axis, str))
 
 
 def _axis(name: str) -> str:
@@ -301,12 +328,23 @@ def _memory(sharding: Any) -> str:
 
 
 def _notes(array: Any) -> Iterable[str]:
-    if not hasattr(array, "is_deleted"):
+    if _is_plan(array):
         yield PLANNED
-    elif array.is_deleted():
+        yield from _undivided(array)
+    elif _is_deleted(array):
         yield DELETED
     if unreduced := getattr(getattr(array.sharding, "spec", None), "unreduced", None):
         yield f"Its parts are partial sums, still to be added over {', '.join(sorted(unreduced))}."
+
+
+def _undivided(plan: Any) -> Iterable[str]:
+    """Yield a sentence for each axis that JAX will not cut, because its parts are not equal."""
+    if not hasattr(plan.sharding, "spec"):
+        return
+    for axis, count in enumerate(_counts(plan.sharding, len(plan.shape))):
+        if (size := plan.shape[axis]) % count:
+            why = f"axis {axis} of {size} cannot be cut into {count} equal parts"
+            yield f"JAX will refuse it: {why}."
 
 
 def _of_tree(arrays: Sequence[tuple[str, Any]], others: int) -> TreePlacement:
@@ -334,7 +372,7 @@ def _of_tree(arrays: Sequence[tuple[str, Any]], others: int) -> TreePlacement:
 
 def _leaf(path: str, array: Any, devices: int, first: str) -> LeafPlacement:
     shape, sharding = tuple(array.shape), array.sharding
-    holders, part = _devices(sharding), tuple(sharding.shard_shape(shape))
+    holders, part = _devices(sharding), _part_shape(sharding, shape)
     parts = math.prod(
         -(-size // length) if length else 1 for size, length in zip(shape, part, strict=True)
     )
@@ -356,8 +394,10 @@ def _leaf(path: str, array: Any, devices: int, first: str) -> LeafPlacement:
 
 def _spec_text(sharding: Any) -> str:
     """Return a spec as code: `P('data', None)`."""
-    spec = getattr(sharding, "spec", None)
-    return "" if spec is None else f"P({', '.join(map(repr, spec))})".replace(_OF_PMAP, "pmap")
+    if not hasattr(sharding, "spec"):
+        return ""
+    entries = ", ".join(map(repr, jax_values.spec_of(sharding)))
+    return f"P({entries})".replace(_OF_PMAP, "pmap")
 
 
 def _devices(sharding: Any) -> list[str]:
@@ -370,7 +410,7 @@ def _devices(sharding: Any) -> list[str]:
 
 
 def _on_each(array: Any) -> int:
-    part = array.sharding.shard_shape(tuple(array.shape))
+    part = _part_shape(array.sharding, array.shape)
     return int(array.dtype.itemsize * math.prod(part))
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tpunb._util.child_process import ChildProcess, started
+from tpunb._util.search_path import path_for_child
 from tpunb.virtual.tensorflow_runtime import leave_out_python_api
 
 Spec = tuple[tuple[int, ...], int]
@@ -76,7 +77,7 @@ _ENVIRONMENT = {
 
 
 def _start() -> subprocess.Popen[bytes]:
-    return started([sys.executable, "-c", _CODE.format(path=sys.path)], _ENVIRONMENT)
+    return started([sys.executable, "-c", _CODE.format(path=path_for_child())], _ENVIRONMENT)
 
 
 _compiler = ChildProcess(_start, SECONDS)

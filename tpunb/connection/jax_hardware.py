@@ -1,0 +1,123 @@
+"""A connection to the TPU of this machine for JAX, which uses it by itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tpunb._util.units import counted
+from tpunb.connection.cell_runners import jax_cell_runner
+from tpunb.connection.plan import Plan
+from tpunb.connection.tpu_connection import TpuConnection
+from tpunb.errors import ConnectError
+from tpunb.tpu.families import DEVICE_KINDS
+from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
+from tpunb.virtual.jax.import_jax import import_jax
+
+if TYPE_CHECKING:
+    from tpunb.compiler.program import TpuProgram
+    from tpunb.display.describe.connection import ConnectionDescription
+    from tpunb.virtual.jax.memory import LiveArray
+
+
+class JaxHardwareConnection(TpuConnection):
+    """The TPU of this machine, whose devices are JAX's own.
+
+    Connecting changes nothing in JAX. It shows the TPU and gives `%%tpu_run` its devices.
+
+    Args:
+        plan: The plan of the connection.
+
+    Raises:
+        ConnectError: JAX has no TPU here.
+    """
+
+    programs: tuple[TpuProgram, ...] = ()
+    """No programs: the TPU itself refuses what it cannot run."""
+
+    def __init__(self, plan: Plan) -> None:
+        import_jax()
+        jax: Any = sys.modules["jax"]
+        if jax.process_count() > 1:
+            raise ConnectError(
+                "JAX runs in several processes here, and a notebook is one of them.",
+                fix="Use a TPU of one host, or write the same program for all processes.",
+            )
+        self._devices = jax.devices()
+        self._accelerator = _accelerator_of(self._devices)
+        super().__init__(plan, self._accelerator.name, plan.notes)
+
+    @property
+    def replicas(self) -> int:
+        """The number of devices, on each of which a cell runs."""
+        return len(self._devices)
+
+    @property
+    def cells(self) -> Any:
+        """The runner that runs cells on every device.
+
+        Raises:
+            NotConnectedError: The connection is closed.
+        """
+        self._refuse_closed()
+        if self._cells is None:
+            self._cells = jax_cell_runner(self._devices)
+        return self._cells
+
+    @property
+    def phrase(self) -> str:
+        """The TPU and its devices: `"TPU v5e-8 for JAX, 8 devices"`."""
+        return f"{self.target} for JAX, {counted(self.replicas, 'device')}"
+
+    def lost(self) -> tuple[str, ...]:
+        """Return no address: the TPU is this machine's."""
+        return ()
+
+    def live_arrays(self) -> list[LiveArray]:
+        """Return no arrays: `memory_per_core` has what the TPU itself counts."""
+        return []
+
+    def memory_per_core(self) -> tuple[int, ...]:
+        """Return the bytes in use on each device, as the TPU counts them."""
+        stats = [device.memory_stats() or {} for device in self._devices]
+        return tuple(int(each.get("bytes_in_use", 0)) for each in stats)
+
+    def describe(self) -> ConnectionDescription:
+        """Return a description of the connection, for displays and programs."""
+        from tpunb.display.describe.connection import ConnectionDescription
+        from tpunb.display.describe.topology_description import describe_accelerator
+
+        return ConnectionDescription(
+            kind="hardware",
+            tpu=self.plan.tpu,
+            accelerator=self.tpu,
+            replicas=0,
+            cores=self.replicas,
+            hosts=self._accelerator.num_hosts,
+            topology=describe_accelerator(self._accelerator),
+            notes=self.notes,
+            framework="JAX",
+        )
+
+    def close(self, *, shut_down: bool = True) -> None:
+        """Forget the cells. JAX keeps its devices."""
+        del shut_down
+        self.closed = True
+        if self._cells is not None:
+            self._cells.close()
+
+
+def _accelerator_of(devices: Sequence[Any]) -> Accelerator:
+    """Return the TPU type of JAX's devices."""
+    kinds = {kind: family for family, kind in DEVICE_KINDS.items()}
+    kind = devices[0].device_kind
+    if kind not in kinds:
+        raise ConnectError(
+            f"JAX has no TPU here: its devices are {devices[0].platform}.",
+            fix='Install JAX for TPUs, %pip install -U "jax[tpu]", and restart the kernel. Or '
+            "simulate a TPU: %tpu_connect --simulate v5e-8 --framework jax.",
+        )
+    types = [accelerator(name) for name in accelerator_types() if name.startswith(kinds[kind])]
+    fitting = (each for each in types if each.num_devices == len(devices))
+    return next(fitting, None) or accelerator(len(devices))
