@@ -230,13 +230,72 @@ ENTRY %main (a: bf16[8,32,32,64], b: bf16[3,3,64,128], c: bf16[1,1,128,32]) -> b
 def test_a_fusion_has_all_its_products() -> None:
     module = parse(NESTED)
     fused = parts(module.entry.root, module.entry, module)
-    pixels = 8 * 32 * 32
     products = [
         (instruction, inside) for instruction, inside in fused if instruction.opcode in PRODUCTS
     ]
     assert {
         instruction.node: multiplications(instruction, inside) for instruction, inside in products
     } == {
-        "first": pixels * 9 * 64 * 128,
-        "second": pixels * 128 * 32,
+        "first": 8 * (3 * 32 - 2) ** 2 * 64 * 128,  # without the padding's
+        "second": 8 * 32 * 32 * 128 * 32,
     }
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "result", "rest", "number"),
+    [
+        # A batch of 64 products is written as a dilated convolution along the batch's axis.
+        (
+            "64,4096,128",
+            "64,4096,128",
+            "64,4096,4096",
+            "window={size=64 stride=63 lhs_dilate=64}, dim_labels=0bf_0oi->0bf",
+            64 * 4096 * 4096 * 128,
+        ),
+        # A product that sums over two axes.
+        (
+            "1536,1536,128",
+            "1,128,128",
+            "1536,1536,128",
+            "window={size=1}, dim_labels=0bf_0io->0bf",
+            1536 * 1536 * 128 * 128,
+        ),
+        # A stride, and half of its steps back: each output meets every other element.
+        (
+            "8,32,32,64",
+            "3,3,64,128",
+            "8,15,15,128",
+            "window={size=3x3 stride=2x2}, dim_labels=b01f_01io->b01f",
+            8 * 15 * 15 * 9 * 64 * 128,
+        ),
+        (
+            "8,15,15,128",
+            "3,3,64,128",
+            "8,31,31,64",
+            "window={size=3x3 pad=2_2x2_2 lhs_dilate=2x2}, dim_labels=b01f_01oi->b01f",
+            8 * (15 * 3) ** 2 * 64 * 128,
+        ),
+        # The gradient of a kernel: the window is as large as the image.
+        (
+            "8,32,32,64",
+            "8,32,32,128",
+            "3,3,64,128",
+            "window={size=32x32 pad=1_1x1_1}, dim_labels=f01b_i01o->01bf",
+            (3 * 32 - 2) ** 2 * 8 * 64 * 128,
+        ),
+    ],
+)
+def test_a_product_counts_multiplications_of_numbers_and_not_of_gaps(
+    left: str, right: str, result: str, rest: str, number: int
+) -> None:
+    text = f"""\
+HloModule product, is_scheduled=true
+
+ENTRY %main (a: bf16[{left}], b: bf16[{right}]) -> bf16[{result}] {{
+  %a = bf16[{left}]{{2,1,0}} parameter(0)
+  %b = bf16[{right}]{{2,1,0}} parameter(1)
+  ROOT %product = bf16[{result}]{{2,1,0}} convolution(%a, %b), {rest}
+}}
+"""
+    module = parse(text)
+    assert multiplications(module.entry.root, module.entry) == number

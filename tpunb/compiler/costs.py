@@ -1,7 +1,7 @@
-"""The cost of one instruction of a program: the compiler's cycles, or a model if it gives none.
+"""The cost of one instruction of a program.
 
 Collectives are modelled by the links; gathers, scatters and sorts by the core's work for each row
-and by memory; Pallas kernels by the work in their code.
+and by memory; Pallas kernels by the work in their code; all else by the work for its tiles.
 """
 
 from __future__ import annotations
@@ -12,24 +12,14 @@ import re
 from collections.abc import Mapping
 
 from tpunb.compiler.collectives import Collective, cores_of
-from tpunb.compiler.hlo import (
-    PRODUCTS,
-    Computation,
-    Instruction,
-    Module,
-    is_depthwise,
-    multiplications,
-    numbers,
-    parts,
-)
+from tpunb.compiler.hlo import Computation, Instruction, Module, numbers, parts
 from tpunb.compiler.libtpu import Kernel
+from tpunb.compiler.tile_costs import OLD, REGISTER, TileWork
 from tpunb.compiler.topologies import Target
 
 _ROWS_ONLY = frozenset({"dynamic-slice"})
-_TRANSCENDENTAL = frozenset(
-    {"atan2", "cbrt", "cosine", "erf", "exponential", "exponential-minus-one", "log"}
-    | {"log-plus-one", "logistic", "power", "sine", "tan", "tanh"}
-)
+ON_SPARSE_CORES = "async-start"
+"""The opcode that starts work on another kind of core."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,31 +30,24 @@ class Cost:
         instruction: The instruction.
         kind: `"matmul"`, `"memory"` or `"collective"`.
         bytes: The bytes that it reads from and writes to HBM, or sends.
-        once: The seconds of its cycles at the core's clock; 0 if a model replaces them.
-        least: The model's seconds if all units work at once.
-        most: The model's seconds if the units work one after another.
+        least: The least seconds.
+        most: The most seconds.
         modelled: The modelled operations, for a reader: `"gathers"`.
-        counted: The seconds in the compiler's roofline for modelled operations.
-        roofline: The seconds in that roofline if it leaves out the vector unit's part, otherwise
-            None.
         times: The number of runs.
     """
 
     instruction: Instruction
     kind: str
     bytes: int
-    once: float = 0.0
     least: float = 0.0
     most: float = 0.0
     modelled: frozenset[str] = frozenset()
-    counted: float = 0.0
-    roofline: float | None = None
     times: float = 1.0
 
     @property
     def seconds(self) -> float:
-        """The seconds of all runs, in the middle if there is a range."""
-        return self.times * (self.once or math.sqrt(self.least * self.most))
+        """The seconds of all runs, in the middle of the range."""
+        return self.times * math.sqrt(self.least * self.most)
 
 
 def cost_of(
@@ -83,34 +66,43 @@ def cost_of(
         kernels: The work of its Pallas kernels, by the names of their instructions.
         target: The target of the compilation.
     """
-    hardware, cycles = target.hardware, instruction.cycles
-    if cycles is None and (kernel := kernels.get(instruction.name)):
+    if instruction.cycles is None and (kernel := kernels.get(instruction.name)):
         return _kernel(instruction, kernel, target)
-    consists_of = list(parts(instruction, around, module))
-    moved = _moved(instruction, around)
-    irregular = [(part, inside) for part, inside in consists_of if part.opcode in _CYCLES]
-    if cycles is None and irregular:
-        return _irregular(instruction, irregular, moved / hardware.hbm, target)
-    once = moved / hardware.hbm if cycles is None else cycles / hardware.clock
-    products = [(part, inside) for part, inside in consists_of if part.opcode in PRODUCTS]
-    vector = any(is_depthwise(product) for product, _ in products) or any(
-        part.opcode in _TRANSCENDENTAL for part, _ in consists_of
+    work = TileWork(
+        instruction.cycles,
+        tuple(parts(instruction, around, module)),
+        *_moved(instruction, around),
     )
-    roofline = None
-    if cycles is not None and vector:
-        flops = 2 * sum(multiplications(product, inside) for product, inside in products)
-        roofline = min(max(moved / hardware.hbm, flops / hardware.flops), once)
-    kind = "matmul" if products else "memory"
-    return Cost(instruction, kind, moved, once, roofline=roofline)
+    irregular = [(part, inside) for part, inside in work.parts if part.opcode in _CYCLES]
+    if work.cycles is None and irregular:
+        return _irregular(instruction, irregular, target)
+    kind = "matmul" if work.products else "memory"
+    return Cost(instruction, kind, work.in_hbm, *work.seconds(target))
 
 
-def _moved(instruction: Instruction, around: Computation) -> int:
-    """Return the bytes that an instruction reads and writes in HBM."""
+def _moved(instruction: Instruction, around: Computation) -> tuple[int, int]:
+    """Return the bytes that an instruction reads and writes in HBM, and in all memories."""
     read = written = instruction.results
     if instruction.opcode not in _ROWS_ONLY:
         sources = (around.by_name.get(name) for name in instruction.operands)
         read = tuple(shape for source in sources if source is not None for shape in source.results)
-    return sum(shape.padded for shape in (*written, *read) if shape.space == 0)
+    shapes = (*written, *read)
+    in_hbm = sum(shape.padded for shape in shapes if shape.space == 0)
+    return in_hbm, sum(shape.padded for shape in shapes)
+
+
+def background_bytes(start: Instruction, module: Module) -> int:
+    """Return the bytes of HBM that work in the background moves, by the instruction that starts it.
+
+    A copy's results are the copy, the original and a flag; a copy within a core's own memory moves
+    none. The SparseCores read and write their result.
+    """
+    if start.opcode == ON_SPARSE_CORES:
+        results = module.computations[start.called["calls"]].root.results
+        return 2 * sum(shape.padded for shape in results if shape.space == 0)
+    arrays = [shape for shape in start.results if shape.sizes]
+    within = all(shape.space for shape in arrays)
+    return 0 if within else min(shape.padded for shape in arrays)
 
 
 # Collectives
@@ -192,7 +184,6 @@ def _kernel(instruction: Instruction, kernel: Kernel, target: Target) -> Cost:
     flops = [amount / hardware.flops for amount in kernel.flops]
     cycles = [amount / hardware.clock for amount in kernel.cycles]
     moved = [amount / hardware.hbm for amount in kernel.bytes]
-    declared = kernel.declared[0] / hardware.flops, kernel.declared[1] / hardware.hbm
     return Cost(
         instruction,
         "matmul" if flops[1] > moved[1] else "memory",
@@ -200,7 +191,6 @@ def _kernel(instruction: Instruction, kernel: Kernel, target: Target) -> Cost:
         least=max(flops[0], cycles[0], moved[0], grid),
         most=max(flops[1], moved[1]) + cycles[1] + grid,
         modelled=frozenset({"Pallas kernels"}),
-        counted=max(declared),
     )
 
 
@@ -212,8 +202,6 @@ _SORTED = re.compile(r"dimensions=\{(\d+)\}")
 
 _PIECE = 512
 """The smallest number of bytes to read from or write to HBM: 128 lanes of four bytes."""
-_REGISTER = 4096
-"""The bytes of a vector register."""
 _SORT_CYCLES = 14.0
 """The cycles of a register in a step of the sorting network, for each array that is sorted."""
 _SORT_ERROR = 1.25
@@ -238,7 +226,6 @@ class _Row:
         return rows * each, round(rows * pieces)
 
 
-_OLD = frozenset({"v2", "v3"})
 _GATHERED = {True: _Row(8.7, 0.4, 12.6), False: _Row(4.6, 1.3, 9.3)}
 _SCATTERED = {True: _Row(5.9, 2.0, 4.4), False: _Row(6.6, 1.5, 4.7)}
 """The cycles, by whether the core is of an old family."""
@@ -247,11 +234,10 @@ _SCATTERED = {True: _Row(5.9, 2.0, 4.4), False: _Row(6.6, 1.5, 4.7)}
 def _irregular(
     instruction: Instruction,
     irregular: list[tuple[Instruction, Computation]],
-    counted: float,
     target: Target,
 ) -> Cost:
     """Return the cost of an instruction with gathers, scatters or sorts in it."""
-    old = target.tpu.family in _OLD
+    old = target.tpu.family in OLD
     figures = (_CYCLES[part.opcode](part, inside, old) for part, inside in irregular)
     least, most, moved = map(sum, zip(*figures, strict=True))
     memory = moved / target.hardware.hbm
@@ -262,7 +248,6 @@ def _irregular(
         least=max(least / target.hardware.clock, memory),
         most=most / target.hardware.clock + memory,
         modelled=frozenset(f"{part.opcode}s" for part, _ in irregular),
-        counted=counted,
     )
 
 
@@ -294,7 +279,7 @@ def _sort(sort: Instruction, _: Computation, __: bool) -> _Figures:
     doublings = math.ceil(math.log2(max(length, 2)))
     steps = doublings * (doublings + 1) // 2
     size = sum(shape.padded for shape in sort.results)
-    registers = size / _REGISTER * 2**doublings / max(length, 1)
+    registers = size / REGISTER * 2**doublings / max(length, 1)
     cycles = _SORT_CYCLES * steps * registers
     return cycles / _SORT_ERROR, cycles * _SORT_ERROR, 2 * size
 

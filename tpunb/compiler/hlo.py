@@ -44,9 +44,14 @@ class Shape:
     text: str = ""
 
     @property
+    def bits(self) -> int:
+        """The bits of a number; 0 if the type is not known."""
+        return _BITS.get(self.dtype, 0)
+
+    @property
     def unpadded(self) -> int:
         """The bytes of its numbers."""
-        return math.ceil(math.prod(self.sizes) * _BITS.get(self.dtype, 0) / 8)
+        return math.ceil(math.prod(self.sizes) * self.bits / 8)
 
     @property
     def padded(self) -> int:
@@ -58,7 +63,7 @@ class Shape:
             first = len(sizes) - len(tile)
             for place, size in enumerate(tile, start=first):
                 sizes[place] = -(-sizes[place] // size) * size
-        return math.ceil(math.prod(sizes) * _BITS.get(self.dtype, 0) / 8)
+        return math.ceil(math.prod(sizes) * self.bits / 8)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -371,7 +376,6 @@ _RESULT_LABELS = re.compile(r"dim_labels=\w+->(\w+)")
 _NARROW = 8
 """The features of a narrow group: the rows of a tile."""
 
-_LABELS = re.compile(r"dim_labels=\w+_(\w+)->")
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 
 
@@ -408,8 +412,73 @@ def multiplications(product: Instruction, inside: Computation) -> float:
     left, right = (inside.shape(name) for name in product.operands[:2])
     if left is None or right is None:
         return 0.0
-    result = math.prod(product.results[0].sizes)
-    if labels := product.attribute(_LABELS):
-        return result * math.prod(right.sizes) / max(right.sizes[labels.index("o")], 1)
-    axes = numbers(product.attribute(_CONTRACTED))
-    return float(result * math.prod(left.sizes[axis] for axis in axes))
+    result = product.results[0].sizes
+    labels = _LABELS.search(product.rest)
+    if labels is None:
+        axes = numbers(product.attribute(_CONTRACTED))
+        return float(math.prod(result) * math.prod(left.sizes[axis] for axis in axes))
+    features = right.sizes[labels[2].index("i")]
+    plain = result[labels[3].index("b")] * result[labels[3].index("f")] * features
+    return float(plain * math.prod(pairs for pairs, _ in _axes(product, inside)))
+
+
+def has_window(product: Instruction, inside: Computation) -> bool:
+    """Return whether a product is a convolution with several elements for each of its places."""
+    return any(pairs > outputs > 1 for pairs, outputs in _axes(product, inside))
+
+
+_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+_WINDOW = re.compile(r"window=\{([^}]*)\}")
+_DEFAULTS = {"stride": "1", "pad": "0", "lhs_dilate": "1", "rhs_dilate": "1"}
+
+
+def _axes(product: Instruction, inside: Computation) -> Iterator[tuple[int, int]]:
+    """Yield the multiplications along each spatial axis of a convolution, and its output's size.
+
+    Padding and the gaps of a dilation take no multiplications.
+    """
+    left, right = (inside.shape(name) for name in product.operands[:2])
+    labels = _LABELS.search(product.rest)
+    if labels is None or left is None or right is None:
+        return
+    window = dict(part.split("=") for part in product.attribute(_WINDOW).split())
+    axes = sorted(axis for axis in labels[3] if axis.isdigit())
+    for place, axis in enumerate(axes):
+        sizes = (
+            shape.sizes[names.index(axis)]
+            for shape, names in zip((left, right, product.results[0]), labels.groups(), strict=True)
+        )
+        inputs, kernel, outputs = sizes
+        values = (window.get(key, default).split("x") for key, default in _DEFAULTS.items())
+        along = (int(value[place % len(value)].partition("_")[0]) for value in values)
+        yield _pairs(inputs, kernel, outputs, *along), outputs
+
+
+@functools.lru_cache(maxsize=4096)
+def _pairs(
+    inputs: int, kernel: int, outputs: int, stride: int, pad: int, left: int, right: int
+) -> int:
+    """Return the pairs of an output and a kernel's element that meet an input, along an axis.
+
+    Args:
+        inputs: The size of the input.
+        kernel: The size of the kernel.
+        outputs: The size of the output.
+        stride: The distance of two outputs.
+        pad: The padding before the input.
+        left: The distance of two inputs.
+        right: The distance of two elements of the kernel.
+    """
+    shared = math.gcd(stride, left)
+    period = left // shared
+    inverse = pow(stride // shared, -1, period)
+    pairs = 0
+    for element in range(kernel):
+        offset = pad - element * right  # the output at the input's first place, times the stride
+        if offset % shared:
+            continue
+        lowest = max(-(-offset // stride), 0)
+        highest = min(((inputs - 1) * left + offset) // stride, outputs - 1)
+        first = lowest + (offset // shared * inverse - lowest) % period
+        pairs += max((highest - first) // period + 1, 0)
+    return pairs

@@ -108,8 +108,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
                 bounded = _rewrite(module, request["replicas"])
         if request.get("refused_text"):
             return _refused(module, devices, request)
-        compiled = _compile(module, devices, request)
-        return {**_figures(compiled, request["text"]), "bounded": bounded}
+        return {**_accepted(module, devices, request), "bounded": bounded}
     except _OF_THIS_PROGRAM as error:
         return {"broken": f"{type(error).__name__}: {error}"}
     except Exception as error:  # JAX's own exceptions differ from release to release
@@ -257,17 +256,44 @@ def _refused(module: Any, devices: list[Any], request: dict[str, Any]) -> dict[s
     The whole answer is an error with an empty text if the program fits after all.
     """
     with tempfile.TemporaryDirectory() as folder:
-        overrides = [("xla_dump_to", folder), ("xla_dump_hlo_as_text", True)]
         message = "It fits."
         try:
-            _compile(module, devices, request, overrides)
+            _compile(module, devices, request, _dumped_to(folder))
         except _OF_THIS_PROGRAM:
             raise
         except Exception as error:
             message = str(error)
-        files = sorted(Path(folder).glob(_OUT_OF_MEMORY))
-        text = files[-1].read_text(encoding="utf-8", errors="replace") if files else ""
+        text = _newest(folder, _OUT_OF_MEMORY)
     return {"error": message, "text": text}
+
+
+_WITH_SPARSE_CORES = ("v5p", "v6e", "tpu7x")
+_SCHEDULED = "*.after_codegen.txt"
+"""The file with the scheduled program. The client cannot read a program that leaves gathers to the
+SparseCores: "async-update instruction should have 1 operands but sees 3" (jaxlib 0.10.2)."""
+
+
+def _accepted(module: Any, devices: list[Any], request: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of a program that compiles, and its text if it was asked for."""
+    if not (request["text"] and request["topology"].startswith(_WITH_SPARSE_CORES)):
+        return _figures(_compile(module, devices, request), request["text"])
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = _compile(module, devices, request, _dumped_to(folder))
+        figures = _figures(compiled, with_text=True)
+        if not figures["text"]:
+            text = _newest(folder, _SCHEDULED)
+            figures |= {"text": text, "kernels": _kernels(text)}
+    return figures
+
+
+def _dumped_to(folder: str) -> list[tuple[str, Any]]:
+    return [("xla_dump_to", folder), ("xla_dump_hlo_as_text", True)]
+
+
+def _newest(folder: str, pattern: str) -> str:
+    """Return the text of the last file of a pattern, or an empty string."""
+    files = sorted(Path(folder).glob(pattern))
+    return files[-1].read_text(encoding="utf-8", errors="replace") if files else ""
 
 
 def _compile(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from tpunb._util.units import byte_count, duration
 from tpunb.compiler.collectives import collective_of
-from tpunb.compiler.costs import Cost, cost_of, link_cost
+from tpunb.compiler.costs import ON_SPARSE_CORES, Cost, background_bytes, cost_of, link_cost
 from tpunb.compiler.hlo import PRODUCTS, Module, multiplications, parts
 from tpunb.compiler.libtpu import Compiled, Origins
 from tpunb.compiler.memory import share
@@ -19,15 +19,12 @@ from tpunb.tpu.compiled_program import Share, StepTime
 
 _LEAST = 1e-7
 _SPREAD = 1.05
-"""The factor by which products of known sizes were measured off both estimates, on v3 and v5e."""
+"""The factor by which products and permutations of known sizes were measured off the estimates."""
 
 _CALL, _CHIP = 150e-6, 50e-6
 """The most seconds that a host takes to start a call on a chip, and on each further chip of its
 own. Measured: 0.1 ms on v5e, 0.13 ms on v6e, 0.3 to 0.5 ms on the eight chips of v5e-8."""
 _CHIPS_OF_A_HOST = 8
-
-_BEST = 0.45
-"""The least ratio of the compiler's roofline to its cycles, for operations on memory."""
 
 
 class _Costs:
@@ -43,6 +40,8 @@ class _Costs:
     def __init__(self, compiled: Compiled, module: Module, runs: Runs, target: Target) -> None:
         self._kernels, self._module, self._target = compiled.kernels, module, target
         self.unknown_loops, self.branches = runs.unknown_loops, runs.branches
+        self.background = 0.0
+        self.sparse_cores = False
         self.all = [
             dataclasses.replace(cost, times=run.times) for run in runs.all for cost in self._of(run)
         ]
@@ -54,7 +53,9 @@ class _Costs:
             inside = parts(instruction, run.around, module)
             if not any(part.opcode in PRODUCTS for part, _ in inside):
                 return
-        elif instruction.opcode.endswith("-start"):  # background copies run beside the counted work
+        elif instruction.opcode.endswith("-start"):
+            self.background += run.times * background_bytes(instruction, module)
+            self.sparse_cores |= instruction.opcode == ON_SPARSE_CORES
             return
         yield cost_of(instruction, run.around, module, self._kernels, self._target)
 
@@ -77,10 +78,7 @@ def step_time(
     costs = _Costs(compiled, module, runs, target)
     total = sum(cost.seconds for cost in costs.all) or 1.0
     links = [cost for cost in costs.all if cost.kind == "collective"]
-    others = [cost for cost in costs.all if cost.kind != "collective"]
-    low, high = _core(others, _optimal(compiled, module, target), target)
-    low = max(low, sum(cost.times * cost.least for cost in links) / _SPREAD)
-    high += sum(cost.times * cost.most for cost in links) * _SPREAD
+    low, high = _range(costs, target)
     middle = (low * high) ** 0.5
     nodes = [part for cost in costs.all for part in _by_node(cost, module)]
 
@@ -124,45 +122,22 @@ def step_time(
     )
 
 
-def _core(costs: Sequence[Cost], optimal: float, target: Target) -> tuple[float, float]:
-    """Return both estimates of the work that is not on the links.
+def _range(costs: _Costs, target: Target) -> tuple[float, float]:
+    """Return the least and the most seconds.
 
-    The compiler's roofline covers the matrix unit and memory, but not the vector unit. Vector
-    instructions take at least their cycles, and at most their cycles and then the time to move
-    their tensors.
+    At least, collectives and copies in the background hide behind other work, unless the links or
+    HBM take longer. At most, they come after it.
     """
-    least = sum(cost.times * cost.least for cost in costs)
-    most = sum(cost.times * cost.most for cost in costs)
-    once = sum(cost.once for cost in costs)
-    rest = sum(cost.seconds for cost in costs if cost.once)
-    if most:
-        # The roofline counts some time for these instructions too: for whole tables, or more.
-        counted = sum(cost.counted for cost in costs)
-        optimal = min(max(optimal - counted, _BEST * once), once)
-    low, high = sorted((rest, optimal * (rest / once) if once else optimal))
-    for cost in costs:
-        if cost.roofline is not None:
-            low += cost.times * (cost.once - cost.roofline)
-            high += cost.times * cost.bytes / target.hardware.hbm
-    low, high = sorted((low, high))
-    return max((low + least) / _SPREAD, _LEAST), max((high + most) * _SPREAD, _LEAST)
-
-
-def _optimal(compiled: Compiled, module: Module, target: Target) -> float:
-    """Return the compiler's roofline at the core's clock. It counts −1 s per custom call."""
-    seconds = compiled.cost.get("optimal_seconds", 0.0)
-    calls = sum(
-        instruction.opcode == "custom-call"
-        for computation in module.computations.values()
-        for instruction in computation.instructions
-    )
-    while seconds < 0 and calls:
-        seconds, calls = seconds + 1, calls - 1
     hardware = target.hardware
-    if hardware.planned:
-        memory = compiled.cost.get("bytes accessed", 0.0) / hardware.hbm
-        seconds = max(seconds * hardware.planned / hardware.clock, min(seconds, memory))
-    return max(seconds, 0.0)
+    links = [cost for cost in costs.all if cost.kind == "collective"]
+    others = [cost for cost in costs.all if cost.kind != "collective"]
+    counted = (cost.times * cost.bytes for cost in others if not cost.modelled)
+    moved = sum(counted) + costs.background
+    in_turn = (sum(cost.times * cost.least for cost in each) for each in (others, links))
+    low = max(*in_turn, moved / hardware.hbm)
+    high = sum(cost.times * cost.most for cost in costs.all)
+    high += costs.background / hardware.hbm / hardware.sustained_hbm
+    return max(low / _SPREAD, _LEAST), max(high * _SPREAD, _LEAST)
 
 
 def _by_node(cost: Cost, module: Module) -> list[tuple[Cost, str]]:
@@ -196,6 +171,8 @@ def _not_counted(costs: _Costs, start: float) -> Iterator[str]:
         yield f"Loops of unknown length ({costs.unknown_loops}) count as one trip each."
     if costs.branches:
         yield f"Conditionals ({costs.branches}) count as the mean of their branches."
+    if costs.sparse_cores:
+        yield "The SparseCores' work counts as copies in the background: their speed is not known."
     if modelled := {kind for cost in costs.all for kind in cost.modelled}:
         yield (
             f"The compiler gives no cycles for {', '.join(sorted(modelled))}: their time is "

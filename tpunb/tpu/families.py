@@ -137,7 +137,8 @@ class Hardware:
         flops: The peak of multiplications and additions per second in bfloat16.
         hbm: HBM bandwidth in bytes per second.
         link: The bandwidth of one link between chips in one direction, in bytes per second.
-        planned: The clock that libtpu 0.0.52 plans with, if it differs.
+        sustained_flops: The part of the peak that large products reach.
+        sustained_hbm: The part of the bandwidth that a long stream of reads and writes reaches.
     """
 
     usable_bytes: int
@@ -145,7 +146,8 @@ class Hardware:
     flops: float
     hbm: float
     link: float
-    planned: float | None = None
+    sustained_flops: float = 0.94
+    sustained_hbm: float = 0.9
 
 
 def _hardware(
@@ -156,7 +158,7 @@ def _hardware(
     link: float,
     *,
     cores: int = 1,
-    planned: float | None = None,
+    sustained: tuple[float, float] = (0.94, 0.9),
 ) -> Hardware:
     """Return a core with `gib` of memory. Other figures are a chip's; bandwidths are in GB/s."""
     return Hardware(
@@ -165,7 +167,7 @@ def _hardware(
         tflops * 1e12 / cores,
         hbm * 1e9 / cores,
         link * 1e9,
-        planned * 1e9 if planned else None,
+        *sustained,
     )
 
 
@@ -175,8 +177,8 @@ HARDWARE: dict[str, Hardware] = {
     "v4": _hardware(30.75, 1.05, 275, 1200, 45),
     "v5e": _hardware(15.75, 1.5, 197, 819, 45),
     "v5p": _hardware(95.73, 1.75, 459, 2765, 90),
-    "v6e": _hardware(31.24, 1.75, 918, 1640, 90),
-    "tpu7x": _hardware(94.74, 2.2, 2307, 7380, 90, cores=2, planned=1.9),
+    "v6e": _hardware(31.24, 1.75, 918, 1640, 90, sustained=(0.78, 0.8)),
+    "tpu7x": _hardware(94.74, 2.2, 2307, 7380, 90, cores=2),
 }
 """A core of each family, by the family's name.
 
