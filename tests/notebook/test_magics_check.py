@@ -196,9 +196,10 @@ def test_an_undivided_loss(book: Notebook) -> None:
     line = "%%tpu_check -d data --as x,y --compare\n"
     report = book.good(line + STEP.format("")).value
     assert report.ok
-    (warning,) = [problem for problem in report.warnings if problem.code == "undivided-loss"]
+    warning = report.warnings[0]
+    assert (warning.code, warning.line) == ("undivided-loss", 4)
     assert warning.reason == "The update is 2.0 times that of one device."
-    assert warning.fix == "Divide the loss by the number of replicas."
+    assert warning.fix == "Divide the loss by the number of replicas: `loss / num_replicas`."
     assert report.comparison.factor == 2.0
     report = book.good(line + STEP.format(" / num_replicas")).value
     assert not report.warnings
@@ -218,4 +219,9 @@ def test_an_undivided_loss(book: Notebook) -> None:
     assert "so it was not run" in str(refused)
     alone = book.good("%%tpu_check --compare\ntf.matmul(tf.ones([2, 3]), w)").value
     assert "name its data with -d" in str(alone)
-    assert book.good("%%tpu_check -d data --as x,y\n" + STEP.format("")).value.comparison is None
+    plain = book.good("%%tpu_check -d data --as x,y\n" + STEP.format("")).value
+    assert plain.comparison is None
+    assert "Not checked: whether the loss is divided by the number of replicas (`--compare`)." in (
+        str(plain)
+    )
+    assert "Not checked" not in str(book.good("%%tpu_check -d data --as x,y\nx + 1").value)

@@ -20,7 +20,7 @@ _OWN = os.path.normcase(str(PurePath(__file__).parents[1])) + os.sep
 
 
 @functools.lru_cache(maxsize=8192)  # called for every loaded module
-def _is_users_file(path: str) -> bool:
+def is_users_file(path: str) -> bool:
     """Return whether a file is the user's. A path that is not a file's comes from a notebook."""
     file = PurePath(path)
     if not file.is_absolute():
@@ -32,7 +32,7 @@ def _is_users_file(path: str) -> bool:
 
 def is_users_code(code: CodeType) -> bool:
     """Return whether a function's code is the user's, by its file."""
-    return _is_users_file(code.co_filename)
+    return is_users_file(code.co_filename)
 
 
 def is_users_module(module: ModuleType) -> bool:
@@ -43,9 +43,9 @@ def is_users_module(module: ModuleType) -> bool:
         return False
     file = names.get("__file__")
     if isinstance(file, str):
-        return _is_users_file(file)
+        return is_users_file(file)
     paths = [str(path) for path in names.get("__path__", ())]  # a namespace package has these
-    return top not in sys.stdlib_module_names and all(map(_is_users_file, paths))
+    return top not in sys.stdlib_module_names and all(map(is_users_file, paths))
 
 
 def is_users_class(kind: type) -> bool:

@@ -13,6 +13,7 @@ from tpunb.cells.source import CellSource, above
 from tpunb.cells.steps import Steps
 from tpunb.compiler.check import with_verdict
 from tpunb.errors.code_problems import Problem
+from tpunb.virtual.graph.traced_function import TracedFunction
 from tpunb.virtual.rule_check import CheckReport, report
 from tpunb.virtual.strict.examination import examine
 
@@ -49,4 +50,12 @@ def _checked(step: CellStep, types: Types) -> CheckReport:
         return dataclasses.replace(refused, errors=(*refused.errors, problem))
     choose = functools.partial(line_in, cell)
     by_rules = report(examinations, line_of=choose)
+    several = step.cache.strategy.num_replicas_in_sync > 1
+    by_rules = dataclasses.replace(by_rules, has_gradients=several and _differentiates(functions))
     return with_verdict(by_rules, examinations, step.cache.strategy, choose)
+
+
+def _differentiates(functions: Sequence[TracedFunction]) -> bool:
+    """Return whether a tape computes gradients, by the names that it gives to its nodes."""
+    nodes = (node for function in functions for node in function.definition.node_def)
+    return any("gradient_tape/" in node.name for node in nodes)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+from tpunb.cells.cell_errors import line_in
 from tpunb.cells.cell_step import CellStep
 from tpunb.cells.open_batches import silent
+from tpunb.compiler.verdict import reporting
 from tpunb.virtual.compare import compared_with_one
 from tpunb.virtual.replica_comparison import ReplicaComparison
 from tpunb.virtual.rule_check import CheckReport
@@ -31,7 +34,7 @@ def with_comparison(report: CheckReport, step: CellStep) -> CheckReport:
     replicas = int(step.cache.strategy.num_replicas_in_sync)
     if not report.ok:
         return report.compared(ReplicaComparison(replicas, None, _REFUSED))
-    return report.compared(_compared(step))
+    return report.compared(_compared(step), functools.partial(line_in, step.cell))
 
 
 def _compared(step: CellStep) -> ReplicaComparison:
@@ -42,9 +45,9 @@ def _compared(step: CellStep) -> ReplicaComparison:
         return ReplicaComparison(replicas, None, _NO_DATA)
 
     def compared() -> Any:
-        with silent():  # the check has shown what the cell prints
-            return compared_with_one(
-                traced.replica, captured.arguments, cache.strategy, traced.read_code(captured)
-            )
+        # The check has shown what the cell prints.
+        with reporting(None) as say, silent():
+            code = traced.read_code(captured)
+            return compared_with_one(traced.replica, captured.arguments, cache.strategy, code, say)
 
     return cache.guarded(traced, captured, compared)  # type: ignore[no-any-return]

@@ -154,10 +154,10 @@ class CellRunner:
         """
         run = self._run_to_examine(cell, namespace, options)
         report = check_step(run)
-        if compare:
-            self.calls.begin()
-            report = with_comparison(report, run.step)
-        return report
+        if not compare:
+            return report.not_compared()
+        self.calls.begin()
+        return with_comparison(report, run.step)
 
     def compile(
         self,

@@ -197,9 +197,20 @@ def _with_one_replica(
 
 
 def compared_with_one(
-    fn: Callable[..., Any], args: Sequence[Any], strategy: Any, roots: Sequence[Any] = ()
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    strategy: Any,
+    roots: Sequence[Any] = (),
+    say: Callable[[str], object] = id,
 ) -> ReplicaComparison:
     """Compare a step on a virtual TPU's replicas with the same step on one replica.
+
+    Args:
+        fn: The step.
+        args: Its arguments.
+        strategy: The virtual TPU's strategy.
+        roots: The user's functions and objects that the step uses; by default the step's.
+        say: Receives each next phase.
 
     Raises:
         CompareError: The strategy has one replica, or an argument is an iterator.
@@ -222,7 +233,7 @@ def compared_with_one(
             step = made.replica_function if made is not None else fn
         inputs = [_as_input(argument, strategy) for argument in inputs]
         roots = roots or [functools.partial(fn, *args)]
-        return measured_scale(step, GlobalBatch(inputs, count), strategy, roots)
+        return measured_scale(step, GlobalBatch(inputs, count), strategy, roots, say)
 
 
 def _batch_of_model(args: Sequence[Any], strategy: Any) -> Sequence[Any]:

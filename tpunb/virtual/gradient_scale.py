@@ -64,7 +64,11 @@ class _Ratio:
 
 
 def measured_scale(
-    step: Callable[..., Any], batch: GlobalBatch, strategy: Any, roots: Sequence[Any]
+    step: Callable[..., Any],
+    batch: GlobalBatch,
+    strategy: Any,
+    roots: Sequence[Any],
+    say: Callable[[str], object],
 ) -> ReplicaComparison:
     """Return the scale of a step's gradients.
 
@@ -73,6 +77,7 @@ def measured_scale(
         batch: Its arguments.
         strategy: The strategy.
         roots: The user's functions and objects that the step uses.
+        say: Receives each next phase.
 
     Raises:
         Exception: The step raised this error.
@@ -82,7 +87,8 @@ def measured_scale(
         note = "The step takes no batch. Pass the batch as an argument."
         return ReplicaComparison(replicas, None, note)
     same = batch.repeated()
-    many = TrialRun(step, same.on_replicas, strategy, replicas)
+    say(f"computing the gradients on {replicas} replicas")
+    many = TrialRun(step, same.on_replicas, strategy, replicas, batch.examples)
     on_many = many.measure()
     if not on_many:
         return ReplicaComparison(
@@ -91,7 +97,7 @@ def measured_scale(
             "No tf.GradientTape computes gradients of variables in the step, or another tape "
             "differentiates them.",
         )
-    trial = _Experiment(step, batch, strategy, many, on_many, roots)
+    trial = _Experiment(step, batch, strategy, many, on_many, roots, say)
     try:
         return trial.scale()
     except NotKnownError as reason:
@@ -127,8 +133,9 @@ class _Experiment:
         many: TrialRun,
         on_many: Sequence[Any],
         roots: Sequence[Any],
+        say: Callable[[str], object],
     ) -> None:
-        self._roots = roots
+        self._roots, self._say = roots, say
         self._step, self._batch, self._strategy = step, batch, strategy
         self._many, self._on_many = many, on_many
         self._replicas = many.trial.replicas
@@ -143,17 +150,21 @@ class _Experiment:
         Raises:
             NotKnownError: The scale is not known.
         """
+        self._say("computing the gradients on one replica")
         one = self._on_one()
         ratio = self._ratio = self._compared(one)
+        self._say("measuring the update of the weights")
         gain, note = self._combined(one)
         self._gain = gain
+        self._say("computing the gradients of the batch itself")
         self._differences = self._on_batch_itself(one)
         factor = self._rounded(ratio.common * gain)
         self._refuse_numbers(factor)
         if math.isnan(factor):
             raise NotKnownError(self._no_multiple())
         gradients, scales = tuple(self.rows()), self._scales_update(one)
-        return ReplicaComparison(self._replicas, factor, note, gradients, scales)
+        places = tuple(self._many.trial.gradients[0].places)
+        return ReplicaComparison(self._replicas, factor, note, gradients, scales, places)
 
     def rows(self) -> Iterator[GradientScale]:
         """Yield the gradients as far as they were measured."""
@@ -167,7 +178,7 @@ class _Experiment:
 
     def _on_one(self) -> TrialRun:
         try:
-            return TrialRun(self._step, self._same.on_one, self._strategy, 1)
+            return TrialRun(self._step, self._same.on_one, self._strategy, 1, self._batch.examples)
         except Exception as error:
             raise NotKnownError(f"The step does not run on one replica: {_line(error)}") from error
 
@@ -321,6 +332,7 @@ class _Experiment:
         if number.holder is None:
             return meaning.of_loss or math.isnan(factor)
         try:
+            self._say(f"trying {number.text} = {meaning.on_one:g} on one replica")
             with number.rebound(meaning.on_one):
                 one = self._on_one()
                 ratio = self._compared(one)

@@ -193,12 +193,12 @@ class _Call:
         if not is_written():
             check_all(traced.definition, traced.library, len(options.cores))
             return self._packed(self._stand_ins(), range(len(graph.outputs)))
-        definition = traced.definition
+        definition, library = traced.definition, traced.library
         if options.trial is not None:
-            definition = options.trial.rewritten(definition)
+            definition, library = options.trial.rewritten(definition, library)
         function = ReplicaFunction(
             definition,
-            traced.library,
+            library,
             options.places,
             unknown_sizes(graph),
             MatrixUnit.as_set() if options.arithmetic == "tpu" else None,

@@ -11,6 +11,7 @@ from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.tables import LINED, escaped, table
 from tpunb._util.units import grouped
 from tpunb.errors import TpunbError
+from tpunb.errors.code_problems import SourceLine
 
 _HEAD = ("gradient", "shape", "scale", "apart from that")
 _MOST_ROWS = 40
@@ -54,6 +55,7 @@ class ReplicaComparison:
         gradients: The gradients of the variables.
         scales_update: Whether the update of the variables grows with the gradients, as in gradient
             descent. Adam and clipping hide the scale.
+        places: The lines of the user's code that led to the loss, innermost first.
     """
 
     replicas: int
@@ -61,6 +63,7 @@ class ReplicaComparison:
     note: str = ""
     gradients: tuple[GradientScale, ...] = ()
     scales_update: bool = False
+    places: tuple[SourceLine, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
     @property
     def ok(self) -> bool | None:

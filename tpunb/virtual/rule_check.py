@@ -13,7 +13,7 @@ from tpunb._util.plain_text import plain, shortened
 from tpunb._util.tables import PLAIN, Markup, escaped, lines, table
 from tpunb._util.units import grouped
 from tpunb.errors import TpunbError
-from tpunb.errors.code_problems import Problem, SourceLine, innermost
+from tpunb.errors.code_problems import Choose, Problem, SourceLine, innermost
 from tpunb.errors.explain import explain
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import accelerator
@@ -54,6 +54,8 @@ def no_embedding_tables(error: Exception, place: tuple[str, int] | None) -> Prob
 
 
 _UNDIVIDED = "undivided-loss"
+_DIVIDE = "Divide the loss by the number of replicas: `loss / num_replicas`."
+_NOT_COMPARED = "Not checked: whether the loss is divided by the number of replicas (`--compare`)."
 _WIDTH = 92
 _MANY_TRACES = 5
 _MAX_PROBLEMS = 30  # of either kind
@@ -81,12 +83,16 @@ class CheckReport:
             compiler was not asked. Empty if it was not meant to be asked.
         comparison: The comparison of the gradients with those on one replica; None if it was not
             asked for.
+        has_gradients: Whether the function computes gradients.
+        unchecked: A sentence with what was not checked.
     """
 
     errors: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
     compiler: str = dataclasses.field(default="", compare=False)
     comparison: ReplicaComparison | None = dataclasses.field(default=None, compare=False)
+    has_gradients: bool = dataclasses.field(default=False, compare=False, repr=False)
+    unchecked: str = dataclasses.field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("errors", "warnings"):
@@ -110,13 +116,26 @@ class CheckReport:
         outcome = "Compiles for a TPU" if self.ok else refused
         return f"{outcome}: {', '.join(counts)}." if counts else f"{outcome}."
 
-    def compared(self, comparison: ReplicaComparison) -> CheckReport:
-        """Return the report completed by a comparison with one replica."""
+    def not_compared(self) -> CheckReport:
+        """Return the report with a note if the scale of the loss was left unchecked."""
+        if not (self.ok and self.has_gradients):
+            return self
+        return dataclasses.replace(self, unchecked=_NOT_COMPARED)
+
+    def compared(self, comparison: ReplicaComparison, choose: Choose = innermost) -> CheckReport:
+        """Return the report completed by a comparison with one replica.
+
+        Args:
+            comparison: The comparison of a cell's step.
+            choose: Chooses the line of the loss that is shown.
+        """
         warnings = self.warnings
         if comparison.problem:
             fix = comparison.fix[0].upper() + comparison.fix[1:]
+            if comparison.factor == comparison.replicas:
+                fix = _DIVIDE
             found = Problem(_UNDIVIDED, f"{comparison.problem}.", fix)
-            warnings = (*warnings, found)
+            warnings = (*warnings, found.at(comparison.places).shown(choose))
         return dataclasses.replace(self, warnings=warnings, comparison=comparison)
 
     def raise_if_refused(self) -> None:
@@ -139,7 +158,7 @@ class CheckReport:
         """The sentences below the findings."""
         comparison = self.comparison
         compared = comparison.headline if comparison and not comparison.problem else ""
-        return [text for text in (self.compiler, compared) if text]
+        return [text for text in (self.compiler, compared, self.unchecked) if text]
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text("CheckReport(...)" if cycle else str(self))
@@ -238,8 +257,10 @@ def report(
     return CheckReport(tuple(errors), tuple(warnings))
 
 
-def _order(problem: Problem) -> tuple[str, float]:
-    return problem.file, float("inf") if problem.line is None else problem.line
+def _order(problem: Problem) -> tuple[bool, str, float]:
+    """Return a sort key: an undivided loss, which gives another result, comes before slow code."""
+    line = float("inf") if problem.line is None else problem.line
+    return problem.code != _UNDIVIDED, problem.file, line
 
 
 def trace_for(fn: Callable[..., Any], args: Sequence[Any], strategy: Any) -> list[TracedFunction]:

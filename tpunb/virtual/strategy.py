@@ -57,6 +57,7 @@ from tpunb.virtual.replicate.options import (
     processors_for_each,
 )
 from tpunb.virtual.replicate.trial import Trial, current_trial
+from tpunb.virtual.replicate.without_chance import Examples
 from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
 from tpunb.virtual.strictness import Strictness
 from tpunb.virtual.v1_steps import OuterGraph, run_steps
@@ -324,10 +325,11 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         trial = current_trial.get()
         return trial if trial is not None and trial.strategy.extended is self else None
 
-    def new_trial(self, replicas: int) -> Trial:
+    def new_trial(self, replicas: int, examples: int | None) -> Trial:
         """Return a trial of a step on the first replicas."""
         devices = [logical[0] for logical in self._options.places[:replicas]]
-        return Trial(self._container_strategy(), devices)
+        together = Examples(examples, len(self._options.places))
+        return Trial(self._container_strategy(), devices, together)
 
     def _replicating(self) -> ReplicateOptions:
         """Return the options of replicas that are traced now."""

@@ -112,7 +112,7 @@ def _gradient(original: Any, tape: Any, target: Any, sources: Any, *rest: Any, *
         return gradients
     if not pywrap_tfe.TFE_Py_TapeSetIsEmpty():
         return gradients  # another tape differentiates these gradients
-    return context.trial.taken(context, sources, gradients)
+    return context.trial.taken(context, target, sources, gradients)
 
 
 _differentiating: contextvars.ContextVar[bool] = contextvars.ContextVar(
@@ -130,6 +130,7 @@ class TrialRun:
         arguments: Its arguments.
         strategy: The strategy.
         replicas: The number of replicas.
+        examples: The number of a replica's examples among all replicas; None if it is not known.
 
     Attributes:
         trial: The trial: its gradients and stand-ins.
@@ -144,9 +145,10 @@ class TrialRun:
         arguments: Sequence[Any],
         strategy: Any,
         replicas: int,
+        examples: int | None = None,
     ) -> None:
         self._arguments = arguments
-        self.trial: Trial = strategy.extended.new_trial(replicas)
+        self.trial: Trial = strategy.extended.new_trial(replicas, examples)
         self._traced = self._trace(step, arguments, strategy)
         # A function that makes variables is traced twice, and only its last trace runs.
         self.trial.keep(self._traced.captured_inputs)

@@ -21,9 +21,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tpunb._util.user_code import is_users_file
+from tpunb.errors.code_problems import SourceLine
 from tpunb.virtual._tensorflow import FunctionDef, ResourceVariable
+from tpunb.virtual.graph.function_def import Library
 from tpunb.virtual.replicate.divergence import Divergence
-from tpunb.virtual.replicate.without_chance import without_chance
+from tpunb.virtual.replicate.without_chance import Examples, without_chance
 from tpunb.virtual.variable_copies import INDEX, RowCopies, copies_of, eagerly, handle_of
 
 current_trial: contextvars.ContextVar[Trial | None] = contextvars.ContextVar(
@@ -90,12 +93,14 @@ class Gradients:
         shapes: The shapes of the variables.
         sizes: The number of elements that are kept of each gradient.
         variables: A variable for each replica that keeps the elements.
+        places: The lines of the user's code that led to the loss, innermost first.
     """
 
     names: Sequence[str]
     shapes: Sequence[tuple[int, ...]]
     sizes: Sequence[int]
     variables: Sequence[Any]
+    places: Sequence[SourceLine]
 
     def values(self) -> list[list[np.ndarray]]:
         """Return the kept elements of each gradient, on each replica."""
@@ -111,6 +116,7 @@ class Trial:
     Args:
         strategy: The strategy whose replicas these are.
         devices: The device of each replica of the trial.
+        examples: The batch's examples.
 
     Attributes:
         strategy: The strategy.
@@ -120,8 +126,9 @@ class Trial:
         is_rounded: Whether the functions that were traced compute with less precision than float32.
     """
 
-    def __init__(self, strategy: Any, devices: Sequence[str]) -> None:
+    def __init__(self, strategy: Any, devices: Sequence[str], examples: Examples) -> None:
         self.strategy = strategy
+        self._examples = examples
         self.divergence = Divergence()
         self.gradients: list[Gradients] = []
         self.is_rounded = False
@@ -187,16 +194,17 @@ class Trial:
         for weight, strength in zip(self._weights, strengths, strict=True):
             weight.assign(strength)
 
-    def rewritten(self, definition: FunctionDef) -> FunctionDef:
-        """Return a replica function with fixed random numbers."""
+    def rewritten(self, definition: FunctionDef, library: Library) -> tuple[FunctionDef, Library]:
+        """Return a replica function with fixed random numbers, and its library."""
         self.is_rounded |= _has_short_types(definition)
-        return without_chance(definition)
+        return without_chance(definition, library, self._examples)
 
-    def taken(self, context: Any, sources: Any, gradients: Any) -> Any:
+    def taken(self, context: Any, target: Any, sources: Any, gradients: Any) -> Any:
         """Keep the gradients that a tape has computed, and return made-up gradients.
 
         Args:
             context: The context in which the replica function is traced.
+            target: The loss.
             sources: The sources of the gradients.
             gradients: The gradients.
         """
@@ -218,7 +226,7 @@ class Trial:
         handle = _handle(context, kept, f"gradients_{len(self.gradients)}")
         tf.raw_ops.AssignVariableOp(resource=handle, value=tf.concat(sketches, 0))
         names = [_name_of(source) for _, source, _ in pairs]
-        self.gradients.append(Gradients(names, shapes, sizes, kept))
+        self.gradients.append(Gradients(names, shapes, sizes, kept, _places(target)))
         handle = _handle(context, self._weights, f"weights_{len(self.gradients)}")
         weight = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
         weight = tf.ensure_shape(weight, [])
@@ -257,6 +265,14 @@ def _numbers(tensor: Any) -> np.ndarray:
     if tensor.dtype.is_floating:
         tensor = tf.cast(tensor, tf.float64)
     return np.asarray(tensor)
+
+
+def _places(target: Any) -> list[SourceLine]:
+    """Return the lines of the user's code that led to a loss, innermost first."""
+    tensors = [each for each in tf.nest.flatten(target) if hasattr(each, "op")]
+    frames = tensors[0].op.traceback if tensors else ()
+    places = [SourceLine(frame.filename, frame.lineno) for frame in frames]
+    return [place for place in places[::-1] if is_users_file(place.file)]
 
 
 def _handle(context: Any, variables: Sequence[Any], key: str) -> Any:
