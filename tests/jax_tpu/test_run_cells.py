@@ -402,3 +402,38 @@ def test_many_steps_return_all_names_at_the_end(connection: Any, names: dict[str
     assert {"loss", "gradients", "params"} <= result.assigned.keys()
     connection.cells.run(TRAINING, names, steps=90, **options)
     assert connection.cells.traces == 2
+
+
+def test_a_number_that_goes_from_step_to_step_is_plotted(
+    connection: Any, names: dict[str, Any]
+) -> None:
+    names["total"] = jnp.float32(0)
+    cell = "total = total + 1\nconstant = 3\n"
+    run = connection.cells.run(cell, names, steps=30, plot=["total", "constant"])
+    assert np.array_equal(run.history.values("total"), range(1, 31))
+    assert np.array_equal(run.history.values("constant"), [3] * 30)
+
+
+def test_trees_of_another_form_have_another_program(connection: Any, names: dict[str, Any]) -> None:
+    cell = "total = sum(jnp.sum(leaf) for leaf in jax.tree.leaves(batch))\n"
+    ones = np.ones(8, np.float32)
+    for batch in ({"x": ones, "y": ones}, (ones, ones), [ones, ones]):
+        run = connection.cells.run(cell, names, data=[batch])
+        assert float(run.assigned["total"].values[0]) == 2.0
+    made = "made = jnp.ones((1, 2)) * replica_id\n"
+    assert parts_of(connection.cells.run(made, names).assigned["made"])[3].shape == (1, 2)
+    gathered = connection.cells.run(made, names, gather={"made": 0}).assigned["made"]
+    assert gathered.shape == (N, 2)
+
+
+def test_a_class_is_not_traced(connection: Any, names: dict[str, Any]) -> None:
+    cell = "class Settings:\n    scale = jnp.ones(2)\nscaled = Settings.scale * replica_id\n"
+    run = connection.cells.run(cell, names)
+    assert np.array_equal(run.assigned["Settings"].scale, np.ones(2))
+
+
+def test_the_gradient_of_an_integer(connection: Any, names: dict[str, Any]) -> None:
+    names["params"] = {"w": jnp.ones(3), "n": jnp.int32(3)}
+    cell = "g = jax.grad(lambda p: p['w'].sum(), allow_int=True)(params)\n"
+    run = connection.cells.run(cell, names, steps=8)
+    assert run.assigned["g"]["n"].dtype == jax.dtypes.float0

@@ -122,9 +122,7 @@ class Arguments:
 
     def copied(self) -> Arguments:
         """Return the same arguments with copies of the arrays."""
-        shardings = [array.sharding for array in self.arrays]
-        copies = jax.device_put(self.arrays, shardings, may_alias=False)
-        return self.with_arrays(copies)
+        return self.with_arrays(copied(self.arrays))
 
     def with_arrays(self, arrays: list[jax.Array]) -> Arguments:
         """Return the same arguments with other arrays."""
@@ -218,6 +216,12 @@ def substituted(nest: Any, replace: Callable[[Any], Any]) -> Any:
     """Return a value with every leaf replaced."""
     leaves, tree = flattened(nest)
     return tree.unflatten([replace(leaf) for leaf in leaves])
+
+
+def copied(arrays: Any) -> Any:
+    """Return copies of arrays; the steps may overwrite the originals."""
+    shardings = jax.tree.map(lambda array: array.sharding, arrays)
+    return jax.device_put(arrays, shardings, may_alias=False)
 
 
 def part_shape(array: jax.Array | _Cut) -> tuple[int, ...]:

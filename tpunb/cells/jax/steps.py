@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from tpunb.cells.batch import bound_to
-from tpunb.cells.jax.arguments import Arguments, Slot, arguments_of, values_of
+from tpunb.cells.jax.arguments import Arguments, Slot, arguments_of, copied, values_of
 from tpunb.cells.jax.batches import Batches
 from tpunb.cells.jax.outputs import Results
 from tpunb.cells.jax.programs import Programs
@@ -27,6 +27,8 @@ _AHEAD = 4
 
 A device always has the next step at hand, and an interrupt waits for few steps.
 """
+
+_NUMBERS = int | float | np.number
 
 
 class Steps(StepRun):
@@ -241,9 +243,13 @@ class Steps(StepRun):
         nests = self._traced.outputs.nests
         values = []
         for name in self.options.plot:
-            slot = plotted_leaf(nests, name, lambda leaf: isinstance(leaf, Slot))
-            refuse_shape(name, slot.shape, "jnp.mean")
-            values.append(self._results.array(slot))
+            leaf = plotted_leaf(nests, name, lambda leaf: isinstance(leaf, Slot | _NUMBERS))
+            if not isinstance(leaf, Slot):
+                values.append(np.asarray(leaf))
+                continue
+            refuse_shape(name, leaf.shape, "jnp.mean")
+            array = self._results.array(leaf)
+            values.append(copied(array) if name in self._passed_on else array)
         self._plots.add(self.done, values)
 
     def _limit_begun(self) -> None:

@@ -80,7 +80,7 @@ class TracedCell:
         return cell
 
     def trace(self, arguments: Arguments) -> Any:
-        """Trace the cell; return the program as a jaxpr.
+        """Trace the cell; return the traced call.
 
         Raises:
             Exception: Any error that the cell raises, with `tpunb_lines`: the cell's lines that
@@ -88,12 +88,13 @@ class TracedCell:
         """
         try:
             with shown_as("\n".join(self._cell.lines), self._cell):
-                program = self.function.trace(*arguments.values).jaxpr
+                traced = self.function.trace(*arguments.values)
         except Exception as error:
             mark(error, self._cell)
             raise
-        self._warn_of_repeated_sums(program)
-        return program
+        self.outputs.define()
+        self._warn_of_repeated_sums(traced.jaxpr)
+        return traced
 
     def run_code(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """Run the cell's code on one replica; return its names."""
