@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import types
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -437,3 +439,26 @@ def test_the_gradient_of_an_integer(connection: Any, names: dict[str, Any]) -> N
     cell = "g = jax.grad(lambda p: p['w'].sum(), allow_int=True)(params)\n"
     run = connection.cells.run(cell, names, steps=8)
     assert run.assigned["g"]["n"].dtype == jax.dtypes.float0
+
+
+@pytest.mark.parametrize(
+    "change", ["params['w'] = params['w'] + 1", "seen.append(whole)", "box.value = whole * 2"]
+)
+def test_a_change_in_place_that_is_lost_is_said(
+    connection: Any, names: dict[str, Any], change: str
+) -> None:
+    names |= {"params": {"w": jnp.zeros(2)}, "seen": [], "box": types.SimpleNamespace()}
+    name = change.partition(".")[0].partition("[")[0]
+    with pytest.warns(TpuWarning, match=f"`{name}`( in place|, which has no value)"):
+        connection.cells.run(f"{change}\n", names)
+
+
+def test_a_change_in_place_that_is_assigned(connection: Any, names: dict[str, Any]) -> None:
+    names["params"] = {"w": jnp.zeros(2)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cell = "params['w'] = params['w'] + 1\nparams = params\n"
+        run = connection.cells.run(cell, names, steps=5)
+        scaled = "batch['x'] = batch['x'] / 2\nmean = jnp.mean(batch['x'])\n"
+        connection.cells.run(scaled, names, data=[{"x": np.ones(N, np.float32)}])
+    assert np.array_equal(run.assigned["params"]["w"], [5, 5])

@@ -109,7 +109,7 @@ class Outputs:
             if name not in names or name in PROVIDED or name in self._cell.definitions:
                 continue
             leaves, tree = flattened(names[name])
-            if any(_holds_traced(leaf) for leaf in leaves):
+            if any(holds_traced(leaf) for leaf in leaves):
                 self.withheld.append(name)
                 continue
             taken = [self._take(name, leaf, of_form, gathered) for leaf in leaves]
@@ -222,7 +222,7 @@ def _has_slots(nest: Any) -> bool:
     return any(isinstance(leaf, Slot) for leaf in flattened(nest)[0])
 
 
-def _holds_traced(leaf: Any) -> bool:
+def holds_traced(leaf: Any) -> bool:
     """Return whether a value that is no traced array holds one, so that it cannot leave."""
     is_array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
     return not is_array and reaches(leaf, lambda each: isinstance(each, jax.core.Tracer))
