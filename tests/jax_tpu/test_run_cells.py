@@ -462,3 +462,24 @@ def test_a_change_in_place_that_is_assigned(connection: Any, names: dict[str, An
         scaled = "batch['x'] = batch['x'] / 2\nmean = jnp.mean(batch['x'])\n"
         connection.cells.run(scaled, names, data=[{"x": np.ones(N, np.float32)}])
     assert np.array_equal(run.assigned["params"]["w"], [5, 5])
+
+
+@pytest.mark.parametrize("plot", [(), ("total",)])
+def test_a_step_that_fails_on_the_devices_leaves_the_names(
+    connection: Any, names: dict[str, Any], plot: tuple[str, ...]
+) -> None:
+    def checked(value: Any) -> Any:
+        if value > 3:
+            raise ValueError("too large")
+        return value
+
+    names |= {"checked": checked, "total": jnp.float32(0)}
+    cell = (
+        "total = total + 1\n"
+        "total = jax.pure_callback(checked, jax.ShapeDtypeStruct((), jnp.float32), total)\n"
+    )
+    run = connection.cells.steps(cell, names, steps=5, plot=plot)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="too large"):
+        run.go()
+    assert run.assigned == {}
+    assert float(names["total"]) == 0

@@ -100,6 +100,18 @@ class Steps(StepRun):
         )
         return traced, arguments
 
+    def go(self) -> None:
+        """Run the steps that are left; see `StepRun.go`.
+
+        If a device fails, the names keep their values, because the steps' results have none.
+        """
+        try:
+            super().go()
+            self._wait()
+        except Exception:
+            self._forget_lost()
+            raise
+
     def _interrupted(self) -> str:
         return "before the cell's names were assigned; they keep their values."
 
@@ -235,6 +247,16 @@ class Steps(StepRun):
         if self._results is None or self._traced is None:
             return self._values
         return {**self._values, **self._traced.outputs.filled(self._results)}
+
+    def _wait(self) -> None:
+        if self._results is not None:
+            jax.block_until_ready(self._results.arrays)
+
+    def _forget_lost(self) -> None:
+        try:
+            self._wait()
+        except Exception:
+            self._results, self._values = None, {}
 
     def _plot(self) -> None:
         """Take the plotted values, which stay on the devices for a while."""
