@@ -483,3 +483,11 @@ def test_a_step_that_fails_on_the_devices_leaves_the_names(
         run.go()
     assert run.assigned == {}
     assert float(names["total"]) == 0
+
+
+def test_an_array_in_the_memory_of_the_host(connection: Any, names: dict[str, Any]) -> None:
+    before = names["rows"]
+    names["rows"] = jax.device_put(before, before.sharding.with_memory_kind("pinned_host"))
+    run = connection.cells.run("rows = rows + 1\n", names, steps=3)
+    assert run.assigned["rows"].sharding == before.sharding
+    assert np.array_equal(run.assigned["rows"], np.asarray(before) + 3)

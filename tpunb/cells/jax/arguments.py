@@ -70,6 +70,8 @@ class _Cut:
         )
 
 
+_HOST = ("pinned_host", "unpinned_host")
+
 _COMPARED = (Slot, bool, int, str, type(None))
 """Classes whose equal objects lead to the same trace; of others, only the same object does."""
 
@@ -185,7 +187,7 @@ def arguments_of(
     arguments = Arguments()
     for name, value in values.items():
         leaves, tree = flattened(value)
-        for place, leaf in enumerate(leaves):
+        for place, leaf in enumerate(map(_on_devices, leaves)):
             placed = _placed(leaf, mesh, with_numbers=with_numbers)
             if placed is None:
                 continue
@@ -227,6 +229,14 @@ def copied(arrays: Any) -> Any:
 def part_shape(array: jax.Array | _Cut) -> tuple[int, ...]:
     """Return the shape of an array's part on a device."""
     return tuple(array.sharding.shard_shape(array.shape))
+
+
+def _on_devices(leaf: Any) -> Any:
+    """Return an array that is in the hosts' memory on its devices; other values as they are."""
+    kind = leaf.sharding.memory_kind if isinstance(leaf, jax.Array) else None
+    if kind not in _HOST:
+        return leaf
+    return jax.device_put(leaf, leaf.sharding.with_memory_kind("device"))
 
 
 def _placed(
