@@ -18,7 +18,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from tpunb.errors import CellError, TpuWarning
+from tpunb.errors import CellError, TpunbError, TpuWarning
 from tpunb.virtual.jax.per_replica import PerReplica
 
 N = 8
@@ -509,3 +509,10 @@ def test_the_time_of_tracing_has_no_other_steps(connection: Any, names: dict[str
     assert run._single()
     assert run._looped(10)
     assert run.timings.trace + 8 * 0.05 < time.perf_counter() - began
+
+
+def test_a_value_of_replicas_is_no_array(connection: Any, names: dict[str, Any]) -> None:
+    value = connection.cells.run("value = replica_id * 1.0\n", names).assigned["value"]
+    for convert in (np.asarray, jnp.asarray):
+        with pytest.raises(TpunbError, match="a value on each replica"):
+            convert(value)

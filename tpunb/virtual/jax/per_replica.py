@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tpunb.errors import TpunbError
+
 
 class PerReplica:
     """A value of every replica, as `tf.distribute` calls it: one array on each device.
@@ -37,6 +39,18 @@ class PerReplica:
     def dtype(self) -> Any:
         """The type of the parts' elements."""
         return self.array.dtype
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        """Refuse to be an array: NumPy would make one of this object.
+
+        Raises:
+            TpunbError: Always.
+        """
+        raise TpunbError(
+            "A PerReplica has a value on each replica, so it is no array outside of a cell.",
+            fix="Take a replica's (`value.values[0]`), or combine them in the cell: "
+            'ctx.all_reduce("mean", value).',
+        )
 
     def __repr__(self) -> str:
         rows = [f"  {number}: {part!r}" for number, part in enumerate(self.values)]
