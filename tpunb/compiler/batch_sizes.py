@@ -398,8 +398,8 @@ def largest_batch(
         tpu: A TPU type, or several. By default, the strategy's type.
         strategy: As for `tpunb.compile`.
         step: The batch of a replica is a multiple of `step`. It is exact to `step`, or to 1/256.
-        quick: Whether a coarse answer is enough: the largest power of two that fits on a replica,
-            whatever `step` is. It takes fewer tries.
+        quick: Whether a coarse answer is enough: the largest power of two that fits on a replica.
+            It takes fewer tries, and `step` does not matter.
         timeout: Seconds that one batch may take.
         progress: Called with each next step. By default, a notebook's cell shows it.
 
