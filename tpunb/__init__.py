@@ -18,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tpunb.connection.cell_runners import ChecksCells, RunsCells, register_cell_runners
+from tpunb.errors.jax_in_cells import FOR_JAX
 from tpunb.tpu.program_display import ProgramDisplay, register_program_display
 from tpunb.version import __version__
 from tpunb.virtual.jax.judged import Connect, register_jax_connector
@@ -143,7 +144,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tpunb.virtual.import_tensorflow import needing_tensorflow
 
-    with needing_tensorflow():
+    door = f"tpunb.{name}"
+    with needing_tensorflow(door if door in FOR_JAX else ""):
         if name in _PUBLIC_MODULES:
             return importlib.import_module(f"{__name__}.{name}")
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
