@@ -1,7 +1,7 @@
 """Replica functions that compute in float32 what was written for bfloat16 or float16.
 
-A sum over a larger batch loses more digits. In these types, two runs then differ by more than the
-scale that is to be measured.
+In these types, a sum over a larger batch loses more digits. The gradients of two runs then differ
+by more than a factor.
 """
 
 from __future__ import annotations
