@@ -85,18 +85,17 @@ def _message(error: BaseException) -> str:
     return refusal_in_short(message) or message
 
 
-def function_in(path: Path, name: str) -> tuple[ModuleType, Any, Any]:
-    """Import a file, and return its module, the object of this name, and the object's owner.
+def member_of(module: ModuleType, path: Path, name: str) -> tuple[Any, Any]:
+    """Return the owner of a name in an imported file, and the object of this name.
 
     Args:
+        module: The imported file.
         path: The file.
         name: A function, a model, or a dotted name such as `Trainer.step`.
 
     Raises:
-        SourceError: The file or the name does not exist, or it is not a function's.
-        UserCodeError: Importing the file raises an error.
+        SourceError: The name does not exist, or it is not a function's.
     """
-    module = _imported(path)
     owner: Any = module
     value: Any = module
     for part in name.split("."):
@@ -109,11 +108,16 @@ def function_in(path: Path, name: str) -> tuple[ModuleType, Any, Any]:
         value = getattr(owner, part)
     if not callable(value):
         raise SourceError(f"{name} is {_with_article(value)}, not a function.", fix=_EXAMPLE)
-    return module, owner, value
+    return owner, value
 
 
-def _imported(path: Path) -> ModuleType:
-    """Import a file as `python FILE` or `import` would find it, but not as `__main__`."""
+def import_file(path: Path) -> ModuleType:
+    """Import a file as `python FILE` or `import` would find it, but not as `__main__`.
+
+    Raises:
+        SourceError: The file does not exist.
+        UserCodeError: Importing the file raises an error.
+    """
     if not path.is_file():
         kind = "is a folder" if path.is_dir() else "does not exist"
         raise SourceError(f"{path} {kind}.", fix=_EXAMPLE)
