@@ -140,11 +140,10 @@ def test_a_function_that_hangs_is_ended(folder: Path) -> None:
 def test_the_search_in_the_docs(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "compile-server.md").read_text(encoding="utf-8")
     train, search = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(search.splitlines()) <= 30
+    assert len([line for line in search.splitlines() if line.strip()]) <= 30
     smaller = train.replace("12, 4096", "2, 256")
-    fewer = search.replace(
-        "[32, 64, 128, 256], [False, True], [(8, 1), (4, 2)]", "[8], [True], [(4, 2)]"
-    )
+    all_settings = "[32, 64, 128, 256], [False, True], [(8, 1), (4, 2)]"
+    fewer = search.replace(all_settings, "[8], [True], [(4, 2)]")
     assert smaller != train
     assert fewer != search
     (tmp_path / "train.py").write_text(smaller)

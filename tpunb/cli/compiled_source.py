@@ -44,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SOURCE",
         help="FILE.py::FUNCTION, a .keras file, a jax.export file, or a StableHLO file",
     )
-    for flag, settings in map(argument_of, options_of(CompileOptions)):
+    options = [each for each in options_of(CompileOptions) if each.name != "live_arrays"]
+    for flag, settings in map(argument_of, options):  # a new process has no arrays
         parser.add_argument(flag, **settings)
     parser.add_argument(
         "--args", metavar="CODE", help="the function's arguments, as Python code in a call"
