@@ -289,6 +289,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             timeout=args.timeout,
             largest_batch=args.largest_batch,
             recorded=args.recorded,
+            live_arrays=args.live_arrays,
         )
         try:
             program = self.session.compile(cell, settings, data, args.names)
