@@ -18,7 +18,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tpunb.connection.cell_runners import ChecksCells, RunsCells, register_cell_runners
-from tpunb.errors.jax_in_cells import FOR_JAX
 from tpunb.tpu.program_display import ProgramDisplay, register_program_display
 from tpunb.version import __version__
 from tpunb.virtual.jax.judged import Connect, register_jax_connector
@@ -142,6 +141,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.training.history").latest_history()
     if name not in _HOMES and name not in _PUBLIC_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tpunb.errors.jax_in_cells import FOR_JAX
     from tpunb.virtual.import_tensorflow import needing_tensorflow
 
     door = f"tpunb.{name}"

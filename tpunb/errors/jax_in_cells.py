@@ -10,8 +10,8 @@ WAY_FOR_JAX = (
 
 FOR_JAX = {
     "tpunb.check": 'tpunb.compile(step, *args, tpu="v5e-8") asks the TPU\'s own compiler.',
-    "tpunb.compare": "a step computes the whole batch, so no loss is divided by the replicas. "
-    'Compare its results within jax.default_matmul_precision("bfloat16") and "float32".',
+    "tpunb.compare": "compare the results on several meshes: "
+    "tpunb.compare(step, params, batch, meshes=[(1,), (8,)]).",
     "tpunb.profile": 'use jax.profiler.trace("profile"). tpunb.compile(step, *args, tpu="v5e-8", '
     "speed=True) estimates the time on a TPU.",
 }
