@@ -123,3 +123,29 @@ def test_nothing_is_drawn_without_values(capsys: pytest.CaptureFixture[str]) -> 
     for _ in tpunb.track(range(3)):
         pass
     assert "curves" not in capsys.readouterr().out
+
+
+def test_the_stop_button_ends_the_loops_around_it() -> None:
+    epochs = tpunb.track(range(3))
+    seen = []
+    for epoch in epochs:
+        for number in tpunb.track(range(3)):
+            seen.append((epoch, number))
+            if len(seen) == 5:
+                os.kill(os.getpid(), signal.SIGINT)
+    assert seen[-1] == (1, 1)
+    assert epochs.stopped
+    assert epochs.done == 2
+
+
+def test_a_logged_array_that_is_donated() -> None:
+    class Array:
+        def is_deleted(self) -> bool:
+            return True
+
+        def is_ready(self) -> bool:
+            raise RuntimeError("Array has been deleted")
+
+    run = tpunb.track(range(3))
+    with pytest.raises(tpunb.TpunbError, match=r"`state` was logged, and then donated"):
+        run.log(state=Array())

@@ -127,3 +127,59 @@ def test_keys_and_other_dtypes(args: Any) -> None:
         return key, half.sum(), (x > 0).sum(), x[:0], jnp.inf * x[0, 0]
 
     assert tpunb.compare(of_everything, *args, meshes=MESHES).is_equal
+
+
+def _on_two(fn: Callable[..., Any], args: Any) -> Any:
+    return tpunb.compare(fn, args[1], meshes=[(1,), (8,)])
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        lambda x: jnp.mean(x - jnp.mean(x)),
+        lambda x: (jnp.mean(x - jnp.mean(x)), 100 + jnp.mean(x)),
+        lambda x: jnp.sum(x.astype(jnp.complex64) * (1 + 2j)),
+        lambda x: x.astype(jnp.bfloat16).sum(),
+        lambda x: jnp.where(x > 0, jnp.inf, -jnp.inf) * jnp.where(x > 1, jnp.nan, 1),
+    ],
+)
+def test_rounding_makes_no_difference(args: Any, right: Any) -> None:
+    assert str(_on_two(right, args).headline).endswith("are equal, apart from rounding.")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda n: jnp.where(n > 1, jnp.inf, jnp.nan), "infinities or NaNs in other places"),
+        (lambda n: jnp.where(n > 1, jnp.inf, -jnp.inf), "infinities or NaNs in other places"),
+        (lambda n: jnp.full(4, 6 + n // 8, jnp.int4), "is 1.167 times as large"),
+        (lambda n: jnp.float32(1e-6) * n, "is 8 times as large"),
+        (lambda n: n - 1.0, "is 0 on the first mesh alone"),
+        (lambda n: jnp.zeros(n), r"is float32\[8\], and float32\[1\] on the first mesh"),
+        (lambda n: {"a": n} if n > 1 else {"b": n}, "has other parts"),
+    ],
+)
+def test_what_differs(args: Any, wrong: Any, words: str) -> None:
+    def on_each(x: Any, mesh: Any) -> Any:
+        del x
+        return wrong(mesh.shape["data"])
+
+    with pytest.raises(MeshesDifferError, match=words):
+        _on_two(on_each, args).raise_if_different()
+
+
+def test_a_function_with_a_mesh_of_its_own(args: Any) -> None:
+    mesh = args[1].sharding.mesh
+    total = jax.shard_map(
+        lambda x: jax.lax.psum(x.sum(), "data"), mesh=mesh, in_specs=P("data"), out_specs=P()
+    )
+    placed = jax.jit(lambda x: x.sum(), in_shardings=NamedSharding(mesh, P("data")))
+    for function in (total, placed):
+        with pytest.raises(MeshError, match="names a mesh of its own"):
+            _on_two(function, args)
+
+
+@pytest.mark.parametrize("meshes", [8, (8,), [("data",)], [()], [(0,)], []])
+def test_what_are_no_meshes(args: Any, meshes: Any) -> None:
+    with pytest.raises(MeshError, match=r"no meshes|not the sizes"):
+        tpunb.compare(step, *args, meshes=meshes)

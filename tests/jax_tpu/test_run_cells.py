@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import types
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -402,3 +404,90 @@ def test_many_steps_return_all_names_at_the_end(connection: Any, names: dict[str
     assert {"loss", "gradients", "params"} <= result.assigned.keys()
     connection.cells.run(TRAINING, names, steps=90, **options)
     assert connection.cells.traces == 2
+
+
+def test_a_number_that_goes_from_step_to_step_is_plotted(
+    connection: Any, names: dict[str, Any]
+) -> None:
+    names["total"] = jnp.float32(0)
+    cell = "total = total + 1\nconstant = 3\n"
+    run = connection.cells.run(cell, names, steps=30, plot=["total", "constant"])
+    assert np.array_equal(run.history.values("total"), range(1, 31))
+    assert np.array_equal(run.history.values("constant"), [3] * 30)
+
+
+def test_trees_of_another_form_have_another_program(connection: Any, names: dict[str, Any]) -> None:
+    cell = "total = sum(jnp.sum(leaf) for leaf in jax.tree.leaves(batch))\n"
+    ones = np.ones(8, np.float32)
+    for batch in ({"x": ones, "y": ones}, (ones, ones), [ones, ones]):
+        run = connection.cells.run(cell, names, data=[batch])
+        assert float(run.assigned["total"].values[0]) == 2.0
+    made = "made = jnp.ones((1, 2)) * replica_id\n"
+    assert parts_of(connection.cells.run(made, names).assigned["made"])[3].shape == (1, 2)
+    gathered = connection.cells.run(made, names, gather={"made": 0}).assigned["made"]
+    assert gathered.shape == (N, 2)
+
+
+def test_a_class_is_not_traced(connection: Any, names: dict[str, Any]) -> None:
+    cell = "class Settings:\n    scale = jnp.ones(2)\nscaled = Settings.scale * replica_id\n"
+    run = connection.cells.run(cell, names)
+    assert np.array_equal(run.assigned["Settings"].scale, np.ones(2))
+
+
+def test_the_gradient_of_an_integer(connection: Any, names: dict[str, Any]) -> None:
+    names["params"] = {"w": jnp.ones(3), "n": jnp.int32(3)}
+    cell = "g = jax.grad(lambda p: p['w'].sum(), allow_int=True)(params)\n"
+    run = connection.cells.run(cell, names, steps=8)
+    assert run.assigned["g"]["n"].dtype == jax.dtypes.float0
+
+
+@pytest.mark.parametrize(
+    "change", ["params['w'] = params['w'] + 1", "seen.append(whole)", "box.value = whole * 2"]
+)
+def test_a_change_in_place_that_is_lost_is_said(
+    connection: Any, names: dict[str, Any], change: str
+) -> None:
+    names |= {"params": {"w": jnp.zeros(2)}, "seen": [], "box": types.SimpleNamespace()}
+    name = change.partition(".")[0].partition("[")[0]
+    with pytest.warns(TpuWarning, match=f"`{name}`( in place|, which has no value)"):
+        connection.cells.run(f"{change}\n", names)
+
+
+def test_a_change_in_place_that_is_assigned(connection: Any, names: dict[str, Any]) -> None:
+    names["params"] = {"w": jnp.zeros(2)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cell = "params['w'] = params['w'] + 1\nparams = params\n"
+        run = connection.cells.run(cell, names, steps=5)
+        scaled = "batch['x'] = batch['x'] / 2\nmean = jnp.mean(batch['x'])\n"
+        connection.cells.run(scaled, names, data=[{"x": np.ones(N, np.float32)}])
+    assert np.array_equal(run.assigned["params"]["w"], [5, 5])
+
+
+@pytest.mark.parametrize("plot", [(), ("total",)])
+def test_a_step_that_fails_on_the_devices_leaves_the_names(
+    connection: Any, names: dict[str, Any], plot: tuple[str, ...]
+) -> None:
+    def checked(value: Any) -> Any:
+        if value > 3:
+            raise ValueError("too large")
+        return value
+
+    names |= {"checked": checked, "total": jnp.float32(0)}
+    cell = (
+        "total = total + 1\n"
+        "total = jax.pure_callback(checked, jax.ShapeDtypeStruct((), jnp.float32), total)\n"
+    )
+    run = connection.cells.steps(cell, names, steps=5, plot=plot)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="too large"):
+        run.go()
+    assert run.assigned == {}
+    assert float(names["total"]) == 0
+
+
+def test_an_array_in_the_memory_of_the_host(connection: Any, names: dict[str, Any]) -> None:
+    before = names["rows"]
+    names["rows"] = jax.device_put(before, before.sharding.with_memory_kind("pinned_host"))
+    run = connection.cells.run("rows = rows + 1\n", names, steps=3)
+    assert run.assigned["rows"].sharding == before.sharding
+    assert np.array_equal(run.assigned["rows"], np.asarray(before) + 3)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,16 @@ _ROUNDING = {8: 1e-9, 4: 1e-4, 2: 3e-2, 1: 0.25}
 """By bytes of an element, the share of the largest value that rounding may change in a long sum."""
 
 _SAME_FACTOR = 1e-3
+
+_SMALL = 1e-4
+"""Below this share of the largest number, a result may be rounding only: a sum that should be 0."""
+
+_NOISE = 32
+"""By how much more than the last bit of the arguments another order of sums may move a result."""
+
+_OWN_MESH = ("context mesh", "incompatible devices")
+
+_Leaves = list[tuple[str, Any]]
 
 
 class MeshError(TpunbError, ValueError):
@@ -48,21 +59,34 @@ def compare_meshes(
         MeshError: The meshes do not fit the devices or the arguments.
         Exception: The function raised this error.
     """
-    if not meshes:
+    if not isinstance(meshes, Sequence) or not meshes:
         raise MeshError("There are no meshes.", fix="Name some: meshes=[(1,), (8,), (4, 2)].")
     if "jax" not in sys.modules:
         raise MeshError("Meshes are JAX's, and JAX is not imported.", fix="import jax")
+    if not all(map(_are_sizes, meshes)):
+        raise MeshError(
+            f"{meshes!r} are not the sizes of meshes.",
+            fix="Write a tuple for each mesh: meshes=[(1,), (8,), (4, 2)].",
+        )
     names, kinds = _axes_of(fn, args, max(map(len, meshes)))
     made = [_mesh(sizes, names, kinds) for sizes in meshes]
     note, rows = "", []
-    first: list[tuple[str, Any]] | None = None
+    first: _Leaves | None = None
+    scale = 0.0
+
+    @functools.cache
+    def nearby() -> _Leaves:
+        function, arrays = _bound(fn, args, made[0])
+        return _results(function, list(map(_nudged, arrays)), made[0])
+
     for mesh in made:
         function, arrays = _bound(fn, args, mesh)
+        results = _results(function, arrays, mesh)
         with _jax().set_mesh(mesh):
-            results = _leaves(function(*arrays))
             program, why = _compiled(function, arrays, tpu, mesh.size)
-        first = results if first is None else first
-        differences = _differences(first, results)
+        if first is None:
+            first, scale = results, _scale([*arrays, *(leaf for _, leaf in results)])
+        differences = list(_differences(first, results, scale, nearby))
         wrong = tuple(each for each, limit in differences if each.difference > limit)
         most = max((each.difference for each, _ in differences), default=0.0)
         rows.append(OnMesh(tuple(mesh.shape.items()), most, wrong, program))
@@ -117,6 +141,11 @@ def _mesh(sizes: Sequence[int], names: Sequence[str], kinds: Any) -> Any:
     return jax.sharding.Mesh(some, names, axis_types=kinds)
 
 
+def _are_sizes(sizes: Any) -> bool:
+    is_tuple = isinstance(sizes, Sequence) and len(sizes) > 0
+    return is_tuple and all(isinstance(size, int) and size > 0 for size in sizes)
+
+
 def _takes_mesh(fn: Any) -> bool:
     try:
         return "mesh" in inspect.signature(fn).parameters
@@ -159,7 +188,23 @@ def _put(array: Any, mesh: Any) -> Any:
         ) from error
 
 
-def _leaves(result: Any) -> list[tuple[str, Any]]:
+def _results(function: Any, arrays: Sequence[Any], mesh: Any) -> _Leaves:
+    """Run a function on a mesh."""
+    try:
+        with _jax().set_mesh(mesh):
+            return _leaves(function(*arrays))
+    except ValueError as error:
+        if not any(words in str(error) for words in _OWN_MESH):
+            raise
+        raise MeshError(
+            "The function names a mesh of its own, so it cannot run on other meshes: "
+            f"{str(error).splitlines()[0]}",
+            fix="Give the function a parameter `mesh`, and use it in jax.shard_map, NamedSharding "
+            "and in_shardings.",
+        ) from error
+
+
+def _leaves(result: Any) -> _Leaves:
     """Return the arrays of a result, with their paths."""
     jax = _jax()
     leaves, _ = jax.tree.flatten_with_path(result)
@@ -174,34 +219,92 @@ def _values(leaf: Any) -> Any:
 
 
 def _differences(
-    first: list[tuple[str, Any]], others: list[tuple[str, Any]]
-) -> list[tuple[LeafDifference, float]]:
-    """Return the difference of each array, with the difference that rounding may make."""
+    first: _Leaves, others: _Leaves, scale: float, nearby: Callable[[], _Leaves]
+) -> Iterator[tuple[LeafDifference, float]]:
+    """Yield the difference of each array, with the difference that rounding may make.
+
+    Args:
+        first: The results on the first mesh.
+        others: The results on another mesh.
+        scale: The largest number among the arguments and the results.
+        nearby: Returns the results on the first mesh for arguments that are rounded otherwise.
+    """
     if [path for path, _ in first] != [path for path, _ in others]:
-        return [(LeafDifference("", math.inf), 0.0)]
-    return [
-        _difference(path, one, other) for (path, one), (_, other) in zip(first, others, strict=True)
-    ]
+        yield LeafDifference("", math.inf, reason="has other parts"), 0.0
+        return
+    for place, ((path, one), (_, other)) in enumerate(zip(first, others, strict=True)):
+        found, limit = _difference(path, one, other)
+        is_small = limit > 0 and _largest(_finite(_wide(one))) < _SMALL * scale
+        if found.difference > limit and not found.reason and is_small:
+            moved = _largest(_finite(_wide(nearby()[place][1]) - _wide(one)))
+            apart = _largest(_finite(_wide(other) - _wide(one)))
+            found = found if apart > _NOISE * moved else LeafDifference(path, 0.0)
+        yield found, limit
 
 
 def _difference(path: str, one: Any, other: Any) -> tuple[LeafDifference, float]:
     if one.shape != other.shape or one.dtype != other.dtype:
-        return LeafDifference(path, math.inf), 0.0
-    is_exact = one.dtype.kind in "biu"
-    limit = 0.0 if is_exact else _ROUNDING[min(8, one.dtype.itemsize)]
-    wide = np.complex128 if one.dtype.kind == "c" else np.float64
-    a, b = one.astype(wide), other.astype(wide)
-    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
-        return LeafDifference(path, math.inf), limit
-    a, b = np.where(np.isfinite(a), a, 0), np.where(np.isfinite(b), b, 0)
-    largest = float(np.abs(a).max(initial=0.0))
-    apart = float(np.abs(a - b).max(initial=0.0))
-    if apart == 0.0 or largest == 0.0:
-        return LeafDifference(path, 0.0 if apart == 0.0 else math.inf), limit
+        kinds = f"is {_kind(other)}, and {_kind(one)} on the first mesh"
+        return LeafDifference(path, math.inf, reason=kinds), 0.0
+    limit = _rounding(one.dtype)
+    a, b = _wide(one), _wide(other)
+    odd = ~np.isfinite(a)
+    if not np.array_equal(odd, ~np.isfinite(b)) or not np.array_equal(
+        a[odd], b[odd], equal_nan=True
+    ):
+        reason = "has infinities or NaNs in other places"
+        return LeafDifference(path, math.inf, reason=reason), limit
+    a, b = _finite(a), _finite(b)
+    largest, apart = _largest(a), _largest(a - b)
+    if apart == 0.0:
+        return LeafDifference(path, 0.0), limit
+    if largest == 0.0:
+        return LeafDifference(path, math.inf, reason="is 0 on the first mesh alone"), limit
     difference = apart / largest
     factor = float(np.vdot(a, b).real / np.vdot(a, a).real)
     is_multiple = difference > limit and np.abs(b - factor * a).max() < _SAME_FACTOR * largest
     return LeafDifference(path, difference, factor if is_multiple else None), limit
+
+
+def _rounding(dtype: Any) -> float:
+    """Return the share of the largest value that rounding may change; 0.0 for exact types."""
+    if dtype.kind == "c":
+        return _ROUNDING[dtype.itemsize // 2]
+    is_float = _jax().numpy.issubdtype(dtype, np.floating)  # also bfloat16, which NumPy lacks
+    return _ROUNDING[dtype.itemsize] if is_float else 0.0
+
+
+def _scale(arrays: Sequence[Any]) -> float:
+    """Return the largest number of arrays of floats."""
+    is_inexact = _jax().numpy.issubdtype
+    inexact = (np.asarray(each) for each in arrays if is_inexact(each.dtype, np.inexact))
+    return max((_largest(_finite(_wide(each))) for each in inexact), default=0.0)
+
+
+def _kind(array: Any) -> str:
+    return f"{array.dtype}{list(array.shape)}"
+
+
+def _wide(array: Any) -> Any:
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def _finite(array: Any) -> Any:
+    return np.where(np.isfinite(array), array, 0)
+
+
+def _largest(array: Any) -> float:
+    return float(np.abs(array).max(initial=0.0))
+
+
+def _nudged(array: Any) -> Any:
+    """Return an array whose numbers are moved by the last bit, up or down."""
+    jax = _jax()
+    if not jax.numpy.issubdtype(array.dtype, np.inexact):
+        return array
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], array.shape)
+    values = _wide(np.asarray(array)) * (1 + float(jax.numpy.finfo(array.dtype).eps) * signs)
+    return jax.device_put(values.astype(array.dtype), array.sharding)
 
 
 def _compiled(

@@ -27,16 +27,20 @@ class LeafDifference:
     Attributes:
         path: Its place in the result, such as `"['w']"`; empty for the whole.
         difference: The largest absolute difference, as a share of the largest value; infinity if
-            only one of the arrays is finite, or if the shapes differ.
+            there is no such share.
         factor: The array as a multiple of the array on the first mesh; None if it is none.
+        reason: Why there is no share, such as other shapes; empty if there is one.
     """
 
     path: str
     difference: float
     factor: float | None = None
+    reason: str = ""
 
     def __str__(self) -> str:
         name = f"result{self.path}"
+        if self.reason:
+            return f"{name} {self.reason}"
         if self.factor is not None:
             return f"{name} is {self.factor:.4g} times as large"
         return f"{name} differs by {self.difference:.2g} of its largest value"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
@@ -13,6 +14,7 @@ import numpy as np
 
 from tpunb._util.interrupts import StopButton
 from tpunb.display.live_progress import RunDisplay
+from tpunb.errors import TpunbError
 from tpunb.training.history import History, remember_history
 
 _Batch = TypeVar("_Batch")
@@ -22,6 +24,16 @@ _FLUSH = 0.1
 
 _MOST_PENDING = 1000
 """The largest number of steps whose values stay on the devices."""
+
+
+class _Running(threading.local):
+    """The buttons of the loops that run in a thread, the outermost first."""
+
+    def __init__(self) -> None:
+        self.buttons: list[StopButton] = []
+
+
+_running = _Running()
 
 
 def track(
@@ -45,7 +57,7 @@ def track(
 
     The stop button ends the loop after the current step, and the code below the loop runs. A second
     `for` over the same object continues with the batches that are left. A second press of the
-    button interrupts at once.
+    button interrupts at once. The button also ends tracked loops around the loop.
 
     Args:
         batches: What the loop goes over.
@@ -105,6 +117,8 @@ class TrackedLoop(Generic[_Batch]):
         self.stopped = False
         display: RunDisplay | None = None
         with StopButton(lambda frame: _is_below(frame, loop)) as button:
+            running = _running.buttons
+            running.append(button)
             try:
                 for batch in self._batches:
                     yield batch
@@ -114,8 +128,11 @@ class TrackedLoop(Generic[_Batch]):
                     display.set_steps(self.done, None)
                     if button.pressed:
                         self.stopped = True
+                        for each in running:  # a loop over epochs ends with its loop over batches
+                            each.press()
                         break
             finally:
+                running.remove(button)
                 self._end(display)
 
     def _display(self) -> RunDisplay:
@@ -144,6 +161,8 @@ class TrackedLoop(Generic[_Batch]):
         """Record the values that have arrived, and wait for as many steps as are wanted."""
         while self._pending and (wanted > 0 or all(map(_is_ready, self._pending[0][1].values()))):
             step, values = self._pending.popleft()
+            for name, each in values.items():
+                _refuse_deleted(name, each)
             self.history.append(step, **{name: _number(each) for name, each in values.items()})
             wanted -= 1
 
@@ -167,7 +186,20 @@ def _size_of(batches: Any) -> int | None:
 def _is_ready(value: Any) -> bool:
     """Return whether reading a value waits for no device."""
     ready = getattr(getattr(value, "array", value), "is_ready", None)  # JAX has this method
-    return ready is None or bool(ready())
+    return ready is None or _is_deleted(value) or bool(ready())
+
+
+def _is_deleted(value: Any) -> bool:
+    deleted = getattr(getattr(value, "array", value), "is_deleted", None)
+    return deleted is not None and bool(deleted())
+
+
+def _refuse_deleted(name: str, value: Any) -> None:
+    if _is_deleted(value):
+        raise TpunbError(
+            f"`{name}` was logged, and then donated to a function, so it cannot be read.",
+            fix=f"Log a copy: run.log({name}=jnp.copy({name})).",
+        )
 
 
 def _number(value: Any) -> Any:

@@ -70,6 +70,8 @@ class _Cut:
         )
 
 
+_HOST = ("pinned_host", "unpinned_host")
+
 _COMPARED = (Slot, bool, int, str, type(None))
 """Classes whose equal objects lead to the same trace; of others, only the same object does."""
 
@@ -122,9 +124,7 @@ class Arguments:
 
     def copied(self) -> Arguments:
         """Return the same arguments with copies of the arrays."""
-        shardings = [array.sharding for array in self.arrays]
-        copies = jax.device_put(self.arrays, shardings, may_alias=False)
-        return self.with_arrays(copies)
+        return self.with_arrays(copied(self.arrays))
 
     def with_arrays(self, arrays: list[jax.Array]) -> Arguments:
         """Return the same arguments with other arrays."""
@@ -187,7 +187,7 @@ def arguments_of(
     arguments = Arguments()
     for name, value in values.items():
         leaves, tree = flattened(value)
-        for place, leaf in enumerate(leaves):
+        for place, leaf in enumerate(map(_on_devices, leaves)):
             placed = _placed(leaf, mesh, with_numbers=with_numbers)
             if placed is None:
                 continue
@@ -220,9 +220,23 @@ def substituted(nest: Any, replace: Callable[[Any], Any]) -> Any:
     return tree.unflatten([replace(leaf) for leaf in leaves])
 
 
+def copied(arrays: Any) -> Any:
+    """Return copies of arrays; the steps may overwrite the originals."""
+    shardings = jax.tree.map(lambda array: array.sharding, arrays)
+    return jax.device_put(arrays, shardings, may_alias=False)
+
+
 def part_shape(array: jax.Array | _Cut) -> tuple[int, ...]:
     """Return the shape of an array's part on a device."""
     return tuple(array.sharding.shard_shape(array.shape))
+
+
+def _on_devices(leaf: Any) -> Any:
+    """Return an array that is in the hosts' memory on its devices; other values as they are."""
+    kind = leaf.sharding.memory_kind if isinstance(leaf, jax.Array) else None
+    if kind not in _HOST:
+        return leaf
+    return jax.device_put(leaf, leaf.sharding.with_memory_kind("device"))
 
 
 def _placed(

@@ -109,18 +109,21 @@ class Outputs:
             if name not in names or name in PROVIDED or name in self._cell.definitions:
                 continue
             leaves, tree = flattened(names[name])
-            if any(_holds_traced(leaf) for leaf in leaves):
+            if any(holds_traced(leaf) for leaf in leaves):
                 self.withheld.append(name)
                 continue
             taken = [self._take(name, leaf, of_form, gathered) for leaf in leaves]
             self.nests[name] = tree.unflatten(taken)
-        plain = {name: nest for name, nest in self.nests.items() if not _has_slots(nest)}
+        return of_form, gathered
+
+    def define(self) -> None:
+        """Define the cell's functions and classes; JAX must not trace what a class computes."""
         if not self.is_complete:
-            return of_form, gathered
+            return
+        plain = {name: nest for name, nest in self.nests.items() if not _has_slots(nest)}
         defined = defined_by(self._cell, self._namespace, plain)
         self.nests.update(defined)
         self.withheld += [name for name in self._cell.definitions if name not in defined]
-        return of_form, gathered
 
     def _read(self, name: str, tree: Any, size: int) -> list[Any]:
         """Return what the cell has read under a name, leaf by leaf, if the tree is the same."""
@@ -140,6 +143,8 @@ class Outputs:
         """Take an array into the lists, and return its slot; return another value as it is."""
         if not isinstance(leaf, jax.core.Tracer):
             return leaf
+        if leaf.dtype == jax.dtypes.float0:  # the gradient of an integer, which has no values
+            return np.zeros(leaf.shape, jax.dtypes.float0)
         shown = "_" if name == LAST else name
         shape = tuple(leaf.shape)
         if shown in gathered:
@@ -217,7 +222,7 @@ def _has_slots(nest: Any) -> bool:
     return any(isinstance(leaf, Slot) for leaf in flattened(nest)[0])
 
 
-def _holds_traced(leaf: Any) -> bool:
+def holds_traced(leaf: Any) -> bool:
     """Return whether a value that is no traced array holds one, so that it cannot leave."""
     is_array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
     return not is_array and reaches(leaf, lambda each: isinstance(each, jax.core.Tracer))

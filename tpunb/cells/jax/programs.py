@@ -78,9 +78,11 @@ class Programs:
         self.phase = "tracing"
         traced = TracedCell(cell, namespace, arguments, self.mesh, options, state, needed)
         with self._own_mesh():
-            program = traced.trace(arguments)
+            call = traced.trace(arguments)
         self.phase = "running"
-        fresh = _Program(cell.text, str(program), tuple(program.consts), tuple(state), traced)
+        trees = jax.tree.structure((call.args_info, call.out_info))
+        constants = tuple(call.jaxpr.consts)
+        fresh = _Program(cell.text, str(call.jaxpr), trees, constants, tuple(state), traced)
         known = next((each for each in self._programs if each.is_same(fresh)), None)
         if known is not None:
             traced.function = known.traced.function
@@ -120,6 +122,7 @@ class _Program:
     Attributes:
         cell: The cell's text.
         text: The program's text.
+        trees: The trees of its arguments and results.
         constants: The arrays that it holds.
         state: The names whose arrays a call overwrites.
         traced: The cell that was traced.
@@ -127,6 +130,7 @@ class _Program:
 
     cell: str
     text: str
+    trees: Any
     constants: tuple[Any, ...]
     state: tuple[str, ...]
     traced: TracedCell
@@ -134,7 +138,8 @@ class _Program:
     def is_same(self, other: _Program) -> bool:
         """Return whether another program is the same, so that compiling it gains nothing."""
         return (
-            (self.cell, self.text, self.state) == (other.cell, other.text, other.state)
+            (self.cell, self.text, self.trees) == (other.cell, other.text, other.trees)
+            and self.state == other.state
             and len(self.constants) == len(other.constants)
             and all(a is b for a, b in zip(self.constants, other.constants, strict=True))
         )

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from tpunb.cells.batch import bound_to
-from tpunb.cells.jax.arguments import Arguments, Slot, arguments_of, values_of
+from tpunb.cells.jax.arguments import Arguments, Slot, arguments_of, copied, values_of
 from tpunb.cells.jax.batches import Batches
 from tpunb.cells.jax.checkpoints import Checkpoints
 from tpunb.cells.jax.outputs import Results
@@ -28,6 +28,8 @@ _AHEAD = 4
 
 A device always has the next step at hand, and an interrupt waits for few steps.
 """
+
+_NUMBERS = int | float | np.number
 
 
 class Steps(StepRun):
@@ -97,6 +99,18 @@ class Steps(StepRun):
             self.cell, self._namespace, arguments, self.options, self._passed_on
         )
         return traced, arguments
+
+    def go(self) -> None:
+        """Run the steps that are left; see `StepRun.go`.
+
+        If a device fails, the names keep their values, because the steps' results have none.
+        """
+        try:
+            super().go()
+            self._wait()
+        except Exception:
+            self._forget_lost()
+            raise
 
     def _interrupted(self) -> str:
         return "before the cell's names were assigned; they keep their values."
@@ -240,6 +254,16 @@ class Steps(StepRun):
             return self._values
         return {**self._values, **self._traced.outputs.filled(self._results)}
 
+    def _wait(self) -> None:
+        if self._results is not None:
+            jax.block_until_ready(self._results.arrays)
+
+    def _forget_lost(self) -> None:
+        try:
+            self._wait()
+        except Exception:
+            self._results, self._values = None, {}
+
     def _plot(self) -> None:
         """Take the plotted values, which stay on the devices for a while."""
         assert self._traced is not None
@@ -247,9 +271,13 @@ class Steps(StepRun):
         nests = self._traced.outputs.nests
         values = []
         for name in self.options.plot:
-            slot = plotted_leaf(nests, name, lambda leaf: isinstance(leaf, Slot))
-            refuse_shape(name, slot.shape, "jnp.mean")
-            values.append(self._results.array(slot))
+            leaf = plotted_leaf(nests, name, lambda leaf: isinstance(leaf, Slot | _NUMBERS))
+            if not isinstance(leaf, Slot):
+                values.append(np.asarray(leaf))
+                continue
+            refuse_shape(name, leaf.shape, "jnp.mean")
+            array = self._results.array(leaf)
+            values.append(copied(array) if name in self._passed_on else array)
         self._plots.add(self.done, values)
 
     def _limit_begun(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import operator
 import types
 import warnings
 from collections.abc import Callable, Collection, Sequence
@@ -13,9 +14,9 @@ from typing import Any
 import jax
 
 from tpunb.cells.cell_errors import mark
-from tpunb.cells.jax.arguments import PARTS, WHOLE, Arguments, Form, Slot, substituted
+from tpunb.cells.jax.arguments import PARTS, WHOLE, Arguments, Form, Slot, flattened, substituted
 from tpunb.cells.jax.context import AXIS, ReplicaContext
-from tpunb.cells.jax.outputs import Outputs
+from tpunb.cells.jax.outputs import Outputs, holds_traced
 from tpunb.cells.jax.repeated_sums import line_of, repeated_sums
 from tpunb.cells.settings import OutputOptions
 from tpunb.cells.source import LAST, CellSource
@@ -23,6 +24,15 @@ from tpunb.cells.source_texts import keep_text, shown_as
 from tpunb.errors import TpuWarning
 
 _LAST = "__tpu_last__"
+
+_LOST = (
+    "The cell changes `{name}` in place, and the change stays in the cell: each replica has a copy "
+    "of it. Assign it in the cell's last line to keep it: `{name} = {name}`."
+)
+_STORED = (
+    "The cell stores an array in `{name}`, which has no value after the cell. Assign the array to "
+    "a name in the cell, and store it in a cell below."
+)
 
 
 class TracedCell:
@@ -55,6 +65,7 @@ class TracedCell:
         self.outputs = Outputs(cell, arguments, options, state, namespace, needed)
         self._cell, self._namespace, self._nests = cell, namespace, arguments.nests
         self._replicas = mesh.size
+        self._changed: dict[str, str] = {}
         specs = arguments.by_name(
             [WHOLE if form is Form.WHOLE else PARTS for form in arguments.forms]
         )
@@ -80,7 +91,7 @@ class TracedCell:
         return cell
 
     def trace(self, arguments: Arguments) -> Any:
-        """Trace the cell; return the program as a jaxpr.
+        """Trace the cell; return the traced call.
 
         Raises:
             Exception: Any error that the cell raises, with `tpunb_lines`: the cell's lines that
@@ -88,12 +99,14 @@ class TracedCell:
         """
         try:
             with shown_as("\n".join(self._cell.lines), self._cell):
-                program = self.function.trace(*arguments.values).jaxpr
+                traced = self.function.trace(*arguments.values)
         except Exception as error:
             mark(error, self._cell)
             raise
-        self._warn_of_repeated_sums(program)
-        return program
+        self.outputs.define()
+        self._warn_of_lost_changes()
+        self._warn_of_repeated_sums(traced.jaxpr)
+        return traced
 
     def run_code(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """Run the cell's code on one replica; return its names."""
@@ -116,25 +129,47 @@ class TracedCell:
         for name in self._cell.names.assigned:
             if name not in values:
                 names.pop(name, None)  # the cell has not assigned it yet
+        lost = self._namespace.keys() - {*self._cell.names.assigned}  # batches may be changed
+        kept = {name: value for name, value in values.items() if name in lost}
+        before = {name: flattened(value)[0] for name, value in kept.items()}
         exec(_code(self._cell), names)
+        self._changed = {
+            name: text for name, value in kept.items() if (text := _changed(before[name], value))
+        }
         if self._cell.has_value:
             names[LAST] = names.pop(_LAST)
         return names
 
+    def _warn_of_lost_changes(self) -> None:
+        for name, text in self._changed.items() if self.outputs.is_complete else ():
+            self._warn(text.format(name=name), self._first_mention(name))
+
     def _warn_of_repeated_sums(self, program: Any) -> None:
         for equation in repeated_sums(program.jaxpr):
-            line = line_of(equation, self._cell.filename)
-            warnings.warn_explicit(
+            self._warn(
                 "This adds up values that are already the same on all replicas, because they were "
                 f"added up before: the sum is {self._replicas} times as large, and a mean changes "
                 "nothing. JAX itself adds up the gradient for an array that every replica has "
                 "whole. For the mean of the replicas' gradients, take the gradient of the mean: "
                 '`ctx.all_reduce("mean", loss)` in the function that is differentiated.',
-                TpuWarning,
-                self._cell.filename,
-                1 if line is None else self._cell.first_line(line),
-                registry={},
+                line_of(equation, self._cell.filename),
             )
+
+    def _first_mention(self, name: str) -> int | None:
+        named = (node for node in self._cell.nodes if isinstance(node, ast.Name))
+        return min((node.lineno for node in named if node.id == name), default=None)
+
+    def _warn(self, message: str, line: int | None) -> None:
+        number = 1 if line is None else self._cell.first_line(line)
+        warnings.warn_explicit(message, TpuWarning, self._cell.filename, number, registry={})
+
+
+def _changed(before: Sequence[Any], value: Any) -> str:
+    """Return what is lost if the cell has changed a value that it got; empty if it has not."""
+    after, _ = flattened(value)
+    if any(map(holds_traced, after)):
+        return _STORED
+    return "" if len(before) == len(after) and all(map(operator.is_, before, after)) else _LOST
 
 
 @functools.lru_cache(maxsize=64)
