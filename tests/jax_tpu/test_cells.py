@@ -130,7 +130,7 @@ def test_work_that_the_cores_do_not_share_is_said(book: Notebook, libtpu: None) 
     book.good(SHARED)
     (alone,) = shown(book, "_ = step(w, batch)")
     assert "Each of the 4 cores computes all of step" in alone
-    assert "Shard its batch" in alone
+    assert "If one of them is a batch, shard it" in alone
     (right,) = shown(book, "_ = step(w, sharded)")
     assert "Each of" not in right
     assert "all-reduce" in right
@@ -144,4 +144,5 @@ def test_a_function_that_is_compiled_for_each_shape_is_said(book: Notebook, libt
     few = shown(book, "for n in range(3): step(w, np.ones((100 + n, 64), np.float32))")
     assert "was compiled" not in "".join(few)
     many = shown(book, "for n in range(5): step(w, np.ones((200 + n, 64), np.float32))")
-    assert "step was compiled 5 times, for arguments of other shapes each time" in many[-1]
+    said = "step was compiled 5 times, for arguments of other shapes each time"
+    assert said in "".join(many)  # in any order, because no call waits

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -491,3 +492,20 @@ def test_an_array_in_the_memory_of_the_host(connection: Any, names: dict[str, An
     run = connection.cells.run("rows = rows + 1\n", names, steps=3)
     assert run.assigned["rows"].sharding == before.sharding
     assert np.array_equal(run.assigned["rows"], np.asarray(before) + 3)
+
+
+def test_the_time_of_tracing_has_no_other_steps(connection: Any, names: dict[str, Any]) -> None:
+    class Slow(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            for batch in super().__iter__():
+                time.sleep(0.05)
+                yield batch
+
+    names["total"] = jnp.float32(0)
+    cell = "total = total + ctx.all_reduce('sum', batch.sum())\nextra = batch * 2\nbatch\n"
+    run = connection.cells.steps(cell, names, data=Slow([np.ones(N, np.float32)] * 12))
+    began = time.perf_counter()
+    run._prepare()
+    assert run._single()
+    assert run._looped(10)
+    assert run.timings.trace + 8 * 0.05 < time.perf_counter() - began

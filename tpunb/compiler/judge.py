@@ -330,7 +330,7 @@ def _notes_on(program: LoweredProgram, devices: int) -> tuple[str, ...]:
         return ()
     note = (
         f"Each of the {devices} cores computes all of {program.name}, because none of its "
-        "arguments is sharded. Shard its batch: "
+        "arguments is sharded. If one of them is a batch, shard it: "
         'jax.device_put(batch, NamedSharding(mesh, P("data"))).'
     )
     return (note,)

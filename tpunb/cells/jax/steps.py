@@ -135,18 +135,19 @@ class Steps(StepRun):
         """Run steps that return only what later steps need; the last step of a run returns all."""
         began, before = time.perf_counter(), self.done
         self._values = self._latest()
-        traced = None
+        trace: float | None = None
         while self.done < before + count and not (self._button.pressed and self.done > before):
+            started = time.perf_counter()
             is_there, reason = self._step(all_names=False)
-            traced = traced or reason
+            if reason is not None:
+                trace = (trace or 0.0) + time.perf_counter() - started
             is_due = self.checkpoints is not None and self.checkpoints.room(self.done) <= 1
             if not is_there or is_due:
                 break
             if self.watcher is not None:
                 self.watcher.set_steps(self.done, self.batches.examples if self.batches else None)
             self._plots.flush_in_time()
-        seconds = time.perf_counter() - began
-        self._took(max(2, self.done - before), seconds, None if traced is None else seconds)
+        self._took(max(2, self.done - before), time.perf_counter() - began, trace)
         return True
 
     def _step(self, *, all_names: bool) -> tuple[bool, str | None]:
