@@ -11,6 +11,7 @@ from counterparts.children import run_code
 
 import tpunb
 from tpunb import virtual
+from tpunb.errors.jax_in_cells import FOR_JAX
 from tpunb.virtual.import_tensorflow import require_tensorflow
 
 PROGRAM = """
@@ -97,7 +98,11 @@ def test_all_names_raise_the_same_error(missing: str, monkeypatch: pytest.Monkey
     said: dict[str, Any] = json.loads(run.stdout.rpartition("said:")[2])
     assert {*tpunb.__all__, *(f"virtual.{name}" for name in virtual.__all__)} <= said.keys()
     monkeypatch.setitem(sys.modules, "tensorflow", None)
+    expected = {name: _error(f"tpunb.{name.removesuffix('()')}") for name in NEED_IT}
+    assert {name: text for name, text in said.items() if text} == expected
+
+
+def _error(door: str) -> str:
     with pytest.raises(tpunb.TpunbError) as raised:
-        require_tensorflow()
-    message = f"{type(raised.value).__name__}: {raised.value}"
-    assert {name: text for name, text in said.items() if text} == dict.fromkeys(NEED_IT, message)
+        require_tensorflow(door if door in FOR_JAX else "")
+    return f"{type(raised.value).__name__}: {raised.value}"

@@ -141,9 +141,11 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.training.history").latest_history()
     if name not in _HOMES and name not in _PUBLIC_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tpunb.errors.jax_in_cells import FOR_JAX
     from tpunb.virtual.import_tensorflow import needing_tensorflow
 
-    with needing_tensorflow():
+    door = f"tpunb.{name}"
+    with needing_tensorflow(door if door in FOR_JAX else ""):
         if name in _PUBLIC_MODULES:
             return importlib.import_module(f"{__name__}.{name}")
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -73,3 +73,9 @@ def test_a_small_file_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) ->
     bomb: Any = json.dumps(["x" * 1000])
     with pytest.raises(DamagedFileError, match="unpacks to more"):
         unpacked("program", 1, with_content(zlib.compress(bomb.encode())))
+
+
+def test_a_text_has_no_escape_sequence() -> None:
+    content = packed("program", 1, {"\x1b[2J": ["a\x1b]0;title\x07\n", {"b": "\x9b1m\u202e é"}]})
+    value = unpacked("program", 1, content)
+    assert value == {"\\x1b[2J": ["a\\x1b]0;title\\x07\n", {"b": "\\x9b1m\\u202e é"}]}

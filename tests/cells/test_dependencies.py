@@ -117,7 +117,7 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
     """A notebook's namespace that has imported the user's package."""
     # Exclude the hundreds of modules of the test suite, which users do not have.
     monkeypatch.setattr(user_code, "_OWN", str(Path(__file__).parents[2]) + os.sep)
-    user_code._is_users_file.cache_clear()
+    user_code.is_users_file.cache_clear()
     package = tmp_path / "deps"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -128,7 +128,7 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
     names: dict[str, Any] = {"__name__": "__main__"}
     exec("import deps.cfg\nfrom deps import cfg, helpers", names)
     yield names
-    user_code._is_users_file.cache_clear()
+    user_code.is_users_file.cache_clear()
     for name in [n for n in sys.modules if n.partition(".")[0] == "deps"]:
         del sys.modules[name]
 

@@ -9,7 +9,20 @@ from typing import Any
 
 import pytest
 
-from tpunb.cli.python_source import SourceError, UserCodeError, arguments_for, function_in
+from tpunb.cli.python_source import (
+    SourceError,
+    UserCodeError,
+    arguments_for,
+    import_file,
+    member_of,
+)
+
+
+def function_in(path: Path, name: str) -> tuple[Any, Any, Any]:
+    """Return the module of a file, the owner of a name in it, and the object of this name."""
+    module = import_file(path)
+    return module, *member_of(module, path, name)
+
 
 FILE = """
 def step(x, w, scale=1.0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,3 +127,23 @@ def test_the_largest_batch_is_global(variants: dict[str, Any]) -> None:
     rest, fits, _ = variants["largest"]
     assert rest == 0
     assert fits
+
+
+def test_keras_that_scans_over_several_batches(tmp_path: Path) -> None:
+    said = said_with_jax(
+        """said = {}
+import keras, numpy as np, tpunb
+from keras.src.trainers.data_adapters import data_adapter_utils
+model = keras.Sequential([keras.layers.Input((128,)), keras.layers.Dense(8)])
+model.compile("sgd", "mse", steps_per_execution=4)
+batch = np.zeros((64, 128), "float32"), np.zeros((64, 8), "float32")
+said["before"] = tpunb.compile(model, *batch, tpu="v5e-8").notes
+data_adapter_utils.super_batch_iterator = None  # as in keras-team/keras#23527
+said["after"] = tpunb.compile(model, *batch, tpu="v5e-8").notes
+""",
+        tmp_path,
+        keras=True,
+    )
+    assert said["before"] == []
+    assert "keeps 4 batches" in said["after"][0]
+    assert "add 12.75 KiB a core" in said["after"][0]

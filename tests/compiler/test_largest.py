@@ -162,6 +162,11 @@ def test_a_stopped_search_keeps_what_it_knows(monkeypatch: pytest.MonkeyPatch) -
     (largest,) = stopped.value.batches
     assert (largest.per_replica, largest.batch, largest.program.ok) == (64, 512, True)
     assert list(stopped.value.programs) == [largest.program]
+    note = (
+        "A larger batch may fit: the search was stopped. What is known: fits: 512; does not: 8064."
+    )
+    assert note in str(largest)
+    assert note in largest.program.notes
     assert any("(fits: 512; does not: 8064; at most 10 tries left)" in text for text in said)
 
 
@@ -181,3 +186,5 @@ def test_a_quick_answer_is_a_power_of_two() -> None:
     assert isinstance(quick, LargestBatch)
     assert quick.per_replica == 1024 < exact.per_replica < 2048
     assert len(quick.tried) < len(exact.tried)
+    assert "the search was for the largest power of two" in str(quick)
+    assert not exact.note

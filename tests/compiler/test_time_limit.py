@@ -12,7 +12,7 @@ from tpunb._util.child_process import ChildLostError, ChildProcess
 from tpunb._util.deadline import Deadline
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile import compile  # noqa: A004
-from tpunb.compiler.verdict import LOWERING
+from tpunb.compiler.verdict import LOWERING, _about_the_limit
 from tpunb.virtual.strict import lowering, xla
 
 pytestmark = pytest.mark.usefixtures("libtpu")
@@ -77,3 +77,20 @@ def test_a_waiting_caller_times_out_without_ending_the_process() -> None:
     with child._lock, pytest.raises(ChildLostError, match="took longer than"):
         child.ask({}, Deadline(0.1))
     assert process.poll() is None
+
+
+def test_a_slow_compiler_is_given_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*_: Any, deadline: Deadline, **__: Any) -> Any:
+        deadline.end -= deadline.seconds
+        raise ChildLostError("the compiler took longer than 100 seconds.")
+
+    monkeypatch.setattr(libtpu, "ask", ask)
+    assert compile(product, X, tpu="v5e-8", timeout=100).unknown == (
+        "the compiler took longer than 100 seconds. Give it more: timeout=200 (--timeout 200)."
+    )
+
+
+def test_the_time_before_the_compiler_is_told() -> None:
+    assert _about_the_limit(300, 120) == (
+        " The steps before it took 180 of them. Give it more: timeout=600 (--timeout 600)."
+    )

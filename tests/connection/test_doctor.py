@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,7 +18,7 @@ from support.shell import Notebook
 
 import tpunb
 from tpunb import cli
-from tpunb.compiler import libtpu
+from tpunb.compiler import environment, libtpu
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.connection import tpu_connection
 from tpunb.machine import SHOWN, chips, software
@@ -151,6 +152,36 @@ def test_jax_users_need_not_install_tensorflow_first(
     report = tpunb.doctor()
     assert report.next_step == "tpunb compiler install"
     assert "Next, in a terminal (or in a cell, with ! before it)" in str(report)
+
+
+@pytest.mark.parametrize(("jax", "older"), [("0.12.0.1", True), ("0.10.2", False), (None, False)])
+def test_a_compiler_that_is_older_than_jax(
+    jax: str | None,
+    older: bool,
+    bare: Path,
+    installed: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    del bare
+    installed |= {"jax": jax} if jax else {}
+    found = environment.Environment(Path(), sys.executable, {"jax": "0.10.2"})
+    monkeypatch.setattr(environment, "find", lambda: found)
+    monkeypatch.delenv(libtpu.PYTHON, raising=False)
+    rows = [problem for problem in tpunb.doctor().problems if problem.about == "compiler"]
+    assert bool(rows) is older
+    for row in rows:
+        assert row.message == "The compiler has JAX 0.10.2, which is older."
+        assert "tpunb compiler install --python python3.12" in row.fix
+        assert not row.stops
+
+
+def test_a_pinned_image_on_kaggle(
+    bare: Path, installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del bare, installed
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
+    rows = [problem for problem in tpunb.doctor().problems if problem.about == "device"]
+    assert ['"docker_image" from kernel-metadata.json' in row.fix for row in rows] == [True]
 
 
 def test_a_tpu_in_use(bare: Path, installed: dict[str, str]) -> None:

@@ -320,3 +320,21 @@ def test_the_source_is_complete() -> None:
     assert "uPlot" in text
     assert "import {" not in text
     assert "http://" not in text.replace("http://www.w3.org", "")
+
+
+LOOP = """
+import sys, tpunb
+history = tpunb.History("mnist", total_steps=100)
+tpunb.show(history)
+for step in range(1, 101):
+    history.append(step, loss=1 / step, accuracy=1 - 1 / step)
+history.finish()
+tpunb.show(history)
+print(history.last["loss"], "tensorflow" in sys.modules, "jax" in sys.modules)
+"""
+
+
+def test_a_loop_of_a_script_needs_no_framework() -> None:
+    lines = output_of(LOOP).splitlines()
+    assert lines[-2] == "Training curves · loss, accuracy · 100 steps"
+    assert lines[-1] == "0.01 False False"

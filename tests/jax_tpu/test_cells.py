@@ -83,6 +83,14 @@ def test_magics_of_tensorflow_name_the_way_for_jax(book: Notebook) -> None:
         assert "%tpu_connect --simulate v5e-4 --framework tensorflow" in str(ran.error)
 
 
+def test_a_profile_names_the_profiler_of_jax(book: Notebook) -> None:
+    book.good("%tpu_connect --simulate v5e-4 --framework jax --judge off")
+    for cell in ("%%tpu_profile\nx = 1", "%tpu_profile f()"):
+        ran = book.run(cell)
+        assert type(ran.error).__name__ == "CellError", cell
+        assert "jax.profiler.trace" in str(ran.error)
+
+
 def test_the_status_lists_memory_and_arrays(book: Notebook) -> None:
     book.good("%tpu_connect --simulate v5e-4 --framework jax --judge off")
     book.good("import jax.numpy as jnp\nweights = jnp.ones((2**19,))")

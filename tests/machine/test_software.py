@@ -188,6 +188,27 @@ def test_jax_has_its_own_libtpu(libtpu: str, fits: bool, site: Path) -> None:
         assert "jax 0.7.2 requires libtpu==0.0.23, but 0.0.22 is installed" in problem.message
 
 
+@pytest.mark.parametrize(
+    ("required", "libtpu", "newer"),
+    [
+        ("==0.0.21.*", "0.0.52", True),
+        ("==0.0.21.*", "0.0.21.1", None),
+        ("==0.0.21.*", "0.0.17", False),
+    ],
+)
+def test_a_libtpu_that_is_newer_than_jax(
+    required: str, libtpu: str, newer: bool | None, site: Path
+) -> None:
+    install(site, "jax", "0.7.1", f'Requires-Dist: libtpu{required}; extra == "tpu"')
+    install(site, "libtpu", libtpu)
+    problems = list(find_software({}).problems(local_tpu=True))
+    about_jax = [problem for problem in problems if problem.about == "jax"]
+    assert len(about_jax) == (newer is not None)
+    for problem in about_jax:
+        assert ("Unexpected PJRT_Plugin_Attributes_Args" in problem.message) is newer
+        assert problem.command == 'pip install "jax[tpu]==0.7.1"'
+
+
 def of(python: str = "3.12.1", **versions: str) -> dict[str, Any]:
     """Return a Software's arguments; in TensorFlow's names, `_` stands for `-`."""
     named = {(n.replace("_", "-") if n.startswith("tensor") else n): v for n, v in versions.items()}

@@ -36,7 +36,8 @@ RUN = [
     *("--checkpoint-every", "--check", "--time", "--verbose"),
 ]
 COMPILE = [
-    *("--for", "--speed", "--timeout", "--recorded", "--largest-batch", "--input"),
+    *("--for", "--speed", "--timeout", "--recorded", "--without-live-arrays"),
+    *("--largest-batch", "--input"),
     *("--data", "--as", "--out"),
 ]
 PROFILE = ["--keep", "--out"]

@@ -377,3 +377,16 @@ def test_the_largest_batch_of_a_call_is_found_by_a_function(
     book.good("def step(x): return x @ w")
     ran = book.run("%%tpu_compile --largest-batch --for v5e-8\nstep(x)")
     assert 'Call tpunb.largest_batch(step, x, tpu="v5e-8").' in ran.text
+
+
+def test_a_quick_largest_batch_is_a_power_of_two(book: Notebook, fake: FakeLibtpu) -> None:
+    book.good("data = tf.data.Dataset.from_tensors(tf.ones([48, 16])).repeat(4)")
+    sizes = iter([GIB, GIB, 4 * GIB, 8 * GIB])
+    fake.answer = lambda _: (
+        compiled(next(sizes)) if fake.asked[3:] == [] else Refused(OUT_OF_MEMORY)
+    )
+    book.good("%%tpu_compile --largest-batch quick -o program -d data\nbatch @ w")
+    program = book.shell.user_ns["program"]
+    each = program.largest_batch // program.replicas
+    assert each & (each - 1) == 0
+    assert "the largest power of two" in str(program)

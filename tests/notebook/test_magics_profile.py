@@ -237,6 +237,9 @@ def test_a_statement_in_the_line(fitted: Notebook, tmp_path: Path) -> None:
     assert shown == []
     assert isinstance(fitted.names["found"], Profile)
     assert "takes a statement" in fitted.run("%tpu_profile -o kept").text
+    of_run = fitted.run("%%tpu_profile -o kept -d train -n 20\nstep()").text
+    assert "Write %%tpu_run -d train -n 20 as the second line, below %%tpu_profile." in of_run
+    assert "unrecognized arguments: --bogus" in fitted.run("%%tpu_profile --bogus\n1").text
     assert "--kep" in fitted.run("%tpu_profile --kep logs 1 + 1").text
     assert "Line 1" in fitted.run("%tpu_profile x = = 1").text
 

@@ -64,8 +64,8 @@ NEED_IT = {
     "%tpu_profile x + 1": "%tpu_profile needs TensorFlow, which is not installed here.",
     "%%tpu_profile --keep here\nx + 1": "%tpu_profile needs TensorFlow, which is not",
     "%tpu_topology --annotations": "TensorFlow is not installed here.",
-    "tpunb.check(plain, x)": "TensorFlow is not installed here.",
-    "tpunb.profile()": "TensorFlow is not installed here.",
+    "tpunb.check(plain, x)": "tpunb.check needs TensorFlow, which is not installed here.",
+    "tpunb.profile()": "tpunb.profile needs TensorFlow, which is not installed",
     "tpunb.verify()": "TensorFlow is not installed here.",
 }
 RUNS = {

@@ -592,3 +592,29 @@ def test_a_deep_copy_in_a_loop_beside_its_variable(three: Any) -> None:
         )[1]
 
     assert run(three, replica) == [8.0] * CORES
+
+
+def test_a_variable_made_by_hand_on_the_device_of_a_copy() -> None:
+    """It works as under MirroredStrategy, except that no replica function may write to it."""
+    strategy = strategy_of("v5e-4")
+    with strategy.scope():
+        v = tf.Variable(1.0)
+    with tf.device(v.values[2].device):
+        w = tf.Variable([5.0, 1.0])
+    assert w.device == v.values[2].device
+    v.values[2].assign(w[0])
+    assert (w + v.values[2]).numpy().tolist() == [10.0, 6.0]
+
+    @tf.function
+    def outside() -> Any:
+        if v.values[2] > 0.0:
+            w.assign_add([1.0, 1.0])
+        return w.read_value()
+
+    assert outside().numpy().tolist() == [6.0, 2.0]
+    read = strategy.run(tf.function(lambda: w[0] + v))
+    results = strategy.experimental_local_results(read)
+    assert [float(each) for each in results] == [7.0, 7.0, 11.0, 7.0]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="outside of the strategy's scope"):
+        strategy.run(tf.function(lambda: w.assign_add([1.0, 1.0])))
+    assert w.numpy().tolist() == [6.0, 2.0]

@@ -11,6 +11,8 @@ import re
 import zlib
 from typing import Any
 
+from tpunb._util.plain_text import plain
+
 _MOST_BYTES = 2**27
 """The most bytes to unpack. A small file could unpack to more than the memory."""
 
@@ -52,8 +54,19 @@ def _refused(constant: str) -> Any:
     raise ValueError(f"{constant} is no number of JSON")
 
 
+def _escaped(value: Any) -> Any:
+    """Return a value whose texts have no escape sequences of a terminal."""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, list):
+        return [_escaped(each) for each in value]
+    if isinstance(value, dict):
+        return {plain(key): _escaped(each) for key, each in value.items()}
+    return value
+
+
 def unpacked(kind: str, version: int, content: bytes) -> Any:
-    """Return the value in a file that may come from anybody.
+    """Return the value in a file that may come from anybody. Control characters are escaped.
 
     Args:
         kind: The kind of file.
@@ -87,6 +100,6 @@ def unpacked(kind: str, version: int, content: bytes) -> Any:
         outside = _STRING.sub(b"", text)
         if sum(map(outside.count, _BEFORE_A_VALUE)) > _MOST_VALUES:
             raise DamagedFileError("it has more than a million values")
-        return json.loads(text, parse_constant=_refused)
+        return _escaped(json.loads(text, parse_constant=_refused))
     except (zlib.error, ValueError, RecursionError) as error:
         raise DamagedFileError("its content cannot be read") from error

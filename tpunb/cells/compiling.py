@@ -22,11 +22,13 @@ from tpunb.compiler import libtpu
 from tpunb.compiler.batch_sizes import (
     FINE,
     MOST_TRIES,
+    POWER_OF_TWO,
     AnyBatch,
     Found,
     SearchStopped,
     quick_search,
     search,
+    stopped_note,
 )
 from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.partial_answers import for_each_type
@@ -145,11 +147,15 @@ def _with_largest(
     except KeyboardInterrupt:
         if not found.tries:
             raise
-        fitting = dataclasses.replace(program, largest_batch=replicas * found.fits or None)
         known = found.described(replicas)
+        notes = (*program.notes, stopped_note(known))
+        most = replicas * found.fits or None
+        fitting = dataclasses.replace(program, largest_batch=most, notes=notes)
         message = f"while looking for the largest batch on {program.tpu}: {known}."
         raise SearchStopped(message, TpuPrograms([fitting])) from None
-    return dataclasses.replace(program, largest_batch=replicas * largest)
+    quick = settings.largest_batch == "quick"
+    notes = (*program.notes, POWER_OF_TWO) if quick and largest else program.notes
+    return dataclasses.replace(program, largest_batch=replicas * largest, notes=notes)
 
 
 def _resized(captured: Captured, names: Sequence[str], size: int) -> list[Any]:

@@ -1,12 +1,10 @@
-"""The position of a run of many steps, and what keeps it in a folder."""
+"""The position of a run of many steps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-from tpunb._util.interrupts import StopButton
+from typing import Any
 
 
 @dataclass
@@ -24,25 +22,3 @@ class RunState:
     ended: bool = False
     values: Mapping[str, Any] = field(default_factory=dict)
     batch: Any = None
-
-
-class RunCheckpoints(Protocol):
-    """The checkpoints of one run in a folder."""
-
-    @property
-    def last(self) -> int | None:
-        """The step of the last checkpoint; None before the first checkpoint."""
-
-    def resume(
-        self, batches: Any, names: Sequence[str], total: int | None, button: StopButton
-    ) -> tuple[RunState, str] | None:
-        """Restore the last checkpoint; return the position and a sentence about it, if any."""
-
-    def room(self, done: int) -> float:
-        """Return the number of steps until the next checkpoint."""
-
-    def is_due(self, done: int) -> bool:
-        """Return whether to save now."""
-
-    def save(self, state: RunState) -> None:
-        """Save a checkpoint. If that fails, warn once: training goes on."""

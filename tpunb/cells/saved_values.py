@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tpunb.cells.nests import is_nest, leaves, parts_of
-from tpunb.training.history import History
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -67,27 +64,3 @@ def fingerprint(batch: Any) -> int:
             for tensor in tf.nest.flatten(part, expand_composites=True):
                 check = zlib.crc32(tf.io.serialize_tensor(tensor).numpy(), check)
     return check
-
-
-def saved_curves(history: History) -> dict[str, dict[str, str]]:
-    """Return a history's columns, which are numbers of 8 bytes, as text by metric and column."""
-    saved = {}
-    for name in history.metrics:
-        _, *arrays = history.columns(name)
-        columns = zip(("steps", "values", "lows", "highs"), arrays, strict=True)
-        saved[name] = {key: _text(array) for key, array in columns if array is not None}
-    return saved
-
-
-def _text(array: Any) -> str:
-    return base64.b64encode(array.astype(array.dtype.newbyteorder("<")).tobytes()).decode()
-
-
-def restore_curves(history: History, saved: Mapping[str, Mapping[str, str]]) -> None:
-    """Add saved columns to a history without values: steps are whole numbers, others are not."""
-    for name, texts in saved.items():
-        columns = {
-            key: np.frombuffer(base64.b64decode(text), "<i8" if key == "steps" else "<f8")
-            for key, text in texts.items()
-        }
-        history.extend(name, **columns)

@@ -11,10 +11,12 @@ from tpunb._util.interrupts import Overdue, StopButton, Stopped, explaining_inte
 from tpunb._util.units import grouped
 from tpunb.cells.batch import Batch, bound_to
 from tpunb.cells.cell_errors import mark_step
+from tpunb.cells.kept_checkpoints import KeptCheckpoints
 from tpunb.cells.plotted_values import PlottedValues
-from tpunb.cells.run_state import RunCheckpoints, RunState
+from tpunb.cells.run_state import RunState
 from tpunb.cells.settings import RunSettings, checked_outputs, total_steps
 from tpunb.cells.source import LAST, CellSource, StepSource
+from tpunb.cells.step_batches import BatchSource
 from tpunb.cells.steps_per_loop import StepsPerLoop
 from tpunb.errors import CellError
 from tpunb.training.history import History
@@ -36,27 +38,6 @@ class Watcher(Protocol):
 
 _GRACE = 0.8
 """Seconds from an interrupt to the end of a call that does not end by itself."""
-
-
-class BatchSource(Protocol):
-    """The batches of a run.
-
-    Attributes:
-        left: The number of batches left; None if unknown, infinity if the data has no end.
-        examples: The number of examples in the last batch; None if they cannot be counted.
-    """
-
-    left: float | None
-    examples: int | None
-
-    def peek(self) -> Batch | None:
-        """Return the next batch, and let `next` return it again."""
-
-    def next(self) -> Batch | None:
-        """Return the next batch, or None at the end of the data."""
-
-    def described(self, names: Sequence[str] = ()) -> str:
-        """Describe the last batch's dtypes and shapes."""
 
 
 class Calls(Protocol):
@@ -134,7 +115,7 @@ class StepRun(abc.ABC):
         self.trace_reason: str | None = None
         self.timings = Timings()
         self.cuts: dict[str, str] = {}
-        self.checkpoints: RunCheckpoints | None = None
+        self.checkpoints: KeptCheckpoints | None = None
         self.calls = calls
         self._bound = bound
         self._pace = StepsPerLoop(settings.steps_per_loop, loopable=loopable)

@@ -86,18 +86,17 @@ def _message(error: BaseException) -> str:
     return refusal_in_short(message) or message
 
 
-def function_in(path: Path, name: str) -> tuple[ModuleType, Any, Any]:
-    """Import a file, and return its module, the object of this name, and the object's owner.
+def member_of(module: ModuleType, path: Path, name: str) -> tuple[Any, Any]:
+    """Return the owner of a name in an imported file, and the object of this name.
 
     Args:
+        module: The imported file.
         path: The file.
         name: A function, a model, or a dotted name such as `Trainer.step`.
 
     Raises:
-        SourceError: The file or the name does not exist, or it is not a function's.
-        UserCodeError: Importing the file raises an error.
+        SourceError: The name does not exist, or it is not a function's.
     """
-    module = _imported(path)
     owner: Any = module
     value: Any = module
     for part in name.split("."):
@@ -110,7 +109,7 @@ def function_in(path: Path, name: str) -> tuple[ModuleType, Any, Any]:
         value = getattr(owner, part)
     if not callable(value):
         raise SourceError(f"{name} is {_with_article(value)}, not a function.", fix=_EXAMPLE)
-    return module, owner, value
+    return owner, value
 
 
 def refuse_other_than_file(path: Path, fix: str) -> None:
@@ -139,8 +138,13 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _imported(path: Path) -> ModuleType:
-    """Import a file as `python FILE` or `import` would find it, but not as `__main__`."""
+def import_file(path: Path) -> ModuleType:
+    """Import a file as `python FILE` or `import` would find it, but not as `__main__`.
+
+    Raises:
+        SourceError: The path is not a file's, or its name is not UTF-8.
+        UserCodeError: Importing the file raises an error.
+    """
     refuse_other_than_file(path, _EXAMPLE)
     path = path.resolve()
     if not _is_unicode(str(path)):  # neither AutoGraph nor JAX reads such a file

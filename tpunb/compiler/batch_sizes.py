@@ -322,6 +322,7 @@ class LargestBatch:
         program: The program with this batch, or a program that does not fit if none does.
         tried: The batches of a replica that were compiled, with the peak in bytes per core
             if the compiler gave it, and whether they fit.
+        note: Why a larger batch may fit; empty if none does.
     """
 
     tpu: str
@@ -329,6 +330,7 @@ class LargestBatch:
     batch: int
     program: TpuProgram
     tried: tuple[tuple[int, int | None, bool], ...]
+    note: str = ""
 
     @property
     def round(self) -> int:
@@ -343,7 +345,9 @@ class LargestBatch:
             return f"{self.program.label}: not even one example a replica fits."
         each = f"{grouped(self.batch)} examples, {grouped(self.per_replica)} a replica"
         rounded = "" if self.round == self.batch else f" A round batch is {grouped(self.round)}."
-        return f"{self.program.label}: {each}.{rounded} Next: batch({self.round}) in your dataset."
+        note = f" {self.note}" if self.note else ""
+        following = f" Next: batch({self.round}) in your dataset."
+        return f"{self.program.label}: {each}.{note}{rounded}{following}"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """Return the sentence, and the program with its memory bar."""
@@ -398,8 +402,8 @@ def largest_batch(
         tpu: A TPU type, or several. By default, the strategy's type.
         strategy: As for `tpunb.compile`.
         step: The batch of a replica is a multiple of `step`. It is exact to `step`, or to 1/256.
-        quick: Whether a coarse answer is enough: the largest power of two that fits on a replica,
-            whatever `step` is. It takes fewer tries.
+        quick: Whether a coarse answer is enough: the largest power of two that fits on a replica.
+            It takes fewer tries, and `step` does not matter.
         timeout: Seconds that one batch may take.
         progress: Called with each next step. By default, a notebook's cell shows it.
 
@@ -479,18 +483,30 @@ def _largest(
         if not found.fits:
             raise
         known = found.described(kind.replicas)
-        largest = _largest_of(kind, found.fits, programs)
+        largest = _largest_of(kind, found.fits, programs, stopped_note(known))
         message = f"while looking for the largest batch on {kind.tpu.name}: {known}."
         raise SearchStopped(message, TpuPrograms([largest.program]), [largest]) from None
-    return _largest_of(kind, fitting, programs)
+    return _largest_of(kind, fitting, programs, "" if step or not fitting else POWER_OF_TWO)
 
 
-def _largest_of(kind: Target, fitting: int, programs: Mapping[int, TpuProgram]) -> LargestBatch:
-    """Return the result of a search."""
+POWER_OF_TWO = "A larger batch may fit: the search was for the largest power of two of a replica."
+
+
+def stopped_note(known: str) -> str:
+    """Return the sentence on the largest batch of a search that was stopped."""
+    return f"A larger batch may fit: the search was stopped. What is known: {known}."
+
+
+def _largest_of(
+    kind: Target, fitting: int, programs: Mapping[int, TpuProgram], note: str
+) -> LargestBatch:
+    """Return the result of a search. The note says why a larger batch may fit."""
     batch = fitting * kind.replicas
-    program = dataclasses.replace(programs[fitting or min(programs)], largest_batch=batch)
+    program = programs[fitting or min(programs)]
+    notes = (*program.notes, note) if note else program.notes
+    program = dataclasses.replace(program, largest_batch=batch, notes=notes)
     tried = (
         (size, program.memory.peak if program.memory else None, program.ok)
         for size, program in sorted(programs.items())
     )
-    return LargestBatch(kind.tpu.name, fitting, batch, program, tuple(tried))
+    return LargestBatch(kind.tpu.name, fitting, batch, program, tuple(tried), note)

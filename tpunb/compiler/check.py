@@ -16,9 +16,10 @@ from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import program_for, reporting
 from tpunb.errors.code_problems import Choose
 from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.virtual.functions_of_jax import refuse_jax
 from tpunb.virtual.keras_internals import chooser
 from tpunb.virtual.keras_models import strategy_for
-from tpunb.virtual.rule_check import CheckReport, examined
+from tpunb.virtual.rule_check import CheckError, CheckReport, examined
 from tpunb.virtual.strict.examination import Examination
 from tpunb.virtual.untouched import untouched
 
@@ -54,9 +55,10 @@ def check(fn: Callable[..., Any], *args: Any, strategy: Any = None) -> CheckRepo
         The report. Its `compiler` says whether the compiler was asked.
 
     Raises:
-        CheckError: The strategy is not a virtual TPU's.
+        CheckError: The strategy is not a virtual TPU's, or the function is JAX's.
         Exception: The error that the function raises when it is traced.
     """
+    refuse_jax("tpunb.check", fn, args, CheckError)
     strategy = strategy_for(fn, strategy)
     with untouched(fn, args), reporting(None) as say:
         report, examinations = examined(fn, args, strategy)

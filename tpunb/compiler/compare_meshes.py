@@ -320,6 +320,8 @@ def _compiled(
     if not fitting:
         return None, f"No {tpu.family} has {counted(cores, 'core')}, so that mesh was not compiled."
     try:
-        return compile_function(function, *arrays, tpu=fitting[0], speed=True), ""
+        return compile_function(
+            function, *arrays, tpu=fitting[0], speed=True, live_arrays=False
+        ), ""
     except (CompilerUnavailableError, CompileError) as error:
         return None, str(error)

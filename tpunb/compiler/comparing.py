@@ -103,7 +103,7 @@ def compare(
             "In JAX, tpunb.compare runs a function on several meshes, which are missing.",
             fix="tpunb.compare(step, params, batch, meshes=[(1,), (8,)])",
         )
-    with needing_tensorflow():
+    with needing_tensorflow("tpunb.compare"):
         from tpunb.virtual.compare import compare as compare_in_tensorflow
 
     return compare_in_tensorflow(fn, *args, replicas=replicas, strategy=strategy)

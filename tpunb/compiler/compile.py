@@ -11,6 +11,7 @@ from typing import Any, overload
 from tpunb._util.freed_memory import giving_back
 from tpunb.compiler import jax_fits, libtpu, recorded_verdicts
 from tpunb.compiler.batch_sizes import lowerer_for, with_any_batch
+from tpunb.compiler.beside_arrays import beside_live_arrays
 from tpunb.compiler.compile_settings import CompileOptions
 from tpunb.compiler.partial_answers import for_each_type
 from tpunb.compiler.program import TpuProgram, TpuPrograms
@@ -30,6 +31,7 @@ def compile(
     timeout: float | None = None,
     progress: Callable[[str], None] | None = None,
     recorded: str | os.PathLike[str] | None = None,
+    live_arrays: bool = True,
     **named: Any,
 ) -> TpuProgram: ...
 @overload
@@ -42,6 +44,7 @@ def compile(
     timeout: float | None = None,
     progress: Callable[[str], None] | None = None,
     recorded: str | os.PathLike[str] | None = None,
+    live_arrays: bool = True,
     **named: Any,
 ) -> TpuPrograms: ...
 def compile(
@@ -53,6 +56,7 @@ def compile(
     timeout: float | None = None,
     progress: Callable[[str], None] | None = None,
     recorded: str | os.PathLike[str] | None = None,
+    live_arrays: bool = True,
     **named: Any,
 ) -> TpuProgram | TpuPrograms:
     """Compile a function with the TPU's own compiler. No TPU is needed, and nothing is run.
@@ -83,6 +87,8 @@ def compile(
         recorded: A folder of recorded verdicts, by default the folder that the variable
             `TPUNB_RECORDED` names. It answers where the compiler is missing, and records the
             answers where the compiler is.
+        live_arrays: Whether a call of JAX must fit beside the arrays that are alive on the devices
+            of a virtual TPU of the same type, and that the call does not use.
         **named: The function's arguments by name. Use `functools.partial` for arguments that
             have a name of the above.
 
@@ -99,7 +105,7 @@ def compile(
         CompilationStopped: An interrupt ended the call when some types were done. Its `programs`
             has them.
     """
-    options = CompileOptions(names_of(tpu), speed, timeout, recorded, progress)
+    options = CompileOptions(names_of(tpu), speed, timeout, recorded, progress, live_arrays)
     programs = compile_call(fn, args, named, options, strategy)
     return programs[0] if tpu is None or isinstance(tpu, str) else programs
 
@@ -125,7 +131,10 @@ def compile_call(
 
         def with_fixes(kind: Target, program: TpuProgram) -> TpuProgram:
             if jax_call is not None and program.ok:
-                return jax_fits.with_advice(program, *jax_call, kind, settings)
+                program = jax_fits.with_advice(program, *jax_call, kind, settings)
+                if options.live_arrays:
+                    program = beside_live_arrays(program, kind, *jax_call)
+                return program
             batches = functools.partial(with_any_batch, how, kind, settings)
             return with_what_fits(program, kind, settings, batches, models, jax_call)
 

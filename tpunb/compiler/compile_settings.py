@@ -65,6 +65,12 @@ class CompileOptions:
         metavar="DIR",
     )
     progress: Callable[[str], None] | None = None
+    live_arrays: bool = option(
+        True,
+        "judge a call of JAX alone, without the other arrays on the virtual TPU's devices",
+        flag="--without-live-arrays",
+        action="store_false",
+    )
 
     def deadline(self, types: int = 1) -> Deadline:
         """Return the deadline for compiling for some TPU types, from now on."""

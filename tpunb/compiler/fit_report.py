@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tpunb.compiler import versions
+from tpunb.compiler import libtpu, versions
 from tpunb.compiler.memory_limits import limit_in_bytes
 from tpunb.compiler.program import TpuProgram
 from tpunb.errors.code_problems import Problem
@@ -111,6 +111,7 @@ def _report(source: Mapping[str, str], verdict: str, exit_code: int) -> dict[str
         "source": dict(source),
         "time": versions.now(),
         "versions": {"python": platform.python_version(), **versions.software()},
+        "flags": libtpu.flags(),
         "programs": [],
         "error": None,
     }
@@ -134,7 +135,20 @@ def _program(program: TpuProgram, limit: int | float | str | None) -> dict[str, 
         "compiled_at": made.time if made is not None else "",
         "compiler": {each.name: each.version for each in made.compiler} if made is not None else {},
         "compile_seconds": program.compile_seconds,
+        "not_counted": list(_not_counted(program)),
     }
+
+
+def _not_counted(program: TpuProgram) -> Iterator[str]:
+    """Yield the work and the memory that the figures omit, a sentence each."""
+    if program.memory is not None:
+        yield (
+            "The memory is the program's, with its arguments and results. Other arrays that are "
+            "alive on the device are not counted."
+        )
+    if program.time is not None:
+        for text in program.time.not_counted:
+            yield text[:1].upper() + text[1:]
 
 
 def _memory(memory: ProgramMemory, limit: int | float | str | None) -> dict[str, Any]:

@@ -19,11 +19,12 @@ import re
 import sys
 import traceback
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.fingerprint import Fingerprint
@@ -45,6 +46,7 @@ from tpunb.virtual.keras_internals import (
     jax_state,
     layer_names,
     model_of,
+    scans_over_batches,
 )
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)")
@@ -161,7 +163,10 @@ def function_for(fn: Any, args: Sequence[Any], settings: Settings) -> JaxFunctio
         sizes = [array.shape[0] for array in arrays_in(batch_of(args)) if array.shape]
 
         def model_for(wanted: Target) -> tuple[Prepared, int]:
-            return _export(settings, layers, *_model_step(fn, args, wanted.replicas))
+            step = _model_step(fn, args, wanted.replicas)
+            prepared, devices = _export(settings, layers, *step)
+            notes = (*prepared.notes, *_notes_on_many_steps(fn, args, wanted.replicas))
+            return dataclasses.replace(prepared, notes=notes), devices
 
         return JaxFunction(model_for, settings, sizes[0] if sizes else None, by_cores=True)
     if unknown := next((shape for shape in map(np.shape, arrays_in(args)) if None in shape), None):
@@ -638,6 +643,23 @@ def _model_step(
         )
     ]
     return jitted, [state, tree_map(cut, data)], {}, names
+
+
+def _notes_on_many_steps(fn: Any, args: Sequence[Any], cores: int) -> Iterator[str]:
+    """Yield the sentence that Keras keeps several batches in memory, if it does.
+
+    Keras up to 3.15 calls the step several times. Later releases scan over a batch of batches:
+    keras-team/keras#23527.
+    """
+    model = fn if is_model(fn) else fn.__self__
+    steps = getattr(model, "steps_per_execution", 1) or 1
+    if steps < 2 or not scans_over_batches():
+        return
+    size = sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays_in(batch_of(args)))
+    yield (
+        f"steps_per_execution={steps}: this Keras keeps {steps} batches in the TPU's memory. The "
+        f"figures are those of one step: add {byte_count((steps - 1) * size // cores)} a core."
+    )
 
 
 def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequence[int]], Any]]:

@@ -434,6 +434,11 @@ def _digest_of_script() -> str:
     return hashlib.sha256(_SCRIPT.read_bytes()).hexdigest()
 
 
+def flags() -> dict[str, str]:
+    """Return the environment variables that change the compiler's answers, if they are set."""
+    return {name: os.environ[name] for name in _FLAGS if os.environ.get(name)}
+
+
 def _flags() -> tuple[str, ...]:
     """Return the user's flags for the compiler, which its process reads when it starts."""
     return tuple(os.environ.get(name, "") for name in _FLAGS)

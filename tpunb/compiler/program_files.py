@@ -60,7 +60,7 @@ def read_program(path: str | os.PathLike[str], parse: Callable[[Any], _Read]) ->
         ProgramFileError: The file does not exist, is not a program, is damaged, or has a newer
             format.
     """
-    name = os.fspath(path)
+    name = plain(os.fspath(path))
     try:
         content = Path(path).read_bytes()
     except OSError as error:
@@ -82,6 +82,6 @@ def read_program(path: str | os.PathLike[str], parse: Callable[[Any], _Read]) ->
         ) from None
     except (DamagedFileError, TypeError, LookupError, ValueError, ArithmeticError) as error:
         raise ProgramFileError(
-            f"{plain(name)} is damaged: {plain(str(error))}.",
+            f"{name} is damaged: {plain(str(error))}.",
             fix="Copy it again, or save the program again.",
         ) from None

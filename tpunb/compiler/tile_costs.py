@@ -27,7 +27,7 @@ from tpunb.compiler.topologies import Target
 from tpunb.tpu.families import Hardware
 
 OLD = frozenset({"v2", "v3"})
-"""The families with a narrow vector unit, for which the cycles of loops are not too high."""
+"""The families with a narrow vector unit. Their loops may take all of the cycles."""
 
 _STEADY = 0.87
 """The least part of the time at the sustained speed. A product of 8192² × 28,672 took 0.78 of the

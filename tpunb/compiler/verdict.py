@@ -151,6 +151,7 @@ class _Compilation:
         low = not settings.speed and not (prepared.jax and settings.details)
         available = self.wanted.hardware.usable_bytes
         settings.progress(f"compiling for {name}")
+        given = settings.deadline.left
         try:
             answer = self._ask(low=low)
             needed = answer.peak if isinstance(answer, Compiled) else needed_bytes(answer.message)
@@ -173,6 +174,8 @@ class _Compilation:
             return dataclasses.replace(program, notes=notes)
         except ChildLostError as error:
             reason = str(error)
+            if time.monotonic() >= settings.deadline.end:
+                reason += _about_the_limit(settings.deadline.seconds, given)
             if error.crashed and prepared.bounded is not None:
                 reason += f" The open sizes may be the reason. {prepared.bounded.fix}"
             return dataclasses.replace(program, unknown=reason, crashed=error.crashed)
@@ -345,6 +348,18 @@ class _Compilation:
         if isinstance(answer, Refused) or not answer.text:
             return None
         return described(answer, parse(answer.text), self.prepared, roomy)
+
+
+def _about_the_limit(limit: float, given: float) -> str:
+    """Return sentences on a time limit that has ended a compilation.
+
+    Args:
+        limit: The time limit in seconds, for all steps and TPU types.
+        given: The seconds that were left when this compilation began.
+    """
+    before = limit - given
+    spent = f" The steps before it took {before:.0f} of them." if before >= 1 else ""
+    return f"{spent} Give it more: timeout={2 * limit:g} (--timeout {2 * limit:g})."
 
 
 _OVERFLOWS = 2**50

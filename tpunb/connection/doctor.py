@@ -10,7 +10,7 @@ from typing import Any, Literal
 from tpunb._util.plain_text import hanging, plain
 from tpunb._util.secret_masking import mask, secrets_in
 from tpunb._util.units import byte_count, counted
-from tpunb.compiler import libtpu
+from tpunb.compiler import environment, libtpu
 from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
 from tpunb.connection.tpu_connection import latest_connection
@@ -55,6 +55,8 @@ class DoctorReport:
         hide: Masks secrets in a text. It is a function rather than a set of secrets, which a
             listing of the attributes would show.
         compiler: The command that installs the TPU's own compiler; empty if it is installed.
+        older_compiler: The sentences that the compiler's JAX is older than the notebook's; empty
+            if it is not.
     """
 
     machine: Machine
@@ -62,6 +64,7 @@ class DoctorReport:
     connected: str = ""
     hide: Callable[[str], str] = mask
     compiler: str = ""
+    older_compiler: str = ""
 
     @property
     def problems(self) -> tuple[SetupProblem, ...]:
@@ -70,6 +73,9 @@ class DoctorReport:
         fails = self.prospect.kind == "error" and not self.machine.software.stays_with_jax
         if fails and not any(problem.stops for problem in problems):
             problems.insert(0, SetupProblem("%tpu_connect", self.prospect.says, self.prospect.fix))
+        if self.older_compiler:
+            what, fix = self.older_compiler.split(". ", 1)
+            problems.append(SetupProblem("compiler", f"{what}.", fix, stops=False))
         return tuple(problems)
 
     @property
@@ -240,12 +246,21 @@ def doctor() -> DoctorReport:
     prospect = Prospect(**_hidden(dataclasses.asdict(_prospect(machine)), hide))
     connection = latest_connection()
     connected = "" if connection is None else hide(connection.phrase)
-    return DoctorReport(machine, prospect, connected, hide, _compiler())
+    older = _older_compiler(machine.software.versions.get("jax"))
+    return DoctorReport(machine, prospect, connected, hide, _compiler(), older)
 
 
 def _compiler() -> str:
     """Return the command that installs the TPU's own compiler, or an empty string."""
     return "tpunb compiler install" if libtpu.why_unavailable() is not None else ""
+
+
+def _older_compiler(jax: str | None) -> str:
+    """Return the sentences that the installed compiler is older than JAX; empty if it is not."""
+    installed = environment.find()
+    if jax is None or installed is None or os.environ.get(libtpu.PYTHON):
+        return ""
+    return environment.older_than(installed.versions.get("jax", jax), jax)
 
 
 def _prospect(machine: Machine) -> Prospect:

@@ -53,7 +53,11 @@ _NAMING = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "TPU_NAME", "TPU_CONFIG", "COLAB_T
 _ADDRESSES = ("KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS", "COLAB_TPU_ADDR")
 _OTHER_RUNTIME = {
     "colab": "For one, choose Runtime, Change runtime type, v5e-1 TPU; it has one core.",
-    "kaggle": "For one, choose Settings, Accelerator, TPU v5e-8.",
+    # A pinned image of a CPU notebook replaces the TPU's machine: Kaggle/kaggle-cli#1197.
+    "kaggle": "For one, choose Settings, Accelerator, TPU v5e-8. If kaggle kernels push has asked "
+    'for a TPU, its files pin an image without one: remove "docker_image" from '
+    'kernel-metadata.json, and "dockerImageVersionId" and "accelerator" from the notebook\'s '
+    'metadata under "kaggle". Then push again.',
 }
 _NO = frozenset({"", "0", "false", "no", "off"})
 _SKIPS = frozenset({"1", "true"})

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping, MutableMapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from tpunb._util.logs import logger
 from tpunb._util.secret_masking import mask, secrets_in
@@ -136,24 +137,45 @@ def unmet(name: str, versions: Mapping[str, str], extra: str = "") -> Iterator[s
         versions: Installed versions, by package.
         extra: The extra whose requirements apply.
     """
-    if name not in versions:
-        return
-    try:
-        from packaging.requirements import Requirement  # if it is missing, rely on pip's check
-
-        requires = [Requirement(text) for text in metadata.requires(name) or ()]
-    except Exception:  # other packages' metadata may be malformed
-        return
-    for requirement in requires:
-        applies = requirement.marker is None or requirement.marker.evaluate({"extra": extra})
-        if not (applies and requirement.name.startswith("libtpu")):
-            continue
+    for requirement in _required_libtpu(name, versions, extra):
         wanted = f"{name} {versions[name]} requires {requirement.name}{requirement.specifier}"
         installed = versions.get(requirement.name)
         if installed is None:
             yield f"{wanted}, which is not installed"
         elif not requirement.specifier.contains(installed, prereleases=True):
             yield f"{wanted}, but {installed} is installed"
+
+
+def _required_libtpu(name: str, versions: Mapping[str, str], extra: str) -> list[Any]:
+    """Return a package's requirements of libtpu, as packaging's objects."""
+    if name not in versions:
+        return []
+    try:
+        from packaging.requirements import Requirement  # if it is missing, rely on pip's check
+
+        requires = [Requirement(text) for text in metadata.requires(name) or ()]
+    except Exception:  # other packages' metadata may be malformed
+        return []
+    return [
+        requirement
+        for requirement in requires
+        if requirement.name.startswith("libtpu")
+        and (requirement.marker is None or requirement.marker.evaluate({"extra": extra}))
+    ]
+
+
+def _is_newer_than_required(
+    name: str, extra: str, plugin: str, versions: Mapping[str, str]
+) -> bool:
+    """Return whether a plugin is newer than each release that a package's requirement names."""
+    named = [
+        release(each.version)
+        for requirement in _required_libtpu(name, versions, extra)
+        for each in requirement.specifier
+        if requirement.name == plugin
+    ]
+    installed = release(versions.get(plugin, ""))
+    return bool(named) and all(installed[: len(each)] > each for each in named)
 
 
 def _has_its_file(name: str) -> bool | None:
@@ -199,6 +221,7 @@ class Software:
         backend: Keras's backend from the environment; empty if not set.
         overwritten_by: The TensorFlow whose files replaced tensorflow-tpu's; empty if none did.
         jax_needs: The libtpu that JAX requires, as a sentence; empty if it is installed.
+        newer_than_jax: Whether the installed libtpu is newer than the libtpu that JAX requires.
         imported: The version of TensorFlow that this process has imported; empty if none.
         jax: The backends that JAX has started in this process, such as `"tpu"`.
     """
@@ -212,6 +235,7 @@ class Software:
     backend: str = ""
     overwritten_by: str = ""
     jax_needs: str = ""
+    newer_than_jax: bool = False
     imported: str = ""
     jax: tuple[str, ...] = ()
 
@@ -248,6 +272,8 @@ class Software:
                 "tpunb compiler install",
                 stops=False,
             )
+        if local_tpu:
+            yield from self._of_plugin()
         if self.tensorflow is None:
             yield self._missing(local_tpu=local_tpu)
             return
@@ -257,7 +283,7 @@ class Software:
             yield from self._of_tpu()
         yield from self._of_versions()
         yield from self._of_keras()
-        yield from self._of_process(local_tpu=local_tpu)
+        yield from self._of_process()
 
     def _missing(self, *, local_tpu: bool) -> SetupProblem:
         extra = "tpu" if local_tpu else "cpu"
@@ -387,7 +413,7 @@ class Software:
                 stops=False,
             )
 
-    def _of_process(self, *, local_tpu: bool) -> Iterator[SetupProblem]:
+    def _of_process(self) -> Iterator[SetupProblem]:
         known = self.tensorflow not in (None, _UNKNOWN)
         if known and self.imported and release(self.imported) != release(self.tensorflow or ""):
             yield SetupProblem(
@@ -396,13 +422,23 @@ class Software:
                 "is installed.",
                 "Restart the kernel.",
             )
-        if self.jax_needs and local_tpu:
-            yield SetupProblem(
-                "jax",
-                f"{self.jax_needs}: JAX may fail on a TPU.",
-                "Use JAX and TensorFlow in separate environments: each requires its own libtpu.",
-                stops=False,
+
+    def _of_plugin(self) -> Iterator[SetupProblem]:
+        """Yield the problem of a libtpu that is not the one that JAX requires."""
+        if not self.jax_needs:
+            return
+        consequence = "JAX may fail on a TPU."
+        if self.newer_than_jax:
+            consequence = (
+                "libtpu is newer than JAX, which may end the process with "
+                '"Unexpected PJRT_Plugin_Attributes_Args size: expected 32, got 24".'
             )
+        fix, command = "Install the libtpu of this JAX, then restart the kernel.", ""
+        if not self.stays_with_jax:
+            fix = "Use JAX and TensorFlow in separate environments: each requires its own libtpu."
+        else:
+            command = f'pip install "jax[tpu]=={self.versions["jax"]}"'
+        yield SetupProblem("jax", f"{self.jax_needs}: {consequence}", fix, command, stops=False)
 
 
 def tensorflow_version() -> str | None:
@@ -435,6 +471,7 @@ def find_software(environment: Mapping[str, str]) -> Software:
         backend=mask(environment.get("KERAS_BACKEND", ""), secrets_in(environment)).strip().lower(),
         overwritten_by=overwritten_tensorflow(versions),
         jax_needs=next(unmet("jax", versions, extra="tpu"), "") if "libtpu" in versions else "",
+        newer_than_jax=_is_newer_than_required("jax", "tpu", "libtpu", versions),
         imported=_imported("tensorflow"),
         # TensorFlow may import JAX without starting JAX's devices.
         jax=tuple(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None) or ()),

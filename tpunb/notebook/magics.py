@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
 from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.display.live_progress import ConnectDisplay, show_in_passing
-from tpunb.errors import NotConnectedError, TpunbError, nearest
+from tpunb.errors import CellError, NotConnectedError, TpunbError, nearest
 from tpunb.notebook import displays, reports
 from tpunb.notebook.magic_options import (
     CHECK,
@@ -288,6 +289,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             timeout=args.timeout,
             largest_batch=args.largest_batch,
             recorded=args.recorded,
+            live_arrays=args.live_arrays,
         )
         try:
             program = self.session.compile(cell, settings, data, args.names)
@@ -322,9 +324,17 @@ class TpuMagics(Magics):  # type: ignore[misc]
                     train_step(next(batches))
         """
         __tracebackhide__ = True
+        self.session.refuse_profile_of_jax()
         with needing_tensorflow("%tpu_profile"):
             from tpunb.notebook import profiled_cell
 
+        if cell is not None and (of_run := profiled_cell.options_of_another_magic(line)):
+            with contextlib.suppress(UsageError):
+                arguments_of(self.tpu_run, of_run)
+                raise CellError(
+                    f"%%tpu_profile has no options {of_run}: they are those of %%tpu_run.",
+                    fix=f"Write %%tpu_run {of_run} as the second line, below %%tpu_profile.",
+                )
         options, statement = profiled_cell.split_line(line) if cell is None else (line, "")
         args = arguments_of(self.tpu_profile, options)
         profile = profiled_cell.run_profiled(

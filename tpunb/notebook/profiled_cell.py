@@ -37,6 +37,12 @@ def split_line(line: str) -> tuple[str, str]:
     return line[:end], line[end:]
 
 
+def options_of_another_magic(line: str) -> str:
+    """Return the part of `%%tpu_profile`'s line behind its own options."""
+    match = _OPTIONS.match(line)
+    return line[match.end() if match else 0 :].strip()
+
+
 def run_profiled(shell: Any, source: str, keep: str | Path | None) -> Profile:
     """Run code, show the value of its last expression, and return its profile.
 

@@ -125,6 +125,20 @@ class Session:
                 f"%tpu_connect --simulate {connection.tpu} --framework tensorflow",
             )
 
+    def refuse_profile_of_jax(self) -> None:
+        """Refuse to profile while the connection is JAX's.
+
+        Raises:
+            CellError: It is.
+        """
+        connection = self.open_connection
+        if connection is not None and not isinstance(connection, Connection):
+            raise CellError(
+                "%tpu_profile reads the profiler of TensorFlow, and this virtual TPU is JAX's.",
+                fix='For JAX: with jax.profiler.trace("profile"): step(params, batch). The time on '
+                "a TPU is estimated by %%tpu_compile --speed.",
+            )
+
     @property
     def open_of_tensorflow(self) -> Connection | None:
         """The connection if it is TensorFlow's; None if it is JAX's or none is open."""

@@ -18,6 +18,7 @@ from tpunb._util.units import grouped
 from tpunb.errors import TpunbError
 from tpunb.virtual.arithmetic import ARITHMETICS, Arithmetic
 from tpunb.virtual.dataset_sizes import with_batches
+from tpunb.virtual.functions_of_jax import refuse_jax
 from tpunb.virtual.gradient_scale import measured_scale
 from tpunb.virtual.keras_internals import model_of
 from tpunb.virtual.keras_models import model_step, strategy_of
@@ -162,9 +163,11 @@ def compare(
 
     Raises:
         CompareError: The strategy is missing or not a virtual TPU's, it has one replica, or an
-            argument is an iterator, from which each run would take another batch.
+            argument is an iterator, from which each run would take another batch. Or the function
+            is JAX's.
         Exception: The function raised this error.
     """
+    refuse_jax("tpunb.compare", fn, args, CompareError)
     strategy = strategy or current()
     if replicas is not None:
         return _with_one_replica(fn, args, replicas, strategy)

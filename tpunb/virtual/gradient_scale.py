@@ -18,6 +18,7 @@ scale is the same with every meaning of these numbers.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -114,12 +115,14 @@ class _Meaning:
         instead: The code that says so.
         of_loss: Whether only the loss may be scaled, because after the tape such a number is
             usually a learning rate.
+        is_multiple: Whether it would be a multiple of the number of replicas.
     """
 
     on_one: float
     what: str
     instead: str
     of_loss: bool = False
+    is_multiple: bool = False
 
 
 class _Experiment:
@@ -319,31 +322,48 @@ class _Experiment:
             NotKnownError: It depends on such a number.
         """
         numbers = numbers_of(self._roots, lambda value: self._meaning(value, factor) is not None)
-        for number in sorted(numbers, key=lambda number: number.holder is None):
-            meaning = self._meaning(number.value, factor)
-            if meaning is not None and not self._is_unused(number, meaning, factor):
+        pairs = [
+            (number, meaning)
+            for number in sorted(numbers, key=lambda number: number.holder is None)
+            if (meaning := self._meaning(number.value, factor)) is not None
+        ]
+        names = [pair for pair in pairs if pair[0].holder is not None]
+        tried = [[pair] for pair in pairs] + ([names] if len(names) > 1 else [])
+        for together in tried:
+            number, meaning = together[0]
+            if not self._are_unused(together, factor):
                 raise NotKnownError(
                     f"{number.where} is {number.value:g}, {meaning.what}. If it is "
                     f"meant so, write {meaning.instead}."
                 )
 
-    def _is_unused(self, number: Number, meaning: _Meaning, factor: float) -> bool:
-        """Return whether the scale is the same if a number has another meaning."""
+    def _are_unused(self, pairs: Sequence[tuple[Number, _Meaning]], factor: float) -> bool:
+        """Return whether the scale is the same if numbers have other meanings."""
+        number, meaning = pairs[0]
+        of_loss = all(each.of_loss for _, each in pairs)
         if number.holder is None:
-            return meaning.of_loss or math.isnan(factor)
+            return (of_loss and _is_chosen(number.value)) or math.isnan(factor)
+        self._say(f"trying {number.text} = {meaning.on_one:g} on one replica")
         try:
-            self._say(f"trying {number.text} = {meaning.on_one:g} on one replica")
-            with number.rebound(meaning.on_one):
+            with contextlib.ExitStack() as stack:
+                for each, other in pairs:
+                    stack.enter_context(each.rebound(other.on_one))
                 one = self._on_one()
                 ratio = self._compared(one)
-                gain = self._gain if meaning.of_loss else self._combined(one)[0]
+                gain = self._gain if of_loss else self._combined(one)[0]
         except (NotKnownError, TypeError):
             return False
-        other = self._rounded(ratio.common * gain)
-        return other == factor or (math.isnan(other) and math.isnan(factor))
+        scale = self._rounded(ratio.common * gain)
+        if math.isnan(scale):
+            # A divisor of the loss gives another factor, and not none.
+            return of_loss or meaning.is_multiple or math.isnan(factor)
+        return scale == factor
 
     def _meaning(self, value: float, factor: float) -> _Meaning | None:
         """Return what a number may be, apart from a number of the user's choice; or None."""
+        if value < 0:
+            positive = self._meaning(-value, factor)
+            return positive and dataclasses.replace(positive, on_one=-positive.on_one)
         count, examples = self._replicas, self._batch.examples or 1
         if _is_size(value, count):
             return _Meaning(1.0, "as many as there are replicas", _instead("{}"))
@@ -365,7 +385,8 @@ class _Experiment:
             what = "one over a multiple of the number of replicas"
             return _Meaning(value * count, what, _instead(f"1 / ({times} * {{}})"), of_loss=True)
         what = "a multiple of the number of replicas"
-        return _Meaning(value / count, what, _instead(f"{times} * {{}}"))
+        instead = _instead(f"{times} * {{}}")
+        return _Meaning(value / count, what, instead, is_multiple=True)
 
 
 def _measured(run: TrialRun, arguments: Sequence[Any] | None = None) -> Any:
@@ -425,6 +446,11 @@ def _instead(text: str) -> str:
     """Return code that asks for the number of replicas, inside a cell and elsewhere."""
     in_cell, in_step = text.format("num_replicas"), text.format("strategy.num_replicas_in_sync")
     return f"`{in_cell}` in a cell, or `{in_step}` inside the step"
+
+
+def _is_chosen(share: float) -> bool:
+    """Return whether a literal, such as 0.001, has too few digits to be a computed share."""
+    return len(f"{share:.10e}".partition("e")[0].replace(".", "").rstrip("0")) <= 2
 
 
 def _is_size(divisor: float, size: int) -> bool:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tpunb._util.freed_memory import uncollected
 from tpunb.errors import ConnectError
+from tpunb.errors.jax_in_cells import FOR_JAX
 from tpunb.machine.software import prepare_tpu_library
 from tpunb.virtual.watched_import import WatchedImport
 
@@ -118,7 +119,7 @@ def require_tensorflow(door: str = "") -> None:
     """Raise an error if TensorFlow cannot be imported, without importing it.
 
     Args:
-        door: The magic that needs it, for the message.
+        door: The magic or function that needs it, for the message.
 
     Raises:
         ConnectError: TensorFlow is not installed.
@@ -127,7 +128,8 @@ def require_tensorflow(door: str = "") -> None:
         return
     fix = 'Run %pip install "tpunb[cpu]" (on a TPU VM: "tpunb[tpu]") and try again.'
     if _can_import("jax"):
-        fix += " For JAX: %tpu_connect --framework jax, or %%tpu_compile --for v5e-8."
+        ways = "%tpu_connect --framework jax, or %%tpu_compile --for v5e-8."
+        fix += f" For JAX: {FOR_JAX.get(door, ways)}"
     message = f"{door} needs TensorFlow, which" if door else "TensorFlow"
     raise ConnectError(f"{message} is not installed here.", fix=fix)
 
@@ -137,7 +139,7 @@ def needing_tensorflow(door: str = "") -> Iterator[None]:
     """Explain a missing TensorFlow in a block that imports it.
 
     Args:
-        door: The magic that needs it, for the message.
+        door: The magic or function that needs it, for the message.
 
     Raises:
         ConnectError: TensorFlow is not installed.

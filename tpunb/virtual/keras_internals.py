@@ -219,6 +219,12 @@ def jax_state(model: Any, kinds: Sequence[str]) -> Any:
     return model._get_jax_state(**dict.fromkeys(kinds, True))
 
 
+def scans_over_batches() -> bool:
+    """Return whether this Keras, on JAX, runs the steps of an execution as one program."""
+    name = "keras.src.trainers.data_adapters.data_adapter_utils"
+    return hasattr(sys.modules.get(name), "super_batch_iterator")
+
+
 def jax_value_of(variable: Any, model: Any) -> Any:
     """Return the present array of a variable of a model's optimizer or metrics.
 

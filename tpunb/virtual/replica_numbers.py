@@ -34,7 +34,11 @@ _SHAPES = frozenset(
 )
 """Functions whose numbers are sizes and axes."""
 
+_ARRAYS = frozenset({"constant", "array", "asarray", "convert_to_tensor"})
+"""Functions that make an array of their numbers."""
+
 _LARGEST = 1e300
+_MOST_ELEMENTS = 4096
 _PLAIN = (str, bytes, int, float, complex, np.ndarray, np.generic)
 _FIRST_BUILT = frozenset({"__init__", "build", "get_config"})
 
@@ -166,16 +170,27 @@ class _Search:
 
 def _children(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
     """Yield the parts of a node, each with whether a literal in it may scale a tensor."""
-    is_shape = isinstance(node, (ast.List, ast.Tuple)) and len(node.elts) > 1
+    is_shape = _is_list_of_sizes(node)
     is_shape = is_shape or (isinstance(node, ast.Call) and _called(node) in _SHAPES)
+    is_array = isinstance(node, ast.Call) and _called(node) in _ARRAYS
     for name, field in ast.iter_fields(node):
         for child in field if isinstance(field, list) else [field]:
             if not isinstance(child, ast.AST):
+                continue
+            if is_array and _is_list_of_sizes(child):
+                yield from ((number, True) for number in ast.iter_child_nodes(child))
                 continue
             is_index = (isinstance(node, ast.Subscript) and name == "slice") or (
                 isinstance(child, ast.keyword) and child.arg in _NOT_A_SCALE
             )
             yield child, not (is_shape or is_index or isinstance(node, ast.Compare))
+
+
+def _is_list_of_sizes(node: ast.AST) -> bool:
+    """Return whether a list or tuple is a shape, as far as its literals tell."""
+    if not isinstance(node, (ast.List, ast.Tuple)) or len(node.elts) < 2:
+        return False
+    return not any(isinstance(getattr(each, "value", None), float) for each in node.elts)
 
 
 def _called(node: ast.Call) -> str:
@@ -343,17 +358,19 @@ def _argument(value: Any) -> Number:
 
 
 def _number(value: Any) -> float | None:
-    """Return the number that a Python number, array, tensor or variable of one element is."""
+    """Return the number that a Python number is, or each element of an array or a variable."""
     if isinstance(value, (bool, np.bool_)):
         return None
     if isinstance(value, (int, float)):
         return float(value) if abs(value) < _LARGEST else None
     if not isinstance(value, (np.generic, np.ndarray, tf.Tensor, tf.Variable)):
         return None
-    if math.prod(size or 0 for size in value.shape) != 1 or getattr(value, "trainable", False):
+    size = math.prod(size or 0 for size in value.shape)
+    if not 0 < size <= _MOST_ELEMENTS or getattr(value, "trainable", False):
         return None
     with contextlib.suppress(Exception):  # a symbolic tensor, or text
-        return float(np.ravel(value.numpy() if hasattr(value, "numpy") else value)[0])
+        elements = np.ravel(value.numpy() if hasattr(value, "numpy") else value)
+        return float(elements[0]) if (elements == elements[0]).all() else None
     return None
 
 

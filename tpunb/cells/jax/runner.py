@@ -147,6 +147,7 @@ class CellRunner:
                 fix="Find it with the step's function: tpunb.largest_batch(step, params, batch).",
             )
         traced, arguments = self.steps(cell, namespace, **options).examined()
+        how = dataclasses.replace(how, live_arrays=False)  # its arguments are shapes of these
         programs = list(compile_call(traced.function, arguments.values, {}, how))
         return TpuPrograms(programs) if len(programs) > 1 else programs[0]
 

@@ -12,6 +12,7 @@ import numpy as np
 from tpunb.cells.batch import bound_to
 from tpunb.cells.jax.arguments import Arguments, Slot, arguments_of, copied, values_of
 from tpunb.cells.jax.batches import Batches
+from tpunb.cells.jax.checkpoints import Checkpoints
 from tpunb.cells.jax.outputs import Results
 from tpunb.cells.jax.programs import Programs
 from tpunb.cells.jax.traced_cell import TracedCell
@@ -56,11 +57,6 @@ class Steps(StepRun):
                 "-k is for TensorFlow: JAX begins the next steps while a step runs.",
                 fix="Leave it out.",
             )
-        if settings.checkpoint is not None:
-            raise CellError(
-                "--checkpoint is for TensorFlow.",
-                fix="Loop over the batches with tpunb.track, and save the arrays by orbax.",
-            )
         batches: Batches | None = None
         if settings.data is not None:
             repeat = settings.steps is not None
@@ -79,6 +75,10 @@ class Steps(StepRun):
         self._layout: Any = None
         self._results: Results | None = None
         self._begun: collections.deque[Results] = collections.deque()
+        if settings.checkpoint is not None:
+            self.checkpoints = Checkpoints(
+                settings.checkpoint, cell, self.history, programs.mesh, self._present_state
+            )
 
     @property
     def replicas(self) -> int:
@@ -141,7 +141,8 @@ class Steps(StepRun):
             is_there, reason = self._step(all_names=False)
             if reason is not None:
                 trace = (trace or 0.0) + time.perf_counter() - started
-            if not is_there:
+            is_due = self.checkpoints is not None and self.checkpoints.room(self.done) <= 1
+            if not is_there or is_due:
                 break
             if self.watcher is not None:
                 self.watcher.set_steps(self.done, self.batches.examples if self.batches else None)
@@ -227,6 +228,11 @@ class Steps(StepRun):
             self._passed = self._state_of(self._latest())
         fed = {name: self._bound[name] for name in self.names if name in self._read}
         return self._passed.with_others(arguments_of(fed, mesh)).with_others(self._fixed)
+
+    def _present_state(self) -> dict[str, Any]:
+        """Return the values of the notebook, or of the run, that the next step reads."""
+        names = {**self._namespace, **self._bound}
+        return {name: names[name] for name in self._state if name in names}
 
     def _state_of(self, values: dict[str, Any]) -> Arguments:
         state = {name: values[name] for name in self._state if name in values}

@@ -87,7 +87,7 @@ class VirtualTpu:
                 undo.enter_context(Replaced(*owner_of(name), replacement))
             undo.enter_context(default_client(self.client))
             self._undo = undo.pop_all()
-        current_type.remember(tpu)
+        current_type.remember(tpu, self.client, self.live_arrays)
 
     def close(self) -> None:
         """Restore everything that was changed. Arrays on the devices stay readable."""

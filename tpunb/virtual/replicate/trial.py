@@ -26,6 +26,7 @@ from tpunb.errors.code_problems import SourceLine
 from tpunb.virtual._tensorflow import FunctionDef, ResourceVariable
 from tpunb.virtual.graph.function_def import Library
 from tpunb.virtual.replicate.divergence import Divergence
+from tpunb.virtual.replicate.in_float32 import in_float32, is_short
 from tpunb.virtual.replicate.without_chance import Examples, without_chance
 from tpunb.virtual.variable_copies import INDEX, RowCopies, copies_of, eagerly, handle_of
 
@@ -37,7 +38,6 @@ current_trial: contextvars.ContextVar[Trial | None] = contextvars.ContextVar(
 _MOST_NUMBERS = 4096
 """The largest number of a gradient's elements that are kept."""
 
-_SHORT = frozenset({tf.bfloat16.as_datatype_enum, tf.float16.as_datatype_enum})
 STRENGTH = 2.0**-20
 """The norm of made-up gradients of strength 1, which is too small for clipping."""
 
@@ -195,9 +195,10 @@ class Trial:
             weight.assign(strength)
 
     def rewritten(self, definition: FunctionDef, library: Library) -> tuple[FunctionDef, Library]:
-        """Return a replica function with fixed random numbers, and its library."""
-        self.is_rounded |= _has_short_types(definition)
-        return without_chance(definition, library, self._examples)
+        """Return a replica function with fixed random numbers in float32, and its library."""
+        definition, library = in_float32(*without_chance(definition, library, self._examples))
+        self.is_rounded |= is_short(definition, library)
+        return definition, library
 
     def taken(self, context: Any, target: Any, sources: Any, gradients: Any) -> Any:
         """Keep the gradients that a tape has computed, and return made-up gradients.
@@ -277,16 +278,6 @@ def _places(target: Any) -> list[SourceLine]:
 
 def _handle(context: Any, variables: Sequence[Any], key: str) -> Any:
     return context.on_replicas([variable.handle for variable in variables], key)
-
-
-def _has_short_types(function: FunctionDef) -> bool:
-    """Return whether a function computes in types with less precision than float32."""
-    return any(
-        node.attr[name].type in _SHORT
-        for node in function.node_def
-        for name in ("T", "DstT")
-        if name in node.attr
-    )
 
 
 def _is_variable(source: Any) -> bool:

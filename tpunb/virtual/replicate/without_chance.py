@@ -90,7 +90,7 @@ _SHAPED: dict[str, Callable[..., Any]] = {
     "StatelessTruncatedNormal": _truncated,
     "StatelessRandomUniformFullInt": _any_whole,
 }
-"""Operations that take a shape first, and what they return for numbers between 0 and 1."""
+"""Operations that take a shape first, with a function of numbers between 0 and 1."""
 
 _WHOLE = frozenset({"RandomUniformInt", "StatelessRandomUniformInt"})
 """Operations that take a shape first, and the limits last."""
@@ -99,7 +99,7 @@ _CLASSES = frozenset({"Multinomial", "StatelessMultinomial"})
 
 
 def _drawn(op: str, inputs: Sequence[Any], examples: Examples, salt: int) -> Any:
-    """Return the numbers in place of an operation's random numbers; None for others."""
+    """Return the numbers that replace an operation's random numbers."""
     if op == "RandomShuffle":
         return tf.roll(inputs[0], 1, 0)  # keeps the order of a replica's examples
     if op in _CLASSES:

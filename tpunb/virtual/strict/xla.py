@@ -73,6 +73,7 @@ _ENVIRONMENT = {
     # Accelerators belong to the notebook's process.
     "CUDA_VISIBLE_DEVICES": "-1",
     "TPU_LOAD_LIBRARY": "0",
+    "XLA_FLAGS": "",  # flags that only a TPU's compiler knows end this process
 }
 
 
