@@ -138,6 +138,17 @@ def test_work_that_the_cores_do_not_share_is_said(book: Notebook, libtpu: None) 
     assert one.endswith("on 1 of 4 cores")
 
 
+def test_an_array_that_each_call_moves_is_said(book: Notebook, libtpu: None) -> None:
+    book.good("%tpu_connect --simulate v5e-4 --framework jax")
+    book.good(SHARED)
+    book.good("large = jnp.ones((512, 1024))\nadd = jax.jit(lambda x, y: x @ x.T + y.sum())")
+    (said,) = shown(book, "_ = add(sharded, large)")
+    assert "copies large (2 MiB) from one device to 4. Place it once" in said
+    book.good("placed = jax.device_put(large, NamedSharding(mesh, P()))")
+    (right,) = shown(book, "_ = jax.jit(lambda x, y: x @ x.T - y.sum())(sharded, placed)")
+    assert "copies" not in right
+
+
 def test_a_function_that_is_compiled_for_each_shape_is_said(book: Notebook, libtpu: None) -> None:
     book.good("%tpu_connect --simulate v5e-4 --framework jax --judge later")
     book.good(SHARED)

@@ -94,6 +94,7 @@ class Judge:
         devices: int,
         options: Options,
         beside: Callable[[], list[LiveArray]],
+        moved: Sequence[LiveArray] = (),
     ) -> Callable[[], None]:
         """Begin to judge a program. See `tpunb.virtual.jax.virtual_tpu.Judge`.
 
@@ -103,7 +104,7 @@ class Judge:
         if not self._is_worth_it(program) or self.why_off:
             return lambda: None
         self._shapes[program.name, program.file, program.line].add(program.arguments)
-        verdict = self._verdict_on(program, devices, options)
+        verdict = self._verdict_on(program, devices, options, moved)
         if self._when == "later":
             self._waiting.append((program.name, verdict))
             return lambda: None
@@ -155,14 +156,20 @@ class Judge:
     def _limit(self) -> int:
         return Target(self._tpu, 1).hardware.usable_bytes
 
-    def _verdict_on(self, program: LoweredProgram, devices: int, options: Options) -> _Verdict:
+    def _verdict_on(
+        self,
+        program: LoweredProgram,
+        devices: int,
+        options: Options,
+        moved: Sequence[LiveArray],
+    ) -> _Verdict:
         """Return the verdict on a program, which may not be known yet."""
         digest = f"{program.digest()} {devices} {options}"
         with self._lock:
             if digest in self._verdicts:
                 return self._verdicts[digest]
             verdict = self._verdicts[digest] = _Verdict()
-        notes = _notes_on(program, devices)
+        notes = _notes_on(program, devices, moved)
         try:
             key = self._key(digest)
             if key is not None and (known := _kept(*key)) is not None:
@@ -324,16 +331,24 @@ class _Question:
     key: tuple[Fingerprint, dict[str, Any]] | None
 
 
-def _notes_on(program: LoweredProgram, devices: int) -> tuple[str, ...]:
-    """Return the sentence that the cores do not share a program's work, if they do not."""
-    if not program.is_repeated:
-        return ()
-    note = (
-        f"Each of the {devices} cores computes all of {program.name}, because none of its "
-        "arguments is sharded. If one of them is a batch, shard it: "
-        'jax.device_put(batch, NamedSharding(mesh, P("data"))).'
-    )
-    return (note,)
+def _notes_on(program: LoweredProgram, devices: int, moved: Sequence[LiveArray]) -> tuple[str, ...]:
+    """Return the sentences about work that the cores do not share, and arrays that calls copy."""
+    notes = []
+    if program.is_repeated:
+        notes.append(
+            f"Each of the {devices} cores computes all of {program.name}, because none of its "
+            "arguments is sharded. If one of them is a batch, shard it: "
+            'jax.device_put(batch, NamedSharding(mesh, P("data"))).'
+        )
+    if moved:
+        name = moved[0].name or "an argument"
+        others = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
+        notes.append(
+            f"Each call of {program.name} copies {name} ({byte_count(moved[0].bytes)}){others} "
+            f"from one device to {devices}. Place it once, before the calls: "
+            f"jax.device_put({moved[0].name or 'x'}, NamedSharding(mesh, P()))."
+        )
+    return tuple(notes)
 
 
 def _listed(arguments: tuple[str, ...]) -> str:

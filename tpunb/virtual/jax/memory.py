@@ -16,6 +16,9 @@ _MOST_VALUES = 10_000
 
 _MOST_LISTED = 5
 
+_LARGE = 2**20
+"""The bytes of an argument from which on its copies in each call are said."""
+
 _ON_THE_HOST = frozenset({"pinned_host", "unpinned_host"})
 
 
@@ -58,6 +61,28 @@ def live_arrays(
     names = names_of(arrays, namespace)
     listed = [_described(array, names.get(id(array), "")) for array in arrays]
     return sorted(listed, key=lambda array: array.bytes, reverse=True)
+
+
+def moved_arrays(
+    args: Collection[Any], devices: int, namespace: Mapping[str, Any]
+) -> list[LiveArray]:
+    """Return the large arguments on one device that each call copies to several, largest first.
+
+    Args:
+        args: The arguments of a call.
+        devices: The number of devices that run the program.
+        namespace: The notebook's names.
+    """
+    arrays = [arg for arg in args if devices > 1 and _is_alone(arg)]
+    names = names_of(arrays, namespace) if arrays else {}
+    found = [_described(array, names.get(id(array), "")) for array in arrays]
+    return sorted(found, key=lambda array: array.bytes, reverse=True)
+
+
+def _is_alone(arg: Any) -> bool:
+    """Return whether an argument is a large array on one device."""
+    sharding = getattr(arg, "sharding", None)
+    return getattr(arg, "nbytes", 0) >= _LARGE and len(getattr(sharding, "device_set", ())) == 1
 
 
 def listed(arrays: Sequence[LiveArray]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from tpunb.tpu.families import HARDWARE
@@ -14,7 +14,7 @@ from tpunb.virtual.jax.backend import default_client, make_client, require_free_
 from tpunb.virtual.jax.identity import identify
 from tpunb.virtual.jax.kernels import tracing_kernels
 from tpunb.virtual.jax.lowering import LoweredProgram, Lowering
-from tpunb.virtual.jax.memory import LiveArray, bytes_on, live_arrays
+from tpunb.virtual.jax.memory import LiveArray, bytes_on, live_arrays, moved_arrays
 from tpunb.virtual.jax.private_names import owner_of, require_all
 from tpunb.virtual.patch.patch_tools import Replaced
 
@@ -41,6 +41,7 @@ class Judge(Protocol):
         devices: int,
         options: Options,
         beside: Callable[[], list[LiveArray]],
+        moved: Sequence[LiveArray],
     ) -> Callable[[], None]:
         """Begin to judge a program, while the CPU compiles it.
 
@@ -49,6 +50,7 @@ class Judge(Protocol):
             devices: The number of devices that run it.
             options: The user's options for a TPU's compiler.
             beside: Returns the arrays that are alive beside the arguments of the call.
+            moved: The large arguments that each call copies from one device to several.
 
         Returns:
             A function that waits for the verdict, and raises an error if a TPU refuses the
@@ -146,9 +148,13 @@ class VirtualTpu:
         program = self._lowering.program_of(module) if backend is self.client else None
         if program is None:
             return original(backend, module, devices, compile_options, *args, **named)
-        passed = {id(arg) for arg in getattr(self._calls, "args", ())}
+        arguments = getattr(self._calls, "args", ())
+        passed = {id(arg) for arg in arguments}
+        moved = moved_arrays(arguments, devices.size, self._namespace)
         options = _taken_for_a_tpu(compile_options)
-        wait = self._judge.begin(program, devices.size, options, lambda: self.live_arrays(passed))
+        wait = self._judge.begin(
+            program, devices.size, options, lambda: self.live_arrays(passed), moved
+        )
         program.for_a_tpu.release()
         try:
             compiled = original(backend, module, devices, compile_options, *args, **named)
