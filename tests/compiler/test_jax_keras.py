@@ -147,3 +147,28 @@ said["after"] = tpunb.compile(model, *batch, tpu="v5e-8").notes
     assert said["before"] == []
     assert "keeps 4 batches" in said["after"][0]
     assert "add 12.75 KiB a core" in said["after"][0]
+
+
+def test_a_layout_map_whose_keys_match_no_variable(tmp_path: Path) -> None:
+    said = said_with_jax(
+        """said = {}
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+import keras, numpy as np, tpunb
+places = keras.distribution
+mesh = places.DeviceMesh((4, 2), ("batch", "model"), places.list_devices("cpu"))
+layouts = places.LayoutMap(mesh)
+layouts["dense.*kernel"] = (None, "model")
+layouts["decoder/.*"] = ("model",)
+places.set_distribution(places.ModelParallel(layout_map=layouts, batch_dim_name="batch"))
+model = keras.Sequential([keras.layers.Input((16,)), keras.layers.Dense(8, name="dense")])
+model.compile("sgd", "mse")
+batch = np.zeros((64, 16), "float32"), np.zeros((64, 8), "float32")
+said["notes"] = tpunb.compile(model, *batch, tpu="v5e-8").notes
+""",
+        tmp_path,
+        keras=True,
+    )
+    (note,) = said["notes"]
+    assert note.startswith("'decoder/.*' of the LayoutMap match no variable")
+    assert "sequential/dense/kernel" in note

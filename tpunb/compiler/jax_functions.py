@@ -47,6 +47,7 @@ from tpunb.virtual.keras_internals import (
     layer_names,
     model_of,
     scans_over_batches,
+    unmatched_layouts,
 )
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)")
@@ -165,7 +166,8 @@ def function_for(fn: Any, args: Sequence[Any], settings: Settings) -> JaxFunctio
         def model_for(wanted: Target) -> tuple[Prepared, int]:
             step = _model_step(fn, args, wanted.replicas)
             prepared, devices = _export(settings, layers, *step)
-            notes = (*prepared.notes, *_notes_on_many_steps(fn, args, wanted.replicas))
+            own = (*_notes_on_many_steps(fn, args, wanted.replicas), *_notes_on_layouts(fn))
+            notes = (*prepared.notes, *own)
             return dataclasses.replace(prepared, notes=notes), devices
 
         return JaxFunction(model_for, settings, sizes[0] if sizes else None, by_cores=True)
@@ -660,6 +662,18 @@ def _notes_on_many_steps(fn: Any, args: Sequence[Any], cores: int) -> Iterator[s
         f"steps_per_execution={steps}: this Keras keeps {steps} batches in the TPU's memory. The "
         f"figures are those of one step: add {byte_count((steps - 1) * size // cores)} a core."
     )
+
+
+def _notes_on_layouts(fn: Any) -> Iterator[str]:
+    """Yield the sentence that keys of a `LayoutMap` match no variable of the model."""
+    model = fn if is_model(fn) else fn.__self__
+    unmatched = unmatched_layouts(model)
+    if unmatched:
+        example = model.variables[0].path
+        yield (
+            f"{', '.join(map(repr, unmatched))} of the LayoutMap match no variable, so no variable "
+            f"is sharded by them. A variable's path is {example!r}, for example."
+        )
 
 
 def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequence[int]], Any]]:

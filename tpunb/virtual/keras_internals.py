@@ -219,6 +219,17 @@ def jax_state(model: Any, kinds: Sequence[str]) -> Any:
     return model._get_jax_state(**dict.fromkeys(kinds, True))
 
 
+def unmatched_layouts(model: Any) -> list[str]:
+    """Return the keys of the distribution's `LayoutMap` that match no variable of a model.
+
+    Keras says nothing of them, and the variables are whole on each device (keras-hub#2827).
+    """
+    distribution = sys.modules["keras"].distribution.distribution()
+    layouts = getattr(distribution, "_layout_map", None)
+    paths = [variable.path for variable in model.variables]
+    return [key for key in layouts or () if not any(re.search(key, path) for path in paths)]
+
+
 def scans_over_batches() -> bool:
     """Return whether this Keras, on JAX, runs the steps of an execution as one program."""
     name = "keras.src.trainers.data_adapters.data_adapter_utils"
