@@ -17,10 +17,8 @@ from tpunb.cells.recent_cells import RecentCells
 from tpunb.cells.replica_function import FUNCTION, function_source, globals_of
 from tpunb.cells.settings import CompileSettings, RunSettings
 from tpunb.cells.source import CellSource
-from tpunb.cells.step_run import raise_if_ended_early
 from tpunb.cells.steps import Steps
 from tpunb.cells.trace_cache import TraceCache
-from tpunb.training.history import remember_history
 from tpunb.training.run_result import RunResult, Timings
 from tpunb.virtual.rule_check import CheckReport
 from tpunb.virtual.stoppable import StoppableCalls
@@ -116,19 +114,9 @@ class CellRunner:
                 lines that the error came from. Completed steps are kept.
         """
         run = self.steps(cell, namespace, settings, **options)
-        if not run.settings.is_stepped:
-            run.once()
-            self._warn_afterwards(run)
-            return run.result
-        try:
-            run.go()
-        finally:
+        if run.settings.is_stepped:
             self.timings = run.timings
-            run.history.finish(stopped=run.stopped)
-            if run.settings.plot and run.done:
-                remember_history(run.history)
-        if run.is_half_done or not run.stopped:
-            raise_if_ended_early(run)
+        run.complete()
         self._warn_afterwards(run)
         return run.result
 

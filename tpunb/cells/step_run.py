@@ -19,7 +19,7 @@ from tpunb.cells.source import LAST, CellSource, StepSource
 from tpunb.cells.step_batches import BatchSource
 from tpunb.cells.steps_per_loop import StepsPerLoop
 from tpunb.errors import CellError
-from tpunb.training.history import History
+from tpunb.training.history import History, remember_history
 from tpunb.training.run_result import RunResult, Timings
 
 
@@ -264,6 +264,20 @@ class StepRun(abc.ABC):
             if self._watched > 0:
                 times.input_wait = min(1.0, self._waited / self._watched)
             times.steps, times.seconds = self.done, times.seconds + time.perf_counter() - started
+
+    def complete(self) -> None:
+        """Run once, or all steps, without a display; for the errors see `once` and `go`."""
+        if not self.settings.is_stepped:
+            self.once()
+            return
+        try:
+            self.go()
+        finally:
+            self.history.finish(stopped=self.stopped)
+            if self.settings.plot and self.done:
+                remember_history(self.history)
+        if self.is_half_done or not self.stopped:
+            raise_if_ended_early(self)
 
     def _resume(self) -> None:
         """Continue from the last checkpoint, if the folder has any."""

@@ -13,10 +13,8 @@ from tpunb.cells.jax.steps import Steps
 from tpunb.cells.recent_cells import RecentCells
 from tpunb.cells.settings import CompileSettings, RunSettings
 from tpunb.cells.source import CellSource
-from tpunb.cells.step_run import raise_if_ended_early
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.errors import CellError
-from tpunb.training.history import remember_history
 from tpunb.training.run_result import RunResult, Timings
 
 
@@ -101,18 +99,9 @@ class CellRunner:
                 lines that the error came from. Completed steps are kept.
         """
         run = self.steps(cell, namespace, settings, **options)
-        if not run.settings.is_stepped:
-            run.once()
-            return run.result
-        try:
-            run.go()
-        finally:
+        if run.settings.is_stepped:
             self.timings = run.timings
-            run.history.finish(stopped=run.stopped)
-            if run.settings.plot and run.done:
-                remember_history(run.history)
-        if not run.stopped:
-            raise_if_ended_early(run)
+        run.complete()
         return run.result
 
     def compile(
