@@ -516,3 +516,9 @@ def test_a_value_of_replicas_is_no_array(connection: Any, names: dict[str, Any])
     for convert in (np.asarray, jnp.asarray):
         with pytest.raises(TpunbError, match="a value on each replica"):
             convert(value)
+
+
+def test_a_deleted_array_is_named(connection: Any, names: dict[str, Any]) -> None:
+    names["params"]["w"].delete()
+    with pytest.raises(CellError, match="`params` has an array that was deleted"):
+        connection.cells.run("y = params['w'] + 1", names)

@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tpunb.cells.jax.context import AXIS
 from tpunb.cells.source import PROVIDED, CellSource
 from tpunb.cells.undefined_names import undefined_name
+from tpunb.errors import CellError
 from tpunb.virtual.jax.per_replica import PerReplica
 
 WHOLE = PartitionSpec()
@@ -188,6 +189,7 @@ def arguments_of(
     for name, value in values.items():
         leaves, tree = flattened(value)
         for place, leaf in enumerate(map(_on_devices, leaves)):
+            _refuse_deleted(name, leaf)
             placed = _placed(leaf, mesh, with_numbers=with_numbers)
             if placed is None:
                 continue
@@ -201,6 +203,16 @@ def arguments_of(
             arguments.before.append(_Cut(leaf.shape, leaf.sharding) if is_cut else None)
         arguments.nests[name] = tree.unflatten(leaves)
     return arguments
+
+
+def _refuse_deleted(name: str, leaf: Any) -> None:
+    array = leaf.array if isinstance(leaf, PerReplica) else leaf
+    if isinstance(array, jax.Array) and array.is_deleted():
+        raise CellError(
+            f"`{name}` has an array that was deleted, or donated to another call.",
+            fix=f"Make it again, or keep a copy before the call: {name} = jax.tree.map(jnp.copy, "
+            f"{name}).",
+        )
 
 
 def flattened(value: Any) -> tuple[list[Any], Any]:
