@@ -205,6 +205,18 @@ class StepRun(abc.ABC):
             self._bound.update(bound_to(self.names, batch.value))
         return batch
 
+    def _bind_next_batch(self) -> bool:
+        """Bind the cell's names to the next batch, if there is data; False if it has ended."""
+        if self.batches is None:
+            return True
+        with self._button.work():
+            batch = self.batches.next()
+        if batch is None:
+            self.ended = True
+            return False
+        self._bound.update(bound_to(self.names, batch.value))
+        return True
+
     def once(self) -> None:
         """Run a single step, which the first interrupt ends.
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tpunb.cells.batch import bound_to
 from tpunb.cells.batches import Batches
 from tpunb.cells.cell_step import CellStep
 from tpunb.cells.checkpoints import Checkpoints
@@ -95,13 +94,8 @@ class Steps(StepRun):
     def _single(self) -> bool:
         """Run one step by itself; return False if the data has ended."""
         began = time.perf_counter()
-        if self.batches is not None:
-            with self._button.work():
-                batch = self.batches.next()
-            if batch is None:
-                self.ended = True
-                return False
-            self.step.bound.update(bound_to(self.names, batch.value))
+        if not self._bind_next_batch():
+            return False
         waited = time.perf_counter() - began
         traced, captured, reason = self.step.find(self.options, self._checked)
         if reason is not None:

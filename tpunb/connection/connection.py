@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpunb._util.logs import logger
 from tpunb._util.units import counted
-from tpunb.connection.cell_runners import cell_runner
+from tpunb.connection.cell_runners import ChecksCells, cell_runner
 from tpunb.connection.plan import Plan
 from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.errors import ConnectError
@@ -86,19 +86,10 @@ class Connection(TpuConnection):
         """The number of the strategy's replicas."""
         return int(self.strategy.num_replicas_in_sync)
 
-    @property
-    def cells(self) -> Any:
-        """The `CellRunner` that runs cells on every replica and keeps their traces.
-
-        Raises:
-            NotConnectedError: The connection is closed.
-        """
-        self._refuse_closed()
-        if self._cells is None:
-            local = self.pod.local if self.pod is not None else None
-            lines = None if local is None else local.printed
-            self._cells = cell_runner(self.strategy, self._cut, lines)
-        return self._cells
+    def _new_cells(self) -> ChecksCells:
+        local = self.pod.local if self.pod is not None else None
+        lines = None if local is None else local.printed
+        return cell_runner(self.strategy, self._cut, lines)
 
     def check_cell(
         self,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tpunb._util.units import byte_count, counted
+from tpunb._util.units import byte_count
 from tpunb.compiler.judge import Judge
-from tpunb.connection.cell_runners import jax_cell_runner
+from tpunb.connection.jax_devices import JaxDevices
 from tpunb.connection.plan import Plan
-from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.errors import ConnectError
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
@@ -20,7 +19,6 @@ from tpunb.virtual.jax.virtual_tpu import VirtualTpu
 
 if TYPE_CHECKING:
     from tpunb.compiler.program import TpuProgram
-    from tpunb.display.describe.connection import ConnectionDescription
 
 
 _BESIDE = "jax.devices() are the virtual TPU's. jax.devices({0!r}) still lists this machine's."
@@ -29,7 +27,7 @@ _open: list[JaxConnection] = []
 """The open connection, which its devices keep alive as long as JAX has them."""
 
 
-class JaxConnection(TpuConnection):
+class JaxConnection(JaxDevices):
     """A virtual TPU, whose devices are JAX's default devices until `close`.
 
     Example::
@@ -59,10 +57,9 @@ class JaxConnection(TpuConnection):
         when: Any = request.judge
         self.judge = Judge(tpu, when, speed=request.speed, recorded=request.recorded)
         self._virtual = VirtualTpu(tpu, self.judge, namespace)
-        self._accelerator = tpu
         beside = [_BESIDE.format(platform) for platform in other_platforms()]
         notes = (*plan.notes, *filter(None, [self.judge.why_off]), *beside)
-        super().__init__(plan, tpu.name, notes)
+        super().__init__(plan, tpu, self._virtual.client.devices(), notes)
         _open.append(self)
 
     @property
@@ -98,48 +95,10 @@ class JaxConnection(TpuConnection):
             fix="Make a mesh of them: jax.make_mesh((8,), ('data',)).",
         )
 
-    @property
-    def replicas(self) -> int:
-        """The number of devices, on each of which a cell runs."""
-        return self._accelerator.num_devices
-
-    @property
-    def cells(self) -> Any:
-        """The runner that runs cells on every device.
-
-        Raises:
-            NotConnectedError: The connection is closed.
-        """
-        self._refuse_closed()
-        if self._cells is None:
-            self._cells = jax_cell_runner(self._virtual.client.devices())
-        return self._cells
-
-    def lost(self) -> tuple[str, ...]:
-        """Return no address: all devices are in this process."""
-        return ()
-
     def memory_per_core(self) -> tuple[int, ...]:
         """Return the bytes of the live arrays on each device, in the devices' order."""
         arrays = self.live_arrays()
         return tuple(bytes_on(arrays, device) for device in range(self._accelerator.num_devices))
-
-    def describe(self) -> ConnectionDescription:
-        """Return a description of the connection, for displays and programs."""
-        from tpunb.display.describe.connection import ConnectionDescription
-        from tpunb.display.describe.topology_description import describe_accelerator
-
-        return ConnectionDescription(
-            kind="virtual",
-            tpu="",
-            accelerator=self.tpu,
-            replicas=0,
-            cores=self._accelerator.num_devices,
-            hosts=self._accelerator.num_hosts,
-            topology=describe_accelerator(self._accelerator),
-            notes=self.notes,
-            framework="JAX",
-        )
 
     def close(self, *, shut_down: bool = True) -> None:
         """Give JAX back its own devices. Arrays of the virtual TPU stay readable."""
@@ -151,8 +110,3 @@ class JaxConnection(TpuConnection):
                 self._cells.close()
             self.judge.close()
             self._virtual.close()
-
-    @property
-    def phrase(self) -> str:
-        """The TPU and its devices: `"virtual TPU v5e-8 for JAX, 8 devices"`."""
-        return f"{self.target} for JAX, {counted(self._accelerator.num_devices, 'device')}"

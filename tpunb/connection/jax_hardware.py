@@ -6,10 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tpunb._util.units import counted
-from tpunb.connection.cell_runners import jax_cell_runner
+from tpunb.connection.jax_devices import JaxDevices
 from tpunb.connection.plan import Plan
-from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.errors import ConnectError
 from tpunb.tpu.families import DEVICE_KINDS
 from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
@@ -17,11 +15,10 @@ from tpunb.virtual.jax.import_jax import import_jax
 
 if TYPE_CHECKING:
     from tpunb.compiler.program import TpuProgram
-    from tpunb.display.describe.connection import ConnectionDescription
     from tpunb.virtual.jax.memory import LiveArray
 
 
-class JaxHardwareConnection(TpuConnection):
+class JaxHardwareConnection(JaxDevices):
     """The TPU of this machine, whose devices are JAX's own.
 
     Connecting changes nothing in JAX. It shows the TPU and gives `%%tpu_run` its devices.
@@ -44,35 +41,8 @@ class JaxHardwareConnection(TpuConnection):
                 "JAX runs in several processes here, and a notebook is one of them.",
                 fix="Use a TPU of one host, or write the same program for all processes.",
             )
-        self._devices = jax.devices()
-        self._accelerator = _accelerator_of(self._devices)
-        super().__init__(plan, self._accelerator.name, plan.notes)
-
-    @property
-    def replicas(self) -> int:
-        """The number of devices, on each of which a cell runs."""
-        return len(self._devices)
-
-    @property
-    def cells(self) -> Any:
-        """The runner that runs cells on every device.
-
-        Raises:
-            NotConnectedError: The connection is closed.
-        """
-        self._refuse_closed()
-        if self._cells is None:
-            self._cells = jax_cell_runner(self._devices)
-        return self._cells
-
-    @property
-    def phrase(self) -> str:
-        """The TPU and its devices: `"TPU v5e-8 for JAX, 8 devices"`."""
-        return f"{self.target} for JAX, {counted(self.replicas, 'device')}"
-
-    def lost(self) -> tuple[str, ...]:
-        """Return no address: the TPU is this machine's."""
-        return ()
+        devices = jax.devices()
+        super().__init__(plan, _accelerator_of(devices), devices, plan.notes)
 
     def live_arrays(self) -> list[LiveArray]:
         """Return no arrays: `memory_per_core` has what the TPU itself counts."""
@@ -82,23 +52,6 @@ class JaxHardwareConnection(TpuConnection):
         """Return the bytes in use on each device, as the TPU counts them."""
         stats = [device.memory_stats() or {} for device in self._devices]
         return tuple(int(each.get("bytes_in_use", 0)) for each in stats)
-
-    def describe(self) -> ConnectionDescription:
-        """Return a description of the connection, for displays and programs."""
-        from tpunb.display.describe.connection import ConnectionDescription
-        from tpunb.display.describe.topology_description import describe_accelerator
-
-        return ConnectionDescription(
-            kind="hardware",
-            tpu=self.plan.tpu,
-            accelerator=self.tpu,
-            replicas=0,
-            cores=self.replicas,
-            hosts=self._accelerator.num_hosts,
-            topology=describe_accelerator(self._accelerator),
-            notes=self.notes,
-            framework="JAX",
-        )
 
     def close(self, *, shut_down: bool = True) -> None:
         """Forget the cells. JAX keeps its devices."""

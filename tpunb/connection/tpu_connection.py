@@ -77,13 +77,20 @@ class TpuConnection(abc.ABC):
         """The number of replicas, on each of which a cell runs."""
 
     @property
-    @abc.abstractmethod
     def cells(self) -> Any:
-        """The runner of the cells, which also keeps their traces.
+        """The runner that runs cells on every replica and keeps their traces.
 
         Raises:
             NotConnectedError: The connection is closed.
         """
+        self._refuse_closed()
+        if self._cells is None:
+            self._cells = self._new_cells()
+        return self._cells
+
+    @abc.abstractmethod
+    def _new_cells(self) -> RunsCells:
+        """Return a new runner of cells."""
 
     @property
     def timings(self) -> Timings | None:

@@ -7,7 +7,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -131,24 +131,6 @@ class Comparison:
         rows = list(self._rows())
         shown = table(rows, head=_HEAD, named=True, style=LINED) if rows else ""
         return f"<p><b>{escaped(self.headline)}</b></p>{shown}"
-
-
-@overload
-def compare(
-    fn: Callable[..., Any],
-    *args: Any,
-    replicas: None = None,
-    strategy: tf.distribute.Strategy | None = None,
-) -> Comparison: ...
-
-
-@overload
-def compare(
-    fn: Callable[..., Any],
-    *args: Any,
-    replicas: int,
-    strategy: tf.distribute.Strategy | None = None,
-) -> ReplicaComparison: ...
 
 
 def compare(

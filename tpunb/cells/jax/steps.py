@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from tpunb.cells.batch import bound_to
 from tpunb.cells.jax.arguments import Arguments, Slot, arguments_of, copied, values_of
 from tpunb.cells.jax.batches import Batches
 from tpunb.cells.jax.checkpoints import Checkpoints
@@ -153,13 +152,8 @@ class Steps(StepRun):
     def _step(self, *, all_names: bool) -> tuple[bool, str | None]:
         """Run a step; return whether there was a batch, and why the step was traced."""
         began = time.perf_counter()
-        if self.batches is not None:
-            with self._button.work():
-                batch = self.batches.next()
-            if batch is None:
-                self.ended = True
-                return False, None
-            self._bound.update(bound_to(self.names, batch.value))
+        if not self._bind_next_batch():
+            return False, None
         waited = time.perf_counter() - began
         with self._button.work():
             reason = self._call_function(all_names=all_names)
