@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tpunb.cells.base_runner import BaseRunner
 from tpunb.cells.cell_step import CellStep
 from tpunb.cells.checking import check_step
 from tpunb.cells.compare_cell import with_comparison
 from tpunb.cells.differing_copies import warn_of_differing_copies
 from tpunb.cells.printing import Lines, Printer
-from tpunb.cells.recent_cells import RecentCells
 from tpunb.cells.replica_function import FUNCTION, function_source, globals_of
 from tpunb.cells.settings import CompileSettings, RunSettings
-from tpunb.cells.source import CellSource
+from tpunb.cells.step_run import StepRun
 from tpunb.cells.steps import Steps
 from tpunb.cells.trace_cache import TraceCache
-from tpunb.training.run_result import RunResult, Timings
 from tpunb.virtual.rule_check import CheckReport
 from tpunb.virtual.stoppable import StoppableCalls
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from tpunb.compiler.program import TpuProgram, TpuPrograms
 
 
-class CellRunner:
+class CellRunner(BaseRunner):
     """A runner of cells and functions with one strategy.
 
     Each method takes a cell's body as text, whose line 1 stands for the magic's line, or a
@@ -51,10 +50,9 @@ class CellRunner:
         last_resort: Callable[[], object] | None = None,
         lines: Lines | None = None,
     ) -> None:
+        super().__init__()
         self.calls = StoppableCalls(last_resort)
         self.cache = TraceCache(strategy, self.calls, Printer(strategy, lines))
-        self.timings: Timings | None = None
-        self._sources = RecentCells()
 
     @property
     def traces(self) -> int:
@@ -68,18 +66,7 @@ class CellRunner:
         settings: RunSettings | None = None,
         **options: Any,
     ) -> Steps:
-        """Return a run of a cell or a function, before its first step.
-
-        Args:
-            cell: The cell's body, or the function.
-            namespace: The namespace of the cell's names; it does not change.
-            settings: The number of steps, the data, and so on.
-            **options: Settings by name, which replace those in `settings`.
-
-        Raises:
-            SyntaxError: The cell is not Python.
-            CellError: The settings contradict each other, the cell or the data.
-        """
+        """Return a run of a cell or a function, before its first step. See `BaseRunner.steps`."""
         settings = dataclasses.replace(settings or RunSettings(), **options)
         if isinstance(cell, str):
             names = {} if namespace is None else namespace
@@ -89,39 +76,9 @@ class CellRunner:
         step = CellStep(self.cache, function, globals_of(cell), {FUNCTION: cell})
         return Steps(step, settings)
 
-    def run(
-        self,
-        cell: str | Callable[..., Any],
-        namespace: dict[str, Any] | None = None,
-        settings: RunSettings | None = None,
-        **options: Any,
-    ) -> RunResult:
-        """Run a cell or a function on every replica: once, or step after step.
-
-        An interrupt of a run of many steps ends it between two steps, and the result reports it.
-
-        Args:
-            cell: The cell's body, or the function.
-            namespace: The namespace of the cell's names; it does not change.
-            settings: The number of steps, the data, and so on.
-            **options: Settings by name, which replace those in `settings`.
-
-        Raises:
-            SyntaxError: The cell is not Python.
-            CellError: The cell cannot run on the replicas.
-            Stopped: An interrupt has ended the run inside a step.
-            Exception: Any error that the cell raises, with `tpunb_lines`: the cell's
-                lines that the error came from. Completed steps are kept.
-        """
-        run = self.steps(cell, namespace, settings, **options)
-        if run.settings.is_stepped:
-            self.timings = run.timings
-        run.complete()
-        self._warn_afterwards(run)
-        return run.result
-
-    def _warn_afterwards(self, run: Steps) -> None:
-        warn_of_differing_copies(run.cell, run.step.namespace, self.cache.strategy)
+    def _completed(self, run: StepRun) -> None:
+        if isinstance(run, Steps):
+            warn_of_differing_copies(run.cell, run.step.namespace, self.cache.strategy)
 
     def check(
         self,
@@ -199,7 +156,3 @@ class CellRunner:
         self.calls.close()
         self._sources.clear()
         self.cache.clear()
-
-    def parsed(self, source: str) -> CellSource:
-        """Return a parsed cell's body: the same object as before if it is still in use."""
-        return self._sources.parsed(source)

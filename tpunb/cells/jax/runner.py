@@ -8,17 +8,15 @@ from typing import Any
 
 import jax
 
+from tpunb.cells.base_runner import BaseRunner
 from tpunb.cells.jax.programs import Programs
 from tpunb.cells.jax.steps import Steps
-from tpunb.cells.recent_cells import RecentCells
 from tpunb.cells.settings import CompileSettings, RunSettings
-from tpunb.cells.source import CellSource
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.errors import CellError
-from tpunb.training.run_result import RunResult, Timings
 
 
-class CellRunner:
+class CellRunner(BaseRunner):
     """A runner of cells on the devices of JAX.
 
     Args:
@@ -30,9 +28,8 @@ class CellRunner:
     """
 
     def __init__(self, devices: Sequence[Any]) -> None:
+        super().__init__()
         self.calls = Programs(devices)
-        self.timings: Timings | None = None
-        self._sources = RecentCells()
 
     @property
     def mesh(self) -> jax.sharding.Mesh:
@@ -44,10 +41,6 @@ class CellRunner:
         """The number of programs that were compiled."""
         return self.calls.traces
 
-    def parsed(self, source: str) -> CellSource:
-        """Return a parsed cell's body: the same object as before if it is still in use."""
-        return self._sources.parsed(source)
-
     def steps(
         self,
         cell: str | Callable[..., Any],
@@ -55,18 +48,7 @@ class CellRunner:
         settings: RunSettings | None = None,
         **options: Any,
     ) -> Steps:
-        """Return a run of a cell, before its first step.
-
-        Args:
-            cell: The cell's body.
-            namespace: The namespace of the cell's names; it does not change.
-            settings: The number of steps, the data, and so on.
-            **options: Settings by name, which replace those in `settings`.
-
-        Raises:
-            SyntaxError: The cell is not Python.
-            CellError: The settings contradict each other, the cell or the data.
-        """
+        """Return a run of a cell, before its first step. See `BaseRunner.steps`."""
         if not isinstance(cell, str):
             raise CellError(
                 "Only a cell's text runs on every device in JAX.",
@@ -75,34 +57,6 @@ class CellRunner:
         settings = dataclasses.replace(settings or RunSettings(), **options)
         names = {} if namespace is None else namespace
         return Steps(self.calls, self.parsed(cell), names, settings)
-
-    def run(
-        self,
-        cell: str | Callable[..., Any],
-        namespace: dict[str, Any] | None = None,
-        settings: RunSettings | None = None,
-        **options: Any,
-    ) -> RunResult:
-        """Run a cell on every device: once, or step after step.
-
-        Args:
-            cell: The cell's body.
-            namespace: The namespace of the cell's names; it does not change.
-            settings: The number of steps, the data, and so on.
-            **options: Settings by name, which replace those in `settings`.
-
-        Raises:
-            SyntaxError: The cell is not Python.
-            CellError: The cell cannot run on the replicas.
-            Stopped: An interrupt has ended the run inside a step.
-            Exception: Any error that the cell raises, with `tpunb_lines`: the cell's
-                lines that the error came from. Completed steps are kept.
-        """
-        run = self.steps(cell, namespace, settings, **options)
-        if run.settings.is_stepped:
-            self.timings = run.timings
-        run.complete()
-        return run.result
 
     def compile(
         self,
