@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tpunb._util.interrupts import StopButton, explaining_interrupts
 from tpunb.cells.cell_errors import first_line, show_shortly, syntax_error
+from tpunb.cells.last_collective import forget_cell, remember_cell, values_read
 from tpunb.cells.source import parse_cell
 from tpunb.compiler.partial_answers import CompilationStopped, watching
 from tpunb.compiler.program import CompileError
@@ -199,6 +200,7 @@ class Session:
     def disconnect(self) -> None:
         """Close the connection and remove the names that connecting made."""
         connection, self._connection, self._paused = self._connection, None, None
+        forget_cell()
         self._names.remove()
         if connection is not None:
             connection.close()
@@ -209,9 +211,17 @@ class Session:
         cells = self.connection.cells
         with self._short_errors(source), CellDisplay(lambda: cells.calls.phase):
             run: StepRun = cells.steps(source, self.namespace, settings)
+            before = self._values_read(run)
             run.once()
         self.namespace.update(run.assigned)
+        remember_cell(run.cell, before, run.assigned, run.replicas)
         return run
+
+    def _values_read(self, run: StepRun) -> dict[str, Any]:
+        """Return the values that the collectives of a cell read, and forget the cell before it."""
+        forget_cell()
+        hidden = () if run.settings.data is None else run.settings.names
+        return values_read(run.cell, self.namespace, hidden)
 
     def run_steps(
         self,
@@ -269,6 +279,7 @@ class Session:
 
         plotted = run.history if run.settings.plot else None
         resumed = run.done > 0
+        before = self._values_read(run)
         try:
             link, awaited = self.connection.link, run.settings.plot
             with RunDisplay(plotted, run.total, run.done, link, awaited) as shown:
@@ -282,6 +293,8 @@ class Session:
                 remember_history(plotted)
                 self._names.bind_if_free("history", plotted)
             self.namespace.update(run.assigned)
+            if run.done > 0:
+                remember_cell(run.cell, before, run.assigned, run.replicas)
             self.connection.cells.timings = run.timings
 
     def check(
