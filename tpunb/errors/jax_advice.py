@@ -254,7 +254,7 @@ def _unknown_axis(match: re.Match[str]) -> _Advice:
     )
 
 
-@_advice("96", r"Received invalid value: (?P<name>\w{1,60})\s*$")
+@_advice("96", r"(?m)Received invalid value: (?P<name>\w{1,60})$")
 @_advice(
     "93",
     r"must be a pytree of [^\n]{1,80} instances, but:\s+\S{1,80} is (?P<name>\w{1,60}) of "
@@ -346,7 +346,7 @@ def _unbound(match: re.Match[str]) -> _Advice:
     )
 
 
-@_advice("101", r"(?:Cannot determine dtype of|Argument) '?(?P<name>\w{1,60})'?(?: of type|\s*$)")
+@_advice("101", r"(?m)(?:Cannot determine dtype of|Argument) '?(?P<name>\w{1,60})'?(?: of type|$)")
 def _array_first(match: re.Match[str]) -> _Advice:
     name = match["name"]
     return _Advice(

@@ -143,7 +143,7 @@ JAX_SHARDINGS = (
             r"DuplicateSpecError: ",
             r"is only valid for values of rank at least \d+, but was applied to a value of rank",
             r"Mesh requires the ndim of its first argument \(`devices`\)",
-            r"`jax\.device_put` only accepts [^\n]{1,200}Received invalid value: \w{1,60}\s*$",
+            r"(?m)`jax\.device_put` only accepts [^\n]{1,200}Received invalid value: \w{1,60}$",
             Clue(r"'str' object has no attribute 'partitions'", where="named_sharding"),
             r"'P' object has no attribute 'size'",
             r"incompatible function arguments\.[^\n]{0,80}\s+1\. __init__\(self, mesh: object, sp",
@@ -236,7 +236,7 @@ JAX_SHARDINGS = (
             r"NameError: unbound axis name: ",
             r"NameError: Found an unbound axis name: ",
             Clue(r"KeyError: '\w{1,60}'", where=r'core\.py", line \d+, in get_vma\b'),
-            Clue(r"AssertionError:?\s*$", where=r'core\.py", line \d+, in pvary\b'),
+            Clue(r"(?m)AssertionError:? *$", where=r'core\.py", line \d+, in pvary\b'),
             Clue(
                 r"TypeError: (?:Cannot determine dtype of |Argument '\w{1,60}' of type <class 's)",
                 where=r"lax/parallel\.py",
