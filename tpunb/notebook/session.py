@@ -9,14 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from tpunb._util.interrupts import StopButton, explaining_interrupts
-from tpunb.cells.cell_errors import first_line, show_shortly, syntax_error
-from tpunb.cells.source import parse_cell
-from tpunb.compiler.partial_answers import CompilationStopped, watching
-from tpunb.compiler.program import CompileError
-from tpunb.connection.connect import make_connection
 from tpunb.connection.connection import Connection
-from tpunb.connection.plan import Plan
-from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.display.live_progress import CellDisplay, CompilationDisplay, RunDisplay
 from tpunb.errors import CellError, NotConnectedError, WorkerError
 from tpunb.errors.base import hint
@@ -30,6 +23,8 @@ if TYPE_CHECKING:
     from tpunb.cells.steps import Steps
     from tpunb.checks.rule_check import CheckReport
     from tpunb.compiler.program import TpuProgram, TpuPrograms
+    from tpunb.connection.plan import Plan
+    from tpunb.connection.tpu_connection import TpuConnection
     from tpunb.errors.catalogue import Explanation
     from tpunb.virtual.tensorflow.stoppable import StoppableCalls
 
@@ -166,6 +161,8 @@ class Session:
         Returns:
             The connection, and a notice for the user about the previous connection and about names.
         """
+        from tpunb.connection.connect import make_connection
+
         before = self.open_connection
         same = before is not None and before.plan == plan
         lost = before.lost() if before is not None and same else ()
@@ -316,6 +313,8 @@ class Session:
         Raises:
             CompilationStopped: The stop button has ended it, and some TPU types are done.
         """
+        from tpunb.compiler.partial_answers import CompilationStopped, watching
+
         __tracebackhide__ = True
         doing = "tracing the cell"
 
@@ -350,6 +349,8 @@ class Session:
             largest_batch_call,
             may_be_jax,
         )
+        from tpunb.cells.source import parse_cell
+        from tpunb.compiler.program import CompileError
 
         __tracebackhide__ = True
         cell, connection = parse_cell(source), self.open_connection
@@ -395,6 +396,8 @@ class Session:
     @contextlib.contextmanager
     def _short_errors(self, source: str) -> Iterator[None]:
         """Remember errors of a cell, and show them by the cell's lines."""
+        from tpunb.cells.cell_errors import first_line, show_shortly, syntax_error
+
         try:
             yield
         except SyntaxError as error:

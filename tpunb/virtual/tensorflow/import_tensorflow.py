@@ -22,7 +22,6 @@ from pathlib import Path
 from tpunb._util.freed_memory import uncollected
 from tpunb.errors import ConnectError
 from tpunb.errors.jax_in_cells import FOR_JAX
-from tpunb.machine.software import prepare_tpu_library
 from tpunb.virtual.watched_import import WatchedImport
 
 _MODULE = "tensorflow"
@@ -88,6 +87,8 @@ def prepared_import() -> Iterator[None]:
     Raises:
         ConnectError: TensorFlow would load a libtpu that ends the process.
     """
+    from tpunb.machine.software import prepare_tpu_library
+
     prepare_tpu_library()
     silence_log()
     with quiet_start(), uncollected(lasting=True):
