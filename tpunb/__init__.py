@@ -42,6 +42,13 @@ if TYPE_CHECKING:
     from tpunb.errors.catalogue import Explanation
     from tpunb.errors.explain import explain
     from tpunb.notebook.displays import show
+    from tpunb.notebook.drawings import (
+        draw_batch,
+        draw_chip,
+        draw_collective,
+        draw_sends,
+        draw_sharding,
+    )
     from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
     from tpunb.training.history import History
     from tpunb.training.input_speed import InputSpeed
@@ -83,6 +90,11 @@ __all__ = [
     "compile",
     "connect",
     "doctor",
+    "draw_batch",
+    "draw_chip",
+    "draw_collective",
+    "draw_sends",
+    "draw_sharding",
     "explain",
     "history",
     "input_speed",
@@ -124,6 +136,11 @@ _HOMES = {
     "compile": "compiler.compile",
     "connect": "connection.connect",
     "doctor": "connection.doctor",
+    "draw_batch": "notebook.drawings",
+    "draw_chip": "notebook.drawings",
+    "draw_collective": "notebook.drawings",
+    "draw_sends": "notebook.drawings",
+    "draw_sharding": "notebook.drawings",
     "explain": "errors.explain",
     "input_speed": "cells.pipeline_speed",
     "largest_batch": "compiler.batch_sizes",
