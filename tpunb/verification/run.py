@@ -109,7 +109,7 @@ def all_suites() -> tuple[type[Suite], ...]:
 
     Claims about refusals come late, and claims that could leave the TPU unusable come last.
     """
-    from tpunb.verification import interrupting, refusals, replicas, training
+    from tpunb.verification import interrupting, keras_training, refusals, replicas, training
 
     return (
         replicas.Topology,
@@ -119,6 +119,7 @@ def all_suites() -> tuple[type[Suite], ...]:
         replicas.Variables,
         training.Numbers,
         training.Training,
+        keras_training.Keras,
         refusals.Rules,
         refusals.KnownErrors,
         interrupting.Interrupting,
