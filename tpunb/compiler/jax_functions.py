@@ -36,7 +36,7 @@ from tpunb.compiler.topologies import Target
 from tpunb.compiler.verdict import LOWERING, TRACING, program_for
 from tpunb.errors.code_problems import Choose, Problem, SourceLine, is_library, is_of_this_package
 from tpunb.errors.explain import explain
-from tpunb.virtual.keras_internals import (
+from tpunb.virtual.tensorflow.keras_internals import (
     OF_ONE_BATCH,
     STEPS,
     build_for,
