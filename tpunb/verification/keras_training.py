@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from tpunb.machine.software import chooses_keras_2
-from tpunb.verification.suite import NotRunError, Outcome, Suite, close, equal
+from tpunb.verification.strategy_suite import StrategySuite
+from tpunb.verification.suite import NotRunError, Outcome, close, equal
 from tpunb.verification.training import (
     FEATURES,
     HIDDEN,
@@ -29,7 +30,7 @@ _SCALE, _GROWTH = 1024.0, 8
 _MOMENTUM = 0.9
 
 
-class Keras(Suite):
+class Keras(StrategySuite):
     """Claims about the weights and losses of Keras's `fit`."""
 
     group = "Keras"

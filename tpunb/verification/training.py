@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpunb.verification.suite import Outcome, Suite, close, equal
+from tpunb.verification.strategy_suite import StrategySuite
+from tpunb.verification.suite import Outcome, close, equal
 
 STEPS = 20
 PER_LOOP = 5
@@ -70,7 +71,7 @@ _FUNCTIONS: Mapping[str, tuple[Callable[[Any], Any], bool]] = {
 """Functions of float32[8, 8, 4], and whether they have matrix products."""
 
 
-class Numbers(Suite):
+class Numbers(StrategySuite):
     """Claims about the results of functions on every replica."""
 
     group = "numbers"
@@ -94,7 +95,7 @@ class Numbers(Suite):
         return close(expected, found, self.tolerance(products=products))
 
 
-class Training(Suite):
+class Training(StrategySuite):
     """Claims about weights, losses and curves after 20 steps, made in different ways."""
 
     group = "training"
