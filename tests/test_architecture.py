@@ -27,6 +27,7 @@ ROOMS = (
     "cells",
     "verification",
     "notebook",
+    "course",
     "keras",
     "kernel_launcher",
     "pytest_plugin",
@@ -36,7 +37,7 @@ ROOMS = (
 )
 """Each room imports only rooms above it in this list."""
 
-TENSORFLOW = {"virtual", "compiler", "cells", "connection", "verification", "keras"}
+TENSORFLOW = {"virtual", "compiler", "cells", "connection", "course", "verification", "keras"}
 IPYTHON = {"notebook"}
 PRIVATE = {"virtual._tensorflow", "virtual.strict.xla", "virtual.tensorflow_runtime"}
 """Other modules do without TensorFlow's private modules."""
