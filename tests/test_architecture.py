@@ -21,6 +21,7 @@ ROOMS = (
     "training",
     "machine",
     "virtual",
+    "checks",
     "display",
     "compiler",
     "connection",
@@ -37,9 +38,22 @@ ROOMS = (
 )
 """Each room imports only rooms above it in this list."""
 
-TENSORFLOW = {"virtual", "compiler", "cells", "connection", "course", "verification", "keras"}
+TENSORFLOW = {
+    "virtual",
+    "checks",
+    "compiler",
+    "cells",
+    "connection",
+    "course",
+    "verification",
+    "keras",
+}
 IPYTHON = {"notebook"}
-PRIVATE = {"virtual._tensorflow", "virtual.strict.xla", "virtual.tensorflow_runtime"}
+PRIVATE = {
+    "virtual.tensorflow.private_names",
+    "virtual.tensorflow.strict.xla",
+    "virtual.tensorflow.tensorflow_runtime",
+}
 """Other modules do without TensorFlow's private modules."""
 
 MODULES = {

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from support.strategies import each, run, strategy_of
-from tpunb.virtual.replicate import joining, replication
-from tpunb.virtual.replicate.variance import Analysis
+from tpunb.virtual.tensorflow.replicate import joining, replication
+from tpunb.virtual.tensorflow.replicate.variance import Analysis
 
 REPLICAS = 4
 

@@ -16,9 +16,9 @@ from tpunb.errors import ConnectError
 from tpunb.training.history import History
 from tpunb.verification import run, suite
 from tpunb.verification.report import VerifyReport, facts_of
-from tpunb.virtual.replicate import writer
-from tpunb.virtual.replicate.builder import Builder
-from tpunb.virtual.strategy import VirtualTPUStrategy
+from tpunb.virtual.tensorflow.replicate import writer
+from tpunb.virtual.tensorflow.replicate.builder import Builder
+from tpunb.virtual.tensorflow.strategy import VirtualTPUStrategy
 
 pytestmark = pytest.mark.slow
 

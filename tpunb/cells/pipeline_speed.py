@@ -13,17 +13,17 @@ import tensorflow as tf
 from tpunb._util.interrupts import Stopped
 from tpunb.cells.pipeline_changes import changes
 from tpunb.cells.pipeline_reading import read, repeated
+from tpunb.checks.input_pipeline import (
+    Pipeline,
+    StageStatistics,
+    Statistics,
+)
 from tpunb.compiler.program import TpuProgram, TpuPrograms, latest_program
 from tpunb.display.live_progress import CellDisplay
 from tpunb.display.widgets import frontend
 from tpunb.machine.resources import processor_phrase
 from tpunb.tpu.types import accelerator
 from tpunb.training.input_speed import InputSpeed, Stage, TpuNeed, remember_input_speed
-from tpunb.virtual.input_pipeline import (
-    Pipeline,
-    StageStatistics,
-    Statistics,
-)
 
 
 class MeasuringStopped(Stopped):

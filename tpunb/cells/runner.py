@@ -19,8 +19,8 @@ from tpunb.cells.settings import CompileSettings, RunSettings
 from tpunb.cells.step_run import StepRun
 from tpunb.cells.steps import Steps
 from tpunb.cells.trace_cache import TraceCache
-from tpunb.virtual.rule_check import CheckReport
-from tpunb.virtual.stoppable import StoppableCalls
+from tpunb.checks.rule_check import CheckReport
+from tpunb.virtual.tensorflow.stoppable import StoppableCalls
 
 if TYPE_CHECKING:
     from tpunb.compiler.program import TpuProgram, TpuPrograms

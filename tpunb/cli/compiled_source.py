@@ -134,7 +134,7 @@ def compiled(
 @contextlib.contextmanager
 def _quiet_tensorflow() -> Iterator[None]:
     """Within a block, keep TensorFlow's log from hiding the errors of the user's code."""
-    from tpunb.virtual.import_tensorflow import QuietImport
+    from tpunb.virtual.tensorflow.import_tensorflow import QuietImport
 
     finder = QuietImport()
     sys.meta_path.insert(0, finder)

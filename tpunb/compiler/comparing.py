@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, overload
 
 from tpunb.compiler.compare_meshes import MeshError, compare_meshes
 from tpunb.compiler.mesh_comparison import MeshComparison
-from tpunb.virtual.import_tensorflow import needing_tensorflow
 from tpunb.virtual.jax import current_type
+from tpunb.virtual.tensorflow.import_tensorflow import needing_tensorflow
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tpunb.virtual.compare import Comparison
-    from tpunb.virtual.replica_comparison import ReplicaComparison
+    from tpunb.checks.compare import Comparison
+    from tpunb.checks.replica_comparison import ReplicaComparison
 
 
 @overload
@@ -104,6 +104,6 @@ def compare(
             fix="tpunb.compare(step, params, batch, meshes=[(1,), (8,)])",
         )
     with needing_tensorflow("tpunb.compare"):
-        from tpunb.virtual.compare import compare as compare_in_tensorflow
+        from tpunb.checks.compare import compare as compare_in_tensorflow
 
     return compare_in_tensorflow(fn, *args, replicas=replicas, strategy=strategy)

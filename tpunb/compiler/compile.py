@@ -18,7 +18,7 @@ from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import Target, names_of, targets
 from tpunb.compiler.verdict import reporting
 from tpunb.compiler.would_fit import with_what_fits
-from tpunb.virtual.keras_internals import chooser, models_in
+from tpunb.virtual.tensorflow.keras_internals import chooser, models_in
 
 
 @overload

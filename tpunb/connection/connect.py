@@ -21,9 +21,9 @@ from tpunb.machine.framework import JAX, TENSORFLOW
 from tpunb.machine.software import choose_keras_2, tensorflow_version, warn_if_newer
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
-from tpunb.virtual import current_strategy
-from tpunb.virtual.import_tensorflow import import_tensorflow, require_tensorflow
-from tpunb.virtual.patch.install import lend
+from tpunb.virtual.installer import lend
+from tpunb.virtual.tensorflow import current_strategy
+from tpunb.virtual.tensorflow.import_tensorflow import import_tensorflow, require_tensorflow
 
 if TYPE_CHECKING:
     from tpunb.connection.cluster.pod import Pod
@@ -168,8 +168,8 @@ def _on_cores(plan: Plan, tpu: Accelerator, pod: Pod | None) -> Connection:
     """Connect to a virtual TPU in this process or on the workers of a Pod."""
     request = plan.request
     import_tensorflow()
-    from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
-    from tpunb.virtual.strategy import VirtualTPUStrategy
+    from tpunb.virtual.tensorflow.resolver import VirtualTPUClusterResolver, virtual_topology
+    from tpunb.virtual.tensorflow.strategy import VirtualTPUStrategy
 
     topology = virtual_topology(tpu)
     assignment = device_assignment(topology, request.computation_shape, request.replicas, tpu.name)

@@ -22,7 +22,7 @@ from tpunb.cells.settings import RunSettings
 from tpunb.cells.steps import Steps
 from tpunb.course.cells import TpuCell, maker_of
 from tpunb.notebook.ran_cells import RanCell
-from tpunb.virtual.graph.function_def import COLLECTIVES, called_functions
+from tpunb.virtual.tensorflow.graph.function_def import COLLECTIVES, called_functions
 
 _REPLICA_ID = re.compile(r"(?<![\w.])(?:ctx\.)?replica_id(?:_in_sync_group)?\b")
 _OTHER_ID = "other_replica_id"

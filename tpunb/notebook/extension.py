@@ -19,7 +19,7 @@ from tpunb.notebook.interrupted_cells import InterruptibleCells
 from tpunb.notebook.judged_programs import JudgedPrograms
 from tpunb.notebook.magics import TpuMagics
 from tpunb.notebook.ran_cells import RanCells
-from tpunb.virtual.import_tensorflow import QuietImport, restore_log, silence_log
+from tpunb.virtual.tensorflow.import_tensorflow import QuietImport, restore_log, silence_log
 
 _ATTRIBUTE = "_tpunb_extension"
 

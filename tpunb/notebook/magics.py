@@ -42,11 +42,11 @@ from tpunb.notebook.magic_options import (
 )
 from tpunb.notebook.session import Session
 from tpunb.tpu.types import accelerator
-from tpunb.virtual.import_tensorflow import needing_tensorflow
+from tpunb.virtual.tensorflow.import_tensorflow import needing_tensorflow
 
 if TYPE_CHECKING:
+    from tpunb.checks.rule_check import CheckReport
     from tpunb.training.profile import Profile
-    from tpunb.virtual.rule_check import CheckReport
 
 _MOST_LINES = 64
 """The largest number of `%%tpu_run` lines whose parsed options are kept for further runs."""
@@ -446,7 +446,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
 def _inspect(report: CheckReport) -> None:
     """Show the findings of a check, and raise an error if the cell would not compile."""
-    from tpunb.virtual.strict.examination import leave_out_of_warnings
+    from tpunb.virtual.tensorflow.strict.examination import leave_out_of_warnings
 
     clean = not (report.errors or report.warnings)
     display(reports.Sentence(report.headline) if clean else report)

@@ -22,16 +22,16 @@ from tpunb.errors import CellError, NotConnectedError, WorkerError
 from tpunb.errors.base import hint
 from tpunb.machine.framework import JAX, installed_frameworks
 from tpunb.notebook.bound_names import BoundNames, notice_of_kept, notice_of_strategy
-from tpunb.virtual.import_tensorflow import require_tensorflow
+from tpunb.virtual.tensorflow.import_tensorflow import require_tensorflow
 
 if TYPE_CHECKING:
     from tpunb.cells.settings import CompileSettings, RunSettings
     from tpunb.cells.step_run import StepRun
     from tpunb.cells.steps import Steps
+    from tpunb.checks.rule_check import CheckReport
     from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.errors.catalogue import Explanation
-    from tpunb.virtual.rule_check import CheckReport
-    from tpunb.virtual.stoppable import StoppableCalls
+    from tpunb.virtual.tensorflow.stoppable import StoppableCalls
 
 _AGAIN = "Already connected: the connection is used again."
 _WORKER_GONE = "14"

@@ -22,7 +22,7 @@ from tpunb.verification.suite import (
     refused,
 )
 from tpunb.virtual.strictness import RULES, UNCHECKED
-from tpunb.virtual.tensorflow_state import soft_placement
+from tpunb.virtual.tensorflow.tensorflow_state import soft_placement
 
 _TEBIBYTE = (2**19, 2**19)  # of float32, which no core holds
 

@@ -25,8 +25,8 @@ from support.strategies import (
     strategy_of,
 )
 
-from tpunb.virtual.replicate import replication
-from tpunb.virtual.variable_copies import copies_of
+from tpunb.virtual.tensorflow.replicate import replication
+from tpunb.virtual.tensorflow.variable_copies import copies_of
 
 pytestmark = pytest.mark.usefixtures("quick_collections")
 

@@ -10,8 +10,8 @@ import tensorflow as tf
 from support.rules import check
 from support.strategies import all_reduce, each, make, replica_id, run, strategy_of
 
-from tpunb.virtual._tensorflow import tpu_ops
-from tpunb.virtual.strict.collective_branches import ADVICE, RULE
+from tpunb.virtual.tensorflow.private_names import tpu_ops
+from tpunb.virtual.tensorflow.strict.collective_branches import ADVICE, RULE
 
 X = tf.TensorSpec([2])
 GROUPS = [[0, 1], [2, 3]]

@@ -16,9 +16,9 @@ from tpunb.cells.runner import CellRunner
 from tpunb.errors import MemoryLimitError
 from tpunb.machine.resources import Memory
 from tpunb.tpu.types import accelerator, accelerator_types, largest_memory
-from tpunb.virtual.replica_call import _runs_here
-from tpunb.virtual.replicate.options import ReplicateOptions
-from tpunb.virtual.strict import core_memory
+from tpunb.virtual.tensorflow.replica_call import _runs_here
+from tpunb.virtual.tensorflow.replicate.options import ReplicateOptions
+from tpunb.virtual.tensorflow.strict import core_memory
 
 EXHAUSTED = tf.errors.ResourceExhaustedError
 

@@ -148,15 +148,20 @@ JAX_START = (
     ),
     Explanation(
         "82",
-        "A flag that the compiler does not know",
+        "A flag or an option that the compiler does not take",
         (
             r"Unknown command line flag 'xla_\w{1,120}'",
+            r"Illegal value '[^'\n]{0,120}' specified for flag 'xla_\w{1,120}'",
             r"Unknown flags? in XLA_FLAGS: ",
+            r"No such compile option: '",
+            r"Failed to parse '[^'\n]{0,120}' into flag xla_",
         ),
         "Flags come and go with releases, and each has its place. JAX itself reads XLA_FLAGS; "
-        "libtpu reads LIBTPU_INIT_ARGS. An unknown flag ends the process.",
+        "libtpu reads LIBTPU_INIT_ARGS and `jax.jit(compiler_options=...)`. In an environment "
+        "variable, an unknown flag or a value of the wrong kind ends the process.",
         'Put flags that begin with `xla_tpu_` into `os.environ["LIBTPU_INIT_ARGS"]` before '
-        "`import jax`, and remove those that this libtpu does not have.",
+        "`import jax`, or into `compiler_options` without the dashes. Remove those that this "
+        "libtpu does not have, and correct the value that the message names.",
         ("https://docs.jax.dev/en/latest/xla_flags.html", "jax-ml/jax#17495"),
     ),
     Explanation(
