@@ -28,6 +28,7 @@ ROOMS = (
     "cells",
     "verification",
     "notebook",
+    "course",
     "keras",
     "kernel_launcher",
     "pytest_plugin",
@@ -37,7 +38,16 @@ ROOMS = (
 )
 """Each room imports only rooms above it in this list."""
 
-TENSORFLOW = {"virtual", "checks", "compiler", "cells", "connection", "verification", "keras"}
+TENSORFLOW = {
+    "virtual",
+    "checks",
+    "compiler",
+    "cells",
+    "connection",
+    "course",
+    "verification",
+    "keras",
+}
 IPYTHON = {"notebook"}
 PRIVATE = {
     "virtual.tensorflow.private_names",
