@@ -11,6 +11,7 @@ TPU_WHEEL := .venv-tpu/bin
 COMPILER := .venv-compiler/bin
 JAX_OLDEST := .venv-jax-oldest/bin
 JAX_NEWEST := .venv-jax-newest/bin
+NEXT := .venv-next/bin
 
 # -qq shows pip's errors without its page of progress and notices.
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-input
@@ -57,7 +58,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo lab test test-newest test-notebooks test-thorough test-oldest test-tpu-wheel \
-	test-jax test-jax-oldest test-jax-newest \
+	test-jax test-jax-oldest test-jax-newest test-next \
 	tensorflow-tests check site bench clean
 .SILENT:
 .NOTPARALLEL:
@@ -71,6 +72,8 @@ help:
 	echo "             run longer tests, and tests on the oldest TensorFlow and on TensorFlow for TPUs"
 	echo "make test-jax test-jax-oldest test-jax-newest"
 	echo "             run the tests of the virtual TPU for JAX, on the compiler's release and on both ends"
+	echo "make test-next"
+	echo "             run the tests of the virtual TPU on TensorFlow 2.22, which is not supported yet"
 	echo "make tensorflow-tests TENSORFLOW=<a clone of TensorFlow 2.21>"
 	echo "             run TensorFlow's own tests of TPU strategies, on the virtual TPU"
 	echo "make check   check lint, format, types, notebooks and wheel"
@@ -94,8 +97,8 @@ setup: .venv/.done
 # Keep an existing environment and update it. Debian's Python may come without ensurepip;
 # then the system's pip installs pip into the environment.
 define make_environment
-$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
-	{ echo "tpunb needs Python 3.10 to 3.13, and $(PYTHON) is" \
+$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' || \
+	{ echo "tpunb needs Python 3.10 to 3.14, and $(PYTHON) is" \
 	"$$($(PYTHON) --version 2>&1). Choose one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 $(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(1) >/dev/null 2>&1 || { \
 	$(PYTHON) -m venv --clear --without-pip $(1) && \
@@ -139,10 +142,11 @@ endef
 # The TPU's own compiler, 230 MB, which only tests and benchmarks need. Without wheels for this machine,
 # the environment stays empty. It is separate for two reasons: Keras imports JAX wherever it finds it,
 # which takes a tenth of a process's start, and JAX's releases do not work with the oldest TensorFlow.
-.venv-compiler/.done: pyproject.toml Makefile
+.venv-compiler/.done: pyproject.toml Makefile tests/compiler.txt
 	$(STAGE) ".venv-compiler: the TPU's own compiler"
 	$(call make_environment,.venv-compiler)
-	$(COMPILER)/python $(PIP_INSTALL) -e ".[compiler,test]" keras
+	$(COMPILER)/python -c 'import sys; sys.exit(sys.version_info >= (3, 11))' && extras=test || extras=compiler,test; \
+	$(COMPILER)/python $(PIP_INSTALL) -c tests/compiler.txt -e ".[$$extras]" keras
 	touch $@
 
 .venv-jax-oldest/.done: pyproject.toml Makefile tests/jax_oldest.txt
@@ -152,11 +156,18 @@ endef
 	touch $@
 
 .venv-jax-newest/.done: PYTHON := $(JAX_PYTHON)
-.venv-jax-newest/.done: pyproject.toml Makefile
+.venv-jax-newest/.done: pyproject.toml Makefile tests/compiler.txt
 	$(STAGE) ".venv-jax-newest: the newest supported JAX"
 	test -n "$(PYTHON)" || { echo "The newest JAX needs Python 3.12 or later: make JAX_PYTHON=…" >&2; exit 1; }
 	$(call make_environment,.venv-jax-newest)
-	$(JAX_NEWEST)/python $(PIP_INSTALL) -e ".[compiler,test]" keras
+	$(JAX_NEWEST)/python $(PIP_INSTALL) -c tests/compiler.txt -e ".[compiler,test]" keras
+	touch $@
+
+# The next release of TensorFlow, a prerelease until it is out. Its own bounds would refuse it.
+.venv-next/.done: pyproject.toml Makefile
+	$(STAGE) ".venv-next: the next release of TensorFlow; some minutes, once"
+	$(call make_environment,.venv-next)
+	$(NEXT)/python $(PIP_INSTALL) -e ".[test]" "keras>=3.10" "tensorflow-cpu>=2.22.0rc0,<2.23"
 	touch $@
 
 # TF-GNN comes last, because pip reports its missing dependencies as errors.
@@ -182,7 +193,7 @@ lab: .venv/.lab
 
 test: test-newest test-jax
 
-test-newest test-notebooks test-thorough test-oldest test-tpu-wheel: export TF_ENABLE_ONEDNN_OPTS := 0
+test-newest test-notebooks test-thorough test-oldest test-tpu-wheel test-next: export TF_ENABLE_ONEDNN_OPTS := 0
 
 # Empty if the compiler has no wheels for this machine.
 test-newest test-notebooks test-thorough test-jax test-jax-oldest bench: export TPUNB_COMPILER_PYTHON = \
@@ -220,6 +231,13 @@ test-oldest: export TPUNB_WITHOUT_COMPILER := 1
 test-oldest: .venv-oldest/.done
 	$(STAGE) "unit tests and notebooks, outputs compared, oldest TensorFlow"
 	$(OLDEST)/python $(UNIT_TESTS) $(OLDEST_TESTS) tests $(NOTEBOOK_TESTS)
+
+# The virtual TPU uses private parts of TensorFlow, which a new release may change.
+test-next: export TPUNB_WITHOUT_COMPILER := 1
+test-next: .venv-next/.done
+	$(STAGE) "virtual TPU and quickstart, next release of TensorFlow"
+	$(NEXT)/python $(PYTEST) -p no:cacheprovider -m "not thorough" tests/virtual tests/cells tests/keras \
+		--nbval --nbval-current-env $(QUICKSTART)
 
 test-tpu-wheel: .venv-tpu/.done
 	$(STAGE) "TensorFlow for TPUs without a TPU, with Colab's IPython and widgets"
@@ -260,5 +278,5 @@ bench: .venv/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:
-	rm -rf .venv .venv-oldest .venv-tpu .venv-compiler .venv-jax-oldest .venv-jax-newest build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-tpu .venv-compiler .venv-jax-oldest .venv-jax-newest .venv-next build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tpunb import __version__
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
@@ -72,16 +74,40 @@ def test_the_index_has_every_page() -> None:
     assert listed == {path.name for path in DOCS.glob("*.md")} - {"README.md"}
 
 
-def test_the_readme_on_pypi_has_no_relative_links() -> None:
+@pytest.fixture(scope="module")
+def on_index() -> str:
+    """Return README.md as the package index shows it."""
     pytest.importorskip("hatchling")
     from hatchling.metadata.core import ProjectMetadata
     from hatchling.plugin.manager import PluginManager
 
     core = ProjectMetadata(str(ROOT), PluginManager()).core
     assert core.readme_content_type == "text/markdown"
-    links = LINK.findall(core.readme)
-    assert len(links) == len(LINK.findall((ROOT / "README.md").read_text(encoding="utf-8")))
+    return str(core.readme)
+
+
+def test_links_on_the_package_index_lead_to_the_tag(on_index: str) -> None:
+    tag = f"v{__version__}"
+    links = LINK.findall(on_index)
     assert [link for link in links if not link.startswith("https://")] == []
-    raw = [link for link in links if link.startswith("https://raw.githubusercontent.com/")]
-    assert len(raw) == 2
-    assert all((ROOT / link.partition("/main/")[2]).is_file() for link in raw)
+    of_us = [link for link in links if "tpunb/tpunb" in link]
+    assert [link for link in of_us if f"/{tag}" not in link] == []
+    pages = f"https://github.com/tpunb/tpunb/blob/{tag}/"
+    pictures = f"https://raw.githubusercontent.com/tpunb/tpunb/{tag}/"
+    inside = [
+        link.removeprefix(base) for base in (pages, pictures) for link in of_us if base in link
+    ]
+    assert len(inside) > 20
+    assert [link for link in inside if not has_target(ROOT / "README.md", link)] == []
+    assert all((ROOT / link).is_file() for link in inside if link.endswith(".png"))
+
+
+def test_the_package_index_shows_no_word_about_clones(on_index: str) -> None:
+    assert not re.search(r"clone|checkout|make demo|not on PyPI|git\+https|<!--", on_index)
+    assert 'pip install "tpunb[cpu,demo]"' in on_index
+
+
+def test_the_version_is_in_the_changelog_with_a_date() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## {re.escape(__version__)} \(\d{{4}}-\d\d-\d\d\)$", text, re.MULTILINE)
+    assert "Unreleased" not in text

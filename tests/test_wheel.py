@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -29,6 +30,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def contents(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
+
+
+@pytest.fixture
+def metadata(wheel: Path) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        return archive.read(name).decode()
 
 
 def source_files() -> set[str]:
@@ -59,5 +67,16 @@ def test_the_demo_finds_the_quickstart(wheel: Path, tmp_path: Path) -> None:
     assert bytes.fromhex(process.stdout.decode()) == source.read_bytes()
 
 
-def test_the_wheel_has_the_licence(contents: set[str]) -> None:
-    assert any(name.endswith("/licenses/LICENSE") for name in contents)
+def test_the_wheel_has_the_licences(contents: set[str], metadata: str) -> None:
+    assert "License-Expression: Apache-2.0 AND MIT\n" in metadata
+    files = re.findall(r"^License-File: (.+)$", metadata, re.MULTILINE)
+    assert files == ["LICENSE", "tpunb/display/widgets/vendor/uPlot.LICENSE"]
+    assert all(any(name.endswith(f"/licenses/{file}") for name in contents) for file in files)
+
+
+def test_the_metadata_say_who_and_where(metadata: str) -> None:
+    assert "Author: The tpunb contributors\n" in metadata
+    urls = dict(re.findall(r"^Project-URL: (\w+), (\S+)$", metadata, re.MULTILINE))
+    assert urls.keys() == {"Homepage", "Documentation", "Repository", "Issues", "Changelog"}
+    for name in ("Documentation", "Changelog"):
+        assert "github.com" not in urls[name]
