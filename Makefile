@@ -5,7 +5,7 @@ PYTHON ?= python3
 QUICKSTART := notebooks/00_quickstart.ipynb
 EXECUTED := build/00_quickstart.ipynb
 
-BIN := .venv/bin
+BIN := $(if $(filter Windows_NT,$(OS)),.venv/Scripts,.venv/bin)
 OLDEST := .venv-oldest/bin
 TPU_WHEEL := .venv-tpu/bin
 COMPILER := .venv-compiler/bin
@@ -26,9 +26,9 @@ STAGE := printf '==> %s\n'
 WORKERS ?= 3
 # Each process gets whole files, slow files first, in the order of tests/conftest.py.
 PYTEST := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# The checks of architecture, notebooks, course, wheel and site. No other target repeats them.
+# The checks of architecture, notebooks, course, wheel, site and workflows. No other target repeats them.
 CHECKS := tests/test_architecture.py tests/test_notebooks.py tests/test_course.py tests/test_wheel.py \
-	tests/test_site.py
+	tests/test_site.py tests/test_docs.py tests/test_repository.py
 UNIT_TESTS := $(PYTEST) $(CHECKS:%=--ignore=%)
 # The tests whose result an older TensorFlow, or an older release pinned in tests/oldest.txt, may change.
 # Left out: browsers, which do not depend on them; magics, which call functions that other tests call
@@ -58,8 +58,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo lab test test-newest test-notebooks test-thorough test-oldest test-tpu-wheel \
-	test-jax test-jax-oldest test-jax-newest test-next \
-	tensorflow-tests check site bench clean
+	test-jax test-jax-oldest test-jax-newest test-next test-elsewhere \
+	tensorflow-tests check site dist bench clean
 .SILENT:
 .NOTPARALLEL:
 
@@ -74,10 +74,13 @@ help:
 	echo "             run the tests of the virtual TPU for JAX, on the compiler's release and on both ends"
 	echo "make test-next"
 	echo "             run the tests of the virtual TPU on TensorFlow 2.22, which is not supported yet"
+	echo "make test-elsewhere"
+	echo "             run the tests that need no compiler, and the course with recorded verdicts: macOS, Windows"
 	echo "make tensorflow-tests TENSORFLOW=<a clone of TensorFlow 2.21>"
 	echo "             run TensorFlow's own tests of TPU strategies, on the virtual TPU"
 	echo "make check   check lint, format, types, notebooks and wheel"
 	echo "make site    build the documentation as a site, in build/site"
+	echo "make dist    build the release's wheel and sdist in dist (TAG=v0.1.0: which has to be this version)"
 	echo "make bench   run the benchmarks in a quarter of an hour (ARGS=--write: update docs/benchmarks.md)"
 	echo "make clean   remove environments, builds and caches"
 
@@ -193,7 +196,7 @@ lab: .venv/.lab
 
 test: test-newest test-jax
 
-test-newest test-notebooks test-thorough test-oldest test-tpu-wheel test-next: export TF_ENABLE_ONEDNN_OPTS := 0
+test-newest test-notebooks test-thorough test-oldest test-tpu-wheel test-next test-elsewhere: export TF_ENABLE_ONEDNN_OPTS := 0
 
 # Empty if the compiler has no wheels for this machine.
 test-newest test-notebooks test-thorough test-jax test-jax-oldest bench: export TPUNB_COMPILER_PYTHON = \
@@ -239,6 +242,13 @@ test-next: .venv-next/.done
 	$(NEXT)/python $(PYTEST) -p no:cacheprovider -m "not thorough" tests/virtual tests/cells tests/keras \
 		--nbval --nbval-current-env $(QUICKSTART)
 
+# Systems for which the compiler has no wheels. Recorded verdicts answer in its place.
+test-elsewhere: export TPUNB_WITHOUT_COMPILER := 1
+test-elsewhere: .venv/.done
+	$(STAGE) "unit tests, and the course with recorded verdicts"
+	$(BIN)/python $(UNIT_TESTS) -m "not thorough" --ignore=tests/browser --ignore=tests/compiler tests
+	$(BIN)/python $(PYTEST) tests/test_course_recordings.py
+
 test-tpu-wheel: .venv-tpu/.done
 	$(STAGE) "TensorFlow for TPUs without a TPU, with Colab's IPython and widgets"
 	$(TPU_WHEEL)/python $(PYTEST) -p no:cacheprovider $(TPU_WHEEL_TESTS) \
@@ -261,13 +271,21 @@ check: setup
 	$(BIN)/ruff format --check --quiet --output-format concise
 	$(STAGE) "types"
 	$(BIN)/mypy --no-error-summary
-	$(STAGE) "architecture, notebooks, wheel, site"
+	$(STAGE) "architecture, notebooks, wheel, site, links, workflows"
 	$(BIN)/python -m pytest -q $(CHECKS)
 
 site: setup
 	$(STAGE) "documentation"
 	$(BIN)/python -m sphinx -b html -q -W --keep-going -c docs -d build/doctrees . build/site
 	echo "The documentation is $(CURDIR)/build/site/index.html"
+
+dist: setup
+	$(STAGE) "wheel and sdist"
+	rm -rf dist
+	test -z "$(TAG)" || test "$(TAG)" = "v$$($(BIN)/python -c 'import tpunb; print(tpunb.__version__)')" || \
+		{ echo "The tag $(TAG) is not the version in tpunb/version.py." >&2; exit 1; }
+	$(BIN)/python -m pytest -q tests/test_wheel.py tests/test_docs.py tests/test_repository.py
+	$(BIN)/python -m hatchling build -d dist
 
 .venv/.bench: .venv/.done .venv-compiler/.done
 	$(STAGE) ".venv: packages that the benchmarks compare with"
