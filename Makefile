@@ -27,7 +27,7 @@ WORKERS ?= 3
 # Each process gets whole files, slow files first, in the order of tests/conftest.py.
 PYTEST := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # The checks of architecture, notebooks, course, wheel, site and workflows. No other target repeats them.
-CHECKS := tests/test_architecture.py tests/test_notebooks.py tests/test_course.py tests/test_wheel.py \
+CHECKS := tests/test_architecture.py tests/test_notebooks.py tests/test_install_cells.py tests/test_course.py tests/test_wheel.py \
 	tests/test_site.py tests/test_docs.py tests/test_repository.py
 UNIT_TESTS := $(PYTEST) $(CHECKS:%=--ignore=%)
 # The tests whose result an older TensorFlow, or an older release pinned in tests/oldest.txt, may change.

@@ -6,6 +6,7 @@ tag, whose pages and pictures belong to the release for good.
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ PICTURES = "https://raw.githubusercontent.com/tpunb/tpunb/{tag}/"
 RELATIVE = re.compile(r"(\]\(|\bhref=\"|\bsrc=\"|\bsrcset=\")(?!https?:|#)")
 
 
+NEWEST_COMMIT = " @ git+https://github.com/tpunb/tpunb"
 IN_REPOSITORY = re.compile(
     r"<!-- in the repository only -->\n.*?<!-- everywhere -->\n\n?", re.DOTALL
 )
@@ -35,31 +37,42 @@ class LongDescription(MetadataHookInterface):
         metadata["readme"] = {"content-type": "text/markdown", "text": text}
 
 
-class Quickstart(BuildHookInterface[Any]):
-    """Puts the quickstart notebook into the wheel, where `tpunb demo` finds it."""
+class Examples(BuildHookInterface[Any]):
+    """Puts the files of the notebooks into the wheel, where `tpunb.examples` finds them."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the file, except to an editable install, which has the checkout's file."""
-        if version == "standard":
-            source = Path(self.root, "notebooks", "00_quickstart.ipynb")
-            build_data["force_include"][str(source)] = "tpunb/cli/quickstart.ipynb"
+        """Add the files, except to an editable install, which has the checkout's files."""
+        if version != "standard":
+            return
+        for source, name in _examples(self.root).items():
+            build_data["force_include"][str(source)] = f"tpunb/example_files/{name}"
 
 
 def on_index(text: str) -> str:
     """Return README.md as for somebody who has a package index, and no clone."""
-    return IN_REPOSITORY.sub("", text)
+    return IN_REPOSITORY.sub("", text).replace(NEWEST_COMMIT, "")
 
 
 def absolute(text: str, tag: str) -> str:
     """Return Markdown with absolute links to a tag.
 
-    Pictures become raw files, and all else becomes pages on GitHub. The badges open the notebooks
-    of the tag.
+    Pictures become raw files, and all else becomes pages on GitHub. The badges open the newest
+    notebooks, whose first cell installs the newest commit.
     """
-    for address in ("github/tpunb/tpunb/blob/", "gh/tpunb/tpunb/"):
-        text = text.replace(f"{address}main", f"{address}{tag}")
     bases = {True: PICTURES.format(tag=tag), False: PAGES.format(tag=tag)}
     return RELATIVE.sub(lambda found: found[1] + bases["src" in found[1]], text)
+
+
+def _examples(root: str) -> dict[Path, str]:
+    """Return the sources and names of `tpunb.examples.FILES`, without an import of the package."""
+    text = Path(root, "tpunb", "examples.py").read_text(encoding="utf-8")
+    table = next(
+        node.value
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FILES"
+    )
+    files: dict[str, str] = ast.literal_eval(table)
+    return {Path(root, "notebooks", source): name for name, source in files.items()}
 
 
 def _version(root: str) -> str:

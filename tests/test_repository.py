@@ -91,3 +91,8 @@ def test_the_citation_has_this_version() -> None:
     assert f"\nversion: {__version__}\n" in citation
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"## {__version__} ({released})\n" in changes
+
+
+def test_binder_has_what_the_notebooks_import() -> None:
+    lines = (ROOT / "binder" / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    assert lines == ["-e ./[cpu,lab]", "jax"]

@@ -1,4 +1,4 @@
-"""The wheel has the package and the quickstart notebook, and nothing else."""
+"""The wheel has the package and the files of the notebooks, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from support.patience import PATIENCE
 
+from tpunb import examples
+
 ROOT = Path(__file__).parent.parent
-QUICKSTART = "tpunb/cli/quickstart.ipynb"
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,16 @@ def source_files() -> set[str]:
 
 def test_the_package_is_complete(contents: set[str]) -> None:
     packaged = {name for name in contents if ".dist-info/" not in name}
-    assert packaged == source_files() | {QUICKSTART}
+    assert packaged == source_files() | example_files()
+
+
+def example_files() -> set[str]:
+    """Return the files of the examples, with those of folders."""
+    sources = {name: ROOT / "notebooks" / source for name, source in examples.FILES.items()}
+    files = {name for name, source in sources.items() if source.is_file()}
+    for name, source in sources.items():
+        files |= {f"{name}/{path.name}" for path in source.glob("*.verdict")}
+    return {f"tpunb/example_files/{file}" for file in files}
 
 
 def test_the_demo_finds_the_quickstart(wheel: Path, tmp_path: Path) -> None:
