@@ -17,6 +17,7 @@ ROOMS = (
     "version",
     "_util",
     "errors",
+    "examples",
     "tpu",
     "training",
     "machine",

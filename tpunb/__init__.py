@@ -151,7 +151,7 @@ _HOMES = {
     "verify": "verification.run",
 }
 
-_PUBLIC_MODULES = ("course", "errors", "keras", "pytest_plugin", "virtual")
+_PUBLIC_MODULES = ("course", "errors", "examples", "keras", "pytest_plugin", "virtual")
 
 
 def __getattr__(name: str) -> Any:
@@ -159,11 +159,14 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.training.history").latest_history()
     if name not in _HOMES and name not in _PUBLIC_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tpunb._util.import_statement import runs_for_import
+    from tpunb.errors import ConnectError, TensorFlowMissingError
     from tpunb.errors.jax_in_cells import FOR_JAX
     from tpunb.virtual.tensorflow.import_tensorflow import needing_tensorflow
 
+    error = ConnectError if runs_for_import() else TensorFlowMissingError
     door = f"tpunb.{name}"
-    with needing_tensorflow(door if door in FOR_JAX else ""):
+    with needing_tensorflow(door if door in FOR_JAX else "", error=error):
         if name in _PUBLIC_MODULES:
             return importlib.import_module(f"{__name__}.{name}")
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
