@@ -19,7 +19,8 @@ from tpunb._util.logs import logger
 from tpunb._util.units import counted
 from tpunb.compiler import versions
 from tpunb.compiler.fingerprint import Fingerprint
-from tpunb.compiler.kept_verdicts import (
+from tpunb.compiler.program import CompilerUnavailableError, NotRecordedError
+from tpunb.compiler.verdict_files import (
     SUFFIX,
     Answer,
     entry_in,
@@ -28,7 +29,6 @@ from tpunb.compiler.kept_verdicts import (
     store_answer,
     stored_answer,
 )
-from tpunb.compiler.program import CompilerUnavailableError, NotRecordedError
 from tpunb.errors import TpuWarning
 
 FOLDER = "TPUNB_RECORDED"
