@@ -23,7 +23,7 @@ from options_page import exit_codes, pytest_options
 
 import tpunb
 from tpunb.cells import kept_checkpoints
-from tpunb.compiler import fit_report, kept_verdicts, program_files
+from tpunb.compiler import fit_report, program_files, verdict_files
 
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests" / "public_api.txt"
@@ -188,7 +188,7 @@ def _fields(schema: Any, path: str = "") -> Iterator[str]:
 def _formats() -> Iterable[str]:
     return (
         f"saved program: {program_files._FORMAT}",
-        f"kept verdict: {kept_verdicts._FORMAT}",
+        f"kept verdict: {verdict_files._FORMAT}",
         f"checkpoint of a run: {kept_checkpoints.FORMAT}",
         f"report of tpunb compile: {fit_report.FORMAT}",
     )
