@@ -21,10 +21,13 @@ from tpunb.connection.cell_runners import ChecksCells, RunsCells, register_cell_
 from tpunb.tpu.program_display import ProgramDisplay, register_program_display
 from tpunb.version import __version__
 from tpunb.virtual.jax.judged import Connect, register_jax_connector
+from tpunb.virtual.tensorflow.data_watch import register_data_watch
 
 if TYPE_CHECKING:
     from tpunb.cells.pipeline_speed import input_speed
     from tpunb.cells.profiling import profile
+    from tpunb.checks.compare import Comparison
+    from tpunb.checks.rule_check import CheckReport
     from tpunb.compiler.batch_sizes import LargestBatch, largest_batch
     from tpunb.compiler.check import check
     from tpunb.compiler.comparing import compare
@@ -52,8 +55,6 @@ if TYPE_CHECKING:
     from tpunb.training.profile import Profile
     from tpunb.verification.report import VerifyReport
     from tpunb.verification.run import verify
-    from tpunb.virtual.compare import Comparison
-    from tpunb.virtual.rule_check import CheckReport
 
     history: History | None
     """The measurements of the last run of `%%tpu_run`, `Connection.run` or `LiveCurves`."""
@@ -109,8 +110,8 @@ __all__ = [
 
 _HOMES = {
     "Accelerator": "tpu.types",
-    "CheckReport": "virtual.rule_check",
-    "Comparison": "virtual.compare",
+    "CheckReport": "checks.rule_check",
+    "Comparison": "checks.compare",
     "Connection": "connection.connection",
     "CurvesWidget": "display.widgets",
     "DoctorReport": "connection.doctor",
@@ -150,7 +151,7 @@ _HOMES = {
     "verify": "verification.run",
 }
 
-_PUBLIC_MODULES = ("errors", "keras", "pytest_plugin", "virtual")
+_PUBLIC_MODULES = ("course", "errors", "examples", "keras", "pytest_plugin", "virtual")
 
 
 def __getattr__(name: str) -> Any:
@@ -158,11 +159,14 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.training.history").latest_history()
     if name not in _HOMES and name not in _PUBLIC_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tpunb._util.import_statement import runs_for_import
+    from tpunb.errors import ConnectError, TensorFlowMissingError
     from tpunb.errors.jax_in_cells import FOR_JAX
-    from tpunb.virtual.import_tensorflow import needing_tensorflow
+    from tpunb.virtual.tensorflow.import_tensorflow import needing_tensorflow
 
+    error = ConnectError if runs_for_import() else TensorFlowMissingError
     door = f"tpunb.{name}"
-    with needing_tensorflow(door if door in FOR_JAX else ""):
+    with needing_tensorflow(door if door in FOR_JAX else "", error=error):
         if name in _PUBLIC_MODULES:
             return importlib.import_module(f"{__name__}.{name}")
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
@@ -199,6 +203,15 @@ def _jax_connector(tpu: str, **options: Any) -> Connect:
 
 
 register_jax_connector(_jax_connector)
+
+
+def _data_arrives(replicas: int, dataset: Any, distributed: Any) -> None:
+    from tpunb.checks.fit_notes import data_arrives
+
+    data_arrives(replicas, dataset, distributed)
+
+
+register_data_watch(_data_arrives)
 
 
 def __dir__() -> list[str]:

@@ -65,6 +65,9 @@ def chosen_replicas(value: Any, targets: Sequence[slice]) -> Described:
 def show(value: Any) -> LiveWidget | None:
     """Show a value live, even if its earlier display was frozen.
 
+    Example:
+        >>> tpunb.show("v4-32")  # doctest: +SKIP
+
     Args:
         value: A distributed value, a variable, a tensor, or tuples, lists and
             mappings of these; a topology, a device assignment, a connection or a
