@@ -79,8 +79,7 @@ def _names(text: str) -> list[str]:
 _COMBINE = (
     "Combine the parts inside the function: jax.lax.psum(x, {axis}) for the sum, "
     "jax.lax.pmean(x, {axis}) for the mean. Or keep all of them, with {axis} in out_specs. "
-    "The result of all_gather counts as different: return the part instead, and let out_specs "
-    "concatenate. Keep check_vma on. Without it, JAX takes the result of one device, and a "
+    "all_gather does not count as combining: JAX treats its result as different. Keep check_vma on. Without it, JAX takes the result of one device, and a "
     "missing psum stays unseen."
 )
 
@@ -332,7 +331,6 @@ def _set_inside(_: re.Match[str]) -> _Advice:
     )
 
 
-@_advice("101", r"KeyError: '(?P<name>\w{1,60})'")
 @_advice("101", r"unbound axis name: (?P<name>\w{1,60})")
 def _unbound(match: re.Match[str]) -> _Advice:
     name = match["name"]
@@ -406,4 +404,14 @@ def _missing_argument(match: re.Match[str]) -> _Advice:
         f"`jax.shard_map` was called without {match['name']}.",
         'Say how the results form one array: out_specs=P("batch") concatenates the parts of the '
         "devices, and out_specs=P() is for a result that is the same on all of them.",
+    )
+
+
+@_advice("101", r"KeyError: '(?P<name>\w{1,60})'|AssertionError")
+def _not_in_mesh(match: re.Match[str]) -> _Advice:
+    axis = f'the axis "{match["name"]}"' if match["name"] else "an axis"
+    return _Advice(
+        f"A collective in `jax.shard_map` names {axis}, which the mesh does not have. JAX says so "
+        "without a message of its own.",
+        'Use a name from mesh.axis_names, as in jax.lax.psum(x, "batch").',
     )
