@@ -79,8 +79,8 @@ def _names(text: str) -> list[str]:
 _COMBINE = (
     "Combine the parts inside the function: jax.lax.psum(x, {axis}) for the sum, "
     "jax.lax.pmean(x, {axis}) for the mean. Or keep all of them, with {axis} in out_specs. "
-    "all_gather does not count as combining: JAX treats its result as different. Keep check_vma on. Without it, JAX takes the result of one device, and a "
-    "missing psum stays unseen."
+    "all_gather does not count as combining: JAX treats its result as different. Keep check_vma "
+    "on. Without it, JAX takes the result of one device, and a missing psum stays unseen."
 )
 
 
