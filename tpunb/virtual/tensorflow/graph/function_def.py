@@ -239,8 +239,8 @@ def arguments_read(function: FunctionDef, arguments: Collection[str], library: L
 
 
 def has_effects(function: FunctionDef, library: Library) -> bool:
-    """Return whether a function does more than compute its results and read variables."""
-    pure = READS | CONTROL_FLOW
+    """Return whether a function does more than compute, call collectives and read variables."""
+    pure = READS | CONTROL_FLOW | COLLECTIVES
     return has_node(function, library, lambda node: is_stateful(node) and node.op not in pure)
 
 

@@ -26,6 +26,7 @@ from tpunb.virtual.tensorflow.graph.function_def import (
     StaticTensors,
     called_functions,
     data_inputs,
+    has_effects,
     is_stateful,
     needed,
     output_types,
@@ -172,7 +173,7 @@ class _Candidates:
         analysis = self._analysis
         return (
             node.name in self._needed
-            and analysis.roles[node.name] is Role.COMPUTE
+            and analysis.roles[node.name] in {Role.COMPUTE, Role.LIFTED}
             and analysis.variances[node.name] is Variance.VARYING
             and not node.device
             and (not is_stateful(node) or node.op in READS | CONTROL_FLOW)
@@ -382,6 +383,9 @@ class _Bodies:
 
     def plan(self, outer: _Candidates, analysis: Analysis, node: NodeDef) -> Plan | None:
         """Return how one loop or branch computes the values of all replicas."""
+        called = [self._library(name) for name in called_functions(node)]
+        if any(has_effects(function, self._library) for function in called):
+            return None
         is_loop = node.op in LOOPS
         outputs = analysis.output_variances[node.name]
         sources = data_inputs(node) if is_loop else data_inputs(node)[1:]
@@ -460,9 +464,14 @@ class _Bodies:
                 if form is not Form.SUMMED:
                     return None
                 not_summed.add(index)
-        if inner.must_separate:
+        if inner.must_separate or not plans.keys() >= _lifted(inner):
             return None
         return Body(function, candidates.joined(plans), gives), not_summed
+
+
+def _lifted(analysis: Analysis) -> set[str]:
+    """Return the nodes that are control flow with collectives."""
+    return {name for name, role in analysis.roles.items() if role is Role.LIFTED}
 
 
 def _same(arguments: Arguments, sizes: KnownSizes, around: KnownSizes) -> bool:

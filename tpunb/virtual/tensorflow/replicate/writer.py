@@ -214,7 +214,8 @@ def write_collective(builder: Builder, node: NodeDef) -> None:
 def _write_sum(builder: Builder, node: NodeDef) -> None:
     value = data_inputs(node)[0]
     joined = groups(node, builder.nodes)
-    if value.source in builder.analysis.plans and len(joined) == 1:
+    form = builder.analysis.form_of(value, builder.analysis.plans)
+    if (value.source in builder.analysis.plans or form is Form.SUMMED) and len(joined) == 1:
         # The replicas' values are joined in one tensor, or summed already.
         total = builder.joined.in_form(value, Form.SUMMED)
         inputs = [total, *builder.all_waits(node, builder.replicas)]
