@@ -233,6 +233,14 @@ def doctor() -> DoctorReport:
     The check does not import TensorFlow. It connects to no server except, on Google Cloud,
     the machine's own metadata server.
 
+    Example:
+        >>> report = tpunb.doctor()
+        >>> sorted(report.as_dict())[:3]
+        ['connect', 'devices', 'environment']
+
+        In a notebook, the report displays itself. `report.ok` says whether no problem is in the
+        way, and `report.next_step` is what to type next.
+
     Returns:
         A report that displays itself: the state of the machine, the expected result of
         `%tpu_connect`, problems, and the next step.
