@@ -31,7 +31,7 @@ JAX_START = (
         "JAX is installed without support for TPUs",
         (
             r"A Google TPU may be present on this machine, but either a TPU-enabled jaxlib",
-            r"jax\._src[\w.]{0,40}:No GPU/TPU found, falling back to CPU",
+            r"(?:jax\._src[\w.]{0,40}:|WARNING: ?)No GPU/TPU found, falling back to CPU",
             r"\blibtpu\.so: cannot open shared object file",
             r"JAX TPU support not installed; cannot generate TPU topology",
             r"module 'jaxlib\.xla_extension' has no attribute 'get_tpu_client'",
@@ -102,13 +102,26 @@ JAX_START = (
         (
             r"jax\.distributed\.initialize\(\) must be called before any JAX ",
             r"RuntimeError: (?:jax\.)?distributed\.initialize should only be called once",
-            r"config should be updated before backends are initialized",
         ),
         "JAX has already looked for its devices. An import that makes an array, or "
         "`jax.devices()`, is enough. In a notebook, the cell may have run twice.",
         "Call `jax.distributed.initialize()` once, directly after `import jax` and before other "
         "imports; restart the kernel first. A TPU with one host does not need it.",
         (_HOSTS,),
+    ),
+    Explanation(
+        "141",
+        "The number of devices is set after JAX has started",
+        (
+            r"config should be updated before backends are initialized",
+            r"Attempted to set \d+ devices, but \d+ CPUs already available",
+        ),
+        "JAX has made its devices at the first call that needed one, and keeps them. The setting "
+        "`jax_num_cpu_devices`, or the devices of a library's tests, came after that.",
+        "Restart the kernel, and set it directly after `import jax`. In a notebook, "
+        "`%tpu_connect --framework jax --simulate v5e-8` gives eight devices also after JAX has "
+        "started.",
+        ("google/flax#3232", "https://docs.jax.dev/en/latest/config_options.html"),
     ),
     Explanation(
         "80",
