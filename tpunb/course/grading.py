@@ -13,7 +13,7 @@ import numpy as np
 
 from tpunb._util.plain_text import shortened
 from tpunb.cells.cell_errors import first_line
-from tpunb.course import score
+from tpunb.course import scores
 from tpunb.course.cells import TpuCell, answer_cell, assigns, tpu_cell
 from tpunb.course.failures import in_library, show_users_line
 from tpunb.course.seals import plain_text_of, seal
@@ -70,7 +70,7 @@ class Question:
         Raises:
             AssertionError: There is no answer, or its cell has stopped with an error.
         """
-        score.remember(self._number, 0)
+        scores.remember(self._number, 0)
         if (reason := self._why_no_answer()) is not None:
             raise _short(AssertionError(reason))
         return self
@@ -83,7 +83,7 @@ class Question:
     ) -> None:
         """Give the points, or show why there are none."""
         if error is None:
-            score.remember(self._number, self._points)
+            scores.remember(self._number, self._points)
             print(f"Question {self._number}: {self._points} point{'s' * (self._points > 1)}")  # noqa: T201
         elif isinstance(error, NotImplementedError):
             raise _short(AssertionError(self._unanswered())) from None
