@@ -394,13 +394,13 @@ _MISTAKES = (
     ),
     _Mistake(
         ValueError,
-        r"rank 1 but is rank 0 for [^\n]*StatelessRandomGetKeyCounter",
+        r"rank 1 but is rank 0 for '?{{node [^}]*StatelessRandomGetKeyCounter",
         "A seed of a stateless random operation is a pair of integers.",
         "Write it as a list, such as `seed=[7, replica_id]`.",
     ),
     _Mistake(
         ValueError,
-        r"rank 1 but is rank 0 for [^\n]*StatelessRandom",
+        r"rank 1 but is rank 0 for '?{{node [^}]*StatelessRandom",
         "The shape of random numbers is a list.",
         "Write `[3]` for three numbers, and `[]` for one number.",
     ),
