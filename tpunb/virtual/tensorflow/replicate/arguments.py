@@ -28,7 +28,8 @@ _MESSAGE = (
 )
 
 _UNEQUAL = re.compile(
-    r"node (?:\S+/)?CrossReplicaSum[^\n]* = AddN\[[^\n]*with input shapes: ([^\n]*)\."
+    r"node (?P<node>(?:\S+/)?CrossReplicaSum[^\s/}]*)[^\n]* = AddN\[[^\n]*with input shapes: "
+    r"(?P<shapes>[^\n]*)\."
 )
 
 
@@ -75,8 +76,9 @@ def refuse_unequal_shapes(error: ValueError) -> None:
             None,
             None,
             "A collective in a replica function wants values of the same shape on all replicas, "
-            f"and they are {match[1]}. Use `drop_remainder=True` if a last batch is smaller, or "
-            "pad them.",
+            f"and they are {match['shapes']} (CrossReplicaSum `{match['node']}`). If a last batch "
+            "is smaller, combine values of one shape, such as `tf.reduce_sum(x)`, use "
+            "`drop_remainder=True`, or pad them.",
         ) from error
 
 
