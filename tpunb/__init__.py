@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         draw_collective,
         draw_sends,
         draw_sharding,
+        draw_tiles,
     )
     from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
     from tpunb.training.history import History
@@ -95,6 +96,7 @@ __all__ = [
     "draw_collective",
     "draw_sends",
     "draw_sharding",
+    "draw_tiles",
     "explain",
     "history",
     "input_speed",
@@ -141,6 +143,7 @@ _HOMES = {
     "draw_collective": "notebook.drawings",
     "draw_sends": "notebook.drawings",
     "draw_sharding": "notebook.drawings",
+    "draw_tiles": "notebook.drawings",
     "explain": "errors.explain",
     "input_speed": "cells.pipeline_speed",
     "largest_batch": "compiler.batch_sizes",
