@@ -133,7 +133,7 @@ _HOMES = {
     "verify": "verification.run",
 }
 
-_PUBLIC_MODULES = ("errors", "keras", "pytest_plugin", "virtual")
+_PUBLIC_MODULES = ("errors", "keras", "puzzles", "pytest_plugin", "virtual")
 
 
 def __getattr__(name: str) -> Any:
