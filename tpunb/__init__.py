@@ -154,7 +154,15 @@ _HOMES = {
     "verify": "verification.run",
 }
 
-_PUBLIC_MODULES = ("course", "errors", "examples", "keras", "pytest_plugin", "virtual")
+_PUBLIC_MODULES = (
+    "course",
+    "errors",
+    "examples",
+    "keras",
+    "puzzles",
+    "pytest_plugin",
+    "virtual",
+)
 
 
 def __getattr__(name: str) -> Any:

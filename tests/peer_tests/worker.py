@@ -127,7 +127,9 @@ def main(
     done = set(options.done.read_text(encoding="utf-8").splitlines())
     sys.argv = [str(options.file)]
     tests = [
-        test for test in load(options.file) if options.match in test.id() and _name(test) not in done
+        test
+        for test in load(options.file)
+        if options.match in test.id() and _name(test) not in done
     ]
     with options.lines.open("a", encoding="utf-8") as stream:
         unittest.TestSuite(tests).run(results(stream, options.patience))
