@@ -40,6 +40,11 @@ def verify(tpu: str | None = None, **values: Any) -> VerifyReport:
     of programs and the time of steps. An interrupt ends the verification with the outcomes so
     far.
 
+    Example:
+        >>> report = tpunb.verify("local")  # doctest: +SKIP
+        >>> report.ok, report.differences  # doctest: +SKIP
+        (True, ())
+
     Returns:
         A report that displays itself and can be attached to an issue. It says where the TPU
         differs from the claims, and contains no secrets, addresses, paths or names.
