@@ -102,12 +102,22 @@ def test_json_alone(planned: list[Any], capfd: pytest.CaptureFixture[str]) -> No
     assert json.loads(capfd.readouterr().out)["ok"] is True
 
 
-def test_the_text_of_an_issue(planned: list[Any], tmp_path: Path) -> None:
+def test_the_text_of_an_issue(
+    planned: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = [tmp_path / "report.json", tmp_path / "issue.md"]
     assert cli.main(["verify", "v3-8", "--json", str(files[0]), "--issue", str(files[1])]) == 0
     text = files[1].read_text(encoding="utf-8")
     assert "attach report.json" in text
     assert "Title: TPU verification: 1 claim held, 0 differed, 1 not run on v3-8" in text
+    last = capsys.readouterr().err.splitlines()[-1]
+    title = (
+        "TPU%20verification%3A%201%20claim%20held%2C%200%20differed%2C%201%20not%20run%20on%20v3-8"
+    )
+    address = f"https://github.com/tpunb/tpunb/issues/new?title={title}"
+    assert (
+        last == f"To send it: open {address}, paste the text of {files[1]}, and attach {files[0]}."
+    )
 
 
 def test_the_framework(planned: list[Any]) -> None:

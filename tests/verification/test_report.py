@@ -148,12 +148,12 @@ def test_the_text_of_an_issue() -> None:
         outcome("c", "not run", found="no reason"),
         outcome("d", "not run", found="no reason"),
     )
-    report = VerifyReport({"TPU": "virtual v5e-8", "devices": "8, as v5e-8"}, outcomes)
+    report = VerifyReport({"TPU": "hardware of this machine", "type": "v5e-8"}, outcomes)
     text = issue_text(report, "report.json")
     assert "attach report.json" in text
     assert (
-        "Title: TPU verification: 1 claim held, 1 differed, 2 not run on virtual v5e-8 "
-        "(8, as v5e-8)" in text
+        "Title: TPU verification: 1 claim held, 1 differed, 2 not run on hardware of this "
+        "machine (v5e-8)" in text
     )
     assert "| tests: b | It is so. | 3 \\| 4 | 4 Error: \\<b\\> |" in text
     assert "| no reason | c, d |" in text

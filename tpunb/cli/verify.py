@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from tpunb._util.atomic_files import check_writable, own_stream, write_file
 from tpunb._util.options import argument_of, options_of
@@ -102,6 +103,8 @@ def _verify(args: argparse.Namespace) -> None:
     finally:  # do not lose the result of minutes
         if args.json is None or own_stream(args.json) != 1:
             print(report)
+    if args.issue is not None:
+        say(_next_steps(args, report))
     code = 130 if report.interrupted else 0 if report.ok else 1
     if report.hangs:
         # When the process ends, TensorFlow would wait for ever for operations that still run.
@@ -148,6 +151,17 @@ def _plan(args: argparse.Namespace, framework: str | None) -> Plan:
     if args.tpu and type_meant(args.tpu) is not None:
         return resolve(Request(simulate=args.tpu, **chosen))
     return resolve(Request(args.tpu, **chosen))
+
+
+def _next_steps(args: argparse.Namespace, report: VerifyReport) -> str:
+    """Return what a volunteer does with the files."""
+    from tpunb.verification.issue_text import ADDRESS, issue_title
+
+    address = f"{ADDRESS}?title={quote(issue_title(report))}"
+    attached = f", and attach {args.json}" if args.json is not None else ""
+    return (
+        f"{report.headline}\nTo send it: open {address}, paste the text of {args.issue}{attached}."
+    )
 
 
 def _write(args: argparse.Namespace, report: VerifyReport) -> None:

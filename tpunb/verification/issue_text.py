@@ -18,8 +18,8 @@ _MOST = 55_000
 
 def issue_title(report: VerifyReport) -> str:
     """Return the title of an issue with a report."""
-    where = report.facts.get("devices", report.facts.get("mesh", ""))
-    return f"{report.headline} on {report.facts['TPU']}{f' ({where})' if where else ''}"
+    kind, tpu = report.facts.get("type", ""), report.facts["TPU"]
+    return f"{report.headline} on {tpu}{f' ({kind})' if kind and kind not in tpu else ''}"
 
 
 def issue_text(report: VerifyReport, file: str) -> str:
