@@ -59,7 +59,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help setup demo lab test test-newest test-notebooks test-thorough test-oldest test-tpu-wheel \
 	test-jax test-jax-oldest test-jax-newest test-next test-elsewhere \
-	tensorflow-tests check site dist bench clean
+	tensorflow-tests jax-tests check site dist bench clean
 .SILENT:
 .NOTPARALLEL:
 
@@ -78,6 +78,8 @@ help:
 	echo "             run the tests that need no compiler, and the course with recorded verdicts: macOS, Windows"
 	echo "make tensorflow-tests TENSORFLOW=<a clone of TensorFlow 2.21>"
 	echo "             run TensorFlow's own tests of TPU strategies, on the virtual TPU"
+	echo "make jax-tests JAX=<a clone of JAX 0.10.2>"
+	echo "             run JAX's own tests of arrays, shardings and transformations, on the virtual TPU"
 	echo "make check   check lint, format, types, notebooks and wheel"
 	echo "make site    build the documentation as a site, in build/site"
 	echo "make dist    build the release's wheel and sdist in dist (TAG=v0.1.0: which has to be this version)"
@@ -263,6 +265,15 @@ tensorflow-tests: setup
 	$(STAGE) "TensorFlow's own tests, on the virtual TPU; some minutes"
 	PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}" \
 		$(BIN)/python -m tensorflow_tests "$(TENSORFLOW)" $(ARGS)
+
+ifeq ($(filter jax-tests,$(MAKECMDGOALS))$(JAX),jax-tests)
+$(error Name a clone of JAX 0.10.2: make jax-tests JAX=~/jax)
+endif
+
+jax-tests: .venv-compiler/.done
+	$(STAGE) "JAX's own tests, on the virtual TPU; some minutes"
+	PYTHONPATH="$(CURDIR):$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}" \
+		$(COMPILER)/python -m jax_tests "$(JAX)" $(ARGS)
 
 check: setup
 	$(STAGE) "lint"

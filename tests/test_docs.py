@@ -45,9 +45,13 @@ def prose(path: Path) -> str:
 
 
 def anchors(path: Path) -> set[str]:
-    """Return the anchors that GitHub gives to a page's headings."""
+    """Return the anchors that GitHub gives to a page's headings, and those of the page itself."""
     headings = re.findall(r"^#+ (.+)$", prose(path), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+    named = re.findall(r'<a id="([\w-]+)">', prose(path))
+    return {
+        *named,
+        *(re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings),
+    }
 
 
 def is_ours(link: str) -> bool:

@@ -13,7 +13,7 @@ import tpunb
 from tpunb import virtual
 from tpunb.errors import ConnectError, TensorFlowMissingError
 from tpunb.errors.jax_in_cells import FOR_JAX
-from tpunb.virtual.import_tensorflow import require_tensorflow
+from tpunb.virtual.tensorflow.import_tensorflow import require_tensorflow
 
 PROGRAM = """
 import importlib.abc, json, sys, warnings

@@ -13,7 +13,7 @@ from tpunb._util.deadline import Deadline
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile import compile  # noqa: A004
 from tpunb.compiler.verdict import LOWERING, _about_the_limit
-from tpunb.virtual.strict import lowering, xla
+from tpunb.virtual.tensorflow.strict import lowering, xla
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 

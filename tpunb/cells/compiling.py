@@ -18,6 +18,7 @@ from tpunb.cells.open_batches import Types, open_batch, opened, silent
 from tpunb.cells.settings import CompileSettings
 from tpunb.cells.source import StepSource
 from tpunb.cells.steps import Steps
+from tpunb.checks.rule_check import refuse_other_strategies, with_fixed
 from tpunb.compiler import libtpu
 from tpunb.compiler.batch_sizes import (
     FINE,
@@ -39,10 +40,9 @@ from tpunb.compiler.verdict import Function
 from tpunb.compiler.would_fit import with_what_fits
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Buffer, CodeLine
-from tpunb.virtual.graph.traced_function import TracedFunction
-from tpunb.virtual.keras_internals import layer_names, models_in
-from tpunb.virtual.rule_check import refuse_other_strategies, with_fixed
-from tpunb.virtual.strict import xla
+from tpunb.virtual.tensorflow.graph.traced_function import TracedFunction
+from tpunb.virtual.tensorflow.keras_internals import layer_names, models_in
+from tpunb.virtual.tensorflow.strict import xla
 
 _MUCH = 0.1
 

@@ -9,8 +9,8 @@ from typing import Any
 from tpunb.cells.cell_variables import owners_of, plain_variable
 from tpunb.cells.source import StepSource
 from tpunb.errors import TpuWarning
-from tpunb.virtual.replicate.divergence import Divergence
-from tpunb.virtual.variable_copies import copies_of
+from tpunb.virtual.tensorflow.replicate.divergence import Divergence
+from tpunb.virtual.tensorflow.variable_copies import copies_of
 
 
 def warn_of_differing_copies(cell: StepSource, namespace: Mapping[str, Any], strategy: Any) -> None:

@@ -48,9 +48,9 @@ from tpunb.cells.replica_function import (
 from tpunb.cells.settings import OutputOptions
 from tpunb.cells.source import DEFINITIONS, LAST, CellSource, StepSource
 from tpunb.cells.source_texts import keep_text, shown_as
+from tpunb.checks.replica_numbers import Code
 from tpunb.errors import CellError, TpuWarning
-from tpunb.virtual.array_conversion import refusing_jax_arrays
-from tpunb.virtual.replica_numbers import Code
+from tpunb.virtual.tensorflow.array_conversion import refusing_jax_arrays
 
 _log = logger("cells")
 

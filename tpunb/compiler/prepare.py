@@ -11,35 +11,35 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb.checks.keras_models import model_step
+from tpunb.checks.rule_check import (
+    at_largest,
+    parts_of_batch,
+    refuse_other_strategies,
+    traced_functions,
+)
 from tpunb.compiler import fingerprint
 from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.libtpu import Bounded, Parameters, Prepared
 from tpunb.compiler.program import CompileError
 from tpunb.compiler.verdict import DEPENDS_ON_DATA, LOWERING, TRACING, Function, Lowering
 from tpunb.errors.code_problems import Choose, Problem, SourceLine
-from tpunb.virtual.graph.function_def import called_functions, data_inputs
-from tpunb.virtual.graph.traced_function import SourceLines, TracedFunction
-from tpunb.virtual.keras_internals import layer_names, layer_with, model_of
-from tpunb.virtual.keras_models import model_step
-from tpunb.virtual.rule_check import (
-    at_largest,
-    parts_of_batch,
-    refuse_other_strategies,
-    traced_functions,
-)
-from tpunb.virtual.strict import xla
-from tpunb.virtual.strict.examination import once_a_line
-from tpunb.virtual.strict.lowering import Lowered, Refused, lower_for_tpu
-from tpunb.virtual.strict.open_sizes import (
+from tpunb.virtual.tensorflow.graph.function_def import called_functions, data_inputs
+from tpunb.virtual.tensorflow.graph.traced_function import SourceLines, TracedFunction
+from tpunb.virtual.tensorflow.keras_internals import layer_names, layer_with, model_of
+from tpunb.virtual.tensorflow.strict import xla
+from tpunb.virtual.tensorflow.strict.examination import once_a_line
+from tpunb.virtual.tensorflow.strict.lowering import Lowered, Refused, lower_for_tpu
+from tpunb.virtual.tensorflow.strict.open_sizes import (
     how_to_fix,
     libtpu_refusal,
     lowering_refusal,
     no_size,
     of_bounds,
 )
-from tpunb.virtual.strict.refused_ops import statically_found
-from tpunb.virtual.strict.stand_ins import Unknown, on_host, size_argument
-from tpunb.virtual.variable_copies import handle_of
+from tpunb.virtual.tensorflow.strict.refused_ops import statically_found
+from tpunb.virtual.tensorflow.strict.stand_ins import Unknown, on_host, size_argument
+from tpunb.virtual.tensorflow.variable_copies import handle_of
 
 # TensorFlow refuses these before its compiler is asked. libtpu's messages about memory, sizes
 # that depend on data and 64-bit types are better.

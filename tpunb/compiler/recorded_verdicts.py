@@ -20,7 +20,8 @@ from tpunb._util.logs import logger
 from tpunb._util.units import counted
 from tpunb.compiler import versions
 from tpunb.compiler.fingerprint import Fingerprint
-from tpunb.compiler.kept_verdicts import (
+from tpunb.compiler.program import CompilerUnavailableError, NotRecordedError
+from tpunb.compiler.verdict_files import (
     SUFFIX,
     Answer,
     entry_in,
@@ -29,7 +30,6 @@ from tpunb.compiler.kept_verdicts import (
     store_answer,
     stored_answer,
 )
-from tpunb.compiler.program import CompilerUnavailableError, NotRecordedError
 from tpunb.errors import TpuWarning
 
 FOLDER = "TPUNB_RECORDED"

@@ -93,6 +93,36 @@ class CellError(TpunbError, ValueError):
     """A cell that cannot run on the replicas as it is written."""
 
 
+class CompileError(TpunbError, ValueError):
+    """A program that the TPU's compiler refuses, or that it cannot be asked about."""
+
+
+class CompilerUnavailableError(TpunbError, RuntimeError):
+    """A compiler that is not installed, or that does not exist for this machine."""
+
+
+class NotRecordedError(CompilerUnavailableError):
+    """A program without a recorded verdict, where the compiler is missing."""
+
+
+class DoesNotFitError(CompileError):
+    """A program that takes more memory than a core has, or than a limit.
+
+    Attributes:
+        tpu: The TPU type.
+        needed: The bytes that the program takes on a core.
+        limit: The bytes that it may take.
+    """
+
+    def __init__(self, message: str, *, fix: str, tpu: str, needed: int, limit: int) -> None:
+        super().__init__(message, fix=fix)
+        self.tpu, self.needed, self.limit = tpu, needed, limit
+
+
+class NotKnownError(CompileError):
+    """A program about which the compiler has no verdict, or no figures: it may fit or not."""
+
+
 class HistoryError(TpunbError, ValueError):
     """A value that a training history cannot record, or a metric that it does not have."""
 

@@ -20,6 +20,14 @@ _MOST_FRAMES = 300
 def explain(error_or_text: object) -> Explanation | None:
     """Explain an error that users of TPUs are known to meet.
 
+    Example:
+        >>> error = RuntimeError("TPU is already in use by process 123")
+        >>> explanation = tpunb.explain(error)
+        >>> explanation.code, explanation.title
+        ('9', 'The TPU is in use')
+        >>> tpunb.explain("an error of something else") is None
+        True
+
     Args:
         error_or_text: An exception, whose causes, notes and group members count too. Or text: a
             message, a pasted traceback or a log. Or the number of a catalogue entry: `24`,

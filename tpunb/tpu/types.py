@@ -107,7 +107,12 @@ _TYPE = re.compile(r"([a-z][a-z0-9]*)-(-?[0-9]{1,9})")
 
 @functools.cache
 def accelerator_types() -> tuple[str, ...]:
-    """Return the canonical names of all TPU types, by family and size."""
+    """Return the canonical names of all TPU types, by family and size.
+
+    Example:
+        >>> [name for name in tpunb.accelerator_types() if name.startswith("v3-")][:3]
+        ['v3-8', 'v3-32', 'v3-64']
+    """
     return tuple(f"{family.name}-{size}" for family in FAMILIES.values() for size in family.sizes)
 
 
@@ -118,6 +123,11 @@ def largest_memory() -> int:
 
 def accelerator(spec: str | int) -> Accelerator:
     """Return the TPU type of a name, or a generic type for a number of cores.
+
+    Example:
+        >>> tpu = tpunb.accelerator("v4-32")
+        >>> tpu.chips, tpu.num_hosts, tpu.topology_mesh_shape
+        (16, 4, [2, 2, 4, 1])
 
     Args:
         spec: A type such as `"v5e-8"`, `"v5litepod-8"`, `"v3-32"` or

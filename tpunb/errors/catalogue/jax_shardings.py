@@ -17,7 +17,6 @@ JAX_SHARDINGS = (
             r"implies that array axis \d+ is partitioned \d+ times, but ",
             r"incompatible with mesh_shape=[^\n]{1,200} is not divisible by axis_size",
             r"axis sizes that are not evenly divisible by the corresponding mesh axis sizes",
-            r"compiling computation that requires \d+ logical devices, but only \d+ XLA devices",
             r"pmap got inconsistent sizes for array axes to be mapped",
         ),
         "An array's axis is cut into equal parts, one for each device on the mesh's axis, and its "
@@ -184,19 +183,18 @@ JAX_SHARDINGS = (
         (
             r"Number of devices \d+ must (?:be >=|equal) the product of mesh_shape",
             r"Failed to find assignment for logical_axis_index",
+            r"compiling computation that requires \d+ logical devices, but only \d+ XLA devices",
             Clue(
                 r"ValueError: cannot reshape array of size \d+ into shape",
                 where=r"\bMesh\(|create_device_mesh|jax\.devices\(\)",
             ),
             r"Length of device assignment \d+ is not equal to the size of the mesh",
         ),
-        "The product of the mesh's sizes is not the number of devices that JAX sees, "
-        "`jax.device_count()`. A v2 to v5p chip shows one or two devices, and without a TPU the "
-        "only device is the processor.",
+        "The product of the mesh's sizes, or the mapped axis of `jax.pmap`, is not the number of "
+        "devices that JAX sees, `jax.device_count()`. A v2 to v5p chip shows one or two devices, "
+        "and without a TPU the only device is the processor.",
         'Compute one size: `jax.make_mesh((jax.device_count() // 2, 2), ("data", "model"))`. '
-        "To test 8 devices on a processor, set "
-        '`os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"` before '
-        "`import jax`.",
+        "For 8 devices without a TPU: `%tpu_connect --framework jax --simulate v5e-8`.",
         ("xai-org/grok-1#248", _SHARDED),
     ),
     Explanation(
