@@ -425,7 +425,7 @@ class CurvesWidget(LiveWidget):
         """The description of the present curves."""
         return describe_history(self.histories, self._metrics, self._names)
 
-    def last_values(self) -> str:
+    def _last_values(self) -> str:
         """Return the last values of the curves."""
         return last_values_text(self.description)
 

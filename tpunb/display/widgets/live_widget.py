@@ -102,9 +102,9 @@ class LiveWidget(anywidget.AnyWidget):
         frontend.publish(*live, display_id=display_id, update=False)
 
     def _for_terminal(self) -> Bundle:
-        return frontend.for_terminal(self.static_bundle(), self.last_values())
+        return frontend.for_terminal(self.static_bundle(), self._last_values())
 
-    def last_values(self) -> str:
+    def _last_values(self) -> str:
         """Return the values that a terminal shows below the text; empty if there are none."""
         return ""
 
