@@ -42,6 +42,13 @@ if TYPE_CHECKING:
     from tpunb.errors.catalogue import Explanation
     from tpunb.errors.explain import explain
     from tpunb.notebook.displays import show
+    from tpunb.notebook.drawings import (
+        draw_batch,
+        draw_chip,
+        draw_collective,
+        draw_sends,
+        draw_sharding,
+    )
     from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
     from tpunb.training.history import History
     from tpunb.training.input_speed import InputSpeed
@@ -83,6 +90,11 @@ __all__ = [
     "compile",
     "connect",
     "doctor",
+    "draw_batch",
+    "draw_chip",
+    "draw_collective",
+    "draw_sends",
+    "draw_sharding",
     "explain",
     "history",
     "input_speed",
@@ -124,6 +136,11 @@ _HOMES = {
     "compile": "compiler.compile",
     "connect": "connection.connect",
     "doctor": "connection.doctor",
+    "draw_batch": "notebook.drawings",
+    "draw_chip": "notebook.drawings",
+    "draw_collective": "notebook.drawings",
+    "draw_sends": "notebook.drawings",
+    "draw_sharding": "notebook.drawings",
     "explain": "errors.explain",
     "input_speed": "cells.pipeline_speed",
     "largest_batch": "compiler.batch_sizes",
@@ -134,7 +151,7 @@ _HOMES = {
     "verify": "verification.run",
 }
 
-_PUBLIC_MODULES = ("errors", "keras", "pytest_plugin", "virtual")
+_PUBLIC_MODULES = ("course", "errors", "examples", "keras", "pytest_plugin", "virtual")
 
 
 def __getattr__(name: str) -> Any:
@@ -142,11 +159,14 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.training.history").latest_history()
     if name not in _HOMES and name not in _PUBLIC_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tpunb._util.import_statement import runs_for_import
+    from tpunb.errors import ConnectError, TensorFlowMissingError
     from tpunb.errors.jax_in_cells import FOR_JAX
     from tpunb.virtual.tensorflow.import_tensorflow import needing_tensorflow
 
+    error = ConnectError if runs_for_import() else TensorFlowMissingError
     door = f"tpunb.{name}"
-    with needing_tensorflow(door if door in FOR_JAX else ""):
+    with needing_tensorflow(door if door in FOR_JAX else "", error=error):
         if name in _PUBLIC_MODULES:
             return importlib.import_module(f"{__name__}.{name}")
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

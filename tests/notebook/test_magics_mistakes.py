@@ -301,6 +301,15 @@ def test_a_refusal_outside_of_cells_is_explained_once(book: Notebook) -> None:
     assert "Cause:" not in ran.text
 
 
+@pytest.mark.parametrize("options", ["", " -n 3"])
+def test_copies_that_a_cell_leaves_different_are_warned_of(book: Notebook, options: str) -> None:
+    book.good("with strategy.scope():\n    weights = tf.Variable(1.0)")
+    body = "local = tf.cast(replica_id, tf.float32)\nweights.assign_sub(local)"
+    with pytest.warns(TpuWarning, match="The copies of `weights` now differ") as caught:
+        book.good(f"%%tpu_run{options}\n{body}")
+    assert [warning.lineno for warning in caught] == [3]
+
+
 def test_random_numbers_from_python_are_warned_of(book: Notebook) -> None:
     book.good("rng = np.random.default_rng(1)\ndef f(x):\n    return x")
     body = "np.random.seed(1)\nx = f(np.random.rand())\ny = random.random()\nrng.normal()"

@@ -15,9 +15,9 @@ from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
 from tpunb.connection.tpu_connection import latest_connection
 from tpunb.errors import TpunbError
-from tpunb.machine import Machine, look
 from tpunb.machine.framework import JAX
 from tpunb.machine.problems import SetupProblem
+from tpunb.machine.setup import Machine, look
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.version import __version__
 

@@ -59,6 +59,14 @@ class ConnectError(TpunbError, RuntimeError):
         self.tried = tuple(tried)
 
 
+class TensorFlowMissingError(ConnectError, AttributeError):
+    """The error of a public name that needs TensorFlow, where TensorFlow is missing.
+
+    Python's own tools look every name of a module up. `hasattr`, `help` and `inspect` pass over an
+    `AttributeError`.
+    """
+
+
 class WorkerError(ConnectError):
     """A worker that cannot be started, or that has ended."""
 

@@ -77,22 +77,27 @@ def show(value: Any) -> LiveWidget | None:
             mappings of these; a topology, a device assignment, a connection or a
             TPU type such as `"v4-32"`; a training history or the record that Keras's `fit`
             returns; a list of these, or a dict with a name for each, to compare the runs; a
-            compiled program or a list of them; a Keras model or layer; or a frozen tpunb widget.
+            compiled program or a list of them; a Keras model or layer; a drawing, such as
+            `tpunb.draw_chip` returns; or a frozen tpunb widget.
 
     Returns:
         The displayed widget; its `freeze` replaces it by the static form.
-        If widgets cannot run, the static form is shown at once. None for a model,
-        whose layers fold without a widget.
+        If widgets cannot run, the static form is shown at once. None for a drawing, and for a
+        model, whose layers fold without a widget.
     """
     from tpunb.connection.tpu_connection import TpuConnection, latest_connection
     from tpunb.display import widgets
     from tpunb.display.describe.model_description import is_model
+    from tpunb.display.drawing import Drawing
     from tpunb.display.widgets.live_widget import LiveWidget
 
     connection = value if isinstance(value, TpuConnection) else latest_connection()
     link = connection.link if connection is not None else ""
     runs, programs = _runs(value), _programs(value)
     widget: LiveWidget
+    if isinstance(value, Drawing):
+        display(value)
+        return None
     if is_model(value):
         display(Described(_described_model(value, connection)))
         return None

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import getpass
 import os
-import platform
 import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
@@ -16,10 +15,6 @@ from typing import Any
 from tpunb._util.plain_text import hanging, plain, shortened
 from tpunb._util.secret_masking import mask, secrets_in
 from tpunb._util.units import counted, duration
-from tpunb.connection.connection import Connection
-from tpunb.connection.plan import Plan
-from tpunb.machine.detect import detect_platform
-from tpunb.machine.software import find_software
 from tpunb.verification.suite import Outcome, Status
 
 _WIDTH = 96
@@ -45,9 +40,11 @@ _PATHS = re.compile(
     re.IGNORECASE,
 )
 
-# Names of errors and operations, such as LookupTableFindV2. Masking takes long names for keys.
+# Names of errors and operations, such as LookupTableFindV2, or CompileTimeHbmOom after its number
+# E1000. Masking takes long names for keys.
 _IDENTIFIERS = re.compile(
-    r"(?<![\w=])(?<![=:]\s)(?<!bearer\s)((?:[A-Z][a-z]{2,}){2,}(?:V\d)?)(?!\w)"
+    r"(?<![\w=])(?:(?<![=:]\s)|(?<=E\d{4}:\s))(?<!bearer\s)"
+    r"((?:[A-Z][a-z]{2,}){2,}(?:V\d)?)(?!\w)"
 )
 
 
@@ -149,30 +146,6 @@ def _rows(indent: str, rows: Mapping[str, str]) -> list[str]:
 
 def _one_line(text: str) -> str:
     return re.sub(r"\s*\n\s*", " ", text)
-
-
-def facts_of(connection: Connection, plan: Plan) -> dict[str, str]:
-    """Describe a connection, its plan, and this machine's software."""
-    if connection.kind == "virtual":
-        workers = ", hosts in processes" if connection.pod is not None else ""
-        fallback = "" if plan.kind == "virtual" else ", because the TPU found could not be used"
-        tpu = f"virtual {connection.tpu}{workers}{fallback}"
-    elif plan.tpu == "local":
-        tpu = "hardware of this machine"
-    else:
-        tpu = f"hardware, by its {'address' if '://' in plan.tpu else 'name'}"
-    topology, software = connection.topology, find_software(os.environ)
-    cores = counted(int(topology.num_tpus_per_task), "core")
-    return {
-        "TPU": tpu,
-        "replicas": str(connection.strategy.num_replicas_in_sync),
-        "hosts": f"{int(topology.num_tasks)}, each with {cores}",
-        "mesh": "×".join(str(int(size)) for size in topology.mesh_shape),
-        "platform": detect_platform(os.environ).name,
-        "system": f"{platform.system()} {platform.machine()}",
-        "Python": software.python,
-        **software.versions,
-    }
 
 
 def scrubber(names: Iterable[str | None] = ()) -> Callable[[str], str]:

@@ -23,7 +23,7 @@ from support.keras_models import (
 from support.strategies import all_reduce, each, gradient_of, make, replica_id, run, strategy_of
 from support.tiers import THOROUGH
 
-from tpunb.virtual.tensorflow.replicate import joining, replication
+from tpunb.virtual.tensorflow.replicate import expansion, joining
 from tpunb.virtual.tensorflow.replicate.variance import Analysis
 
 both = functools.partial(joined.both, strict=False)
@@ -37,7 +37,7 @@ def fixture_analyzed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Analysis]
     def failed(*_: Any) -> None:
         raise AssertionError("The joined function could not be written.")
 
-    monkeypatch.setattr(replication, "logger", failed)
+    monkeypatch.setattr(expansion, "logger", failed)
     with analyses(costs=True) as analyzed:
         yield analyzed
 

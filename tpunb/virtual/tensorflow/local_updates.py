@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from tpunb.errors.code_problems import SourceLine, is_library
 from tpunb.virtual.tensorflow.graph.function_def import (
     READS,
     Library,
@@ -16,6 +17,10 @@ from tpunb.virtual.tensorflow.private_names import FunctionDef, NodeDef
 from tpunb.virtual.tensorflow.replicate.divergence import Divergence, LocalUpdate
 from tpunb.virtual.tensorflow.replicate.passes import ReplicaFunction
 from tpunb.virtual.tensorflow.replicate.variance import Analysis, Arguments, Variance, analyze
+from tpunb.virtual.tensorflow.variable_copies import Copies, RowCopies
+
+_KERAS_VARIABLES = "/keras/src/backend/"
+"""The folder of the code by which a Keras variable assigns to TensorFlow's."""
 
 
 def note_local_updates(
@@ -26,6 +31,8 @@ def note_local_updates(
     divergence: Divergence,
 ) -> None:
     """Note the first update of each variable whose copies may differ because of a function.
+
+    Updates of variables whose copies rightly differ are not noted.
 
     Args:
         traced: The function as it was traced.
@@ -44,8 +51,26 @@ def note_local_updates(
         copies = divergence.copies(key)
         equal = {n.name for n in analysis.order if _sets_all_alike(n, name, analysis)}
         path = _update(function.computed, name, function.inlined_library, equal)
-        if copies is not None and path:
+        if copies is not None and path and not _rightly_differ(copies, lines.frames(path)):
             divergence.updates[key] = LocalUpdate(copies.name, tuple(lines.own(path)))
+
+
+def _rightly_differ(copies: Copies, frames: Sequence[SourceLine]) -> bool:
+    """Return whether each replica is meant to have its own value of a variable.
+
+    A variable that is synchronized on read says so. Libraries keep other such values: Keras's batch
+    normalization its moving statistics, and its random layers their states.
+
+    Args:
+        copies: The copies of the variable.
+        frames: The calls that led to the update, innermost first.
+    """
+    if isinstance(copies, RowCopies):
+        return True
+    if copies.is_trainable:
+        return False
+    files = (frame.file for frame in frames if _KERAS_VARIABLES not in frame.file)
+    return is_library(next(files, ""))
 
 
 def _sets_all_alike(node: NodeDef, argument: str, analysis: Analysis) -> bool:

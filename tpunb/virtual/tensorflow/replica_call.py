@@ -51,9 +51,9 @@ from tpunb.virtual.tensorflow.replicate.batch_parts import (
     graph_of_usual_size,
     unknown_sizes,
 )
-from tpunb.virtual.tensorflow.replicate.options import ReplicateOptions
+from tpunb.virtual.tensorflow.replicate.options import CallOptions
 from tpunb.virtual.tensorflow.replicate.passes import MatrixUnit, ReplicaFunction
-from tpunb.virtual.tensorflow.replicate.replication import Expansion, ReplicatedFunction
+from tpunb.virtual.tensorflow.replicate.registration import PreparedCall, register
 from tpunb.virtual.tensorflow.replicate.trace import TracingGraph, trace
 from tpunb.virtual.tensorflow.replicate.variance import Argument, Passing
 from tpunb.virtual.tensorflow.single_copies import refuse_copies_one_by_one, refuse_uncertain_reads
@@ -101,8 +101,8 @@ def _leave_uncompiled(concrete: Any) -> None:
     _with_replicas.discard(concrete.graph)
 
 
-def replicate(
-    function: Callable[..., Any], inputs: Sequence[Sequence[Any]], options: ReplicateOptions
+def call_on_replicas(
+    function: Callable[..., Any], inputs: Sequence[Sequence[Any]], options: CallOptions
 ) -> list[Any]:
     """Call a function on every replica, tracing it once.
 
@@ -138,21 +138,6 @@ def replicate(
         return _Call(graph, columns, options, open_sizes).results()
 
 
-@dataclasses.dataclass(frozen=True)
-class Written:
-    """A function for all replicas.
-
-    Attributes:
-        values: The values passed for each of the replica function's arguments, by its name.
-        expansion: The function.
-        functions: The function as it is registered, after the functions that it calls.
-    """
-
-    values: Mapping[str, Sequence[Any]]
-    expansion: Expansion
-    functions: Sequence[ReplicatedFunction]
-
-
 class _Call:
     """The call of a traced replica function for all replicas.
 
@@ -167,7 +152,7 @@ class _Call:
         self,
         graph: TracingGraph,
         columns: Sequence[Sequence[Any]],
-        options: ReplicateOptions,
+        options: CallOptions,
         open_sizes: Mapping[int, tuple[int, ...]],
     ) -> None:
         self._graph, self._columns, self._options = graph, columns, options
@@ -232,19 +217,21 @@ class _Call:
             )
         return self._packed(outputs, written.expansion.places)
 
-    def _written(self, function: ReplicaFunction, batches: Collection[int] = ()) -> Written:
+    def _written(self, function: ReplicaFunction, batches: Collection[int] = ()) -> PreparedCall:
         """Write a function for all replicas; the arguments at some places are stacked."""
         equal = frozenset(self._options.divergence.variables)
         while True:
             arguments, values = passed_to(self._traced, self._columns, self._options.places)
             names = list(arguments)
             arguments.update((names[place], Argument(Passing.STACKED)) for place in batches)
-            written = self._options.divergence.write(function, arguments, self._traced.atomic)
-            if written is not None:
+            call = register(
+                function, arguments, values, self._traced.atomic, self._options.divergence
+            )
+            if call is not None:
                 note_local_updates(
                     self._traced, function, arguments, equal, self._options.divergence
                 )
-                return Written(values, *written)
+                return call
 
     def _batches(self, function: ReplicaFunction) -> dict[int, BatchParts]:
         """Return the arguments that are parts of batches of unknown size, if they can be joined."""
@@ -255,7 +242,7 @@ class _Call:
 
     def _written_for_usual_size(
         self, function: ReplicaFunction, batches: Mapping[int, BatchParts]
-    ) -> Written | None:
+    ) -> PreparedCall | None:
         """Write a function for parts of the usual size; None if that size is not known."""
         definition = self._traced.definition
         graph = graph_of_usual_size(self._graph, definition, batches) if batches else None
@@ -274,7 +261,7 @@ class _Call:
         ]
 
     def _call_either(
-        self, plain: Written, joined: Written, batches: Mapping[int, BatchParts]
+        self, plain: PreparedCall, joined: PreparedCall, batches: Mapping[int, BatchParts]
     ) -> tuple[Sequence[Any], Sequence[int]]:
         """Call the joined function if the parts have the usual size, or else the plain function.
 
@@ -286,7 +273,7 @@ class _Call:
         pairs = list(zip(plain.expansion.places, joined.expansion.places, strict=True))
         order = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}
 
-        def call(written: Written, side: int) -> list[Any]:
+        def call(written: PreparedCall, side: int) -> list[Any]:
             names = list(written.values)
             values = {
                 names[place]: [batch.stacked()] if written is joined else batch.parts()
@@ -322,12 +309,12 @@ def _is_of_loop(value: Any) -> bool:
     return not isinstance(value, ops.EagerTensor) and value.op.type == "OptionalGetValue"
 
 
-def _runs_here(options: ReplicateOptions) -> bool:
+def _runs_here(options: CallOptions) -> bool:
     """Return whether this process makes the tensors, and must protect its memory."""
     return not is_elsewhere(options.cores[0][0]) and options.strictness.holds("memory")
 
 
-def read_rows(copies: Copies, options: ReplicateOptions) -> Sequence[Any] | None:
+def read_rows(copies: Copies, options: CallOptions) -> Sequence[Any] | None:
     """Read each replica's value of a variable in the graph that is being built.
 
     The read is a replica function of one node. So it still reads the right values when the copies,
@@ -354,12 +341,12 @@ def read_rows(copies: Copies, options: ReplicateOptions) -> Sequence[Any] | None
     called: dict[str, FunctionDef] = {}
     function = ReplicaFunction(definition, called.__getitem__, options.places)
     argument = Argument(Passing.LOCAL, key=copies.key, traced_together=True)
-    expanded = options.divergence.write(function, {"handle": argument}, None)
-    if expanded is None:
+    values = {"handle": copies.handles()[:1]}
+    call = register(function, {"handle": argument}, values, None, options.divergence)
+    if call is None:
         raise AssertionError("Reading rows makes them separate.")
     copies.used = True
-    written = Written({"handle": copies.handles()[:1]}, *expanded)
-    rows = _emit(None, written, len(options.cores))
+    rows = _emit(None, call, len(options.cores))
     for row in rows:
         row.set_shape(copies.shape)
     return rows
@@ -367,7 +354,7 @@ def read_rows(copies: Copies, options: ReplicateOptions) -> Sequence[Any] | None
 
 def _emit(
     graph: FuncGraph | None,
-    written: Written,
+    written: PreparedCall,
     replicas: int,
     instead: Mapping[str, Sequence[Any]] | None = None,
 ) -> Sequence[Any]:

@@ -47,7 +47,7 @@ from tpunb.virtual.tensorflow.private_names import (
     input_util,
     tensor_util,
 )
-from tpunb.virtual.tensorflow.replica_call import read_rows, replicate
+from tpunb.virtual.tensorflow.replica_call import call_on_replicas, read_rows
 from tpunb.virtual.tensorflow.replica_context import VirtualReplicaContext
 from tpunb.virtual.tensorflow.replicate.arguments import (
     check_ranks,
@@ -57,7 +57,7 @@ from tpunb.virtual.tensorflow.replicate.arguments import (
 )
 from tpunb.virtual.tensorflow.replicate.divergence import Divergence
 from tpunb.virtual.tensorflow.replicate.options import (
-    ReplicateOptions,
+    CallOptions,
     checked,
     most_joined,
     processors_for_each,
@@ -288,7 +288,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         self.in_graph = functools.lru_cache(maxsize=64)(tf.function)
         self.recorder = Recorder(self._tpu_devices.shape[1])
         memory, called = _memory(resolver.accelerator, self._tpu_devices.shape[1])
-        self._options = ReplicateOptions(
+        self._options = CallOptions(
             cores=[list(cores) for cores in self._tpu_devices],
             strictness=strictness,
             assigned=device_assignment is not None,
@@ -336,7 +336,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         together = Examples(examples, len(self._options.places))
         return Trial(self._container_strategy(), devices, together)
 
-    def _replicating(self) -> ReplicateOptions:
+    def _call_options(self) -> CallOptions:
         """Return the options of replicas that are traced now."""
         options, trial = self._options, self._trial
         if trial is None:
@@ -430,14 +430,14 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
 
     def read_rows(self, copies: Copies) -> Sequence[Any] | None:
         """Read each replica's value of a variable in the graph that is built, if possible."""
-        return read_rows(copies, self._replicating())
+        return read_rows(copies, self._call_options())
 
     def _experimental_run_steps_on_iterator(
         self, fn: Any, multi_worker_iterator: Any, iterations: int, initial_loop_values: Any = None
     ) -> Any:
         # TPUExtended also ignores `iterations` if the strategy runs one step at a time.
         steps = 1 if self.steps_per_run == 1 else iterations
-        on_replicas = functools.partial(replicate, options=self._options)
+        on_replicas = functools.partial(call_on_replicas, options=self._options)
         replicas = len(self._options.cores)
         # TensorFlow 1's metrics make their values there, outside the steps.
         self._outer_control_flow_context = OuterGraph()
@@ -472,11 +472,11 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
                 for replica, number in enumerate(numbers)
             ]
             inputs = _prepared(inputs, options, self.strictness)
-            how = self._replicating()
+            how = self._call_options()
             if not _pads_dynamically(options):
                 how = dataclasses.replace(how, pads=False)
             with strategy.scope():
-                return distribute_utils.regroup(replicate(replica_function, inputs, how))
+                return distribute_utils.regroup(call_on_replicas(replica_function, inputs, how))
 
         if not tf.executing_eagerly():
             return tpu_function

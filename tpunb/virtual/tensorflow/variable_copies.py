@@ -148,6 +148,7 @@ class Copies:
             resource. Empty until the copies become separate.
         dtype: The type of the copies' values.
         shape: The shape of each copy.
+        is_trainable: Whether tapes watch the variable by themselves.
     """
 
     def __init__(
@@ -165,6 +166,7 @@ class Copies:
         self._handles = list(self._common)
         self.resources: tuple[Resource | None, ...] = ()
         self.dtype, self.shape = copies[0].dtype, copies[0].shape
+        self.is_trainable = bool(copies[0].trainable)
         self._names = [copy._handle_name for copy in copies]
         self._copies = [weakref.ref(copy) for copy in copies]  # the copies refer to this object
 

@@ -65,7 +65,7 @@ def most_joined(joined: bool | None, at_once: int | None) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplicateOptions:
+class CallOptions:
     """The properties of a strategy that replicating depends on.
 
     Attributes:

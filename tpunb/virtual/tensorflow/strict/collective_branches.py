@@ -316,7 +316,7 @@ class _Branch:
         if self._condition is None:
             return self._constants.of(data_inputs(self._node)[0])
         function, result = self._condition
-        return self._with(self._state, function).of(result)
+        return self._constants_of(function).given(self._state).of(result)
 
     @property
     def _state(self) -> list[Callable[[], Values | None]]:
@@ -330,21 +330,18 @@ class _Branch:
             return
         function, result = self._condition
         body = self._library(self._node.attr["body"].func.name)
-        state = self._state
+        ends, turn, state = self._constants_of(function), self._constants_of(body), self._state
         while True:
-            turn = self._with(state, body)
+            turn = turn.given(state)
             state = [
                 functools.cache(functools.partial(turn.of, reference(body.ret[output.name])))
                 for output in body.signature.output_arg
             ]
-            yield self._with(state, function).of(result)
+            yield ends.given(state).of(result)
 
-    def _with(
-        self, state: Sequence[Callable[[], Values | None]], function: FunctionDef
-    ) -> ReplicaConstants:
-        """Return the constants of a function of a loop, given the values of its arguments."""
-        names = [argument.name for argument in function.signature.input_arg]
-        return ReplicaConstants(function, dict(zip(names, state, strict=True)), self._replicas)
+    def _constants_of(self, function: FunctionDef) -> ReplicaConstants:
+        """Return the constants of a function of a loop whose arguments are not known yet."""
+        return ReplicaConstants(function, {}, self._replicas)
 
     def _passed_on(self) -> list[int]:
         """Return the places of the values that a loop passes on unchanged."""

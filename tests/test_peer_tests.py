@@ -1,7 +1,8 @@
-"""The command that runs TensorFlow's own tests: its sources, its record, and its page."""
+"""The commands that run the frameworks' own tests: their sources, records, and pages."""
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peer_tests import command, page, record
+from peer_tests.peer import Peer
+from peer_tests.processes import FileResults, run_file
+from peer_tests.record import Exceptions, Record
+from peer_tests.sources import SourceError, lay_out
 from support.tiers import THOROUGH
-from tensorflow_tests import __main__ as command
-from tensorflow_tests import page, record
-from tensorflow_tests.processes import FileResults, run_file
-from tensorflow_tests.record import Exceptions, Record
-from tensorflow_tests.sources import TESTS, VERSION, SourceError, lay_out
+from tensorflow_tests.__main__ import TENSORFLOW, VERSION
 
 FILE = "tensorflow/python/distribute/values_test.py"
 
@@ -64,11 +66,11 @@ def newer_with_tag(folder: Path) -> Path:
 def test_files_are_laid_out(tmp_path: Path, make: Callable[[Path], Path]) -> None:
     source, folder = make(tmp_path / "source"), tmp_path / "folder"
     folder.mkdir()
-    (file,) = lay_out(str(source), folder, ["values_test"])
+    (file,) = lay_out(TENSORFLOW, str(source), folder, ["values_test"])
     assert file == folder / "values_test.py"
     assert file.read_bytes() == b"# as released\n"
     with pytest.raises(SourceError, match=r"has no tensorflow/python/distribute/vars_test.py"):
-        lay_out(str(source), folder, ["vars_test"])
+        lay_out(TENSORFLOW, str(source), folder, ["vars_test"])
 
 
 def nothing(folder: Path) -> Path:
@@ -104,19 +106,19 @@ def test_a_wrong_source_is_refused(
     tmp_path: Path, make: Callable[[Path], Any], problem: str
 ) -> None:
     with pytest.raises(SourceError, match=problem) as raised:
-        lay_out(str(make(tmp_path / "source")), tmp_path)
+        lay_out(TENSORFLOW, str(make(tmp_path / "source")), tmp_path, TENSORFLOW.tests)
     assert "git " in str(raised.value)
 
 
 def test_the_command_reports_wrong_versions(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(command, "tensorflow_version", lambda: f"{VERSION}.0")
     monkeypatch.setattr(sys, "argv", ["tensorflow_tests", str(tmp_path)])
-    assert command.main() == 2
+    installed = dataclasses.replace(TENSORFLOW, installed=lambda: f"{VERSION}.0")
+    assert command.main(installed, "") == 2
     assert "is no clone of TensorFlow" in capsys.readouterr().err
-    monkeypatch.setattr(command, "tensorflow_version", lambda: "2.99.0")
-    assert command.main() == 2
+    newer = dataclasses.replace(TENSORFLOW, installed=lambda: "2.99.0")
+    assert command.main(newer, "") == 2
     assert "installed is 2.99.0" in capsys.readouterr().err
 
 
@@ -175,29 +177,30 @@ def test_the_command_fails_if_a_test_got_worse(
     results_of_file: FileResults,
     code: int,
 ) -> None:
-    monkeypatch.setattr(command, "tensorflow_version", lambda: f"{VERSION}.0")
     monkeypatch.setattr(command, "lay_out", lambda *_: [])
     monkeypatch.setattr(command, "run_files", lambda *_: iter([results_of_file]))
-    monkeypatch.setattr(record, "load", lambda: KNOWN)
+    monkeypatch.setattr(record, "load", lambda _: KNOWN)
     monkeypatch.setattr(sys, "argv", ["tensorflow_tests", "source"])
-    assert command.main() == code
+    assert command.main(dataclasses.replace(TENSORFLOW, installed=lambda: VERSION), "") == code
     shown = capsys.readouterr().out
     assert f"{len(results_of_file.passed)} of 3 tests pass." in shown
     assert ("worse: a_test.T.q" in shown) == bool(code)
 
 
-def test_the_record_covers_the_files_and_gives_reasons() -> None:
-    known = record.load()
-    assert set(known.passed) == set(TESTS)
+@pytest.mark.parametrize("peer", [TENSORFLOW], ids=lambda peer: peer.name)
+def test_the_record_covers_the_files_and_gives_reasons(peer: Peer) -> None:
+    known = record.load(peer.record)
+    assert set(known.passed) == set(peer.tests)
     tests = [test for group in known.exceptions for test in group.tests]
     assert len(set(tests)) == len(tests)
-    assert {test.partition(".")[0] for test in tests} <= set(TESTS)
+    assert {test.partition(".")[0] for test in tests} <= set(peer.tests)
     assert all(group.reason.endswith(".") for group in known.exceptions)
 
 
-def test_the_page_shows_the_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("peer", [TENSORFLOW], ids=lambda peer: peer.name)
+def test_the_page_shows_the_record(tmp_path: Path, peer: Peer) -> None:
     """The option `--write` writes both."""
-    assert page.shown() == page.written(record.load())
+    assert page.shown(peer.page) == page.written(record.load(peer.record))
     copy = tmp_path / "page.md"
     copy.write_text("Before\n<!-- record -->\nold\n<!-- /record -->\nAfter\n", encoding="utf-8")
     page.put(KNOWN, copy)
@@ -250,7 +253,7 @@ def test_a_file_runs_on_virtual_tpus(tmp_path: Path) -> None:
     """A test that ends its process counts as failed, and the tests after it run in another process."""
     file = tmp_path / "program_test.py"
     file.write_text(PROGRAM, encoding="utf-8")
-    file_results = run_file(file, tmp_path, "", patience=600.0)
+    file_results = run_file(TENSORFLOW, file, tmp_path, "", patience=600.0)
     passed = {name.rpartition("testReplicas_test_")[2] for name in file_results.passed}
     assert passed >= {"mode_graph_strategy_TPU", "mode_eager_strategy_TPUOneCore"}
     assert len(file_results.passed) == 4 + 1

@@ -1,7 +1,4 @@
-"""A replica function written out for all replicas, and rewritten when copies diverge.
-
-The result is one flat multi-device function: every node carries its core's device. It is made only
-of protocol buffers, because making 10,000 nodes in Python's graph would take seconds.
+"""A function for all replicas, registered with TensorFlow, and rewritten when copies diverge.
 
 It reads a mirrored variable once for all replicas, until some traced function assigns a copy its
 own value. From then on the function would give wrong results, and so would all its callers: loops,
@@ -20,13 +17,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb._util.internal_errors import report_internal_error
-from tpunb._util.logs import logger, timed
-from tpunb.virtual.tensorflow.graph.function_def import (
-    data_inputs,
-    new_name,
-    returned,
-)
 from tpunb.virtual.tensorflow.graph.tensorflow_graphs import add_function, renew_function
 from tpunb.virtual.tensorflow.graph.traced_function import gathered_origins, nearest_trace
 from tpunb.virtual.tensorflow.private_names import (
@@ -39,143 +29,13 @@ from tpunb.virtual.tensorflow.private_names import (
     in_save_context,
     pywrap_tf_session,
 )
-from tpunb.virtual.tensorflow.replicate.builder import Builder
-from tpunb.virtual.tensorflow.replicate.function_copies import FunctionCopies
-from tpunb.virtual.tensorflow.replicate.joining import join
+from tpunb.virtual.tensorflow.replicate.expansion import Expansion, expand
 from tpunb.virtual.tensorflow.replicate.passes import ReplicaFunction
-from tpunb.virtual.tensorflow.replicate.variance import (
-    Argument,
-    Arguments,
-    Variance,
-    analyze,
-    mark_diverged,
-)
-from tpunb.virtual.tensorflow.replicate.writer import (
-    write_effects,
-    write_nodes,
-    write_results,
-)
+from tpunb.virtual.tensorflow.replicate.variance import Argument, Arguments, mark_diverged
 from tpunb.virtual.tensorflow.variable_copies import Copies
 
 
-@dataclasses.dataclass(frozen=True)
-class Expansion:
-    """A function for all replicas.
-
-    Attributes:
-        definition: The function.
-        bodies: Functions that it calls, which have been made for it.
-        reads: Arguments of the replica function that are variables' handles and that it only reads.
-        diverged: Mirrored arguments whose copies a replica may set on its own, or whose copies
-            differed already.
-        must_separate: Mirrored arguments whose copies are together and must not be. The function
-            is then wrong.
-        places: The index in `definition`'s outputs of each output of the replica function. A tensor
-            that is returned twice is a single output.
-        repeated: The nodes of the replica function that it contains once for each replica.
-        joined: The nodes that it contains once for all replicas, on their values in one tensor.
-        at_once: The number of replicas of a process that run at a time; None for all.
-    """
-
-    definition: FunctionDef
-    bodies: tuple[FunctionDef, ...]
-    reads: frozenset[str]
-    diverged: frozenset[str]
-    must_separate: frozenset[str]
-    places: tuple[int, ...]
-    repeated: frozenset[str]
-    joined: frozenset[str] = frozenset()
-    at_once: int | None = None
-
-
-@timed("replicate", "write it out for all replicas")
-def expand(
-    function: ReplicaFunction,
-    arguments: Arguments,
-    *,
-    name: str | None = None,
-    prefix: str | None = None,
-    assume_equal: bool = True,
-) -> Expansion:
-    """Write a replica function out for all replicas.
-
-    Args:
-        function: The replica function.
-        arguments: Its arguments.
-        name: The name of the result; a new name by default.
-        prefix: The beginning of the names of the functions made for it; its own name by default.
-        assume_equal: Whether the copies of a mirrored variable count as equal until they are known
-            to differ. Otherwise the result is right for all values of the copies.
-
-    Returns:
-        The function for all replicas. Its arguments are the replica function's arguments in order,
-        once or once per replica as `arguments` says. Its outputs are the replica function's
-        outputs, each once per replica.
-    """
-    try:
-        return _expanded(function, arguments, name, prefix, assume_equal=assume_equal)
-    except Exception as error:
-        if function.body_sizes is None:
-            raise
-        failure = error
-    # If joined loops cannot be written, write a loop for each replica. If the program is wrong,
-    # these loops raise the same error.
-    unjoined = dataclasses.replace(function, body_sizes=None)
-    expansion = _expanded(unjoined, arguments, name, prefix, assume_equal=assume_equal)
-    report_internal_error(failure, logger("replicate"), "Loops and branches are not joined.")
-    return expansion
-
-
-def _expanded(
-    function: ReplicaFunction,
-    arguments: Arguments,
-    name: str | None,
-    prefix: str | None,
-    *,
-    assume_equal: bool,
-) -> Expansion:
-    flat, library = function.computed, function.inlined_library
-    analysis = optimistic = analyze(flat, arguments, library)
-    if not assume_equal:
-        diverged = {
-            name: mark_diverged(argument) if argument.is_mirrored else argument
-            for name, argument in arguments.items()
-        }
-        analysis = analyze(flat, diverged, library)
-    name = name or new_name(flat, function.cores)
-    guarded = function.shapes is not None
-    copies = FunctionCopies(library, name, prefix or name, guarded=guarded)
-    at_once = function.at_once
-    if function.sizes is not None and not guarded:
-        analysis, at_once = join(flat, analysis, function)
-    builder = Builder(flat, analysis, function.cores, copies, name, at_once, shapes=function.shapes)
-    outputs = returned(flat)
-    places = {output: place for place, output in enumerate(dict.fromkeys(outputs))}
-    write_nodes(builder)
-    write_results(builder, list(places), [Variance.VARYING] * len(places))
-    write_effects(builder)
-    return Expansion(
-        definition=builder.result,
-        bodies=(*copies.written, *builder.lifted),
-        reads=_only_read(flat, arguments),
-        diverged=optimistic.diverged,
-        must_separate=optimistic.must_separate,
-        places=tuple(places[output] for output in outputs),
-        repeated=builder.repeated(),
-        joined=frozenset(analysis.plans.keys() - optimistic.plans.keys()),
-        at_once=at_once,
-    )
-
-
-def _only_read(function: FunctionDef, arguments: Arguments) -> frozenset[str]:
-    handles = {name for name, argument in arguments.items() if argument.per_replica}
-    for node in function.node_def:
-        if node.op != "ReadVariableOp":
-            handles.difference_update(source.source for source in data_inputs(node))
-    return frozenset(handles)
-
-
-class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
+class RegisteredFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
     """A function for all replicas, or a function that it calls."""
 
     __slots__ = ["_family", "_graph", "_traced"]
@@ -184,7 +44,7 @@ class ReplicatedFunction(atomic_function.AtomicFunction):  # type: ignore[misc]
         self,
         definition: FunctionDef,
         traced: atomic_function.AtomicFunction | None = None,
-        family: Replication | None = None,
+        family: RewritableFunction | None = None,
     ) -> None:
         runtime = context.context()
         runtime.add_function_def(definition)
@@ -259,8 +119,8 @@ Separate = Mapping[str, Copies]
 """The copies of variables that were together, by the variables' keys."""
 
 
-class Replication:
-    """A replica function that is written for all replicas, and rewritten as often as needed.
+class RewritableFunction:
+    """A function for all replicas, and all that is needed to write it again.
 
     Attributes:
         name: The name of the function for all replicas, in TensorFlow's runtime.
@@ -278,7 +138,7 @@ class Replication:
         self._arguments = arguments
         self.name = str(expansion.definition.signature.name)
         self.bodies: Sequence[FunctionDef] = expansion.bodies
-        self._renewed: list[ReplicatedFunction] = []
+        self._renewed: list[RegisteredFunction] = []
         self.equal: frozenset[str] = frozenset()
         self.graphs = weakref.WeakSet[Any]()
         self.together = frozenset(
@@ -350,7 +210,7 @@ class Replication:
             return set(), keys_of(self._arguments, expansion.must_separate)
         # The old bodies stay: a function that is running or being prepared may need them.
         self.bodies = (*self.bodies, *expansion.bodies)
-        self._renewed += [ReplicatedFunction(body) for body in expansion.bodies]
+        self._renewed += [RegisteredFunction(body) for body in expansion.bodies]
         _redefine(expansion.definition, list(self.graphs))
         self.equal, self.together = equal, together
         return keys_of(self._arguments, expansion.diverged), set()

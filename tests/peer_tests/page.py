@@ -1,24 +1,23 @@
-"""The documentation page with the record: `docs/tensorflow-tests.md`."""
+"""The documentation page with a record."""
 
 from __future__ import annotations
 
 import collections
 from pathlib import Path
 
-from tensorflow_tests.record import Record
+from peer_tests.record import Record
 
-PAGE = Path(__file__).parents[2] / "docs" / "tensorflow-tests.md"
 _BEGIN, _END = "<!-- record -->", "<!-- /record -->"
 
 
-def put(record: Record, page: Path = PAGE) -> None:
+def put(record: Record, page: Path) -> None:
     """Replace the page's record."""
     before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
     _, _, after = rest.partition(_END)
     page.write_text(f"{before}{_BEGIN}\n{written(record)}\n{_END}{after}", encoding="utf-8")
 
 
-def shown(page: Path = PAGE) -> str:
+def shown(page: Path) -> str:
     """The record on the page."""
     _, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
     return rest.partition(_END)[0].strip("\n")

@@ -12,16 +12,10 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from peer_tests.peer import Peer
+
 PATIENCE = 900.0
 """Seconds until a test counts as hung. Most take less than one."""
-
-_ENVIRONMENT = {
-    "CUDA_VISIBLE_DEVICES": "-1",
-    "PYTHONHASHSEED": "0",  # some tests are named after members of a set
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-    "TF_ENABLE_ONEDNN_OPTS": "0",
-}
-
 
 _TESTS = Path(__file__).parents[1]
 
@@ -68,11 +62,17 @@ class FileResults:
 
 
 def run_files(
-    files: Sequence[Path], folder: Path, processes: int, match: str = "", patience: float = PATIENCE
+    peer: Peer,
+    files: Sequence[Path],
+    folder: Path,
+    processes: int,
+    match: str = "",
+    patience: float = PATIENCE,
 ) -> Iterator[FileResults]:
     """Run test files, several at a time.
 
     Args:
+        peer: The framework.
         files: The files.
         folder: The folder for the processes' output.
         processes: The number of processes at a time.
@@ -83,26 +83,26 @@ def run_files(
         The results of each file, as soon as it has finished.
     """
     with ThreadPoolExecutor(processes) as pool:
-        running = [pool.submit(run_file, file, folder, match, patience) for file in files]
+        running = [pool.submit(run_file, peer, file, folder, match, patience) for file in files]
         for future in as_completed(running):
             yield future.result()
 
 
-def run_file(file: Path, folder: Path, match: str, patience: float) -> FileResults:
+def run_file(peer: Peer, file: Path, folder: Path, match: str, patience: float) -> FileResults:
     """Run the tests of a file; start a new process after a test that ends the process."""
     results = FileResults(file.stem)
     lines, done, log = (folder / f"{file.stem}.{kind}" for kind in ("lines", "done", "log"))
     while True:
         lines.write_text("", encoding="utf-8")
         done.write_text("\n".join(results.done), encoding="utf-8")
-        command = [sys.executable, "-m", "tensorflow_tests.worker", str(file), str(lines)]
+        command = [sys.executable, "-m", f"{peer.package}.worker", str(file), str(lines)]
         command += [f"--done={done}", f"--match={match}", f"--patience={patience}"]
         with log.open("w", encoding="utf-8") as output:
             code = subprocess.run(
                 command,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=_environment(),
+                env=_environment(peer),
                 check=False,
             ).returncode
         begun, ended = _read_lines(lines, results)
@@ -114,10 +114,10 @@ def run_file(file: Path, folder: Path, match: str, patience: float) -> FileResul
         results.failed[begun] = f"It ends the process with {code}:\n{tail}"
 
 
-def _environment() -> dict[str, str]:
+def _environment(peer: Peer) -> dict[str, str]:
     """The environment of a worker, in which it can import this package from any folder."""
     paths = [str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)}
+    return {**os.environ, **peer.environment, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _read_lines(file: Path, results: FileResults) -> tuple[str | None, bool]:

@@ -7,9 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tensorflow_tests.processes import FileResults
-
-RECORD = Path(__file__).with_name("record.json")
+from peer_tests.processes import FileResults
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,13 +97,13 @@ def compare(results: Iterable[FileResults], record: Record, *, whole: bool = Tru
     return Comparison(worse, better)
 
 
-def load(file: Path = RECORD) -> Record:
+def load(file: Path) -> Record:
     """Read the record."""
     read = json.loads(file.read_text(encoding="utf-8"))
     return Record(read["passed"], [Exceptions(**group) for group in read["exceptions"]])
 
 
-def save(record: Record, file: Path = RECORD) -> None:
+def save(record: Record, file: Path) -> None:
     """Write the record."""
     text = json.dumps(dataclasses.asdict(record), indent=1, ensure_ascii=False)
     file.write_text(text + "\n", encoding="utf-8")
