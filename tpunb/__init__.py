@@ -154,7 +154,15 @@ _HOMES = {
     "verify": "verification.run",
 }
 
-_PUBLIC_MODULES = ("course", "errors", "examples", "keras", "pytest_plugin", "virtual")
+_PUBLIC_MODULES = (
+    "course",
+    "errors",
+    "examples",
+    "keras",
+    "puzzles",
+    "pytest_plugin",
+    "virtual",
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -171,8 +179,17 @@ def __getattr__(name: str) -> Any:
     door = f"tpunb.{name}"
     with needing_tensorflow(door if door in FOR_JAX else "", error=error):
         if name in _PUBLIC_MODULES:
-            return importlib.import_module(f"{__name__}.{name}")
+            return _public_module(name)
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def _public_module(name: str) -> Any:
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as missing:
+        if missing.name != "pytest":
+            raise
+        raise AttributeError(f"tpunb.{name} needs pytest, which is not installed") from missing
 
 
 def _program_display() -> ProgramDisplay:
