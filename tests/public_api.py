@@ -28,7 +28,11 @@ from tpunb.compiler import fit_report, program_files, verdict_files
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests" / "public_api.txt"
 PACKAGE = ROOT / "tpunb"
-SCHEMAS = ("compiler/fit_report.schema.json", "cli/compile_requests.schema.json")
+SCHEMAS = (
+    "compiler/fit_report.schema.json",
+    "cli/compile_requests.schema.json",
+    "verification/verify_report.schema.json",
+)
 MADE_BY_USERS = {
     *("History", "LiveCurves"),
     *("CurvesWidget", "ProgramsWidget", "ReplicasWidget", "TopologyWidget"),
@@ -74,7 +78,7 @@ def _python() -> Iterator[str]:
             yield f"tpunb.{name}"
         else:
             yield from _described(f"tpunb.{name}", getattr(tpunb, name))
-    for module in ("errors", "virtual"):
+    for module in sorted({*tpunb._PUBLIC_MODULES} - {"keras", "pytest_plugin"}):
         loaded = importlib.import_module(f"tpunb.{module}")
         for name in sorted(loaded.__all__):
             yield from _described(f"tpunb.{module}.{name}", getattr(loaded, name))

@@ -110,6 +110,11 @@ def line_in(cell: StepSource, places: Sequence[SourceLine]) -> tuple[str, int] |
     return innermost(places)
 
 
+def line_of_user(cell: StepSource, places: Sequence[SourceLine]) -> tuple[str, int] | None:
+    """Return the innermost line that led to a place, in the cell or in a function it calls."""
+    return line_in(cell, places[:1])
+
+
 def original(error: Exception, failure: BaseException | None) -> BaseException:
     """Return the cell's own exception if AutoGraph could not keep its type."""
     if type(error).__name__ == "StagingError" and failure is not None:
