@@ -59,6 +59,7 @@ include_patterns = [
     "docs/api/*.md",
     "notebooks/*.ipynb",
     "notebooks/found/*.ipynb",
+    "notebooks/puzzles/*.ipynb",
 ]
 include_patterns += ["notebooks/course/*.ipynb", "notebooks/course/solutions/*.ipynb"]
 exclude_patterns = [".*", "build", "tests", "tpunb"]  # Sphinx does not enter these folders

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tpunb.cells.cell_errors import first_line
-
 _NO_ANSWER = NotImplementedError.__name__
 
 
@@ -55,5 +53,10 @@ class RanCells:
     def _add(self, result: Any) -> None:
         error = result.error_before_exec or result.error_in_exec
         source = str(result.info.raw_cell or "")
-        failed = () if error is None else (first_line(error), type(error).__name__)
-        self.cells.append(RanCell(source, *failed))
+        self.cells.append(RanCell(source) if error is None else _failed(source, error))
+
+
+def _failed(source: str, error: BaseException) -> RanCell:
+    from tpunb.cells.cell_errors import first_line  # takes a tenth of the time of loading
+
+    return RanCell(source, first_line(error), type(error).__name__)
