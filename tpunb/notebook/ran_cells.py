@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tpunb.cells.cell_errors import first_line
-
 _NO_ANSWER = NotImplementedError.__name__
 
 
@@ -53,6 +51,8 @@ class RanCells:
         self._events.unregister("post_run_cell", self._add)
 
     def _add(self, result: Any) -> None:
+        from tpunb.cells.cell_errors import first_line  # not needed to load the extension
+
         error = result.error_before_exec or result.error_in_exec
         source = str(result.info.raw_cell or "")
         failed = () if error is None else (first_line(error), type(error).__name__)
