@@ -51,6 +51,8 @@ class RanCells:
         self._events.unregister("post_run_cell", self._add)
 
     def _add(self, result: Any) -> None:
+        from tpunb.cells.cell_errors import first_line  # not needed to load the extension
+
         error = result.error_before_exec or result.error_in_exec
         source = str(result.info.raw_cell or "")
         self.cells.append(RanCell(source) if error is None else _failed(source, error))
