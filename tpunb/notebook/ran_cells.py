@@ -14,17 +14,15 @@ class RanCell:
 
     Attributes:
         source: The cell's text, with its magic.
-        failure: The error that ended the cell, in one line; empty if none did.
-        error: The type of this error.
+        error: The type of the error that ended the cell; empty if none did.
     """
 
     source: str
-    failure: str = ""
     error: str = ""
 
     @property
     def is_stub(self) -> bool:
-        """True if the cell ended at the line that stands for an answer."""
+        """True if the cell ended at the line that a student replaces by an answer."""
         return self.error == _NO_ANSWER
 
 
@@ -51,14 +49,6 @@ class RanCells:
         self._events.unregister("post_run_cell", self._add)
 
     def _add(self, result: Any) -> None:
-        from tpunb.cells.cell_errors import first_line  # not needed to load the extension
-
         error = result.error_before_exec or result.error_in_exec
         source = str(result.info.raw_cell or "")
-        self.cells.append(RanCell(source) if error is None else _failed(source, error))
-
-
-def _failed(source: str, error: BaseException) -> RanCell:
-    from tpunb.cells.cell_errors import first_line  # takes a tenth of the time of loading
-
-    return RanCell(source, first_line(error), type(error).__name__)
+        self.cells.append(RanCell(source, "" if error is None else type(error).__name__))
