@@ -30,7 +30,7 @@ _BEGIN = f"""\
 import os
 from importlib.util import find_spec
 
-if {{"COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE", "BINDER_SERVICE_HOST"}} & {{*os.environ}}:
+if {{"COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE", "BINDER_LAUNCH_HOST"}} & {{*os.environ}}:
     if find_spec("tpunb") is None:
         {INSTALL}"""
 _TENSORFLOW = f"""

@@ -18,7 +18,7 @@ NOTEBOOKS = ROOT / "notebooks"
 cells = loaded(NOTEBOOKS / "install_cells.py")
 SHOWN = sorted(NOTEBOOKS.glob("*.ipynb"))
 
-PLATFORMS = ("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE", "BINDER_SERVICE_HOST")
+PLATFORMS = ("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE", "BINDER_LAUNCH_HOST")
 
 
 def code(path: Path) -> list[Any]:
