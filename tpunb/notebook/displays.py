@@ -66,7 +66,11 @@ def show(value: Any) -> LiveWidget | None:
     """Show a value live, even if its earlier display was frozen.
 
     Example:
-        >>> tpunb.show("v4-32")  # doctest: +SKIP
+        >>> widget = tpunb.show("v5e-4")
+        v5e-4 · 4 chips · 4 cores · 1 host · 16 GiB HBM per core, 64 GiB in all
+        ...
+
+        In a notebook, this is a picture of the chips and cores.
 
     Args:
         value: A distributed value, a variable, a tensor, or tuples, lists and
