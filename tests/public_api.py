@@ -28,7 +28,11 @@ from tpunb.compiler import fit_report, program_files, verdict_files
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests" / "public_api.txt"
 PACKAGE = ROOT / "tpunb"
-SCHEMAS = ("compiler/fit_report.schema.json", "cli/compile_requests.schema.json")
+SCHEMAS = (
+    "compiler/fit_report.schema.json",
+    "cli/compile_requests.schema.json",
+    "verification/verify_report.schema.json",
+)
 MADE_BY_USERS = {
     *("History", "LiveCurves"),
     *("CurvesWidget", "ProgramsWidget", "ReplicasWidget", "TopologyWidget"),

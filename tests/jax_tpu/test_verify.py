@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import pytest
+from unproven import PAGE, reports, section, with_section
 
 from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
@@ -166,3 +167,10 @@ def test_the_memory_of_a_program_that_runs_here(
     assert (outcome.status, outcome.message) == ("differs", "")
     assert outcome.expected == str([*sizes, memory.peak])
     assert outcome.found.startswith(str(sizes).removesuffix("]"))
+
+
+def test_the_page_lists_the_claims_about_jax() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_section(page, "jax", section("jax", reports())) == page, (
+        "cd tests && python -m unproven"
+    )

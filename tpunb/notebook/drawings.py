@@ -200,3 +200,21 @@ def draw_sends(tpu: str | int, pairs: Iterable[tuple[int, int]] | None = None) -
     from tpunb.tpu.types import accelerator
 
     return Drawing(sends_on(accelerator(tpu), pairs), sends_text, sends_html)
+
+
+def draw_tiles(rows: int, columns: int) -> Drawing:
+    """Draw the tiles in which a core stores a matrix of 32-bit numbers, with their padding.
+
+    The compiler may also store a matrix transposed: `draw_tiles(columns, rows)`.
+
+    Args:
+        rows: The rows of the matrix.
+        columns: The columns of the matrix.
+
+    Raises:
+        TpunbError: A side is not a number, is less than 5, or is too large for a picture.
+    """
+    from tpunb.display.describe.tiles import tiles_of
+    from tpunb.display.draw.tiles_svg import tiles_html, tiles_text
+
+    return Drawing(tiles_of(rows, columns), tiles_text, tiles_html)

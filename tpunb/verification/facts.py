@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 
 from tpunb._util.deadline import Deadline
 from tpunb._util.units import counted
@@ -11,7 +12,7 @@ from tpunb.compiler import libtpu
 from tpunb.connection.connection import Connection
 from tpunb.connection.plan import Plan
 from tpunb.connection.tpu_connection import TpuConnection
-from tpunb.machine.detect import detect_platform
+from tpunb.machine.detect import detect_platform, find_tpu
 from tpunb.machine.software import find_software
 
 _SECONDS = 60.0
@@ -23,12 +24,21 @@ def facts_of(connection: TpuConnection, plan: Plan) -> dict[str, str]:
     mesh = _of_strategy(connection) if isinstance(connection, Connection) else _of_jax(connection)
     return {
         "TPU": _tpu(connection, plan),
+        "type": connection.tpu if connection.kind == "virtual" else _type_found(connection),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
         **mesh,
         "platform": detect_platform(os.environ).name,
         "system": f"{platform.system()} {platform.machine()}",
         "Python": software.python,
         **software.versions,
     }
+
+
+def _type_found(connection: TpuConnection) -> str:
+    """Return the TPU's type: of JAX's devices, or the type that the machine names."""
+    if not isinstance(connection, Connection):
+        return connection.tpu
+    return find_tpu().slice.accelerator_type or "unknown"
 
 
 def _tpu(connection: TpuConnection, plan: Plan) -> str:

@@ -5,17 +5,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import getpass
+import json
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpunb._util.plain_text import hanging, plain, shortened
 from tpunb._util.secret_masking import mask, secrets_in
 from tpunb._util.units import counted, duration
 from tpunb.verification.suite import Outcome, Status
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+FORMAT = "tpunb-verify/1"
+"""The version of the report as JSON. Reports of one version only gain fields."""
 
 _WIDTH = 96
 _MOST_CHARACTERS = 600
@@ -58,12 +65,19 @@ class VerifyReport:
         interrupted: Whether the stop button ended the verification before all claims were run.
         hangs: Whether a claim did not end in time. It may still be running, so the process must
             be restarted.
+        planned: The number of claims to try. The process ended early if there are fewer outcomes.
     """
 
     facts: Mapping[str, str]
     outcomes: tuple[Outcome, ...]
     interrupted: bool = False
     hangs: bool = False
+    planned: int = 0
+
+    @property
+    def not_reached(self) -> int:
+        """The number of claims that the process did not come to."""
+        return max(self.planned - len(self.outcomes), 0)
 
     @property
     def differences(self) -> tuple[Outcome, ...]:
@@ -78,7 +92,9 @@ class VerifyReport:
     @property
     def ok(self) -> bool:
         """True if no claim differs, some hold, and it was not interrupted."""
-        return not self.differences and bool(self._with("holds")) and not self.interrupted
+        if self.differences or self.interrupted or self.not_reached:
+            return False
+        return bool(self._with("holds"))
 
     @property
     def headline(self) -> str:
@@ -87,15 +103,19 @@ class VerifyReport:
         parts = [f"{held} held", f"{len(self.differences)} differed"]
         if self.not_run:
             parts.append(f"{len(self.not_run)} not run")
+        if self.not_reached:
+            parts.append(f"{self.not_reached} not reached")
         if self.interrupted:
             parts.append("interrupted")
         return f"TPU verification: {', '.join(parts)}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as dicts, lists, strings and numbers for JSON."""
+        """Return the report for JSON. `verify_report.schema.json` describes it."""
         return {
+            "format": FORMAT,
             "ok": self.ok,
             "interrupted": self.interrupted,
+            "not_reached": self.not_reached,
             "headline": self.headline,
             "facts": dict(self.facts),
             "claims": [
@@ -103,6 +123,17 @@ class VerifyReport:
                 for outcome in self.outcomes
             ],
         }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the report that `as_dict` wrote.
+
+        Args:
+            values: The dict, which follows the schema.
+        """
+        outcomes = tuple(Outcome(**claim) for claim in values["claims"])
+        planned = len(outcomes) + values["not_reached"]
+        return cls(values["facts"], outcomes, values["interrupted"], planned=planned)
 
     def __str__(self) -> str:
         lines = [self.headline, "", *_rows("", self.facts)]
@@ -120,6 +151,26 @@ class VerifyReport:
 
     def _with(self, status: Status) -> tuple[Outcome, ...]:
         return tuple(outcome for outcome in self.outcomes if outcome.status == status)
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of the report."""
+    text = Path(__file__).with_name("verify_report.schema.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
+def merged(reports: Sequence[VerifyReport]) -> VerifyReport:
+    """Return the reports of several frameworks on one TPU as one."""
+    facts: dict[str, str] = {}
+    for report in reports:
+        facts = {**report.facts, **facts}
+    return VerifyReport(
+        facts,
+        tuple(outcome for report in reports for outcome in report.outcomes),
+        any(report.interrupted for report in reports),
+        any(report.hangs for report in reports),
+        sum(len(report.outcomes) + report.not_reached for report in reports),
+    )
 
 
 def _lines(outcome: Outcome) -> list[str]:

@@ -69,6 +69,7 @@ def verify_plan(
     suites: Sequence[type[Suite]] | None = None,
     say: Callable[[str], None] | None = None,
     progress: Callable[[int, int, Outcome], object] | None = None,
+    so_far: Callable[[VerifyReport], object] | None = None,
 ) -> VerifyReport:
     """Connect as planned and try claims. See `verify`.
 
@@ -78,6 +79,7 @@ def verify_plan(
         say: Called with a description of each step of connecting.
         progress: Called with each outcome's number, from 1, the number of claims, and the
             outcome.
+        so_far: Called after each claim with the report so far, in case the process dies.
     """
     # Otherwise models might be lost, or their work might be measured.
     if open_connections():
@@ -103,7 +105,9 @@ def verify_plan(
             outcomes.append(outcome)
             if progress is not None:
                 progress(len(outcomes), total, outcome)
-        return VerifyReport(facts, tuple(outcomes), trial.interrupted, trial.hangs)
+            if so_far is not None:
+                so_far(VerifyReport(facts, tuple(outcomes), planned=total))
+        return VerifyReport(facts, tuple(outcomes), trial.interrupted, trial.hangs, total)
     finally:
         if not trial.hangs:  # closing would wait for a claim that hangs
             trial.tpu.connection.close()
