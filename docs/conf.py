@@ -90,7 +90,7 @@ _PICTURE = re.compile(
 )
 _BADGE = re.compile(r"\[!\[([^\]]+)\]\(https:[^)]+\)\]")
 _ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>\n', re.MULTILINE)
-_PROJECT = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+_PROJECT = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md"]
 
 
 def linkcode_resolve(domain: str, info: dict[str, str]) -> str | None:

@@ -2,7 +2,8 @@
 
 The cell installs what the notebook needs on Colab, Kaggle and Binder, and does nothing elsewhere.
 It installs tpunb from the repository, as the notebook that a badge opens is the repository's. So it
-works the same before and after a release. Afterwards, run `course/make_exercises.py`.
+works the same before and after a release. Afterwards, run `course/make_exercises.py`, which makes
+the exercises from the solutions.
 """
 
 from __future__ import annotations
@@ -45,9 +46,8 @@ _ASKS_COMPILER = re.compile(
 
 def notebooks() -> list[Path]:
     """Return all notebooks but the exercises, which have solutions, and the one that we found."""
-    return sorted(
-        path for path in FOLDER.rglob("*.ipynb") if path.parent.name not in {"found", "course"}
-    )
+    every = (path for path in FOLDER.rglob("*.ipynb") if path.parent.name != "found")
+    return sorted(path for path in every if not (path.parent / "solutions" / path.name).exists())
 
 
 def cell_of(notebook: Any) -> str:

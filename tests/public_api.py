@@ -78,7 +78,7 @@ def _python() -> Iterator[str]:
             yield f"tpunb.{name}"
         else:
             yield from _described(f"tpunb.{name}", getattr(tpunb, name))
-    for module in ("errors", "virtual"):
+    for module in sorted({*tpunb._PUBLIC_MODULES} - {"keras", "pytest_plugin"}):
         loaded = importlib.import_module(f"tpunb.{module}")
         for name in sorted(loaded.__all__):
             yield from _described(f"tpunb.{module}.{name}", getattr(loaded, name))

@@ -116,10 +116,11 @@ def _error(name: str) -> str:
 LOOKUPS = """
 import inspect, pydoc, sys
 
-sys.modules.update(tensorflow=None, keras=None, tf_keras=None)
+sys.modules.update(tensorflow=None, keras=None, tf_keras=None, pytest=None)
 import tpunb
 import tpunb.virtual
 
+assert not hasattr(tpunb, "pytest_plugin")
 for module, name in ((tpunb, "check"), (tpunb.virtual, "VirtualTPUStrategy")):
     assert not hasattr(module, name)
     assert getattr(module, name, None) is None

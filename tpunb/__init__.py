@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         draw_collective,
         draw_sends,
         draw_sharding,
+        draw_tiles,
     )
     from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
     from tpunb.training.history import History
@@ -95,6 +96,7 @@ __all__ = [
     "draw_collective",
     "draw_sends",
     "draw_sharding",
+    "draw_tiles",
     "explain",
     "history",
     "input_speed",
@@ -141,6 +143,7 @@ _HOMES = {
     "draw_collective": "notebook.drawings",
     "draw_sends": "notebook.drawings",
     "draw_sharding": "notebook.drawings",
+    "draw_tiles": "notebook.drawings",
     "explain": "errors.explain",
     "input_speed": "cells.pipeline_speed",
     "largest_batch": "compiler.batch_sizes",
@@ -151,7 +154,15 @@ _HOMES = {
     "verify": "verification.run",
 }
 
-_PUBLIC_MODULES = ("course", "errors", "examples", "keras", "pytest_plugin", "virtual")
+_PUBLIC_MODULES = (
+    "course",
+    "errors",
+    "examples",
+    "keras",
+    "puzzles",
+    "pytest_plugin",
+    "virtual",
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -168,8 +179,17 @@ def __getattr__(name: str) -> Any:
     door = f"tpunb.{name}"
     with needing_tensorflow(door if door in FOR_JAX else "", error=error):
         if name in _PUBLIC_MODULES:
-            return importlib.import_module(f"{__name__}.{name}")
+            return _public_module(name)
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def _public_module(name: str) -> Any:
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as missing:
+        if missing.name != "pytest":
+            raise
+        raise AttributeError(f"tpunb.{name} needs pytest, which is not installed") from missing
 
 
 def _program_display() -> ProgramDisplay:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from tpunb.errors import TpunbError
 
+__all__ = ["path"]
+
 FILES = {
     "quickstart.ipynb": "00_quickstart.ipynb",
     "digits_on_a_tpu.ipynb": "found/digits_on_a_tpu.ipynb",

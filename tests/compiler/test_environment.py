@@ -87,6 +87,7 @@ def test_the_environment_is_installed_shown_used_and_removed(
 ) -> None:
     assert "Try: tpunb compiler install" in tpunb_compiler("status", code=1)
     output = tpunb_compiler("install")
+    assert output.index("takes 1 GiB of disk") < output.index("nstalled")
     # The installer's own message.
     assert "Successfully installed" in output or "Installed 3 packages" in output
     assert f"Installed the TPU's compiler in {folder}" in output

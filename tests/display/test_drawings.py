@@ -30,6 +30,7 @@ DRAWINGS = {
     "specs": tpunb.draw_sharding((64, 128), (), ("data",), (None, "model"), mesh=MESH),
     "planned": tpunb.draw_sharding((4, 8, 6), ("data",), (None, None, "model"), mesh=MESH),
     "ring": tpunb.draw_sends("v3-8"),
+    "tiles": tpunb.draw_tiles(9, 129),
     "detours": tpunb.draw_sends("v5e-8", [(core, (core + 1) % 8) for core in range(8)]),
 }
 
@@ -204,6 +205,35 @@ def test_sends_that_cannot_be_drawn_are_refused(tpu: Any, pairs: Any, words: str
     with pytest.raises(TpunbError) as refused:
         tpunb.draw_sends(tpu, pairs)
     assert words in str(refused.value)
+    assert refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "stored"),
+    [
+        (8, 128, 1024),
+        (9, 129, 16 * 256),
+        (20, 300, 24 * 384),
+        (5, 768, 8 * 768),
+        (96, 10, 96 * 128),
+    ],
+)
+def test_tiles_are_filled_up(rows: int, columns: int, stored: int) -> None:
+    tiles = tpunb.draw_tiles(rows, columns).description
+    assert round(tiles.factor * rows * columns) == stored
+    assert tiles.down * tiles.across * 8 * 128 == stored
+
+
+def test_padding_is_said() -> None:
+    assert "4 tiles, 16 × 256 numbers: 3.53 times its size" in repr(DRAWINGS["tiles"])
+    assert "without padding" in repr(tpunb.draw_tiles(16, 256))
+    assert pictures("tiles").count(">padding<") == 3
+
+
+@pytest.mark.parametrize("sides", [(4, 128), (8, True), ("8", 128), (97, 128), (8, 769)])
+def test_a_matrix_without_a_picture_is_refused(sides: Any) -> None:
+    with pytest.raises(TpunbError) as refused:
+        tpunb.draw_tiles(*sides)
     assert refused.value.fix
 
 

@@ -250,7 +250,7 @@ def test_the_package_loads_its_names_lazily() -> None:
 def test_completion_offers_the_public_names(
     book: Notebook, use_jedi: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    modules = {"errors", "keras", "pytest_plugin", "virtual"}
+    modules = {*tpunb._PUBLIC_MODULES}
     book.shell.user_ns["tpunb"] = tpunb
     completer = book.shell.Completer
     monkeypatch.setattr(completer, "use_jedi", use_jedi)

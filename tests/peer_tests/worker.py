@@ -46,7 +46,7 @@ class Results(unittest.TestResult):
         faulthandler.dump_traceback_later(self._patience, exit=True)
         self._began = time.monotonic()
         self._before_each()
-        self._write(begun=test.id())
+        self._write(begun=_name(test))
 
     def stopTest(self, test: Any) -> None:
         faulthandler.cancel_dump_traceback_later()
@@ -84,9 +84,9 @@ class Results(unittest.TestResult):
 
 
 def _name(test: Any) -> str:
-    """The name of a test, or of the setup of a test class."""
+    """The name of a test without its parameters, or of the setup of a test class."""
     setup = re.fullmatch(r"(\w+) \(([\w.]+)\)", test.id())
-    return f"{setup[2]}.{setup[1]}" if setup else str(test.id())
+    return f"{setup[2]}.{setup[1]}" if setup else str(test.id()).partition(" ")[0]
 
 
 def _described(err: Any) -> str:
@@ -127,7 +127,9 @@ def main(
     done = set(options.done.read_text(encoding="utf-8").splitlines())
     sys.argv = [str(options.file)]
     tests = [
-        test for test in load(options.file) if options.match in test.id() and test.id() not in done
+        test
+        for test in load(options.file)
+        if options.match in test.id() and _name(test) not in done
     ]
     with options.lines.open("a", encoding="utf-8") as stream:
         unittest.TestSuite(tests).run(results(stream, options.patience))

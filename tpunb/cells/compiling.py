@@ -12,7 +12,7 @@ import tensorflow as tf
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.units import byte_count, grouped
 from tpunb.cells.capture import Captured
-from tpunb.cells.cell_errors import line_in
+from tpunb.cells.cell_errors import line_in, line_of_user
 from tpunb.cells.nests import leaves, parts_of
 from tpunb.cells.open_batches import Types, open_batch, opened, silent
 from tpunb.cells.settings import CompileSettings
@@ -65,6 +65,7 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     layers = {name for leaf in used for name in layer_names(leaf)}
     models = [model for leaf in used for model in models_in(leaf)]
     how = settings.settings(functools.partial(line_in, steps.cell), len(kinds), say)
+    how = dataclasses.replace(how, choose_user=functools.partial(line_of_user, steps.cell))
     share = max(batch.sizes, default=None) if batch is not None else None
     function = traced_function(functions, how, layers=frozenset(layers), each=share)
     batches = _any_batch(steps, types, share) if share else None

@@ -166,7 +166,7 @@ class _Experiment:
         if math.isnan(factor):
             raise NotKnownError(self._no_multiple())
         gradients, scales = tuple(self.rows()), self._scales_update(one)
-        places = tuple(self._many.trial.gradients[0].places)
+        places = tuple(self._many.trial.gradients[0].lines)
         return ReplicaComparison(self._replicas, factor, note, gradients, scales, places)
 
     def rows(self) -> Iterator[GradientScale]:

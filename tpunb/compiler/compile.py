@@ -141,6 +141,8 @@ def compile_call(
         jax_call = (fn, args) if how.by_jax and not models else None
 
         def with_fixes(kind: Target, program: TpuProgram) -> TpuProgram:
+            if not options.advice:
+                return program
             if jax_call is not None and program.ok:
                 program = jax_fits.with_advice(program, *jax_call, kind, settings)
                 if options.live_arrays:

@@ -80,7 +80,7 @@ def TPUStrategy(tpu: str = "") -> Any:
     it and makes the strategy, as `connect` does.
 
     Example:
-        >>> strategy = tpunb.TPUStrategy("v5e-8")  # doctest: +SKIP
+        >>> strategy = tpunb.TPUStrategy("local")  # doctest: +SKIP
         >>> with strategy.scope():  # doctest: +SKIP
         ...     model = make_model()
 

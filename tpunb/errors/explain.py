@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from tpunb.errors.catalogue import ENTRIES, Clue, Explanation
+from tpunb.errors.jax_advice import with_advice
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _TRACEBACK = "Traceback (most recent call last)"
@@ -70,7 +71,7 @@ def _match(message: str, trace: str | None) -> Explanation | None:
         for entry, pattern, where in _clues()
         if (place := _place(pattern, where, message, trace)) is not None
     ]
-    return ENTRIES[min(places)[2]] if places else None
+    return with_advice(ENTRIES[min(places)[2]], message) if places else None
 
 
 def _place(

@@ -66,7 +66,11 @@ def show(value: Any) -> LiveWidget | None:
     """Show a value live, even if its earlier display was frozen.
 
     Example:
-        >>> tpunb.show("v4-32")  # doctest: +SKIP
+        >>> widget = tpunb.show("v5e-4")
+        v5e-4 · 4 chips · 4 cores · 1 host · 16 GiB HBM per core, 64 GiB in all
+        ...
+
+        In a notebook, this is a picture of the chips and cores.
 
     Args:
         value: A distributed value, a variable, a tensor, or tuples, lists and
@@ -167,16 +171,23 @@ class Displays:
     def introduce(self, connection: TpuConnection, shell: Any) -> None:
         """Show a new connection, with the kind of TPU first.
 
-        The cell's result does not show the connection again.
+        The cell's result does not show the connection again. A terminal writes `Out[3]:` before it
+        asks for the result's form, and so gets the name of the connection.
         """
         from tpunb.display.draw.connection_text import introduction_html, introduction_text
+        from tpunb.display.widgets import frontend
 
         described = connection.describe()
         text, html = introduction_text(described), introduction_html(described)
         display({"text/plain": text, "text/html": html}, raw=True)
         display(Described(described.topology, connection))
-        printers = shell.display_formatter.ipython_display_formatter.type_printers
-        printers[type(connection)] = lambda _: None
+        formatter = shell.display_formatter
+        if frontend.is_kernel():
+            printers = formatter.ipython_display_formatter.type_printers
+            printers[type(connection)] = lambda _: None
+        else:
+            printers = formatter.mimebundle_formatter.type_printers
+            printers[type(connection)] = lambda value, **_: {"text/plain": repr(value)}
 
         def end(*_: Any) -> None:
             printers.pop(type(connection), None)
@@ -267,7 +278,14 @@ class Displays:
         """Return the display of a training history."""
         from tpunb.display.describe.history_description import describe_history
 
-        return self._live("CurvesWidget", value) or _static(describe_history(value))
+        if live := self._live("CurvesWidget", value):
+            return live
+        from tpunb.display.draw.curves_text import last_values_text
+        from tpunb.display.widgets import frontend
+
+        description = describe_history(value)
+        forms = frontend.for_terminal(_static(description), last_values_text(description))
+        return forms, frontend.with_alternative_text(forms, {})
 
     def of_programs(self, value: Any, **_: Any) -> Forms:
         """Return the display of compiled programs."""

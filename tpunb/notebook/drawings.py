@@ -21,9 +21,13 @@ def draw_collective(
 ) -> Drawing:
     """Draw what a collective does to the values of the cores: before, arrows, after.
 
-    Example::
-
-        tpunb.draw_collective("all_gather", [10, 20, 30, 40])
+    Example:
+        >>> print(tpunb.draw_collective("all_gather", [10, 20]))
+        All-gather over 2 cores
+          Every core gets the values of all 2 cores, one after the other.
+          core  before     after
+          0     10      →  [10, 20]
+          1     20      →  [10, 20]
 
     Args:
         operation: `"all_reduce"`, `"all_gather"`, `"reduce_scatter"`, `"all_to_all"`,
@@ -95,6 +99,12 @@ def _parts(value: Any, copies: int = 0) -> list[Any]:
 def draw_chip(tpu: str) -> Drawing:
     """Draw a chip of a TPU type: its matrix, vector and scalar units, its memory and its links.
 
+    Example:
+        >>> print(tpunb.draw_chip("v5e-8"))
+        A chip of v5e-8
+          It has 1 TensorCore. A program sees it as one core.
+          ...
+
     Args:
         tpu: The type, such as `"v5e-8"`.
 
@@ -111,6 +121,12 @@ def draw_chip(tpu: str) -> Drawing:
 
 def draw_batch(rows: int, tpu: str | int = "v5e-8", *, of: int | None = None) -> Drawing:
     """Draw which rows of a batch each core gets, with one replica on each core.
+
+    Example:
+        >>> print(tpunb.draw_batch(60, "v3-8", of=64))
+        A batch of 60 rows on v3-8
+          A full batch has 64 rows, and this last batch only 60: 7 cores with 8, 1 core with 4.
+          ...
 
     Args:
         rows: The rows of the batch.
@@ -131,10 +147,15 @@ def draw_batch(rows: int, tpu: str | int = "v5e-8", *, of: int | None = None) ->
 def draw_sharding(shape: Sequence[int], *specs: Any, mesh: Any, dtype: Any = "float32") -> Drawing:
     """Draw how an array is cut over a mesh, for each of several specs. No array is needed.
 
-    Example::
+    Example:
+        >>> print(tpunb.draw_sharding((4, 8), ("data",), mesh={"data": 2}))
+        P('data')
+        float32[4, 8] · 128 B · cut into 2 parts over data
+          Mesh: data 2. In parentheses: the place on (data).
+          Each of 2 devices holds 64 B, 1/2 of it.
+          ...
 
-        tpunb.draw_sharding((64, 128), P(), P("data"), P(None, "model"),
-                            mesh={"data": 4, "model": 2})
+        With JAX, pass specs such as ``P("data")``, and several of them to compare them.
 
     Args:
         shape: The shape of the array.
@@ -159,6 +180,12 @@ def draw_sends(tpu: str | int, pairs: Iterable[tuple[int, int]] | None = None) -
 
     Cores without a direct link are marked, with the cores that the way passes.
 
+    Example:
+        >>> print(tpunb.draw_sends("v5e-4"))
+        A ring of the 4 cores of v5e-4
+          0 → 1 → 3 → 2 → 0.
+          Each core sends over one link, or inside its chip.
+
     Args:
         tpu: The TPU type, or a number of cores.
         pairs: Pairs of a core that sends and a core that receives. By default a ring of all cores
@@ -173,3 +200,21 @@ def draw_sends(tpu: str | int, pairs: Iterable[tuple[int, int]] | None = None) -
     from tpunb.tpu.types import accelerator
 
     return Drawing(sends_on(accelerator(tpu), pairs), sends_text, sends_html)
+
+
+def draw_tiles(rows: int, columns: int) -> Drawing:
+    """Draw the tiles in which a core stores a matrix of 32-bit numbers, with their padding.
+
+    The compiler may also store a matrix transposed: `draw_tiles(columns, rows)`.
+
+    Args:
+        rows: The rows of the matrix.
+        columns: The columns of the matrix.
+
+    Raises:
+        TpunbError: A side is not a number, is less than 5, or is too large for a picture.
+    """
+    from tpunb.display.describe.tiles import tiles_of
+    from tpunb.display.draw.tiles_svg import tiles_html, tiles_text
+
+    return Drawing(tiles_of(rows, columns), tiles_text, tiles_html)

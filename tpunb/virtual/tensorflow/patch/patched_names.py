@@ -112,7 +112,7 @@ def _change_device_names(installation: Installation, undo: contextlib.ExitStack)
         (private.SymbolicTensor, "device"),
         (private.BaseResourceVariable, "device"),
         (private.distribute_values.DistributedVariable, "device"),
-        *((kind, "device") for kind in classes_on_cores()),
+        *((variable_class, "device") for variable_class in classes_on_cores()),
     ):
         answer = translated_property(_inherited(owner, name), tpu)
         undo.enter_context(attribute(owner, name, answer))
@@ -262,8 +262,8 @@ class Replacements:
         """
         if not kwargs.get("use_tpu", True):
             return original(computation, *args, **kwargs)
-        places = ("inputs", "infeed_queue", "device_assignment")
-        arguments = {**dict(zip(places, args, strict=False)), **kwargs}
+        parameters = ("inputs", "infeed_queue", "device_assignment")
+        arguments = {**dict(zip(parameters, args, strict=False)), **kwargs}
         if arguments.get("infeed_queue") is not None:
             raise ComputationError(
                 "A virtual TPU has no infeed.",

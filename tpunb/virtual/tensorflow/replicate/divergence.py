@@ -34,11 +34,11 @@ class LocalUpdate:
 
     Attributes:
         name: The variable's name.
-        places: The lines of the user's code that led to the update, innermost first.
+        lines: The lines of the user's code that led to the update, innermost first.
     """
 
     name: str
-    places: tuple[SourceLine, ...]
+    lines: tuple[SourceLine, ...]
 
 
 class Divergence:

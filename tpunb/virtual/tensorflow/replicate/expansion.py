@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from tpunb._util.internal_errors import report_internal_error
-from tpunb._util.logs import logger, timed
+from tpunb._util.logs import NAMES, logger, timed
 from tpunb.virtual.tensorflow.graph.function_def import data_inputs, new_name, returned
 from tpunb.virtual.tensorflow.private_names import FunctionDef
 from tpunb.virtual.tensorflow.replicate.builder import Builder
@@ -18,6 +18,8 @@ from tpunb.virtual.tensorflow.replicate.joining import join
 from tpunb.virtual.tensorflow.replicate.passes import ReplicaFunction
 from tpunb.virtual.tensorflow.replicate.variance import Arguments, Variance, analyze, mark_diverged
 from tpunb.virtual.tensorflow.replicate.writer import write_effects, write_nodes, write_results
+
+_log = logger("replicate")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +34,8 @@ class Expansion:
             differed already.
         must_separate: Mirrored arguments whose copies are together and must not be. The function
             is then wrong.
-        places: The index in `definition`'s outputs of each output of the replica function. A tensor
-            that is returned twice is a single output.
+        output_indices: The index in `definition`'s outputs of each output of the replica function.
+            A tensor that is returned twice is a single output.
         repeated: The nodes of the replica function that it contains once for each replica.
         joined: The nodes that it contains once for all replicas, on their values in one tensor.
         at_once: The number of replicas of a process that run at a time; None for all.
@@ -44,7 +46,7 @@ class Expansion:
     reads: frozenset[str]
     diverged: frozenset[str]
     must_separate: frozenset[str]
-    places: tuple[int, ...]
+    output_indices: tuple[int, ...]
     repeated: frozenset[str]
     joined: frozenset[str] = frozenset()
     at_once: int | None = None
@@ -110,19 +112,20 @@ def _expanded(
     at_once = function.at_once
     if function.sizes is not None and not guarded:
         analysis, at_once = join(flat, analysis, function)
+    _log.debug("%s for %d replicas:\n%s", name, len(function.cores), analysis, extra=NAMES)
     builder = Builder(flat, analysis, function.cores, copies, name, at_once, shapes=function.shapes)
     outputs = returned(flat)
-    places = {output: place for place, output in enumerate(dict.fromkeys(outputs))}
+    indices = {output: index for index, output in enumerate(dict.fromkeys(outputs))}
     write_nodes(builder)
-    write_results(builder, list(places), [Variance.VARYING] * len(places))
+    write_results(builder, list(indices), [Variance.VARYING] * len(indices))
     write_effects(builder)
     return Expansion(
         definition=builder.result,
-        bodies=(*copies.written, *builder.lifted),
+        bodies=(*copies.written, *builder.bodies),
         reads=_only_read(flat, arguments),
         diverged=optimistic.diverged,
         must_separate=optimistic.must_separate,
-        places=tuple(places[output] for output in outputs),
+        output_indices=tuple(indices[output] for output in outputs),
         repeated=builder.repeated(),
         joined=frozenset(analysis.plans.keys() - optimistic.plans.keys()),
         at_once=at_once,

@@ -237,12 +237,12 @@ class CopyUse:
 
     Attributes:
         operation: The operation.
-        place: The place of the handle among the operation's inputs.
+        index: The index of the handle among the operation's inputs.
         handle: The placeholder of the handle, which is also the placeholder of the variable.
     """
 
     operation: Any
-    place: int
+    index: int
     handle: Any
 
 
@@ -287,9 +287,9 @@ class TracingGraph(FuncGraph):  # type: ignore[misc]
             if id(placeholder) not in self.tracing.variables:
                 continue
             for operation in operations[number:]:
-                places = [k for k, tensor in enumerate(operation.inputs) if tensor is placeholder]
-                if places:
-                    yield from (CopyUse(operation, place, placeholder) for place in places)
+                indices = [k for k, tensor in enumerate(operation.inputs) if tensor is placeholder]
+                if indices:
+                    yield from (CopyUse(operation, index, placeholder) for index in indices)
                     break
 
 

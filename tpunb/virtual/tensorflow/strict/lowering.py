@@ -203,8 +203,8 @@ def _sizes(shape: tf.TensorShape) -> tuple[int, ...]:
 
 def _bytes(tensor: tuple[tuple[int, ...], int]) -> int:
     """Return the bytes of a tensor or a variable, from its sizes and its type's number."""
-    sizes, kind = tensor
-    return math.prod(sizes) * int(tf.as_dtype(kind).size)
+    sizes, dtype = tensor
+    return math.prod(sizes) * int(tf.as_dtype(dtype).size)
 
 
 def _result_bytes(traced: TracedFunction) -> int:

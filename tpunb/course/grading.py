@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tpunb._util.plain_text import shortened
-from tpunb._util.user_code import is_users_code
 from tpunb.cells.cell_errors import first_line
-from tpunb.course import score
+from tpunb.course import scores
 from tpunb.course.cells import TpuCell, answer_cell, assigns, tpu_cell
+from tpunb.course.failures import in_library, show_users_line
 from tpunb.course.seals import plain_text_of, seal
 from tpunb.errors import CellError
 from tpunb.notebook.extension import loaded
@@ -69,7 +70,7 @@ class Question:
         Raises:
             AssertionError: There is no answer, or its cell has stopped with an error.
         """
-        score.remember(self._number, 0)
+        scores.remember(self._number, 0)
         if (reason := self._why_no_answer()) is not None:
             raise _short(AssertionError(reason))
         return self
@@ -82,13 +83,13 @@ class Question:
     ) -> None:
         """Give the points, or show why there are none."""
         if error is None:
-            score.remember(self._number, self._points)
+            scores.remember(self._number, self._points)
             print(f"Question {self._number}: {self._points} point{'s' * (self._points > 1)}")  # noqa: T201
-        elif isinstance(error, AssertionError) and error.args:
-            _short(error)
         elif isinstance(error, NotImplementedError):
             raise _short(AssertionError(self._unanswered())) from None
-        elif isinstance(error, Exception) and not _is_in_users_function(frames):
+        elif isinstance(error, AssertionError) and not in_library(frames):
+            _short(error)
+        elif isinstance(error, Exception) and not show_users_line(error, frames):
             text = f"The check cannot use this answer. It raised {first_line(error)}"
             raise _short(AssertionError(text)) from error
 
@@ -114,11 +115,21 @@ class Question:
         Raises:
             AssertionError: The answer is not computed in a `%%tpu_run` cell.
         """
-        made = self._again(given).run(self._tpu_cell())
+        try:
+            made = self._again(given).run(self._tpu_cell())
+        except Exception as error:
+            text = f"With other numbers, your cell stops with an error: {first_line(error)}"
+            raise AssertionError(text) from None
         missing = [name for name in names if name not in made]
         assert not missing, f"Assign `{', '.join(missing)}` in one `%%tpu_run` cell."
         parts = [self._parts(name, made[name]) for name in names]
         return parts[0] if len(parts) == 1 else parts
+
+    def calls(self) -> set[str]:
+        """Return the names of the functions and methods that the answer's cell calls."""
+        nodes = self._tpu_cell().source.nodes
+        functions = [node.func for node in nodes if isinstance(node, ast.Call)]
+        return {str(getattr(f, "attr", getattr(f, "id", ""))) for f in functions}
 
     def collectives(self) -> set[str]:
         """Return the operations by which the replicas of the answer's cell exchange values."""
@@ -143,13 +154,18 @@ class Question:
             text = plain_text_of(value)
         except (TypeError, ValueError):
             raise AssertionError(
-                f"`{name}` is a {type(value).__name__}. Assign what you predict, as the question "
-                "says."
+                f"`{name}` has the type {type(value).__name__}. Assign what you predict, as the "
+                "question says."
             ) from None
         assert not _is_quoted(value), "Write the number without quotes."
         assert not isinstance(value, list), "Write the number alone, without brackets."
         known = {plain_text_of(wrong): text for wrong, text in (hints or {}).items()}
-        assert seal(value, name) == right, f"Not {value}: {known.get(text, hint)}"
+        assert seal(value, name) == right, f"Not {text}: {known.get(text, hint)}"
+
+    def copies(self, variable: Any) -> list[Any]:
+        """Return the copy of a variable on each replica, as arrays of NumPy."""
+        strategy = self._session.of_tensorflow().strategy
+        return [copy.numpy() for copy in strategy.experimental_local_results(variable)]
 
     @contextlib.contextmanager
     def restoring(self, *variables: Any) -> Iterator[None]:
@@ -184,8 +200,8 @@ class Question:
         strategy = self._session.of_tensorflow().strategy
         parts = [np.asarray(part) for part in strategy.experimental_local_results(value)]
         assert len(parts) == strategy.num_replicas_in_sync, (
-            f"`{name}` is a {type(value).__name__} that is the same on all replicas. Compute a "
-            "tensor on each replica with TensorFlow, in a `%%tpu_run` cell."
+            f"`{name}` is one value ({type(value).__name__}) for all replicas. Compute a tensor on "
+            "each replica with TensorFlow, in a `%%tpu_run` cell."
         )
         return parts
 
@@ -217,13 +233,7 @@ def _is_quoted(value: Any) -> bool:
     if not isinstance(value, str):
         return False
     try:
-        float(value)
+        Fraction(value)
     except ValueError:
         return False
     return True
-
-
-def _is_in_users_function(frames: TracebackType | None) -> bool:
-    """Return whether an error comes from a function of the notebook that the check calls."""
-    below = [frame.f_code for frame, _ in traceback.walk_tb(frames)][1:]
-    return any(is_users_code(code) for code in below)
