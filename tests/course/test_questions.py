@@ -150,6 +150,16 @@ with tpunb.course.question(1, points=1, answers="y") as answer:
     assert said(book, check).startswith("['CollectivePermute', 'CrossReplicaSum']")
 
 
+def test_the_collectives_of_the_cells_behind_an_answer_count(book: Notebook) -> None:
+    book.good('%%tpu_run\nhidden = ctx.all_reduce("sum", tens)')
+    book.good(ANSWER + "y = hidden")
+    check = """# Check question 1
+with tpunb.course.question(1, points=1, answers="y") as answer:
+    print(sorted(answer.collectives()))
+"""
+    assert said(book, check).startswith("['CrossReplicaSum']")
+
+
 def test_a_rerun_that_fails_says_so(book: Notebook) -> None:
     book.good(ANSWER + "sum_of_tens = tf.gather(tf.fill([8], 280), tens // 10)")
     assert "With other numbers, your cell" in said(
