@@ -11,11 +11,11 @@ from tpunb._util.tables import Markup
 from tpunb._util.units import and_more
 from tpunb.display.describe.sends import Sends
 from tpunb.display.draw import svg
-from tpunb.display.draw.colours import FRAME, HOST_COLOURS, INK
+from tpunb.display.draw.colours import FRAME, HOST_COLOURS
 
 _CORE, _INSIDE, _RIM = 38, 24, 9
 _ACROSS, _DOWN = 52, 50
-_DETOUR = HOST_COLOURS[1]
+_DIRECT, _DETOUR = HOST_COLOURS[0], HOST_COLOURS[1]
 _MOST_LISTED = 4
 
 
@@ -124,7 +124,7 @@ class _Drawing:
         if self._passes_cores(begin, end):
             below = _CORE / 2 + 4.0 + beside
             begin, end = (begin[0], begin[1] + below), (end[0], end[1] + below)
-            return svg.arrow(begin, end, _DETOUR if is_detour else INK, dashed=is_detour)
+            return svg.arrow(begin, end, _DETOUR if is_detour else _DIRECT, dashed=is_detour)
         length = math.dist(begin, end) or 1
         across, down = (end[0] - begin[0]) / length, (end[1] - begin[1]) / length
         edge = (_CORE / 2 + 2) / max(abs(across), abs(down))
@@ -134,7 +134,7 @@ class _Drawing:
             for sign, (x, y) in ((1, begin), (-1, end))
         ]
         return svg.arrow(
-            ends[0], ends[1], _DETOUR if is_detour else INK, width=2.5, dashed=is_detour
+            ends[0], ends[1], _DETOUR if is_detour else _DIRECT, width=3, dashed=is_detour
         )
 
     def _passes_cores(self, begin: svg.Point, end: svg.Point) -> bool:
