@@ -15,9 +15,11 @@ WITH_COMPILER = (
     "07_will_it_fit.ipynb",
     "4_memory_and_padding.ipynb",
     "5_input_time_and_hardware.ipynb",
+    "jax_puzzles.ipynb",
+    "tensorflow_puzzles.ipynb",
 )
-ON_JAX = "09_jax_on_a_virtual_tpu.ipynb"
-"""It runs where JAX is installed in the notebook's own Python: `make test-jax`."""
+ON_JAX = ("09_jax_on_a_virtual_tpu.ipynb", "jax_puzzles.ipynb")
+"""They run where JAX is installed in the notebook's own Python: `make test-jax`."""
 
 WITH_JAX = ("08_from_tpustrategy_to_jax.ipynb", "3_to_jax_meshes.ipynb")
 LONG: tuple[str, ...] = (
@@ -25,22 +27,24 @@ LONG: tuple[str, ...] = (
     "3_to_jax_meshes.ipynb",
     "4_memory_and_padding.ipynb",
     "5_input_time_and_hardware.ipynb",
+    "10_verify_a_real_tpu.ipynb",
 )
 """Lessons that only `make test-thorough` runs, since other notebooks call the same functions."""
 
-COURSE = Path(__file__).with_name("course")
+EXERCISES = tuple(map(Path(__file__).with_name, ("course", "puzzles")))
+"""The folders of the notebooks that lack their answers."""
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out notebooks that need a TPU, or a compiler or JAX that is not installed.
 
-    Notebooks in `found` were written for a TPU, and are tested only with `--tpu`. The course's
-    exercises lack their answers: `tests/test_course_exercises.py` runs them.
+    Notebooks in `found` were written for a TPU, and are tested only with `--tpu`. Exercises lack
+    their answers: `tests/test_course_exercises.py` and `tests/puzzles` run them.
     """
     found = collection_path.parent.name == "found"
     if found and not config.getoption("--tpu", default=None):
         return True
-    if collection_path.parent == COURSE and collection_path.suffix == ".ipynb":
+    if collection_path.parent in EXERCISES and collection_path.suffix == ".ipynb":
         return True
     return True if collection_path.name in _left_out() else None
 
@@ -65,7 +69,7 @@ def _left_out() -> dict[str, str]:
     """Return the notebooks that cannot run here, with the reason."""
     left_out = _without_compiler()
     if importlib.util.find_spec("jax") is None:
-        left_out[ON_JAX] = "This Python has no JAX: make test-jax runs it."
+        left_out |= dict.fromkeys(ON_JAX, "This Python has no JAX: make test-jax runs it.")
     return left_out
 
 

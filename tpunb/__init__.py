@@ -42,6 +42,14 @@ if TYPE_CHECKING:
     from tpunb.errors.catalogue import Explanation
     from tpunb.errors.explain import explain
     from tpunb.notebook.displays import show
+    from tpunb.notebook.drawings import (
+        draw_batch,
+        draw_chip,
+        draw_collective,
+        draw_sends,
+        draw_sharding,
+        draw_tiles,
+    )
     from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
     from tpunb.training.history import History
     from tpunb.training.input_speed import InputSpeed
@@ -83,6 +91,12 @@ __all__ = [
     "compile",
     "connect",
     "doctor",
+    "draw_batch",
+    "draw_chip",
+    "draw_collective",
+    "draw_sends",
+    "draw_sharding",
+    "draw_tiles",
     "explain",
     "history",
     "input_speed",
@@ -124,6 +138,12 @@ _HOMES = {
     "compile": "compiler.compile",
     "connect": "connection.connect",
     "doctor": "connection.doctor",
+    "draw_batch": "notebook.drawings",
+    "draw_chip": "notebook.drawings",
+    "draw_collective": "notebook.drawings",
+    "draw_sends": "notebook.drawings",
+    "draw_sharding": "notebook.drawings",
+    "draw_tiles": "notebook.drawings",
     "explain": "errors.explain",
     "input_speed": "cells.pipeline_speed",
     "largest_batch": "compiler.batch_sizes",
@@ -134,7 +154,15 @@ _HOMES = {
     "verify": "verification.run",
 }
 
-_PUBLIC_MODULES = ("errors", "keras", "pytest_plugin", "virtual")
+_PUBLIC_MODULES = (
+    "course",
+    "errors",
+    "examples",
+    "keras",
+    "puzzles",
+    "pytest_plugin",
+    "virtual",
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -142,14 +170,26 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.training.history").latest_history()
     if name not in _HOMES and name not in _PUBLIC_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tpunb._util.import_statement import runs_for_import
+    from tpunb.errors import ConnectError, TensorFlowMissingError
     from tpunb.errors.jax_in_cells import FOR_JAX
     from tpunb.virtual.tensorflow.import_tensorflow import needing_tensorflow
 
+    error = ConnectError if runs_for_import() else TensorFlowMissingError
     door = f"tpunb.{name}"
-    with needing_tensorflow(door if door in FOR_JAX else ""):
+    with needing_tensorflow(door if door in FOR_JAX else "", error=error):
         if name in _PUBLIC_MODULES:
-            return importlib.import_module(f"{__name__}.{name}")
+            return _public_module(name)
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def _public_module(name: str) -> Any:
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as missing:
+        if missing.name != "pytest":
+            raise
+        raise AttributeError(f"tpunb.{name} needs pytest, which is not installed") from missing
 
 
 def _program_display() -> ProgramDisplay:

@@ -1,6 +1,7 @@
-"""Make the exercises of the course from the solutions: `python notebooks/course/make_exercises.py`.
+"""Make the exercises of the course and the puzzles: `python notebooks/course/make_exercises.py`.
 
-A solution is a notebook with nbgrader's metadata. The exercise has the same name, one folder up.
+A solution is a notebook, in the course with nbgrader's metadata. The exercise has the same name,
+one folder up.
 This script does the part of `nbgrader generate_assignment` that students see, without nbgrader.
 """
 
@@ -15,6 +16,7 @@ import nbformat
 
 COURSE = Path(__file__).parent
 SOLUTIONS = COURSE / "solutions"
+FOLDERS = (SOLUTIONS, COURSE.with_name("puzzles") / "solutions")
 
 STUB = ("# YOUR CODE HERE", "raise NotImplementedError()")
 """The lines that nbgrader writes instead of a solution."""
@@ -26,6 +28,8 @@ _HIDDEN_TESTS = re.compile(
     r"^[ \t]*### BEGIN HIDDEN TESTS\n.*?^[ \t]*### END HIDDEN TESTS\n?", re.DOTALL | re.MULTILINE
 )
 
+_OWN_LINK = re.compile(r"(notebooks/\w+)/solutions/")
+
 
 def exercise_of(solution: Any) -> Any:
     """Return the exercise of a solution, which stays as it is."""
@@ -33,7 +37,7 @@ def exercise_of(solution: Any) -> Any:
     for cell in exercise.cells:
         cell.source = _without_answers(cell.source)
         # A link of the solution to itself, such as Colab's badge, becomes a link of the exercise.
-        cell.source = cell.source.replace("notebooks/course/solutions/", "notebooks/course/")
+        cell.source = _OWN_LINK.sub(r"\1/", cell.source)
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
         _lock(cell)
@@ -57,10 +61,11 @@ def _lock(cell: Any) -> None:
 
 def main() -> None:
     """Write the exercise of each solution."""
-    for path in sorted(SOLUTIONS.glob("*.ipynb")):
+    for path in sorted(path for folder in FOLDERS for path in folder.glob("*.ipynb")):
         solution = nbformat.read(path, as_version=nbformat.NO_CONVERT)
-        nbformat.write(exercise_of(solution), COURSE / path.name)
-        print(f"notebooks/course/{path.name}")
+        exercise = path.parents[1] / path.name
+        nbformat.write(exercise_of(solution), exercise)
+        print(exercise.relative_to(COURSE.parents[1]))
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ def published(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         shown.append((data, display_id, update))
 
     monkeypatch.setattr(frontend, "publish", publish)
+    monkeypatch.setattr(frontend, "is_kernel", lambda: True)
     before = signal.getsignal(signal.SIGINT)
     yield shown
     assert signal.getsignal(signal.SIGINT) is before

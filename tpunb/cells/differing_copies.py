@@ -25,7 +25,7 @@ def warn_of_differing_copies(cell: StepSource, namespace: Mapping[str, Any], str
     if not isinstance(divergence, Divergence):
         return
     for key, update in list(divergence.updates.items()):
-        line = next((place.line for place in update.places if place.file == cell.filename), None)
+        line = next((line.line for line in update.lines if line.file == cell.filename), None)
         copies = divergence.copies(key)
         if copies is None:
             del divergence.updates[key]

@@ -51,10 +51,15 @@ def input_speed(
     stage that limits the speed is found, and changes are tried. This takes some seconds, or longer
     if an element takes seconds. An interrupt ends it.
 
-    Example::
+    Example:
+        >>> import tensorflow as tf
+        >>> train = tf.data.Dataset.range(1000).repeat().batch(32)
+        >>> speed = tpunb.input_speed(train, seconds=0.1)
+        >>> speed.examples_per_second > 0
+        True
 
-        tpunb.compile(model, train, tpu="v5e-8", speed=True)
-        tpunb.input_speed(train)
+        After `tpunb.compile(model, train, tpu="v5e-8", speed=True)`, it also says whether this
+        keeps the TPU busy.
 
     Args:
         dataset: A `tf.data.Dataset`, or anything that can be iterated more than once, such as a

@@ -209,6 +209,8 @@ class TracedCell:
             captured: The arguments with which the cell ran; None if it was only traced.
         """
         record = None if captured is None else self.records.get(tuple(captured.signature))
+        if record is None and self._recorders:  # the replicas' graph is traced, and not written
+            record = self._recorders[0].record
         raised = original(error, self.failure)
         mark(raised, self.cell, record.graph if record else None)
         replicas = self.strategy.num_replicas_in_sync

@@ -133,7 +133,7 @@ class _Experiment:
         factor = self._rounded(ratio * self._gain)
         self._refuse_numbers(factor, one)
         gradients, scales = tuple(self.rows()), self._scales_update(one)
-        places = tuple(self._many.trial.gradients[0].places)
+        places = tuple(self._many.trial.gradients[0].lines)
         return ReplicaComparison(self._replicas, factor, note, gradients, scales, places)
 
     def rows(self) -> Iterator[GradientScale]:

@@ -393,6 +393,15 @@ def largest_batch(
     The function is compiled with a few sizes. Memory grows almost in proportion to the batch, so
     each compilation tells which size to try next.
 
+    Example:
+        >>> import tensorflow as tf
+        >>> def step(images):
+        ...     return tf.reduce_sum(tf.nn.relu(images))
+        >>> images = tf.TensorSpec([None, 224, 224, 3])
+        >>> largest = tpunb.largest_batch(step, images, tpu="v5e-8", quick=True)
+        >>> largest.per_replica >= 1024
+        True
+
     Args:
         fn: A function or model, as for `tpunb.compile`.
         *specs: The function's arguments. The first size of the first tensor is the batch, and its

@@ -40,6 +40,16 @@ def check(fn: Callable[..., Any], *args: Any, strategy: Any = None) -> CheckRepo
     and the results of tracing are not kept: models, optimizers, variables and functions do not
     change. The TPU's own compiler, if it is installed, is asked for a minute at most.
 
+    Example:
+        >>> import tensorflow as tf
+        >>> def step(x):
+        ...     return tf.range(tf.cast(x[0], tf.int32))  # as long as its data say
+        >>> report = tpunb.check(step, tf.TensorSpec([4]))
+        >>> report.ok, [problem.code for problem in report.errors]
+        (False, ['constant-size'])
+
+        In a test, `report.raise_if_refused()` raises the error.
+
     Args:
         fn: A replica function, as for `strategy.run`, or a function that calls `strategy.run`
             itself; both may be `tf.function`s. Or a compiled Keras model, for its train step, or

@@ -41,6 +41,7 @@ class CompileOptions:
 
     Attributes:
         progress: Called with each next step; None for a line in the notebook or the terminal.
+        advice: Whether to compile variants too: what fits if the program does not, and donation.
     """
 
     tpus: Sequence[str] = option(
@@ -73,6 +74,7 @@ class CompileOptions:
         flag="--without-live-arrays",
         action="store_false",
     )
+    advice: bool = True
 
     def deadline(self, types: int = 1) -> Deadline:
         """Return the deadline for compiling for some TPU types, from now on."""

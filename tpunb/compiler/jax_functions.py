@@ -315,9 +315,16 @@ def _export(
         parameters=parameters,
         held_bytes=size,
         fingerprint=Fingerprint(answer["digest"], answer["names"]),
+        options=_options_of(traced),
         mesh=_mesh_in(answer),
     )
     return prepared, devices
+
+
+def _options_of(traced: Any) -> tuple[tuple[str, str], ...]:
+    """Return the options of `jax.jit(compiler_options=...)`, which no public name of JAX gives."""
+    options = getattr(traced, "_params", {}).get("compiler_options_kvs", ())
+    return tuple((str(name), str(value)) for name, value in options)
 
 
 def prepared_module(

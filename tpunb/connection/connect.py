@@ -43,6 +43,17 @@ def connect(
     of this machine, or to a virtual v5e-8 if there is none. The connection's notes give the
     reason.
 
+    Example:
+        A virtual TPU needs no TPU. A block closes it:
+
+        >>> with tpunb.connect(simulate="v5e-8") as connection:
+        ...     result = connection.run_cell("y = replica_id + 1", reduce={"y": "sum"})
+        >>> int(result.assigned["y"]), connection.phrase
+        (36, 'virtual TPU v5e-8, 8 replicas')
+
+        For JAX, write ``framework="jax"``; `jax.devices()` are then eight TPU chips. On a TPU VM,
+        Colab or Kaggle, `tpunb.connect("local")` connects to the TPU.
+
     Returns:
         The connection, which is also a context manager that closes it.
 
@@ -67,6 +78,11 @@ def TPUStrategy(tpu: str = "") -> Any:
 
     Like TF-GNN's `runner.TPUStrategy`, this function finds the TPU, connects to it, initialises
     it and makes the strategy, as `connect` does.
+
+    Example:
+        >>> strategy = tpunb.TPUStrategy("local")  # doctest: +SKIP
+        >>> with strategy.scope():  # doctest: +SKIP
+        ...     model = make_model()
 
     Args:
         tpu: The TPU, as for `connect`. By default `TPUNB_TPU`, or the TPU of this machine,

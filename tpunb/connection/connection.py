@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 from tpunb._util.logs import logger
 from tpunb._util.units import counted
 from tpunb.connection.cell_runners import ChecksCells, cell_runner
-from tpunb.connection.plan import Plan
 from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.errors import ConnectError
 from tpunb.virtual.installation import Installation
-from tpunb.virtual.installer import give_back
 from tpunb.virtual.tensorflow import current_strategy
 
 if TYPE_CHECKING:
     from tpunb.checks.rule_check import CheckReport
     from tpunb.connection.cluster.pod import Pod
+    from tpunb.connection.plan import Plan
     from tpunb.display.describe.connection import ConnectionDescription
     from tpunb.tpu.logical_placement import Annotations
     from tpunb.training.checkpoint_settings import CheckpointSettings
@@ -242,6 +241,7 @@ class Connection(TpuConnection):
             return
         _log.debug("close %r", self)
         from tpunb.checks import fit_notes
+        from tpunb.virtual.installer import give_back
 
         self.closed = True
         current_strategy.forget(self.strategy)

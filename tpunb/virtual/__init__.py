@@ -24,7 +24,10 @@ def __getattr__(name: str) -> Any:
     # Imported late, because most of these modules import TensorFlow.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tpunb._util.import_statement import runs_for_import
+    from tpunb.errors import ConnectError, TensorFlowMissingError
     from tpunb.virtual.tensorflow.import_tensorflow import needing_tensorflow
 
-    with needing_tensorflow():
+    error = ConnectError if runs_for_import() else TensorFlowMissingError
+    with needing_tensorflow(error=error):
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -15,8 +15,8 @@ from tpunb.virtual.tensorflow.graph.function_def import CALLS, in_topological_or
 from tpunb.virtual.tensorflow.graph.rewrite import inlined
 from tpunb.virtual.tensorflow.graph.tensorflow_graphs import known_sizes
 from tpunb.virtual.tensorflow.private_names import FunctionDef, context, tensor_util
+from tpunb.virtual.tensorflow.replicate.expansion import Expansion, expand
 from tpunb.virtual.tensorflow.replicate.passes import ReplicaFunction, with_constant_shapes
-from tpunb.virtual.tensorflow.replicate.replication import Expansion, expand
 from tpunb.virtual.tensorflow.replicate.variance import (
     Analysis,
     Argument,

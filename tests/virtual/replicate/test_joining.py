@@ -183,6 +183,19 @@ def test_an_error_names_the_line(joined: list[Analysis]) -> None:
     assert "GatherV2" in operations(joined)
 
 
+def test_an_analysis_reads_as_a_table(joined: list[Analysis]) -> None:
+    def function(x: Any) -> Any:
+        for _ in tf.range(2):
+            x = tf.tanh(x)
+        return tf.reduce_sum(x)
+
+    both(function, per_replica(3, 2))
+    table = [line.split() for line in str(joined[-1]).splitlines()]
+    assert ["while/Tanh", "Tanh", "varying", "joined", "rows", "->", "rows"] in table
+    assert ["Sum", "Sum", "varying", "joined", "stacked,", "[1,", "2]", "->", "stacked"] in table
+    assert ["range/start", "Const", "invariant", "compute"] in table
+
+
 def test_costs_decide_what_is_joined() -> None:
     """A joint product is worthwhile; a joint number of each replica's own variable is not."""
     strategy = strategy_of(REPLICAS, joined=True)

@@ -23,7 +23,7 @@ from tpunb.connection.hardware.workers import (
     require_tpu_devices,
 )
 from tpunb.errors import ConnectError
-from tpunb.machine import look
+from tpunb.machine.setup import look
 from tpunb.machine.software import tensorflow_version
 from tpunb.virtual.tensorflow.import_tensorflow import import_tensorflow
 

@@ -52,9 +52,9 @@ def watch_conversions() -> None:
 
 
 @functools.cache
-def _watch(kinds: Any) -> None:
+def _watch(classes: Any) -> None:
     # The public function refuses NumPy's types.
-    tensor_conversion_registry.register_tensor_conversion_function_internal(kinds, _check, _FIRST)
+    tensor_conversion_registry.register_tensor_conversion_function_internal(classes, _check, _FIRST)
 
 
 def _check(value: Any, dtype: Any = None, name: Any = None, as_ref: bool = False) -> Any:
@@ -114,10 +114,10 @@ def _refuse_lost_numbers(array: np.ndarray, dtype: Any) -> None:
     lost = np.flatnonzero(np.ravel(array != after))
     if not lost.size:
         return
-    kind, first = array.dtype.name, lost[0]
+    type_name, first = array.dtype.name, lost[0]
     side = "left" if _REVERSED in callers else "right"
     raise _error(
-        f"TensorFlow would turn the {kind} array on the {side} into {dtype.name}, "
+        f"TensorFlow would turn the {type_name} array on the {side} into {dtype.name}, "
         f"and {array.flat[first]} into {after.flat[first]}.\n"
-        + hint(f"Cast what is beside the array: `tf.cast(x, tf.{kind})`.")
+        + hint(f"Cast what is beside the array: `tf.cast(x, tf.{type_name})`.")
     )

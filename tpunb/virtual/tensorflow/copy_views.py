@@ -75,7 +75,7 @@ ROW_TYPES = REAL | {tf.complex64}
 
 
 def create_copy(
-    creator: Any, options: Mapping[str, Any], place: str, beside: Any | None, *, can_be_rows: bool
+    creator: Any, options: Mapping[str, Any], device: str, beside: Any | None, *, can_be_rows: bool
 ) -> Any:
     """Create a copy of a variable that shares another copy's resource if possible.
 
@@ -85,14 +85,14 @@ def create_copy(
     Args:
         creator: The function that creates a copy.
         options: The creator's arguments.
-        place: The device that keeps the copy.
+        device: The device that keeps the copy.
         beside: The copy that was created before on the same device, if any.
         can_be_rows: Whether copies with values of their own may be rows of one resource.
     """
     mirrored = options.get("synchronization") in _MIRRORED
     if beside is not None and (mirrored or can_be_rows) and _can_share(beside, creator, options):
         return _sharing(beside, options)
-    with tf.device(place):
+    with tf.device(device):
         if tf.executing_eagerly() or not ops.executing_eagerly_outside_functions():
             return creator(**options)
         variable, value = _created_in_function(creator, options)
@@ -182,10 +182,10 @@ def can_be_rows(variable: Any, replicas: int) -> bool:
     """
     if variable.synchronization != tf.VariableSynchronization.ON_READ:
         return False
-    kind, shape = variable.dtype, variable.shape
-    if kind not in ROW_TYPES or not shape.is_fully_defined() or not tf.executing_eagerly():
+    dtype, shape = variable.dtype, variable.shape
+    if dtype not in ROW_TYPES or not shape.is_fully_defined() or not tf.executing_eagerly():
         return False
-    return bool(shape.num_elements() * kind.size * replicas <= _MOST_BYTES)
+    return bool(shape.num_elements() * dtype.size * replicas <= _MOST_BYTES)
 
 
 def watch_copies(variable: Any, cores: Sequence[str], watcher: Watcher, creator: Any) -> None:
@@ -218,18 +218,18 @@ def watch_copies(variable: Any, cores: Sequence[str], watcher: Watcher, creator:
         if isinstance(copy, BaseResourceVariable):
             _see(copy, state, index, cores[index])
     if is_ours:
-        kind = _of_rows if isinstance(state, RowCopies) else of_copies
-        variable.__class__ = kind(type(variable))  # type: ignore[arg-type]
+        subclass_of = _of_rows if isinstance(state, RowCopies) else of_copies
+        variable.__class__ = subclass_of(type(variable))  # type: ignore[arg-type]
 
 
 def _see(copy: Any, copies: Copies | None, index: int, core: str) -> None:
     """Make a copy report its core, and give its handle only through its copies."""
-    kind: Any = type(copy)
+    base: Any = type(copy)
     setattr(copy, CORE, core)
     if copies is None or (not isinstance(copies, RowCopies) and copies.keeps(index)):
         setattr(copy._handle, INDEX, index)
     if copies is None:
-        copy.__class__ = on_core(kind)
+        copy.__class__ = on_core(base)
         return
     setattr(copy, COPIES, copies)
     setattr(copy, INDEX, index)
@@ -237,7 +237,7 @@ def _see(copy: Any, copies: Copies | None, index: int, core: str) -> None:
     # Only variables that a function creates have this container.
     if "_distributed_container" in own:
         handle._distributed_container = own.pop("_distributed_container")
-    copy.__class__ = _row(kind) if isinstance(copies, RowCopies) else guarded(kind)
+    copy.__class__ = _row(base) if isinstance(copies, RowCopies) else guarded(base)
 
 
 def _mirrored(
@@ -293,16 +293,16 @@ class _UnseenHandle:
 
 def classes_on_cores() -> list[type]:
     """Return the classes of variables and copies that report their core."""
-    kinds = ResourceVariable, TPUUninitializedVariable
-    return [*map(on_core, kinds), *map(guarded, kinds), *map(of_copies, TPU_VARIABLES)]
+    bases = ResourceVariable, TPUUninitializedVariable
+    return [*map(on_core, bases), *map(guarded, bases), *map(of_copies, TPU_VARIABLES)]
 
 
 @functools.cache
-def on_core(kind: Any) -> type:
+def on_core(base: Any) -> type:
     """Return a class of copies that report their core as their device, but are kept elsewhere."""
 
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
-        value, core = kind._read_variable_op(self, *args, **kwargs), getattr(self, CORE)
+        value, core = base._read_variable_op(self, *args, **kwargs), getattr(self, CORE)
         if not tf.executing_eagerly() or value.backing_device == core:
             return value
         with tf.device(core):
@@ -314,12 +314,12 @@ def on_core(kind: Any) -> type:
 
     def deepcopy(self: Any, memo: Any) -> Any:
         with tf.device(handle_of(self).device):
-            copied = kind.__deepcopy__(self, memo)
+            copied = base.__deepcopy__(self, memo)
         _see(copied, None, getattr(self, INDEX, 0), getattr(self, CORE))
         return copied
 
     methods = {"device": property(device), "_read_variable_op": read, "__deepcopy__": deepcopy}
-    return _subclass(kind, methods)
+    return _subclass(base, methods)
 
 
 def _is_placing_beside(caller: Any) -> bool:
@@ -333,9 +333,9 @@ def _is_placing_beside(caller: Any) -> bool:
 
 
 @functools.cache
-def guarded(kind: Any) -> type:
+def guarded(base: Any) -> type:
     """Return a class of copies that give their handle only through `Copies.handle_for`."""
-    located: Any = on_core(kind)
+    located: Any = on_core(base)
 
     def handle(self: Any) -> Any:
         return getattr(self, COPIES).handle_for(getattr(self, INDEX))
@@ -354,15 +354,15 @@ def guarded(kind: Any) -> type:
 
 
 @functools.cache
-def _row(kind: Any) -> type:
+def _row(base: Any) -> type:
     """Return a class of copies that read and assign their rows."""
-    guarded_kind: Any = guarded(kind)
+    guarded_base: Any = guarded(base)
 
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
         copies: RowCopies = getattr(self, COPIES)
         row = copies.row(getattr(self, INDEX)) if tf.executing_eagerly() else None
         if row is None:
-            return guarded_kind._read_variable_op(self, *args, **kwargs)
+            return guarded_base._read_variable_op(self, *args, **kwargs)
         with tf.device(getattr(self, CORE)):
             return tf.identity(row)
 
@@ -378,7 +378,7 @@ def _row(kind: Any) -> type:
                     return None if index else copies.assign(update)
             elif eager and copies.change(index, operation, value):
                 return self if kwargs.get("read_value", True) else None
-            return getattr(guarded_kind, method)(self, value, *args, **kwargs)
+            return getattr(guarded_base, method)(self, value, *args, **kwargs)
 
         return autograph_artifact(change)
 
@@ -389,41 +389,41 @@ def _row(kind: Any) -> type:
         "assign_sub": changing("assign_sub", tf.raw_ops.ResourceScatterSub),
         "is_initialized": lambda self, name=None: tf.constant(True, name=name),
     }
-    return _subclass(guarded_kind, methods)
+    return _subclass(guarded_base, methods)
 
 
 # The classes of variables.
 
 
 @functools.cache
-def of_copies(kind: Any) -> type:
+def of_copies(base: Any) -> type:
     """Return a class of variables that, outside a replica function, are on the first core."""
 
     def device(self: Any) -> str:
         if enclosing_tpu_context() is not None:
-            return str(kind.device.fget(self))
+            return str(base.device.fget(self))
         return str(self._get_on_device_or_primary().device)
 
     def update(self: Any, update_fn: Any, value: Any, **kwargs: Any) -> Any:
         copies = copies_of(self._primary)
         if copies is None:
-            return kind._update_cross_replica(self, update_fn, value, **kwargs)
+            return base._update_cross_replica(self, update_fn, value, **kwargs)
         if not is_one_value(value):
             copies.watcher.diverge({copies.key})
         with copies.given_one_value():
-            return kind._update_cross_replica(self, update_fn, value, **kwargs)
+            return base._update_cross_replica(self, update_fn, value, **kwargs)
 
     def saveables(self: Any) -> Any:
-        factories = kind._gather_saveables_for_checkpoint(self)
+        factories = base._gather_saveables_for_checkpoint(self)
         return {name: _restoring(self, factory) for name, factory in factories.items()}
 
     methods = {
-        **{name: _reading(getattr(kind, name)) for name in _READS if hasattr(kind, name)},
+        **{name: _reading(getattr(base, name)) for name in _READS if hasattr(base, name)},
         "device": property(device),
         "_update_cross_replica": update,
         "_gather_saveables_for_checkpoint": saveables,
     }
-    return _subclass(kind, methods)
+    return _subclass(base, methods)
 
 
 def _restoring(variable: Any, factory: Callable[..., Any]) -> Callable[..., Any]:
@@ -448,9 +448,9 @@ def _restoring(variable: Any, factory: Callable[..., Any]) -> Callable[..., Any]
 
 
 @functools.cache
-def _of_rows(kind: Any) -> type:
+def _of_rows(base: Any) -> type:
     """Return a class of variables whose rows TensorFlow reads or assigns all at once."""
-    located: Any = of_copies(kind)
+    located: Any = of_copies(base)
 
     def assign(self: Any, *args: Any, **kwargs: Any) -> Any:
         copies = copies_of(self._primary)
@@ -500,8 +500,8 @@ def _reading(read: Callable[..., Any]) -> Callable[..., Any]:
     return autograph_artifact(method)  # type: ignore[no-any-return]
 
 
-def _subclass(kind: Any, methods: Mapping[str, Any]) -> type:
+def _subclass(base: Any, methods: Mapping[str, Any]) -> type:
     """Return a subclass of a TensorFlow class with its name and with some methods replaced."""
-    names = {"__doc__": kind.__doc__, "__module__": kind.__module__, **methods}
-    metaclass: Callable[..., type] = type(kind)
-    return metaclass(kind.__name__, (kind,), names)
+    names = {"__doc__": base.__doc__, "__module__": base.__module__, **methods}
+    metaclass: Callable[..., type] = type(base)
+    return metaclass(base.__name__, (base,), names)

@@ -403,7 +403,7 @@ def replicas_of_parts(hosts: int, each: int) -> list[int]:
         hosts: The number of hosts.
         each: The number of replicas of each host.
     """
-    return [host * each + place for place in range(each) for host in range(hosts)]
+    return [host * each + index for index in range(each) for host in range(hosts)]
 
 
 def _replicated(replicate: Any, dataset: Any, devices: Sequence[str]) -> Mapping[str, Any]:
@@ -463,5 +463,5 @@ def _handles_of_state(definition: Any) -> list[Any]:
         for node in definition.node
         if node.op == "Const" and node.attr["dtype"].type == dtypes.resource.as_datatype_enum
         for handle in node.attr["value"].tensor.resource_handle_val
-        if any(kind in handle.maybe_type_name for kind in _STATE)
+        if any(name in handle.maybe_type_name for name in _STATE)
     ]

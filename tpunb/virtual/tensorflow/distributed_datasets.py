@@ -175,7 +175,7 @@ class WholeBatchIterator(SettledIterator):
             return tf.nest.pack_sequence_as(whole, cut)
         parts = zip(*(_cut(rows, own, cores) for rows, own in columns), strict=True)
         packed = [tf.nest.pack_sequence_as(whole, components) for components in parts]
-        return input_lib._create_per_replica([packed[place] for place in order], self._strategy)
+        return input_lib._create_per_replica([packed[index] for index in order], self._strategy)
 
     @contextlib.contextmanager
     def _on_host(self) -> Iterator[None]:

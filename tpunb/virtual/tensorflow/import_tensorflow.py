@@ -22,7 +22,6 @@ from pathlib import Path
 from tpunb._util.freed_memory import uncollected
 from tpunb.errors import ConnectError
 from tpunb.errors.jax_in_cells import FOR_JAX
-from tpunb.machine.software import prepare_tpu_library
 from tpunb.virtual.watched_import import WatchedImport
 
 _MODULE = "tensorflow"
@@ -35,6 +34,8 @@ _FATAL = 3
 _INFO = 0
 _STDERR = 2
 # Messages that are written before the level is read, of severities that the level would hide.
+# TensorFlow 2.21: `WARNING: All log messages before absl::InitializeLog() is called are written to
+# STDERR`, `I0000 00:00:1795857079.553525    2053 port.cc:153] oneDNN custom operations are on. …`
 _NOISE = re.compile(
     r"WARNING: (All log messages before absl::InitializeLog|Logging before InitGoogle)"
     r"|[IWE]\d{4} \d\d:\d\d:\d+\.\d+ +\d+ \S+:\d+\] "
@@ -88,6 +89,8 @@ def prepared_import() -> Iterator[None]:
     Raises:
         ConnectError: TensorFlow would load a libtpu that ends the process.
     """
+    from tpunb.machine.software import prepare_tpu_library
+
     prepare_tpu_library()
     silence_log()
     with quiet_start(), uncollected(lasting=True):
@@ -115,11 +118,12 @@ def has_tensorflow() -> bool:
     return _can_import(_MODULE)
 
 
-def require_tensorflow(door: str = "") -> None:
+def require_tensorflow(door: str = "", error: type[ConnectError] = ConnectError) -> None:
     """Raise an error if TensorFlow cannot be imported, without importing it.
 
     Args:
         door: The magic or function that needs it, for the message.
+        error: The class of the error.
 
     Raises:
         ConnectError: TensorFlow is not installed.
@@ -131,24 +135,27 @@ def require_tensorflow(door: str = "") -> None:
         ways = "%tpu_connect --framework jax, or %%tpu_compile --for v5e-8."
         fix += f" For JAX: {FOR_JAX.get(door, ways)}"
     message = f"{door} needs TensorFlow, which" if door else "TensorFlow"
-    raise ConnectError(f"{message} is not installed here.", fix=fix)
+    raise error(f"{message} is not installed here.", fix=fix)
 
 
 @contextlib.contextmanager
-def needing_tensorflow(door: str = "") -> Iterator[None]:
+def needing_tensorflow(
+    door: str = "", *, error: type[ConnectError] = ConnectError
+) -> Iterator[None]:
     """Explain a missing TensorFlow in a block that imports it.
 
     Args:
         door: The magic or function that needs it, for the message.
+        error: The class of the error.
 
     Raises:
         ConnectError: TensorFlow is not installed.
     """
     try:
         yield
-    except ImportError as error:
-        if (error.name or _MODULE).partition(".")[0] in _FRAMEWORKS:
-            require_tensorflow(door)
+    except ImportError as missing:
+        if (missing.name or _MODULE).partition(".")[0] in _FRAMEWORKS:
+            require_tensorflow(door, error)
         raise  # another package is missing
 
 

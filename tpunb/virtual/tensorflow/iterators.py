@@ -72,19 +72,19 @@ class _CopiedOptional:
 class _Part(_CopiedOptional):
     """One core's part of an optional round."""
 
-    def __init__(self, optional: Any, element_spec: Any, place: int, size: tf.Tensor) -> None:
+    def __init__(self, optional: Any, element_spec: Any, index: int, size: tf.Tensor) -> None:
         super().__init__(optional, element_spec)
-        self._place = place
+        self._index = index
         self._size = size
 
     def has_value(self) -> tf.Tensor:
         """Return whether the round has an element for this core, as a scalar of type bool."""
-        return self._place < self._size
+        return self._index < self._size
 
     def get_value(self) -> Any:
         """Return the core's element; if it does not exist, this fails when it runs."""
         whole = self._optional.get_value()
-        return copied(tf.nest.map_structure(lambda component: component[self._place], whole))
+        return copied(tf.nest.map_structure(lambda component: component[self._index], whole))
 
 
 class HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore[misc]
@@ -175,8 +175,8 @@ class HostIterator(input_lib._SingleWorkerOwnedDatasetIterator):  # type: ignore
         with self._on_host():
             size = _count_in(optional)
         return [
-            _Part(self._handed(optional, device), self._element_spec, place, size)
-            for place, device in enumerate(self._devices)
+            _Part(self._handed(optional, device), self._element_spec, index, size)
+            for index, device in enumerate(self._devices)
         ]
 
     def _next_optional(self) -> Any:

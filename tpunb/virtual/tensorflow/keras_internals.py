@@ -203,20 +203,20 @@ def backend_of(fn: Any) -> str:
     """Return the backend of a Keras 3 model, given the model or its method; `""` otherwise."""
     keras = sys.modules.get("keras")
     for value in (fn, getattr(fn, "__self__", None)):
-        kinds = {kind.__module__.partition(".")[0] for kind in type(value).__mro__}
-        if "keras" in kinds and hasattr(value, "predict_step") and hasattr(keras, "backend"):
+        packages = {base.__module__.partition(".")[0] for base in type(value).__mro__}
+        if "keras" in packages and hasattr(value, "predict_step") and hasattr(keras, "backend"):
             return str(keras.backend.backend())  # type: ignore[union-attr]
     return ""
 
 
-def jax_state(model: Any, kinds: Sequence[str]) -> Any:
+def jax_state(model: Any, names: Sequence[str]) -> Any:
     """Return the arrays of a model's variables, as its step takes them.
 
     Args:
         model: A model with the JAX backend.
-        kinds: The kinds of variables, such as `"trainable_variables"`.
+        names: The kinds of variables, such as `"trainable_variables"`.
     """
-    return model._get_jax_state(**dict.fromkeys(kinds, True))
+    return model._get_jax_state(**dict.fromkeys(names, True))
 
 
 def unmatched_layouts(model: Any) -> list[str]:
@@ -282,4 +282,4 @@ def chooser(fn: Any) -> Choose:
     if model_of(fn) is not None:
         return innermost  # a library's model has no lines of the user's
     defined = definition(fn)
-    return lambda places: innermost(places) or defined
+    return lambda lines: innermost(lines) or defined

@@ -95,14 +95,14 @@ def _update(
     for node in function.node_def:
         if node.op in READS or node.name in equal:
             continue
-        for place, source in enumerate(data_inputs(node)):
+        for index, source in enumerate(data_inputs(node)):
             if source.source != argument:
                 continue
             bodies = list(map(library, called_functions(node)))
             if not bodies:
                 return str(node.name)
             for body in bodies:
-                inner = place - len(data_inputs(node)) + len(body.signature.input_arg)
+                inner = index - len(data_inputs(node)) + len(body.signature.input_arg)
                 if path := _update(body, body.signature.input_arg[inner].name, library):
                     return f"{node.name}/{path}"
     return ""

@@ -51,9 +51,9 @@ from tpunb.virtual.tensorflow.replicate.batch_parts import (
     graph_of_usual_size,
     unknown_sizes,
 )
-from tpunb.virtual.tensorflow.replicate.options import ReplicateOptions
+from tpunb.virtual.tensorflow.replicate.options import CallOptions
 from tpunb.virtual.tensorflow.replicate.passes import MatrixUnit, ReplicaFunction
-from tpunb.virtual.tensorflow.replicate.replication import Expansion, ReplicatedFunction
+from tpunb.virtual.tensorflow.replicate.registration import PreparedCall, register
 from tpunb.virtual.tensorflow.replicate.trace import TracingGraph, trace
 from tpunb.virtual.tensorflow.replicate.variance import Argument, Passing
 from tpunb.virtual.tensorflow.single_copies import refuse_copies_one_by_one, refuse_uncertain_reads
@@ -101,8 +101,8 @@ def _leave_uncompiled(concrete: Any) -> None:
     _with_replicas.discard(concrete.graph)
 
 
-def replicate(
-    function: Callable[..., Any], inputs: Sequence[Sequence[Any]], options: ReplicateOptions
+def call_on_replicas(
+    function: Callable[..., Any], inputs: Sequence[Sequence[Any]], options: CallOptions
 ) -> list[Any]:
     """Call a function on every replica, tracing it once.
 
@@ -138,21 +138,6 @@ def replicate(
         return _Call(graph, columns, options, open_sizes).results()
 
 
-@dataclasses.dataclass(frozen=True)
-class Written:
-    """A function for all replicas.
-
-    Attributes:
-        values: The values passed for each of the replica function's arguments, by its name.
-        expansion: The function.
-        functions: The function as it is registered, after the functions that it calls.
-    """
-
-    values: Mapping[str, Sequence[Any]]
-    expansion: Expansion
-    functions: Sequence[ReplicatedFunction]
-
-
 class _Call:
     """The call of a traced replica function for all replicas.
 
@@ -160,14 +145,14 @@ class _Call:
         graph: The traced graph.
         columns: The arguments, each with its value on every replica.
         options: The properties of the strategy.
-        open_sizes: The axes of the arguments whose sizes are not fixed, by the arguments' places.
+        open_sizes: The axes of the arguments whose sizes are not fixed, by the arguments' indices.
     """
 
     def __init__(
         self,
         graph: TracingGraph,
         columns: Sequence[Sequence[Any]],
-        options: ReplicateOptions,
+        options: CallOptions,
         open_sizes: Mapping[int, tuple[int, ...]],
     ) -> None:
         self._graph, self._columns, self._options = graph, columns, options
@@ -199,7 +184,7 @@ class _Call:
         function = ReplicaFunction(
             definition,
             library,
-            options.places,
+            options.devices,
             unknown_sizes(graph),
             MatrixUnit.as_set() if options.arithmetic == "tpu" else None,
             options.at_once,
@@ -210,7 +195,7 @@ class _Call:
         written = self._written(function)
         if options.trial is None:
             refuse_uncertain_reads(
-                function, traced, lambda: passed_to(traced, self._columns, options.places)[0]
+                function, traced, lambda: passed_to(traced, self._columns, options.devices)[0]
             )
         if _runs_here(options):
             spare_the_machine(traced, len(options.cores), written.expansion.repeated)
@@ -230,32 +215,34 @@ class _Call:
             report_internal_error(
                 failure, logger("replicate"), "Batches of the usual size are not joined."
             )
-        return self._packed(outputs, written.expansion.places)
+        return self._packed(outputs, written.expansion.output_indices)
 
-    def _written(self, function: ReplicaFunction, batches: Collection[int] = ()) -> Written:
-        """Write a function for all replicas; the arguments at some places are stacked."""
+    def _written(self, function: ReplicaFunction, batches: Collection[int] = ()) -> PreparedCall:
+        """Write a function for all replicas; some arguments are stacked."""
         equal = frozenset(self._options.divergence.variables)
         while True:
-            arguments, values = passed_to(self._traced, self._columns, self._options.places)
+            arguments, values = passed_to(self._traced, self._columns, self._options.devices)
             names = list(arguments)
-            arguments.update((names[place], Argument(Passing.STACKED)) for place in batches)
-            written = self._options.divergence.write(function, arguments, self._traced.atomic)
-            if written is not None:
+            arguments.update((names[index], Argument(Passing.STACKED)) for index in batches)
+            call = register(
+                function, arguments, values, self._traced.atomic, self._options.divergence
+            )
+            if call is not None:
                 note_local_updates(
                     self._traced, function, arguments, equal, self._options.divergence
                 )
-                return Written(values, *written)
+                return call
 
     def _batches(self, function: ReplicaFunction) -> dict[int, BatchParts]:
         """Return the arguments that are parts of batches of unknown size, if they can be joined."""
         options, building = self._options, ops.get_default_graph().building_function
-        if function.shapes is None or not (options.joined and building and options.in_one_place):
+        if function.shapes is None or not (options.joined and building and options.on_one_device):
             return {}
         return cut_batches(self._columns) if len(options.cores) > 1 else {}
 
     def _written_for_usual_size(
         self, function: ReplicaFunction, batches: Mapping[int, BatchParts]
-    ) -> Written | None:
+    ) -> PreparedCall | None:
         """Write a function for parts of the usual size; None if that size is not known."""
         definition = self._traced.definition
         graph = graph_of_usual_size(self._graph, definition, batches) if batches else None
@@ -274,7 +261,7 @@ class _Call:
         ]
 
     def _call_either(
-        self, plain: Written, joined: Written, batches: Mapping[int, BatchParts]
+        self, plain: PreparedCall, joined: PreparedCall, batches: Mapping[int, BatchParts]
     ) -> tuple[Sequence[Any], Sequence[int]]:
         """Call the joined function if the parts have the usual size, or else the plain function.
 
@@ -283,14 +270,16 @@ class _Call:
             replica function.
         """
         replicas = len(self._options.cores)
-        pairs = list(zip(plain.expansion.places, joined.expansion.places, strict=True))
-        order = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}
+        pairs = list(
+            zip(plain.expansion.output_indices, joined.expansion.output_indices, strict=True)
+        )
+        order = {pair: index for index, pair in enumerate(dict.fromkeys(pairs))}
 
-        def call(written: Written, side: int) -> list[Any]:
+        def call(written: PreparedCall, side: int) -> list[Any]:
             names = list(written.values)
             values = {
-                names[place]: [batch.stacked()] if written is joined else batch.parts()
-                for place, batch in batches.items()
+                names[index]: [batch.stacked()] if written is joined else batch.parts()
+                for index, batch in batches.items()
             }
             outputs = _emit(self._graph, written, replicas, values)
             columns = [outputs[pair[side] * replicas :][:replicas] for pair in order]
@@ -300,18 +289,18 @@ class _Call:
         outputs = chosen(usual, lambda: call(joined, 1), lambda: call(plain, 0))
         return outputs, [order[pair] for pair in pairs]
 
-    def _packed(self, outputs: Sequence[Any], places: Sequence[int]) -> list[Any]:
+    def _packed(self, outputs: Sequence[Any], indices: Sequence[int]) -> list[Any]:
         """Return the flat outputs as one result for each replica, on its core."""
         structure, cores = self._graph.structured_outputs, self._options.cores
         templates = tf.nest.flatten(structure, expand_composites=True)
         columns: dict[int, list[Any]] = {}
-        for traced, place in zip(self._graph.outputs, places, strict=True):
-            if place not in columns:
-                column = outputs[place * len(cores) : (place + 1) * len(cores)]
-                columns[place] = _on_cores(traced, column, cores)
+        for traced, index in zip(self._graph.outputs, indices, strict=True):
+            if index not in columns:
+                column = outputs[index * len(cores) : (index + 1) * len(cores)]
+                columns[index] = _on_cores(traced, column, cores)
         results = []
         for replica in range(len(cores)):
-            values = iter(columns[place][replica] for place in places)
+            values = iter(columns[index][replica] for index in indices)
             flat = [None if template is None else next(values) for template in templates]
             results.append(tf.nest.pack_sequence_as(structure, flat, expand_composites=True))
         return results
@@ -322,12 +311,12 @@ def _is_of_loop(value: Any) -> bool:
     return not isinstance(value, ops.EagerTensor) and value.op.type == "OptionalGetValue"
 
 
-def _runs_here(options: ReplicateOptions) -> bool:
+def _runs_here(options: CallOptions) -> bool:
     """Return whether this process makes the tensors, and must protect its memory."""
     return not is_elsewhere(options.cores[0][0]) and options.strictness.holds("memory")
 
 
-def read_rows(copies: Copies, options: ReplicateOptions) -> Sequence[Any] | None:
+def read_rows(copies: Copies, options: CallOptions) -> Sequence[Any] | None:
     """Read each replica's value of a variable in the graph that is being built.
 
     The read is a replica function of one node. So it still reads the right values when the copies,
@@ -342,24 +331,24 @@ def read_rows(copies: Copies, options: ReplicateOptions) -> Sequence[Any] | None
     in_xla = control_flow_util.GraphOrParentsInXlaContext(graph)
     if in_xla or not options.divergence.is_called_in(graph):
         return None
-    definition, kind = FunctionDef(), copies.dtype.as_datatype_enum
+    definition, dtype = FunctionDef(), copies.dtype.as_datatype_enum
     definition.signature.name = "tpunb_rows"
     definition.signature.input_arg.add(name="handle", type=tf.resource.as_datatype_enum)
-    definition.signature.output_arg.add(name="row", type=kind)
-    add_node(definition, "ReadVariableOp", "read", "", ["handle"], dtype=AttrValue(type=kind))
+    definition.signature.output_arg.add(name="row", type=dtype)
+    add_node(definition, "ReadVariableOp", "read", "", ["handle"], dtype=AttrValue(type=dtype))
     definition.ret["row"] = "read:value:0"
     # Assignments of rows later in the graph wait for the call, and so for the read.
     definition.control_ret["read"] = "read"
     definition.signature.control_output.append("read")
     called: dict[str, FunctionDef] = {}
-    function = ReplicaFunction(definition, called.__getitem__, options.places)
+    function = ReplicaFunction(definition, called.__getitem__, options.devices)
     argument = Argument(Passing.LOCAL, key=copies.key, traced_together=True)
-    expanded = options.divergence.write(function, {"handle": argument}, None)
-    if expanded is None:
+    values = {"handle": copies.handles()[:1]}
+    call = register(function, {"handle": argument}, values, None, options.divergence)
+    if call is None:
         raise AssertionError("Reading rows makes them separate.")
     copies.used = True
-    written = Written({"handle": copies.handles()[:1]}, *expanded)
-    rows = _emit(None, written, len(options.cores))
+    rows = _emit(None, call, len(options.cores))
     for row in rows:
         row.set_shape(copies.shape)
     return rows
@@ -367,7 +356,7 @@ def read_rows(copies: Copies, options: ReplicateOptions) -> Sequence[Any] | None
 
 def _emit(
     graph: FuncGraph | None,
-    written: Written,
+    written: PreparedCall,
     replicas: int,
     instead: Mapping[str, Sequence[Any]] | None = None,
 ) -> Sequence[Any]:
@@ -407,8 +396,8 @@ def _emit(
         raise
     # Automatic control dependencies ask which variables are only read.
     only_read = [name in expansion.reads for name, column in arguments.items() for _ in column]
-    places = [place for place, read in enumerate(only_read) if read]
-    ops.set_int_list_attr(call, auto_control_deps_utils.READ_ONLY_RESOURCE_INPUTS_ATTR, places)
+    indices = [index for index, read in enumerate(only_read) if read]
+    ops.set_int_list_attr(call, auto_control_deps_utils.READ_ONLY_RESOURCE_INPUTS_ATTR, indices)
     return call.outputs  # type: ignore[no-any-return]
 
 
@@ -420,8 +409,8 @@ def _name_captures(outer: Any, graph: Any, columns: Iterable[Sequence[Any]]) -> 
     for column, placeholder in zip(columns, graph.inputs, strict=True):
         variable = graph.tracing.variables.get(id(placeholder))
         if variable is not None:
-            for place, handle in enumerate(column):
-                outer.capture(handle, name=f"{variable.name}/handle/inputs_{place}")
+            for index, handle in enumerate(column):
+                outer.capture(handle, name=f"{variable.name}/handle/inputs_{index}")
 
 
 def _on_cores(traced: Any, column: Sequence[Any], cores: Sequence[Sequence[str]]) -> list[Any]:

@@ -47,7 +47,7 @@ from tpunb.virtual.tensorflow.private_names import (
     input_util,
     tensor_util,
 )
-from tpunb.virtual.tensorflow.replica_call import read_rows, replicate
+from tpunb.virtual.tensorflow.replica_call import call_on_replicas, read_rows
 from tpunb.virtual.tensorflow.replica_context import VirtualReplicaContext
 from tpunb.virtual.tensorflow.replicate.arguments import (
     check_ranks,
@@ -57,7 +57,7 @@ from tpunb.virtual.tensorflow.replicate.arguments import (
 )
 from tpunb.virtual.tensorflow.replicate.divergence import Divergence
 from tpunb.virtual.tensorflow.replicate.options import (
-    ReplicateOptions,
+    CallOptions,
     checked,
     most_joined,
     processors_for_each,
@@ -288,7 +288,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         self.in_graph = functools.lru_cache(maxsize=64)(tf.function)
         self.recorder = Recorder(self._tpu_devices.shape[1])
         memory, called = _memory(resolver.accelerator, self._tpu_devices.shape[1])
-        self._options = ReplicateOptions(
+        self._options = CallOptions(
             cores=[list(cores) for cores in self._tpu_devices],
             strictness=strictness,
             assigned=device_assignment is not None,
@@ -332,11 +332,11 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
 
     def new_trial(self, replicas: int, examples: int | None) -> Trial:
         """Return a trial of a step on the first replicas."""
-        devices = [logical[0] for logical in self._options.places[:replicas]]
-        together = Examples(examples, len(self._options.places))
+        devices = [logical[0] for logical in self._options.devices[:replicas]]
+        together = Examples(examples, len(self._options.devices))
         return Trial(self._container_strategy(), devices, together)
 
-    def _replicating(self) -> ReplicateOptions:
+    def _call_options(self) -> CallOptions:
         """Return the options of replicas that are traced now."""
         options, trial = self._options, self._trial
         if trial is None:
@@ -403,20 +403,20 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         return self._options.divergence
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> Any:
-        places, cores = self._options.places_of_cores, []
+        devices, cores = self._options.device_of_core, []
         firsts: dict[str, Any] = {}
 
         def create(**kwargs: Any) -> Any:
             cores.append(device_util.current())
-            place = places.get(cores[-1], cores[-1])
-            first = firsts.get(place)
+            device = devices.get(cores[-1], cores[-1])
+            first = firsts.get(device)
             rows = (
                 first is not None
-                and self._options.in_one_place
+                and self._options.on_one_device
                 and can_be_rows(first, len(self._options.cores))
             )
-            copy = create_copy(next_creator, kwargs, place, first, can_be_rows=rows)
-            firsts.setdefault(place, copy)
+            copy = create_copy(next_creator, kwargs, device, first, can_be_rows=rows)
+            firsts.setdefault(device, copy)
             return copy
 
         variable = super()._create_variable(create, **kwargs)
@@ -430,14 +430,14 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
 
     def read_rows(self, copies: Copies) -> Sequence[Any] | None:
         """Read each replica's value of a variable in the graph that is built, if possible."""
-        return read_rows(copies, self._replicating())
+        return read_rows(copies, self._call_options())
 
     def _experimental_run_steps_on_iterator(
         self, fn: Any, multi_worker_iterator: Any, iterations: int, initial_loop_values: Any = None
     ) -> Any:
         # TPUExtended also ignores `iterations` if the strategy runs one step at a time.
         steps = 1 if self.steps_per_run == 1 else iterations
-        on_replicas = functools.partial(replicate, options=self._options)
+        on_replicas = functools.partial(call_on_replicas, options=self._options)
         replicas = len(self._options.cores)
         # TensorFlow 1's metrics make their values there, outside the steps.
         self._outer_control_flow_context = OuterGraph()
@@ -472,11 +472,11 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
                 for replica, number in enumerate(numbers)
             ]
             inputs = _prepared(inputs, options, self.strictness)
-            how = self._replicating()
+            how = self._call_options()
             if not _pads_dynamically(options):
                 how = dataclasses.replace(how, pads=False)
             with strategy.scope():
-                return distribute_utils.regroup(replicate(replica_function, inputs, how))
+                return distribute_utils.regroup(call_on_replicas(replica_function, inputs, how))
 
         if not tf.executing_eagerly():
             return tpu_function
@@ -504,12 +504,14 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
     def _get_input_workers(self, options: Any) -> Any:
         workers = super()._get_input_workers(options)
         return type(workers)(
-            tuple((self._options.place_of(host), fed) for host, fed in workers._worker_device_pairs)
+            tuple(
+                (self._options.device_for(host), fed) for host, fed in workers._worker_device_pairs
+            )
         )
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         untuned = without_tuning(dataset)
-        if options is None and self._hosts_are_in_one_place() and can_be_read_once(untuned):
+        if options is None and self._hosts_are_on_one_device() and can_be_read_once(untuned):
             distributed = self._distribute_once(untuned)
         else:
             with CLONED_FOR_EACH_HOST:
@@ -517,23 +519,23 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         data_arrives(self._num_replicas_in_sync, dataset, distributed)
         return with_settled_types(distributed)
 
-    def _hosts_are_in_one_place(self) -> bool:
+    def _hosts_are_on_one_device(self) -> bool:
         """Return whether several hosts of equal size are one device of this process."""
         fed = self._device_input_worker_devices
-        places = {self._options.place_of(host) for host in fed}
+        devices = {self._options.device_for(host) for host in fed}
         alike = len(set(map(len, fed.values()))) == 1
-        return len(fed) > 1 and alike and len(places) == 1 and not any(map(is_elsewhere, places))
+        return len(fed) > 1 and alike and len(devices) == 1 and not any(map(is_elsewhere, devices))
 
     def _distribute_once(self, dataset: tf.data.Dataset) -> Any:
         """Distribute a dataset as the hosts would, with one input pipeline for all."""
         fed = self._device_input_worker_devices
         cores = list(itertools.chain.from_iterable(fed.values()))
         order = replicas_of_parts(len(fed), len(cores) // len(fed))
-        place = self._options.place_of(next(iter(fed)))
+        device = self._options.device_for(next(iter(fed)))
         workers = super()._get_input_workers(None)
         return input_util.get_distributed_dataset(
             cut_for(dataset, len(cores)),
-            type(workers)(((place, [cores[replica] for replica in order]),)),
+            type(workers)(((device, [cores[replica] for replica in order]),)),
             self._container_strategy(),
             replica_order=sorted(range(len(order)), key=order.__getitem__),
         )

@@ -24,7 +24,7 @@ def run_steps(
     iterator: Any,
     iterations: int,
     initial: Any,
-    replicate: Callable[[Callable[..., Any], Sequence[Sequence[Any]]], list[Any]],
+    call_on_replicas: Callable[[Callable[..., Any], Sequence[Sequence[Any]]], list[Any]],
     replicas: int,
 ) -> Any:
     """Run steps on the replicas, each on the next batch.
@@ -36,7 +36,7 @@ def run_steps(
         iterator: Gives a batch for each replica.
         iterations: The number of steps to run.
         initial: The nest of the outputs' values before the first step.
-        replicate: Calls a function on every replica, with each replica's arguments.
+        call_on_replicas: Calls a function on every replica, with each replica's arguments.
         replicas: The number of replicas.
 
     Returns:
@@ -54,7 +54,7 @@ def run_steps(
     def steps(*_: Any) -> list[Any]:
         batch = iterator.get_next()
         inputs = [[distribute_utils.select_replica(r, batch)] for r in range(replicas)]
-        return list(tf.nest.flatten(replicate(step, inputs)))
+        return list(tf.nest.flatten(call_on_replicas(step, inputs)))
 
     start = tf.nest.flatten({} if initial is None else initial) or [tf.constant(0)]
     flat = steps() if iterations == 1 else _repeated(steps, iterations, start * replicas)

@@ -433,8 +433,8 @@ def values_differ(handles: Sequence[Any]) -> bool:
 def _bytes_of(handle: Any) -> bytes:
     """Return the present value of a variable."""
     with tf.device(handle.device):
-        kind = value_of_handle(handle).dtype
-        return bytes(tf.raw_ops.ReadVariableOp(resource=handle, dtype=kind).numpy().tobytes())
+        dtype = value_of_handle(handle).dtype
+        return bytes(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy().tobytes())
 
 
 def _is_kept() -> bool:

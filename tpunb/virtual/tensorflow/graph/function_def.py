@@ -101,10 +101,10 @@ def function_attributes(node: NodeDef) -> Iterator[Any]:
     """Yield the functions in a node's attributes; their names may be changed."""
     functions: dict[str, Sequence[Any]] = {}
     for key, value in node.attr.items():
-        kind = value.WhichOneof("value")
-        if kind == "func":
+        field = value.WhichOneof("value")
+        if field == "func":
             functions[key] = [value.func]
-        elif kind == "list":
+        elif field == "list":
             functions[key] = value.list.func
     for key in sorted(functions):
         yield from functions[key]
@@ -222,7 +222,7 @@ def arguments_read(function: FunctionDef, arguments: Collection[str], library: L
     sought = frozenset(arguments)
     for node in function.node_def:
         sources = enumerate(data_inputs(node))
-        passed = {place: source.source for place, source in sources if source.source in sought}
+        passed = {index: source.source for index, source in sources if source.source in sought}
         if not passed:
             continue
         if node.op in READS:
@@ -230,17 +230,17 @@ def arguments_read(function: FunctionDef, arguments: Collection[str], library: L
         first = int(node.op in BRANCHES)  # A branch does not see its condition.
         for body in map(library, called_functions(node)):
             names = {
-                place + first: argument.name
-                for place, argument in enumerate(body.signature.input_arg)
+                index + first: argument.name
+                for index, argument in enumerate(body.signature.input_arg)
             }
-            inner = {names[place]: source for place, source in passed.items() if place in names}
+            inner = {names[index]: source for index, source in passed.items() if index in names}
             read.update(inner[name] for name in arguments_read(body, inner, library))
     return read
 
 
 def has_effects(function: FunctionDef, library: Library) -> bool:
-    """Return whether a function does more than compute its results and read variables."""
-    pure = READS | CONTROL_FLOW
+    """Return whether a function does more than compute, call collectives and read variables."""
+    pure = READS | CONTROL_FLOW | COLLECTIVES
     return has_node(function, library, lambda node: is_stateful(node) and node.op not in pure)
 
 
@@ -278,22 +278,22 @@ def add_node(
 
 
 def new_constant(
-    name: str, value: object, kind: dtypes.DType = dtypes.int32, device: str = ""
+    name: str, value: object, dtype: dtypes.DType = dtypes.int32, device: str = ""
 ) -> NodeDef:
     """Return a new constant; its tensor is `name:output:0`."""
-    return new_node("Const", name, (), device, **_of_constant(value, kind))
+    return new_node("Const", name, (), device, **_of_constant(value, dtype))
 
 
 def add_constant(
-    add: Add, name: str, device: str, value: object, kind: dtypes.DType = dtypes.int32
+    add: Add, name: str, device: str, value: object, dtype: dtypes.DType = dtypes.int32
 ) -> str:
     """Write a constant and return its tensor."""
-    return f"{add('Const', name, device, [], **_of_constant(value, kind))}:output:0"
+    return f"{add('Const', name, device, [], **_of_constant(value, dtype))}:output:0"
 
 
-def _of_constant(value: object, kind: dtypes.DType) -> dict[str, AttrValue]:
-    tensor = tensor_util.make_tensor_proto(value, kind)
-    return {"dtype": type_of(kind), "value": AttrValue(tensor=tensor)}
+def _of_constant(value: object, dtype: dtypes.DType) -> dict[str, AttrValue]:
+    tensor = tensor_util.make_tensor_proto(value, dtype)
+    return {"dtype": type_of(dtype), "value": AttrValue(tensor=tensor)}
 
 
 def new_name(function: FunctionDef, cores: Sequence[Sequence[str]]) -> str:
@@ -317,15 +317,15 @@ def integer(value: int) -> AttrValue:
     return AttrValue(i=value)
 
 
-def type_of(kind: dtypes.DType) -> AttrValue:
+def type_of(dtype: dtypes.DType) -> AttrValue:
     """Return an attribute that is a type."""
-    return AttrValue(type=kind.as_datatype_enum)
+    return AttrValue(type=dtype.as_datatype_enum)
 
 
-def types_of(kinds: Sequence[dtypes.DType]) -> AttrValue:
+def types_of(types: Sequence[dtypes.DType]) -> AttrValue:
     """Return an attribute that is a list of types."""
     value = AttrValue()
-    value.list.type.extend(kind.as_datatype_enum for kind in kinds)
+    value.list.type.extend(dtype.as_datatype_enum for dtype in types)
     return value
 
 
@@ -374,7 +374,7 @@ class StaticTensors:
 
     def sizes(self, source: Reference) -> Sizes | None:
         """Return the shape of a tensor; None if it is not fully known."""
-        return self.output_sizes(source.source, self.place(source))
+        return self.output_sizes(source.source, self.index(source))
 
     def output_sizes(self, name: str, index: int) -> Sizes | None:
         """Return the shape of a node's output, or of an argument."""
@@ -393,24 +393,24 @@ class StaticTensors:
     def bytes_of(self, node: NodeDef) -> float:
         """Return the bytes of a node's outputs; infinity if they are unknown."""
         total = 0
-        for index, kind in enumerate(output_types(node)):
+        for index, dtype in enumerate(output_types(node)):
             sizes = self.output_sizes(node.name, index)
             if sizes is None:
                 return math.inf
-            total += math.prod(sizes) * int(kind.size)
+            total += math.prod(sizes) * int(dtype.size)
         return total
 
-    def place(self, source: Reference) -> int:
+    def index(self, source: Reference) -> int:
         """Return the position of a reference among all outputs of its node."""
         node = self._nodes.get(source.source)
-        return 0 if node is None else output_place(node, source)
+        return 0 if node is None else output_index(node, source)
 
     def dtype(self, source: Reference) -> dtypes.DType:
         """Return the type of a tensor."""
         node = self._nodes.get(source.source)
         if node is None:
             return dtypes.as_dtype(self._arguments[source.source])
-        return output_types(node)[self.place(source)]
+        return output_types(node)[self.index(source)]
 
     def value(self, source: Reference) -> np.ndarray | None:
         """Return the value of a tensor of constants; None if it is not known."""
@@ -428,7 +428,7 @@ class StaticTensors:
         return values[0] if node.op == "Identity" else np.arange(*map(int, values))  # type: ignore[arg-type]
 
 
-def output_place(node: NodeDef, source: Reference) -> int:
+def output_index(node: NodeDef, source: Reference) -> int:
     """Return the position of a reference among all outputs of its node."""
     _, output, index = source.suffix.split(":")
     before = 0
@@ -446,9 +446,9 @@ def output_types(node: NodeDef) -> list[dtypes.DType]:
         if argument.type_list_attr:
             types.extend(node.attr[argument.type_list_attr].list.type)
             continue
-        kind = node.attr[argument.type_attr].type if argument.type_attr else argument.type
-        types.extend([kind] * _count(node, argument))
-    return [dtypes.as_dtype(kind) for kind in types]
+        dtype = node.attr[argument.type_attr].type if argument.type_attr else argument.type
+        types.extend([dtype] * _count(node, argument))
+    return [dtypes.as_dtype(dtype) for dtype in types]
 
 
 def _count(node: NodeDef, argument: object) -> int:

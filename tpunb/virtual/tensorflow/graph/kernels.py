@@ -68,7 +68,7 @@ def why_not(node: NodeDef) -> str:
             return reason
     if _has_strings(node):
         return "works on strings, which TPUs do not have"
-    types = sorted({kind.name for kind in _types(node)})
+    types = sorted({dtype.name for dtype in _types(node)})
     if types and _kernels(node.op):
         return f"has no TPU kernel for {', '.join(types)}"
     return "has no TPU kernel"
@@ -119,8 +119,8 @@ def _fits(node: NodeDef, limit: Any) -> bool:
     if limit.name not in node.attr:
         return True
     value = node.attr[limit.name]
-    kinds = value.list.type if value.WhichOneof("value") == "list" else [value.type]
-    return all(kind in limit.allowed_values.list.type for kind in kinds)
+    types = value.list.type if value.WhichOneof("value") == "list" else [value.type]
+    return all(dtype in limit.allowed_values.list.type for dtype in types)
 
 
 def _types(node: NodeDef) -> list[dtypes.DType]:

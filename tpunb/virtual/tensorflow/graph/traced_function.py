@@ -103,7 +103,7 @@ class TracedFunction:
             among them.
         has_stand_ins: Whether a column may repeat a single value although each replica will get a
             value of its own.
-        open_axes: The axes of its arguments whose sizes are not fixed, by the arguments' places.
+        open_axes: The axes of its arguments whose sizes are not fixed, by the arguments' indices.
         in_loop: Whether its arguments come from a loop over a distributed dataset within a
             `tf.function`. The loop fixes no batch size, as it passes empty batches after the end.
         fixed: The same function traced at the largest sizes of these axes; None without such axes,
@@ -187,20 +187,20 @@ def traced_function_of(concrete: Any) -> TracedFunction:
 
 
 def open_axes(tensors: Sequence[Any], parts: Sequence[bool]) -> dict[int, tuple[int, ...]]:
-    """Return the axes of arguments whose sizes are not fixed, by the arguments' places.
+    """Return the axes of arguments whose sizes are not fixed, by the arguments' indices.
 
     Args:
         tensors: The arguments.
         parts: For each argument, whether it is a part of a composite tensor. TensorFlow does not
             pad such parts.
     """
-    axes_by_place: dict[int, tuple[int, ...]] = {}
-    for place, (tensor, is_part) in enumerate(zip(tensors, parts, strict=True)):
+    axes_by_index: dict[int, tuple[int, ...]] = {}
+    for index, (tensor, is_part) in enumerate(zip(tensors, parts, strict=True)):
         sizes = [] if tensor.shape.rank is None else tensor.shape.as_list()
         axes = tuple(axis for axis, size in enumerate(sizes) if size is None)
         if axes and not is_part and tensor.dtype not in _NO_TENSORS:
-            axes_by_place[place] = axes
-    return axes_by_place
+            axes_by_index[index] = axes
+    return axes_by_index
 
 
 def _parts_in(signature: Any) -> list[bool]:
@@ -339,7 +339,9 @@ class SourceLines:
         trace = nearest_trace(name, known)
         if trace is None:
             return []
-        return [_place(info, number) for number in reversed(info.traces_by_id[trace].frame_id)]
+        return [
+            _source_line(info, number) for number in reversed(info.traces_by_id[trace].frame_id)
+        ]
 
     def knows(self, path: str) -> bool:
         """Return whether a node of exactly this name was traced, even in a loop or branch."""
@@ -348,9 +350,9 @@ class SourceLines:
     def own(self, path: str) -> list[SourceLine]:
         """Return the calls in the user's code within the replica function, innermost first."""
         inside = itertools.takewhile(
-            lambda place: not is_of_this_package(place.file), self.frames(path)
+            lambda line: not is_of_this_package(line.file), self.frames(path)
         )
-        return [place for place in inside if not is_library(place.file)]
+        return [line for line in inside if not is_library(line.file)]
 
     @functools.cached_property
     def _known(self) -> tuple[GraphDebugInfo, dict[str, int]]:
@@ -363,12 +365,12 @@ class SourceLines:
         full_names: dict[str, str] = {}
         for name in known:
             parts = name.split("/")
-            for place in range(1, len(parts)):
-                if "/".join(parts[:place]) in known:
-                    full_names.setdefault("/".join(parts[place:]), name)
+            for start in range(1, len(parts)):
+                if "/".join(parts[:start]) in known:
+                    full_names.setdefault("/".join(parts[start:]), name)
         return full_names
 
 
-def _place(info: GraphDebugInfo, number: int) -> SourceLine:
+def _source_line(info: GraphDebugInfo, number: int) -> SourceLine:
     frame: Any = info.frames_by_id[number]
     return SourceLine(info.files[frame.file_index], frame.line)

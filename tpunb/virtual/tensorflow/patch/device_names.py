@@ -37,7 +37,7 @@ class TPUNames:
         self.accelerator = accelerator
         self.job = "localhost"
         self._devices = devices
-        self._place = {
+        self._host_and_index = {
             core: (host, ordinal)
             for host, cores in enumerate(devices.cores)
             for ordinal, core in enumerate(cores)
@@ -47,8 +47,8 @@ class TPUNames:
 
     def tpu(self, name: Any) -> Any:
         """Return a device's name as a TPU's user knows it: a core's name if it acts as a core."""
-        place = self._place.get(name)
-        return name if place is None else self._full("TPU", *place)
+        where = self._host_and_index.get(name)
+        return name if where is None else self._full("TPU", *where)
 
     def _cpu(self, name: Any) -> Any:
         """Return the CPU device that acts as a TPU device; return other values unchanged."""
@@ -73,7 +73,7 @@ class TPUNames:
 
     def logical(self) -> list[tf.config.LogicalDevice]:
         """Return the TPU devices as `tf.config.list_logical_devices` lists them."""
-        return [tf.config.LogicalDevice(name, kind) for kind, name in self._listed()]
+        return [tf.config.LogicalDevice(name, device_type) for device_type, name in self._listed()]
 
     def physical(self) -> list[tf.config.PhysicalDevice]:
         """Return the TPU devices as `tf.config.list_physical_devices` lists them."""
@@ -114,11 +114,13 @@ class TPUNames:
         for task, (host, cores) in enumerate(
             zip(self._devices.hosts, self._devices.cores, strict=True)
         ):
-            kinds = [("CPU", [host], -1)] if remote else []
-            kinds += [("TPU", [*cores], _XLA_BYTES), ("TPU_SYSTEM", [host], _XLA_BYTES)]
+            listed = [("CPU", [host], -1)] if remote else []
+            listed += [("TPU", [*cores], _XLA_BYTES), ("TPU_SYSTEM", [host], _XLA_BYTES)]
             tpu += [
-                DeviceAttributes(full(job, task, kind, index), kind, size, numbers.get(device, 0))
-                for kind, devices, size in kinds
+                DeviceAttributes(
+                    full(job, task, device_type, index), device_type, size, numbers.get(device, 0)
+                )
+                for device_type, devices, size in listed
                 for index, device in enumerate(devices)
             ]
         return tpu if remote else [*mine, *tpu]
@@ -126,19 +128,19 @@ class TPUNames:
     def _listed(self) -> list[tuple[str, str]]:
         short = self.job == "localhost" and len(self._devices.hosts) == 1
         return [
-            (kind, "/device:" + name.rpartition("/device:")[2] if short else name)
-            for name, kind in self.attributes()
+            (device_type, "/device:" + name.rpartition("/device:")[2] if short else name)
+            for name, device_type in self.attributes()
             # The host's CPU is this process's CPU, and MirroredStrategy takes all listed CPUs.
-            if kind != "CPU"
+            if device_type != "CPU"
         ]
 
-    def _full(self, kind: str, host: int, index: int) -> str:
-        return full(self.job, host, kind, index)
+    def _full(self, device_type: str, host: int, index: int) -> str:
+        return full(self.job, host, device_type, index)
 
 
-def full(job: str, task: int, kind: str, index: int) -> str:
+def full(job: str, task: int, device_type: str, index: int) -> str:
     """Return a device's full name."""
-    return f"/job:{job}/replica:0/task:{task}/device:{kind}:{index}"
+    return f"/job:{job}/replica:0/task:{task}/device:{device_type}:{index}"
 
 
 def translated_property(original: Any, translate: Callable[[Any], Any]) -> property:

@@ -21,8 +21,8 @@ from tpunb.virtual.tensorflow.devices import replica_devices, virtual_devices
 from tpunb.virtual.tensorflow.patch.device_names import translated_property
 from tpunb.virtual.tensorflow.patch.resolver_in_force import InstalledTPUClusterResolver
 from tpunb.virtual.tensorflow.private_names import is_flat
-from tpunb.virtual.tensorflow.replica_call import replicate
-from tpunb.virtual.tensorflow.replicate.options import ReplicateOptions
+from tpunb.virtual.tensorflow.replica_call import call_on_replicas
+from tpunb.virtual.tensorflow.replicate.options import CallOptions
 from tpunb.virtual.tensorflow.resolver import VirtualTPUClusterResolver, virtual_topology
 from tpunb.virtual.tensorflow.tensorflow_state import initialized_tpu_systems
 
@@ -112,7 +112,7 @@ def _change_device_names(installation: Installation, undo: contextlib.ExitStack)
         (private.SymbolicTensor, "device"),
         (private.BaseResourceVariable, "device"),
         (private.distribute_values.DistributedVariable, "device"),
-        *((kind, "device") for kind in classes_on_cores()),
+        *((variable_class, "device") for variable_class in classes_on_cores()),
     ):
         answer = translated_property(_inherited(owner, name), tpu)
         undo.enter_context(attribute(owner, name, answer))
@@ -262,8 +262,8 @@ class Replacements:
         """
         if not kwargs.get("use_tpu", True):
             return original(computation, *args, **kwargs)
-        places = ("inputs", "infeed_queue", "device_assignment")
-        arguments = {**dict(zip(places, args, strict=False)), **kwargs}
+        parameters = ("inputs", "infeed_queue", "device_assignment")
+        arguments = {**dict(zip(parameters, args, strict=False)), **kwargs}
         if arguments.get("infeed_queue") is not None:
             raise ComputationError(
                 "A virtual TPU has no infeed.",
@@ -273,14 +273,14 @@ class Replacements:
         inputs = arguments.get("inputs") or [[]]
         rows = [[tf.nest.map_structure(tf.convert_to_tensor, row)] for row in inputs]
         options = self._options(arguments.get("device_assignment"), len(rows))
-        results = replicate(lambda row: _tensors(computation(*row)), rows, options)
+        results = call_on_replicas(lambda row: _tensors(computation(*row)), rows, options)
         # A single tensor means that the computation returned only operations.
         grouped = [tf.group(result) if tf.is_tensor(result) else result for result in results]
         return tf.no_op(), grouped
 
     def _options(
         self, assignment: tf.tpu.experimental.DeviceAssignment | None, replicas: int
-    ) -> ReplicateOptions:
+    ) -> CallOptions:
         installation = self._installation
         cores = replica_devices(virtual_devices(installation.accelerator), assignment)
         if replicas > len(cores):
@@ -288,7 +288,7 @@ class Replacements:
                 f"There are inputs for {replicas} replicas, and cores for {len(cores)}.",
                 fix="Give inputs for fewer replicas, or install a larger TPU.",
             )
-        return ReplicateOptions(
+        return CallOptions(
             cores=[list(devices) for devices in cores[:replicas]],
             assigned=assignment is not None,
             # TensorFlow 1's variables are outside any strategy's scope.

@@ -92,8 +92,8 @@ class InstalledTPUClusterResolver(VirtualTPUClusterResolver):
 
     def _devices(self) -> tuple[Any, ...]:
         return tuple(
-            private.DeviceAttributes(name, kind, 0, 0)
-            for name, kind in sorted(self.names.attributes(), key=_order)
+            private.DeviceAttributes(name, device_type, 0, 0)
+            for name, device_type in sorted(self.names.attributes(), key=_order)
         )
 
     def connected(self) -> None:
@@ -103,9 +103,9 @@ class InstalledTPUClusterResolver(VirtualTPUClusterResolver):
 
 def _order(device: tuple[str, str]) -> tuple[Any, ...]:
     """Return a sort key for TensorFlow's order of logged devices: cores before their system."""
-    name, kind = device
+    name, device_type = device
     spec = tf.DeviceSpec.from_string(name)
-    return spec.job, spec.replica, spec.task, kind, spec.device_index
+    return spec.job, spec.replica, spec.task, device_type, spec.device_index
 
 
 def _called(tpu: Any) -> str:

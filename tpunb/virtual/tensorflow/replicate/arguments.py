@@ -27,8 +27,11 @@ _MESSAGE = (
     "all replicas"
 )
 
+# TensorFlow 2.21: `Dimension 0 in both shapes must be equal, but are 2 and 3. … for '{{node
+# CrossReplicaSum}} = AddN[N=2, T=DT_FLOAT, …](…)' with input shapes: [2], [3].`
 _UNEQUAL = re.compile(
-    r"node (?:\S+/)?CrossReplicaSum[^\n]* = AddN\[[^\n]*with input shapes: ([^\n]*)\."
+    r"node (?P<node>(?:\S+/)?CrossReplicaSum[^\s/}]*)[^\n]* = AddN\[[^\n]*with input shapes: "
+    r"(?P<shapes>[^\n]*)\."
 )
 
 
@@ -75,8 +78,9 @@ def refuse_unequal_shapes(error: ValueError) -> None:
             None,
             None,
             "A collective in a replica function wants values of the same shape on all replicas, "
-            f"and they are {match[1]}. Use `drop_remainder=True` if a last batch is smaller, or "
-            "pad them.",
+            f"and they are {match['shapes']} (CrossReplicaSum `{match['node']}`). If a last batch "
+            "is smaller, combine values of one shape, such as `tf.reduce_sum(x)`, use "
+            "`drop_remainder=True`, or pad them.",
         ) from error
 
 
@@ -240,34 +244,34 @@ _MOST_BYTES = 2**26
 """The limit for stacking values that exist already, because a stack is a second copy."""
 
 
-def _stacked(column: Sequence[Any], places: Sequence[Sequence[str]]) -> Any | None:
+def _stacked(column: Sequence[Any], devices: Sequence[Sequence[str]]) -> Any | None:
     """Return the values of all replicas along a new axis 0, if that costs a step nothing.
 
     It costs nothing for values that never change: captured values, and numbers such as the
     replica's own. It costs nothing either for parts of one tensor from an input pipeline.
     """
-    if len({place for logical in places for place in logical}) > 1 or len(column) < 2:
+    if len({device for logical in devices for device in logical}) > 1 or len(column) < 2:
         return None
     if column[0].dtype in {tf.resource, tf.variant} or not isinstance(column[0], tf.Tensor):
         return None
-    place = places[0][0]
+    device = devices[0][0]
     if all(isinstance(value, EagerTensor) for value in column):
-        return _of_eager(column, place)
+        return _of_eager(column, device)
     if any(isinstance(value, EagerTensor) for value in column):
         return None
-    kinds = {value.op.type for value in column}
-    if kinds == {"Const"}:
+    operations = {value.op.type for value in column}
+    if operations == {"Const"}:
         return _of_constants(column)
-    return _unstacked(column) if kinds == {"Unpack"} else None
+    return _unstacked(column) if operations == {"Unpack"} else None
 
 
-def _of_eager(column: Sequence[Any], place: str) -> Any | None:
+def _of_eager(column: Sequence[Any], device: str) -> Any | None:
     if len({tuple(value.shape) for value in column}) > 1:
         return None
     size = column[0].shape.num_elements() * column[0].dtype.size * len(column)
     if size > _MOST_BYTES or not ops.executing_eagerly_outside_functions():
         return None
-    with ops.init_scope(), tf.device(place):
+    with ops.init_scope(), tf.device(device):
         return tf.stack(column) if tf.executing_eagerly() else None
 
 
@@ -282,8 +286,8 @@ def _unstacked(column: Sequence[Any]) -> Any | None:
     """Return the tensor that consists of exactly these parts along axis 0, in their order."""
     unpack = column[0].op
     whole = unpack.get_attr("axis") == 0 and len(unpack.outputs) == len(column)
-    places = {id(part): place for place, part in enumerate(unpack.outputs)}
-    order = [places.get(id(part)) for part in column]
+    indices = {id(part): index for index, part in enumerate(unpack.outputs)}
+    order = [indices.get(id(part)) for part in column]
     if not whole or None in order or len(set(order)) < len(order):
         return None
     if order == list(range(len(order))):
@@ -292,14 +296,14 @@ def _unstacked(column: Sequence[Any]) -> Any | None:
 
 
 def passed_to(
-    traced: TracedFunction, columns: Sequence[Sequence[Any]], places: Sequence[Sequence[str]]
+    traced: TracedFunction, columns: Sequence[Sequence[Any]], devices: Sequence[Sequence[str]]
 ) -> tuple[dict[str, Argument], dict[str, Sequence[Any]]]:
     """Return the arguments of a traced function: the call's arguments, then the captures.
 
     Args:
         traced: The function.
         columns: The arguments of the call, each with its value on every replica.
-        places: The devices that compute for each replica.
+        devices: The devices that compute for each replica.
 
     Returns:
         For each argument, by its name: how it reaches the replicas, and the values that are passed
@@ -310,7 +314,7 @@ def passed_to(
     external = {id(inner): outer for outer, inner in graph.captures}
     names = [argument.name for argument in traced.definition.signature.input_arg]
     passed = {
-        name: _of_column(column, places) for name, column in zip(names, columns, strict=False)
+        name: _of_column(column, devices) for name, column in zip(names, columns, strict=False)
     }
     captured = graph.inputs[len(columns) :]
     for name, placeholder in zip(names[len(columns) :], captured, strict=True):
@@ -324,11 +328,11 @@ def passed_to(
 
 
 def _of_column(
-    column: Sequence[Any], places: Sequence[Sequence[str]]
+    column: Sequence[Any], devices: Sequence[Sequence[str]]
 ) -> tuple[Argument, Sequence[Any]]:
     if len(column) > 1 and all(value is column[0] for value in column):
         return Argument(Passing.SHARED), column[:1]
-    whole = _stacked(column, places)
+    whole = _stacked(column, devices)
     if whole is not None:
         return Argument(Passing.STACKED), [whole]
     return Argument(Passing.VARYING), column

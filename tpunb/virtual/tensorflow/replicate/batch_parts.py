@@ -59,7 +59,7 @@ class BatchParts(distribute_values.PerReplica):  # type: ignore[misc]
         parts = tf.raw_ops.SplitV(
             value=self.whole, size_splits=self.sizes, axis=0, num_split=len(self.order)
         )
-        return [parts[place] for place in self.order]
+        return [parts[index] for index in self.order]
 
     def stacked(self) -> tf.Tensor:
         """Return the replicas' parts along a new axis 0; they must have the usual size."""
@@ -128,11 +128,11 @@ def cut_batches(columns: Sequence[Sequence[Any]]) -> dict[int, BatchParts]:
     """Return the arguments that are parts of batches whose usual size is known.
 
     Returns:
-        The batches, by the places of the arguments. It is empty unless all arguments of unknown
+        The batches, by the indices of the arguments. It is empty unless all arguments of unknown
         size are such parts, and only the first axis is unknown.
     """
     batches: dict[int, BatchParts] = {}
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         if all(value.shape.is_fully_defined() for value in column):
             continue
         batch = getattr(column[0], "_tpunb_batch", None)
@@ -141,7 +141,7 @@ def cut_batches(columns: Sequence[Sequence[Any]]) -> dict[int, BatchParts]:
         are_its_parts = all(value is part for value, part in zip(column, batch.values, strict=True))
         if not are_its_parts or not batch.whole.shape[1:].is_fully_defined():
             return {}
-        batches[place] = batch
+        batches[index] = batch
     return batches
 
 
@@ -157,8 +157,8 @@ def graph_of_usual_size(
     """
     inferred = FuncGraph(f"{graph.name}_of_usual_size")
     with inferred.as_default():
-        for place, traced in enumerate(graph.inputs):
-            batch, shape = batches.get(place), traced.shape
+        for index, traced in enumerate(graph.inputs):
+            batch, shape = batches.get(index), traced.shape
             if batch is not None:
                 shape = tf.TensorShape([batch.usual, *batch.whole.shape[1:]])
             placeholder = tf.compat.v1.placeholder(traced.dtype, shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -85,7 +85,7 @@ class JoinedTensors:
 
     def constant(self, take: Take) -> str:
         """Return the integers that a joined node takes."""
-        return self._integers(take.constant, take.kind)
+        return self._integers(take.constant, take.dtype)
 
     def input(self, source: Reference, take: Take) -> str:
         """Return a tensor in the form that a joined node takes."""
@@ -152,7 +152,7 @@ class JoinedTensors:
             return (sizes[0], *rows, *sizes[2:])
         return (self._replicas, *sizes)
 
-    def _kind(self, source: Reference) -> AttrValue:
+    def _type(self, source: Reference) -> AttrValue:
         return type_of(self._statics.dtype(source))
 
     def _name(self, source: Reference, form: Form | None = None) -> str:
@@ -168,7 +168,7 @@ class JoinedTensors:
         self, op: str, name: str, source: Reference, inputs: Sequence[str], **attributes: AttrValue
     ) -> str:
         """Write a node of a tensor's type and return its only tensor."""
-        self._add(op, name, self._device, inputs, T=self._kind(source), **attributes)
+        self._add(op, name, self._device, inputs, T=self._type(source), **attributes)
         return f"{name}:{op_def_registry.get(op).output_arg[0].name}:0"
 
     def _joined(self, source: Reference, form: Form) -> str:
@@ -208,8 +208,8 @@ class JoinedTensors:
         name = self._name(source, Form.LISTED)
         whole = self._integers(listed_shape(self._statics.value(shape), self._replicas))
         inputs = [whole, self.in_form(length, Form.SHARED)]
-        kind = node.attr["element_dtype"]
-        self._add(node.op, name, self._device, inputs, shape_type=_INT32, element_dtype=kind)
+        dtype = node.attr["element_dtype"]
+        self._add(node.op, name, self._device, inputs, shape_type=_INT32, element_dtype=dtype)
         return f"{name}:handle:0"
 
     def _repeated(self, source: Reference, form: Form) -> str:
@@ -239,14 +239,14 @@ class JoinedTensors:
         return self._node("Reshape", name, source, [text, self._integers(sizes)], Tshape=_INT32)
 
     def _integers(
-        self, values: int | Sequence[int] | np.ndarray | None, kind: dtypes.DType = dtypes.int32
+        self, values: int | Sequence[int] | np.ndarray | None, dtype: dtypes.DType = dtypes.int32
     ) -> str:
         """Write integers once for all nodes that take them."""
-        array = np.asarray(values, kind.as_numpy_dtype)
-        key = kind.name, array.shape, array.tobytes()
+        array = np.asarray(values, dtype.as_numpy_dtype)
+        key = dtype.name, array.shape, array.tobytes()
         if key not in self._constants:
             name = f"tpunb_joined_integers_{len(self._constants)}"
-            self._constants[key] = add_constant(self._add, name, self._device, array, kind)
+            self._constants[key] = add_constant(self._add, name, self._device, array, dtype)
         return self._constants[key]
 
 
@@ -325,12 +325,7 @@ class Builder:
 
     Attributes:
         result: The part of the function for all replicas that is written so far.
-        lifted: The bodies that were lifted out of its control flow.
-        tensors: The tensor that a replica reads instead of a tensor, unless it is its own copy of
-            the node.
-        controls: Likewise, the nodes that replace a node in control inputs of a replica.
-        once: The nodes without effects that are written once a process, and for which its other
-            replicas do not wait.
+        bodies: The functions of its control flow.
         processes: The process of each replica.
         handles: The handles of the replicas' copies of variables.
     """
@@ -358,10 +353,10 @@ class Builder:
         self.nodes = {node.name: node for node in analysis.order}
         self._needed = needed(function)
         self.result = FunctionDef()
-        self.lifted: list[FunctionDef] = []
-        self.tensors: dict[tuple[str, str, int], str] = {}
-        self.controls: dict[str, dict[int, list[str]]] = defaultdict(dict)
-        self.once: set[str] = set()
+        self.bodies: list[FunctionDef] = []
+        self._given: dict[tuple[str, str, int], str] = {}
+        self._ends: dict[str, dict[int, list[str]]] = defaultdict(dict)
+        self._once: set[str] = set()
         self._one_end: dict[str, bool] = {}
         self._types = {a.name: a.type for a in function.signature.input_arg}
         self.processes = [process_of(core[0]) for core in cores]
@@ -399,8 +394,8 @@ class Builder:
                 passed = self.handles.passed(argument)
                 names = [argument_name(traced.name, replica) for replica in passed]
             if argument.copy_type is not None:
-                places = itertools.product(self.replicas, self.further_cores())
-                names += [argument_name(traced.name, *place) for place in places]
+                pairs = itertools.product(self.replicas, self.further_cores())
+                names += [argument_name(traced.name, *pair) for pair in pairs]
             for new_name in names:
                 self.result.signature.input_arg.add(name=new_name, type=traced.type)
 
@@ -408,7 +403,7 @@ class Builder:
         """Return whether anything needs a node; TensorFlow prunes it otherwise."""
         return node.name in self._needed
 
-    # The places of the replica function's nodes in the result.
+    # The nodes that stand for the replica function's nodes.
 
     def repeated(self) -> frozenset[str]:
         """Return the nodes that compute a value for each replica, separately or in one tensor."""
@@ -439,18 +434,28 @@ class Builder:
             return self.handles.tensor(name, replica)
         if argument is not None:
             return argument_name(name, replica) if argument.per_replica else argument_name(name)
-        special = self.tensors.get((name, source.suffix, self._owner(name, replica)))
-        if special is not None:
-            return special
-        return self._instance(name, replica) + source.suffix
+        given = self._given.get((name, source.suffix, self._owner(name, replica)))
+        return given or self._instance(name, replica) + source.suffix
+
+    def give(self, name: str, suffix: str, replica: int, tensor: str) -> None:
+        """Let a replica read a tensor instead of an output of its own copy of a node."""
+        self._given[name, suffix, replica] = tensor
 
     def ends(self, name: str, replica: int) -> list[str]:
         """Return the nodes after which a replica is done with a node."""
-        if name in self.controls and replica in self.controls[name]:
-            return self.controls[name][replica]
-        if name in self.once and self._is_further(replica):
+        if name in self._ends and replica in self._ends[name]:
+            return self._ends[name][replica]
+        if name in self._once and self._is_further(replica):
             return []
         return [self._instance(name, replica)]
+
+    def end(self, name: str, replica: int, nodes: Iterable[str]) -> None:
+        """Let a replica be done with a node after other nodes than its own copy."""
+        self._ends[name][replica] = list(nodes)
+
+    def is_once(self, name: str) -> bool:
+        """Return whether a node is written once a process, and its other replicas do not wait."""
+        return name in self._once
 
     def waits(self, node: NodeDef, replica: int) -> list[str]:
         """Return the control inputs of a node's instance."""
@@ -463,7 +468,7 @@ class Builder:
             for replica in replicas[:1] if self._is_one_end(name) else replicas:
                 waits.update(dict.fromkeys(self.ends(name, replica)))
         for name in self._once_before(node):
-            for replica in replicas if name in self.controls else ():
+            for replica in replicas if name in self._ends else ():
                 # The first replica waits through its data inputs.
                 further = self._is_further(replica)
                 waits.update(dict.fromkeys(self.ends(name, replica) if further else ()))
@@ -471,7 +476,7 @@ class Builder:
 
     def _once_before(self, node: NodeDef) -> list[str]:
         """Return those inputs of a node for which only the first replica waits."""
-        return [source.source for source in data_inputs(node) if source.source in self.once]
+        return [source.source for source in data_inputs(node) if source.source in self._once]
 
     def _is_one_end(self, name: str) -> bool:
         """Return whether all replicas are done with a node after the same nodes."""
@@ -492,12 +497,12 @@ class Builder:
         if is_stateful(node) and node.op not in READS:
             return self.all_waits(node, sharing)
         before = control_inputs(node) + self._once_before(node)
-        others_wait = [name for name in before if name in self.controls or name not in self.once]
+        others_wait = [name for name in before if name in self._ends or name not in self._once]
         if not others_wait or not all(map(self._is_one_end, others_wait)):
-            self.once.add(node.name)
+            self._once.add(node.name)
             for replica in sharing[1:] if others_wait else ():
                 if waits := self.waits(node, replica):
-                    self.controls[node.name][replica] = [text[1:] for text in waits]
+                    self.end(node.name, replica, (text[1:] for text in waits))
         return self.waits(node, first)
 
     def _is_further(self, replica: int) -> bool:
@@ -566,6 +571,27 @@ class Builder:
         """Write a new node and return its name."""
         return add_node(self.result, op, name, device, inputs, **attributes)
 
+    def sign(self, node: NodeDef) -> None:
+        """Give a node of a body its name in the whole function, for errors."""
+        if self.path:
+            self.copies.sign(node, self.path + node.name)
+
+    def lift(self, body: Builder) -> str:
+        """Add the function of a body of control flow, and return its name."""
+        self.bodies += [*body.bodies, body.result]
+        return str(body.result.signature.name)
+
+    def return_tensor(self, name: str, dtype: int, tensor: str) -> None:
+        """Return a tensor from the function."""
+        self.result.signature.output_arg.add(name=name, type=dtype)
+        self.result.ret[name] = tensor
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Let nodes run although the function returns none of their outputs."""
+        for number, name in enumerate(names):
+            self.result.control_ret[f"effect_{number}"] = name
+            self.result.signature.control_output.append(f"effect_{number}")
+
     def copy_of(self, node: NodeDef, replica: int) -> NodeDef:
         """Write a replica's instance of a node, without its inputs, and return it."""
         copy = self.result.node_def.add()
@@ -577,7 +603,7 @@ class Builder:
         del copy.input[:]
         return copy
 
-    def broadcast(self, tensor: str, kind: AttrValue, replica: int, source: int = 0) -> str:
+    def broadcast(self, tensor: str, dtype: AttrValue, replica: int, source: int = 0) -> str:
         """Return a core's value as another replica reads it.
 
         It is sent to each process once, to the first core there that reads it.
@@ -588,6 +614,6 @@ class Builder:
         if (tensor, process) not in self._broadcast:
             node, _, output = tensor.partition(":")
             name = f"{node}/{output.replace(':', '_')}/for_replica_{replica}"
-            self.add("Identity", name, self.cores[replica][0], [tensor], T=kind)
+            self.add("Identity", name, self.cores[replica][0], [tensor], T=dtype)
             self._broadcast[tensor, process] = f"{name}:output:0"
         return self._broadcast[tensor, process]

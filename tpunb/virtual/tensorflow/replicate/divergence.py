@@ -16,15 +16,12 @@ import tensorflow as tf
 from tpunb._util.interrupts import uninterrupted
 from tpunb.errors.code_problems import SourceLine
 from tpunb.virtual.tensorflow import running_functions
-from tpunb.virtual.tensorflow.private_names import context, ops
-from tpunb.virtual.tensorflow.replicate.passes import ReplicaFunction
-from tpunb.virtual.tensorflow.replicate.replication import (
-    Expansion,
-    ReplicatedFunction,
-    Replication,
+from tpunb.virtual.tensorflow.private_names import context
+from tpunb.virtual.tensorflow.replicate.expansion import Expansion
+from tpunb.virtual.tensorflow.replicate.rewritable_function import (
+    RewritableFunction,
     Separate,
     as_known,
-    expand,
     keys_of,
 )
 from tpunb.virtual.tensorflow.replicate.variance import Arguments
@@ -37,11 +34,11 @@ class LocalUpdate:
 
     Attributes:
         name: The variable's name.
-        places: The lines of the user's code that led to the update, innermost first.
+        lines: The lines of the user's code that led to the update, innermost first.
     """
 
     name: str
-    places: tuple[SourceLine, ...]
+    lines: tuple[SourceLine, ...]
 
 
 class Divergence:
@@ -59,8 +56,8 @@ class Divergence:
         self.lock = threading.RLock()
         self.updates: dict[str, LocalUpdate] = {}
         self._copies = weakref.WeakValueDictionary[str, Copies]()
-        # A replication lives as long as the functions that were registered for it.
-        self._replications = weakref.WeakSet[Replication]()
+        # Each lives as long as the functions that were registered for it.
+        self._functions = weakref.WeakSet[RewritableFunction]()
         self._has_changed = False
         self._is_renewing = False  # also after an error
         running_functions.count_for(self)
@@ -75,40 +72,30 @@ class Divergence:
 
     def is_called_in(self, graph: Any) -> bool:
         """Return whether a graph calls, even indirectly, a function that may be rewritten."""
-        return any(graph in replication.graphs for replication in list(self._replications))
+        return any(graph in function.graphs for function in list(self._functions))
 
-    def write(
-        self, function: ReplicaFunction, arguments: Arguments, traced: Any
-    ) -> tuple[Expansion, list[ReplicatedFunction]] | None:
-        """Write a replica function for all replicas, and keep it right from then on.
+    def watch(self, function: RewritableFunction) -> None:
+        """Record a function for all replicas, to write it again when its copies change."""
+        self._functions.add(function)
+
+    def known(self, arguments: Arguments) -> Arguments:
+        """Return arguments updated with what is known about their copies."""
+        return as_known(arguments, self.variables, self._separate())
+
+    def settle(self, arguments: Arguments, expansion: Expansion) -> bool:
+        """Change copies as a function for all replicas changes them.
 
         Returns:
-            The expansion, and the functions as they are registered; the last is the function for
-            all replicas. None if copies of variables had to become separate for it, because it then
+            Whether the function is right. Otherwise copies had to become separate for it, and it
             has other arguments.
 
         Raises:
             FailedPreconditionError: The function gives copies different values, but a running
                 function relies on one value.
         """
-        # A TensorFlow 1 session has its own copy of its graph, which later changes do not reach.
-        assume_equal = ops.executing_eagerly_outside_functions()
-        with self.lock:
-            known = as_known(arguments, self.variables, self._separate())
-            expansion = expand(function, known, assume_equal=assume_equal)
-            self.diverge(keys_of(arguments, expansion.diverged))
-            if expansion.must_separate:
-                self.separate(keys_of(arguments, expansion.must_separate))
-                return None
-            replication = Replication(function, arguments, expansion)
-            if assume_equal:
-                replication.equal = replication.variables - self.variables
-            self._replications.add(replication)
-            bodies = [ReplicatedFunction(body, None, replication) for body in expansion.bodies]
-            return expansion, [
-                *bodies,
-                ReplicatedFunction(expansion.definition, traced, replication),
-            ]
+        self.diverge(keys_of(arguments, expansion.diverged))
+        self.separate(keys_of(arguments, expansion.must_separate))
+        return not expansion.must_separate
 
     def diverge(self, variables: Collection[str]) -> None:
         """Note that copies of variables may differ from now on, and separate them.
@@ -151,7 +138,7 @@ class Divergence:
 
     def _refuse_while_used(self, variables: Collection[str]) -> None:
         """Refuse to change copies while a running function relies on their single value."""
-        names = [replication.name for replication in self._affected(variables)]
+        names = [function.name for function in self._affected(variables)]
         if not names or not running_functions.any_runs(names):
             return
         copies = next(filter(None, map(self._copies.get, sorted(variables))), None)
@@ -165,7 +152,7 @@ class Divergence:
             "v.values[0].assign(v.values[0]).",
         )
 
-    def _affected(self, variables: Collection[str]) -> set[Replication]:
+    def _affected(self, variables: Collection[str]) -> set[RewritableFunction]:
         """Return the functions that must be rewritten when copies of variables change.
 
         A function that updates another variable with these variables may make the other variable's
@@ -174,11 +161,11 @@ class Divergence:
         keys = set(variables)
         while True:
             affected = {
-                replication
-                for replication in self._replications
-                if not keys.isdisjoint(replication.equal | replication.together)
+                function
+                for function in self._functions
+                if not keys.isdisjoint(function.equal | function.together)
             }
-            more = keys.union(*(replication.keys for replication in affected))
+            more = keys.union(*(function.keys for function in affected))
             if more == keys:
                 return affected
             keys = more
@@ -191,9 +178,9 @@ class Divergence:
         self._separate_all(variables)
         while stale := self._stale():
             self._has_changed = True
-            for replication in stale:
+            for function in stale:
                 # An update of one variable from another spreads the divergence.
-                spread, to_separate = replication.renew(self.variables, self._separate())
+                spread, to_separate = function.renew(self.variables, self._separate())
                 self.variables.update(spread)
                 self._separate_all(spread | to_separate)
         if self._has_changed:
@@ -210,12 +197,12 @@ class Divergence:
                 self._has_changed = True
                 copies.separate()
 
-    def _stale(self) -> list[Replication]:
+    def _stale(self) -> list[RewritableFunction]:
         """Return the functions that take copies for equal, or for together, that no longer are."""
         separate = self._separate().keys()
         return [
-            replication
-            for replication in self._replications
-            if not replication.equal.isdisjoint(self.variables)
-            or not replication.together.isdisjoint(separate)
+            function
+            for function in self._functions
+            if not function.equal.isdisjoint(self.variables)
+            or not function.together.isdisjoint(separate)
         ]

@@ -84,11 +84,11 @@ class FunctionCopies:
         if replica and _is_seeded(node):
             seed2 = node.attr["seed2"]
             seed2.i = (seed2.i + 0x9E3779B1 * replica) % (2**31 - 1)
-        for place, function in enumerate(function_attributes(node)):
+        for index, function in enumerate(function_attributes(node)):
             body = self.library(function.name)
             own = replica if has_node(body, self.library, _is_seeded) else 0
             # Both branches of a common condition may have a node of this path.
-            key = (path, place, function.name, own)
+            key = (path, index, function.name, own)
             if key not in self._known:
                 compiled = compiled or node.op in CALLS
                 self._known[key] = self._make(body, own, path, compiled=compiled)

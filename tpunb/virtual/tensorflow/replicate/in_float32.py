@@ -90,15 +90,15 @@ def _lengthen(value: Any) -> None:
     elif value.tensor.dtype in _SHORT:
         numbers = tensor_util.MakeNdarray(value.tensor).astype("float32")
         value.tensor.CopyFrom(tensor_util.make_tensor_proto(numbers, dtypes.float32))
-    for place, kind in enumerate(value.list.type):
-        value.list.type[place] = _LONG if kind in _SHORT else kind
+    for index, dtype in enumerate(value.list.type):
+        value.list.type[index] = _LONG if dtype in _SHORT else dtype
 
 
-def _shorten(function: FunctionDef, name: str, kind: int) -> None:
+def _shorten(function: FunctionDef, name: str, dtype: int) -> None:
     """Give a result the type that the function's callers expect."""
-    if kind not in _SHORT:
+    if dtype not in _SHORT:
         return
-    types = {"SrcT": AttrValue(type=_LONG), "DstT": AttrValue(type=kind)}
+    types = {"SrcT": AttrValue(type=_LONG), "DstT": AttrValue(type=dtype)}
     cast = new_node("Cast", f"shortened_{name}", [function.ret[name]], "", **types)
     function.node_def.append(cast)
     function.ret[name] = f"{cast.name}:y:0"

@@ -43,13 +43,19 @@ class Take:
         form: The form.
         sizes: The shape that each replica's value is reshaped to first; None for its own.
         constant: Integers that replace the input.
-        kind: The type of these integers.
+        dtype: The type of these integers.
     """
 
     form: Form
     sizes: Sizes | None = None
     constant: np.ndarray | None = None
-    kind: dtypes.DType = dtypes.int32
+    dtype: dtypes.DType = dtypes.int32
+
+    def __str__(self) -> str:
+        if self.constant is not None:
+            return str(self.constant.tolist())
+        form = self.form.name.lower()
+        return form if self.sizes is None else f"{form} of {list(self.sizes)}"
 
 
 SHARED = Take(Form.SHARED)
@@ -87,6 +93,11 @@ class Plan:
     gain: float = 1.0
     bodies: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    def __str__(self) -> str:
+        takes = ", ".join(map(str, self.takes))
+        gives = ", ".join(form.name.lower() for form in self.gives)
+        return f"{takes} -> {gives}" + (f", as {self.op}" if self.op else "")
+
     @property
     def output(self) -> str:
         """The suffix of references to the only output of another operation."""
@@ -117,8 +128,8 @@ class Input:
 
 def constant(values: int | Sequence[int] | np.ndarray, like: Input | None = None) -> Take:
     """Return integers, or a single integer, that replace an input."""
-    kind = dtypes.int32 if like is None else like.dtype
-    return Take(Form.SHARED, constant=np.asarray(values, kind.as_numpy_dtype), kind=kind)
+    dtype = dtypes.int32 if like is None else like.dtype
+    return Take(Form.SHARED, constant=np.asarray(values, dtype.as_numpy_dtype), dtype=dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,20 +189,20 @@ class JoiningRule:
         rule: The rule.
         attributes: The attributes that may have any value, unless the rule itself checks them. All
             others must have the operation's default.
-        varying: The places of the inputs that may vary; None for any.
+        varying: The indices of the inputs that may vary; None for any.
     """
 
     rule: Rule
     attributes: frozenset[str]
     varying: Collection[int] | None
 
-    def applies_to(self, node: NodeDef, kinds: Iterable[dtypes.DType]) -> bool:
+    def applies_to(self, node: NodeDef, types: Iterable[dtypes.DType]) -> bool:
         """Return whether the rule is for a node."""
         definition = op_def_registry.get(node.op)
         defaults = {attribute.name: attribute for attribute in definition.attr}
         arguments = (*definition.input_arg, *definition.output_arg)
         counts = {argument.number_attr for argument in arguments}
-        return REAL.issuperset(kinds) and all(
+        return REAL.issuperset(types) and all(
             name in self.attributes | counts | _UNIMPORTANT
             or (name in defaults and defaults[name].type == "type")
             or (name in defaults and defaults[name].default_value == value)
@@ -201,7 +212,7 @@ class JoiningRule:
     def plan(self, node: KnownNode) -> Plan | None:
         """Return the plan for a node for which the rule holds, or None."""
         if self.varying is not None:
-            varying = {place for place, tensor in enumerate(node.inputs) if tensor.varies}
+            varying = {index for index, tensor in enumerate(node.inputs) if tensor.varies}
             if not varying.issubset(self.varying):
                 return None
         return self.rule(node)
@@ -220,7 +231,7 @@ def rules_for(
         rule: The rule.
         operations: The operations' names, separated by spaces.
         attributes: The attributes that may have any value, separated by spaces.
-        varying: The places of the inputs that may vary; None for any.
+        varying: The indices of the inputs that may vary; None for any.
     """
     joining_rule = JoiningRule(rule, frozenset(attributes.split()), varying)
     return dict.fromkeys(operations.split(), joining_rule)

@@ -26,6 +26,7 @@ from tpunb.virtual.tensorflow.graph.function_def import (
     StaticTensors,
     called_functions,
     data_inputs,
+    has_effects,
     is_stateful,
     needed,
     output_types,
@@ -59,16 +60,23 @@ from tpunb.virtual.tensorflow.replicate.variance import (
     analyze,
 )
 
-# In nodes for each replica: the cost of joining the replicas' values, or separating them again,
-# between devices; and the number of bytes of each value whose copying takes as long as a node.
+# In nodes for each replica: the cost of joining the replicas' values, or separating them again; and
+# the number of bytes of each value whose copying takes as long as a node. `python -m
+# benchmarks.joining_costs` (two AMD EPYC processors, TensorFlow 2.21, 2026-11-28): 1 to 3 nodes for
+# both ways, and 1,700 bytes for a node that does next to nothing. Steps hardly depend on these
+# numbers. With `--steps`, an MLP, a CNN and an LSTM take the same time, within 12%, with a fifth of
+# the conversions' cost and five times as much, a tenth of the bytes and ten times as many.
 _CONVERSION = 2.5
 _BYTES = 20_000
 
 _TURNS = 16
-"""The assumed number of turns of a loop."""
+"""The assumed number of turns of a loop. The same steps take the same time with 2 turns."""
 
 _LIVING = 4
-"""At most a quarter of all nodes' outputs in a training step is alive at a time."""
+"""At most a quarter of all nodes' outputs in a training step is assumed alive at a time.
+
+It only decides how many of the replicas that take turns run at a time.
+"""
 
 
 def join(
@@ -152,13 +160,13 @@ class _Candidates:
             if self._bodies is None or node.name not in self._analysis.output_variances:
                 return None
             return self._bodies.plan(self, self._analysis, node)
-        input_kinds = map(self.statics.dtype, data_inputs(node))
-        kinds = [kind for kind in input_kinds if kind != dtypes.resource] + output_types(node)
-        rule = rule_of(node.op, lists=dtypes.variant in kinds or node.op in FRESH)
+        input_types = map(self.statics.dtype, data_inputs(node))
+        types = [dtype for dtype in input_types if dtype != dtypes.resource] + output_types(node)
+        rule = rule_of(node.op, lists=dtypes.variant in types or node.op in FRESH)
         if rule is None:
             return None
-        kinds = [kind for kind in kinds if kind != dtypes.variant]
-        known_node = self._known_node(node) if rule.applies_to(node, kinds) else None
+        types = [dtype for dtype in types if dtype != dtypes.variant]
+        known_node = self._known_node(node) if rule.applies_to(node, types) else None
         if known_node is None:
             return None
         plan = (linear(known_node) if known_node.summed else None) or rule.plan(known_node)
@@ -172,7 +180,7 @@ class _Candidates:
         analysis = self._analysis
         return (
             node.name in self._needed
-            and analysis.roles[node.name] is Role.COMPUTE
+            and analysis.roles[node.name] in {Role.COMPUTE, Role.LIFTED}
             and analysis.variances[node.name] is Variance.VARYING
             and not node.device
             and (not is_stateful(node) or node.op in READS | CONTROL_FLOW)
@@ -181,8 +189,8 @@ class _Candidates:
 
     def _known_node(self, node: NodeDef) -> KnownNode | None:
         """Return a node with its known properties; None if too little is known."""
-        kinds = output_types(node)
-        outputs = [self.statics.output_sizes(node.name, k) for k in range(len(kinds))]
+        types = output_types(node)
+        outputs = [self.statics.output_sizes(node.name, k) for k in range(len(types))]
         inputs = [self._input(source) for source in data_inputs(node)]
         known_outputs = [
             sizes
@@ -197,24 +205,24 @@ class _Candidates:
         # In float16, the sum over all replicas may overflow where each replica's value, scaled down
         # or not, does not.
         outputs_used = self._outputs[node.name]
-        summed = dtypes.float16 not in kinds and all(map(self.is_summed, outputs_used))
+        summed = dtypes.float16 not in types and all(map(self.is_summed, outputs_used))
         summed = summed and bool(outputs_used)
         return KnownNode(node, known_inputs, known_outputs, self._replicas, summed)
 
     def _input(self, source: Reference) -> Input | None:
-        kind = self.statics.dtype(source)
+        dtype = self.statics.dtype(source)
         varies = self._analysis.variance(source) is Variance.VARYING
-        if kind == dtypes.resource:
+        if dtype == dtypes.resource:
             # The handle of a variable that is the same on every replica.
             argument = self._analysis.arguments.get(source.source)
             shared = argument is not None and argument.is_mirrored and not varies
-            return Input((), kind, varies=False, value=lambda: None) if shared else None
+            return Input((), dtype, varies=False, value=lambda: None) if shared else None
         sizes = self.statics.sizes(source)
         node = self._nodes.get(source.source)
         is_shape = node is not None and node.op == _ELEMENTS
         if sizes is None or (varies and 0 in sizes and not is_shape):
             return None
-        return Input(sizes, kind, varies, lambda: self.statics.value(source))
+        return Input(sizes, dtype, varies, lambda: self.statics.value(source))
 
     def is_summed(self, source: Reference) -> bool:
         """Return whether a tensor is only read by sums over all replicas."""
@@ -236,12 +244,12 @@ class _Candidates:
         """Return the forms of tensors at the edges of control flow; None if any has no form."""
         forms = []
         for source, variance in zip(sources, variances, strict=True):
-            kind, sizes = self.statics.dtype(source), self.statics.sizes(source)
+            dtype, sizes = self.statics.dtype(source), self.statics.sizes(source)
             if variance is not Variance.VARYING:
                 forms.append(Form.SHARED)
-            elif kind == dtypes.variant:
+            elif dtype == dtypes.variant:
                 forms.append(Form.LISTED)
-            elif kind in REAL and sizes is not None and 0 not in sizes:
+            elif dtype in REAL and sizes is not None and 0 not in sizes:
                 forms.append(Form.ROWS if sizes else Form.STACKED)
             else:
                 return None
@@ -382,6 +390,9 @@ class _Bodies:
 
     def plan(self, outer: _Candidates, analysis: Analysis, node: NodeDef) -> Plan | None:
         """Return how one loop or branch computes the values of all replicas."""
+        called = [self._library(name) for name in called_functions(node)]
+        if any(has_effects(function, self._library) for function in called):
+            return None
         is_loop = node.op in LOOPS
         outputs = analysis.output_variances[node.name]
         sources = data_inputs(node) if is_loop else data_inputs(node)[1:]
@@ -445,24 +456,29 @@ class _Bodies:
         candidates = _Candidates(function, inner, sizes, self._replicas, self, gives)
         plans = candidates.worthwhile()
         not_summed: set[int] = set()
-        for place, (name_of_argument, argument) in enumerate(arguments.items()):
+        for index, (name_of_argument, argument) in enumerate(arguments.items()):
             if not argument.is_stacked:
                 continue
             if not candidates.fits_readers(Reference(name_of_argument, ""), plans):
                 if argument.form is not Form.SUMMED:
                     return None
-                not_summed.add(place)
-        for place, (result, form) in enumerate(zip(returned(function), gives, strict=True)):
+                not_summed.add(index)
+        for index, (result, form) in enumerate(zip(returned(function), gives, strict=True)):
             varies = inner.variance(result.source) is Variance.VARYING
             if form is Form.SHARED and varies:
                 return None
             if form is not Form.SHARED and not candidates.gives(result.source, form, plans):
                 if form is not Form.SUMMED:
                     return None
-                not_summed.add(place)
-        if inner.must_separate:
+                not_summed.add(index)
+        if inner.must_separate or not plans.keys() >= _lifted(inner):
             return None
         return Body(function, candidates.joined(plans), gives), not_summed
+
+
+def _lifted(analysis: Analysis) -> set[str]:
+    """Return the nodes that are control flow with collectives."""
+    return {name for name, role in analysis.roles.items() if role is Role.LIFTED}
 
 
 def _same(arguments: Arguments, sizes: KnownSizes, around: KnownSizes) -> bool:

@@ -65,7 +65,7 @@ def most_joined(joined: bool | None, at_once: int | None) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplicateOptions:
+class CallOptions:
     """The properties of a strategy that replicating depends on.
 
     Attributes:
@@ -97,22 +97,22 @@ class ReplicateOptions:
     trial: Trial | None = None
 
     @functools.cached_property
-    def places(self) -> Sequence[Sequence[str]]:
+    def devices(self) -> Sequence[Sequence[str]]:
         """The devices that compute for each replica, and hold its copies of variables."""
-        return [list(map(self.place_of, logical)) for logical in self.cores]
+        return [list(map(self.device_for, logical)) for logical in self.cores]
 
     @functools.cached_property
-    def places_of_cores(self) -> Mapping[str, str]:
+    def device_of_core(self) -> Mapping[str, str]:
         """The devices where a core's variables are kept, by the core's device."""
-        pairs = zip(self.cores, self.places, strict=True)
-        return {core: place for pair in pairs for core, place in zip(*pair, strict=True)}
+        pairs = zip(self.cores, self.devices, strict=True)
+        return {core: device for pair in pairs for core, device in zip(*pair, strict=True)}
 
     @functools.cached_property
-    def in_one_place(self) -> bool:
+    def on_one_device(self) -> bool:
         """True if one device computes for all replicas, and holds all copies of variables."""
-        return len({place for logical in self.places for place in logical}) == 1
+        return len({device for logical in self.devices for device in logical}) == 1
 
-    def place_of(self, device: str) -> str:
+    def device_for(self, device: str) -> str:
         """Return the device that computes and keeps a device's values: the first of its process.
 
         TensorFlow runs each device's part of a function with an executor of its own, and passes

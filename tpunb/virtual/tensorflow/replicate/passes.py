@@ -111,11 +111,11 @@ class MatrixUnit:
                 for called in function_attributes(node):
                     called.name += _ON_HOST
             elif self._multiplies(node):
-                for place, source in _factors(node):
+                for index, source in _factors(node):
                     key = source, node.device
                     if key not in known:
                         known[key] = _write_rounding(result, f"tpunb_rounded_{len(known)}", *key)
-                    node.input[place] = known[key]
+                    node.input[index] = known[key]
         return result
 
     def body(self, name: str, library: Library) -> FunctionDef:
@@ -146,15 +146,15 @@ def _contracts(equation: str) -> bool:
 
 
 def _factors(node: NodeDef) -> Iterator[tuple[int, Reference]]:
-    """Yield the inputs of a product that are rounded: their places and sources."""
+    """Yield the inputs of a product that are rounded: their indices and sources."""
     sources = data_inputs(node)
-    place = 0
+    first = 0
     for argument in op_def_registry.get(node.op).input_arg:
         count = node.attr[argument.number_attr].i if argument.number_attr else 1
-        kind = node.attr[argument.type_attr].type if argument.type_attr else argument.type
-        if argument.name in FACTORS[node.op] and kind == _FLOAT32.type:
-            yield from ((index, sources[index]) for index in range(place, place + count))
-        place += count
+        dtype = node.attr[argument.type_attr].type if argument.type_attr else argument.type
+        if argument.name in FACTORS[node.op] and dtype == _FLOAT32.type:
+            yield from ((index, sources[index]) for index in range(first, first + count))
+        first += count
 
 
 def _write_rounding(function: FunctionDef, name: str, source: Reference, device: str) -> str:
@@ -314,7 +314,7 @@ class _Constants:
 
     def _value(self, source: Reference) -> Any | None:
         if source.source in self._outputs:
-            return self._outputs[source.source][self._statics.place(source)]
+            return self._outputs[source.source][self._statics.index(source)]
         return self._statics.value(source)
 
 
@@ -322,7 +322,7 @@ def _constants(node: NodeDef, values: Sequence[Any]) -> Iterator[tuple[NodeDef, 
     """Yield constants for a node's outputs, each with the reference that it replaces."""
     outputs = op_def_registry.get(node.op).output_arg
     type_attribute = "T" if node.op in {_SLICE, _BROADCAST} else "out_type"
-    kind = (
+    dtype = (
         dtypes.as_dtype(node.attr[type_attribute].type)
         if type_attribute in node.attr
         else dtypes.int32
@@ -330,7 +330,7 @@ def _constants(node: NodeDef, values: Sequence[Any]) -> Iterator[tuple[NodeDef, 
     for index, value in enumerate(values):
         # Nodes that wait for the node wait for its first constant.
         name = f"{node.name}/known_{index}" if index else node.name
-        constant = new_constant(name, np.asarray(value, kind.as_numpy_dtype), kind, node.device)
+        constant = new_constant(name, np.asarray(value, dtype.as_numpy_dtype), dtype, node.device)
         constant.input.extend(f"^{name}" for name in control_inputs(node))
         # Several outputs have a name each, or are a list with one name.
         output = f"{outputs[index].name}:0" if len(outputs) > 1 else f"{outputs[0].name}:{index}"
@@ -349,11 +349,11 @@ def read_past_loops(function: FunctionDef, library: Library) -> FunctionDef:
             continue
         body = library(node.attr["body"].func.name)
         pairs = zip(body.signature.input_arg, body.signature.output_arg, strict=True)
-        for place, (source, (parameter, result_)) in enumerate(
+        for index, (source, (parameter, result_)) in enumerate(
             zip(data_inputs(node), pairs, strict=True)
         ):
             if body.ret[result_.name] == parameter.name:
-                instead[f"{node.name}:output:{place}"] = f"{source.source}{source.suffix}"
+                instead[f"{node.name}:output:{index}"] = f"{source.source}{source.suffix}"
     if not instead:
         return function
     result = FunctionDef()
@@ -361,8 +361,8 @@ def read_past_loops(function: FunctionDef, library: Library) -> FunctionDef:
     for node in result.node_def:
         if is_stateful(node) and node.op not in READS:
             continue  # the loop must have ended before anything is written
-        for place, text in enumerate(node.input):
-            node.input[place] = _before(text, instead)
+        for index, text in enumerate(node.input):
+            node.input[index] = _before(text, instead)
     for name, text in function.ret.items():
         result.ret[name] = _before(text, instead)
     return result

@@ -31,7 +31,7 @@ from tpunb.virtual.tensorflow.private_names import (
     tpu_shard_context,
     variable_utils,
 )
-from tpunb.virtual.tensorflow.replicate.options import ReplicateOptions
+from tpunb.virtual.tensorflow.replicate.options import CallOptions
 from tpunb.virtual.tensorflow.replicate.trial import StandIn
 from tpunb.virtual.tensorflow.variable_copies import Copies, copies_of, eagerly, handle_of
 
@@ -124,7 +124,7 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
     function.
     """
 
-    def __init__(self, graph: FuncGraph, options: ReplicateOptions) -> None:
+    def __init__(self, graph: FuncGraph, options: CallOptions) -> None:
         super().__init__(name="virtual_tpu", num_replicas=len(options.cores), pivot=None)
         self._traced = graph
         self._cores = options.cores
@@ -237,12 +237,12 @@ class CopyUse:
 
     Attributes:
         operation: The operation.
-        place: The place of the handle among the operation's inputs.
+        index: The index of the handle among the operation's inputs.
         handle: The placeholder of the handle, which is also the placeholder of the variable.
     """
 
     operation: Any
-    place: int
+    index: int
     handle: Any
 
 
@@ -253,7 +253,7 @@ class TracingGraph(FuncGraph):  # type: ignore[misc]
     uses apart: it captures the handle of a copy once for each operation that takes it.
     """
 
-    def __init__(self, options: ReplicateOptions) -> None:
+    def __init__(self, options: CallOptions) -> None:
         super().__init__(f"tpu_replica_{next(_names)}")
         self._captured: list[tuple[int, Any]] = []
         self.refuses_lost_numbers = options.strictness.any
@@ -287,9 +287,9 @@ class TracingGraph(FuncGraph):  # type: ignore[misc]
             if id(placeholder) not in self.tracing.variables:
                 continue
             for operation in operations[number:]:
-                places = [k for k, tensor in enumerate(operation.inputs) if tensor is placeholder]
-                if places:
-                    yield from (CopyUse(operation, place, placeholder) for place in places)
+                indices = [k for k, tensor in enumerate(operation.inputs) if tensor is placeholder]
+                if indices:
+                    yield from (CopyUse(operation, index, placeholder) for index in indices)
                     break
 
 
@@ -298,7 +298,7 @@ def trace(
     function: Callable[..., Any],
     structure: Any,
     columns: Sequence[Sequence[Any]],
-    options: ReplicateOptions,
+    options: CallOptions,
 ) -> TracingGraph:
     """Trace a replica function with a placeholder for each argument.
 

@@ -94,14 +94,14 @@ class Gradients:
         shapes: The shapes of the variables.
         sizes: The number of elements that are kept of each gradient.
         variables: A variable for each replica that keeps the elements.
-        places: The lines of the user's code that led to the loss, innermost first.
+        lines: The lines of the user's code that led to the loss, innermost first.
     """
 
     names: Sequence[str]
     shapes: Sequence[tuple[int, ...]]
     sizes: Sequence[int]
     variables: Sequence[Any]
-    places: Sequence[SourceLine]
+    lines: Sequence[SourceLine]
 
     def values(self) -> list[list[np.ndarray]]:
         """Return the kept elements of each gradient, on each replica."""
@@ -217,8 +217,8 @@ class Trial:
         """
         flat = tf.nest.flatten(gradients)
         pairs = [
-            (place, source, gradient)
-            for place, (source, gradient) in enumerate(
+            (index, source, gradient)
+            for index, (source, gradient) in enumerate(
                 zip(tf.nest.flatten(sources), flat, strict=True)
             )
             if gradient is not None and _is_variable(source) and _is_kept(source, gradient)
@@ -233,13 +233,13 @@ class Trial:
         handle = _handle(context, kept, f"gradients_{len(self.gradients)}")
         tf.raw_ops.AssignVariableOp(resource=handle, value=tf.concat(sketches, 0))
         names = [_name_of(source) for _, source, _ in pairs]
-        self.gradients.append(Gradients(names, shapes, sizes, kept, _places(target)))
+        self.gradients.append(Gradients(names, shapes, sizes, kept, _lines(target)))
         handle = _handle(context, self._weights, f"weights_{len(self.gradients)}")
         weight = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
         weight = tf.ensure_shape(weight, [])
         weight *= STRENGTH / math.sqrt(max(1, sum(map(math.prod, shapes))))
-        for place, source, gradient in pairs:
-            flat[place] = _made_up(gradient, tuple(source.shape), weight)
+        for index, source, gradient in pairs:
+            flat[index] = _made_up(gradient, tuple(source.shape), weight)
             self._note_trained(source, context)
         return tf.nest.pack_sequence_as(gradients, flat)
 
@@ -274,12 +274,12 @@ def _numbers(tensor: Any) -> np.ndarray:
     return np.asarray(tensor)
 
 
-def _places(target: Any) -> list[SourceLine]:
+def _lines(target: Any) -> list[SourceLine]:
     """Return the lines of the user's code that led to a loss, innermost first."""
     tensors = [each for each in tf.nest.flatten(target) if hasattr(each, "op")]
     frames = tensors[0].op.traceback if tensors else ()
-    places = [SourceLine(frame.filename, frame.lineno) for frame in frames]
-    return [place for place in places[::-1] if is_users_file(place.file)]
+    lines = [SourceLine(frame.filename, frame.lineno) for frame in frames]
+    return [line for line in lines[::-1] if is_users_file(line.file)]
 
 
 def _handle(context: Any, variables: Sequence[Any], key: str) -> Any:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import textwrap
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from tpunb.virtual.tensorflow.graph.collectives import gives_one_value
@@ -34,7 +35,7 @@ from tpunb.virtual.tensorflow.graph.function_def import (
     in_topological_order,
     is_stateful,
     only_updates,
-    output_place,
+    output_index,
     output_types,
     reference,
     writes_variables,
@@ -219,6 +220,18 @@ class Analysis:
     plans: Mapping[str, Plan] = dataclasses.field(default_factory=dict)
     set_by_each: AbstractSet[str] = frozenset()
 
+    def __str__(self) -> str:
+        """Return a line for each node: its name, operation, variance, role and plan."""
+        return "\n".join(line for node in self.order for line in self._lines(node))
+
+    def _lines(self, node: NodeDef) -> Iterator[str]:
+        name, plan = node.name, self.plans.get(node.name)
+        variance, role = self.variances[name].name.lower(), self.roles[name].name.lower()
+        yield f"{name:30} {node.op:24} {variance:9} {role:10} {plan or ''}".rstrip()
+        for body_name, body in plan.bodies.items() if plan is not None else ():
+            yield f"  {body_name}:"
+            yield textwrap.indent(str(body.analysis), "    ")
+
     @property
     def diverged(self) -> frozenset[str]:
         """The names of the mirrored arguments whose copies may differ."""
@@ -248,7 +261,7 @@ class Analysis:
     def form_of(self, source: Reference, plans: Mapping[str, Plan]) -> Form | None:
         """Return the form of a tensor; None if each replica has a tensor of its own."""
         if source.source in plans:
-            return plans[source.source].gives[self.statics.place(source)]
+            return plans[source.source].gives[self.statics.index(source)]
         if self.is_stacked(source):
             return self.arguments[source.source].form
         return None if self.variance(source) is Variance.VARYING else Form.SHARED
@@ -366,9 +379,9 @@ class _Pass:
             return True
         if node.op in LOOPS and not _keeps_handles(self.library(node.attr["body"].func.name)):
             return True
-        kinds = output_types(node)
+        types = output_types(node)
         return any(
-            kinds[output_place(node, output)] == dtypes.resource for output in self._used[node.name]
+            types[output_index(node, output)] == dtypes.resource for output in self._used[node.name]
         )
 
     @functools.cached_property
@@ -492,7 +505,7 @@ class _Pass:
 
 
 def _keeps_handles(body: FunctionDef) -> bool:
-    """Return whether a loop's body returns each handle at the place where it takes the handle."""
+    """Return whether a loop's body returns each handle at the index at which it takes it."""
     pairs = zip(body.signature.input_arg, body.signature.output_arg, strict=True)
     return all(
         body.ret[output.name] == parameter.name

@@ -112,12 +112,12 @@ def _drawn(op: str, inputs: Sequence[Any], examples: Examples, salt: int) -> Any
     return _whole(uniform, *inputs[-2:]) if op in _WHOLE else _SHAPED[op](uniform)
 
 
-def _kind(node: NodeDef) -> str:
+def _operation(node: NodeDef) -> str:
     return str(node.op).removesuffix("V2")
 
 
 def _draws(node: NodeDef) -> bool:
-    return _kind(node) in {*_SHAPED, *_WHOLE, *_CLASSES, "RandomShuffle"}
+    return _operation(node) in {*_SHAPED, *_WHOLE, *_CLASSES, "RandomShuffle"}
 
 
 def without_chance(
@@ -178,13 +178,13 @@ def _only_wait(node: NodeDef) -> None:
 
 def _call(node: NodeDef, made: dict[str, FunctionDef], examples: Examples) -> None:
     """Turn a node that draws into a call of a function that computes the numbers."""
-    kind, definition = _kind(node), op_def_registry.get(node.op)
+    operation, definition = _operation(node), op_def_registry.get(node.op)
     types = [_type(argument, node) for argument in definition.input_arg]
     output = _type(definition.output_arg[0], node)
     salt = zlib.crc32(node.name.encode()) % _PRIME
 
     def drawn(*inputs: Any) -> Any:
-        return tf.cast(_drawn(kind, inputs, examples, salt), output)
+        return tf.cast(_drawn(operation, inputs, examples, salt), output)
 
     specs = [tf.TensorSpec(None, each) for each in types]
     body = tf.function(drawn, autograph=False).get_concrete_function(*specs).function_def

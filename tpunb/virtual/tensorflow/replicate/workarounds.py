@@ -44,13 +44,13 @@ _STATEFUL = {
 _INT32 = type_of(dtypes.int32)
 
 
-def hide(add: Add, name: str, device: str, tensor: str, kind: AttrValue) -> str:
+def hide(add: Add, name: str, device: str, tensor: str, dtype: AttrValue) -> str:
     """Hide the source of a tensor from TensorFlow's optimizer."""
     # A placeholder's default may be overridden, so the optimizer does not fold it.
     unknown = AttrValue()
     unknown.shape.unknown_rank = True
     name = f"{name}/hidden"
-    add("PlaceholderWithDefault", name, device, [tensor], dtype=kind, shape=unknown)
+    add("PlaceholderWithDefault", name, device, [tensor], dtype=dtype, shape=unknown)
     return f"{name}:output:0"
 
 
@@ -143,8 +143,8 @@ def keep_arithmetic(add: Add, node: NodeDef, copy: NodeDef, nodes: Mapping[str, 
     """
     if copy.op != node.op or not _is_changed(node, nodes):
         return
-    kind = node.attr["T"] if "T" in node.attr else type_of(dtypes.bool)
-    copy.input[0] = hide(add, f"{copy.name}/kept", copy.device, copy.input[0], kind)
+    dtype = node.attr["T"] if "T" in node.attr else type_of(dtypes.bool)
+    copy.input[0] = hide(add, f"{copy.name}/kept", copy.device, copy.input[0], dtype)
 
 
 def _is_changed(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
@@ -207,9 +207,9 @@ def guard_all(function: FunctionDef) -> None:
         if text is not None:
             instead[f"{node.name}:output:0"] = text
     for node in function.node_def:
-        for place, text in enumerate(node.input):
+        for index, text in enumerate(node.input):
             if text in instead and instead[text].partition(":")[0] != node.name:
-                node.input[place] = instead[text]
+                node.input[index] = instead[text]
     for name, text in list(function.ret.items()):
         function.ret[name] = instead.get(text, text)
 
@@ -230,13 +230,13 @@ def _with_one_row(add: Add, node: NodeDef, types: Sequence[str], rank: int) -> s
     """Give a node an additional example of zeros, and leave it out of the result."""
     rows = [[0, 1], *[[0, 0]] * (rank - 1)]
     margins = add_constant(add, f"{node.name}/margins", node.device, rows)
-    for place, key in enumerate(types):
-        inputs = [node.input[place], margins]
-        name = f"{node.name}/padded_{place}"
-        kind = node.attr[key]
-        padded = add("Pad", name, node.device, inputs, T=kind, Tpaddings=_INT32)
+    for index, key in enumerate(types):
+        inputs = [node.input[index], margins]
+        name = f"{node.name}/padded_{index}"
+        dtype = node.attr[key]
+        padded = add("Pad", name, node.device, inputs, T=dtype, Tpaddings=_INT32)
         # oneDNN would merge the padding into the convolution, as padding of its image.
-        node.input[place] = hide(add, name, node.device, f"{padded}:output:0", kind)
+        node.input[index] = hide(add, name, node.device, f"{padded}:output:0", dtype)
     limits = [
         add_constant(add, f"{node.name}/{name}", node.device, [value])
         for name, value in (("begin", 0), ("end", -1), ("strides", 1))
@@ -256,14 +256,14 @@ def _with_one_row(add: Add, node: NodeDef, types: Sequence[str], rank: int) -> s
 
 def _or_zeros(add: Add, node: NodeDef) -> str:
     """Use zeros as the sum over no examples."""
-    kind, device = node.attr["T"], node.device
-    size = add("Size", f"{node.name}/size", device, [node.input[0]], T=kind, out_type=_INT32)
+    dtype, device = node.attr["T"], node.device
+    size = add("Size", f"{node.name}/size", device, [node.input[0]], T=dtype, out_type=_INT32)
     none = add_constant(add, f"{node.name}/none", device, 0)
     inputs = [f"{size}:output:0", none]
     some = add("Greater", f"{node.name}/some", device, inputs, T=_INT32)
-    zero = add("Cast", f"{node.name}/zero", device, [none], SrcT=_INT32, DstT=kind)
+    zero = add("Cast", f"{node.name}/zero", device, [none], SrcT=_INT32, DstT=dtype)
     inputs = [f"{some}:z:0", f"{node.name}:output:0", f"{zero}:y:0"]
-    select = add("SelectV2", f"{node.name}/or_zeros", device, inputs, T=kind)
+    select = add("SelectV2", f"{node.name}/or_zeros", device, inputs, T=dtype)
     return f"{select}:output:0"
 
 

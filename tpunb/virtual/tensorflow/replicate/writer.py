@@ -77,14 +77,12 @@ def write_copy(builder: Builder, node: NodeDef, replica: int) -> NodeDef:
     if builder.runs(node):
         keep_from_folding(builder.add, copy, in_body=bool(builder.path))
         keep_arithmetic(builder.add, node, copy, builder.nodes)
-    functions = builder.copies
-    functions.specialize(copy, replica, builder.path + node.name)
-    if builder.path:
-        functions.sign(copy, builder.path + copy.name)
+    builder.copies.specialize(copy, replica, builder.path + node.name)
+    builder.sign(copy)
     if builder.shapes is not None:
         guarded = guard(builder.add, copy, builder.shapes.get(node.name))
         if guarded is not None:
-            builder.tensors[node.name, ":output:0", replica] = guarded
+            builder.give(node.name, ":output:0", replica, guarded)
     return copy
 
 
@@ -108,53 +106,53 @@ def _is_assertion(builder: Builder, node: NodeDef, device: str) -> bool:
 
 def write_update(builder: Builder, node: NodeDef) -> None:
     """Write an update that is the same on every core: computed once and broadcast."""
-    name, kind = node.name, node.attr["dtype"] if "dtype" in node.attr else node.attr["T"]
+    name, dtype = node.name, node.attr["dtype"] if "dtype" in node.attr else node.attr["T"]
     handles = [source for source in data_inputs(node) if builder.is_resource(source)]
     many = any(len(builder.handles.holders(handle)) > 1 for handle in handles)
-    # The node that changed the copy of a handle, by the handle's place and by the replica.
+    # The node that changed the copy of a handle, by the handle's index and by the replica.
     written: dict[tuple[int, int], str] = {}
     values: list[str] = []
     if many and node.op in ASSIGNMENTS:
-        values = [_assigned_value(builder, node, kind)]
+        values = [_assigned_value(builder, node, dtype)]
     else:
         copy = write_copy(builder, node, 0)
         known = set(copy.input)
         waits = [wait for handle in handles for wait in _waits_of_copy(builder, node, handle, 0)]
         copy.input.extend(wait for wait in dict.fromkeys(waits) if wait not in known)
-        written.update(((place, 0), name) for place in range(len(handles)))
+        written.update(((index, 0), name) for index in range(len(handles)))
         if many:
             values = [
-                _read_first(builder, f"{name}/updated_{place}", handle, [f"^{name}"], kind)
-                for place, handle in enumerate(handles)
+                _read_first(builder, f"{name}/updated_{index}", handle, [f"^{name}"], dtype)
+                for index, handle in enumerate(handles)
             ]
-    for place, (handle, value) in enumerate(zip(handles, values, strict=many)):
+    for index, (handle, value) in enumerate(zip(handles, values, strict=many)):
         for replica in builder.handles.holders(handle):
-            if (place, replica) not in written:
-                written[place, replica] = builder.add(
+            if (index, replica) not in written:
+                written[index, replica] = builder.add(
                     "AssignVariableOp",
-                    instance(name, replica) + (f"/{place}" if place else ""),
+                    instance(name, replica) + (f"/{index}" if index else ""),
                     builder.device_of(handle, replica),
                     [
                         builder.tensor(handle, replica),
-                        builder.broadcast(value, kind, replica),
+                        builder.broadcast(value, dtype, replica),
                         *_waits_of_copy(builder, node, handle, replica),
                     ],
-                    dtype=kind,
+                    dtype=dtype,
                 )
     for replica in builder.replicas:
         holders = [builder.handles.holder(handle, replica) for handle in handles]
-        changes = [written[place] for place in enumerate(holders)]
-        builder.controls[name][replica] = list(dict.fromkeys(changes))
+        changes = [written[index] for index in enumerate(holders)]
+        builder.end(name, replica, dict.fromkeys(changes))
 
 
-def _assigned_value(builder: Builder, node: NodeDef, kind: AttrValue) -> str:
+def _assigned_value(builder: Builder, node: NodeDef, dtype: AttrValue) -> str:
     """Return the new value of a variable, computed on the first core."""
     handle, value = data_inputs(node)
     if node.op == "AssignVariableOp":
         return builder.tensor(value, 0)
-    old = _read_first(builder, f"{node.name}/old", handle, builder.waits(node, 0), kind)
+    old = _read_first(builder, f"{node.name}/old", handle, builder.waits(node, 0), dtype)
     op, name = "AddV2" if node.op == "AssignAddVariableOp" else "Sub", f"{node.name}/new"
-    builder.add(op, name, builder.cores[0][0], [old, builder.tensor(value, 0)], T=kind)
+    builder.add(op, name, builder.cores[0][0], [old, builder.tensor(value, 0)], T=dtype)
     return f"{name}:z:0"
 
 
@@ -166,11 +164,11 @@ def _waits_of_copy(
 
 
 def _read_first(
-    builder: Builder, name: str, handle: Reference, waits: Sequence[str], kind: AttrValue
+    builder: Builder, name: str, handle: Reference, waits: Sequence[str], dtype: AttrValue
 ) -> str:
     """Read the first replica's copy of a variable."""
     inputs = [builder.tensor(handle, 0), *waits]
-    builder.add("ReadVariableOp", name, builder.device_of(handle, 0), inputs, dtype=kind)
+    builder.add("ReadVariableOp", name, builder.device_of(handle, 0), inputs, dtype=dtype)
     return f"{name}:value:0"
 
 
@@ -186,17 +184,19 @@ def write_last_values(builder: Builder, argument: str, dtype: int) -> list[str]:
     ]
     if not changes:
         return []
-    kind = AttrValue(type=dtype)
+    value_type = AttrValue(type=dtype)
     added = []
     for replica in builder.replicas:
         waits = [f"^{name}" for change in changes for name in builder.ends(change, replica)]
         name, logical = f"{argument}/replica_{replica}/last", builder.cores[replica]
         inputs = [argument_name(argument, replica), *dict.fromkeys(waits)]
-        builder.add("ReadVariableOp", name, logical[0], inputs, dtype=kind)
+        builder.add("ReadVariableOp", name, logical[0], inputs, dtype=value_type)
         for core in builder.further_cores():
             inputs = [argument_name(argument, replica, core), f"{name}:value:0"]
             copy = f"{argument}/replica_{replica}/copy_{core}"
-            added.append(builder.add("AssignVariableOp", copy, logical[core], inputs, dtype=kind))
+            added.append(
+                builder.add("AssignVariableOp", copy, logical[core], inputs, dtype=value_type)
+            )
     return added
 
 
@@ -214,7 +214,8 @@ def write_collective(builder: Builder, node: NodeDef) -> None:
 def _write_sum(builder: Builder, node: NodeDef) -> None:
     value = data_inputs(node)[0]
     joined = groups(node, builder.nodes)
-    if value.source in builder.analysis.plans and len(joined) == 1:
+    form = builder.analysis.form_of(value, builder.analysis.plans)
+    if (value.source in builder.analysis.plans or form is Form.SUMMED) and len(joined) == 1:
         # The replicas' values are joined in one tensor, or summed already.
         total = builder.joined.in_form(value, Form.SUMMED)
         inputs = [total, *builder.all_waits(node, builder.replicas)]
@@ -238,12 +239,15 @@ def _hand_out(builder: Builder, node: NodeDef, tensor: str, group: Sequence[int]
     name = reference(tensor).source
     for replica in group:
         value = builder.broadcast(tensor, node.attr["T"], replica, group[0])
-        builder.tensors[node.name, ":output:0", replica] = value
-        builder.controls[node.name][replica] = [name]
+        builder.give(node.name, ":output:0", replica, value)
+        builder.end(node.name, replica, [name])
 
 
 _SUMS = 8
-"""The number of partial sums, made one after the other, if replicas take turns."""
+"""The number of partial sums, made one after the other, if replicas take turns.
+
+An eighth of the replicas' values is held at a time. More sums would save little memory more.
+"""
 
 
 def _is_held_in_turns(builder: Builder, node: NodeDef, group: Sequence[int]) -> bool:
@@ -254,14 +258,14 @@ def _is_held_in_turns(builder: Builder, node: NodeDef, group: Sequence[int]) -> 
 
 
 def _added_as_they_come(
-    builder: Builder, name: str, values: Sequence[str], kind: AttrValue
+    builder: Builder, name: str, values: Sequence[str], dtype: AttrValue
 ) -> list[str]:
     """Add all values but the last, an eighth at a time, in the replicas' order."""
     some = -(-len(values) // _SUMS)
     inputs = list(values[: some + 1])
     for start in range(some + 1, len(values), some):
         part, count = f"{name}/first_{start}", integer(len(inputs))
-        builder.add("AddN", part, builder.cores[0][0], inputs, T=kind, N=count)
+        builder.add("AddN", part, builder.cores[0][0], inputs, T=dtype, N=count)
         inputs = [f"{part}:sum:0", *values[start : start + some]]
     return inputs
 
@@ -271,27 +275,27 @@ def _write_exchange(builder: Builder, node: NodeDef) -> None:
     split_axis, concat_axis, count = (
         node.attr[key].i for key in ("split_dimension", "concat_dimension", "split_count")
     )
-    kind = node.attr["T"]
+    dtype = node.attr["T"]
     for replica in builder.replicas:
         name, device = instance(node.name, replica), builder.cores[replica][0]
         axis = add_constant(builder.add, f"{name}/split_dim", device, split_axis)
         inputs = [axis, builder.tensor(value, replica), *builder.waits(node, replica)]
-        builder.add("Split", f"{name}/split", device, inputs, T=kind, num_split=integer(count))
+        builder.add("Split", f"{name}/split", device, inputs, T=dtype, num_split=integer(count))
     for group in groups(node, builder.nodes):
-        for place, replica in enumerate(group):
+        for index, replica in enumerate(group):
             name, device = instance(node.name, replica), builder.cores[replica][0]
             axis = add_constant(builder.add, f"{name}/concat_dim", device, concat_axis)
-            parts = [f"{instance(node.name, k)}/split:output:{place}" for k in group]
-            builder.tensors[node.name, ":output:0", replica] = f"{name}:output:0"
+            parts = [f"{instance(node.name, k)}/split:output:{index}" for k in group]
+            builder.give(node.name, ":output:0", replica, f"{name}:output:0")
             if len(parts) == 1:  # TensorFlow does not concatenate a single part
-                builder.add("Identity", name, device, parts, T=kind)
+                builder.add("Identity", name, device, parts, T=dtype)
                 continue
             builder.add(
                 "ConcatV2",
                 name,
                 device,
                 [*parts, axis],
-                T=kind,
+                T=dtype,
                 N=integer(len(parts)),
                 Tidx=type_of(dtypes.int32),
             )
@@ -313,14 +317,17 @@ def _write_permutation(builder: Builder, node: NodeDef) -> None:
         inputs = [builder.tensor(value, origin.get(replica, replica))]
         builder.add(op, name, device, inputs + builder.waits(node, replica), T=node.attr["T"])
         output = ":output:0" if replica in origin else ":y:0"
-        builder.tensors[node.name, ":output:0", replica] = name + output
+        builder.give(node.name, ":output:0", replica, name + output)
 
 
 _ANYTIME = -1
 """The part of nodes that wait for no replica: constants and reads, which need no memory."""
 
 _LITTLE = 2**24
-"""The most bytes of all replicas together for which a part takes no turns."""
+"""The most bytes of all replicas together for which a part takes no turns.
+
+16 MiB are little beside TensorFlow's own memory, and a turn costs two nodes for each replica.
+"""
 
 
 def take_turns(builder: Builder) -> None:
@@ -423,8 +430,7 @@ def write_results(
     for index, (result, variance) in enumerate(zip(results, variances, strict=True)):
         for replica in builder.own(result.source, variance):
             name = f"output_{index}_{replica}"
-            builder.result.signature.output_arg.add(name=name, type=result.type)
-            builder.result.ret[name] = builder.tensor(result.source, replica)
+            builder.return_tensor(name, result.type, builder.tensor(result.source, replica))
 
 
 def write_effects(builder: Builder) -> None:
@@ -437,7 +443,7 @@ def write_effects(builder: Builder) -> None:
     effects = dict.fromkeys(name for target in targets for name in builder.ends(target, 0))
     # A result that is returned only from the first core may have waited for the others as well.
     returned = {reference(text).source for text in builder.function.ret.values()}
-    targets.update(dict.fromkeys(sorted(returned & builder.once)))
+    targets.update(dict.fromkeys(sorted(filter(builder.is_once, returned))))
     for replica in builder.replicas[1:]:
         ends = {name for target in targets for name in builder.ends(target, replica)}
         waits = [f"^{name}" for name in sorted(ends - effects.keys())]
@@ -451,9 +457,7 @@ def write_effects(builder: Builder) -> None:
         if argument.copy_type is not None:
             copied = write_last_values(builder, name, argument.copy_type)
             effects.update(dict.fromkeys(copied))
-    for number, name in enumerate(effects):
-        builder.result.control_ret[f"effect_{number}"] = name
-        builder.result.signature.control_output.append(f"effect_{number}")
+    builder.keep(effects)
 
 
 def write_lifted(builder: Builder, node: NodeDef) -> None:
@@ -466,10 +470,10 @@ def write_lifted(builder: Builder, node: NodeDef) -> None:
     copy.device = builder.cores[0][0]
     if not is_loop:
         # An `If` takes any type for true or false; a `Case` takes an index.
-        kind = dtypes.as_dtype(node.attr["Tcond"].type) if "Tcond" in node.attr else dtypes.int32
+        dtype = dtypes.as_dtype(node.attr["Tcond"].type) if "Tcond" in node.attr else dtypes.int32
         last = len(node.attr["branches"].list.func) - 1 if "branches" in node.attr else None
         predicate = data_inputs(node)[0]
-        copy.input.append(_agreed(builder, f"{node.name}/agreed", predicate, kind, last))
+        copy.input.append(_agreed(builder, f"{node.name}/agreed", predicate, dtype, last))
     types = _widened(builder, node.attr["T" if is_loop else "Tin"], sources, variances)
     for source, variance in zip(sources, variances, strict=True):
         replicas = builder.own(source, variance)
@@ -494,19 +498,18 @@ def write_lifted(builder: Builder, node: NodeDef) -> None:
         else:
             write_results(inside, returned(body), outputs)
             write_effects(inside)
-        builder.lifted += [*inside.lifted, inside.result]
-        function.name = inside.result.signature.name
+        function.name = builder.lift(inside)
     copy.attr["_lower_using_switch_merge"].b = True
-    place = 0
+    first = 0
     for index, (source, variance) in enumerate(zip(results, outputs, strict=True)):
-        places = {owner: place + k for k, owner in enumerate(builder.own(source, variance))}
+        outputs_of = {owner: first + k for k, owner in enumerate(builder.own(source, variance))}
         for replica in builder.replicas:
-            output = places.get(builder.handles.holder(source, replica), place)
+            output = outputs_of.get(builder.handles.holder(source, replica), first)
             text = f"{copy.name}:output:{output}"
-            builder.tensors[node.name, f":output:{index}", replica] = text
-        place += len(places)
+            builder.give(node.name, f":output:{index}", replica, text)
+        first += len(outputs_of)
     for replica in builder.replicas:
-        builder.controls[node.name][replica] = [copy.name]
+        builder.end(node.name, replica, [copy.name])
 
 
 def _widened(
@@ -517,8 +520,8 @@ def _widened(
 ) -> list[int]:
     """Return the types of control flow's inputs or outputs, once for each replica with its own."""
     return [
-        kind
-        for kind, source, variance in zip(types.list.type, sources, variances, strict=True)
+        dtype
+        for dtype, source, variance in zip(types.list.type, sources, variances, strict=True)
         for _ in builder.own(source, variance)
     ]
 
@@ -527,8 +530,8 @@ def _write_condition(builder: Builder) -> None:
     """Write the result of a loop's condition; all replicas must agree on it."""
     output = builder.function.signature.output_arg[0]
     source = reference(builder.function.ret[output.name])
-    builder.result.signature.output_arg.add().CopyFrom(output)
-    builder.result.ret[output.name] = _agreed(builder, f"{builder.path}agreed", source, dtypes.bool)
+    agreed = _agreed(builder, f"{builder.path}agreed", source, dtypes.bool)
+    builder.return_tensor(output.name, output.type, agreed)
 
 
 _DISAGREEMENT = (
@@ -539,7 +542,7 @@ _DISAGREEMENT = (
 
 
 def _agreed(
-    builder: Builder, name: str, source: Reference, kind: dtypes.DType, last: int | None = None
+    builder: Builder, name: str, source: Reference, dtype: dtypes.DType, last: int | None = None
 ) -> str:
     """Return a condition that fails at run time unless it is the same on every replica.
 
@@ -547,7 +550,7 @@ def _agreed(
         builder: The builder of the function.
         name: The name of the new node.
         source: The condition, a scalar.
-        kind: The type of the condition.
+        dtype: The type of the condition.
         last: The last branch, which also serves every index outside of the list; None if the
             condition is not an index.
     """
@@ -557,7 +560,7 @@ def _agreed(
     device = builder.cores[0][0]
     if last is not None:
         values = _branches(builder, name, values, last)
-    attribute, number = type_of(kind), integer(len(values))
+    attribute, number = type_of(dtype), integer(len(values))
     builder.add("Pack", f"{name}/all", device, values, T=attribute, N=number, axis=integer(0))
     builder.add("Identity", f"{name}/first", device, values[:1], T=attribute)
     compared = [f"{name}/all:output:0", f"{name}/first:output:0"]
@@ -570,7 +573,7 @@ def _agreed(
         f"{name}/assert",
         device,
         [f"{name}/each:output:0", text, f"{name}/all:output:0"],
-        T=types_of([dtypes.string, kind]),
+        T=types_of([dtypes.string, dtype]),
         summarize=number,
     )
     inputs = [f"{name}/first:output:0", f"^{checked}"]
@@ -583,13 +586,13 @@ def _branches(builder: Builder, name: str, values: Sequence[str], last: int) -> 
     device = builder.cores[0][0]
     limit = add_constant(builder.add, f"{name}/last", device, last, dtypes.int32)
     # As a number without a sign, a negative index is larger than every other index.
-    kinds = {"T": type_of(dtypes.int32), "type": type_of(dtypes.uint32)}
+    unsigned = {"T": type_of(dtypes.int32), "type": type_of(dtypes.uint32)}
     back = {"T": type_of(dtypes.uint32), "type": type_of(dtypes.int32)}
-    builder.add("Bitcast", f"{name}/limit", device, [limit], **kinds)
+    builder.add("Bitcast", f"{name}/limit", device, [limit], **unsigned)
     branches = []
     for replica, value in zip(builder.replicas, values, strict=True):
         whole, least, index = (f"{name}/{part}_{replica}" for part in ("whole", "least", "index"))
-        builder.add("Bitcast", whole, device, [value], **kinds)
+        builder.add("Bitcast", whole, device, [value], **unsigned)
         inputs = [f"{whole}:output:0", f"{name}/limit:output:0"]
         builder.add("Minimum", least, device, inputs, T=type_of(dtypes.uint32))
         builder.add("Bitcast", index, device, [f"{least}:z:0"], **back)
@@ -616,15 +619,14 @@ def write_joined(builder: Builder, node: NodeDef) -> None:
         joined.attr["_lower_using_switch_merge"].b = False
     sources = data_inputs(node)
     joined.input.extend(
-        builder.joined.input(sources[place], take)
+        builder.joined.input(sources[index], take)
         if take.constant is None
         else builder.joined.constant(take)
-        for place, take in enumerate(plan.takes)
+        for index, take in enumerate(plan.takes)
     )
     keep_arithmetic(builder.add, node, joined, builder.nodes)
     joined.input.extend(builder.waits_of_one(node))
-    if builder.path:
-        builder.copies.sign(joined, builder.path + joined.name)
+    builder.sign(joined)
     if plan.bodies:
         keep_from_folding(builder.add, joined)
 
@@ -634,14 +636,13 @@ def _write_body(builder: Builder, node: NodeDef, body: Body) -> str:
     inside = builder.for_body(body.function, body.analysis, f"{builder.path}{node.name}/")
     write_nodes(inside)
     for index, (result, form) in enumerate(zip(returned(body.function), body.gives, strict=True)):
-        added = inside.result.signature.output_arg.add(name=f"output_{index}", type=result.type)
-        inside.result.ret[added.name] = inside.joined.in_form(result.source, form)
+        tensor = inside.joined.in_form(result.source, form)
+        inside.return_tensor(f"output_{index}", result.type, tensor)
     write_effects(inside)
     for inner_node in list(inside.result.node_def):
         if inner_node.op == "Pack" and not inner_node.input[0].endswith("/hidden:output:0"):
             keep_from_folding(inside.add, inner_node, in_body=True)
-    builder.lifted += [*inside.lifted, inside.result]
-    return str(inside.result.signature.name)
+    return builder.lift(inside)
 
 
 _WIRED = frozenset({Role.COLLECTIVE, Role.LIFTED})

@@ -69,8 +69,8 @@ _ANY_INPUTS = frozenset(f"{_ELEMENTWISE} {_OTHERS}".split())
 
 # The inputs that must be constants; negative numbers count from the end.
 _CONSTANT_INPUTS = {
-    op: places
-    for places, ops in {
+    op: indices
+    for indices, ops in {
         (-1,): "ConcatV2",
         (0,): (
             "AvgPoolGrad Conv2DBackpropInput DepthwiseConv2dNativeBackpropInput Fill "
@@ -99,8 +99,8 @@ _READS = frozenset({"ReadVariableOp", "CrossReplicaSum"})
 _KNOWN = _ANY_INPUTS | _CONSTANT_INPUTS.keys() | _ALL_CONSTANT
 
 TYPES = frozenset(
-    kind.as_datatype_enum
-    for kind in (dtypes.float32, dtypes.bfloat16, dtypes.int32, dtypes.int64, dtypes.bool)
+    dtype.as_datatype_enum
+    for dtype in (dtypes.float32, dtypes.bfloat16, dtypes.int32, dtypes.int64, dtypes.bool)
 )
 """The types that these operations compute with."""
 
@@ -218,8 +218,8 @@ class KnownLoops:
         if not is_known(node):
             return self._knows(node)
         sources = data_inputs(node)
-        places = _CONSTANT_INPUTS.get(node.op, ())
-        constants = sources if node.op in _ALL_CONSTANT else [sources[place] for place in places]
+        indices = _CONSTANT_INPUTS.get(node.op, ())
+        constants = sources if node.op in _ALL_CONSTANT else [sources[index] for index in indices]
         return all(self._is_constant(source.source) for source in constants)
 
     def _is_constant(self, name: str) -> bool:
@@ -279,20 +279,20 @@ class KnownLoops:
         """Return a list that a node makes."""
         if node.op not in FRESH | {"TensorListFromTensor"}:
             return None
-        kind = dtypes.as_dtype(node.attr["element_dtype"].type)
-        if kind.as_datatype_enum not in TYPES:
+        dtype = dtypes.as_dtype(node.attr["element_dtype"].type)
+        if dtype.as_datatype_enum not in TYPES:
             return None
         first, second = data_inputs(node)
         if node.op == "TensorListFromTensor":
             sizes = self._statics.sizes(first)
             known = self._statics.value(second) is not None
-            return _List(sizes[1:], kind, sizes[0]) if sizes and known else None
+            return _List(sizes[1:], dtype, sizes[0]) if sizes and known else None
         shape, length = self._value(first), self._value(second)
         if shape is None or shape.ndim != 1 or length is None or length < 1:
             return None
         return _List(
             tuple(ANY_SIZE if size < 0 else int(size) for size in shape),
-            kind,
+            dtype,
             int(length) if "Reserve" in node.op else None,
             written=not np.any(shape < 0),
         )
@@ -314,8 +314,8 @@ class KnownLoops:
             same = known and self._statics.output_sizes(node.name, 1) == values.sizes
         else:
             item = sources[-1]
-            kind = self._statics.dtype(item)
-            same = self._statics.sizes(item) == values.sizes and kind == values.dtype
+            dtype = self._statics.dtype(item)
+            same = self._statics.sizes(item) == values.sizes and dtype == values.dtype
         if not same or (_RESIZES in node.attr and node.attr[_RESIZES].b):
             return None
         return dataclasses.replace(values, written=True)
@@ -358,20 +358,20 @@ class KnownLoops:
             names, condition.signature.input_arg, sources, strict=True
         ):
             values, sizes = self.list_of(source), self._statics.sizes(source)
-            for place in (name, argument.name):
+            for parameter in (name, argument.name):
                 if values is not None:
-                    lists[place] = values
+                    lists[parameter] = values
                 if sizes is not None:
-                    argument_sizes[place, 0] = sizes
+                    argument_sizes[parameter, 0] = sizes
         known = as_tried(body, self._body_sizes(body.signature.name), argument_sizes)
         inside = KnownLoops(body, library, known, self._body_sizes, lists)
-        for place, (name, result) in enumerate(zip(names, returned(body), strict=True)):
+        for index, (name, result) in enumerate(zip(names, returned(body), strict=True)):
             if dtypes.as_dtype(result.type) == dtypes.variant:
                 before, after = lists.get(name), inside.list_of(result.source)
                 same = False
                 if before is not None and after is not None:
                     same = after == dataclasses.replace(before, written=after.written)
-                    self._carried[node.name, place] = after
+                    self._carried[node.name, index] = after
             elif dtypes.as_dtype(result.type) == dtypes.resource:
                 same = result.source == Reference(name, "")
             else:
@@ -415,13 +415,13 @@ def as_tried(function: FunctionDef, known: KnownSizes, arguments: KnownSizes) ->
             output = op_def_registry.get(node.op).output_arg[0].name
             _make_placeholder(node, known[node.name, 0])
             rewrite.replace({f"{node.name}:{output}:0": f"{node.name}:output:0"})
-        elif (place := _ELEMENT_SHAPES.get(node.op)) is not None:
-            source = nodes.get(node.input[place].partition(":")[0])
+        elif (shape_index := _ELEMENT_SHAPES.get(node.op)) is not None:
+            source = nodes.get(node.input[shape_index].partition(":")[0])
             if source is not None and source.op == "Const":
                 shape = tensor_util.MakeNdarray(source.attr["value"].tensor)
                 sizes = np.where(shape < 0, ANY_SIZE, shape) if shape.ndim else shape
                 tried = new_constant(f"{node.name}/tried", sizes)
-                node.input[place] = f"{rewrite.keep(tried).name}:output:0"
+                node.input[shape_index] = f"{rewrite.keep(tried).name}:output:0"
     shapes = [arguments.get((argument.name, 0)) for argument in signature]
     sizes_tried = dict(known)
     with tf.Graph().as_default() as graph:
@@ -441,9 +441,9 @@ def as_tried(function: FunctionDef, known: KnownSizes, arguments: KnownSizes) ->
 
 
 def _make_placeholder(node: NodeDef, sizes: Sizes) -> None:
-    kind = node.attr["dtype"].type if "dtype" in node.attr else node.attr["out_type"].type
+    dtype = node.attr["dtype"].type if "dtype" in node.attr else node.attr["out_type"].type
     node.op = "Placeholder"
     del node.input[:]
     node.attr.clear()
-    node.attr["dtype"].type = kind
+    node.attr["dtype"].type = dtype
     node.attr["shape"].shape.CopyFrom(tf.TensorShape(sizes).as_proto())

@@ -108,11 +108,11 @@ def _arguments(traced: TracedFunction) -> Mapping[str, Argument]:
     """Return the way in which each argument of a traced function reaches the replicas."""
     names = [argument.name for argument in traced.definition.signature.input_arg]
     arguments: dict[str, Argument] = {}
-    for place, (name, tensor) in enumerate(zip(names, traced.graph.inputs, strict=True)):
+    for index, (name, tensor) in enumerate(zip(names, traced.graph.inputs, strict=True)):
         variable = traced.graph.tracing.variables.get(id(tensor))
         passing = Passing.SHARED
-        if place < len(traced.columns):
-            column = traced.columns[place]
+        if index < len(traced.columns):
+            column = traced.columns[index]
             is_same = all(value is column[0] for value in column) and not traced.has_stand_ins
             passing = Passing.SHARED if is_same else Passing.VARYING
         elif variable is not None:
@@ -216,8 +216,8 @@ class _Branch:
         arguments = body_arguments(names, self._sources, self._variances, self._analysis.arguments)
         stays = self._passed_on() if self._is_loop else range(len(names))
         values = {
-            names[place]: functools.partial(self._constants.of, self._sources[place])
-            for place in stays
+            names[index]: functools.partial(self._constants.of, self._sources[index])
+            for index in stays
         }
         return analyze(body, arguments, self._library), values
 
@@ -239,8 +239,8 @@ class _Branch:
         if "branches" in attributes:
             branches = attributes["branches"].list.func
             last = len(branches) - 1  # it also serves every number outside of the list
-            places = [int(value) if 0 <= value <= last else last for value in values]
-            return [branches[place].name for place in places]
+            indices = [int(value) if 0 <= value <= last else last for value in values]
+            return [branches[index].name for index in indices]
         taken = ["then_branch" if value else "else_branch" for value in values]
         return [attributes[branch].func.name for branch in taken]
 
@@ -316,7 +316,7 @@ class _Branch:
         if self._condition is None:
             return self._constants.of(data_inputs(self._node)[0])
         function, result = self._condition
-        return self._with(self._state, function).of(result)
+        return self._constants_of(function).given(self._state).of(result)
 
     @property
     def _state(self) -> list[Callable[[], Values | None]]:
@@ -330,29 +330,26 @@ class _Branch:
             return
         function, result = self._condition
         body = self._library(self._node.attr["body"].func.name)
-        state = self._state
+        ends, turn, state = self._constants_of(function), self._constants_of(body), self._state
         while True:
-            turn = self._with(state, body)
+            turn = turn.given(state)
             state = [
                 functools.cache(functools.partial(turn.of, reference(body.ret[output.name])))
                 for output in body.signature.output_arg
             ]
-            yield self._with(state, function).of(result)
+            yield ends.given(state).of(result)
 
-    def _with(
-        self, state: Sequence[Callable[[], Values | None]], function: FunctionDef
-    ) -> ReplicaConstants:
-        """Return the constants of a function of a loop, given the values of its arguments."""
-        names = [argument.name for argument in function.signature.input_arg]
-        return ReplicaConstants(function, dict(zip(names, state, strict=True)), self._replicas)
+    def _constants_of(self, function: FunctionDef) -> ReplicaConstants:
+        """Return the constants of a function of a loop whose arguments are not known yet."""
+        return ReplicaConstants(function, {}, self._replicas)
 
     def _passed_on(self) -> list[int]:
-        """Return the places of the values that a loop passes on unchanged."""
+        """Return the indices of the values that a loop passes on unchanged."""
         body = self._library(self._node.attr["body"].func.name)
         pairs = zip(body.signature.input_arg, body.signature.output_arg, strict=True)
         return [
-            place
-            for place, (argument, output) in enumerate(pairs)
+            index
+            for index, (argument, output) in enumerate(pairs)
             if body.ret[output.name] == argument.name
         ]
 

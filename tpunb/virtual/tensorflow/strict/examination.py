@@ -41,23 +41,23 @@ class Examination:
 
     Attributes:
         graph: The traced graph, at the largest sizes of the arguments if these are known.
-        places: The source lines of its nodes.
+        lines: The source lines of its nodes.
         problems: The code that a TPU refuses or runs differently, in the order of the code.
         traced: The function.
     """
 
     graph: Any
-    places: SourceLines
+    lines: SourceLines
     problems: tuple[Problem, ...]
     traced: TracedFunction
 
     def located(self, problem: Problem) -> Problem:
         """Return a problem with the lines that led to it."""
-        return _located(problem, self.places)
+        return _located(problem, self.lines)
 
 
-def _located(problem: Problem, places: SourceLines) -> Problem:
-    return problem.at(places.own(problem.node)) if problem.node else problem
+def _located(problem: Problem, lines: SourceLines) -> Problem:
+    return problem.at(lines.own(problem.node)) if problem.node else problem
 
 
 @contextlib.contextmanager
@@ -155,7 +155,7 @@ def spare_the_machine(traced: TracedFunction, replicas: int, repeated: frozenset
     if excess is None or is_observed():
         return
     tensor, reason = excess
-    at = "".join(f"\n{_shown(place)}" for place in SourceLines(traced.atomic).own(tensor.node)[:1])
+    at = "".join(f"\n{_shown(line)}" for line in SourceLines(traced.atomic).own(tensor.node)[:1])
     raise MemoryLimitError(
         f"{reason}{at}", fix="Make the batch smaller, or connect to a TPU of fewer cores."
     )
@@ -197,12 +197,12 @@ def examine(
             refused = lower(fixed, on_host(fixed, findings))
     if refused is not None and is_kept(refused) and not _says_again(refused, findings):
         problems.append(refused)
-    places = SourceLines(fixed.atomic)
-    located = [_located(problem, places) for problem in problems]
+    lines = SourceLines(fixed.atomic)
+    located = [_located(problem, lines) for problem in problems]
     compiles = not hopeless and (refused is None or refused.code not in REFUSED)
     if compiles and traced.is_padded and is_kept(_OPEN_SIZES):
         located += filter(is_kept, _with_open_sizes(traced))
-    return Examination(fixed.graph, places, tuple(once_a_line(located)), traced)
+    return Examination(fixed.graph, lines, tuple(once_a_line(located)), traced)
 
 
 _OPEN_SIZES = Problem(RULE, "", "")
@@ -252,16 +252,16 @@ def _error(problem: Problem) -> tf.errors.OpError:
     call = model_call(sys._getframe(1))
     if call is not None and (layer := layer_with(problem.node, layer_names(call.model))):
         problem = dataclasses.replace(problem, reason=f"In the layer {layer}: {problem.reason}")
-    at = "".join(f"\n{_shown(place)}" for place in reversed(problem.places))
+    at = "".join(f"\n{_shown(line)}" for line in reversed(problem.places))
     text = refusal(problem.message, at, problem.shown(innermost))
     is_memory = problem.code == "memory"
     error_type = tf.errors.ResourceExhaustedError if is_memory else tf.errors.InvalidArgumentError
     return error_of_rule(error_type, problem.code)(None, None, text)
 
 
-def _shown(place: SourceLine) -> str:
-    code = linecache.getline(place.file, place.line).strip()
-    line = f'  File "{place.file}", line {place.line}'
+def _shown(origin: SourceLine) -> str:
+    code = linecache.getline(origin.file, origin.line).strip()
+    line = f'  File "{origin.file}", line {origin.line}'
     return f"{line}\n    {code}" if code else line
 
 
@@ -285,7 +285,7 @@ def _warn(problem: Problem) -> None:
         return
     if is_of_global_seed(problem):
         leave_out_of_warnings([problem])
-    place = problem.places[0] if problem.places else SourceLine("<unknown>", 0)
+    line = problem.places[0] if problem.places else SourceLine("<unknown>", 0)
     warnings.warn_explicit(
-        f"{problem.reason} {problem.fix}", TpuWarning, place.file, place.line, registry=_warned
+        f"{problem.reason} {problem.fix}", TpuWarning, line.file, line.line, registry=_warned
     )

@@ -57,6 +57,8 @@ def libtpu_refusal(traced: TracedFunction, message: str, node: str) -> Problem:
     return open_size_problem(traced, "the TPU's compiler", first, message, node)
 
 
+# libtpu 0.0.52: `CustomCall "Cholesky" is not supported to have a dynamic dimension`.
+# Others are called "QrDecompositionBlock" and "EighTpu".
 _CALL = re.compile(r'CustomCall "([A-Z][a-z]+)')
 _ALGEBRA = re.compile(r"Matrix|Cholesky|Qr|Lu|Svd|Eig|Determinant")
 _GATHERS = re.compile(r"Gather")
@@ -65,24 +67,24 @@ _GATHERS = re.compile(r"Gather")
 def _named_in(message: str, traced: TracedFunction) -> str:
     """Return the first node of the operation that libtpu describes without its name, or `""`."""
     call = _CALL.search(message)
-    kinds = [re.compile(call[1]), _ALGEBRA] if call else []
-    kinds += [_GATHERS] if "gather" in message else []
+    patterns = [re.compile(call[1]), _ALGEBRA] if call else []
+    patterns += [_GATHERS] if "gather" in message else []
     nodes = traced.definition.node_def
-    names = (node.name for kind in kinds for node in nodes if kind.search(node.op))
+    names = (node.name for pattern in patterns for node in nodes if pattern.search(node.op))
     return next(names, "")
 
 
 def of_bounds(traced: TracedFunction) -> str:
     """Return a sentence with the sizes at which a function with open sizes is compiled."""
-    place = next(iter(traced.open_axes))
-    sizes = [traced.shapes[place][axis] for axis in traced.open_axes[place]]
+    index = next(iter(traced.open_axes))
+    sizes = [traced.shapes[index][axis] for axis in traced.open_axes[index]]
     largest = " and ".join(grouped(max(size, LEAST_BOUND)) for size in sizes)
     return f"{what_is_open(traced)}: a TPU pads it. It is compiled for at most {largest} a replica."
 
 
 def no_size(traced: TracedFunction) -> str:
     """Return why nothing is known of the memory that a function takes, and what to write."""
-    batch, inner = _kinds(traced)
+    batch, inner = _open_sizes(traced)
     if batch:
         return (
             "the batch has no size. Pass `dataset.batch(n, "
@@ -119,9 +121,9 @@ def open_size_problem(
 
 def what_is_open(traced: TracedFunction) -> str:
     """Return which sizes are not fixed: `The batch is not fixed (float32[?, 784])`."""
-    batch, inner = _kinds(traced)
-    place = next(iter(traced.open_axes))
-    tensor = traced.graph.inputs[place]
+    batch, inner = _open_sizes(traced)
+    index = next(iter(traced.open_axes))
+    tensor = traced.graph.inputs[index]
     sizes = ", ".join("?" if size is None else str(size) for size in tensor.shape)
     shown = f"{tensor.dtype.name}[{sizes}]"
     if batch and inner:
@@ -131,13 +133,13 @@ def what_is_open(traced: TracedFunction) -> str:
 
 def how_to_fix(traced: TracedFunction) -> str:
     """Return how to make the open sizes fixed."""
-    batch, inner = _kinds(traced)
+    batch, inner = _open_sizes(traced)
     ways = [FIXED_BATCH] * batch + [FIXED_INNER] * inner
     way = f"Use {', and '.join(ways)}."
     return f"{way} {_NOT_IN_LOOP}" if traced.in_loop else way
 
 
-def _kinds(traced: TracedFunction) -> tuple[bool, bool]:
+def _open_sizes(traced: TracedFunction) -> tuple[bool, bool]:
     """Return whether a first size is not fixed, and whether another size is not."""
     axes = {axis for open_axes in traced.open_axes.values() for axis in open_axes}
     return 0 in axes, bool(axes - {0})

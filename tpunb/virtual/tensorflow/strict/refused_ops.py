@@ -152,14 +152,14 @@ def _problems_of_node(
         yield _problem("list-size", node, path, reason, FIXED_LIST, _LIST_MESSAGE)
     elif _computes_in(node, dtypes.complex128):
         yield _complex128(node, path)
-    elif kind := _never_rewritten(node):
-        yield _x64(node, path, kind)
+    elif dtype := _never_rewritten(node):
+        yield _x64(node, path, dtype)
     elif node.op not in _LIGHT and _computes_in(node, dtypes.float64):
         yield _float64(node, path)
 
 
 def _unsupported(node: NodeDef, name: str, path: str) -> Problem:
-    place = f"{{{{node {path}{node.name}}}}}"
+    named = f"{{{{node {path}{node.name}}}}}"
     return _problem(
         "unsupported-op",
         node,
@@ -169,7 +169,7 @@ def _unsupported(node: NodeDef, name: str, path: str) -> Problem:
         (
             f"Detected unsupported operations when trying to compile graph {name} on XLA_TPU_JIT: "
             f"{node.op} (No registered '{node.op}' OpKernel for XLA_TPU_JIT devices compatible "
-            f"with node {place}){place}\n{_SOFT_PLACEMENT}"
+            f"with node {named}){named}\n{_SOFT_PLACEMENT}"
         ),
     )
 
@@ -205,9 +205,9 @@ def _is_unbounded(node: NodeDef, nodes: dict[str, NodeDef]) -> bool:
     return int(tensor_util.MakeNdarray(origin.attr["value"].tensor)) < 0
 
 
-def _computes_in(node: NodeDef, kind: dtypes.DType) -> bool:
+def _computes_in(node: NodeDef, dtype: dtypes.DType) -> bool:
     return any(
-        value.WhichOneof("value") == "type" and value.type == kind.as_datatype_enum
+        value.WhichOneof("value") == "type" and value.type == dtype.as_datatype_enum
         for value in node.attr.values()
     )
 
@@ -219,16 +219,16 @@ def _never_rewritten(node: NodeDef) -> str:
     return "float64" if node.op in _NOT_IN_FLOAT64 and _computes_in(node, dtypes.float64) else ""
 
 
-def _x64(node: NodeDef, path: str, kind: str) -> Problem:
+def _x64(node: NodeDef, path: str, dtype: str) -> Problem:
     return _problem(
         "x64-op",
         node,
         path,
-        f"{node.op} is computed in {kind}, which a TPU's compiler cannot do.",
-        _FLOAT64_FIX if kind == "float64" else _INT64_FIX,
+        f"{node.op} is computed in {dtype}, which a TPU's compiler cannot do.",
+        _FLOAT64_FIX if dtype == "float64" else _INT64_FIX,
         (
             "While rewriting computation to not contain X64 element types, XLA encountered an "
-            f"HLO for which this rewriting is not implemented: {node.op} in {kind} "
+            f"HLO for which this rewriting is not implemented: {node.op} in {dtype} "
             f"{{{{node {path}{node.name}}}}}"
         ),
     )
@@ -270,16 +270,16 @@ def _serve_assertions(function: FunctionDef) -> set[str]:
 def _foreign_types(definition: FunctionDef) -> Iterator[Problem]:
     """Yield problems for the function's arguments and results that no core can hold."""
     for argument in (*definition.signature.input_arg, *definition.signature.output_arg):
-        kind = dtypes.as_dtype(argument.type)
-        if kind in _NO_TPU_TYPES:
+        dtype = dtypes.as_dtype(argument.type)
+        if dtype in _NO_TPU_TYPES:
             goes = "goes into" if argument.name not in definition.ret else "comes out of"
             source = definition.ret.get(argument.name, argument.name).partition(":")[0]
             users = [node.name for node in definition.node_def if source in node.input]
             yield Problem(
                 "unsupported-type",
-                reason=f"A {kind.name} tensor {goes} the replica function: no TPU can hold it.",
+                reason=f"A {dtype.name} tensor {goes} the replica function: no TPU can hold it.",
                 fix="Encode it as numbers in the input pipeline (tf.data), or leave it out.",
-                message=f"Unsupported data type for TPU: {kind.name}, caused by output {source}:0",
+                message=f"Unsupported data type for TPU: {dtype.name}, caused by output {source}:0",
                 # An argument has no line, but the first node that reads it has.
                 node=users[0] if users else source,
             )
@@ -322,28 +322,28 @@ def _set_first_copies(traced: TracedFunction) -> Iterator[Problem]:
     for use in traced.graph.copy_uses:
         variable = traced.graph.tracing.variables[id(use.handle)]
         node = use.operation.node_def
-        if _sets(node, use.place, traced.library):
+        if _sets(node, use.index, traced.library):
             yield _copy_is_set(node, f"{variable.name}:0")
 
 
-def _sets(node: NodeDef, place: int, library: Library) -> bool:
-    """Return whether a core does more than read the variable that a node takes at a place."""
-    return OUTSIDE not in node.attr and node.op not in READS and _touches(node, place, library)
+def _sets(node: NodeDef, index: int, library: Library) -> bool:
+    """Return whether a core does more than read the variable that a node takes as an input."""
+    return OUTSIDE not in node.attr and node.op not in READS and _touches(node, index, library)
 
 
 def _touching(function: FunctionDef, name: str, library: Library) -> NodeDef | None:
     """Return the first node that does more on a core with an argument's variable than read it."""
     for node in function.node_def:
-        for place, source in enumerate(data_inputs(node)):
-            if source.source == name and _sets(node, place, library):
+        for index, source in enumerate(data_inputs(node)):
+            if source.source == name and _sets(node, index, library):
                 return node
     return None
 
 
-def _touches(node: NodeDef, place: int, library: Library) -> bool:
-    """Return whether a node does more than read the variable that it takes at a place."""
+def _touches(node: NodeDef, index: int, library: Library) -> bool:
+    """Return whether a node does more than read the variable that it takes as an input."""
     bodies = list(map(library, called_functions(node)))
-    inner = place - (node.op in BRANCHES)  # a branch does not see its condition
+    inner = index - (node.op in BRANCHES)  # a branch does not see its condition
     return not bodies or any(
         _touching(body, body.signature.input_arg[inner].name, library) is not None
         for body in bodies

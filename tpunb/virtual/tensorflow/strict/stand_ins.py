@@ -146,8 +146,8 @@ class _Search:
         specs = {}
         for end in sorted(ends):
             _, argument, index = end.split(":")
-            place = arguments.index(argument) if len(arguments) > 1 else int(index)
-            tensor = operation.outputs[place]
+            number = arguments.index(argument) if len(arguments) > 1 else int(index)
+            tensor = operation.outputs[number]
             if tensor.dtype in NO_TENSORS:
                 raise Unknown("A node on the host gives a value that is not a tensor.")
             specs[end] = tf.TensorSpec(tensor.shape, tensor.dtype)
@@ -185,11 +185,11 @@ def mark_resizing(node: NodeDef, like: Sequence[NodeDef]) -> list[NodeDef]:
     flags = "".join(str(int(node.attr[key].b)) for key in ("align_corners", "half_pixel_centers"))
     like[-1].name = f"{node.name}/like"
     output = op_def_registry.get(like[-1].op).output_arg[0].name
-    kinds = [node.attr["T"].type, node.attr["T"].type]
+    types = [node.attr["T"].type, node.attr["T"].type]
     if node.op.startswith("ResizeBilinear"):  # ResizeBilinear calculates in float32
-        kinds[0 if node.op.endswith("Grad") else 1] = dtypes.float32.as_datatype_enum
+        types[0 if node.op.endswith("Grad") else 1] = dtypes.float32.as_datatype_enum
     values = [node.input[0], f"{like[-1].name}:{output}:0"]
-    return [*like, *_barrier(node, f"{RESIZINGS[node.op]}/{flags}", values, kinds)]
+    return [*like, *_barrier(node, f"{RESIZINGS[node.op]}/{flags}", values, types)]
 
 
 def names_generator(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
@@ -212,15 +212,15 @@ def names_generator(node: NodeDef, nodes: Mapping[str, NodeDef]) -> bool:
 
 
 def _barrier(
-    node: NodeDef, meaning: str, values: Sequence[str], kinds: Sequence[int]
+    node: NodeDef, meaning: str, values: Sequence[str], types: Sequence[int]
 ) -> list[NodeDef]:
     """Return a barrier after values of these types; the last value is a node's result."""
     barrier = NodeDef(name=f"{node.name}/{meaning}", op="XlaOptimizationBarrier", input=values)
-    barrier.attr["T"].list.type.extend(kinds)
+    barrier.attr["T"].list.type.extend(types)
     last = f"{barrier.name}:output:{len(values) - 1}"
     result = NodeDef(name=node.name, op="Identity", input=[last])
     result.input.extend(text for text in node.input if text.startswith("^"))
-    result.attr["T"].type = kinds[-1]
+    result.attr["T"].type = types[-1]
     return [barrier, result]
 
 
@@ -265,31 +265,31 @@ def exchange(node: NodeDef) -> list[NodeDef]:
     split_axis, concat_axis, count = (
         node.attr[key].i for key in ("split_dimension", "concat_dimension", "split_count")
     )
-    kind = node.attr["T"]
+    dtype = node.attr["T"]
     from_axis = new_constant(f"{node.name}/s", split_axis)
     to_axis = new_constant(f"{node.name}/c", concat_axis)
     parts = new_node(
         "Split",
         f"{node.name}/parts",
         [f"{from_axis.name}:output:0", node.input[0]],
-        T=kind,
+        T=dtype,
         num_split=integer(count),
     )
     joined = new_node(
         "ConcatV2",
         f"{node.name}/joined",
         [*(f"{parts.name}:output:{k}" for k in range(count)), f"{to_axis.name}:output:0"],
-        T=kind,
+        T=dtype,
         N=integer(count),
         Tidx=type_of(dtypes.int32),
     )
-    result = new_node("Identity", node.name, [f"{joined.name}:output:0"], T=kind)
+    result = new_node("Identity", node.name, [f"{joined.name}:output:0"], T=dtype)
     return [from_axis, to_axis, parts, joined, result]
 
 
 _INT32 = dtypes.int32.as_datatype_enum
 _NOT_OF_A_CORE = frozenset(
-    kind.as_datatype_enum for kind in (dtypes.resource, dtypes.variant, dtypes.string)
+    dtype.as_datatype_enum for dtype in (dtypes.resource, dtypes.variant, dtypes.string)
 )
 
 
@@ -333,41 +333,41 @@ def hide_what_the_host_takes(
         The nodes to write before the node.
     """
     is_loop = node.op in LOOPS
-    kinds = node.attr["T" if is_loop else "Tin"].list.type
-    places = [
-        place
-        for place, kind in enumerate(kinds)
-        if kind in _NOT_OF_A_CORE
-        and all(_is_unused(body, place) for body in bodies)
-        and not (is_loop and f"{node.name}:output:{place}" in used)
+    types = node.attr["T" if is_loop else "Tin"].list.type
+    unused = [
+        index
+        for index, dtype in enumerate(types)
+        if dtype in _NOT_OF_A_CORE
+        and all(_is_unused(body, index) for body in bodies)
+        and not (is_loop and f"{node.name}:output:{index}" in used)
     ]
-    if not places:
+    if not unused:
         return []
     zero = new_constant(f"{node.name}/hosts", 0)
-    for place in places:
-        kinds[place] = _INT32
-        node.input[place if is_loop else place + 1] = f"{zero.name}:output:0"
+    for index in unused:
+        types[index] = _INT32
+        node.input[index if is_loop else index + 1] = f"{zero.name}:output:0"
         for body in bodies:
-            _make_int32(body, place)
+            _make_int32(body, index)
     return [zero]
 
 
-def _is_unused(body: FunctionDef, place: int) -> bool:
-    """Return whether a function at most returns an argument, at the argument's own place."""
-    name = body.signature.input_arg[place].name
+def _is_unused(body: FunctionDef, index: int) -> bool:
+    """Return whether a function at most returns an argument, as the result of its own index."""
+    name = body.signature.input_arg[index].name
     outputs = [output.name for output in body.signature.output_arg]
-    handed_on = [place for place, output in enumerate(outputs) if body.ret[output] == name]
-    return set(handed_on) <= {place} and not any(name in node.input for node in body.node_def)
+    handed_on = [index for index, output in enumerate(outputs) if body.ret[output] == name]
+    return set(handed_on) <= {index} and not any(name in node.input for node in body.node_def)
 
 
-def _make_int32(body: FunctionDef, place: int) -> None:
-    argument = body.signature.input_arg[place]
+def _make_int32(body: FunctionDef, index: int) -> None:
+    argument = body.signature.input_arg[index]
     for parameter in (argument, *body.signature.output_arg):
         if parameter is argument or body.ret[parameter.name] == argument.name:
             parameter.type = _INT32
             parameter.ClearField("handle_data")
             parameter.ClearField("experimental_full_type")
-    body.arg_attr.pop(place, None)
+    body.arg_attr.pop(index, None)
 
 
 _names = itertools.count()
@@ -405,12 +405,12 @@ def parameters(traced: TracedFunction, *, bounded: bool = False) -> dict[str, Pa
     arguments = zip(
         traced.definition.signature.input_arg, traced.graph.inputs, traced.shapes, strict=True
     )
-    for place, (argument, placeholder, shape) in enumerate(arguments):
+    for index, (argument, placeholder, shape) in enumerate(arguments):
         if placeholder.dtype in NO_TENSORS:
             handle = traced.variables.get(id(placeholder), outer.get(id(placeholder)))
             parameters[argument.name] = Parameter(handle=handle)
         else:
-            axes = traced.open_axes.get(place, ()) if bounded else ()
+            axes = traced.open_axes.get(index, ()) if bounded else ()
             spec = tf.TensorSpec(_with_bounds(shape, axes), placeholder.dtype)
             parameters[argument.name] = Parameter(spec=spec, bounded=axes)
     return parameters
@@ -564,16 +564,16 @@ def _bounded(
             continue
         for axis in parameter.bounded:
             size = _argument(size_argument(name, axis), tf.TensorSpec([], tf.int32))
-            place = new_constant(f"{name}/axis_{axis}", axis)
+            of_axis = new_constant(f"{name}/axis_{axis}", axis)
             node = new_node(
                 "XlaSetDynamicDimensionSize",
                 f"{name}/bounded_{axis}",
-                [value, f"{place.name}:output:0", size.name],
+                [value, f"{of_axis.name}:output:0", size.name],
                 T=type_of(spec.dtype),
             )
             value = f"{node.name}:output:0"
             sizes.append(size)
-            nodes += [place, node]
+            nodes += [of_axis, node]
         if value != name:
             bounded[name] = value
     return bounded, sizes, nodes
@@ -582,9 +582,9 @@ def _bounded(
 def _unknowns(body: FunctionDef, host: Host) -> dict[str, str]:
     """Write unknown numbers for the host's tensors in a body; return their references."""
     return {
-        name + end: write_unknown(body, f"{name}/of_the_host_{place}", spec)
+        name + end: write_unknown(body, f"{name}/of_the_host_{index}", spec)
         for name, specs in host.nodes.items()
-        for place, (end, spec) in enumerate(specs.items())
+        for index, (end, spec) in enumerate(specs.items())
     }
 
 
@@ -600,8 +600,8 @@ def _drop_outputs(function: FunctionDef, host: Host) -> None:
     """Leave out results that a compiler cannot return: the host's, and resources."""
     for output in list(function.signature.output_arg):
         source = function.ret[output.name].partition(":")[0]
-        kind = dtypes.as_dtype(output.type)
-        if source in host.nodes or kind in {dtypes.resource, dtypes.variant}:
+        dtype = dtypes.as_dtype(output.type)
+        if source in host.nodes or dtype in {dtypes.resource, dtypes.variant}:
             function.signature.output_arg.remove(output)
             del function.ret[output.name]
 

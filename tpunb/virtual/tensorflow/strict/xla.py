@@ -160,7 +160,10 @@ class _Runtime:
                 device_name=runtime.list_logical_devices("CPU")[0].name,
                 platform_name=None,
                 function_name=request.name,
-                flat_args=[self._spec(shape, self._type(kind)) for shape, kind in request.tensors],
+                flat_args=[
+                    self._spec(shape, self._type(type_number))
+                    for shape, type_number in request.tensors
+                ],
                 captured_inputs=handles,
                 stage="hlo_serialized" if request.serialized else "hlo",
             )
@@ -168,9 +171,9 @@ class _Runtime:
             for handle in handles:
                 self._variables.destroy_resource_op(handle)
 
-    def _variable(self, number: int, shape: tuple[int, ...], kind: int) -> Any:
+    def _variable(self, number: int, shape: tuple[int, ...], type_number: int) -> Any:
         """Return a variable whose memory is never touched: only its shape and type are read."""
-        dtype = self._type(kind)
+        dtype = self._type(type_number)
         handle = self._variables.var_handle_op(
             dtype=dtype, shape=shape, shared_name=f"variable_{number}"
         )

@@ -1,0 +1,239 @@
+"""Puzzles in JAX: the solutions get all points, and wrong, wasteful and cheating answers get none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.sharding import PartitionSpec as P
+from support.puzzle_answers import SOLUTIONS, answers_in, reports_in
+
+from tpunb.puzzles import check, scores
+from tpunb.puzzles.jax_puzzles import PUZZLES
+from tpunb.puzzles.refusals import AnswerError
+
+RECORDED_WITH = "0.10.2"
+"""The release of JAX whose programs `notebooks/puzzles/recorded` knows."""
+
+NAMES = [puzzle.name for puzzle in PUZZLES]
+
+
+@pytest.fixture(autouse=True)
+def _virtual_tpu(connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TPUNB_RECORDED", raising=False)
+    connect()
+
+
+@pytest.fixture(scope="module")
+def answers() -> Iterator[dict[str, tuple[Any, ...]]]:
+    recorded = os.environ.pop("TPUNB_RECORDED", None)
+    yield answers_in("jax_puzzles.ipynb")
+    os.environ.pop("TPUNB_RECORDED", None)
+    if recorded:
+        os.environ["TPUNB_RECORDED"] = recorded
+
+
+def test_the_notebook_has_an_answer_to_each_puzzle(answers: dict[str, Any]) -> None:
+    assert list(answers) == NAMES
+
+
+def test_the_solutions_are_the_best_known() -> None:
+    """The notebook is a test too: it computes the saved reports again."""
+    reports = reports_in("jax_puzzles.ipynb")
+    assert [report.partition(":")[0] for report in reports] == NAMES
+    assert all("as good as the best known" in report for report in reports)
+
+
+def test_a_solution_is_the_best_known(answers: dict[str, tuple[Any, ...]], libtpu: None) -> None:
+    report = check("neighbours", *answers["neighbours"])
+    report.raise_if_unsolved()
+    assert report.score == 100
+
+
+def all_rows(x: Any) -> Any:
+    return lax.all_gather(x, "core", tiled=True)
+
+
+def two_passes(x: Any) -> Any:
+    mean = lax.pmean(x.mean(0), "core")
+    return lax.pmean(((x - mean) ** 2).mean(0), "core")
+
+
+def gathered_neighbours(x: Any) -> Any:
+    rows = jnp.pad(all_rows(x), ((1, 1), (0, 0)))
+    smooth = (rows[:-2] + rows[1:-1] + rows[2:]) / 3
+    return lax.dynamic_slice_in_dim(smooth, lax.axis_index("core") * len(x), len(x))
+
+
+def on_the_host(x: Any) -> Any:
+    result = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+    return lax.pmean(jax.pure_callback(lambda rows: np.asarray(rows).mean(0), result, x), "core")
+
+
+def small_on_a_tpu(x: Any) -> Any:
+    mean = lax.platform_dependent(x, cpu=lambda x: x.mean(0), tpu=lambda x: x[0])
+    return lax.pmean(mean, "core")
+
+
+def summed_and_cut(x: Any, w: Any) -> Any:
+    whole = lax.psum(x @ w, "core")
+    rows = len(whole) // 8
+    return lax.dynamic_slice_in_dim(whole, lax.axis_index("core") * rows, rows)
+
+
+def plain_loss(x: Any, w: Any, words: Any) -> Any:
+    return -jnp.take_along_axis(jax.nn.log_softmax(x @ w), words[:, None], 1).mean()
+
+
+def momentum_step(weights: Any, momentum: Any, gradients: Any) -> Any:
+    momentum = 0.9 * momentum + gradients
+    return weights - 0.1 * momentum, momentum
+
+
+def filled(rows: Any) -> Any:
+    return np.pad(rows, ((0, 64 - len(rows)), (0, 0))), np.float32(len(rows))
+
+
+def multiply_add(x_ref: Any, y_ref: Any, result_ref: Any) -> None:
+    result_ref[...] = x_ref[...] * y_ref[...] + 1
+
+
+def in_blocks(*sizes: int) -> Any:
+    def call(x: Any, y: Any) -> Any:
+        result = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        if not sizes:
+            return pl.pallas_call(multiply_add, out_shape=result)(x, y)
+        block = pl.BlockSpec(sizes, lambda i, j: (i, j))
+        grid = tuple(size // part for size, part in zip(x.shape, sizes, strict=True))
+        return pl.pallas_call(
+            multiply_add, grid=grid, in_specs=[block, block], out_specs=block, out_shape=result
+        )(x, y)
+
+    return call
+
+
+def unanswered(*_: Any) -> None:
+    raise NotImplementedError
+
+
+REFUSED: list[tuple[str, tuple[Any, ...], str]] = [
+    ("mean", (unanswered,), "There is no answer yet"),
+    ("mean", (lambda x: lax.psum(x.mean(0), "core"),), "8 times the right one"),
+    ("mean", (lambda x: lax.pmean(x.mean(0), "core") / 8,), "divided by 8 once too often"),
+    ("mean", (lambda x: x.mean(0),), "has to return the same result"),
+    ("mean", (lambda x: jnp.zeros(256),), "does not depend on `x`"),
+    ("mean", (lambda x: lax.pmean(x[0], "core"),), "is wrong in"),
+    ("mean", (lambda x: lax.pmean(x.mean(), "core"),), "has the shape ()"),
+    ("mean", (lambda x: lax.pmean(x.mean(0), "replica"),), 'one axis, "core"'),
+    ("mean", (on_the_host,), "The host computes here"),
+    ("mean", (small_on_a_tpu,), "on every platform"),
+    ("mean", (jnp.zeros(256),), "Give `check` a function"),
+    ("variance", (lambda x: lax.pmean(x.var(0), "core"),), "not the mean of the cores' variances"),
+    (
+        "neighbours",
+        (lambda x: (jnp.roll(x, 1, 0) + x + jnp.roll(x, -1, 0)) / 3,),
+        "one core's part",
+    ),
+    ("half", (lambda x, w: (x @ w)[:128],), "is wrong in"),
+    ("vocabulary", (lambda x, w, words: lax.pmean(plain_loss(x, w, words), "core"),), "Core i has"),
+    ("ring", (lambda x, w: jnp.zeros((64, 8192)),), "does not depend on `x` and `w`"),
+    ("shardings", (lambda: {"x": P(), "w1": P()},), "keys 'x', 'w1', 'w2'"),
+    ("shardings", (lambda: {"x": None, "w1": P(), "w2": P()},), "PartitionSpec, such as P()"),
+    ("padding", (lambda points: points[:8], lambda packed, _: packed), "loses numbers"),
+    ("padding", (lambda points: points.T, lambda packed, _: packed), "is wrong in"),
+    ("layers", (lambda weights, x: 0 * weights,), "is wrong in"),
+    ("logits", (lambda x, w, words: plain_loss(x[:8], w, words[:8]),), "is wrong in"),
+    ("donation", (lambda: momentum_step,), "Return what jax.jit returns"),
+    ("donation", (lambda: jax.jit(lambda w, m, g: (w, m), donate_argnums=(0, 1)),), "is wrong"),
+    (
+        "one_program",
+        (lambda rows: rows, lambda w, rows: ((rows @ w) ** 2).mean()),
+        "programs so far",
+    ),
+    ("one_program", (filled, lambda w, rows: ((rows[0] @ w) ** 2).mean()), "must not count"),
+    ("kernel", (lambda x, y: x * y + 1,), "has to use pallas_call"),
+]
+"""Answers that compute something else, or not on the TPU, and a part of the report."""
+
+WASTEFUL: list[tuple[str, tuple[Any, ...], str]] = [
+    ("mean", (lambda x: lax.pmean(x, "core").mean(0),), "How many numbers are left to send"),
+    ("variance", (two_passes,), "Which two sums"),
+    ("neighbours", (gathered_neighbours,), "jax.lax.ppermute sends"),
+    ("half", (summed_and_cut,), "only the first step"),
+    ("shardings", (lambda: {"x": P(), "w1": P(), "w2": P()},), "needs 17.12 GiB"),
+    ("padding", (lambda p: p.T, lambda p, r: r @ p), "An array with one axis"),
+    ("donation", (lambda: jax.jit(momentum_step),), "nobody needs afterwards"),
+    ("donation", (lambda: jax.jit(momentum_step, donate_argnums=0),), "nobody needs afterwards"),
+    ("kernel", (in_blocks(),), "make the blocks smaller"),
+    ("kernel", (in_blocks(16, 256),), "Make the blocks larger"),
+]
+"""Right answers whose programs cost too much, and a part of the report."""
+
+
+def ids(case: Any) -> str:
+    return case if isinstance(case, str) else ""
+
+
+@pytest.mark.parametrize(("name", "answer", "said"), REFUSED, ids=ids)
+def test_a_wrong_answer_gets_no_points(name: str, answer: tuple[Any, ...], said: str) -> None:
+    report = check(name, *answer)
+    assert (report.solved, report.score, report.program) == (False, 0, None)
+    assert said in str(report)
+
+
+@pytest.mark.parametrize(("name", "answer", "said"), WASTEFUL, ids=ids)
+def test_a_wasteful_answer_gets_no_points(
+    name: str, answer: tuple[Any, ...], said: str, libtpu: None
+) -> None:
+    report = check(name, *answer)
+    assert report.problem == ""
+    assert (report.solved, report.score) == (False, 0)
+    assert said in str(report)
+
+
+def test_an_answer_between_limit_and_best_gets_a_part(libtpu: None) -> None:
+    report = check("kernel", in_blocks(128, 256))
+    assert report.solved
+    assert 60 < report.score < 100
+    assert "The best known solution: about 33 µs." in report.headline
+
+
+def test_a_wrong_name_has_advice() -> None:
+    with pytest.raises(AnswerError, match="neighbours"):
+        check("neighbors", all_rows)
+
+
+def test_without_the_compiler_the_report_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPUNB_COMPILER_PYTHON", "/does/not/exist")
+    report = check("mean", lambda x: lax.pmean(x.mean(0), "core"))
+    assert not report.solved
+    assert "the program is not judged" in report.headline
+    assert not report.rows()
+
+
+@pytest.mark.parametrize("name", ["mean", "shardings", "padding", "kernel"])
+def test_recorded_verdicts_replace_the_compiler(
+    name: str, answers: dict[str, tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if jax.__version__ != RECORDED_WITH:
+        pytest.skip(f"the verdicts were recorded with JAX {RECORDED_WITH}")
+    monkeypatch.setenv("TPUNB_COMPILER_PYTHON", "/does/not/exist")
+    monkeypatch.setenv("TPUNB_RECORDED", str(SOLUTIONS.parent / "recorded"))
+    report = check(name, *answers[name])
+    assert report.score == 100
+    assert "(recorded)" in report._repr_html_()
+    other = check("mean", lambda x: lax.psum(x.mean(0), "core") / 8 + 0)
+    assert "tpunb compiler install" in other.headline
+
+
+def test_scores_keep_the_best_answer(libtpu: None) -> None:
+    check("mean", lambda x: lax.pmean(x.mean(0), "core"))
+    check("mean", lambda x: x)
+    assert ("mean", "100") in scores().rows()

@@ -1,0 +1,73 @@
+"""The figures of a compiled program that puzzles limit and compare."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from tpunb._util.units import byte_count, counted, duration, percent
+from tpunb.tpu.compiled_program import Program
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of a compiled program. Less is better.
+
+    Attributes:
+        name: What it says, for a reader.
+        of: Returns its value; None if the compiler did not give it.
+        text: Returns a value for a reader.
+        timed: Whether the compiler has to estimate the time.
+    """
+
+    name: str
+    of: Callable[[Program], float | None]
+    text: Callable[[float], str]
+    timed: bool = False
+
+
+def _peak(program: Program) -> float | None:
+    return None if program.memory is None else program.memory.peak
+
+
+def _padding(program: Program) -> float | None:
+    memory = program.memory
+    return None if memory is None else sum(each.wasted for each in memory.padding) / memory.peak
+
+
+def _sent(program: Program) -> float:
+    talk = program.communication
+    return 0 if talk is None else sum(transfer.sent for transfer in talk.transfers)
+
+
+def _time(program: Program) -> float | None:
+    return None if program.time is None else program.time.estimate
+
+
+MEMORY = Figure("memory of a core", _peak, byte_count)
+PADDING = Figure("padding", _padding, percent)
+SENT = Figure("bytes that a core sends", _sent, byte_count)
+TIME = Figure("time of a call", _time, lambda value: f"about {duration(value)}", timed=True)
+
+
+def runs_of(kind: str) -> Figure:
+    """Return the figure that counts the runs of collectives of a kind in a call."""
+
+    def of(program: Program) -> float:
+        talk = program.communication
+        runs = () if talk is None else (each.runs for each in talk.transfers if each.kind == kind)
+        return sum(runs)
+
+    return Figure(f"{kind}s", of, lambda value: counted(round(value), kind))
+
+
+def other_than(*kinds: str) -> Figure:
+    """Return the figure that counts the runs of collectives of all other kinds in a call."""
+
+    def of(program: Program) -> float:
+        talk = program.communication
+        transfers = () if talk is None else talk.transfers
+        return sum(each.runs for each in transfers if each.kind not in kinds)
+
+    name = "collectives of other kinds" if kinds else "collectives"
+    return Figure(name, of, lambda value: str(round(value)))

@@ -1,0 +1,116 @@
+"""The grading of an answer: run it, compile it, and compare its figures with the puzzle's."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+import traceback
+from typing import Any
+
+from tpunb.compiler.compile import compile_call
+from tpunb.compiler.compile_settings import CompileOptions
+from tpunb.compiler.program import CompilerUnavailableError, NotRecordedError
+from tpunb.errors.base import hint
+from tpunb.errors.code_problems import is_library, is_of_this_package
+from tpunb.errors.explain import explain
+from tpunb.puzzles.error_hints import hint_for
+from tpunb.puzzles.puzzle import Attempt, Puzzle
+from tpunb.puzzles.refusals import AnswerError
+from tpunb.puzzles.report import Report
+from tpunb.puzzles.scores import remember
+
+_CATALOGUES = {"jax": "jax_puzzles", "tensorflow": "tensorflow_puzzles"}
+_INSTALL = "Try: !tpunb compiler install (on Linux on x86-64)"
+_LONGEST = 400
+"""The longest part of another package's message that a report quotes."""
+
+
+def check(name: str, *answer: Any) -> Report:
+    """Grade the answer to a puzzle.
+
+    The answer runs with random arguments on the virtual TPU, and its results are compared with the
+    right results. Then the TPU's compiler compiles the same program. An answer that gives
+    wrong results is not compiled.
+
+    Args:
+        name: The puzzle's name, such as `"neighbours"`.
+        *answer: The answer: a function, two functions or a dict, as the puzzle says.
+
+    Returns:
+        A report, which a notebook's cell shows. Its `solved` is true if the answer is right and
+        within the limits. `raise_if_unsolved` raises an error otherwise.
+
+    Raises:
+        AnswerError: There is no puzzle of this name.
+    """
+    report = graded(find_puzzle(name), answer)
+    remember(report)
+    return report
+
+
+def find_puzzle(name: str) -> Puzzle:
+    """Return a puzzle of the framework that is in use.
+
+    Raises:
+        AnswerError: There is none of this name.
+    """
+    known = puzzles()
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)
+    raise AnswerError(f"There is no puzzle {name!r}.", fix=f"tpunb.puzzles.check({near[0]!r}, …)")
+
+
+def puzzles() -> dict[str, Puzzle]:
+    """Return the puzzles of the framework that is in use, by name."""
+    framework = "jax" if "jax" in sys.modules and "tensorflow" not in sys.modules else "tensorflow"
+    module = importlib.import_module(f"tpunb.puzzles.{_CATALOGUES[framework]}")
+    return {puzzle.name: puzzle for puzzle in module.PUZZLES}
+
+
+def graded(puzzle: Puzzle, answer: tuple[Any, ...]) -> Report:
+    """Return the report about an answer."""
+    try:
+        attempt = puzzle.form.attempt(puzzle, answer)
+    except NotImplementedError:
+        return Report(puzzle, "There is no answer yet.")
+    except AnswerError as error:
+        return Report(puzzle, str(error))
+    except Exception as error:  # whatever the answer raises
+        return Report(puzzle, _described(error))
+    if attempt.problem:
+        return Report(puzzle, attempt.problem)
+    try:
+        return Report(puzzle, program=_compiled(puzzle, attempt))
+    except NotRecordedError:
+        return Report(puzzle, unknown=f"No recorded verdict is about this program. {_INSTALL}")
+    except CompilerUnavailableError as error:
+        return Report(puzzle, unknown=f"{error.message} {_INSTALL}")
+
+
+def _compiled(puzzle: Puzzle, attempt: Attempt) -> Any:
+    options = CompileOptions(
+        (puzzle.tpu,), speed=puzzle.timed, live_arrays=False, advice=False, progress=None
+    )
+    with attempt.compiling():
+        return compile_call(attempt.fn, attempt.args, {}, options, attempt.strategy)[0]
+
+
+def _described(error: Exception) -> str:
+    """Return an error of an answer with its line, and what helps."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    message = " ".join(lines)
+    message = message if len(message) <= _LONGEST else f"{message[:_LONGEST].rsplit(' ', 1)[0]} …"
+    known = explain(error)
+    fix = hint_for(error) or (known.fix if known else "")
+    place = f"Line {line}: " if (line := _line_of(error)) else ""
+    text = ": ".join(filter(None, (type(error).__name__, message)))
+    return f"{place}{text}{'' if text.endswith('.') else '.'}{f' {hint(fix)}' if fix else ''}"
+
+
+def _line_of(error: Exception) -> int | None:
+    """Return the innermost line of the learner's code that led to an error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    mine = [f for f in frames if not (is_library(f.filename) or is_of_this_package(f.filename))]
+    return mine[-1].lineno if mine else None
