@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpunb._util.plain_text import shortened
 from tpunb.cells.cell_errors import first_line
 from tpunb.course import scores
 from tpunb.course.cells import TpuCell, answer_cell, assigns, tpu_cell
@@ -23,9 +22,6 @@ from tpunb.notebook.ran_cells import RanCell
 
 if TYPE_CHECKING:
     from tpunb.course.again import Again
-
-_LONG = 120
-"""The longest part of an error that a check repeats."""
 
 
 def question(number: int, *, points: int, answers: str | Sequence[str] = ()) -> Question:
@@ -181,10 +177,10 @@ class Question:
         cell = answer_cell(self._cells, self._number, self._names)
         if cell is None or cell.is_stub:
             return self._unanswered()
-        if cell.failure:
+        if cell.error:
             return (
-                f"The cell with your answer stopped with an error ({shortened(cell.failure, _LONG)}"
-                "). Correct it and run it again: the check grades no older answer."
+                f"The cell with your answer stopped with an error, {cell.error}. Its message says "
+                "what to correct. Run the cell again: the check grades no older answer."
             )
         if missing := [name for name in self._names if not assigns(cell.source, name)]:
             names = " and ".join(f"`{name}`" for name in missing)
