@@ -23,13 +23,14 @@ ON_JAX = ("09_jax_on_a_virtual_tpu.ipynb", "jax_puzzles.ipynb")
 
 WITH_JAX = ("08_from_tpustrategy_to_jax.ipynb", "3_to_jax_meshes.ipynb")
 LONG: tuple[str, ...] = (
+    "tensorflow_puzzles.ipynb",
     "2_data_parallel_training.ipynb",
     "3_to_jax_meshes.ipynb",
     "4_memory_and_padding.ipynb",
     "5_input_time_and_hardware.ipynb",
     "10_verify_a_real_tpu.ipynb",
 )
-"""Lessons that only `make test-thorough` runs, since other notebooks call the same functions."""
+"""Notebooks that only `make test-thorough` runs, since other notebooks call the same functions."""
 
 EXERCISES = tuple(map(Path(__file__).with_name, ("course", "puzzles")))
 """The folders of the notebooks that lack their answers."""

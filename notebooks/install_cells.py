@@ -30,7 +30,7 @@ _BEGIN = f"""\
 import os
 from importlib.util import find_spec
 
-if {{"COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE", "BINDER_SERVICE_HOST"}} & {{*os.environ}}:
+if {{"COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE", "BINDER_LAUNCH_HOST"}} & {{*os.environ}}:
     if find_spec("tpunb") is None:
         {INSTALL}"""
 _TENSORFLOW = f"""
@@ -63,8 +63,16 @@ def cell_of(notebook: Any) -> str:
     return _BEGIN + tensorflow + compiler
 
 
+def installs_by_itself(notebook: Any) -> bool:
+    """Return whether a notebook has one code cell, which installs what it needs."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return len(code) == 1 and INSTALL in code[0].source
+
+
 def with_cell(notebook: Any) -> Any:
     """Put the cell before the notebook's other code cells, and count the executions anew."""
+    if installs_by_itself(notebook):
+        return notebook
     cells = [cell for cell in notebook.cells if cell.get("id") != IDENTITY]
     first = next(place for place, cell in enumerate(cells) if cell.cell_type == "code")
     was_executed = any(cell.get("execution_count") for cell in cells)

@@ -135,7 +135,7 @@ def plain_function(fn: Any) -> Any:
 def definition(fn: Any) -> tuple[str, int] | None:
     """Return where the user defined a function, for problems whose own place is unknown."""
     code = getattr(plain_function(fn), "__code__", None)
-    if code is None or is_library(code.co_filename):
+    if code is None or is_library(code.co_filename) or is_of_this_package(code.co_filename):
         return None
     return code.co_filename, code.co_firstlineno
 

@@ -12,7 +12,7 @@ from tpunb.compiler.compile import compile_call
 from tpunb.compiler.compile_settings import CompileOptions
 from tpunb.compiler.program import CompilerUnavailableError, NotRecordedError
 from tpunb.errors.base import hint
-from tpunb.errors.code_problems import is_library, is_of_this_package
+from tpunb.errors.code_problems import is_library, is_of_this_package, refusal_in_short
 from tpunb.errors.explain import explain
 from tpunb.puzzles.error_hints import hint_for
 from tpunb.puzzles.puzzle import Attempt, Puzzle
@@ -99,8 +99,9 @@ def _compiled(puzzle: Puzzle, attempt: Attempt) -> Any:
 
 def _described(error: Exception) -> str:
     """Return an error of an answer with its line, and what helps."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    message = " ".join(lines)
+    if short := refusal_in_short(str(error)):
+        return short
+    message = " ".join(str(error).split())
     message = message if len(message) <= _LONGEST else f"{message[:_LONGEST].rsplit(' ', 1)[0]} …"
     known = explain(error)
     fix = hint_for(error) or (known.fix if known else "")

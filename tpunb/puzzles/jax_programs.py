@@ -1,4 +1,4 @@
-"""The program of an answer in JAX, traced once, so that another trace cannot do something else."""
+"""Programs of JAX, traced once, so that another trace cannot do something else."""
 
 from __future__ import annotations
 
@@ -8,12 +8,60 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
+from tpunb.puzzles.framework import Numbers
 from tpunb.puzzles.refusals import AnswerError
 from tpunb.virtual.jax.import_jax import import_jax
 
 _HOST = frozenset({"pure_callback", "io_callback", "debug_callback", "outside_call"})
-_PLATFORM = frozenset({"platform_index"})
+_PLATFORM = "platform_index"
 """The primitive of `jax.lax.platform_dependent`, whose program for a TPU is not what runs here."""
+_KERNEL = "pallas_call"
+
+
+class Jax:
+    """The framework JAX."""
+
+    def traced(
+        self, fn: Callable[..., Any], args: Sequence[Any], needs: Sequence[str] = ()
+    ) -> Callable[..., Any]:
+        """Trace a function, and return a `jax.jit` of this one program."""
+        jax = jax_module()
+        closed, results = jax.make_jaxpr(fn, return_shape=True)(*args)
+        _refuse_other_work(set(_primitives(closed.jaxpr)), needs)
+        tree = jax.tree_util.tree_structure(results)
+        call = jax.extend.core.jaxpr_as_fun(closed)
+
+        def run(*arrays: Any) -> Any:
+            return jax.tree_util.tree_unflatten(tree, call(*jax.tree_util.tree_leaves(arrays)))
+
+        run.__name__ = getattr(fn, "__name__", "answer")
+        return jax.jit(run)  # type: ignore[no-any-return]
+
+    def types(self, nest: Any) -> Any:
+        """Return the types of the arrays in a nest."""
+        jax = jax_module()
+
+        def of(value: Any) -> Any:
+            array = jax.numpy.asarray(value)
+            return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+        return jax.tree_util.tree_map(of, nest)
+
+    def type_of(self, shape: Sequence[int], dtype: str, sharding: Any = None) -> Any:
+        """Return the type of an array, perhaps with its sharding."""
+        jax = jax_module()
+        return jax.ShapeDtypeStruct(tuple(shape), jax.numpy.dtype(dtype), sharding=sharding)
+
+    def numbers(self, nest: Any) -> list[Numbers]:
+        """Return the arrays in a nest, in order, as float64."""
+        leaves = jax_module().tree_util.tree_leaves(nest)
+        return [np.asarray(leaf, "float64") for leaf in leaves]
+
+    def compiling(self, needs: Sequence[str]) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which a program with these primitives is compiled."""
+        return _without_lines() if _KERNEL in needs else contextlib.nullcontext()
 
 
 def jax_module() -> Any:
@@ -27,52 +75,32 @@ def jax_module() -> Any:
     return sys.modules["jax"]
 
 
-def traced(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, Callable[..., Any]]:
-    """Trace a function.
-
-    Args:
-        fn: The function.
-        args: Its arguments or their types.
-
-    Returns:
-        Its program, and a compiled function that runs this program.
-    """
-    jax = jax_module()
-    closed, results = jax.make_jaxpr(fn, return_shape=True)(*args)
-    tree = jax.tree_util.tree_structure(results)
-    call = jax.extend.core.jaxpr_as_fun(closed)
-
-    def run(*arrays: Any) -> Any:
-        return jax.tree_util.tree_unflatten(tree, call(*jax.tree_util.tree_leaves(arrays)))
-
-    run.__name__ = getattr(fn, "__name__", run.__name__)
-    return closed, jax.jit(run)
-
-
-def refuse_host_work(program: Any, needs: Sequence[str] = ()) -> None:
-    """Refuse a program that does not compute on the TPU, or not with what the puzzle is about.
-
-    Args:
-        program: The program.
-        needs: Primitives that it has to have.
-
-    Raises:
-        AnswerError: The host computes, the platform decides, or a primitive is missing.
-    """
-    found = set(primitives(program.jaxpr))
+def _refuse_other_work(found: set[str], needs: Sequence[str]) -> None:
+    """Refuse a program that does not compute on the TPU, or not with what the puzzle is about."""
     if found & _HOST:
         raise AnswerError(
             f"The host computes here ({min(found & _HOST)}), so the TPU's program says nothing. "
             "Compute with JAX alone."
         )
-    if found & _PLATFORM:
+    if _PLATFORM in found:
         raise AnswerError("Compute the same on every platform, without platform_dependent.")
     if missing := [name for name in needs if name not in found]:
         raise AnswerError(f"The answer has to use {missing[0]}.")
 
 
+def _primitives(jaxpr: Any) -> Iterator[str]:
+    """Yield the names of a program's primitives, with those of inner programs."""
+    for eqn in jaxpr.eqns:
+        yield eqn.primitive.name
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from _primitives(inner)
+
+
 @contextlib.contextmanager
-def without_lines() -> Iterator[None]:
+def _without_lines() -> Iterator[None]:
     """Within a block, lower programs without the lines of their code.
 
     A Pallas kernel is a part of its program with its lines and files, and the file of a notebook's
@@ -85,14 +113,3 @@ def without_lines() -> Iterator[None]:
         yield
     finally:
         config.update("jax_traceback_in_locations_limit", former)
-
-
-def primitives(jaxpr: Any) -> Iterator[str]:
-    """Yield the names of a program's primitives, with those of inner programs."""
-    for eqn in jaxpr.eqns:
-        yield eqn.primitive.name
-        for value in eqn.params.values():
-            for inner in value if isinstance(value, tuple | list) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    yield from primitives(inner)

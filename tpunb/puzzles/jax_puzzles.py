@@ -6,11 +6,14 @@ from typing import Any
 
 from tpunb.puzzles import right_results as right
 from tpunb.puzzles.figures import MEMORY, PADDING, SENT, TIME, other_than, runs_of
-from tpunb.puzzles.jax_forms import Jitted, OnEachCore, OnOneCore, Shardings
-from tpunb.puzzles.jax_pairs import AnySize, Packed
+from tpunb.puzzles.forms import OnOneCore
+from tpunb.puzzles.jax_forms import Jitted, OnEachCore, Shardings
+from tpunb.puzzles.jax_programs import Jax
+from tpunb.puzzles.pairs import AnySize, Packed
 from tpunb.puzzles.puzzle import Array, Limit, Puzzle
 
-KIB, MIB, GIB = 2**10, 2**20, 2**30
+JAX = Jax()
+KIB, MIB = 2**10, 2**20
 
 
 def two_layers(x: Any, w1: Any, w2: Any) -> Any:
@@ -177,7 +180,7 @@ PUZZLES = (
         "Rotate a million points, and waste less than 5% of the memory on padding.",
         right.rotated,
         {"points": Array((1_000_000, 3)), "rotation": Array((3, 3))},
-        Packed(),
+        Packed(JAX),
         "v5e-1",
         MEMORY,
         best=24017920,
@@ -196,7 +199,7 @@ PUZZLES = (
         "The gradient of 16 layers, with less than half of the memory.",
         right.gradient_of_layers,
         {"weights": Array((16, 256, 256), scale=0.05), "x": Array((2048, 256))},
-        OnOneCore(),
+        OnOneCore(JAX),
         "v5e-1",
         MEMORY,
         best=38283264,
@@ -219,7 +222,7 @@ PUZZLES = (
             "w": Array((64, 8192), scale=4.0),
             "words": Array((2048,), "int32", below=8192),
         },
-        OnOneCore(),
+        OnOneCore(JAX),
         "v5e-1",
         TIME,
         best=113.8e-6,
@@ -230,7 +233,7 @@ PUZZLES = (
         "A step of momentum that needs no memory for its results.",
         right.momentum,
         {name: Array((4096, 4096)) for name in ("weights", "speed", "gradients")},
-        Jitted(),
+        Jitted(JAX),
         "v5e-1",
         MEMORY,
         best=192 * MIB,
@@ -248,7 +251,7 @@ PUZZLES = (
         "Batches of 1 to 64 rows, and one program for all.",
         right.mean_square,
         {"rows": Array((64, 256)), "w": Array((256,))},
-        AnySize(),
+        AnySize(JAX),
         "v5e-1",
         MEMORY,
         best=68096,
@@ -260,7 +263,7 @@ PUZZLES = (
         "A kernel that fits into VMEM, and wastes no time.",
         right.scaled,
         {"x": Array((1024, 2048)), "y": Array((1024, 2048))},
-        OnOneCore(needs=("pallas_call",)),
+        OnOneCore(JAX, needs=("pallas_call",)),
         "v5e-1",
         TIME,
         best=33.4e-6,

@@ -38,6 +38,11 @@ def cross_entropy(x: Numbers, w: Numbers, words: Numbers) -> Numbers:
     return np.asarray((total - logits[np.arange(len(words)), words]).mean())
 
 
+def mean_gradient(x: Numbers, errors: Numbers) -> Numbers:
+    """Return the mean over rows of the gradient of a layer with the input `x`."""
+    return np.asarray(x.T @ errors / len(x))
+
+
 def rotated(points: Numbers, rotation: Numbers) -> Numbers:
     """Return points, each a row, after a rotation."""
     return np.asarray(points @ rotation.T)

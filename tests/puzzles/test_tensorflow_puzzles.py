@@ -1,0 +1,127 @@
+"""Puzzles in TensorFlow: solutions get all points; wrong, wasteful and cheating answers get none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.puzzle_answers import SOLUTIONS, answers_in, reports_in
+
+import tpunb
+from tpunb.puzzles import check
+from tpunb.puzzles.tensorflow_puzzles import PUZZLES
+
+NAMES = [puzzle.name for puzzle in PUZZLES]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _virtual_tpu() -> Iterator[None]:
+    with tpunb.connect(simulate="v5e-8"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def answers() -> Iterator[dict[str, tuple[Any, ...]]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TPUNB_RECORDED", "")  # the notebook sets it only if it is not set
+        yield answers_in("tensorflow_puzzles.ipynb")
+    assert os.environ.get("TPUNB_RECORDED") is None
+
+
+def test_the_solutions_are_the_best_known(answers: dict[str, Any]) -> None:
+    """The notebook is a test too: it computes the saved reports again."""
+    reports = reports_in("tensorflow_puzzles.ipynb")
+    assert [report.partition(":")[0] for report in reports] == NAMES == list(answers)
+    assert all("as good as the best known" in report for report in reports)
+
+
+def all_reduce(operation: str, value: Any) -> Any:
+    return tf.distribute.get_replica_context().all_reduce(operation, value)
+
+
+def two_passes(x: Any) -> Any:
+    mean = all_reduce("mean", tf.reduce_mean(x, 0))
+    return all_reduce("mean", tf.reduce_mean((x - mean) ** 2, 0))
+
+
+def whole_gradient(x: Any, errors: Any) -> Any:
+    return all_reduce("mean", tf.matmul(x, errors, transpose_a=True) / len(x))
+
+
+def on_the_host(x: Any, w: Any, words: Any) -> Any:
+    return tf.py_function(lambda *_: tf.constant(0.0), [x, w, words], tf.float32)
+
+
+def unanswered(*_: Any) -> None:
+    raise NotImplementedError
+
+
+def filled(rows: Any) -> Any:
+    return np.pad(rows, ((0, 64 - len(rows)), (0, 0))), np.float32(len(rows))
+
+
+def mean_square(w: Any, rows: Any) -> Any:
+    return tf.reduce_mean(tf.linalg.matvec(rows, w) ** 2)
+
+
+REFUSED: list[tuple[str, tuple[Any, ...], str]] = [
+    ("mean", (unanswered,), "There is no answer yet"),
+    ("mean", (lambda x: tf.reduce_mean(x, 0),), "The replicas return different results"),
+    ("mean", (lambda x: all_reduce("sum", tf.reduce_mean(x, 0)),), "8 times the right one"),
+    ("mean", (lambda x: tf.zeros(256),), "does not depend on `x`"),
+    ("mean", (lambda x: all_reduce("mean", tf.reduce_mean(x)),), "has the shape ()"),
+    ("variance", (lambda x: all_reduce("mean", tf.math.reduce_variance(x, 0)),), "replicas' varia"),
+    ("gradient", (lambda x, errors: all_reduce("sum", tf.matmul(x, errors, True)),), "4096 times"),
+    ("padding", (lambda points: points[:9], lambda packed, _: packed), "loses numbers"),
+    ("padding", (lambda points: points, lambda packed, _: packed), "is wrong in"),
+    ("layers", (lambda weights, x: tf.zeros_like(weights),), "is wrong in"),
+    ("logits", (on_the_host,), "The host computes here"),
+    ("one_program", (lambda rows: rows, mean_square), "programs so far"),
+    ("one_program", (filled, lambda w, rows: mean_square(w, rows[0])), "must not count"),
+]
+"""Answers that compute something else, or not on the TPU, and a part of the report."""
+
+WASTEFUL: list[tuple[str, tuple[Any, ...], str]] = [
+    ("variance", (two_passes,), "Which two sums"),
+    ("gradient", (whole_gradient,), "bfloat16"),
+    ("padding", (lambda p: p, lambda p, r: tf.matmul(p, r, transpose_b=True)), "with one axis"),
+]
+"""Right answers whose programs cost too much, and a part of the report."""
+
+
+def ids(case: Any) -> str:
+    return case if isinstance(case, str) else ""
+
+
+@pytest.mark.parametrize(("name", "answer", "said"), REFUSED, ids=ids)
+def test_a_wrong_answer_gets_no_points(name: str, answer: tuple[Any, ...], said: str) -> None:
+    report = check(name, *answer)
+    assert (report.solved, report.score, report.program) == (False, 0, None)
+    assert said in str(report)
+
+
+@pytest.mark.parametrize(("name", "answer", "said"), WASTEFUL, ids=ids)
+def test_a_wasteful_answer_gets_no_points(
+    name: str, answer: tuple[Any, ...], said: str, libtpu: None
+) -> None:
+    report = check(name, *answer)
+    assert report.problem == ""
+    assert (report.solved, report.score) == (False, 0)
+    assert said in str(report)
+
+
+@pytest.mark.parametrize("name", ["variance", "padding"])
+def test_recorded_verdicts_replace_the_compiler(
+    name: str, answers: dict[str, tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TPUNB_COMPILER_PYTHON", "/does/not/exist")
+    monkeypatch.setenv("TPUNB_RECORDED", str(SOLUTIONS.parent / "recorded"))
+    report = check(name, *answers[name])
+    assert report.score == 100
+    assert "(recorded)" in report._repr_html_()
+    other = check("mean", lambda x: all_reduce("sum", tf.reduce_mean(x, 0)) / 8 + 0)
+    assert "tpunb compiler install" in other.headline

@@ -1,0 +1,67 @@
+"""Programs of TensorFlow, traced once, so that another trace cannot do something else."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tpunb.puzzles.framework import Numbers
+from tpunb.puzzles.refusals import AnswerError
+
+_HOST = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
+
+
+class TensorFlow:
+    """The framework TensorFlow."""
+
+    def traced(
+        self, fn: Callable[..., Any], args: Sequence[Any], needs: Sequence[str] = ()
+    ) -> Callable[..., Any]:
+        """Trace a function, and return its `tf.function`, which keeps the trace."""
+        function = tf.function(fn)
+        refuse_host_work(function.get_concrete_function(*args).graph, needs)
+        return function  # type: ignore[no-any-return]
+
+    def types(self, nest: Any) -> Any:
+        """Return the types of the arrays in a nest."""
+
+        def of(value: Any) -> Any:
+            tensor = tf.convert_to_tensor(value)
+            return tf.TensorSpec(tensor.shape, tensor.dtype)
+
+        return tf.nest.map_structure(of, nest)
+
+    def type_of(self, shape: Sequence[int], dtype: str) -> Any:
+        """Return the type of an array."""
+        return tf.TensorSpec(shape, dtype)
+
+    def numbers(self, nest: Any) -> list[Numbers]:
+        """Return the arrays in a nest, in order, as float64."""
+        return [np.asarray(leaf).astype("float64") for leaf in tf.nest.flatten(nest)]
+
+    def compiling(self, needs: Sequence[str]) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which a program is compiled."""
+        del needs
+        return contextlib.nullcontext()
+
+
+def refuse_host_work(graph: Any, needs: Sequence[str] = ()) -> None:
+    """Refuse a graph that calls Python, or that has no operation of a kind.
+
+    Raises:
+        AnswerError: The graph is such a graph.
+    """
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+    found = {node.op for node in nodes}
+    if found & _HOST:
+        raise AnswerError(
+            "The host computes here, in tf.py_function or tf.numpy_function. Use TensorFlow's own "
+            "operations."
+        )
+    if missing := [name for name in needs if name not in found]:
+        raise AnswerError(f"The answer has to use {missing[0]}.")

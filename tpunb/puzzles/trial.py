@@ -1,0 +1,42 @@
+"""The trial of an answer: its results for random arguments, beside the right results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tpunb.puzzles.comparison import difference, ignored
+from tpunb.puzzles.framework import Numbers
+from tpunb.puzzles.puzzle import Puzzle
+
+
+def wrong(puzzle: Puzzle, run: Callable[..., list[Numbers]], cores: int = 1) -> str:
+    """Return what is wrong with the results of an answer for random arguments; or `""`.
+
+    Args:
+        puzzle: The puzzle.
+        run: Returns the results for arrays of NumPy.
+        cores: The number of cores that compute together.
+    """
+    arguments = puzzle.random_arguments()
+    got = run(*arguments.values())
+    right = puzzle.spec(*map(wide, arguments.values()))
+    problem = difference(got, right, cores=cores, tolerance=puzzle.tolerance, hint=puzzle.hint)
+    if not problem or not all(np.isfinite(array).all() for array in got):
+        return problem
+    others = puzzle.random_arguments()
+    unused = [
+        name for name in arguments if _equal(got, run(*{**arguments, name: others[name]}.values()))
+    ]
+    return " ".join(filter(None, (problem, ignored(unused))))
+
+
+def wide(array: Numbers) -> Numbers:
+    """Return an array as the right results are computed: integers, or float64."""
+    return array if array.dtype.kind in "iu" else array.astype("float64")
+
+
+def _equal(some: list[Numbers], others: list[Any]) -> bool:
+    return all(map(np.array_equal, some, others))
