@@ -16,6 +16,9 @@ import nbformat
 
 FOLDER = Path(__file__).parent
 
+ALONE = "10_verify_a_real_tpu.ipynb"
+"""The notebook with a single cell, which also installs what it needs."""
+
 IDENTITY = "install"
 """The id of the cell."""
 
@@ -45,8 +48,12 @@ _ASKS_COMPILER = re.compile(
 
 
 def notebooks() -> list[Path]:
-    """Return all notebooks but the exercises, which have solutions, and the one that we found."""
-    every = (path for path in FOLDER.rglob("*.ipynb") if path.parent.name != "found")
+    """Return all notebooks but exercises with solutions, the one that we found, and `ALONE`."""
+    every = (
+        path
+        for path in FOLDER.rglob("*.ipynb")
+        if path.parent.name != "found" and path.name != ALONE
+    )
     return sorted(path for path in every if not (path.parent / "solutions" / path.name).exists())
 
 

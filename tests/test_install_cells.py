@@ -16,7 +16,11 @@ from support.modules import loaded
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 cells = loaded(NOTEBOOKS / "install_cells.py")
-SHOWN = sorted(path for path in NOTEBOOKS.rglob("*.ipynb") if path.parent.name != "found")
+SHOWN = sorted(
+    path
+    for path in NOTEBOOKS.rglob("*.ipynb")
+    if path.parent.name != "found" and path.name != cells.ALONE
+)
 
 PLATFORMS = ("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE", "BINDER_LAUNCH_HOST")
 
@@ -35,6 +39,12 @@ def test_a_notebook_begins_with_the_cell(path: Path) -> None:
     assert first.source == cells.cell_of(notebook), "run python notebooks/install_cells.py"
     assert first.outputs == []
     assert cells.IDENTITY not in {cell.get("id") for cell in others}
+
+
+def test_the_notebook_with_one_cell_installs_by_the_same_lines() -> None:
+    (cell,) = code(NOTEBOOKS / cells.ALONE)
+    assert cells.INSTALL in cell.source
+    assert cells.INSTALL_FOR_TPU.removeprefix("%pip") in cell.source
 
 
 def test_the_script_changes_nothing_twice() -> None:
