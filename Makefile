@@ -5,12 +5,13 @@ PYTHON ?= python3
 QUICKSTART := notebooks/00_quickstart.ipynb
 EXECUTED := build/00_quickstart.ipynb
 
-BIN := .venv/bin
+BIN := $(if $(filter Windows_NT,$(OS)),.venv/Scripts,.venv/bin)
 OLDEST := .venv-oldest/bin
 TPU_WHEEL := .venv-tpu/bin
 COMPILER := .venv-compiler/bin
 JAX_OLDEST := .venv-jax-oldest/bin
 JAX_NEWEST := .venv-jax-newest/bin
+NEXT := .venv-next/bin
 
 # -qq shows pip's errors without its page of progress and notices.
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-input
@@ -25,9 +26,9 @@ STAGE := printf '==> %s\n'
 WORKERS ?= 3
 # Each process gets whole files, slow files first, in the order of tests/conftest.py.
 PYTEST := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# The checks of architecture, notebooks, course, wheel and site. No other target repeats them.
-CHECKS := tests/test_architecture.py tests/test_notebooks.py tests/test_course.py tests/test_wheel.py \
-	tests/test_site.py
+# The checks of architecture, notebooks, course, wheel, site and workflows. No other target repeats them.
+CHECKS := tests/test_architecture.py tests/test_notebooks.py tests/test_install_cells.py tests/test_course.py tests/test_wheel.py \
+	tests/test_site.py tests/test_docs.py tests/test_repository.py
 UNIT_TESTS := $(PYTEST) $(CHECKS:%=--ignore=%)
 # The tests whose result an older TensorFlow, or an older release pinned in tests/oldest.txt, may change.
 # Left out: browsers, which do not depend on them; magics, which call functions that other tests call
@@ -58,8 +59,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo lab test test-newest test-notebooks test-thorough test-oldest test-tpu-wheel \
-	test-jax test-jax-oldest test-jax-newest \
-	tensorflow-tests check site bench clean
+	test-jax test-jax-oldest test-jax-newest test-next test-elsewhere \
+	tensorflow-tests jax-tests check site dist bench clean
 .SILENT:
 .NOTPARALLEL:
 
@@ -72,10 +73,17 @@ help:
 	echo "             run longer tests, and tests on the oldest TensorFlow and on TensorFlow for TPUs"
 	echo "make test-jax test-jax-oldest test-jax-newest"
 	echo "             run the tests of the virtual TPU for JAX, on the compiler's release and on both ends"
+	echo "make test-next"
+	echo "             run the tests of the virtual TPU on TensorFlow 2.22, which is not supported yet"
+	echo "make test-elsewhere"
+	echo "             run the tests that need no compiler, and the course with recorded verdicts: macOS, Windows"
 	echo "make tensorflow-tests TENSORFLOW=<a clone of TensorFlow 2.21>"
 	echo "             run TensorFlow's own tests of TPU strategies, on the virtual TPU"
+	echo "make jax-tests JAX=<a clone of JAX 0.10.2>"
+	echo "             run JAX's own tests of arrays, shardings and transformations, on the virtual TPU"
 	echo "make check   check lint, format, types, notebooks and wheel"
 	echo "make site    build the documentation as a site, in build/site"
+	echo "make dist    build the release's wheel and sdist in dist (TAG=v0.1.0: which has to be this version)"
 	echo "make bench   run the benchmarks in a quarter of an hour (ARGS=--write: update docs/benchmarks.md)"
 	echo "make clean   remove environments, builds and caches"
 
@@ -95,8 +103,8 @@ setup: .venv/.done
 # Keep an existing environment and update it. Debian's Python may come without ensurepip;
 # then the system's pip installs pip into the environment.
 define make_environment
-$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
-	{ echo "tpunb needs Python 3.10 to 3.13, and $(PYTHON) is" \
+$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' || \
+	{ echo "tpunb needs Python 3.10 to 3.14, and $(PYTHON) is" \
 	"$$($(PYTHON) --version 2>&1). Choose one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 $(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(1) >/dev/null 2>&1 || { \
 	$(PYTHON) -m venv --clear --without-pip $(1) && \
@@ -140,10 +148,11 @@ endef
 # The TPU's own compiler, 230 MB, which only tests and benchmarks need. Without wheels for this machine,
 # the environment stays empty. It is separate for two reasons: Keras imports JAX wherever it finds it,
 # which takes a tenth of a process's start, and JAX's releases do not work with the oldest TensorFlow.
-.venv-compiler/.done: pyproject.toml Makefile
+.venv-compiler/.done: pyproject.toml Makefile tests/compiler.txt
 	$(STAGE) ".venv-compiler: the TPU's own compiler"
 	$(call make_environment,.venv-compiler)
-	$(COMPILER)/python $(PIP_INSTALL) -e ".[compiler,test]" keras
+	$(COMPILER)/python -c 'import sys; sys.exit(sys.version_info >= (3, 11))' && extras=test || extras=compiler,test; \
+	$(COMPILER)/python $(PIP_INSTALL) -c tests/compiler.txt -e ".[$$extras]" keras
 	touch $@
 
 .venv-jax-oldest/.done: pyproject.toml Makefile tests/jax_oldest.txt
@@ -153,11 +162,18 @@ endef
 	touch $@
 
 .venv-jax-newest/.done: PYTHON := $(JAX_PYTHON)
-.venv-jax-newest/.done: pyproject.toml Makefile
+.venv-jax-newest/.done: pyproject.toml Makefile tests/compiler.txt
 	$(STAGE) ".venv-jax-newest: the newest supported JAX"
 	test -n "$(PYTHON)" || { echo "The newest JAX needs Python 3.12 or later: make JAX_PYTHON=…" >&2; exit 1; }
 	$(call make_environment,.venv-jax-newest)
-	$(JAX_NEWEST)/python $(PIP_INSTALL) -e ".[compiler,test]" keras
+	$(JAX_NEWEST)/python $(PIP_INSTALL) -c tests/compiler.txt -e ".[compiler,test]" keras
+	touch $@
+
+# The next release of TensorFlow, a prerelease until it is out. Its own bounds would refuse it.
+.venv-next/.done: pyproject.toml Makefile
+	$(STAGE) ".venv-next: the next release of TensorFlow; some minutes, once"
+	$(call make_environment,.venv-next)
+	$(NEXT)/python $(PIP_INSTALL) -e ".[test]" "keras>=3.10" "tensorflow-cpu>=2.22.0rc0,<2.23"
 	touch $@
 
 # TF-GNN comes last, because pip reports its missing dependencies as errors.
@@ -183,7 +199,7 @@ lab: .venv/.lab
 
 test: test-newest test-jax
 
-test-newest test-notebooks test-thorough test-oldest test-tpu-wheel: export TF_ENABLE_ONEDNN_OPTS := 0
+test-newest test-notebooks test-thorough test-oldest test-tpu-wheel test-next test-elsewhere: export TF_ENABLE_ONEDNN_OPTS := 0
 
 # Empty if the compiler has no wheels for this machine.
 test-newest test-notebooks test-thorough test-jax test-jax-oldest bench: export TPUNB_COMPILER_PYTHON = \
@@ -222,6 +238,20 @@ test-oldest: .venv-oldest/.done
 	$(STAGE) "unit tests and notebooks, outputs compared, oldest TensorFlow"
 	$(OLDEST)/python $(UNIT_TESTS) $(OLDEST_TESTS) tests $(NOTEBOOK_TESTS)
 
+# The virtual TPU uses private parts of TensorFlow, which a new release may change.
+test-next: export TPUNB_WITHOUT_COMPILER := 1
+test-next: .venv-next/.done
+	$(STAGE) "virtual TPU and quickstart, next release of TensorFlow"
+	$(NEXT)/python $(PYTEST) -p no:cacheprovider -m "not thorough" tests/virtual tests/cells tests/keras \
+		--nbval --nbval-current-env $(QUICKSTART)
+
+# Systems for which the compiler has no wheels. Recorded verdicts answer in its place.
+test-elsewhere: export TPUNB_WITHOUT_COMPILER := 1
+test-elsewhere: .venv/.done
+	$(STAGE) "unit tests, and the course with recorded verdicts"
+	$(BIN)/python $(UNIT_TESTS) -m "not thorough" --ignore=tests/browser --ignore=tests/compiler tests
+	$(BIN)/python $(PYTEST) tests/test_course_recordings.py
+
 test-tpu-wheel: .venv-tpu/.done
 	$(STAGE) "TensorFlow for TPUs without a TPU, with Colab's IPython and widgets"
 	$(TPU_WHEEL)/python $(PYTEST) -p no:cacheprovider $(TPU_WHEEL_TESTS) \
@@ -237,6 +267,15 @@ tensorflow-tests: setup
 	PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}" \
 		$(BIN)/python -m tensorflow_tests "$(TENSORFLOW)" $(ARGS)
 
+ifeq ($(filter jax-tests,$(MAKECMDGOALS))$(JAX),jax-tests)
+$(error Name a clone of JAX 0.10.2: make jax-tests JAX=~/jax)
+endif
+
+jax-tests: .venv-compiler/.done
+	$(STAGE) "JAX's own tests, on the virtual TPU; some minutes"
+	PYTHONPATH="$(CURDIR):$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}" \
+		$(COMPILER)/python -m jax_tests "$(JAX)" $(ARGS)
+
 check: setup
 	$(STAGE) "lint"
 	$(BIN)/ruff check --quiet --output-format concise
@@ -244,13 +283,21 @@ check: setup
 	$(BIN)/ruff format --check --quiet --output-format concise
 	$(STAGE) "types"
 	$(BIN)/mypy --no-error-summary
-	$(STAGE) "architecture, notebooks, wheel, site"
+	$(STAGE) "architecture, notebooks, wheel, site, links, workflows"
 	$(BIN)/python -m pytest -q $(CHECKS)
 
 site: setup
 	$(STAGE) "documentation"
 	$(BIN)/python -m sphinx -b html -q -W --keep-going -c docs -d build/doctrees . build/site
 	echo "The documentation is $(CURDIR)/build/site/index.html"
+
+dist: setup
+	$(STAGE) "wheel and sdist"
+	rm -rf dist
+	test -z "$(TAG)" || test "$(TAG)" = "v$$($(BIN)/python -c 'import tpunb; print(tpunb.__version__)')" || \
+		{ echo "The tag $(TAG) is not the version in tpunb/version.py." >&2; exit 1; }
+	$(BIN)/python -m pytest -q tests/test_wheel.py tests/test_docs.py tests/test_repository.py
+	$(BIN)/python -m hatchling build -d dist
 
 .venv/.bench: .venv/.done .venv-compiler/.done
 	$(STAGE) ".venv: packages that the benchmarks compare with"
@@ -261,5 +308,5 @@ bench: .venv/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:
-	rm -rf .venv .venv-oldest .venv-tpu .venv-compiler .venv-jax-oldest .venv-jax-newest build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-tpu .venv-compiler .venv-jax-oldest .venv-jax-newest .venv-next build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,38 +1,79 @@
 """Build the documentation as a site with `make site`, with the notebooks as they were saved.
 
 The site shows the pages that GitHub shows, and builds from the repository's folder, so that a link
-leads to the same place in both. This file adds what only a site has: navigation and a first page.
+leads to the same place in both. This file adds what only a site has: navigation, the reference from
+the docstrings, and pictures that follow the theme.
 """
 
 from __future__ import annotations
 
+import inspect
+import os
 import posixpath
 import re
 import shutil
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[1]
+REPOSITORY = "https://github.com/tpunb/tpunb"
+sys.path.insert(0, str(ROOT))
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # TensorFlow's log is not about the documentation
+
+import tpunb  # noqa: E402
 
 project = "tpunb"
-html_title = project
+version = release = tpunb.__version__
+html_title = f"tpunb {release}"
 html_theme = "furo"
+html_logo = html_favicon = "../tpunb/notebook/kernels/logo-svg.svg"
+html_theme_options = {
+    "source_repository": REPOSITORY,
+    "source_branch": "main",
+    "source_directory": "",
+    "top_of_page_buttons": ["view"],
+}
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False
 
-root_doc = "README"
-extensions = ["myst_nb"]
+root_doc = "docs/README"
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.linkcode",
+    "sphinx_copybutton",
+]
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
-include_patterns = ["*.md", "docs/*.md", "notebooks/*.ipynb", "notebooks/found/*.ipynb"]
+include_patterns = [
+    "*.md",
+    "docs/*.md",
+    "docs/api/*.md",
+    "notebooks/*.ipynb",
+    "notebooks/found/*.ipynb",
+]
 include_patterns += ["notebooks/course/*.ipynb", "notebooks/course/solutions/*.ipynb"]
 exclude_patterns = [".*", "build", "tests", "tpunb"]  # Sphinx does not enter these folders
 myst_heading_anchors = 4
 # GitHub accepts headings that skip a level, and highlights magics that have no lexer here.
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
+
+autodoc_member_order = "groupwise"
+autosummary_generate = False
+default_role = "py:obj"  # docstrings write `name`
+toc_object_entries_show_parents = "hide"
+python_maximum_signature_line_length = 80
+python_use_unqualified_type_names = True
+
+copybutton_exclude = ".linenos, .gp, .go"
 
 nb_execution_mode = "off"
 nb_ipywidgets_js: dict[str, object] = {}  # shows the static forms and fetches nothing
@@ -43,6 +84,29 @@ nb_mime_priority_overrides = [
 
 _LINK = re.compile(r"\]\(([\w./-]+\.(?:md|ipynb))\)")
 _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
+_PICTURE = re.compile(
+    r'<picture>\s*<source [^>]*srcset="(?P<dark>[^"]+)">'
+    r'\s*<img src="(?P<light>[^"]+)"(?P<rest>[^>]*)>\s*</picture>'
+)
+_BADGE = re.compile(r"\[!\[([^\]]+)\]\(https:[^)]+\)\]")
+_ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>\n', re.MULTILINE)
+_PROJECT = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md"]
+
+
+def linkcode_resolve(domain: str, info: dict[str, str]) -> str | None:
+    """Return the address of the source of a name, if it is a class, a function or a property."""
+    value: Any = sys.modules.get(info["module"])
+    try:
+        for part in info["fullname"].split("."):
+            value = getattr(value, part)
+        value = inspect.unwrap(value.fget if isinstance(value, property) else value)
+        file, (_, line) = inspect.getsourcefile(value), inspect.getsourcelines(value)
+    except (AttributeError, OSError, TypeError):  # an attribute or an instance
+        return None
+    path = Path(file or "")
+    if not path.is_relative_to(ROOT):
+        return None
+    return f"{REPOSITORY}/blob/main/{path.relative_to(ROOT).as_posix()}#L{line}"
 
 
 def setup(app: Sphinx) -> None:
@@ -52,23 +116,41 @@ def setup(app: Sphinx) -> None:
 
 
 def _read(app: Sphinx, name: str, source: list[str]) -> None:
-    """Add the contents to the first page, and link its HTML to pages instead of sources."""
-    if name == root_doc:
-        text = re.sub(r'(href="[\w/-]+)\.md', r"\1.html", source[0])
-        source[0] = f"{text}\n\n{_contents()}"
+    """Add what only the site has to a page."""
+    text = _ANCHOR.sub(r"(\1)=\n", _without_badges(_pictures(source[0])))
+    if name.endswith("README"):  # its HTML links to sources
+        text = re.sub(r'(href="[\w/-]+)\.md', r"\1.html", text)
+    source[0] = f"{text}\n\n{_contents()}" if name == root_doc else text
+
+
+def _pictures(text: str) -> str:
+    """Replace each picture by two. The theme shows one of them."""
+    return _PICTURE.sub(
+        r'<img class="only-dark" src="\g<dark>"\g<rest>>'
+        r'<img class="only-light" src="\g<light>"\g<rest>>',
+        text,
+    )
+
+
+def _without_badges(text: str) -> str:
+    """Replace the pictures of badges, which other sites would serve, by their texts."""
+    return _BADGE.sub(r"[\1]", text)
 
 
 def _contents() -> str:
     """Return the navigation: a tree for each section of the documentation's index."""
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     _, *sections = _HEADING.split(index)
-    trees = [
-        _tree(title, [posixpath.normpath(f"docs/{page}") for page in _LINK.findall(body)])
-        for title, body in zip(sections[::2], sections[1::2], strict=True)
-    ]
-    project_pages = ["docs/README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
-    trees += [_tree("Course", _lessons()), _tree("Project", project_pages)]
+    named = dict(zip(sections[::2], map(_LINK.findall, sections[1::2]), strict=True))
+    trees = [_tree(title, _paths(pages)) for title, pages in named.items()]
+    trees += [_tree("Course", _lessons()), _tree("Project", _PROJECT)]
     return "\n\n".join(trees)
+
+
+def _paths(pages: list[str]) -> list[str]:
+    """Return the paths of pages from the repository's folder, without README.md."""
+    paths = [posixpath.normpath(f"docs/{page}") for page in pages]
+    return [path for path in paths if path not in _PROJECT]
 
 
 def _lessons() -> list[str]:
@@ -80,7 +162,7 @@ def _lessons() -> list[str]:
 
 
 def _tree(caption: str, pages: list[str]) -> str:
-    listed = "\n".join(page.rpartition(".")[0] for page in pages)
+    listed = "\n".join(f"/{page.rpartition('.')[0]}" for page in dict.fromkeys(pages))
     return f"```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{listed}\n```"
 
 
@@ -90,4 +172,9 @@ def _finish(app: Sphinx, error: Exception | None) -> None:
         return
     site = Path(app.outdir)
     shutil.copytree(ROOT / "docs" / "images", site / "docs" / "images", dirs_exist_ok=True)
-    shutil.copyfile(site / f"{root_doc}.html", site / "index.html")
+    first = f"{root_doc}.html"
+    (site / "index.html").write_text(
+        f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={first}">'
+        f'<title>{project}</title><a href="{first}">{project}</a>\n',
+        encoding="utf-8",
+    )

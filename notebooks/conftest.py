@@ -28,6 +28,7 @@ LONG: tuple[str, ...] = (
     "3_to_jax_meshes.ipynb",
     "4_memory_and_padding.ipynb",
     "5_input_time_and_hardware.ipynb",
+    "10_verify_a_real_tpu.ipynb",
 )
 """Notebooks that only `make test-thorough` runs, since other notebooks call the same functions."""
 

@@ -52,7 +52,7 @@ PAGES = (
         "Errors of connecting, of workers and of datasets",
         ("1", "12"),
         """\
-This page shows you how to fix an error that stops you from connecting to a TPU, or from feeding it.
+Something stops you from connecting to a TPU, or from feeding it? Find the message here, with its cause and its fix.
 [Connecting to a real TPU](hardware.md) describes the connection itself. To examine the machine, type:
 
 ```text
@@ -65,7 +65,7 @@ This page shows you how to fix an error that stops you from connecting to a TPU,
         "Errors of compiling and running programs",
         ("22", "59", "31"),
         """\
-This page shows you how to fix an error that TensorFlow, XLA, Pallas or the TPU raises for a program. To find
+Here are the errors that TensorFlow, XLA, Pallas or the TPU raises for a program, each with its fix. To find
 such errors before a run, check the program on a [virtual TPU](strictness.md):
 
 ```python
@@ -78,9 +78,9 @@ tpunb.check(train_step, tf.TensorSpec([8, 784]), strategy=strategy).raise_if_ref
         "Errors of JAX",
         ("74", "88", "103"),
         """\
-This page shows you how to fix an error that JAX raises on a TPU: when it starts, where its arrays are, and
-when it traces a function. Pallas and the compiler have [their own page](errors-compiling.md). To find such errors
-without a TPU, compile the function:
+JAX raises these errors on a TPU: when it starts, where its arrays are, and when it traces a
+function. Pallas and the compiler have [their own page](errors-compiling.md). To find such errors without a TPU, compile the
+function:
 
 ```python
 tpunb.compile(step, params, batch, tpu="v5e-8").raise_if_refused()
@@ -92,7 +92,7 @@ tpunb.compile(step, params, batch, tpu="v5e-8").raise_if_refused()
         "Errors of the strategy and of Keras",
         ("32", "51"),
         """\
-This page shows you how to fix an error that `TPUStrategy` or Keras raises. To run a notebook that was written
+Find the error that `TPUStrategy` or Keras raises, and its fix. To run a notebook that was written
 for Keras 2 without changing it, type:
 
 ```bash
@@ -105,7 +105,7 @@ tpunb run notebook.ipynb --tpu v3-8 --keras 2
         "Performance traps",
         ("P1",),
         """\
-This page shows you the usual reasons why training on a TPU is slow, and how to avoid them. To see
+Training on a TPU is slow? These are the usual reasons, and the ways to avoid them. To see
 where the time of a cell goes, profile it:
 
 ```text
@@ -136,6 +136,8 @@ tpunb explain < training.log   # or: tpunb explain 24
 ```
 
 `tpunb explain --all` prints all entries as one page, with the patterns that identify their messages.
+
+An entry keeps its number, and its address ends in the number: `errors-compiling.md#error-24`, `performance.md#trap-p5`.
 """
 
 
@@ -154,7 +156,11 @@ def pages() -> dict[str, str]:
 
 def _chapters() -> dict[str, str]:
     """Return the chapters of the whole catalogue's page by name, with their headings."""
-    whole = re.sub(r"^### .*", lambda match: _marked(match[0]), errors_page(), flags=re.MULTILINE)
+    heading = re.compile(r"^### (\w+)\. .*", re.MULTILINE)
+    whole = heading.sub(
+        lambda match: f'<a id="{stable_anchor(match[1])}"></a>\n\n{_marked(match[0])}',
+        errors_page(),
+    )
     _, *parts = re.split(r"^(?=## )", whole, flags=re.MULTILINE)
     return {part.splitlines()[0].removeprefix("## "): part for part in parts}
 
@@ -182,6 +188,11 @@ def _marked(text: str) -> str:
 def _anchor(entry: Explanation) -> str:
     """Return the anchor that GitHub gives to the heading of an entry."""
     return _slug(f"{entry.code}. {entry.title}")
+
+
+def stable_anchor(code: str) -> str:
+    """Return the anchor of an entry that stays if its title changes: `error-24` or `trap-p5`."""
+    return f"error-{code}" if code.isdigit() else f"trap-{code.lower()}"
 
 
 def _slug(heading: str) -> str:

@@ -17,10 +17,12 @@ ROOMS = (
     "version",
     "_util",
     "errors",
+    "examples",
     "tpu",
     "training",
     "machine",
     "virtual",
+    "checks",
     "display",
     "compiler",
     "connection",
@@ -28,6 +30,7 @@ ROOMS = (
     "verification",
     "puzzles",
     "notebook",
+    "course",
     "keras",
     "kernel_launcher",
     "pytest_plugin",
@@ -37,9 +40,23 @@ ROOMS = (
 )
 """Each room imports only rooms above it in this list."""
 
-TENSORFLOW = {"virtual", "compiler", "cells", "connection", "verification", "puzzles", "keras"}
+TENSORFLOW = {
+    "virtual",
+    "checks",
+    "compiler",
+    "cells",
+    "connection",
+    "course",
+    "puzzles",
+    "verification",
+    "keras",
+}
 IPYTHON = {"notebook"}
-PRIVATE = {"virtual._tensorflow", "virtual.strict.xla", "virtual.tensorflow_runtime"}
+PRIVATE = {
+    "virtual.tensorflow.private_names",
+    "virtual.tensorflow.strict.xla",
+    "virtual.tensorflow.tensorflow_runtime",
+}
 """Other modules do without TensorFlow's private modules."""
 
 MODULES = {
@@ -99,8 +116,8 @@ def is_of(name: str, package: str) -> bool:
 
 def test_every_room_is_listed() -> None:
     assert {room(module) for module in MODULES} == set(ROOMS)
-    names = {path.name for path in PACKAGE.iterdir() if path.suffix in {"", ".py"}}
-    assert len(names - {"__pycache__"}) <= 21
+    listed = {path.name for path in PACKAGE.iterdir() if path.suffix in {"", ".py"}}
+    assert len(listed - {"__pycache__"}) <= 23
 
 
 def test_the_map_shows_the_rooms_in_their_order() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import itertools
 import re
@@ -11,6 +12,8 @@ from typing import Any
 import jsonschema
 import nbformat
 import pytest
+
+import tpunb.course
 
 COURSE = Path(__file__).parents[1] / "notebooks" / "course"
 SOLUTIONS = sorted((COURSE / "solutions").glob("*.ipynb"))
@@ -170,12 +173,48 @@ def test_solutions_and_hidden_tests_are_in_their_cells(solution: Any) -> None:
         assert not hidden or marks(each)["grade"], each.source
 
 
+def checks(solution: Any) -> list[Any]:
+    return [graded for graded in graded_cells(solution) if marks(graded)["grade"]]
+
+
 def test_failed_checks_have_advice(solution: Any) -> None:
+    for check in checks(solution):
+        asserts = check.source.split("assert ")[1:]
+        assert asserts or "answer.predicted(" in check.source
+        assert all('"' in text.partition("\n")[0] or ", (" in text for text in asserts)
+
+
+def test_checks_are_folded_and_find_their_answers(solution: Any) -> None:
+    """A check grades the question of its number, with the points that nbgrader gives."""
+    for number, check in enumerate(checks(solution), 1):
+        points = marks(check)["points"]
+        assert check.source.startswith(f"# Check question {number}\n")
+        assert f"tpunb.course.question({number}, points={points}" in check.source
+        assert check.metadata["jupyter"] == {"source_hidden": True}
+    number = 0
     for graded in graded_cells(solution):
         if marks(graded)["grade"]:
-            asserts = graded.source.split("assert ")[1:]
-            assert asserts
-            assert all('"' in text.partition("\n")[0] or ", (" in text for text in asserts)
+            number += 1
+        else:
+            assert f"# Question {number + 1}\n" in graded.source
+
+
+def test_the_score_has_all_points(solution: Any) -> None:
+    (score,) = (cell.source for cell in solution.cells if "tpunb.course.score(" in cell.source)
+    parts = ast.literal_eval(score.partition("score(")[2].rpartition(")")[0].strip())
+    points = {number: each for part in parts.values() for number, each in part.items()}
+    assert points == {n: marks(check)["points"] for n, check in enumerate(checks(solution), 1)}
+    text = "\n".join(cell.source for cell in solution.cells if cell.cell_type == "markdown")
+    assert all(f"## {part}\n" in text for part in parts)
+
+
+def test_no_prediction_is_readable_in_its_check(solution: Any) -> None:
+    """A check has the seal of a prediction, which is the seal of the solution's value."""
+    for answer, check in itertools.pairwise(graded_cells(solution)):
+        for name, seal in re.findall(r'predicted\(\s*"(\w+)",\s*"(\w+)"', check.source):
+            names: dict[str, Any] = {}
+            exec(answer.source, names)
+            assert tpunb.course.seal(names[name], name) == seal
 
 
 def test_each_question_names_its_answer(solution: Any, exercise: Any) -> None:

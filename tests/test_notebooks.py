@@ -67,6 +67,17 @@ def test_shows_no_error(notebook: Any) -> None:
         assert expected or not errors, cell.source
 
 
+def test_pictures_of_curves_have_a_text(path: Path, notebook: Any) -> None:
+    """nbconvert's classic template takes the alternative text of a picture from there."""
+    if path.parent != FOLDER:
+        return
+    for cell in code_cells(notebook):
+        for output in cell.outputs:
+            text = output.get("data", {}).get("text/plain", "")
+            if "image/png" in output.get("data", {}) and text.startswith("Training curves"):
+                assert output.metadata["image/png"]["alt"] == text.splitlines()[0]
+
+
 def test_holds_no_widgets(notebook: Any) -> None:
     """A saved widget hides the picture beside it, and needs a CDN of its front end."""
     assert "widgets" not in notebook.metadata

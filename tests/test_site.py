@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import functools
 import os
+import posixpath
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
+import tpunb
+
 pytest.importorskip("furo", reason='the site needs pip install -e ".[docs]"')
+pytest.importorskip("sphinx_copybutton", reason='the site needs pip install -e ".[docs]"')
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,7 +40,7 @@ class Page(HTMLParser):
         self.anchors.update(values[name] for name in ("id", "name") if name in values)
         targets = [values[name] for name in ("href", "src", "srcset") if name in values]
         self.links += targets
-        if tag in {"script", "link", "iframe"}:
+        if tag in {"script", "link", "iframe", "img", "source"}:
             self.loaded += targets
 
 
@@ -50,6 +57,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     process = subprocess.run(command, env={**os.environ, **nowhere}, capture_output=True, text=True)
     assert (process.returncode, process.stderr) == (0, "")
     return out / "html"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    paths = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
+    path = next(paths, None)
+    if path is None:
+        pytest.skip("the search runs in Chromium: .ci/run installs it")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 def is_missing(page: Path, link: str) -> bool:
@@ -81,9 +101,9 @@ def test_nothing_is_loaded_from_other_sites(site: Path) -> None:
 
 
 def test_the_navigation_groups_pages_by_kind(site: Path) -> None:
-    index = (site / "index.html").read_text(encoding="utf-8")
+    index = (site / "docs" / "README.html").read_text(encoding="utf-8")
     captions = re.findall(r'class="caption-text">([^<]+)<', index)
-    kinds = ["Tutorials", "How-to guides", "Real TPUs", "Reference", "Explanation"]
+    kinds = ["Start here", "Tutorials", "How-to guides", "Real TPUs", "Reference", "Explanation"]
     assert captions == [*kinds, "Course", "Project"]
 
 
@@ -95,3 +115,52 @@ def test_the_site_has_all_notebooks_and_images(site: Path) -> None:
     assert {path.name for path in (site / "docs" / "images").iterdir()} == pictures
     quickstart = (site / "notebooks" / "00_quickstart.html").read_text(encoding="utf-8")
     assert "TPU v3-8" in quickstart  # the saved output, not only the code
+
+
+def test_the_search_finds_the_reference_first(site: Path, chromium: Any) -> None:
+    page = chromium.new_page()
+    for name in ("tpunb.connect", "TpuProgram", "raise_if_unfit"):
+        page.goto(f"{(site / 'search.html').as_uri()}?q={name}")
+        first = page.locator("#search-results li > a").first
+        assert first.get_attribute("href").startswith("docs/api/"), name
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 700, 1400])
+def test_pages_fit_the_window(width: int, scheme: str, site: Path, chromium: Any) -> None:
+    size = {"width": width, "height": 900}
+    with chromium.new_page(viewport=size, color_scheme=scheme) as page:
+        for name in ("README", "gallery", "options", "how-do-i", "api/connecting", "api/compiling"):
+            page.goto((site / "docs" / f"{name}.html").as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            shown = page.locator(f"img.only-{scheme}").all()
+            assert all(picture.is_visible() for picture in shown)
+
+
+def test_other_sites_can_link_to_every_public_name(site: Path) -> None:
+    """`objects.inv` is what intersphinx reads."""
+    from sphinx.util.inventory import InventoryFile
+
+    with (site / "objects.inv").open("rb") as file:
+        names = InventoryFile.load(file, "", posixpath.join)
+    documented = {name for kind in names if kind.startswith("py:") for name in names[kind]}
+    public = {f"tpunb.{name}" for name in tpunb.__all__}
+    assert public - documented == set()
+
+
+def test_pages_have_what_readers_look_for(site: Path) -> None:
+    page = (site / "docs" / "api" / "connecting.html").read_text(encoding="utf-8")
+    assert f"tpunb {tpunb.__version__}" in page  # the version
+    assert "sidebar-logo" in page
+    assert "blob/main/tpunb/connection/connect.py#L" in page  # the source
+    assert "copybutton.js" in page
+    quickstart = (site / "notebooks" / "00_quickstart.html").read_text(encoding="utf-8")
+    assert "https://colab.research.google.com/github/tpunb/tpunb/blob/main/" in quickstart
+
+
+def test_known_errors_keep_their_addresses(site: Path) -> None:
+    from catalogue_pages import PAGES, stable_anchor
+
+    for page in PAGES:
+        anchors = read(site / "docs" / page.file.replace(".md", ".html")).anchors
+        assert {stable_anchor(entry.code) for entry in page.entries} <= anchors

@@ -1,8 +1,9 @@
-"""The wheel has the package and the quickstart notebook, and nothing else."""
+"""The wheel has the package and the files of the notebooks, and nothing else."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 from support.patience import PATIENCE
 
+from tpunb import examples
+
 ROOT = Path(__file__).parent.parent
-QUICKSTART = "tpunb/cli/quickstart.ipynb"
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,13 @@ def contents(wheel: Path) -> set[str]:
         return set(archive.namelist())
 
 
+@pytest.fixture
+def metadata(wheel: Path) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        return archive.read(name).decode()
+
+
 def source_files() -> set[str]:
     """Return the package's files, without files that tools leave there."""
     files = {path.relative_to(ROOT) for path in (ROOT / "tpunb").rglob("*") if path.is_file()}
@@ -43,7 +52,16 @@ def source_files() -> set[str]:
 
 def test_the_package_is_complete(contents: set[str]) -> None:
     packaged = {name for name in contents if ".dist-info/" not in name}
-    assert packaged == source_files() | {QUICKSTART}
+    assert packaged == source_files() | example_files()
+
+
+def example_files() -> set[str]:
+    """Return the files of the examples, with those of folders."""
+    sources = {name: ROOT / "notebooks" / source for name, source in examples.FILES.items()}
+    files = {name for name, source in sources.items() if source.is_file()}
+    for name, source in sources.items():
+        files |= {f"{name}/{path.name}" for path in source.glob("*.verdict")}
+    return {f"tpunb/example_files/{file}" for file in files}
 
 
 def test_the_demo_finds_the_quickstart(wheel: Path, tmp_path: Path) -> None:
@@ -59,5 +77,16 @@ def test_the_demo_finds_the_quickstart(wheel: Path, tmp_path: Path) -> None:
     assert bytes.fromhex(process.stdout.decode()) == source.read_bytes()
 
 
-def test_the_wheel_has_the_licence(contents: set[str]) -> None:
-    assert any(name.endswith("/licenses/LICENSE") for name in contents)
+def test_the_wheel_has_the_licences(contents: set[str], metadata: str) -> None:
+    assert "License-Expression: Apache-2.0 AND MIT\n" in metadata
+    files = re.findall(r"^License-File: (.+)$", metadata, re.MULTILINE)
+    assert files == ["LICENSE", "tpunb/display/widgets/vendor/uPlot.LICENSE"]
+    assert all(any(name.endswith(f"/licenses/{file}") for name in contents) for file in files)
+
+
+def test_the_metadata_say_who_and_where(metadata: str) -> None:
+    assert "Author: The tpunb contributors\n" in metadata
+    urls = dict(re.findall(r"^Project-URL: (\w+), (\S+)$", metadata, re.MULTILINE))
+    assert urls.keys() == {"Homepage", "Documentation", "Repository", "Issues", "Changelog"}
+    for name in ("Documentation", "Changelog"):
+        assert "github.com" not in urls[name]

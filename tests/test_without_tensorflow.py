@@ -11,8 +11,9 @@ from counterparts.children import run_code
 
 import tpunb
 from tpunb import virtual
+from tpunb.errors import ConnectError, TensorFlowMissingError
 from tpunb.errors.jax_in_cells import FOR_JAX
-from tpunb.virtual.import_tensorflow import require_tensorflow
+from tpunb.virtual.tensorflow.import_tensorflow import require_tensorflow
 
 PROGRAM = """
 import importlib.abc, json, sys, warnings
@@ -98,11 +99,52 @@ def test_all_names_raise_the_same_error(missing: str, monkeypatch: pytest.Monkey
     said: dict[str, Any] = json.loads(run.stdout.rpartition("said:")[2])
     assert {*tpunb.__all__, *(f"virtual.{name}" for name in virtual.__all__)} <= said.keys()
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    expected = {name: _error(f"tpunb.{name.removesuffix('()')}") for name in NEED_IT}
+    expected = {name: _error(name) for name in NEED_IT}
     assert {name: text for name, text in said.items() if text} == expected
 
 
-def _error(door: str) -> str:
+def _error(name: str) -> str:
+    """Return the error of a name, or of a call of a name that can be looked up."""
+    looked_up = name.removesuffix("()")
+    door = f"tpunb.{looked_up}"
+    kind = TensorFlowMissingError if looked_up in NEED_IT else ConnectError
     with pytest.raises(tpunb.TpunbError) as raised:
-        require_tensorflow(door if door in FOR_JAX else "")
+        require_tensorflow(door if door in FOR_JAX else "", kind)
     return f"{type(raised.value).__name__}: {raised.value}"
+
+
+LOOKUPS = """
+import inspect, pydoc, sys
+
+sys.modules.update(tensorflow=None, keras=None, tf_keras=None, pytest=None)
+import tpunb
+import tpunb.virtual
+
+assert not hasattr(tpunb, "pytest_plugin")
+for module, name in ((tpunb, "check"), (tpunb.virtual, "VirtualTPUStrategy")):
+    assert not hasattr(module, name)
+    assert getattr(module, name, None) is None
+    assert inspect.getmembers(module)
+    assert pydoc.render_doc(module)
+assert "connect" in dict(inspect.getmembers(tpunb))
+try:
+    from tpunb import check
+except tpunb.TpunbError as error:
+    assert not isinstance(error, AttributeError)
+    print(error.message)
+try:
+    tpunb.check
+except AttributeError as error:
+    print(error.message)
+try:
+    from tpunb import no_such_name
+except ImportError as error:
+    print("an ordinary ImportError")
+"""
+
+
+def test_python_itself_can_look_names_up() -> None:
+    run = run_code(LOOKUPS, TPUNB_TPU="")
+    assert run.returncode == 0, run.stderr
+    sentence = "tpunb.check needs TensorFlow, which is not installed here."
+    assert run.stdout.splitlines() == [sentence, sentence, "an ordinary ImportError"]

@@ -21,10 +21,13 @@ from tpunb.connection.cell_runners import ChecksCells, RunsCells, register_cell_
 from tpunb.tpu.program_display import ProgramDisplay, register_program_display
 from tpunb.version import __version__
 from tpunb.virtual.jax.judged import Connect, register_jax_connector
+from tpunb.virtual.tensorflow.data_watch import register_data_watch
 
 if TYPE_CHECKING:
     from tpunb.cells.pipeline_speed import input_speed
     from tpunb.cells.profiling import profile
+    from tpunb.checks.compare import Comparison
+    from tpunb.checks.rule_check import CheckReport
     from tpunb.compiler.batch_sizes import LargestBatch, largest_batch
     from tpunb.compiler.check import check
     from tpunb.compiler.comparing import compare
@@ -39,14 +42,20 @@ if TYPE_CHECKING:
     from tpunb.errors.catalogue import Explanation
     from tpunb.errors.explain import explain
     from tpunb.notebook.displays import show
+    from tpunb.notebook.drawings import (
+        draw_batch,
+        draw_chip,
+        draw_collective,
+        draw_sends,
+        draw_sharding,
+        draw_tiles,
+    )
     from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
     from tpunb.training.history import History
     from tpunb.training.input_speed import InputSpeed
     from tpunb.training.profile import Profile
     from tpunb.verification.report import VerifyReport
     from tpunb.verification.run import verify
-    from tpunb.virtual.compare import Comparison
-    from tpunb.virtual.rule_check import CheckReport
 
     history: History | None
     """The measurements of the last run of `%%tpu_run`, `Connection.run` or `LiveCurves`."""
@@ -82,6 +91,12 @@ __all__ = [
     "compile",
     "connect",
     "doctor",
+    "draw_batch",
+    "draw_chip",
+    "draw_collective",
+    "draw_sends",
+    "draw_sharding",
+    "draw_tiles",
     "explain",
     "history",
     "input_speed",
@@ -97,8 +112,8 @@ __all__ = [
 
 _HOMES = {
     "Accelerator": "tpu.types",
-    "CheckReport": "virtual.rule_check",
-    "Comparison": "virtual.compare",
+    "CheckReport": "checks.rule_check",
+    "Comparison": "checks.compare",
     "Connection": "connection.connection",
     "CurvesWidget": "display.widgets",
     "DoctorReport": "connection.doctor",
@@ -123,6 +138,12 @@ _HOMES = {
     "compile": "compiler.compile",
     "connect": "connection.connect",
     "doctor": "connection.doctor",
+    "draw_batch": "notebook.drawings",
+    "draw_chip": "notebook.drawings",
+    "draw_collective": "notebook.drawings",
+    "draw_sends": "notebook.drawings",
+    "draw_sharding": "notebook.drawings",
+    "draw_tiles": "notebook.drawings",
     "explain": "errors.explain",
     "input_speed": "cells.pipeline_speed",
     "largest_batch": "compiler.batch_sizes",
@@ -133,7 +154,15 @@ _HOMES = {
     "verify": "verification.run",
 }
 
-_PUBLIC_MODULES = ("errors", "keras", "puzzles", "pytest_plugin", "virtual")
+_PUBLIC_MODULES = (
+    "course",
+    "errors",
+    "examples",
+    "keras",
+    "puzzles",
+    "pytest_plugin",
+    "virtual",
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -141,14 +170,26 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.training.history").latest_history()
     if name not in _HOMES and name not in _PUBLIC_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tpunb._util.import_statement import runs_for_import
+    from tpunb.errors import ConnectError, TensorFlowMissingError
     from tpunb.errors.jax_in_cells import FOR_JAX
-    from tpunb.virtual.import_tensorflow import needing_tensorflow
+    from tpunb.virtual.tensorflow.import_tensorflow import needing_tensorflow
 
+    error = ConnectError if runs_for_import() else TensorFlowMissingError
     door = f"tpunb.{name}"
-    with needing_tensorflow(door if door in FOR_JAX else ""):
+    with needing_tensorflow(door if door in FOR_JAX else "", error=error):
         if name in _PUBLIC_MODULES:
-            return importlib.import_module(f"{__name__}.{name}")
+            return _public_module(name)
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def _public_module(name: str) -> Any:
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as missing:
+        if missing.name != "pytest":
+            raise
+        raise AttributeError(f"tpunb.{name} needs pytest, which is not installed") from missing
 
 
 def _program_display() -> ProgramDisplay:
@@ -182,6 +223,15 @@ def _jax_connector(tpu: str, **options: Any) -> Connect:
 
 
 register_jax_connector(_jax_connector)
+
+
+def _data_arrives(replicas: int, dataset: Any, distributed: Any) -> None:
+    from tpunb.checks.fit_notes import data_arrives
+
+    data_arrives(replicas, dataset, distributed)
+
+
+register_data_watch(_data_arrives)
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
-"""The pictures of docs/displays.md in both themes: they match the displays, and the page shows all.
+"""The pictures of docs/gallery.md in both themes: they match the displays, and the page shows all.
 
 The tests write them to build/screenshots/docs-NAME.png; docs/images has copies. After a visible
-change, run `cp build/screenshots/docs-*.png docs/images/`.
+change, run `cd tests && python -m pictures`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from hosting import FRAMES, SCREENSHOTS, Hosted
 from playwright.sync_api import expect
 from support import programs as made
 from support.displayed import PerReplica
+from support.placements import ARRAYS, described, tree
 from support.tiers import THOROUGH
 from test_curves import noise, trained, without_timer
 from test_replicas import distributed, structure, with_nan  # noqa: F401
@@ -125,6 +126,31 @@ def programs(host: Host, page: Any) -> Any:
     return root
 
 
+def communication(host: Host, page: Any) -> Any:
+    """A program whose cores send each other gradients and activations."""
+    host(lambda: ProgramsWidget(made.COMMUNICATING))
+    root = page.locator("[data-testid=tpunb-programs]")
+    section = root.locator("details").filter(has_text="5 collectives send")
+    expect(section).to_contain_text("all-reduce")
+    return section
+
+
+def array(host: Host, page: Any) -> Any:
+    """An array of JAX that is cut over eight devices, with copies."""
+    host(lambda: ReplicasWidget(described(ARRAYS["copies"])))
+    root = page.locator("[data-testid=tpunb-replicas]")
+    expect(root).to_contain_text("2 copies of each")
+    return root
+
+
+def tree_of_arrays(host: Host, page: Any) -> Any:
+    """The parameters of a model, with the place of each."""
+    host(lambda: ReplicasWidget(described(tree())))
+    root = page.locator("[data-testid=tpunb-replicas]")
+    expect(root).to_contain_text("is replicated on every device")
+    return root
+
+
 SCENES: dict[str, Scene] = {
     "topology": topology,
     "replicas": replicas,
@@ -132,6 +158,9 @@ SCENES: dict[str, Scene] = {
     "curves": curves,
     "curves-runs": curves_runs,
     "programs": programs,
+    "communication": communication,
+    "array": array,
+    "tree-of-arrays": tree_of_arrays,
 }
 
 
@@ -139,10 +168,10 @@ def shoot(page: Any, root: Any, path: Path) -> tuple[int, int]:
     """Take a picture of a part of the page with the page's margin; return its size."""
     page.evaluate(FRAMES)
     box = root.bounding_box()
-    clip = {"x": 0, "y": 0, "width": page.viewport_size["width"]}
-    page.screenshot(
-        path=str(path), clip={**clip, "height": math.ceil(box["y"] + box["height"]) + 16}
-    )
+    top = max(0, math.floor(box["y"]) - 16)
+    clip = {"x": 0, "y": top, "width": page.viewport_size["width"]}
+    bottom = math.ceil(box["y"] + box["height"]) + 16
+    page.screenshot(path=str(path), clip={**clip, "height": bottom - top})
     return size_of(path)
 
 
@@ -163,14 +192,14 @@ def test_scene(name: str, theme: str, host: Host, page: Any) -> None:
     path = SCREENSHOTS / f"docs-{name}-{theme}.png"
     width, height = shoot(page, root, path)
     published = DOCS / "images" / path.name
-    assert published.exists(), f"Check {path}, and copy it to docs/images"
+    assert published.exists(), "cd tests && python -m pictures"
     # Other fonts may change the height by a few pixels.
     assert size_of(published)[0] == width
     assert abs(size_of(published)[1] - height) < 60
 
 
 def test_the_page_shows_all_pictures() -> None:
-    text = (DOCS / "displays.md").read_text()
+    text = (DOCS / "gallery.md").read_text(encoding="utf-8")
     named = set(re.findall(r'"images/([^"]+)"', text))
     published = {path.name for path in (DOCS / "images").glob("*.png")}
     assert named == published == {f"docs-{name}-{theme}.png" for name in SCENES for theme in THEMES}

@@ -146,7 +146,7 @@ def test_a_continued_run_equals_an_uninterrupted_run(
         f"Continues at step 13 of 20 from {tmp_path / 'run'}. To begin again: --restart."
     )
     assert_equal(resumed.numbers(), uninterrupted.numbers())
-    assert continued.history.to_dict() == expected.history.to_dict()
+    assert continued.history.as_dict() == expected.history.as_dict()
     assert resumed.book.each(continued.value) == uninterrupted.book.each(expected.value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import keras
 import pytest
 import tensorflow as tf
+from support.tiers import thorough
 
 import tpunb
+from tpunb.cells.cell_variables import plain_variable
 from tpunb.errors import TpuWarning
 
 LOCAL = "local = tf.cast(replica_id, tf.float32)\n"
@@ -22,12 +25,16 @@ def connected() -> Iterator[tuple[Any, dict[str, Any]]]:
     with tpunb.connect(simulate=2) as connection:
         with connection.strategy.scope():
             names = {
+                "counter": tf.Variable(1.0, trainable=False),
+                "generator": keras.random.SeedGenerator(1),
+                "numbers": tf.random.Generator.from_seed(1),
+                "metric": keras.metrics.Mean(),
                 "weights": tf.Variable(1.0),
                 "own": tf.Variable(1.0, synchronization=SYNCHRONIZATION.ON_READ),
                 "mean": tf.Variable(1.0, aggregation=AGGREGATION.MEAN),
                 "kept": keras.Variable(1.0),
             }
-        yield connection, {"tf": tf, **names}
+        yield connection, {"tf": tf, "keras": keras, **names}
 
 
 def warnings_of(connected: Any, text: str, **options: Any) -> list[tuple[str, int]]:
@@ -59,6 +66,39 @@ def test_the_warning_names_the_variable_and_the_line(connected: Any, text: str, 
     assert warnings_of(connected, LOCAL + text) == []
 
 
+TRAINING = """
+with tf.GradientTape() as tape:
+    loss = tf.reduce_mean(tf.square(model(x, training=True)))
+gradients = tape.gradient(loss, model.trainable_variables)
+optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+"""
+
+
+@pytest.mark.parametrize("library", ["keras", *thorough(["tf_keras"])])
+def test_the_statistics_of_batch_normalization_rightly_differ(connected: Any, library: str) -> None:
+    connection, names = connected
+    layers = (chosen := importlib.import_module(library)).layers
+    with connection.strategy.scope():
+        model = chosen.Sequential(
+            [layers.InputLayer((3,)), layers.BatchNormalization(), layers.Dense(1)]
+        )
+        names["model"], names["optimizer"] = model, chosen.optimizers.Adam()
+    batch = LOCAL + "x = tf.random.stateless_normal([4, 3], [replica_id, 0])\n"
+    assert warnings_of(connected, batch + TRAINING) == []
+    means = plain_variable(model.layers[0].moving_mean)
+    copies = [copy.numpy() for copy in means.values]
+    assert (copies[0] != copies[1]).any()
+    ((said, number),) = warnings_of(
+        connected, batch + "model.layers[1].kernel.assign_add(x[:3,:1])"
+    )
+    assert ("kernel` now differ" in said, number) == (True, 4)
+
+
+def test_a_counter_that_is_not_trained(connected: Any) -> None:
+    ((said, number),) = warnings_of(connected, LOCAL + "counter.assign_add(local)")
+    assert ("`counter`" in said, number) == (True, 3)
+
+
 def test_a_loop_of_steps_warns_at_its_end(connected: Any) -> None:
     ((said, number),) = warnings_of(connected, LOCAL + "weights.assign_add(local)", steps=3)
     assert (said[:24], number) == ("The copies of `weights` ", 3)
@@ -77,6 +117,9 @@ def test_a_variable_of_keras(connected: Any) -> None:
         "weights.assign_sub(ctx.all_reduce('mean', local))",
         "weights.assign_sub(local * 0.0)",
         "y = weights + local",
+        "metric.update_state(local)",
+        "numbers.normal([2])",
+        "if replica_id > 0:\n  keras.random.normal([2], seed=generator)",
     ],
 )
 def test_copies_that_stay_equal_are_not_mentioned(connected: Any, text: str) -> None:

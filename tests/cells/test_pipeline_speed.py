@@ -16,12 +16,12 @@ from tpunb.cells import pipeline_speed as measuring
 from tpunb.cells.pipeline_changes import changes
 from tpunb.cells.pipeline_reading import Measured, read, repeated, size_of
 from tpunb.cells.pipeline_speed import MeasuringStopped, input_speed, needs
+from tpunb.checks.input_pipeline import Pipeline
 from tpunb.compiler.program import TpuProgram, TpuPrograms, remember_program
 from tpunb.errors import CellError
 from tpunb.machine.resources import Memory
 from tpunb.tpu.compiled_program import StepTime
 from tpunb.training.input_speed import Change, Stage, latest_input_speed
-from tpunb.virtual.input_pipeline import Pipeline
 
 SECONDS = 0.02
 """Too short for good measurements: the tests look at the reads and the trials."""

@@ -16,7 +16,7 @@ from support.interrupts import When, counts, press
 import tpunb
 from tpunb._util.interrupts import Stopped
 from tpunb.errors import CellError
-from tpunb.virtual import stoppable
+from tpunb.virtual.tensorflow import stoppable
 
 LOOP = """
 for _ in tf.range(rounds):

@@ -8,14 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from counterparts.children import WITHOUT_UNUSED, run_code
 from support.tiers import THOROUGH
 
 from tpunb import cli
-from tpunb.cli import verify
+from tpunb.cli import verify, verify_both
 from tpunb.tpu.types import accelerator
-from tpunb.verification.report import VerifyReport
+from tpunb.verification.report import VerifyReport, schema
 from tpunb.verification.suite import Outcome
 
 
@@ -29,7 +30,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     plans: list[Any] = []
     statuses: list[Any] = ["holds", "not run"]
 
-    def verify_plan(plan: Any, *, say: Any, progress: Any) -> VerifyReport:
+    def verify_plan(plan: Any, *, say: Any, progress: Any, so_far: Any) -> VerifyReport:
         plans.append(plan)
         say("connecting")
         outcomes = tuple(
@@ -38,6 +39,8 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         )
         for number, outcome in enumerate(outcomes, 1):
             progress(number, len(outcomes), outcome)
+            if so_far is not None:
+                so_far(VerifyReport({"TPU": plan.tpu}, outcomes[:number], planned=len(outcomes)))
         return VerifyReport({"TPU": plan.tpu}, outcomes, None in statuses, "hangs" in statuses)
 
     monkeypatch.setattr(tpunb.verification.run, "verify_plan", verify_plan)
@@ -97,6 +100,91 @@ def test_an_interrupt(planned: list[Any], capsys: pytest.CaptureFixture[str]) ->
 def test_json_alone(planned: list[Any], capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["verify", "v3-8", "-q", "--json", "/dev/stdout"]) == 0
     assert json.loads(capfd.readouterr().out)["ok"] is True
+
+
+def test_the_text_of_an_issue(
+    planned: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / "report.json", tmp_path / "issue.md"]
+    assert cli.main(["verify", "v3-8", "--json", str(files[0]), "--issue", str(files[1])]) == 0
+    text = files[1].read_text(encoding="utf-8")
+    assert "attach report.json" in text
+    assert "Title: TPU verification: 1 claim held, 0 differed, 1 not run on v3-8" in text
+    last = capsys.readouterr().err.splitlines()[-1]
+    title = (
+        "TPU%20verification%3A%201%20claim%20held%2C%200%20differed%2C%201%20not%20run%20on%20v3-8"
+    )
+    address = f"https://github.com/tpunb/tpunb/issues/new?title={title}"
+    assert (
+        last == f"To send it: open {address}, paste the text of {files[1]}, and attach {files[0]}."
+    )
+
+
+def test_the_framework(planned: list[Any]) -> None:
+    assert cli.main(["verify", "v5e-8", "--framework", "jax"]) == 0
+    assert planned[-1].framework == "jax"
+    assert cli.main(["verify", "v5e-8", "--framework", "tensorflow"]) == 0
+    assert planned[-1].framework == "tensorflow"
+
+
+REPORT = """
+import json, sys
+from tpunb.verification.report import VerifyReport, schema
+from tpunb.verification.suite import Outcome
+framework, arguments, path = sys.argv[1], sys.argv[2], sys.argv[3]
+print("working on", arguments, file=sys.stderr)
+tried = Outcome(group=framework, name="one", status="holds", found="4")
+report = VerifyReport({"TPU": arguments, framework: "1"}, (tried,), planned=int(sys.argv[4]))
+open(path, "w", encoding="utf-8").write(json.dumps(report.as_dict()))
+"""
+
+
+def of_both(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, planned: int = 1
+) -> tuple[int, Any]:
+    """Return the exit code and the report of both frameworks, whose processes run some code."""
+
+    def command(framework: str, arguments: Any, path: Path) -> list[str]:
+        source = REPORT if framework == "jax" else code
+        return [sys.executable, "-c", source, framework, *arguments, str(path), str(planned)]
+
+    monkeypatch.setattr(verify_both, "_command", command)
+    path = tmp_path / "report.json"
+    ended = cli.main(["verify", "v5e-8", "--framework", "both", "--json", str(path)])
+    read = json.loads(path.read_text(encoding="utf-8"))
+    jsonschema.validate(read, schema())
+    return ended, read
+
+
+def test_both_frameworks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, read = of_both(monkeypatch, tmp_path, REPORT)
+    assert (code, read["ok"]) == (0, True)
+    assert read["facts"] == {"TPU": "v5e-8", "jax": "1", "tensorflow": "1"}
+    assert [claim["group"] for claim in read["claims"]] == ["jax", "tensorflow"]
+    assert "JAX        working on v5e-8" in capsys.readouterr().err
+
+
+def test_a_framework_whose_process_dies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    dying = "import os, sys; print('at 10.0.0.1:8470', file=sys.stderr, flush=True); os.abort()"
+    code, read = of_both(monkeypatch, tmp_path, dying)
+    assert (code, read["ok"]) == (1, False)
+    held, died = read["claims"]
+    assert (held["status"], died["status"]) == ("holds", "differs")
+    assert (died["found"], died["message"]) == ("signal 6", "at <address>")
+
+
+def test_a_process_that_dies_keeps_its_outcomes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code, read = of_both(monkeypatch, tmp_path, f"{REPORT}\nsys.exit(3)", planned=2)
+    assert (code, read["not_reached"]) == (1, 2)
+    assert [claim["name"] for claim in read["claims"]] == ["one", "JAX", "one", "TensorFlow"]
+
+
+def test_both_frameworks_refuse_the_options_of_one() -> None:
+    assert cli.main(["verify", "v4-16", "--framework", "both", "--local-workers"]) == 2
 
 
 def test_a_file_that_cannot_be_written(

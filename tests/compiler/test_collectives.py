@@ -12,7 +12,7 @@ from support.tiers import THOROUGH
 from tpunb.compiler.compile import compile  # noqa: A004
 from tpunb.compiler.hlo import Instruction, parse
 from tpunb.compiler.program import TpuProgram
-from tpunb.virtual._tensorflow import tpu_ops
+from tpunb.virtual.tensorflow.private_names import tpu_ops
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.markers import Marker
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from support.tiers import THOROUGH
 
 from tpunb import cli
@@ -86,6 +87,7 @@ def test_the_environment_is_installed_shown_used_and_removed(
 ) -> None:
     assert "Try: tpunb compiler install" in tpunb_compiler("status", code=1)
     output = tpunb_compiler("install")
+    assert output.index("takes 1 GiB of disk") < output.index("nstalled")
     # The installer's own message.
     assert "Successfully installed" in output or "Installed 3 packages" in output
     assert f"Installed the TPU's compiler in {folder}" in output
@@ -244,23 +246,58 @@ def test_a_variable_with_a_missing_file_is_reported(
         libtpu.require()
 
 
-def test_its_releases_match_the_extra() -> None:
-    project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
-    extra = project.partition("\ncompiler = [")[2].partition("\n]")[0]
-    for version in ((3, 11), (3, 12), (3, 13)):
-        python = ".".join(map(str, version))
-        found = {
-            name: pinned
-            for name, pinned, marker in re.findall(r'"(\w+)==([\d.]+); (.*)",', extra)
-            if Marker(marker).evaluate(
-                {
-                    "python_version": python,
-                    "platform_system": "Linux",
-                    "platform_machine": "x86_64",
-                }
-            )
-        }
-        assert found == packages_for(version)
+ROOT = Path(__file__).parents[2]
+
+
+def _required(text: str, python: str) -> dict[str, SpecifierSet]:
+    """Return what lines of requirements ask for on Linux with a release of Python."""
+    machine = {"python_version": python, "platform_system": "Linux", "platform_machine": "x86_64"}
+    lines = [line.strip().removeprefix('"').removesuffix('",') for line in text.splitlines()]
+    requirements = [Requirement(line) for line in lines if not line.startswith("#")]
+    return {
+        each.name: each.specifier
+        for each in requirements
+        if each.marker is None or each.marker.evaluate(machine)
+    }
+
+
+@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 13), (3, 14)])
+def test_its_releases_match_the_extra(version: tuple[int, int]) -> None:
+    """A newer JAX fulfils the extra, so that pip leaves it as it is."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    extra = project.partition("\ncompiler = [\n")[2].partition("\n]")[0]
+    required = _required(extra, ".".join(map(str, version)))
+    packages = packages_for(version)
+    assert required.keys() == packages.keys()
+    assert all(required[name].contains(release) for name, release in packages.items())
+    assert all(required[name].contains("99.0") for name in ("jax", "jaxlib"))
+    assert not any(required[name].contains("0.10.1") for name in ("jax", "jaxlib"))
+
+
+@pytest.mark.parametrize("version", [(3, 11), (3, 12), (3, 13), (3, 14)])
+def test_the_tests_pin_its_releases(version: tuple[int, int]) -> None:
+    pins = (ROOT / "tests" / "compiler.txt").read_text(encoding="utf-8")
+    required = _required(pins, ".".join(map(str, version)))
+    packages = packages_for(version)
+    assert {name: str(required[name]) for name in packages} == {
+        name: f"=={release}" for name, release in packages.items()
+    }
+
+
+def test_the_extra_is_refused_on_python_3_10() -> None:
+    """It would install nothing, without a word, if a marker left libtpu out there."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    extra = project.partition("\ncompiler = [\n")[2].partition("\n]")[0]
+    assert "libtpu" in _required(extra, "3.10")
+
+
+def test_a_newer_jax_of_the_users_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {**PACKAGES, "jax": "99.0", "jaxlib": "99.0"}
+    monkeypatch.setattr(libtpu, "_own", lambda: own)
+    error = libtpu.why_unavailable()
+    assert error is not None
+    assert "this Python has jax 99.0, jaxlib 99.0" in error.message
+    assert "tpunb compiler install" in error.fix
 
 
 def test_a_compiler_that_is_older_than_jax_is_named() -> None:

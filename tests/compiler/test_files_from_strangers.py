@@ -16,7 +16,7 @@ from support.answers import COMPILED, MADE
 
 import tpunb
 from tpunb._util.checked_files import DamagedFileError, packed, unpacked
-from tpunb.compiler import kept_verdicts
+from tpunb.compiler import verdict_files
 from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.program_files import ProgramFileError
 from tpunb.errors.code_problems import Problem, SourceLine
@@ -83,7 +83,7 @@ def test_an_answer_with_one_wrong_value(answer: dict[str, Any]) -> None:
     """The answer is ignored, or it has the types that the compiler's process gives."""
     whole = json.loads(json.dumps({"key": "k", "names": ["a/b"], "answer": answer}))
     for changed in variants(whole):
-        entry = kept_verdicts.entry_in(packed("verdict", 1, changed))
+        entry = verdict_files.entry_in(packed("verdict", 1, changed))
         if entry is None:
             continue
         found = entry["answer"]

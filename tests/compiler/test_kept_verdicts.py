@@ -18,7 +18,7 @@ from support.answers import COMPILED, MADE
 from tpunb import cli
 from tpunb._util.checked_files import packed
 from tpunb._util.child_process import ChildLostError
-from tpunb.compiler import kept_verdicts
+from tpunb.compiler import kept_verdicts, verdict_files
 from tpunb.compiler.fingerprint import Fingerprint
 
 PROGRAM = Fingerprint("digest", ("scope/add",))
@@ -249,7 +249,7 @@ def test_processes_that_write_at_once_leave_complete_files(verdicts: Path) -> No
     running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     assert [process.wait() for process in running] == [0, 0]
     assert 0 < kept_verdicts.size()[0] <= 4
-    assert all(kept_verdicts.entry_in(path.read_bytes()) for path in files(verdicts))
+    assert all(verdict_files.entry_in(path.read_bytes()) for path in files(verdicts))
 
 
 def test_the_command_shows_and_removes_verdicts(

@@ -54,10 +54,19 @@ def child(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChildProcess]:
     process_of_test.close()
 
 
-def test_an_unknown_flag_is_named(child: ChildProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_nosuch=true")
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--xla_tpu_nosuch=true", "Unknown command line flag 'xla_tpu_nosuch'"),
+        ("--xla_tpu_enable_async_collective_fusion_fuse_all_gather=bad", "Illegal value 'bad'"),
+    ],
+)
+def test_a_flag_that_libtpu_refuses_is_named(
+    child: ChildProcess, monkeypatch: pytest.MonkeyPatch, flag: str, said: str
+) -> None:
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", flag)
     monkeypatch.setenv("TPUNB_VERDICTS", "off")
-    with pytest.raises(CompilerUnavailableError, match="does not know the flag xla_tpu_nosuch"):
+    with pytest.raises(CompilerUnavailableError, match=said):
         asked()
 
 

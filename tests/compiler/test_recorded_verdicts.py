@@ -14,7 +14,7 @@ from support.answers import COMPILED
 from support.jax_process import said_with_jax
 
 import tpunb
-from tpunb.compiler import kept_verdicts, recorded_verdicts
+from tpunb.compiler import kept_verdicts, recorded_verdicts, verdict_files
 from tpunb.compiler.batch_sizes import LargestBatch
 from tpunb.compiler.fingerprint import Fingerprint
 from tpunb.compiler.program import CompilerUnavailableError, NotRecordedError, TpuProgram
@@ -115,7 +115,7 @@ def test_processes_that_record_at_once_leave_complete_files(folder: Path) -> Non
     assert [process.wait() for process in running] == [0, 0]
     files = list(folder.iterdir())
     assert len(files) == 5
-    assert all(kept_verdicts.entry_in(path.read_bytes()) for path in files)
+    assert all(verdict_files.entry_in(path.read_bytes()) for path in files)
 
 
 def test_without_recordings_the_message_explains_recording(

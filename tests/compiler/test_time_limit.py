@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import keras
 import pytest
 import tensorflow as tf
 from support.patience import PATIENCE
@@ -12,8 +14,8 @@ from tpunb._util.child_process import ChildLostError, ChildProcess
 from tpunb._util.deadline import Deadline
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile import compile  # noqa: A004
-from tpunb.compiler.verdict import LOWERING, _about_the_limit
-from tpunb.virtual.strict import lowering, xla
+from tpunb.compiler.verdict import LOWERING, about_the_limit
+from tpunb.virtual.tensorflow.strict import lowering, xla
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 
@@ -43,10 +45,45 @@ def test_the_time_limit_ends_an_endless_lowering(
     messages: list[str] = []
     program = compile(product, X, tpu="v5e-8", timeout=1, progress=messages.append)
     assert program.unknown == (
-        "TensorFlow's compiler took longer than 1 seconds while it looked at this function."
+        "TensorFlow's compiler took longer than 1 seconds while it looked at this function. "
+        "Give it more: timeout=2 (--timeout 2)."
     )
     assert messages[-1] == LOWERING
     assert slow._process is None
+
+
+def test_an_endless_lowering_names_the_layer_with_most_operations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(xla, "_CODE", "import time; time.sleep(1000)  # {path!r}")
+    slow = ChildProcess(xla._start, PATIENCE)
+    monkeypatch.setattr(lowering, "ask", slow.ask)
+    model = keras.Sequential(
+        [keras.layers.Dense(4, name="first"), keras.layers.LSTM(4, unroll=True, name="second")]
+    )
+    program = compile(
+        lambda x: model(x, training=True), tf.TensorSpec([4, 20, 3]), tpu="v5e-8", timeout=3
+    )
+    assert re.search(
+        r"Layer `lstm_cell` has \d\d% of the function's [\d,]+ operations\.", program.unknown
+    ), program.unknown
+
+
+def test_an_endless_lowering_names_the_line_with_most_operations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(xla, "_CODE", "import time; time.sleep(1000)  # {path!r}")
+    slow = ChildProcess(xla._start, PATIENCE)
+    monkeypatch.setattr(lowering, "ask", slow.ask)
+
+    def step(x: Any) -> Any:
+        for number in range(100):
+            x = x @ x + number
+        return x + 1.0
+
+    line = step.__code__.co_firstlineno + 2
+    program = compile(step, X, tpu="v5e-8", timeout=1)
+    assert f"Line {line} has 9" in program.unknown, program.unknown
 
 
 def test_all_types_and_steps_share_one_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +128,6 @@ def test_a_slow_compiler_is_given_more_time(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_time_before_the_compiler_is_told() -> None:
-    assert _about_the_limit(300, 120) == (
+    assert about_the_limit(300, 120) == (
         " The steps before it took 180 of them. Give it more: timeout=600 (--timeout 600)."
     )

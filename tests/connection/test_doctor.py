@@ -21,8 +21,9 @@ from tpunb import cli
 from tpunb.compiler import environment, libtpu
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.connection import tpu_connection
-from tpunb.machine import SHOWN, chips, software
+from tpunb.machine import chips, software
 from tpunb.machine import metadata_server as metadata
+from tpunb.machine.setup import SHOWN
 
 SECRETS = {
     "GOOGLE_API_KEY": "AIzaSyD-planted1234567890abcdefghijklmn",

@@ -43,7 +43,7 @@ def topology_of(name: str) -> Topology:
 def test_totals(name: str) -> None:
     acc = accelerator(name)
     topology = describe_accelerator(acc)
-    assert topology.num_chips == acc.chips
+    assert topology.num_chips == acc.num_chips
     assert topology.num_cores == acc.num_devices
     assert topology.num_hosts == acc.num_hosts
     assert topology.num_replicas == topology.num_logical_devices == 0

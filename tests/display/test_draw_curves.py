@@ -16,7 +16,7 @@ from support.tiers import thorough
 
 from tpunb.display.describe.history_description import describe_history
 from tpunb.display.draw.curves_png import curves_png
-from tpunb.display.draw.curves_text import curves_text
+from tpunb.display.draw.curves_text import curves_text, last_values_text
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.widgets.curves import CurvesStream
 from tpunb.training.curves_figure import CurvesLook
@@ -45,6 +45,19 @@ def count(png: bytes, colour: tuple[int, int, int]) -> int:
     picture = pixels(png).astype(int)
     near = np.abs(picture[..., :3] - colour).max(axis=2) < 8
     return int((near & (picture[..., 3] > 100)).sum())  # lines have soft edges
+
+
+def test_last_values() -> None:
+    assert last_values_text(describe_history(History())) == ""
+    one = History()
+    one.append(3, loss=0.25, val_loss=0.5)
+    assert last_values_text(describe_history(one)) == "loss 0.25 · val_loss 0.5"
+    other = History("b")
+    other.append(1, loss=1.0)
+    runs = last_values_text(describe_history([one, other])).splitlines()
+    assert runs == ["run 1: loss 0.25 · val_loss 0.5", "b: loss 1"]
+    many = history(steps=1, **{f"metric{number}": 1 for number in range(20)})
+    assert last_values_text(describe_history(many)).endswith("metric7 1 · and 4 more")
 
 
 def test_text() -> None:

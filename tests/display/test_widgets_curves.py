@@ -281,6 +281,10 @@ def test_the_text_of_a_display_does_not_change(monkeypatch: pytest.MonkeyPatch) 
     assert [data["text/plain"] for data in published] == ["Training curves", "Training curves"]
     assert "image/png" in published[-1]
     widget.show()
+    # No kernel runs here, so no notebook keeps the value.
+    assert published[-1]["text/plain"] == "Training curves · loss · 1 step\nloss 1"
+    monkeypatch.setattr("tpunb.display.widgets.frontend.is_kernel", lambda: True)
+    widget.show()
     assert published[-1]["text/plain"] == "Training curves · loss · 1 step"
     widget.close()
 
@@ -336,5 +340,6 @@ print(history.last["loss"], "tensorflow" in sys.modules, "jax" in sys.modules)
 
 def test_a_loop_of_a_script_needs_no_framework() -> None:
     lines = output_of(LOOP).splitlines()
-    assert lines[-2] == "Training curves · loss, accuracy · 100 steps"
+    assert lines[-3] == "Training curves · loss, accuracy · 100 steps"
+    assert lines[-2] == "mnist: loss 0.01 · accuracy 0.99"
     assert lines[-1] == "0.01 False False"

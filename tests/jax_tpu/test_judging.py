@@ -249,6 +249,17 @@ def test_options_of_the_tpus_compiler_reach_it(connect: Connect) -> None:
         call({"xla_tpu_no_such_option": "1"})
 
 
+def test_compile_passes_the_options_of_a_jit_on() -> None:
+    def compiled(**options: object) -> tpunb.TpuProgram:
+        function = jax.jit(lambda x: x * 29, compiler_options=options)
+        return tpunb.compile(function, jnp.ones(4), tpu="v5e-1")
+
+    assert compiled(xla_tpu_scoped_vmem_limit_kib=65536).ok
+    refused = compiled(xla_tpu_no_such_option=True)
+    assert refused.ok is False
+    assert "without the dashes" in refused.errors[0].fix
+
+
 def test_a_jit_of_jaxs_own_function_is_judged(connect: Connect) -> None:
     connection = connect("v5e-1", judge="wait")
     jax.jit(jnp.sort)(jnp.ones(8))

@@ -32,7 +32,7 @@ from tpunb.keras import LiveCurves, log_recorder
 from tpunb.keras.batch_values import BatchValues
 from tpunb.training import history as histories
 from tpunb.training.history import History
-from tpunb.virtual.stoppable import StoppableCalls
+from tpunb.virtual.tensorflow.stoppable import StoppableCalls
 
 # Keras 2 runs in the same process as Keras 3, which stays `tf.keras`.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "0")
@@ -75,6 +75,7 @@ def published(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         shown.append((data, display_id, update))
 
     monkeypatch.setattr(frontend, "publish", publish)
+    monkeypatch.setattr(frontend, "is_kernel", lambda: True)
     before = signal.getsignal(signal.SIGINT)
     yield shown
     assert signal.getsignal(signal.SIGINT) is before

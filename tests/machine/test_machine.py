@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from counterparts.machines import accel, lock_table, pci, process
 
-from tpunb import machine
 from tpunb.machine import chips
+from tpunb.machine import setup as machine
 from tpunb.machine.processes_using_tpu import Holding, find_holders
 from tpunb.machine.resources import Memory, measure
 

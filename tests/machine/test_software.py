@@ -245,7 +245,9 @@ def bad(
 BAD = [
     bad(of(), "not installed", 'pip install "tpunb[cpu]"'),
     bad(of(), "not installed", 'pip install "tpunb[tpu]"', local_tpu=True),
-    bad(of("3.14.0"), "no wheel for Python 3.14.0", "python3.13 -m venv .venv"),
+    bad(of("3.15.0"), "no wheel for Python 3.15.0", "python3.13 -m venv .venv"),
+    bad(of("3.14.0"), "not installed", 'pip install "tpunb[cpu]"'),
+    bad(of("3.14.0"), "no wheel for Python 3.14.0", "python3.13 -m venv .venv", local_tpu=True),
     bad(
         of(tensorflow="2.20.0", tensorflow_tpu="2.19.0"),
         "Several TensorFlows",

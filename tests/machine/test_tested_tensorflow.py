@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 import warnings
 from pathlib import Path
 
@@ -43,9 +44,11 @@ def test_the_bounds_in_pyproject() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     named = re.findall(r'"(tensorflow(?:-\w+)?)([^\s";]*)[";]', text)
     bounds = {(name, bound) for name, bound in named if bound not in ("", ".*")}  # bounds for mypy
-    assert bounds == {
-        (name, SPECIFIER) for name in ("tensorflow", "tensorflow-cpu", "tensorflow-tpu")
-    }
+    tested = {(name, SPECIFIER) for name in ("tensorflow", "tensorflow-cpu", "tensorflow-tpu")}
+    next_minor = int(NEXT.partition(".")[2])
+    untested = f">={NEXT}.0rc0,<{TESTED[-1][0]}.{next_minor + 1}"  # for Python 3.14 only
+    assert bounds == tested | {(name, untested) for name in ("tensorflow", "tensorflow-cpu")}
+    assert text.count(f"{untested}; python_version >= '3.14'") == 2
     oldest = (ROOT / "tests" / "oldest.txt").read_text(encoding="utf-8")
     assert f"tensorflow-cpu=={'.'.join(map(str, OLDEST))}.0;" in oldest
     assert list(TESTED) == sorted(TESTED)
@@ -80,6 +83,21 @@ def test_newer_releases(version: str, newer: bool) -> None:
         assert version in str(warning.message)
         assert RANGE in str(warning.message)
         assert SPECIFIER in str(warning.message)
+
+
+def test_a_notebook_gets_no_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning would be an output of a cell, which strict nbval compares."""
+    shell = types.SimpleNamespace(kernel=object())
+    ipython = types.SimpleNamespace(get_ipython=lambda: shell)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    with caplog.at_level("INFO", "tpunb.machine"):
+        warn_if_newer(f"{NEXT}.0")  # any warning is an error here
+    assert RANGE in caplog.text
+    shell.kernel = None  # IPython in a terminal
+    with pytest.warns(UserWarning, match=RANGE):
+        warn_if_newer(f"{NEXT}.1")
 
 
 @pytest.mark.parametrize("name", ["tensorflow_cpu", "tf_nightly"])

@@ -121,7 +121,7 @@ def test_showing_and_freezing(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> 
     assert live.keys() == {VIEW, "text/plain", "image/png"}
     assert live[VIEW]["model_id"] == widget.model_id
     assert live["image/png"] == "iVBOR29uZQ=="  # base64: a front end gets text
-    assert metadata == {"tpunb": {}}
+    assert metadata == {"tpunb": {}, "image/png": {"alt": "one"}}
     assert not update
     assert first != second
     assert [(name, updated) for *_, name, updated in frozen] == [(first, True), (second, True)]
@@ -135,7 +135,7 @@ def test_static_where_widgets_cannot_run(shell: Shell) -> None:
     Word("one")._ipython_display_()
     ((data, metadata, _, _),) = shell.published
     assert data.keys() == {"text/plain", "image/png"}
-    assert metadata == {}
+    assert metadata == {"image/png": {"alt": "one"}}
 
 
 def test_a_widget_is_shown_once_in_its_own_cell(shell: Shell) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -325,6 +326,16 @@ def test_the_real_compiler(book: Notebook) -> None:
     assert {"x", "w"} <= names
     assert [share.line.line for share in program.memory.by_line if share.line] == [2]
     assert "f32[2048,2048]  argument w" in str(program)
+    book.good("def squared(h):\n    return tf.linalg.matmul(h, h, transpose_b=True)")
+    program = program_of(book, "h = tf.nn.relu(x @ w)\nlarge = squared(h)\ntf.reduce_sum(large)")
+    assert ["return" in share.name for share in program.memory.by_line if share.line].count(
+        True
+    ) == 1
+    assert re.search(r"another cell\n +2 .* return tf.linalg.matmul", str(program))
+    book.good("def refused(a):\n    return a @ tf.transpose(a)")
+    assert [
+        problem.line for problem in program_of(book, "refused(tf.cast(x, tf.int64))").errors
+    ] == [2]
     book.good("a = tf.ones([4, 4], tf.int64)")
     refused = program_of(book, "x[0, 0]\na @ a")
     assert [problem.line for problem in refused.errors] == [3]

@@ -16,6 +16,7 @@ from support.shell import Notebook, Ran
 
 import tpunb
 from tpunb.connection import hardware
+from tpunb.display.widgets import frontend
 from tpunb.errors import (
     AcceleratorTypeError,
     ComputationShapeError,
@@ -99,8 +100,11 @@ def test_the_last_error_belongs_to_its_connection(book: Notebook) -> None:
 @pytest.mark.parametrize(
     "line", ["c = %tpu_connect --simulate v3-8", "%tpu_connect --simulate v3-8"]
 )
-def test_connecting_shows_each_fact_once(book: Notebook, line: str) -> None:
+def test_connecting_shows_each_fact_once(
+    book: Notebook, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The introduction comes first, and the connection itself shows no more as a cell's value."""
+    monkeypatch.setattr(frontend, "is_kernel", lambda: True)
     ran = book.good(line)
     introduction, topology = ran.shown[:2]
     assert introduction["text/plain"] == "virtual TPU v3-8 (simulated on CPU) · 8 replicas"
@@ -113,6 +117,11 @@ def test_connecting_shows_each_fact_once(book: Notebook, line: str) -> None:
     again = book.good("connection")
     assert again.shown[-1].keys() == {"text/plain", "text/html"}
     assert "virtual TPU v3-8 (simulated on CPU)\n  replicas  8" in again.text
+
+
+def test_a_terminal_has_the_connections_name_behind_its_out(book: Notebook) -> None:
+    ran = book.good("%tpu_connect --simulate v3-8")
+    assert ran.text == "<connection to virtual TPU v3-8, 8 replicas>\n"
 
 
 def test_replicas_of_several_cores_are_described(book: Notebook) -> None:

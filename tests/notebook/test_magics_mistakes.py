@@ -119,6 +119,50 @@ MISTAKES = {
         "Move `with strategy.scope",
     ),
     "x = np.mean(tf.ones([3]))": ("NumPy needs the value of a tensor", "`tf.reduce_mean(x)`"),
+    "x = np.mean(tf.ones([3]) == 1)": (
+        "NumPy needs the value of a tensor",
+        "Cast truth values: `tf.cast(tf.ones([3]) == 1, tf.float32)`",
+    ),
+    "x = ctx.all_reduce(tf.ones([]), 'sum')": (
+        "takes the reduction first",
+        "`ctx.all_reduce('sum', tf.ones([]))`",
+    ),
+    "x = ctx.all_reduce(tf.ones([]))": (
+        "takes the reduction first",
+        "`ctx.all_reduce('sum', tf.ones([]))`",
+    ),
+    "y = tf.ones([])\nx = ctx.all_reduce('mean', 'y')": (
+        "'y' is a text",
+        "Leave out the quotes: `ctx.all_reduce('mean', y)`",
+    ),
+    "x = ctx.all_gather(tf.ones([2]))": ("the axis along which", "`ctx.all_gather(x, axis=0)`"),
+    "x = ctx.all_gather(replica_id, axis=0)": (
+        "a single number has no axis",
+        "`ctx.all_gather(tf.reshape(replica_id, [1]), axis=0)`",
+    ),
+    "x = ctx.all_gather([replica_id], axis=0)": (
+        "A list means several tensors",
+        "`ctx.all_gather(tf.stack([replica_id]), axis=0)`",
+    ),
+    "x = ctx.broadcast(1.0)": ("`ctx` has no attribute `broadcast`", "`all_reduce` and"),
+    "x = ctx.all_reduce('mean', tf.where(replica_id == 1, replica_id, 0))": (
+        "The mean of integers",
+        "`ctx.all_reduce('mean', tf.cast(tf.where(replica_id == 1, replica_id, 0), tf.float32))`",
+    ),
+    "x = ctx.all_reduce('sum', replica_id == 1)": (
+        "does not compute with truth values",
+        "`tf.cast(replica_id == 1, tf.float32)`",
+    ),
+    "x = tf.reduce_mean(replica_id == 1)": (
+        "does not compute with truth values",
+        "`tf.cast(replica_id == 1, tf.float32)`",
+    ),
+    "x = tf.where(replica_id == 1, 2.0)": ("`tf.where` takes a condition", "`tf.where(condition,"),
+    "x = tf.random.stateless_uniform([3], seed=7 + replica_id)": (
+        "pair of integers",
+        "`seed=[7, replica_id]`",
+    ),
+    "x = tf.random.stateless_uniform(3, seed=[7, replica_id])": ("shape of random", "`[3]`"),
 }
 
 
@@ -135,6 +179,81 @@ def test_each_mistake_has_one_explanation(book: Notebook, body: str) -> None:
         assert "Known error" not in ran.text
         assert "symbolic" not in ran.text
         assert ran.text.count("Try: ") + ran.text.count("Did you mean ") == 1
+
+
+STEP = "with tf.GradientTape() as tape:\n    loss = tf.reduce_sum(weights)\n"
+UPDATES = {
+    "sgd.minimize(loss, [weights])": ("no `minimize`", "`sgd.apply_gradients([(tape.gradient("),
+    "sgd.apply_gradients((tape.gradient(loss, weights), weights))": (
+        "takes a list of pairs",
+        "`sgd.apply_gradients([(gradient, variable)])`",
+    ),
+    "sgd.apply_gradients([(weights, tape.gradient(loss, weights))])": ("list of pairs", "`sgd."),
+    "sgd.apply_gradients(tape.gradient(loss, weights), weights)": ("list of pairs", "`sgd."),
+    "loss = loss / 2\nsgd.apply_gradients([(tape.gradient(loss, weights), weights)])": (
+        "The gradient is None",
+        "inside `with tf.GradientTape() as tape:`",
+    ),
+    "with strategy.scope():\n    sgd.apply_gradients([(tape.gradient(loss, weights), weights)])": (
+        "runs on every replica already",
+        "Delete the line `with strategy.scope():`",
+    ),
+}
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_mistakes_in_an_update(book: Notebook, update: str) -> None:
+    book.good(
+        "import keras\nwith strategy.scope():\n    weights = tf.Variable(tf.ones([2]))\n"
+        "    sgd = keras.optimizers.SGD()"
+    )
+    ran = book.run(f"%%tpu_run\n{STEP}{update}")
+    cause, fix = UPDATES[update]
+    assert isinstance(ran.error, CellError), ran.text
+    assert cause in ran.error.message
+    assert fix in ran.error.fix
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = 1\nx = tf.reduce_sum(ctx.all_reduce('sum', images))",
+        "y = ctx.all_reduce('sum', tf.size(images))\nx = ctx.all_gather(images, axis=0)",
+    ],
+)
+def test_a_collective_of_unequal_shapes_shows_its_line(book: Notebook, body: str) -> None:
+    book.good("uneven = tf.data.Dataset.from_tensor_slices(np.ones([3, 2], 'float32')).batch(4)")
+    ran = book.run(f"%%tpu_run -d uneven --as images\n{body}")
+    assert "same shape on all replicas" in str(ran.error)
+    assert "---->   3" in ran.text
+    assert "combine values of one shape, such as `tf.reduce_sum(x)`" in ran.text
+
+
+def test_the_size_of_an_unequal_share(book: Notebook) -> None:
+    book.good("uneven = tf.data.Dataset.from_tensor_slices(np.ones([3, 2], 'float32')).batch(4)")
+    ran = book.run("%%tpu_run -d uneven --as images\nx = images.shape[0] * 2")
+    assert isinstance(ran.error, CellError)
+    assert "`tf.shape(x)[0]`" in ran.error.fix
+
+
+def test_pairs_that_are_no_permutation_show_their_line(book: Notebook) -> None:
+    permute = "tf.raw_ops.CollectivePermute(input=replica_id, source_target_pairs={})"
+    ran = book.run(
+        f"%%tpu_run\nx = {permute.format('[[0, 1], [1, 0]]')}\ny = {permute.format('[[1, 0], [1, 1]]')}"
+    )
+    assert "must be a permutation" in str(ran.error)
+    assert "---->   3 y" in ran.text
+
+
+def test_a_part_of_a_batch_without_its_name(book: Notebook) -> None:
+    book.good("pictures = tf.data.Dataset.from_tensors(tf.ones([4]))")
+    ran = book.run("%%tpu_run\ntf.reduce_sum(images)")
+    assert "`%%tpu_run -d pictures --as images,...`" in ran.text
+    assert "--as" not in book.run("%%tpu_run\npicture").text  # a slip of a known name
+
+
+def test_an_assignment_instead_of_a_comparison(book: Notebook) -> None:
+    assert "write `==`" in book.run("%%tpu_run\nx = tf.where(replica_id = 1, 2, 3)").text
 
 
 REDUCED = ("avg", "max", "min", "prod")
@@ -299,6 +418,15 @@ def test_a_refusal_outside_of_cells_is_explained_once(book: Notebook) -> None:
     ran = book.run(source)
     assert "Known error 22." in str(ran.error)
     assert "Cause:" not in ran.text
+
+
+@pytest.mark.parametrize("options", ["", " -n 3"])
+def test_copies_that_a_cell_leaves_different_are_warned_of(book: Notebook, options: str) -> None:
+    book.good("with strategy.scope():\n    weights = tf.Variable(1.0)")
+    body = "local = tf.cast(replica_id, tf.float32)\nweights.assign_sub(local)"
+    with pytest.warns(TpuWarning, match="The copies of `weights` now differ") as caught:
+        book.good(f"%%tpu_run{options}\n{body}")
+    assert [warning.lineno for warning in caught] == [3]
 
 
 def test_random_numbers_from_python_are_warned_of(book: Notebook) -> None:

@@ -247,7 +247,7 @@ def test_a_statement_in_the_line(fitted: Notebook, tmp_path: Path) -> None:
 def test_other_processes_are_not_recorded(fitted: Notebook) -> None:
     """A Pod's workers are other processes, and a note says so."""
     from tpunb.notebook.profiled_cell import unrecorded_cores
-    from tpunb.virtual.devices import worker_devices
+    from tpunb.virtual.tensorflow.devices import worker_devices
 
     assert unrecorded_cores(None) == ()
     assert "other processes" not in str(profiled(fitted, "x = 1").notes)

@@ -25,8 +25,11 @@ def cells(page: str, blocks: int) -> Iterator[tuple[str, list[str]]]:
         yield "\n".join(line for line in lines if not line.startswith("│")), expected
 
 
+PAGES = [("README.md", 2), ("docs/start-tensorflow.md", 2), ("docs/virtual-tpu.md", 1)]
+
+
 @pytest.mark.usefixtures("tf")
-@pytest.mark.parametrize(("page", "blocks"), [("README.md", 2), ("docs/virtual-tpu.md", 1)])
+@pytest.mark.parametrize(("page", "blocks"), PAGES)
 def test_the_cells_run(page: str, blocks: int, book: Notebook) -> None:
     book.good("%load_ext tpunb")
     for source, expected in cells(page, blocks):

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from support.strategies import each, run, strategy_of
-from tpunb.virtual.replicate import joining, replication
-from tpunb.virtual.replicate.variance import Analysis
+from tpunb.virtual.tensorflow.replicate import expansion, joining
+from tpunb.virtual.tensorflow.replicate.variance import Analysis
 
 REPLICAS = 4
 
@@ -29,20 +29,20 @@ def analyses(*, costs: bool) -> Iterator[list[Analysis]]:
     Without `costs`, functions are joined even if joining costs more than it saves.
     """
     collected: list[Analysis] = []
-    originals = joining._CONVERSION, joining._BYTES, replication.join
+    originals = joining._CONVERSION, joining._BYTES, expansion.join
 
     def observed(*args: Any) -> Any:
         analysis, at_once = originals[2](*args)
         collected.append(analysis)
         return analysis, at_once
 
-    replication.join = observed
+    expansion.join = observed
     if not costs:
         joining._CONVERSION, joining._BYTES = 0.0, 1e9
     try:
         yield collected
     finally:
-        joining._CONVERSION, joining._BYTES, replication.join = originals
+        joining._CONVERSION, joining._BYTES, expansion.join = originals
 
 
 def operations(analyses: list[Analysis]) -> set[str]:

@@ -1,1 +1,1 @@
-"""TensorFlow's own tests of TPU strategies, run on the virtual TPU."""
+"""TensorFlow's own tests on the virtual TPU."""

@@ -12,80 +12,60 @@ passes by hand, with the reason.
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
-from pathlib import Path
 
-from tensorflow_tests import page, record
-from tensorflow_tests.processes import FileResults, run_files
-from tensorflow_tests.sources import TESTS, VERSION, SourceError, lay_out
+from peer_tests.command import main
+from peer_tests.peer import Peer
+
 from tpunb.machine.software import tensorflow_version
 
+VERSION = "2.21"
+_FOLDER = "tensorflow/python/distribute"
 
-def main() -> int:
-    """Run the command; return 1 if something got worse, and 2 if no test can run."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("source", nargs="?", default="", help=f"a clone of TensorFlow {VERSION}")
-    parser.add_argument("--processes", type=int, default=2, help="number of processes at a time")
-    parser.add_argument("--files", nargs="+", default=TESTS, choices=TESTS, metavar="FILE")
-    parser.add_argument("--match", default="", help="run only tests whose names contain this")
-    parser.add_argument("--write", action="store_true", help="record the improvements")
-    options = parser.parse_args()
-    try:
-        return _run(options)
-    except SourceError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-
-
-def _run(options: argparse.Namespace) -> int:
-    installed = tensorflow_version() or "none"
-    if not installed.startswith(f"{VERSION}."):
-        raise SourceError(f"The tests belong to TensorFlow {VERSION}; installed is {installed}.")
-    results = []
-    with tempfile.TemporaryDirectory(prefix="tensorflow_tests_") as folder:
-        files = lay_out(options.source, Path(folder), options.files)
-        for result in run_files(
-            _longest_first(files), Path(folder), options.processes, options.match
-        ):
-            _say(_line(result))
-            results.append(result)
-    known = record.load()
-    compared = record.compare(results, known, whole=not options.match)
-    for text in compared.worse:
-        _say(f"worse: {text}")
-    for text in compared.better:
-        _say(f"better: {text}")
-    passed, run = sum(len(file.passed) for file in results), sum(file.run for file in results)
-    _say(f"{passed:,} of {run:,} tests pass.")
-    if options.write and not options.match:
-        known = known.without(results)
-        record.save(known)
-        page.put(known)
-    elif compared.better:
-        _say("To record the improvements, run the same command with --write (make: ARGS=--write).")
-    return int(bool(compared.worse))
-
-
-_LONGEST = ("distributed_variable_test", "vars_test", "values_test", "random_generator_test")
-
-
-def _longest_first(files: list[Path]) -> list[Path]:
-    """Start the slowest files first, so that no process ends up idle."""
-    order = {name: place for place, name in enumerate(_LONGEST)}
-    return sorted(files, key=lambda file: order.get(file.stem, len(order)))
-
-
-def _line(file: FileResults) -> str:
-    skipped = f", {len(file.skipped)} skip themselves" if file.skipped else ""
-    return f"{file.name}: {len(file.passed)} of {file.run} pass{skipped}, {file.seconds:.0f} s"
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
+TENSORFLOW = Peer(
+    name="TensorFlow",
+    package="tensorflow_tests",
+    version=VERSION,
+    installed=lambda: tensorflow_version(),
+    repository="https://github.com/tensorflow/tensorflow",
+    tag=f"v{VERSION}.0",
+    revisions=(f"origin/r{VERSION}",),
+    version_file="tensorflow/tf_version.bzl",
+    version_line=r'^TF_VERSION = "([^"]+)"',
+    # The files with a TPU strategy as a parameter. They need no other file of the clone.
+    tests=(
+        "strategy_common_test",
+        "strategy_gather_test",
+        "custom_training_loop_gradient_test",
+        "custom_training_loop_input_test",
+        "values_test",
+        "values_v2_test",
+        "vars_test",
+        "distributed_variable_test",
+        "mirrored_values_test",
+        "input_lib_test",
+        "input_lib_type_spec_test",
+        "metrics_v1_test",
+        "checkpointing_test",
+        "moving_averages_test",
+        "random_generator_test",
+        "tf_function_test",
+        "test_util_test",
+        "strategy_combinations_test",
+        "saved_model_test",
+    ),
+    path_of=lambda name: (
+        f"{_FOLDER}/{'integration_test/' if name == 'saved_model_test' else ''}{name}.py"
+    ),
+    longest=("distributed_variable_test", "vars_test", "values_test", "random_generator_test"),
+    environment={
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "PYTHONHASHSEED": "0",  # some tests are named after members of a set
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+    },
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    assert __doc__ is not None
+    sys.exit(main(TENSORFLOW, __doc__.split("\n\n")[0]))

@@ -59,7 +59,7 @@ def test_a_type_is_as_documented(name: str) -> None:
     wraps = "".join(axis for axis, wrap in zip("xyz", acc.wraps, strict=True) if wrap)
     assert acc.name == name
     assert (
-        acc.chips,
+        acc.num_chips,
         acc.num_devices,
         acc.num_hosts,
         acc.topology_mesh_shape,
@@ -92,7 +92,7 @@ def test_spellings(spec: str | int, name: str) -> None:
 
 def check_layout(acc: Accelerator) -> None:
     """Check that hosts tile the mesh, and that every core has exactly one place."""
-    assert math.prod(acc.mesh) == acc.chips
+    assert math.prod(acc.mesh) == acc.num_chips
     assert acc.num_hosts * acc.devices_per_host == acc.num_devices
     coordinates = acc.device_coordinates()
     assert len(coordinates) == acc.num_hosts

@@ -212,7 +212,7 @@ def test_a_failed_csv_leaves_no_file(tmp_path: Path) -> None:
 def test_dict() -> None:
     history = History("a")
     history.append(1, loss=[1.0, 3.0])
-    assert history.to_dict() == {
+    assert history.as_dict() == {
         "name": "a",
         "total_steps": None,
         "state": "running",

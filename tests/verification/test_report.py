@@ -7,9 +7,11 @@ import json
 import socket
 from typing import Any
 
+import jsonschema
 import pytest
 
-from tpunb.verification.report import VerifyReport, scrubber
+from tpunb.verification.issue_text import issue_text
+from tpunb.verification.report import VerifyReport, merged, schema, scrubber
 from tpunb.verification.suite import Outcome
 
 
@@ -92,6 +94,7 @@ def test_a_text_hides_the_machine(secret: str, monkeypatch: pytest.MonkeyPatch) 
     "text",
     [
         "NotConnectedError: This connection is closed.",
+        "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM",
         "InvalidArgumentError: No registered 'LookupTableFindV2' OpKernel for XLA_TPU_JIT devices",
         "from device /job:worker/replica:0/task:0/device:CPU:1",
         "in device /job:localhost/replica:0/task:0/device:TPU:3",
@@ -115,3 +118,50 @@ def test_a_long_text_keeps_its_start_and_its_end() -> None:
     assert len(scrubbed) < 700
     assert scrubbed.startswith("start")
     assert scrubbed.endswith("end")
+
+
+def test_a_report_follows_its_schema_and_is_read_again() -> None:
+    jsonschema.Draft202012Validator.check_schema(schema())
+    outcomes = (outcome("a", "holds"), outcome("b", "differs", message="Error: 1"))
+    report = VerifyReport({"TPU": "virtual v3-8"}, outcomes, planned=5)
+    values = json.loads(json.dumps(report.as_dict()))
+    jsonschema.validate(values, schema())
+    read = VerifyReport.from_dict(values)
+    assert read == report
+    assert (read.not_reached, read.ok) == (3, False)
+    assert read.headline == "TPU verification: 1 claim held, 1 differed, 3 not reached"
+
+
+def test_reports_of_two_frameworks_are_one() -> None:
+    first = VerifyReport({"TPU": "v5e-8", "devices": "8"}, (outcome("a", "holds"),), planned=2)
+    second = VerifyReport({"TPU": "v5e-8", "mesh": "2×4"}, (outcome("b", "holds"),), True)
+    both = merged([first, second])
+    assert both.facts == {"TPU": "v5e-8", "devices": "8", "mesh": "2×4"}
+    assert [each.name for each in both.outcomes] == ["a", "b"]
+    assert (both.not_reached, both.interrupted) == (1, True)
+
+
+def test_the_text_of_an_issue() -> None:
+    outcomes = (
+        outcome("a", "holds"),
+        outcome("b", "differs", expected="3 | 4", found="4", message="Error: <b>"),
+        outcome("c", "not run", found="no reason"),
+        outcome("d", "not run", found="no reason"),
+    )
+    report = VerifyReport({"TPU": "hardware of this machine", "type": "v5e-8"}, outcomes)
+    text = issue_text(report, "report.json")
+    assert "attach report.json" in text
+    assert (
+        "Title: TPU verification: 1 claim held, 1 differed, 2 not run on hardware of this "
+        "machine (v5e-8)" in text
+    )
+    assert "| tests: b | It is so. | 3 \\| 4 | 4 Error: \\<b\\> |" in text
+    assert "| no reason | c, d |" in text
+    assert "| tests | a |" in text
+
+
+def test_a_long_text_of_an_issue_is_cut() -> None:
+    outcomes = tuple(outcome(f"a{number}", "differs", found="x" * 900) for number in range(99))
+    text = issue_text(VerifyReport({"TPU": "v5e-8"}, outcomes), "report.json")
+    assert 50_000 < len(text) < 60_000
+    assert text.endswith("… The rest is in report.json.\n")

@@ -15,10 +15,12 @@ from tpunb.connection.request import Request
 from tpunb.errors import ConnectError
 from tpunb.training.history import History
 from tpunb.verification import run, suite
-from tpunb.verification.report import VerifyReport, facts_of
-from tpunb.virtual.replicate import writer
-from tpunb.virtual.replicate.builder import Builder
-from tpunb.virtual.strategy import VirtualTPUStrategy
+from tpunb.verification.facts import facts_of
+from tpunb.verification.report import VerifyReport
+from tpunb.verification.suites import suites_of
+from tpunb.virtual.tensorflow.replicate import writer
+from tpunb.virtual.tensorflow.replicate.builder import Builder
+from tpunb.virtual.tensorflow.strategy import VirtualTPUStrategy
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +36,7 @@ def no_other_connections(tf: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 def verified(*groups: str, **options: Any) -> VerifyReport:
     """Return the report on the claims of some groups, or of all."""
-    suites = [suite for suite in run.all_suites() if not groups or suite.group in groups]
+    suites = [suite for suite in suites_of("tensorflow") if not groups or suite.group in groups]
     return run.verify_plan(resolve(Request(**options)), suites=suites)
 
 
@@ -46,7 +48,7 @@ def named(report: VerifyReport) -> set[str]:
 def test_every_claim_holds(tpu: str) -> None:
     report = verified(simulate=tpu)
     assert report.ok, report
-    assert len(report.outcomes) == sum(len(suite.claims()) for suite in run.all_suites())
+    assert len(report.outcomes) == sum(len(suite.claims()) for suite in suites_of("tensorflow"))
     assert len({(outcome.group, outcome.name) for outcome in report.outcomes}) == len(
         report.outcomes
     )

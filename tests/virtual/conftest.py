@@ -7,25 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.shared_strategies import shared
 
-
-def _shared(tpu: int | str, **options: Any) -> Any:
-    @pytest.fixture(scope="module")
-    def strategy(tf: Any) -> Any:
-        from support.strategies import strategy_of
-
-        return strategy_of(tpu, **options)
-
-    return strategy
-
-
-two, three, four = _shared(2), _shared(3), _shared(4)
+two, three, four = shared(2), shared(3), shared(4)
 """Strategies with this number of replicas."""
 
-lenient = _shared(4, strict=False)
+lenient = shared(4, strict=False)
 """A strategy that allows what a TPU refuses: the engine's tests go beyond a TPU's limits."""
 
-hosts = _shared("v5e-16")
+hosts = shared("v5e-16")
 """A strategy for two hosts with eight cores each, in this process."""
 
 
@@ -43,7 +33,7 @@ def circumstances(request: pytest.FixtureRequest, tf: Any) -> Iterator[None]:
         return
     from support.strategies import make, strategy_of
 
-    from tpunb.virtual.stoppable import StoppableCalls
+    from tpunb.virtual.tensorflow.stoppable import StoppableCalls
 
     other = strategy_of(2)
     v = make(other, 0.0)

@@ -17,8 +17,8 @@ from support.patience import PATIENCE
 
 from tpunb.errors import ConnectError
 from tpunb.machine.software import release, tensorflow_version
-from tpunb.virtual import import_tensorflow
-from tpunb.virtual.import_tensorflow import quiet_start, restore_log, silence_log
+from tpunb.virtual.tensorflow import import_tensorflow
+from tpunb.virtual.tensorflow.import_tensorflow import quiet_start, restore_log, silence_log
 
 ROOT = Path(__file__).parents[2]
 

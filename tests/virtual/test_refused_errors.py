@@ -16,8 +16,8 @@ from tpunb.connection.connection import Connection
 from tpunb.errors import MemoryLimitError
 from tpunb.verification import refusals
 from tpunb.verification.suite import ConnectedTpu
-from tpunb.virtual.refused_errors import error_of_rule
 from tpunb.virtual.strictness import REFUSED
+from tpunb.virtual.tensorflow.refused_errors import error_of_rule
 
 CELLS = {
     "unsupported-op": "tf.strings.length(tf.strings.as_string(x))",

@@ -23,10 +23,10 @@ from support.strategies import (
 )
 from support.tiers import thorough
 
-from tpunb.virtual import copy_views
-from tpunb.virtual.copy_views import can_be_rows
-from tpunb.virtual.replicate import divergence
-from tpunb.virtual.variable_copies import RowCopies, copies_of
+from tpunb.virtual.tensorflow import copy_views
+from tpunb.virtual.tensorflow.copy_views import can_be_rows
+from tpunb.virtual.tensorflow.replicate import divergence
+from tpunb.virtual.tensorflow.variable_copies import RowCopies, copies_of
 
 pytestmark = pytest.mark.usefixtures("circumstances")
 

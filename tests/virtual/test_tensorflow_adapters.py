@@ -19,14 +19,14 @@ import pytest
 import tensorflow as tf
 from support.strategies import strategy_of
 
-from tpunb.virtual import _tensorflow as private
-from tpunb.virtual import distributed_datasets, iterators, strategy
-from tpunb.virtual.replicate import trace
+from tpunb.virtual.tensorflow import distributed_datasets, iterators, strategy
+from tpunb.virtual.tensorflow import private_names as private
+from tpunb.virtual.tensorflow.replicate import trace
 
 PACKAGE = Path(__file__).parents[2] / "tpunb"
 
 ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
-    "virtual/graph/tensorflow_graphs.py": {
+    "virtual/tensorflow/graph/tensorflow_graphs.py": {
         "an operation": {
             "_set_attr": "marks what belongs to the host",
             "_add_control_input": "orders what prints",
@@ -48,7 +48,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         "the gradients": {"_registry": "forgets the gradients of examined functions"},
         "a handle": {"_handle_data": "finds the type of a variable by its handle"},
     },
-    "virtual/tensorflow_state.py": {
+    "virtual/tensorflow/tensorflow_state.py": {
         "the context": {
             "_context_handle": "tells whether devices can still be added",
             "_server_def": "forgets a cluster that could not be connected to",
@@ -60,7 +60,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         "TPU functions": {"_pad_all_input": "pads inputs as a TPU does"},
         "a saver": {"_num_unique_tasks": "restores checkpoints on any number of workers"},
     },
-    "virtual/datasets.py": {
+    "virtual/tensorflow/datasets.py": {
         "datasets": {"_OptionsDataset": "sees through options to the batches"},
         "distribution of datasets": {"_RemoteDataset": "clones a dataset for each host"},
         "a batched dataset": {
@@ -75,7 +75,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         },
         "a rebatched dataset": {"_batch_sizes": "finds how a batch is cut"},
     },
-    "virtual/iterators.py": {
+    "virtual/tensorflow/iterators.py": {
         "distributed input": {
             "_SingleWorkerOwnedDatasetIterator": "is the base of a host's iterator",
             "_SingleWorkerDatasetIteratorSpec": "is the base of its type",
@@ -99,7 +99,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
             "_create_device_dataset": "keeps TensorFlow 1's iterators from tuning themselves",
         },
     },
-    "virtual/distributed_datasets.py": {
+    "virtual/tensorflow/distributed_datasets.py": {
         "a distributed dataset": {
             "_element_spec": "finds the type of a part",
             "_built": "leaves unreadable data to TensorFlow, which raises the error",
@@ -115,7 +115,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
             "_create_per_replica": "groups the parts of a batch",
         },
     },
-    "virtual/strategy.py": {
+    "virtual/tensorflow/strategy.py": {
         "an extended strategy": {
             "_container_strategy": "finds the strategy",
             "_num_replicas_in_sync": "knows the replicas",
@@ -125,13 +125,13 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         },
         "input workers": {"_worker_device_pairs": "places input pipelines"},
     },
-    "virtual/replicate/trace.py": {
+    "virtual/tensorflow/replicate/trace.py": {
         "a replica context": {
             "_replicated_vars": "gives a variable one handle for all replicas",
             "_outside_compilation_cluster": "marks what belongs to the host",
         },
     },
-    "virtual/copy_views.py": {
+    "virtual/tensorflow/copy_views.py": {
         "a distributed variable": {
             "_primary": "finds the first copy",
             "_handle_id": "knows a variable from others",
@@ -153,7 +153,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         },
         "a replicated variable": {"_vars": "finds the copies of a variable"},
     },
-    "virtual/variable_copies.py": {
+    "virtual/tensorflow/variable_copies.py": {
         "a variable": {"_handle_name": "names a copy's own resource"},
         "a variable's handle": {
             "_handle_data": "gives a copy a resource of its own, rows another shape when saved",
@@ -163,7 +163,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         },
         "a replicated variable": {"_vars": "finds the copies of a variable"},
     },
-    "virtual/keras_internals.py": {
+    "virtual/tensorflow/keras_internals.py": {
         "a model": {
             "_flatten_layers": "names the layers of a model",
             "_symbolic_build": "builds a model that is checked",

@@ -12,9 +12,9 @@ import tensorflow as tf
 from support.strategies import local
 from support.tiers import thorough_except
 
-from tpunb.virtual import distributed_datasets
-from tpunb.virtual.distributed_datasets import WholeBatchIterator
-from tpunb.virtual.replicate.batch_parts import BatchParts
+from tpunb.virtual.tensorflow import distributed_datasets
+from tpunb.virtual.tensorflow.distributed_datasets import WholeBatchIterator
+from tpunb.virtual.tensorflow.replicate.batch_parts import BatchParts
 
 Policy = tf.data.experimental.AutoShardPolicy
 

@@ -20,6 +20,9 @@ from tpunb._util.secret_masking import mask
 VARIABLE = "TPUNB_LOG"
 """The environment variable that sets the level."""
 
+NAMES = {"names": True}
+"""The `extra` of a record of names of operations, which look like secrets."""
+
 _FORMAT = "%(asctime)s.%(msecs)03d %(name)s: %(message)s"
 _OFF = frozenset({"", "0", "false", "no", "off"})
 
@@ -28,10 +31,11 @@ _Result = TypeVar("_Result")
 
 
 class _MaskingFormatter(logging.Formatter):
-    """A formatter that hides text that looks like a secret."""
+    """A formatter that hides text that looks like a secret, except in records of `NAMES`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return mask(super().format(record))
+        text = super().format(record)
+        return text if getattr(record, "names", False) else mask(text)
 
 
 class _StandardError(logging.StreamHandler):  # type: ignore[type-arg]

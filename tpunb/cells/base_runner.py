@@ -73,12 +73,7 @@ class BaseRunner(abc.ABC):
         if run.settings.is_stepped:
             self.timings = run.timings
         run.complete()
-        self._completed(run)
         return run.result
-
-    def _completed(self, run: StepRun) -> None:
-        """Look at a run that is complete, to warn of what it left behind."""
-        del run
 
     def parsed(self, source: str) -> CellSource:
         """Return a parsed cell's body: the same object as before if it is still in use."""

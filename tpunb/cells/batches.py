@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from tpunb.cells.batch import BATCH_PER_REPLICA, Batch, indivisible
 from tpunb.cells.nests import leaves, parts_of
+from tpunb.checks.fit_notes import watch_shares
 from tpunb.errors import CellError, TpuWarning
-from tpunb.virtual.fit_notes import watch_shares
-from tpunb.virtual.stoppable import Job, StoppableCalls
+from tpunb.virtual.tensorflow.stoppable import Job, StoppableCalls
 
 
 class Batches:

@@ -25,7 +25,7 @@ from tpunb.compiler.frameworks import JAX, framework_of_module, frameworks_in, f
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_of_this_package
-from tpunb.virtual.import_tensorflow import has_tensorflow
+from tpunb.virtual.tensorflow.import_tensorflow import has_tensorflow
 
 _CALL = "__tpunb_call__"
 

@@ -24,7 +24,9 @@ from tpunb.errors import CellError, did_you_mean
 from tpunb.errors.code_problems import SourceLine, innermost, refusal_in_short
 from tpunb.errors.jax_in_cells import JAX_IN_CELL, WAY_FOR_JAX
 
-_NODE = re.compile(r"{{node ([^}]+?)(?:/replica_\d+)?}}")
+_NODE = re.compile(
+    r"(?:{{node |\b(?:AllToAll|CollectivePermute|CrossReplicaSum) `)([^}`]+?)(?:/replica_\d+)?[}`]"
+)
 _REPLICA = re.compile(r"{{node [^}]+?/replica_(\d+)}}")
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
 
@@ -108,6 +110,11 @@ def line_in(cell: StepSource, places: Sequence[SourceLine]) -> tuple[str, int] |
     return innermost(places)
 
 
+def line_of_user(cell: StepSource, places: Sequence[SourceLine]) -> tuple[str, int] | None:
+    """Return the innermost line that led to a place, in the cell or in a function it calls."""
+    return line_in(cell, places[:1])
+
+
 def original(error: Exception, failure: BaseException | None) -> BaseException:
     """Return the cell's own exception if AutoGraph could not keep its type."""
     if type(error).__name__ == "StagingError" and failure is not None:
@@ -189,7 +196,10 @@ def syntax_error(error: SyntaxError) -> CellError:
     """Return a cell's syntax error with its place, but without the traceback."""
     place = "".join(traceback.format_exception_only(error)).rstrip().split("\n")[1:-1]
     message = "\n".join([f"Line {error.lineno}: {error.msg}", *place])
-    return CellError(message, fix="Fix the line; the magic's own line is line 1.")
+    fix = "Fix the line; the magic's own line is line 1."
+    if "keyword argument" in str(error.msg):
+        fix = f"To compare two values, write `==`. {fix}"
+    return CellError(message, fix=fix)
 
 
 def _message(error: BaseException) -> list[str]:
@@ -243,6 +253,24 @@ def _calls_method(*names: str) -> Callable[[list[ast.AST]], bool]:
     return lambda nodes: any(isinstance(n, ast.Attribute) and n.attr in names for n in nodes)
 
 
+_updates = _calls_method("apply_gradients", "apply", "gradient", "assign", "assign_sub")
+
+
+def _has_mean(nodes: list[ast.AST]) -> bool:
+    """Return whether a statement calls `all_reduce` with the reduction "mean"."""
+    calls = (n for n in nodes if isinstance(n, ast.Call) and _name_of(n.func) == "all_reduce")
+    words = (argument for call in calls for argument in call.args[:1])
+    return any(isinstance(w, ast.Constant) and str(w.value).lower() == "mean" for w in words)
+
+
+def _is_float(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, float)
+
+
+def _name_of(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
 @dataclass(frozen=True)
 class _Mistake:
     """A mistake that an error shows, and the code to write instead.
@@ -283,6 +311,13 @@ _MISTAKES = (
     ),
     _Mistake(
         Exception,
+        rf"{_AS_ROWS}|attribute '_unique_id'|apply_gradients\(\) takes 2 positional",
+        "`apply_gradients` takes a list of pairs: a gradient, and its variable.",
+        "Write `{optimizer}.apply_gradients([(gradient, variable)])`.",
+        _calls_method("apply_gradients"),
+    ),
+    _Mistake(
+        Exception,
         _AS_ROWS,
         "Python needs the number of a tensor's rows here, and the cell is only traced.",
         "Use `tf.unstack(x)`, a `for` statement, or an operation on the whole tensor.",
@@ -291,7 +326,8 @@ _MISTAKES = (
         Exception,
         r"Cannot convert a symbolic (?:tf\.)?Tensor[^\n]{0,200} to a numpy array",
         "NumPy needs the value of a tensor, which comes after the cell is traced.",
-        "Use TensorFlow's functions, such as `tf.reduce_mean(x)` instead of `np.mean(x)`.",
+        "Use TensorFlow's functions, such as `tf.reduce_mean(x)` instead of `np.mean(x)`."
+        "{of_truth}",
     ),
     _Mistake(
         TypeError,
@@ -305,6 +341,90 @@ _MISTAKES = (
         r"|format: a \w+ number is required, not \w*Tensor",
         "Text cannot hold the value of a tensor, which comes after the cell is traced.",
         "Show it with `print('x', x)`, or format it in the next cell.",
+    ),
+    _Mistake(
+        Exception,
+        r"got <ReduceOp\.\w+|of type 'ReduceOp'|all_reduce\(\) missing 1 required",
+        "`all_reduce` takes the reduction first, 'sum' or 'mean', and then the value.",
+        "Write `{reduced}`.",
+        _calls_method("all_reduce"),
+    ),
+    _Mistake(
+        TypeError,
+        r"all_gather\(\) missing 1 required",
+        "`all_gather` takes a value, and the axis along which the values are joined.",
+        "Write `ctx.all_gather(x, axis=0)`.",
+        _calls_method("all_gather"),
+    ),
+    _Mistake(
+        ValueError,
+        r"all_gather cannot gather a scalar",
+        "`all_gather` joins tensors along an axis, and a single number has no axis.{of_a_list}",
+        "Write `ctx.all_gather({row}, axis=0)`.",
+        _calls_method("all_gather"),
+    ),
+    _Mistake(
+        Exception,
+        rf"{_MIXED}|'str'|string|Cast",
+        "'{quoted}' is a text, and not the tensor of this name.",
+        "Leave out the quotes: `{reduced}`.",
+        lambda nodes: bool(_quoted_value(nodes)),
+    ),
+    _Mistake(
+        ValueError,
+        r"No gradients provided for any variable",
+        "The gradient is None: the tape has not seen how the loss comes from the variables.",
+        "Compute the whole loss inside `with tf.GradientTape() as tape:`, also a division, and by "
+        "operations that have a gradient, such as `/` and not `//`.",
+        _calls_method("apply_gradients", "apply"),
+    ),
+    _Mistake(
+        (TypeError, ValueError),
+        _MIXED,
+        "The mean of integers is not an integer.",
+        "Write `ctx.all_reduce('mean', tf.cast({value}, tf.float32))`.",
+        lambda nodes: _has_mean(nodes) and not any(_is_float(node) for node in nodes),
+    ),
+    _Mistake(
+        TypeError,
+        r"has DataType bool not in list of allowed values|has type bool that does not match",
+        "TensorFlow does not compute with truth values.",
+        "Cast them to numbers: `tf.cast({comparison}, tf.float32)`, or `tf.int32`.",
+    ),
+    _Mistake(
+        ValueError,
+        r"x and y must both be non-None or both be None",
+        "`tf.where` takes a condition and both values: where it holds, and elsewhere.",
+        "Write `tf.where(condition, x, 0)`.",
+    ),
+    _Mistake(
+        ValueError,
+        r"rank 1 but is rank 0 for '?{{node [^}]*StatelessRandomGetKeyCounter",
+        "A seed of a stateless random operation is a pair of integers.",
+        "Write it as a list, such as `seed=[7, replica_id]`.",
+    ),
+    _Mistake(
+        ValueError,
+        r"rank 1 but is rank 0 for '?{{node [^}]*StatelessRandom",
+        "The shape of random numbers is a list.",
+        "Write `[3]` for three numbers, and `[]` for one number.",
+    ),
+    _Mistake(
+        TypeError,
+        r"'NoneType' and '(?:int|float)'|'(?:int|float)' and 'NoneType'"
+        r"|must be a string or a real number, not 'NoneType'",
+        "The size of this batch is not fixed, because another batch or replica has fewer examples. "
+        "So its `shape` has None.",
+        "Read the size while the cell runs: `tf.shape(x)[0]`, or `tf.size(x)` for all numbers.",
+        _calls_method("shape"),
+    ),
+    _Mistake(
+        AttributeError,
+        r"has no attribute 'minimize'",
+        "Optimizers of Keras 3 have no `minimize`.",
+        "Take the gradient yourself: `with tf.GradientTape() as tape: loss = …`, then "
+        "`{optimizer}.apply_gradients([(tape.gradient(loss, weights), weights)])`.",
+        _calls_method("minimize"),
     ),
     _Mistake(
         Exception,
@@ -324,13 +444,6 @@ _MISTAKES = (
         r"\w*Tensor'? object has no attribute 'assign(?:_add|_sub)?'",
         "A tensor cannot be changed in place; a `tf.Variable` can.",
         "Assign the new value to a name: `x = …`. It comes back to the notebook.",
-    ),
-    _Mistake(
-        (TypeError, ValueError),
-        _MIXED,
-        "The mean of integers is not an integer.",
-        "Write `ctx.all_reduce('mean', tf.cast({value}, tf.float32))`.",
-        _calls_method("all_reduce"),
     ),
     _Mistake(
         (TypeError, ValueError),
@@ -372,6 +485,14 @@ _MISTAKES = (
         r"should be called from outside of replica_fn",
         *keras_loop("{loop}"),
         _calls_method(*KERAS_LOOPS),
+    ),
+    _Mistake(
+        RuntimeError,
+        r"requires (?:being in )?cross-replica context",
+        "The cell runs on every replica already. `strategy.scope()` is for cells without a magic, "
+        "which make models and variables.",
+        "Delete the line `with strategy.scope():`, and move its block to the left.",
+        lambda nodes: _calls_method("scope")(nodes) and _updates(nodes),
     ),
     _Mistake(
         RuntimeError,
@@ -463,7 +584,9 @@ def _misspelled(error: BaseException) -> tuple[str, str] | None:
         owner, shown = sys.modules.get(module), re.sub(r"^tensorflow(\._api\.v2)?", "tf", module)
     else:
         owner, shown = sys.modules["tensorflow"].distribute.ReplicaContext, "ctx"
-    fix = did_you_mean(match["name"], (name for name in dir(owner) if not name.startswith("_")))
+    of_ctx = "" if module else "It has `all_reduce` and `all_gather`."
+    choices = (name for name in dir(owner) if not name.startswith("_"))
+    fix = did_you_mean(match["name"], choices, of_ctx)
     return (f"`{shown}` has no attribute `{match['name']}`.", fix) if fix else None
 
 
@@ -515,7 +638,20 @@ def _words(error: BaseException, nodes: list[ast.AST], replicas: int) -> dict[st
     value, reduction = _of_all_reduce(nodes)
     missing = re.search(r"has no attribute '(\w+)'", str(error))
     attribute = missing[1] if missing else ""
+    gathered, of_a_list = _of_all_gather(nodes)
+    compared = next((n for n in nodes if isinstance(n, ast.Compare)), None)
+    calls = ("minimize", "apply_gradients")
+    optimizer = next((node.value for node in attributes if node.attr in calls), None)
     return {
+        "reduced": _ordered_reduction(nodes),
+        "row": gathered,
+        "of_a_list": " A list means several tensors." if of_a_list else "",
+        "of_truth": f" Cast truth values: `tf.cast({_shown(compared)}, tf.float32)`."
+        if compared is not None
+        else "",
+        "comparison": _shown(compared) if compared is not None else "x",
+        "optimizer": _shown(optimizer) if optimizer is not None else "optimizer",
+        "quoted": _quoted_value(nodes),
         "in_the_next_cell": f"{owner}.values[0].numpy()" if replicas > 1 else f"{owner}.numpy()",
         "local": ast.unparse(local) if local is not None else "x",
         "indexed": _shown(indexed) if indexed is not None else "x",
@@ -622,6 +758,38 @@ def _of_all_reduce(nodes: list[ast.AST]) -> tuple[str, str]:
     if not isinstance(argument, ast.Name | ast.Call | ast.Attribute | ast.Subscript | ast.BinOp):
         rows = f"tf.stack([{_shown(argument)}])" if argument is not None else "x[tf.newaxis]"
     return value, f"tf.reduce_{function}(ctx.all_gather({rows}, axis=0), axis=0)"
+
+
+def _reduced(nodes: list[ast.AST]) -> tuple[list[str], list[str]]:
+    """Return the texts, and the code of the other arguments, of a call of `all_reduce`."""
+    calls = (n for n in nodes if isinstance(n, ast.Call) and _name_of(n.func) == "all_reduce")
+    call = next(calls, None)
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)] if call else []
+    words = [a.value for a in arguments if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+    return words, [_shown(a) for a in arguments if not isinstance(a, ast.Constant)]
+
+
+def _ordered_reduction(nodes: list[ast.AST]) -> str:
+    """Return a call of `all_reduce` with its own arguments in the right order."""
+    words, values = _reduced(nodes)
+    word, value = next(iter(words), "sum"), next(iter([*values, *words[1:]]), "x")
+    return f"ctx.all_reduce({word!r}, {value})"
+
+
+def _quoted_value(nodes: list[ast.AST]) -> str:
+    """Return the value of an `all_reduce` if it is a text; else an empty text."""
+    words, _ = _reduced(nodes)
+    return words[1] if len(words) > 1 else ""
+
+
+def _of_all_gather(nodes: list[ast.AST]) -> tuple[str, bool]:
+    """Return a gathered number as a tensor with an axis, and whether it was in a list."""
+    calls = (n for n in nodes if isinstance(n, ast.Call) and _name_of(n.func) == "all_gather")
+    call = next(calls, None)
+    value = call.args[0] if call is not None and call.args else None
+    if isinstance(value, (ast.List, ast.Tuple)):
+        return f"tf.stack({_shown(value)})", True
+    return f"tf.reshape({_shown(value) if value is not None else 'x'}, [1])", False
 
 
 def _path(body: list[ast.stmt], line: int) -> list[ast.stmt]:

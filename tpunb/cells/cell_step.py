@@ -20,11 +20,11 @@ from tpunb.cells.settings import OutputOptions
 from tpunb.cells.source import StepSource
 from tpunb.cells.trace_cache import TraceCache
 from tpunb.cells.traced_cell import TracedCell
-from tpunb.virtual.graph.traced_function import TracedFunction
-from tpunb.virtual.rule_check import refuse_other_strategies, with_fixed
-from tpunb.virtual.strict.examination import enforce_open_sizes, observing
-from tpunb.virtual.strict.open_sizes import RULE
-from tpunb.virtual.strict.traced_anew import traced_anew
+from tpunb.checks.rule_check import refuse_other_strategies, with_fixed
+from tpunb.virtual.tensorflow.graph.traced_function import TracedFunction
+from tpunb.virtual.tensorflow.strict.examination import enforce_open_sizes, observing
+from tpunb.virtual.tensorflow.strict.open_sizes import RULE
+from tpunb.virtual.tensorflow.strict.traced_anew import traced_anew
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

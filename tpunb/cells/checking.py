@@ -11,11 +11,11 @@ from tpunb.cells.cell_step import CellStep
 from tpunb.cells.open_batches import Types, open_batch
 from tpunb.cells.source import CellSource, above
 from tpunb.cells.steps import Steps
+from tpunb.checks.rule_check import CheckReport, report
 from tpunb.compiler.check import with_verdict
 from tpunb.errors.code_problems import Problem
-from tpunb.virtual.graph.traced_function import TracedFunction
-from tpunb.virtual.rule_check import CheckReport, report
-from tpunb.virtual.strict.examination import examine
+from tpunb.virtual.tensorflow.graph.traced_function import TracedFunction
+from tpunb.virtual.tensorflow.strict.examination import examine
 
 
 def check_step(steps: Steps) -> CheckReport:

@@ -29,7 +29,7 @@ from tpunb.cells.saved_values import decoded, encoded, fingerprint
 from tpunb.errors import CellError
 from tpunb.training.checkpoint_settings import CheckpointSettings
 from tpunb.training.history import History
-from tpunb.virtual.variable_copies import copies_of
+from tpunb.virtual.tensorflow.variable_copies import copies_of
 
 _PREFIX = "step"
 _STATE = "tpunb_run"

@@ -10,8 +10,8 @@ from typing import Any
 from tpunb._util.attributes import attribute
 from tpunb.cells.cell_variables import owners_of, variables_of
 from tpunb.cells.source import StepSource
+from tpunb.checks.fit_notes import any_is_closed, is_closed
 from tpunb.errors import TpuWarning
-from tpunb.virtual.fit_notes import any_is_closed, is_closed
 
 _warned: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """The objects that a warning has named, by their `id`. Variables have no hash."""

@@ -8,11 +8,11 @@ from typing import Any
 from tpunb.cells.cell_errors import line_in
 from tpunb.cells.cell_step import CellStep
 from tpunb.cells.open_batches import silent
+from tpunb.checks.compare import compared_with_one
+from tpunb.checks.replica_comparison import ReplicaComparison
+from tpunb.checks.rule_check import CheckReport
+from tpunb.checks.trial_batches import GlobalBatch
 from tpunb.compiler.verdict import reporting
-from tpunb.virtual.compare import compared_with_one
-from tpunb.virtual.replica_comparison import ReplicaComparison
-from tpunb.virtual.rule_check import CheckReport
-from tpunb.virtual.trial_batches import GlobalBatch
 
 _NO_DATA = (
     "The cell takes no batch: name its data with -d, or give it a per-replica value, as from "

@@ -12,12 +12,13 @@ import tensorflow as tf
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.units import byte_count, grouped
 from tpunb.cells.capture import Captured
-from tpunb.cells.cell_errors import line_in
+from tpunb.cells.cell_errors import line_in, line_of_user
 from tpunb.cells.nests import leaves, parts_of
 from tpunb.cells.open_batches import Types, open_batch, opened, silent
 from tpunb.cells.settings import CompileSettings
 from tpunb.cells.source import StepSource
 from tpunb.cells.steps import Steps
+from tpunb.checks.rule_check import refuse_other_strategies, with_fixed
 from tpunb.compiler import libtpu
 from tpunb.compiler.batch_sizes import (
     FINE,
@@ -39,10 +40,9 @@ from tpunb.compiler.verdict import Function
 from tpunb.compiler.would_fit import with_what_fits
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Buffer, CodeLine
-from tpunb.virtual.graph.traced_function import TracedFunction
-from tpunb.virtual.keras_internals import layer_names, models_in
-from tpunb.virtual.rule_check import refuse_other_strategies, with_fixed
-from tpunb.virtual.strict import xla
+from tpunb.virtual.tensorflow.graph.traced_function import TracedFunction
+from tpunb.virtual.tensorflow.keras_internals import layer_names, models_in
+from tpunb.virtual.tensorflow.strict import xla
 
 _MUCH = 0.1
 
@@ -65,6 +65,7 @@ def compile_step(steps: Steps, settings: CompileSettings) -> TpuProgram | TpuPro
     layers = {name for leaf in used for name in layer_names(leaf)}
     models = [model for leaf in used for model in models_in(leaf)]
     how = settings.settings(functools.partial(line_in, steps.cell), len(kinds), say)
+    how = dataclasses.replace(how, choose_user=functools.partial(line_of_user, steps.cell))
     share = max(batch.sizes, default=None) if batch is not None else None
     function = traced_function(functions, how, layers=frozenset(layers), each=share)
     batches = _any_batch(steps, types, share) if share else None

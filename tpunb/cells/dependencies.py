@@ -38,7 +38,7 @@ from tpunb.cells.guards import (
     items_entry,
     open_names,
 )
-from tpunb.virtual.keras_internals import layers_of
+from tpunb.virtual.tensorflow.keras_internals import layers_of
 
 
 class Dependencies:

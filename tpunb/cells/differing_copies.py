@@ -9,8 +9,8 @@ from typing import Any
 from tpunb.cells.cell_variables import owners_of, plain_variable
 from tpunb.cells.source import StepSource
 from tpunb.errors import TpuWarning
-from tpunb.virtual.replicate.divergence import Divergence
-from tpunb.virtual.variable_copies import copies_of
+from tpunb.virtual.tensorflow.replicate.divergence import Divergence
+from tpunb.virtual.tensorflow.variable_copies import copies_of
 
 
 def warn_of_differing_copies(cell: StepSource, namespace: Mapping[str, Any], strategy: Any) -> None:
@@ -25,7 +25,7 @@ def warn_of_differing_copies(cell: StepSource, namespace: Mapping[str, Any], str
     if not isinstance(divergence, Divergence):
         return
     for key, update in list(divergence.updates.items()):
-        line = next((place.line for place in update.places if place.file == cell.filename), None)
+        line = next((line.line for line in update.lines if line.file == cell.filename), None)
         copies = divergence.copies(key)
         if copies is None:
             del divergence.updates[key]

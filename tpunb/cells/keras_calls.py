@@ -18,7 +18,13 @@ import numpy as np
 
 from tpunb._util.units import grouped
 from tpunb.compiler.program import CompileError
-from tpunb.virtual.keras_internals import OF_ONE_BATCH, STEPS, is_model, is_of_jax, model_of
+from tpunb.virtual.tensorflow.keras_internals import (
+    OF_ONE_BATCH,
+    STEPS,
+    is_model,
+    is_of_jax,
+    model_of,
+)
 
 METHODS = frozenset({*STEPS, *OF_ONE_BATCH})
 

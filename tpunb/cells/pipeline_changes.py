@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from tpunb._util.units import byte_count
 from tpunb.cells.pipeline_reading import Measured, read
+from tpunb.checks.input_pipeline import AUTOTUNE, Pipeline
 from tpunb.machine.resources import measure
 from tpunb.training.input_speed import HELPS, Change, Stage
-from tpunb.virtual.input_pipeline import AUTOTUNE, Pipeline
 
 _OF_MEMORY = 0.5
 """The part of the available memory that a cache may take."""

@@ -13,17 +13,17 @@ import tensorflow as tf
 from tpunb._util.interrupts import Stopped
 from tpunb.cells.pipeline_changes import changes
 from tpunb.cells.pipeline_reading import read, repeated
+from tpunb.checks.input_pipeline import (
+    Pipeline,
+    StageStatistics,
+    Statistics,
+)
 from tpunb.compiler.program import TpuProgram, TpuPrograms, latest_program
 from tpunb.display.live_progress import CellDisplay
 from tpunb.display.widgets import frontend
 from tpunb.machine.resources import processor_phrase
 from tpunb.tpu.types import accelerator
 from tpunb.training.input_speed import InputSpeed, Stage, TpuNeed, remember_input_speed
-from tpunb.virtual.input_pipeline import (
-    Pipeline,
-    StageStatistics,
-    Statistics,
-)
 
 
 class MeasuringStopped(Stopped):
@@ -51,10 +51,15 @@ def input_speed(
     stage that limits the speed is found, and changes are tried. This takes some seconds, or longer
     if an element takes seconds. An interrupt ends it.
 
-    Example::
+    Example:
+        >>> import tensorflow as tf
+        >>> train = tf.data.Dataset.range(1000).repeat().batch(32)
+        >>> speed = tpunb.input_speed(train, seconds=0.1)
+        >>> speed.examples_per_second > 0
+        True
 
-        tpunb.compile(model, train, tpu="v5e-8", speed=True)
-        tpunb.input_speed(train)
+        After `tpunb.compile(model, train, tpu="v5e-8", speed=True)`, it also says whether this
+        keeps the TPU busy.
 
     Args:
         dataset: A `tf.data.Dataset`, or anything that can be iterated more than once, such as a

@@ -22,18 +22,18 @@ import tensorflow as tf
 
 from tpunb._util.plain_text import plain
 from tpunb._util.units import counted
-from tpunb.virtual._tensorflow import AttrValue
-from tpunb.virtual.devices import is_elsewhere
-from tpunb.virtual.graph.function_def import CALLS, CONTROL_FLOW, OUTSIDE
-from tpunb.virtual.graph.tensorflow_graphs import (
+from tpunb.virtual.tensorflow.devices import is_elsewhere
+from tpunb.virtual.tensorflow.graph.function_def import CALLS, CONTROL_FLOW, OUTSIDE
+from tpunb.virtual.tensorflow.graph.tensorflow_graphs import (
     attributes_of_new,
     is_stateful,
     run_after,
     set_attr,
 )
-from tpunb.virtual.replicate.trial import current_trial
-from tpunb.virtual.strategy import VirtualTPU
-from tpunb.virtual.strict.examination import is_observed
+from tpunb.virtual.tensorflow.private_names import AttrValue
+from tpunb.virtual.tensorflow.replicate.trial import current_trial
+from tpunb.virtual.tensorflow.strategy import VirtualTPU
+from tpunb.virtual.tensorflow.strict.examination import is_observed
 
 _MOST_LINES, _FEWEST_LINES = 500, 5  # of all replicas together; at least of each replica
 _MOST_LETTERS = 1_000_000

@@ -12,15 +12,13 @@ from tpunb.cells.base_runner import BaseRunner
 from tpunb.cells.cell_step import CellStep
 from tpunb.cells.checking import check_step
 from tpunb.cells.compare_cell import with_comparison
-from tpunb.cells.differing_copies import warn_of_differing_copies
 from tpunb.cells.printing import Lines, Printer
 from tpunb.cells.replica_function import FUNCTION, function_source, globals_of
 from tpunb.cells.settings import CompileSettings, RunSettings
-from tpunb.cells.step_run import StepRun
 from tpunb.cells.steps import Steps
 from tpunb.cells.trace_cache import TraceCache
-from tpunb.virtual.rule_check import CheckReport
-from tpunb.virtual.stoppable import StoppableCalls
+from tpunb.checks.rule_check import CheckReport
+from tpunb.virtual.tensorflow.stoppable import StoppableCalls
 
 if TYPE_CHECKING:
     from tpunb.compiler.program import TpuProgram, TpuPrograms
@@ -75,10 +73,6 @@ class CellRunner(BaseRunner):
         settings = dataclasses.replace(settings, names=function.parameters)
         step = CellStep(self.cache, function, globals_of(cell), {FUNCTION: cell})
         return Steps(step, settings)
-
-    def _completed(self, run: StepRun) -> None:
-        if isinstance(run, Steps):
-            warn_of_differing_copies(run.cell, run.step.namespace, self.cache.strategy)
 
     def check(
         self,

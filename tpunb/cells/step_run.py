@@ -149,6 +149,9 @@ class StepRun(abc.ABC):
     def _interrupted(self) -> str:
         """Describe the state after an interrupt of a single step."""
 
+    def _warn(self) -> None:  # noqa: B027
+        """Warn of what the steps left behind; called after each run without an error."""
+
     def _latest(self) -> dict[str, Any]:
         """Return the values of the cell's names, and of its last expression."""
         return self._values
@@ -230,6 +233,7 @@ class StepRun(abc.ABC):
         with explaining_interrupts(self._interrupted):
             self._single()
         self.timings.steps, self.timings.seconds = 1, time.perf_counter() - started
+        self._warn()
 
     def go(self) -> None:
         """Run the steps that are left.
@@ -276,6 +280,8 @@ class StepRun(abc.ABC):
             if self._watched > 0:
                 times.input_wait = min(1.0, self._waited / self._watched)
             times.steps, times.seconds = self.done, times.seconds + time.perf_counter() - started
+        if not self.is_half_done:
+            self._warn()
 
     def complete(self) -> None:
         """Run once, or all steps, without a display; for the errors see `once` and `go`."""

@@ -10,6 +10,7 @@ from typing import Any
 from tpunb.cells.batches import Batches
 from tpunb.cells.cell_step import CellStep
 from tpunb.cells.checkpoints import Checkpoints
+from tpunb.cells.differing_copies import warn_of_differing_copies
 from tpunb.cells.nests import parts_of
 from tpunb.cells.open_batches import open_batch
 from tpunb.cells.optimizers import make_ready
@@ -174,6 +175,9 @@ class Steps(StepRun):
             self._waited += result.waited
             self._watched += seconds
         return True
+
+    def _warn(self) -> None:
+        warn_of_differing_copies(self.cell, self.step.namespace, self.cache.strategy)
 
     def _interrupted(self) -> str:
         calls = self.cache.calls

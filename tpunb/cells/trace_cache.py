@@ -21,7 +21,7 @@ from tpunb.cells.trace_reasons import (
     why_new_trace,
 )
 from tpunb.cells.traced_cell import TracedCell
-from tpunb.virtual.stoppable import StoppableCalls
+from tpunb.virtual.tensorflow.stoppable import StoppableCalls
 
 _log = logger("cells")
 

@@ -48,9 +48,9 @@ from tpunb.cells.replica_function import (
 from tpunb.cells.settings import OutputOptions
 from tpunb.cells.source import DEFINITIONS, LAST, CellSource, StepSource
 from tpunb.cells.source_texts import keep_text, shown_as
+from tpunb.checks.replica_numbers import Code
 from tpunb.errors import CellError, TpuWarning
-from tpunb.virtual.array_conversion import refusing_jax_arrays
-from tpunb.virtual.replica_numbers import Code
+from tpunb.virtual.tensorflow.array_conversion import refusing_jax_arrays
 
 _log = logger("cells")
 
@@ -209,6 +209,8 @@ class TracedCell:
             captured: The arguments with which the cell ran; None if it was only traced.
         """
         record = None if captured is None else self.records.get(tuple(captured.signature))
+        if record is None and self._recorders:  # the replicas' graph is traced, and not written
+            record = self._recorders[0].record
         raised = original(error, self.failure)
         mark(raised, self.cell, record.graph if record else None)
         replicas = self.strategy.num_replicas_in_sync

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import sys
 from collections.abc import Mapping
 from typing import Any
+
+import tensorflow as tf
 
 from tpunb.cells.source import PROVIDED, StepSource
 from tpunb.errors import CellError, did_you_mean
@@ -17,6 +20,9 @@ _ALIASES = {
     "plt": "matplotlib.pyplot",
     "tf": "tensorflow",
 }
+
+_TYPO = 0.85
+"""The likeness of two names from which one of them is probably a slip of the other."""
 
 
 class CellNameError(CellError, NameError):
@@ -43,8 +49,22 @@ def undefined_name(
     elif name == "batch":
         hint = "A step has a `batch` where -d names the data: `%%tpu_run -d dataset`."
     else:
-        hint = ""
-    shown = [word for word in namespace if not word.startswith("_")]
-    known = {*shown, *cell.names.assigned, *PROVIDED} - {name}
+        hint = _of_batch(name, namespace)
+    known = {*_shown(namespace), *cell.names.assigned, *PROVIDED} - {name}
     meant = did_you_mean(name, sorted(known))
     return CellNameError(message, fix=" ".join(filter(None, (hint, meant))))
+
+
+def _shown(namespace: Mapping[str, Any]) -> list[str]:
+    return [word for word in namespace if not word.startswith("_")]
+
+
+def _of_batch(name: str, namespace: Mapping[str, Any]) -> str:
+    """Return how a cell gets a part of a batch, if the notebook has a dataset and no such name."""
+    datasets = [word for word in _shown(namespace) if isinstance(namespace[word], tf.data.Dataset)]
+    if not datasets or difflib.get_close_matches(name, _shown(namespace), cutoff=_TYPO):
+        return ""
+    return (
+        "The parts of a batch have the names that `--as` gives them: "
+        f"`%%tpu_run -d {datasets[-1]} --as {name},...`."
+    )

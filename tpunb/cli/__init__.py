@@ -70,10 +70,8 @@ def _execute(args: argparse.Namespace) -> None:
     args.command(args)
 
 
-def _run(
-    argv: Sequence[str] | None, command: Callable[[argparse.Namespace], None] = _execute
-) -> int:
-    """Parse the arguments, run their command in this process, and return its exit code."""
+def parser_of_commands() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="tpunb",
         description="TPUs in a notebook, with or without a TPU.",
@@ -84,6 +82,14 @@ def _run(
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for each in _COMMANDS:
         each.add_to(commands)
+    return parser
+
+
+def _run(
+    argv: Sequence[str] | None, command: Callable[[argparse.Namespace], None] = _execute
+) -> int:
+    """Parse the arguments, run their command in this process, and return its exit code."""
+    parser = parser_of_commands()
     with safe_streams():
         try:
             return _carry_out(parser, argv, command)

@@ -16,12 +16,10 @@ from tpunb.cli.compiled_source import (
     NO_OUTPUT,
     USAGE,
     add_arguments,
-    compiled,
-    failure,
+    outcome_of,
     source_of,
 )
 from tpunb.cli.python_source import SEPARATOR
-from tpunb.errors import TpunbError
 
 _EPILOG = """\
 examples:
@@ -81,24 +79,15 @@ def _compile(args: argparse.Namespace) -> None:
         return
     if args.source is None:
         args.parser.error("the following arguments are required: SOURCE")
-    source = source_of(args.source)
     process = os.getpid()
-    try:
-        with _standard_output_to_standard_error():
-            programs = compiled(args, source)
-        report = fit_report.fit_report(source, programs, args.limit)
-    except (KeyboardInterrupt, OutputError):
-        raise
-    except BaseException as error:  # a verdict alone gives the exit code of a verdict
-        code, message, details = failure(error)
-        if args.json:
-            _print(json.dumps(fit_report.failure_report(source, code, **details), indent=2))
-        raise Failed(f"tpunb: {message}", code) from None
+    with _standard_output_to_standard_error():
+        outcome = outcome_of(args)
     if os.getpid() != process:  # the user's file has forked, and its copy has come here too
         os._exit(0)
-    _print(json.dumps(report, indent=2) if args.json else str(programs))
-    if code := report["exit_code"]:
-        raise Failed("\n".join(_reasons(programs, args.limit)), code)
+    if text := json.dumps(outcome.report, indent=2) if args.json else outcome.text:
+        _print(text)
+    if code := outcome.report["exit_code"]:
+        raise Failed(outcome.complaint, code)
 
 
 def _serve(args: argparse.Namespace) -> None:
@@ -135,15 +124,6 @@ def ended_early(argv: Sequence[str], how: str) -> int:
         _print(json.dumps(fit_report.failure_report(source, BAD_INPUT, message=message), indent=2))
     print(f"tpunb: {message}", file=sys.stderr)
     return BAD_INPUT
-
-
-def _reasons(programs: Any, limit: str | None) -> Iterator[str]:
-    """Yield why programs do not fit, are refused or are not known."""
-    for program in programs:
-        try:
-            program.raise_if_unfit(limit)
-        except TpunbError as error:
-            yield error.message
 
 
 def _print(text: str) -> None:

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from tpunb.cli.compile_requests import arguments_of
-from tpunb.cli.compiled_source import report_for
+from tpunb.cli.compiled_source import outcome_of
 from tpunb.cli.python_source import SEPARATOR, import_file
 from tpunb.errors.code_problems import is_library, is_of_this_package
 
@@ -164,7 +164,7 @@ class _UserFile:
     def report(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the report on a program in the file."""
         os.chdir(self._folder)  # the user's code may have changed it
-        return report_for(arguments_of(request), self._imported)
+        return outcome_of(arguments_of(request), self._imported).report
 
     def files(self) -> Stamps:
         """Return the stamps of the user's files, from before each was used."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpunb._util.atomic_files import check_writable
 from tpunb._util.options import argument_of, options_of
-from tpunb.cli.command import writing
+from tpunb.cli.command import OutputError, writing
 from tpunb.cli.python_source import (
     SEPARATOR,
     SourceError,
@@ -93,22 +94,54 @@ def source_of(text: str) -> dict[str, str]:
     return {"kind": "unknown", "path": text.partition(SEPARATOR)[0], "name": ""}
 
 
-def report_for(args: argparse.Namespace, import_file: ImportFile) -> dict[str, Any]:
-    """Return the report on a program, also if it cannot be compiled at all.
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What came of a request: one report for programs, and two texts for people.
+
+    Attributes:
+        report: The report, which has the exit code.
+        text: The programs; empty if there are none.
+        complaint: Why the exit code is not 0; empty if it is.
+    """
+
+    report: dict[str, Any]
+    text: str
+    complaint: str
+
+
+def outcome_of(args: argparse.Namespace, import_file: ImportFile = import_file) -> Outcome:
+    """Compile the program of a request. Only a verdict gives the exit code of a verdict.
 
     Args:
         args: What `add_arguments` has parsed.
         import_file: Imports a user's file.
+
+    Raises:
+        KeyboardInterrupt: The user has stopped it.
+        OutputError: Nothing can be written.
     """
     from tpunb.compiler import fit_report
 
     source = source_of(args.source)
     try:
         programs = compiled(args, source, import_file)
-        return fit_report.fit_report(source, programs, args.limit)
+        report = fit_report.fit_report(source, programs, args.limit)
+    except (KeyboardInterrupt, OutputError):
+        raise
     except BaseException as error:
-        code, _, details = failure(error)
-        return fit_report.failure_report(source, code, **details)
+        code, message, details = failure(error)
+        report = fit_report.failure_report(source, code, **details)
+        return Outcome(report, "", f"tpunb: {message}")
+    return Outcome(report, str(programs), "\n".join(_reasons(programs, args.limit)))
+
+
+def _reasons(programs: Any, limit: str | None) -> Iterator[str]:
+    """Yield why programs do not fit, are refused or are not known."""
+    for program in programs:
+        try:
+            program.raise_if_unfit(limit)
+        except TpunbError as error:
+            yield error.message
 
 
 def compiled(
@@ -134,7 +167,7 @@ def compiled(
 @contextlib.contextmanager
 def _quiet_tensorflow() -> Iterator[None]:
     """Within a block, keep TensorFlow's log from hiding the errors of the user's code."""
-    from tpunb.virtual.import_tensorflow import QuietImport
+    from tpunb.virtual.tensorflow.import_tensorflow import QuietImport
 
     finder = QuietImport()
     sys.meta_path.insert(0, finder)

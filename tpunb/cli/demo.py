@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tpunb import examples
 from tpunb._util.atomic_files import is_stream
 from tpunb.cli.command import add_command
 from tpunb.cli.execution import (
@@ -88,10 +89,7 @@ def _unused_file(folder: Path) -> Path:
 
 
 def _quickstart() -> Path:
-    """Return the quickstart notebook: from the wheel, or in an editable install the checkout."""
-    packaged = Path(__file__).with_name("quickstart.ipynb")  # put there by hatch_build.py
-    checkout = Path(__file__).parents[2] / "notebooks" / "00_quickstart.ipynb"
-    return packaged if packaged.is_file() else checkout
+    return examples.path("quickstart.ipynb")
 
 
 def _command_to_open(notebook: Path) -> str:

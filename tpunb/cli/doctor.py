@@ -25,7 +25,7 @@ def add_to(commands: Any) -> None:
         _doctor,
         help="check this machine's TPU setup and show the next step",
         description="Show versions and conflicts, TPU devices and the processes that use them, "
-        "relevant environment variables, memory, what %%tpu_connect would do, and the next step. "
+        "relevant environment variables, memory, what %tpu_connect would do, and the next step. "
         "It does not import TensorFlow and hides secrets.",
         epilog=_EPILOG,
     )

@@ -20,8 +20,8 @@ from tpunb.compiler.partial_answers import CompilationStopped
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import Target, names_of, targets
 from tpunb.compiler.verdict import reporting
-from tpunb.virtual.import_tensorflow import has_tensorflow, needing_tensorflow
-from tpunb.virtual.keras_internals import backend_of, chooser, model_of
+from tpunb.virtual.tensorflow.import_tensorflow import has_tensorflow, needing_tensorflow
+from tpunb.virtual.tensorflow.keras_internals import backend_of, chooser, model_of
 
 _DIVIDED_BY_ANY_MESH = 1 << 14
 
@@ -59,9 +59,9 @@ def lowerer_for(
         by_jax = functools.partial(jax_functions.function_for, fn)
         return Lowerer(fn, by_jax, args, None, True, note)
     with needing_tensorflow():
+        from tpunb.checks.dataset_sizes import with_batches
+        from tpunb.checks.keras_models import strategy_for
         from tpunb.compiler.prepare import function_for
-        from tpunb.virtual.dataset_sizes import with_batches
-        from tpunb.virtual.keras_models import strategy_for
     strategy = strategy_for(fn, strategy)
     by_tensorflow = functools.partial(function_for, fn, strategy=strategy)
     return Lowerer(fn, by_tensorflow, with_batches(args), strategy, False, note)
@@ -91,7 +91,7 @@ def current_strategy() -> Any:
     """Return the strategy in use, or None if TensorFlow is not imported."""
     if sys.modules.get("tensorflow") is None:
         return None
-    from tpunb.virtual.strategy import current
+    from tpunb.virtual.tensorflow.strategy import current
 
     return current()
 
@@ -160,7 +160,7 @@ def _any_batch(specs: Sequence[Any]) -> tuple[int | None, Callable[[int], list[A
     """
     import tensorflow as tf
 
-    from tpunb.virtual.dataset_sizes import DatasetBatch
+    from tpunb.checks.dataset_sizes import DatasetBatch
 
     arguments = list(specs)
     batch = arguments[0] if arguments and isinstance(arguments[0], DatasetBatch) else None
@@ -392,6 +392,15 @@ def largest_batch(
 
     The function is compiled with a few sizes. Memory grows almost in proportion to the batch, so
     each compilation tells which size to try next.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> def step(images):
+        ...     return tf.reduce_sum(tf.nn.relu(images))
+        >>> images = tf.TensorSpec([None, 224, 224, 3])
+        >>> largest = tpunb.largest_batch(step, images, tpu="v5e-8", quick=True)
+        >>> largest.per_replica >= 1024
+        True
 
     Args:
         fn: A function or model, as for `tpunb.compile`.

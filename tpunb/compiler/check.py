@@ -8,6 +8,10 @@ from typing import Any
 
 from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
+from tpunb.checks.functions_of_jax import refuse_jax
+from tpunb.checks.keras_models import strategy_for
+from tpunb.checks.rule_check import CheckError, CheckReport, examined
+from tpunb.checks.untouched import untouched
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.prepare import prepare
@@ -16,12 +20,8 @@ from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import program_for, reporting
 from tpunb.errors.code_problems import Choose
 from tpunb.tpu.defaults import DEFAULT_TPU
-from tpunb.virtual.functions_of_jax import refuse_jax
-from tpunb.virtual.keras_internals import chooser
-from tpunb.virtual.keras_models import strategy_for
-from tpunb.virtual.rule_check import CheckError, CheckReport, examined
-from tpunb.virtual.strict.examination import Examination
-from tpunb.virtual.untouched import untouched
+from tpunb.virtual.tensorflow.keras_internals import chooser
+from tpunb.virtual.tensorflow.strict.examination import Examination
 
 _COMPILER = "The TPU's own compiler"
 _SECONDS = 60.0
@@ -39,6 +39,16 @@ def check(fn: Callable[..., Any], *args: Any, strategy: Any = None) -> CheckRepo
     The function is traced, as for its first call, so Python code in it runs. No step is computed,
     and the results of tracing are not kept: models, optimizers, variables and functions do not
     change. The TPU's own compiler, if it is installed, is asked for a minute at most.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> def step(x):
+        ...     return tf.range(tf.cast(x[0], tf.int32))  # as long as its data say
+        >>> report = tpunb.check(step, tf.TensorSpec([4]))
+        >>> report.ok, [problem.code for problem in report.errors]
+        (False, ['constant-size'])
+
+        In a test, `report.raise_if_refused()` raises the error.
 
     Args:
         fn: A replica function, as for `strategy.run`, or a function that calls `strategy.run`

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, overload
 
 from tpunb.compiler.compare_meshes import MeshError, compare_meshes
 from tpunb.compiler.mesh_comparison import MeshComparison
-from tpunb.virtual.import_tensorflow import needing_tensorflow
 from tpunb.virtual.jax import current_type
+from tpunb.virtual.tensorflow.import_tensorflow import needing_tensorflow
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from tpunb.virtual.compare import Comparison
-    from tpunb.virtual.replica_comparison import ReplicaComparison
+    from tpunb.checks.compare import Comparison
+    from tpunb.checks.replica_comparison import ReplicaComparison
 
 
 @overload
@@ -23,7 +21,7 @@ def compare(
     *args: Any,
     replicas: None = None,
     meshes: None = None,
-    strategy: tf.distribute.Strategy | None = None,
+    strategy: Any = None,
 ) -> Comparison: ...
 
 
@@ -33,7 +31,7 @@ def compare(
     *args: Any,
     replicas: int,
     meshes: None = None,
-    strategy: tf.distribute.Strategy | None = None,
+    strategy: Any = None,
 ) -> ReplicaComparison: ...
 
 
@@ -43,7 +41,7 @@ def compare(
     *args: Any,
     replicas: None = None,
     meshes: Sequence[Sequence[int]],
-    strategy: None = None,
+    strategy: Any = None,
 ) -> MeshComparison: ...
 
 
@@ -52,7 +50,7 @@ def compare(
     *args: Any,
     replicas: int | None = None,
     meshes: Sequence[Sequence[int]] | None = None,
-    strategy: tf.distribute.Strategy | None = None,
+    strategy: Any = None,
 ) -> Comparison | ReplicaComparison | MeshComparison:
     """Run a step in several ways whose results should be equal, and compare them.
 
@@ -68,6 +66,15 @@ def compare(
     `compare(step, params, batch, meshes=[(1,), (8,), (4, 2)])` is for JAX. It runs the step on
     meshes of these sizes, with the arguments cut by their own specs, and compares the results. The
     TPU's compiler adds what each mesh costs. The arguments stay as they are.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> def step(x):
+        ...     return tf.matmul(x, x)
+        >>> with tpunb.connect(simulate="v5e-8"):
+        ...     comparison = tpunb.compare(step, tf.fill([2, 2], 1.001))
+        >>> 0 < comparison.relative < 0.01  # a TPU multiplies bfloat16 numbers
+        True
 
     Args:
         fn: In TensorFlow, a replica function, as for `strategy.run`, or a function that calls
@@ -104,6 +111,6 @@ def compare(
             fix="tpunb.compare(step, params, batch, meshes=[(1,), (8,)])",
         )
     with needing_tensorflow("tpunb.compare"):
-        from tpunb.virtual.compare import compare as compare_in_tensorflow
+        from tpunb.checks.compare import compare as compare_in_tensorflow
 
     return compare_in_tensorflow(fn, *args, replicas=replicas, strategy=strategy)

@@ -18,7 +18,7 @@ from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.compiler.topologies import Target, names_of, targets
 from tpunb.compiler.verdict import reporting
 from tpunb.compiler.would_fit import with_what_fits
-from tpunb.virtual.keras_internals import chooser, models_in
+from tpunb.virtual.tensorflow.keras_internals import chooser, models_in
 
 
 @overload
@@ -65,6 +65,17 @@ def compile(
     variables. If it does not fit, alternatives are compiled too: smaller batches, more cores of
     the same family for a model, and `keras.remat` or `jax.checkpoint` around parts of it. The
     error's `fix` says which of them fit.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> def step(x):
+        ...     return tf.matmul(x, x, transpose_b=True)
+        >>> program = tpunb.compile(step, tf.TensorSpec([1024, 1024]), tpu="v5e-8")
+        >>> program.ok, program.memory.peak < program.memory.available
+        (True, True)
+
+        Several types give a table: `tpunb.compile(step, batch, tpu=["v5e-8", "v6e-8"])`. In a
+        test, `program.raise_if_unfit("90%")` keeps a tenth of the memory free.
 
     Args:
         fn: A replica function, as for `strategy.run`; a function that calls `strategy.run` itself;

@@ -24,6 +24,7 @@ class Settings:
         speed: Whether to estimate the time, which takes ten times as long.
         details: Whether to find tensors, lines and layers, beside the verdict and the peak.
         progress: Called with a sentence about each next step.
+        choose_user: Chooses the line that uses memory and time; None for the choice of `choose`.
     """
 
     choose: Choose
@@ -31,6 +32,7 @@ class Settings:
     speed: bool = False
     details: bool = True
     progress: Callable[[str], None] = lambda _: None
+    choose_user: Choose | None = None
 
 
 @dataclasses.dataclass(frozen=True)

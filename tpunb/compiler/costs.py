@@ -160,7 +160,7 @@ def link_seconds(kind: str, size: int, group: int | None, target: Target) -> tup
     """
     cores = group or target.cores
     tpu = target.tpu
-    if tpu.chips == 1 or cores < 2:
+    if tpu.num_chips == 1 or cores < 2:
         return _START, _START
     # The cores of a chip share its links, and reduce within the chip first.
     chips = max(cores // tpu.devices_per_chip, 2)

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from tpunb._util.units import byte_count
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.machine.software import release
 
@@ -31,6 +32,9 @@ _RELEASES: Mapping[tuple[int, int], tuple[str, str, str]] = {
 A compiler reads what an older JAX exports, also its Pallas kernels. What a newer JAX exports, it
 reads for some releases; a kernel of JAX 0.12 is not readable for JAX 0.10.2.
 """
+
+DISK = 2**30
+"""The bytes that the packages take on disk, about."""
 
 _RECORD = "tpunb-compiler.json"
 """The record, written last. A folder without it was not made by tpunb."""
@@ -165,6 +169,7 @@ def install(python: str = "", *, say: Callable[[str], None] = lambda _: None) ->
     with _alone() as (new, old):
         new.mkdir()
         say(f"Installing {listed(packages)} with {executable} into {target}")
+        say(f"This downloads 230 MB and takes {byte_count(DISK)} of disk.")
         pins = [f"{name}=={version}" for name, version in packages.items()]
         done = subprocess.run([*pip, "--target", str(new), *pins], env={**os.environ, **_SETTINGS})
         if done.returncode:

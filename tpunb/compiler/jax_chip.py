@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
+from tpunb._util.patching import Replaced
 from tpunb.compiler.topologies import Target
 from tpunb.tpu.families import DEVICE_KINDS
-from tpunb.virtual.patch.patch_tools import Replaced
 
 # v4 and v5p have two cores in one device.
 _TWO_CORES = frozenset({"v4", "v5p"})

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tpunb._util.patching import attribute
 from tpunb._util.units import byte_count
 from tpunb.compiler import jax_batches, jax_functions
 from tpunb.compiler.compile_settings import Settings
@@ -23,7 +24,6 @@ from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.topologies import Target, family_of
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_library, is_of_this_package
-from tpunb.virtual.patch.patch_tools import attribute
 
 _TRIES = 3
 _MOST_NAMES = 3

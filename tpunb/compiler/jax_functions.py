@@ -36,7 +36,7 @@ from tpunb.compiler.topologies import Target
 from tpunb.compiler.verdict import LOWERING, TRACING, program_for
 from tpunb.errors.code_problems import Choose, Problem, SourceLine, is_library, is_of_this_package
 from tpunb.errors.explain import explain
-from tpunb.virtual.keras_internals import (
+from tpunb.virtual.tensorflow.keras_internals import (
     OF_ONE_BATCH,
     STEPS,
     build_for,
@@ -315,9 +315,16 @@ def _export(
         parameters=parameters,
         held_bytes=size,
         fingerprint=Fingerprint(answer["digest"], answer["names"]),
+        options=_options_of(traced),
         mesh=_mesh_in(answer),
     )
     return prepared, devices
+
+
+def _options_of(traced: Any) -> tuple[tuple[str, str], ...]:
+    """Return the options of `jax.jit(compiler_options=...)`, which no public name of JAX gives."""
+    options = getattr(traced, "_params", {}).get("compiler_options_kvs", ())
+    return tuple((str(name), str(value)) for name, value in options)
 
 
 def prepared_module(

@@ -357,10 +357,7 @@ def _listed(arguments: tuple[str, ...]) -> str:
 
 def _kept(program: Fingerprint, question: dict[str, Any]) -> TpuProgram | None:
     """Return a program from the user's cache, or None."""
-    folder = kept_verdicts.folder()
-    assert folder is not None
-    key = kept_verdicts.key_of(program, question)
-    answer = kept_verdicts.stored_answer(folder / (key + kept_verdicts.SUFFIX), key, program)
+    answer = kept_verdicts.kept_answer(program, question)
     if answer is None:
         return None
     with contextlib.suppress(TypeError, LookupError, ValueError):  # another release wrote it

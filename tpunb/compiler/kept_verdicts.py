@@ -7,30 +7,23 @@ releases. Crashes, time limits and errors of this machine are not stored.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import hashlib
-import json
-import math
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tpunb._util.atomic_files import write_file
-from tpunb._util.checked_files import (
-    DamagedFileError,
-    NewerFileError,
-    WrongFileError,
-    packed,
-    unpacked,
-)
 from tpunb._util.logs import logger
-from tpunb._util.plain_values import record_from
 from tpunb.compiler import environment
-from tpunb.compiler.fingerprint import Fingerprint, renamed
-from tpunb.compiler.program import TpuProgram
+from tpunb.compiler.fingerprint import Fingerprint
+from tpunb.compiler.verdict_files import (
+    SUFFIX,
+    Answer,
+    is_permanent,
+    key_of,
+    store_answer,
+    stored_answer,
+)
 
 FOLDER = "TPUNB_VERDICTS"
 """The environment variable that names another folder for the answers; `off` stores none."""
@@ -39,59 +32,8 @@ MOST_BYTES = 256 * 2**20
 MOST_FILES = 4096
 """The limits of the store. The answers that were used longest ago make room for new ones."""
 
-SUFFIX = ".verdict"
-_KIND, _FORMAT = "verdict", 1
 _FORGOTTEN = 3600.0
 """Seconds after which an unfinished file must belong to a killed process."""
-
-_PERMANENT = re.compile(r"UNIMPLEMENTED|INVALID_ARGUMENT|Ran out of memory (?:on|in memory space)")
-"""Messages of refusals that concern the program and not this machine."""
-
-Answer = Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Made:
-    """When and by which releases an answer was made."""
-
-    time: str
-    compiler: Mapping[str, str]
-    software: Mapping[str, str]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Refusal:
-    """The form of an answer about a program that does not compile."""
-
-    error: str
-    made: _Made
-    text: str = ""
-
-
-_Pair = tuple[float, float]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Figures:
-    """The form of an answer about a program that compiles."""
-
-    peak: int
-    arguments: int
-    outputs: int
-    aliased: int
-    code: int
-    text: str
-    kernels: Mapping[str, tuple[int, _Pair, _Pair, _Pair, _Pair]]
-    bounded: bool
-    made: _Made
-
-
-@dataclasses.dataclass(frozen=True)
-class _Judged:
-    """The form of an answer that is kept as the whole program."""
-
-    peak: int
-    program: TpuProgram
 
 
 def folder() -> Path | None:
@@ -100,6 +42,15 @@ def folder() -> Path | None:
     if named.strip().lower() == "off":
         return None
     return Path(named).expanduser() if named else environment.folder().with_name("verdicts")
+
+
+def kept_answer(program: Fingerprint, question: Mapping[str, Any]) -> Answer | None:
+    """Return the stored answer about an equal program, or None."""
+    kept_in = folder()
+    if kept_in is None:
+        return None
+    key = key_of(program, question)
+    return stored_answer(kept_in / (key + SUFFIX), key, program)
 
 
 def answer_for(
@@ -115,19 +66,16 @@ def answer_for(
     Raises:
         Exception: The error of `compile_it`.
     """
-    kept_in = folder()
-    if kept_in is None:
-        return compile_it()
-    key = key_of(program, question)
-    path = kept_in / (key + SUFFIX)
     log = logger("compiler")
-    if (known := stored_answer(path, key, program)) is not None:
-        log.debug("the answer is stored in %s", path)
+    if (known := kept_answer(program, question)) is not None:
+        log.debug("the answer is stored in %s", folder())
         return known
     answer = compile_it()
-    if is_permanent(answer):
+    kept_in = folder()
+    if kept_in is not None and is_permanent(answer):
+        key = key_of(program, question)
         try:
-            store_answer(path, key, program, answer)
+            store_answer(kept_in / (key + SUFFIX), key, program, answer)
             _make_room(kept_in)
         except OSError as error:  # the folder cannot be written, or the disk is full
             log.debug("the answer is not stored: %s", error)
@@ -156,51 +104,6 @@ def remove() -> Path | None:
     return kept_in
 
 
-def key_of(program: Fingerprint, question: Mapping[str, Any]) -> str:
-    """Return the key of the answer to a question about a program."""
-    asked = json.dumps([program.digest, question], sort_keys=True)
-    return hashlib.sha256(asked.encode()).hexdigest()
-
-
-def is_permanent(answer: Answer) -> bool:
-    """Return whether an answer concerns the program alone, and not this machine or this moment."""
-    return bool(_PERMANENT.search(answer["error"])) if "error" in answer else "peak" in answer
-
-
-def stored_answer(path: Path, key: str, program: Fingerprint) -> Answer | None:
-    """Return a file's answer with the names of this program, or None if it has none."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    entry = entry_in(data)
-    if entry is None or entry["key"] != key:
-        return None
-    answer = entry["answer"]
-    for part in ("text", "error"):
-        if part in answer:
-            text = renamed(answer[part], entry["names"], program.names)
-            if text is None:
-                return None
-            answer[part] = text
-    with contextlib.suppress(OSError):
-        os.utime(path)
-    return dict(answer)
-
-
-def store_answer(
-    path: Path, key: str, program: Fingerprint, answer: Answer, mode: int = 0o700
-) -> None:
-    """Write an answer to a file, whose folder is made with this mode if it does not exist.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    path.parent.mkdir(mode=mode, parents=True, exist_ok=True)
-    entry = {"key": key, "names": program.names, "answer": dict(answer)}
-    write_file(path, packed(_KIND, _FORMAT, entry))
-
-
 def _make_room(kept_in: Path) -> None:
     """Delete the answers that were used longest ago, and the remains of killed processes."""
     count = total = 0
@@ -224,22 +127,3 @@ def _entries(kept_in: Path | None, *, unfinished: bool = False) -> list[tuple[Pa
                     status = file.stat(follow_symlinks=False)
                     entries.append((Path(file.path), status.st_size, status.st_mtime))
     return entries
-
-
-_DAMAGED = (WrongFileError, NewerFileError, DamagedFileError, LookupError, TypeError, ValueError)
-
-
-def entry_in(data: bytes) -> dict[str, Any] | None:
-    """Return the entry in a file's content, or None if it is damaged or of another release."""
-    try:
-        entry = unpacked(_KIND, _FORMAT, data)
-        answer = dict(entry["answer"])
-        kinds = {"error": _Refusal, "program": _Judged}
-        kind = next((kinds[name] for name in kinds if name in answer), _Figures)
-        record_from(kind, answer)
-        if not all(map(math.isfinite, dict(answer.get("cost", {})).values())):
-            raise ValueError("a cost is not a number")
-        names = tuple(map(str, entry["names"]))
-        return {"key": entry["key"], "names": names, "answer": answer}
-    except _DAMAGED:
-        return None

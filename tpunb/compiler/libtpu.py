@@ -61,8 +61,8 @@ _FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 
 _SCRIPT = Path(__file__).with_name("libtpu_process.py")
 _INSTALL = (
-    "tpunb compiler install (in a cell: !tpunb compiler install). It downloads about 230 MB into "
-    "your cache folder and does not change your packages."
+    "tpunb compiler install (in a cell: !tpunb compiler install). It downloads about 230 MB, 1 GiB "
+    "on disk, into your cache folder and does not change your packages."
 )
 _PACKAGES_HERE = environment.listed(environment.packages_for(sys.version_info[:2]))
 _INSTALL_THERE = f"Install {_PACKAGES_HERE} for the Python that {PYTHON} names, or unset {PYTHON}."
@@ -449,10 +449,11 @@ def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, An
         answer: Mapping[str, Any] = _child().ask(request, deadline)
     except ChildLostError as error:
         more = ""
-        if error.crashed and (flag := _UNKNOWN_FLAG.search(_errors_of_child())):
+        if error.crashed and (refused := _REFUSED_FLAG.search(_errors_of_child())):
             raise CompilerUnavailableError(
-                f"The TPU's compiler does not know the flag {flag[1] or flag[2]}.",
-                fix="Remove it from os.environ['LIBTPU_INIT_ARGS'] or os.environ['XLA_FLAGS'].",
+                f"The TPU's compiler refuses a flag of yours: {refused[1].rstrip('.')}.",
+                fix="Correct or remove it in os.environ['LIBTPU_INIT_ARGS'] or "
+                "os.environ['XLA_FLAGS'].",
             ) from None
         if error.crashed:
             descriptor, path = tempfile.mkstemp(prefix="tpunb-", suffix=".hlo.pb")
@@ -477,9 +478,11 @@ def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, An
     return answer
 
 
-# Libtpu 0.0.52 ends the process with the first, and jaxlib 0.10.2 with the second.
-_UNKNOWN_FLAG = re.compile(
-    r"ERROR: Unknown command line flag '(\w{1,200})'|Unknown flags? in XLA_FLAGS: --(\w{1,200})"
+# Libtpu 0.0.52 ends the process with "ERROR: Unknown command line flag 'xla_tpu_nosuch'" or "ERROR:
+# Illegal value 'bad' specified for flag 'xla_tpu_…'; Unrecognized flag option: bad. Valid options
+# are: auto, false, …", and jaxlib 0.10.2 with "Unknown flag in XLA_FLAGS: --xla_nosuch".
+_REFUSED_FLAG = re.compile(
+    r"(?:ERROR: )?((?:Unknown command line flag|Illegal value|Unknown flags? in XLA_FLAGS).{1,500})"
 )
 _MOST_ERRORS = 1 << 20
 """The bytes of the process's standard error that are kept."""

@@ -530,7 +530,7 @@ def _text(operation: Any, key: str) -> str:
 
 
 _MARK = re.compile(r"/(CrossReplicaSum|CollectivePermute|AllToAll|Resize\w+)/(all|[\d_-]+)\"")
-"""The name that `virtual/strict/stand_ins.py` gives to a barrier that replaces an operation."""
+"""The name that `strict/stand_ins.py` gives to a barrier that replaces an operation."""
 
 _NAMED = "tpunb_generator"
 """The frontend attribute of operations that name the generator of their random numbers."""

@@ -6,44 +6,56 @@ import collections
 import dataclasses
 import functools
 import re
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tpunb.compiler import fingerprint
-from tpunb.compiler.compile_settings import Settings
-from tpunb.compiler.libtpu import Bounded, Parameters, Prepared
-from tpunb.compiler.program import CompileError
-from tpunb.compiler.verdict import DEPENDS_ON_DATA, LOWERING, TRACING, Function, Lowering
-from tpunb.errors.code_problems import Choose, Problem, SourceLine
-from tpunb.virtual.graph.function_def import called_functions, data_inputs
-from tpunb.virtual.graph.traced_function import SourceLines, TracedFunction
-from tpunb.virtual.keras_internals import layer_names, layer_with, model_of
-from tpunb.virtual.keras_models import model_step
-from tpunb.virtual.rule_check import (
+from tpunb._util.units import grouped, percent
+from tpunb.checks.keras_models import model_step
+from tpunb.checks.rule_check import (
     at_largest,
     parts_of_batch,
     refuse_other_strategies,
     traced_functions,
 )
-from tpunb.virtual.strict import xla
-from tpunb.virtual.strict.examination import once_a_line
-from tpunb.virtual.strict.lowering import Lowered, Refused, lower_for_tpu
-from tpunb.virtual.strict.open_sizes import (
+from tpunb.compiler import fingerprint
+from tpunb.compiler.compile_settings import Settings
+from tpunb.compiler.libtpu import Bounded, Parameters, Prepared
+from tpunb.compiler.program import CompileError
+from tpunb.compiler.verdict import (
+    DEPENDS_ON_DATA,
+    LOWERING,
+    TRACING,
+    Function,
+    Lowering,
+    about_the_limit,
+)
+from tpunb.errors.code_problems import Choose, Problem, SourceLine
+from tpunb.virtual.tensorflow.graph.function_def import called_functions, data_inputs
+from tpunb.virtual.tensorflow.graph.traced_function import SourceLines, TracedFunction
+from tpunb.virtual.tensorflow.keras_internals import layer_names, layer_with, model_of
+from tpunb.virtual.tensorflow.strict import xla
+from tpunb.virtual.tensorflow.strict.examination import once_a_line
+from tpunb.virtual.tensorflow.strict.lowering import Lowered, Refused, lower_for_tpu
+from tpunb.virtual.tensorflow.strict.open_sizes import (
     how_to_fix,
     libtpu_refusal,
     lowering_refusal,
     no_size,
     of_bounds,
 )
-from tpunb.virtual.strict.refused_ops import statically_found
-from tpunb.virtual.strict.stand_ins import Unknown, on_host, size_argument
-from tpunb.virtual.variable_copies import handle_of
+from tpunb.virtual.tensorflow.strict.refused_ops import statically_found
+from tpunb.virtual.tensorflow.strict.stand_ins import Unknown, on_host, size_argument
+from tpunb.virtual.tensorflow.variable_copies import handle_of
 
 # TensorFlow refuses these before its compiler is asked. libtpu's messages about memory, sizes
 # that depend on data and 64-bit types are better.
 _BEFORE = frozenset({"unsupported-op", "unsupported-type", "list-size", "scope"})
+
+_MUCH, _MANY = 0.3, 100
+"""The share and number of a function's operations from which a layer or a line is named."""
 
 # TensorFlow lowers these by the type of the device, so a TPU's program differs from this one.
 # Sources: approx_topk_op.cc and where_op.cc in TensorFlow's compiler/tf2xla/kernels.
@@ -70,10 +82,11 @@ def prepare(
             replicas. On one replica, the program has the actual sizes.
     """
     bounded = bounded and bool(traced.open_axes)
-    origins = GraphOrigins(traced, settings.choose, layers)
+    origins = GraphOrigins(traced, settings.choose_user or settings.choose, layers)
     problems = statically_found(traced)
     if refused := [problem for problem in problems if problem.code in _BEFORE]:
         return _refused(refused, origins, settings)
+    given = settings.deadline.left
     try:
         host = on_host(traced, problems)
         lowered = lower_for_tpu(traced, host, settings.deadline, bounded=bounded)
@@ -86,7 +99,11 @@ def prepare(
         return _refused([problem], origins, settings) if compiles else fixed
     if isinstance(lowered, Problem):
         if lowered.code == "unchecked":
-            return Prepared(origins, unknown=lowered.reason)
+            reason = lowered.reason
+            if time.monotonic() >= settings.deadline.end:
+                reason += _most_operations(origins)
+                reason += about_the_limit(settings.deadline.seconds, given)
+            return Prepared(origins, unknown=reason)
         return _refused([lowered], origins, settings)
     notes = [of_bounds(traced)] if bounded and lowered.sized else []
     if bounded and any(problem.code == "dynamic-shape" for problem in problems):
@@ -105,6 +122,18 @@ def prepare(
         unsized="" if lowered.sized else no_size(traced),
         bounded=_bounded(traced, settings, layers, origins) if bounded else None,
     )
+
+
+def _most_operations(origins: GraphOrigins) -> str:
+    """Return a sentence on the layer, or else the line, to which most operations belong."""
+    total = len(origins.operations)
+    for what, place_of in (("Layer `{}`", origins.layer), ("Line {.line}", origins.line)):
+        counts = collections.Counter(filter(None, map(place_of, origins.operations)))
+        for place, count in counts.most_common(1):
+            if count >= max(_MUCH * total, _MANY):
+                share = f"{percent(count / total)} of the function's {grouped(total)} operations"
+                return f" {what.format(place)} has {share}."
+    return ""
 
 
 def _bounded(

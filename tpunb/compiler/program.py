@@ -1,4 +1,4 @@
-"""Compiled programs as `tpunb.compile` returns them, single or side by side, and their errors."""
+"""Compiled programs as `tpunb.compile` returns them, single or side by side."""
 
 from __future__ import annotations
 
@@ -12,41 +12,15 @@ from typing import Any, overload
 from tpunb._util.plain_text import plain
 from tpunb.compiler.memory_limits import limit_in_bytes, limit_phrase
 from tpunb.compiler.program_files import write_program
-from tpunb.errors import TpunbError
+from tpunb.errors import CompileError as CompileError
+from tpunb.errors import CompilerUnavailableError as CompilerUnavailableError
+from tpunb.errors import DoesNotFitError as DoesNotFitError
+from tpunb.errors import NotKnownError as NotKnownError
+from tpunb.errors import NotRecordedError as NotRecordedError
 from tpunb.tpu.compiled_program import Program, Provenance, Share, StepTime, TpuRow
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.program_display import program_display
 from tpunb.tpu.types import accelerator
-
-
-class CompileError(TpunbError, ValueError):
-    """A program that the TPU's compiler refuses, or that it cannot be asked about."""
-
-
-class CompilerUnavailableError(TpunbError, RuntimeError):
-    """A compiler that is not installed, or that does not exist for this machine."""
-
-
-class NotRecordedError(CompilerUnavailableError):
-    """A program without a recorded verdict, where the compiler is missing."""
-
-
-class DoesNotFitError(CompileError):
-    """A program that takes more memory than a core has, or than a limit.
-
-    Attributes:
-        tpu: The TPU type.
-        needed: The bytes that the program takes on a core.
-        limit: The bytes that it may take.
-    """
-
-    def __init__(self, message: str, *, fix: str, tpu: str, needed: int, limit: int) -> None:
-        super().__init__(message, fix=fix)
-        self.tpu, self.needed, self.limit = tpu, needed, limit
-
-
-class NotKnownError(CompileError):
-    """A program about which the compiler has no verdict, or no figures: it may fit or not."""
 
 
 class _Shown:

@@ -15,11 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tpunb import examples
 from tpunb._util.logs import logger
 from tpunb._util.units import counted
 from tpunb.compiler import versions
 from tpunb.compiler.fingerprint import Fingerprint
-from tpunb.compiler.kept_verdicts import (
+from tpunb.compiler.program import CompilerUnavailableError, NotRecordedError
+from tpunb.compiler.verdict_files import (
     SUFFIX,
     Answer,
     entry_in,
@@ -28,7 +30,6 @@ from tpunb.compiler.kept_verdicts import (
     store_answer,
     stored_answer,
 )
-from tpunb.compiler.program import CompilerUnavailableError, NotRecordedError
 from tpunb.errors import TpuWarning
 
 FOLDER = "TPUNB_RECORDED"
@@ -128,9 +129,10 @@ def record(
 ) -> None:
     """Record an answer, unless the same compiler's answer is recorded.
 
-    A folder that cannot be written causes a warning, because the answer itself is there.
+    A folder that cannot be written causes a warning, because the answer itself is there. The folder
+    of an installed tpunb stays as pip made it.
     """
-    if not is_permanent(answer):
+    if not is_permanent(answer) or recordings.is_relative_to(examples.PACKAGED):
         return
     path, key = _place(recordings, program, question)
     former = stored_answer(path, key, program)

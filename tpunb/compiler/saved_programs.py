@@ -22,6 +22,13 @@ def load_program(path: str | os.PathLike[str]) -> TpuProgram | TpuPrograms:
     which compiler it was made. This needs no compiler, no TensorFlow and no JAX, on any system.
     The file may come from a stranger: it contains no code.
 
+    Example:
+        >>> import tensorflow as tf
+        >>> program = tpunb.compile(tf.nn.relu, tf.TensorSpec([8, 128]), tpu="v5e-8")
+        >>> program.save("relu.tpuprogram")
+        >>> tpunb.load_program("relu.tpuprogram").tpu
+        'v5e-8'
+
     Args:
         path: The file.
 

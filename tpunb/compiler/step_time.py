@@ -106,7 +106,7 @@ def step_time(
     def fraction(kind: str) -> float:
         return sum(cost.seconds for cost in costs.all if cost.kind == kind) / total
 
-    start = _CALL + _CHIP * (min(target.tpu.chips, _CHIPS_OF_A_HOST) - 1)
+    start = _CALL + _CHIP * (min(target.tpu.num_chips, _CHIPS_OF_A_HOST) - 1)
     return StepTime(
         low,
         high + start,

@@ -175,7 +175,7 @@ class _Compilation:
         except ChildLostError as error:
             reason = str(error)
             if time.monotonic() >= settings.deadline.end:
-                reason += _about_the_limit(settings.deadline.seconds, given)
+                reason += about_the_limit(settings.deadline.seconds, given)
             if error.crashed and prepared.bounded is not None:
                 reason += f" The open sizes may be the reason. {prepared.bounded.fix}"
             return dataclasses.replace(program, unknown=reason, crashed=error.crashed)
@@ -350,7 +350,7 @@ class _Compilation:
         return described(answer, parse(answer.text), self.prepared, roomy)
 
 
-def _about_the_limit(limit: float, given: float) -> str:
+def about_the_limit(limit: float, given: float) -> str:
     """Return sentences on a time limit that has ended a compilation.
 
     Args:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tpunb._util.internal_errors import report_internal_error
 from tpunb._util.logs import logger
+from tpunb._util.patching import attribute
 from tpunb._util.units import grouped
 from tpunb.compiler import jax_fits
 from tpunb.compiler.batch_sizes import AnyBatch
@@ -22,8 +23,7 @@ from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.topologies import Target, family_of
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_of_this_package
-from tpunb.virtual.keras_internals import blocks_of
-from tpunb.virtual.patch.patch_tools import attribute
+from tpunb.virtual.tensorflow.keras_internals import blocks_of
 
 _TRIES = 3
 

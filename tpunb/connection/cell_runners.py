@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     # Every `import tpunb` imports this module.
+    from tpunb.checks.rule_check import CheckReport
     from tpunb.training.run_result import RunResult, Timings
-    from tpunb.virtual.rule_check import CheckReport
 
 
 class RunsCells(Protocol):

@@ -21,9 +21,9 @@ from tpunb.machine.framework import JAX, TENSORFLOW
 from tpunb.machine.software import choose_keras_2, tensorflow_version, warn_if_newer
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
-from tpunb.virtual import current_strategy
-from tpunb.virtual.import_tensorflow import import_tensorflow, require_tensorflow
-from tpunb.virtual.patch.install import lend
+from tpunb.virtual.installer import lend
+from tpunb.virtual.tensorflow import current_strategy
+from tpunb.virtual.tensorflow.import_tensorflow import import_tensorflow, require_tensorflow
 
 if TYPE_CHECKING:
     from tpunb.connection.cluster.pod import Pod
@@ -42,6 +42,17 @@ def connect(
     With neither `tpu` nor `simulate`, `TPUNB_TPU` decides. If it is not set, connect to the TPU
     of this machine, or to a virtual v5e-8 if there is none. The connection's notes give the
     reason.
+
+    Example:
+        A virtual TPU needs no TPU. A block closes it:
+
+        >>> with tpunb.connect(simulate="v5e-8") as connection:
+        ...     result = connection.run_cell("y = replica_id + 1", reduce={"y": "sum"})
+        >>> int(result.assigned["y"]), connection.phrase
+        (36, 'virtual TPU v5e-8, 8 replicas')
+
+        For JAX, write ``framework="jax"``; `jax.devices()` are then eight TPU chips. On a TPU VM,
+        Colab or Kaggle, `tpunb.connect("local")` connects to the TPU.
 
     Returns:
         The connection, which is also a context manager that closes it.
@@ -67,6 +78,11 @@ def TPUStrategy(tpu: str = "") -> Any:
 
     Like TF-GNN's `runner.TPUStrategy`, this function finds the TPU, connects to it, initialises
     it and makes the strategy, as `connect` does.
+
+    Example:
+        >>> strategy = tpunb.TPUStrategy("local")  # doctest: +SKIP
+        >>> with strategy.scope():  # doctest: +SKIP
+        ...     model = make_model()
 
     Args:
         tpu: The TPU, as for `connect`. By default `TPUNB_TPU`, or the TPU of this machine,
@@ -168,8 +184,8 @@ def _on_cores(plan: Plan, tpu: Accelerator, pod: Pod | None) -> Connection:
     """Connect to a virtual TPU in this process or on the workers of a Pod."""
     request = plan.request
     import_tensorflow()
-    from tpunb.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
-    from tpunb.virtual.strategy import VirtualTPUStrategy
+    from tpunb.virtual.tensorflow.resolver import VirtualTPUClusterResolver, virtual_topology
+    from tpunb.virtual.tensorflow.strategy import VirtualTPUStrategy
 
     topology = virtual_topology(tpu)
     assignment = device_assignment(topology, request.computation_shape, request.replicas, tpu.name)

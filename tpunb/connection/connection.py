@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Any
 from tpunb._util.logs import logger
 from tpunb._util.units import counted
 from tpunb.connection.cell_runners import ChecksCells, cell_runner
-from tpunb.connection.plan import Plan
 from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.errors import ConnectError
-from tpunb.virtual import current_strategy
 from tpunb.virtual.installation import Installation
-from tpunb.virtual.patch.install import give_back
+from tpunb.virtual.tensorflow import current_strategy
 
 if TYPE_CHECKING:
+    from tpunb.checks.rule_check import CheckReport
     from tpunb.connection.cluster.pod import Pod
+    from tpunb.connection.plan import Plan
     from tpunb.display.describe.connection import ConnectionDescription
     from tpunb.tpu.logical_placement import Annotations
     from tpunb.training.checkpoint_settings import CheckpointSettings
     from tpunb.training.run_result import RunResult
-    from tpunb.virtual.rule_check import CheckReport
 
 _log = logger("connection")
 
@@ -56,7 +55,7 @@ class Connection(TpuConnection):
         self.topology = topology
         self.device_assignment = assignment
         self.lent: Installation | None = None
-        from tpunb.virtual import fit_notes
+        from tpunb.checks import fit_notes
 
         fit_notes.opened(strategy)
 
@@ -241,7 +240,8 @@ class Connection(TpuConnection):
         if self.closed:
             return
         _log.debug("close %r", self)
-        from tpunb.virtual import fit_notes
+        from tpunb.checks import fit_notes
+        from tpunb.virtual.installer import give_back
 
         self.closed = True
         current_strategy.forget(self.strategy)

@@ -15,9 +15,9 @@ from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
 from tpunb.connection.tpu_connection import latest_connection
 from tpunb.errors import TpunbError
-from tpunb.machine import Machine, look
 from tpunb.machine.framework import JAX
 from tpunb.machine.problems import SetupProblem
+from tpunb.machine.setup import Machine, look
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.version import __version__
 
@@ -232,6 +232,14 @@ def doctor() -> DoctorReport:
 
     The check does not import TensorFlow. It connects to no server except, on Google Cloud,
     the machine's own metadata server.
+
+    Example:
+        >>> report = tpunb.doctor()
+        >>> sorted(report.as_dict())[:3]
+        ['connect', 'devices', 'environment']
+
+        In a notebook, the report displays itself. `report.ok` says whether no problem is in the
+        way, and `report.next_step` is what to type next.
 
     Returns:
         A report that displays itself: the state of the machine, the expected result of

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 from tpunb.connection.request import Request
 from tpunb.errors import AcceleratorTypeError, ConnectError
 from tpunb.machine.framework import JAX, NAMES, TENSORFLOW, framework_for
-from tpunb.machine.software import require_keras_2_here
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual.installation import current
@@ -77,6 +76,8 @@ def resolve(request: Request, search: Search | None = None) -> Plan:
         plan = dataclasses.replace(plan, notes=(*plan.notes, note))
     if request.keras is None:
         return plan
+    from tpunb.machine.software import require_keras_2_here
+
     return dataclasses.replace(plan, notes=(*plan.notes, require_keras_2_here()))
 
 

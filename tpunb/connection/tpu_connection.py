@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tpunb.connection.plan import Plan
 from tpunb.errors import NotConnectedError
 
 if TYPE_CHECKING:
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.connection.cell_runners import RunsCells
+    from tpunb.connection.plan import Plan
     from tpunb.display.describe.connection import ConnectionDescription
     from tpunb.training.checkpoint_settings import CheckpointSettings
     from tpunb.training.run_result import RunResult, Timings

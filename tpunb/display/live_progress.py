@@ -75,10 +75,12 @@ class CurvesDisplay:
             self._widget.close()
             return
         from tpunb.display.describe.history_description import describe_history
+        from tpunb.display.draw.curves_text import last_values_text
         from tpunb.display.draw.static_forms import mimebundle
 
-        bundle = mimebundle(describe_history(self._histories, self._metrics))
-        frontend.publish(dict(bundle), {}, display_id=uuid.uuid4().hex, update=False)
+        description = describe_history(self._histories, self._metrics)
+        bundle = frontend.for_terminal(dict(mimebundle(description)), last_values_text(description))
+        frontend.publish(bundle, {}, display_id=uuid.uuid4().hex, update=False)
 
     def remove(self) -> None:
         """Remove the live curves, if there are any."""

@@ -48,12 +48,15 @@ def track(
     It works for JAX and for any other loop. Values stay on the devices until they are computed, so
     no step waits for them.
 
-    Example::
+    Example:
+        >>> run = tpunb.track(range(100), plot=())
+        >>> for batch in run:
+        ...     run.log(loss=1 / (1 + batch))
+        100 steps
+        >>> run.history.best("loss")
+        (100, 0.01)
 
-        run = tpunb.track(batches, plot=["loss"])
-        for batch in run:
-            params, loss = step(params, batch)
-            run.log(loss=loss)
+        With `plot=["loss"]`, the curve is drawn while the loop runs.
 
     The stop button ends the loop after the current step, and the code below the loop runs. A second
     `for` over the same object continues with the batches that are left. A second press of the

@@ -59,6 +59,14 @@ class ConnectError(TpunbError, RuntimeError):
         self.tried = tuple(tried)
 
 
+class TensorFlowMissingError(ConnectError, AttributeError):
+    """The error of a public name that needs TensorFlow, where TensorFlow is missing.
+
+    Python's own tools look every name of a module up. `hasattr`, `help` and `inspect` pass over an
+    `AttributeError`.
+    """
+
+
 class WorkerError(ConnectError):
     """A worker that cannot be started, or that has ended."""
 
@@ -83,6 +91,36 @@ class MemoryLimitError(TpunbError, MemoryError):
 
 class CellError(TpunbError, ValueError):
     """A cell that cannot run on the replicas as it is written."""
+
+
+class CompileError(TpunbError, ValueError):
+    """A program that the TPU's compiler refuses, or that it cannot be asked about."""
+
+
+class CompilerUnavailableError(TpunbError, RuntimeError):
+    """A compiler that is not installed, or that does not exist for this machine."""
+
+
+class NotRecordedError(CompilerUnavailableError):
+    """A program without a recorded verdict, where the compiler is missing."""
+
+
+class DoesNotFitError(CompileError):
+    """A program that takes more memory than a core has, or than a limit.
+
+    Attributes:
+        tpu: The TPU type.
+        needed: The bytes that the program takes on a core.
+        limit: The bytes that it may take.
+    """
+
+    def __init__(self, message: str, *, fix: str, tpu: str, needed: int, limit: int) -> None:
+        super().__init__(message, fix=fix)
+        self.tpu, self.needed, self.limit = tpu, needed, limit
+
+
+class NotKnownError(CompileError):
+    """A program about which the compiler has no verdict, or no figures: it may fit or not."""
 
 
 class HistoryError(TpunbError, ValueError):

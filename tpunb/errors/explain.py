@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from tpunb.errors.catalogue import ENTRIES, Clue, Explanation
+from tpunb.errors.jax_advice import with_advice
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _TRACEBACK = "Traceback (most recent call last)"
@@ -19,6 +20,14 @@ _MOST_FRAMES = 300
 
 def explain(error_or_text: object) -> Explanation | None:
     """Explain an error that users of TPUs are known to meet.
+
+    Example:
+        >>> error = RuntimeError("TPU is already in use by process 123")
+        >>> explanation = tpunb.explain(error)
+        >>> explanation.code, explanation.title
+        ('9', 'The TPU is in use')
+        >>> tpunb.explain("an error of something else") is None
+        True
 
     Args:
         error_or_text: An exception, whose causes, notes and group members count too. Or text: a
@@ -62,7 +71,7 @@ def _match(message: str, trace: str | None) -> Explanation | None:
         for entry, pattern, where in _clues()
         if (place := _place(pattern, where, message, trace)) is not None
     ]
-    return ENTRIES[min(places)[2]] if places else None
+    return with_advice(ENTRIES[min(places)[2]], message) if places else None
 
 
 def _place(

@@ -68,17 +68,30 @@ def newer_than_tested(version: str) -> str:
 def warn_if_newer(version: str | None) -> None:
     """Warn once in a process if a version of TensorFlow is newer than all tested versions.
 
+    In a notebook the log has the sentence instead, and `%tpu_doctor` reports it. A warning would
+    become part of a cell's outputs, which nbval compares.
+
     Args:
         version: The version; None if unknown.
     """
     if version is None or not is_newer(version) or version in _warned:
         return
     _warned.add(version)
-    warnings.warn(
+    text = (
         f"{newer_than_tested(version)}. A virtual TPU may fail or behave differently. If it does, "
-        f'update tpunb, or install a tested release: pip install "tensorflow{SPECIFIER}"',
-        stacklevel=3,
+        f'update tpunb, or install a tested release: pip install "tensorflow{SPECIFIER}"'
     )
+    if _is_kernel():
+        _log.info("%s", text)
+    else:
+        warnings.warn(text, stacklevel=3)
+
+
+def _is_kernel() -> bool:
+    """Return whether a notebook's cells run in this process."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
 
 
 FOR_TPU = ("tensorflow-tpu", "tf-nightly-tpu")
@@ -200,6 +213,7 @@ _PACKAGES = (
 # Cloud TPU's machine images install libtpu outside Python.
 _SYSTEM_LIBTPU = ("/lib/libtpu.so", "/usr/lib/libtpu.so")
 _NEWEST_PYTHON = (3, 13)  # the newest with a wheel of TensorFlow 2.21
+_NEWEST_WITH_CPU = (3, 14)  # the newest with a wheel of the release that tpunb[cpu] installs
 # Older releases reduce metrics over replicas wrongly: keras-team/keras#19340, and #21467, where
 # 3.10.0 is found to work.
 _OLDEST_KERAS = (3, 10)
@@ -295,7 +309,7 @@ class Software:
                 f'connection. Or install TensorFlow: pip install "tpunb[{extra}]"',
                 stops=False,
             )
-        if release(self.python)[:2] > _NEWEST_PYTHON:
+        if release(self.python)[:2] > (_NEWEST_PYTHON if local_tpu else _NEWEST_WITH_CPU):
             newest = _dotted(_NEWEST_PYTHON)
             return SetupProblem(
                 "Python",

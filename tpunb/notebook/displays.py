@@ -65,27 +65,39 @@ def chosen_replicas(value: Any, targets: Sequence[slice]) -> Described:
 def show(value: Any) -> LiveWidget | None:
     """Show a value live, even if its earlier display was frozen.
 
+    Example:
+        >>> widget = tpunb.show("v5e-4")
+        v5e-4 · 4 chips · 4 cores · 1 host · 16 GiB HBM per core, 64 GiB in all
+        ...
+
+        In a notebook, this is a picture of the chips and cores.
+
     Args:
         value: A distributed value, a variable, a tensor, or tuples, lists and
             mappings of these; a topology, a device assignment, a connection or a
             TPU type such as `"v4-32"`; a training history or the record that Keras's `fit`
             returns; a list of these, or a dict with a name for each, to compare the runs; a
-            compiled program or a list of them; a Keras model or layer; or a frozen tpunb widget.
+            compiled program or a list of them; a Keras model or layer; a drawing, such as
+            `tpunb.draw_chip` returns; or a frozen tpunb widget.
 
     Returns:
         The displayed widget; its `freeze` replaces it by the static form.
-        If widgets cannot run, the static form is shown at once. None for a model,
-        whose layers fold without a widget.
+        If widgets cannot run, the static form is shown at once. None for a drawing, and for a
+        model, whose layers fold without a widget.
     """
     from tpunb.connection.tpu_connection import TpuConnection, latest_connection
     from tpunb.display import widgets
     from tpunb.display.describe.model_description import is_model
+    from tpunb.display.drawing import Drawing
     from tpunb.display.widgets.live_widget import LiveWidget
 
     connection = value if isinstance(value, TpuConnection) else latest_connection()
     link = connection.link if connection is not None else ""
     runs, programs = _runs(value), _programs(value)
     widget: LiveWidget
+    if isinstance(value, Drawing):
+        display(value)
+        return None
     if is_model(value):
         display(Described(_described_model(value, connection)))
         return None
@@ -159,16 +171,23 @@ class Displays:
     def introduce(self, connection: TpuConnection, shell: Any) -> None:
         """Show a new connection, with the kind of TPU first.
 
-        The cell's result does not show the connection again.
+        The cell's result does not show the connection again. A terminal writes `Out[3]:` before it
+        asks for the result's form, and so gets the name of the connection.
         """
         from tpunb.display.draw.connection_text import introduction_html, introduction_text
+        from tpunb.display.widgets import frontend
 
         described = connection.describe()
         text, html = introduction_text(described), introduction_html(described)
         display({"text/plain": text, "text/html": html}, raw=True)
         display(Described(described.topology, connection))
-        printers = shell.display_formatter.ipython_display_formatter.type_printers
-        printers[type(connection)] = lambda _: None
+        formatter = shell.display_formatter
+        if frontend.is_kernel():
+            printers = formatter.ipython_display_formatter.type_printers
+            printers[type(connection)] = lambda _: None
+        else:
+            printers = formatter.mimebundle_formatter.type_printers
+            printers[type(connection)] = lambda value, **_: {"text/plain": repr(value)}
 
         def end(*_: Any) -> None:
             printers.pop(type(connection), None)
@@ -259,7 +278,14 @@ class Displays:
         """Return the display of a training history."""
         from tpunb.display.describe.history_description import describe_history
 
-        return self._live("CurvesWidget", value) or _static(describe_history(value))
+        if live := self._live("CurvesWidget", value):
+            return live
+        from tpunb.display.draw.curves_text import last_values_text
+        from tpunb.display.widgets import frontend
+
+        description = describe_history(value)
+        forms = frontend.for_terminal(_static(description), last_values_text(description))
+        return forms, frontend.with_alternative_text(forms, {})
 
     def of_programs(self, value: Any, **_: Any) -> Forms:
         """Return the display of compiled programs."""

@@ -10,13 +10,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from IPython.core.getipython import get_ipython
+
 from tpunb._util.plain_text import plain
 from tpunb.errors import TpuWarning
 from tpunb.notebook.explain_hook import Explaining, about_missing
 from tpunb.notebook.interrupted_cells import InterruptibleCells
 from tpunb.notebook.judged_programs import JudgedPrograms
 from tpunb.notebook.magics import TpuMagics
-from tpunb.virtual.import_tensorflow import QuietImport, restore_log, silence_log
+from tpunb.notebook.ran_cells import RanCells
+from tpunb.virtual.tensorflow.import_tensorflow import QuietImport, restore_log, silence_log
 
 _ATTRIBUTE = "_tpunb_extension"
 
@@ -33,6 +36,7 @@ class _Extension:
         )
         self.stoppable = InterruptibleCells(shell, self.magics.session.stoppable_calls)
         self.judged = JudgedPrograms(shell)
+        self.ran = RanCells(shell)
         self.importing = QuietImport()
         self.warnings = PlainWarnings()
         self.matcher: Any = None
@@ -75,6 +79,7 @@ class _Extension:
         self.explaining.install()
         self.stoppable.install()
         self.judged.install()
+        self.ran.install()
         self.warnings.install()
         silence_log()
         sys.meta_path.insert(0, self.importing)
@@ -100,6 +105,7 @@ class _Extension:
             self.explaining.remove()
             self.stoppable.remove()
             self.judged.remove()
+            self.ran.remove()
             self.warnings.remove()
             if self.importing in sys.meta_path:
                 sys.meta_path.remove(self.importing)
@@ -132,6 +138,11 @@ def load(shell: Any) -> None:
     extension = _Extension(shell)
     extension.load()
     setattr(shell, _ATTRIBUTE, extension)
+
+
+def loaded() -> Any:
+    """Return the additions to the present shell; None if the extension is not loaded."""
+    return getattr(get_ipython(), _ATTRIBUTE, None)
 
 
 def unload(shell: Any) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import DisplayHandle, display
 
 from tpunb.connection.tpu_connection import open_connections
-from tpunb.display.draw.judged_programs import programs_html, programs_text
 from tpunb.notebook.reports import Sentence
 
 if TYPE_CHECKING:
@@ -85,4 +84,6 @@ class _Later:
 
 
 def _bundle(programs: Sequence[Program]) -> dict[str, str]:
+    from tpunb.display.draw.judged_programs import programs_html, programs_text
+
     return {"text/plain": programs_text(programs), "text/html": programs_html(programs)}

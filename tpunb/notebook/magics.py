@@ -21,11 +21,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from tpunb.cells.settings import CompileSettings, RunSettings
-from tpunb.cells.source import cell_filename
-from tpunb.compiler.partial_answers import CompilationStopped
-from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
-from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.display.live_progress import ConnectDisplay, show_in_passing
 from tpunb.errors import CellError, NotConnectedError, TpunbError, nearest
 from tpunb.notebook import displays, reports
@@ -42,11 +38,12 @@ from tpunb.notebook.magic_options import (
 )
 from tpunb.notebook.session import Session
 from tpunb.tpu.types import accelerator
-from tpunb.virtual.import_tensorflow import needing_tensorflow
+from tpunb.virtual.tensorflow.import_tensorflow import needing_tensorflow
 
 if TYPE_CHECKING:
+    from tpunb.checks.rule_check import CheckReport
+    from tpunb.connection.tpu_connection import TpuConnection
     from tpunb.training.profile import Profile
-    from tpunb.virtual.rule_check import CheckReport
 
 _MOST_LINES = 64
 """The largest number of `%%tpu_run` lines whose parsed options are kept for further runs."""
@@ -90,6 +87,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %tpu_connect --simulate v3-32 --workers a:8470,b:8470,c:8470,d:8470
             %tpu_connect --simulate v3-32 --local-workers
         """
+        from tpunb.connection.plan import resolve
+
         options = dict(vars(arguments_of(self.tpu_connect, line)))
         name = options.pop("name")
         connected = self.session.open_connection is not None
@@ -142,6 +141,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
         short, and the message says how far it came. With ``--checkpoint`` it also continues
         after the kernel has died or was restarted: run the notebook again.
         """
+        from tpunb.cells.source import cell_filename
+
         self.session.require_framework()
         args = self._run_arguments(line)
         # Tracebacks name the cell as IPython names other cells, `Cell In[4]`. IPython knows its own
@@ -274,6 +275,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %%tpu_compile --for v5e-8
             jax_step(params, batch)  # in JAX: this call is compiled
         """
+        from tpunb.compiler.partial_answers import CompilationStopped
+
         __tracebackhide__ = True
         args = arguments_of(self.tpu_compile, line)
         if args.input_speed and not args.data:
@@ -446,7 +449,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
 def _inspect(report: CheckReport) -> None:
     """Show the findings of a check, and raise an error if the cell would not compile."""
-    from tpunb.virtual.strict.examination import leave_out_of_warnings
+    from tpunb.virtual.tensorflow.strict.examination import leave_out_of_warnings
 
     clean = not (report.errors or report.warnings)
     display(reports.Sentence(report.headline) if clean else report)

@@ -17,7 +17,7 @@ from tpunb.compiler.program import TpuProgram
 from tpunb.connection.connection import Connection
 from tpunb.training.input_speed import latest_input_speed
 from tpunb.training.profile import Profile
-from tpunb.virtual.devices import is_elsewhere
+from tpunb.virtual.tensorflow.devices import is_elsewhere
 
 _OPTIONS = re.compile(r"""\s*(?:(?:-o|--out|--keep)(?:=|\s+)(?:'[^']*'|"[^"]*"|\S+)(?:\s+|$))*""")
 

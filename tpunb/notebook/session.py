@@ -9,29 +9,24 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from tpunb._util.interrupts import StopButton, explaining_interrupts
-from tpunb.cells.cell_errors import first_line, show_shortly, syntax_error
-from tpunb.cells.source import parse_cell
-from tpunb.compiler.partial_answers import CompilationStopped, watching
-from tpunb.compiler.program import CompileError
-from tpunb.connection.connect import make_connection
 from tpunb.connection.connection import Connection
-from tpunb.connection.plan import Plan
-from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.display.live_progress import CellDisplay, CompilationDisplay, RunDisplay
 from tpunb.errors import CellError, NotConnectedError, WorkerError
 from tpunb.errors.base import hint
 from tpunb.machine.framework import JAX, installed_frameworks
 from tpunb.notebook.bound_names import BoundNames, notice_of_kept, notice_of_strategy
-from tpunb.virtual.import_tensorflow import require_tensorflow
+from tpunb.virtual.tensorflow.import_tensorflow import require_tensorflow
 
 if TYPE_CHECKING:
     from tpunb.cells.settings import CompileSettings, RunSettings
     from tpunb.cells.step_run import StepRun
     from tpunb.cells.steps import Steps
+    from tpunb.checks.rule_check import CheckReport
     from tpunb.compiler.program import TpuProgram, TpuPrograms
+    from tpunb.connection.plan import Plan
+    from tpunb.connection.tpu_connection import TpuConnection
     from tpunb.errors.catalogue import Explanation
-    from tpunb.virtual.rule_check import CheckReport
-    from tpunb.virtual.stoppable import StoppableCalls
+    from tpunb.virtual.tensorflow.stoppable import StoppableCalls
 
 _AGAIN = "Already connected: the connection is used again."
 _WORKER_GONE = "14"
@@ -166,6 +161,8 @@ class Session:
         Returns:
             The connection, and a notice for the user about the previous connection and about names.
         """
+        from tpunb.connection.connect import make_connection
+
         before = self.open_connection
         same = before is not None and before.plan == plan
         lost = before.lost() if before is not None and same else ()
@@ -198,7 +195,10 @@ class Session:
 
     def disconnect(self) -> None:
         """Close the connection and remove the names that connecting made."""
+        from tpunb.cells.last_collective import forget_cell
+
         connection, self._connection, self._paused = self._connection, None, None
+        forget_cell()
         self._names.remove()
         if connection is not None:
             connection.close()
@@ -209,9 +209,26 @@ class Session:
         cells = self.connection.cells
         with self._short_errors(source), CellDisplay(lambda: cells.calls.phase):
             run: StepRun = cells.steps(source, self.namespace, settings)
+            before = self._values_read(run)
             run.once()
         self.namespace.update(run.assigned)
+        self._remember(run, before)
         return run
+
+    @staticmethod
+    def _remember(run: StepRun, before: dict[str, Any]) -> None:
+        """Keep the values that a cell's collectives read and returned, for pictures of them."""
+        from tpunb.cells.last_collective import remember_cell
+
+        remember_cell(run.cell, before, run.assigned, run.replicas)
+
+    def _values_read(self, run: StepRun) -> dict[str, Any]:
+        """Return the values that the collectives of a cell read, and forget the cell before it."""
+        from tpunb.cells.last_collective import forget_cell, values_read
+
+        forget_cell()
+        hidden = () if run.settings.data is None else run.settings.names
+        return values_read(run.cell, self.namespace, hidden)
 
     def run_steps(
         self,
@@ -269,6 +286,7 @@ class Session:
 
         plotted = run.history if run.settings.plot else None
         resumed = run.done > 0
+        before = self._values_read(run)
         try:
             link, awaited = self.connection.link, run.settings.plot
             with RunDisplay(plotted, run.total, run.done, link, awaited) as shown:
@@ -282,6 +300,8 @@ class Session:
                 remember_history(plotted)
                 self._names.bind_if_free("history", plotted)
             self.namespace.update(run.assigned)
+            if run.done > 0:
+                self._remember(run, before)
             self.connection.cells.timings = run.timings
 
     def check(
@@ -316,6 +336,8 @@ class Session:
         Raises:
             CompilationStopped: The stop button has ended it, and some TPU types are done.
         """
+        from tpunb.compiler.partial_answers import CompilationStopped, watching
+
         __tracebackhide__ = True
         doing = "tracing the cell"
 
@@ -350,6 +372,8 @@ class Session:
             largest_batch_call,
             may_be_jax,
         )
+        from tpunb.cells.source import parse_cell
+        from tpunb.compiler.program import CompileError
 
         __tracebackhide__ = True
         cell, connection = parse_cell(source), self.open_connection
@@ -395,6 +419,8 @@ class Session:
     @contextlib.contextmanager
     def _short_errors(self, source: str) -> Iterator[None]:
         """Remember errors of a cell, and show them by the cell's lines."""
+        from tpunb.cells.cell_errors import first_line, show_shortly, syntax_error
+
         try:
             yield
         except SyntaxError as error:

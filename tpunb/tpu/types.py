@@ -25,7 +25,7 @@ class Accelerator:
         name: The name as a user would write it: `"v5e-8"`, `"tpu7x-8"`, or `"8 cores"`
             for a plain number.
         family: `"v5e"`, `"v3"`, …; `"generic"` for a plain number.
-        chips: The number of chips of the slice.
+        num_chips: The number of chips of the slice.
         devices_per_chip: The TensorFlow devices (cores) per chip.
         mesh: The chips along x, y and z.
         host_bounds: The chips of one host along x, y and z. Hosts are rectangular
@@ -38,7 +38,7 @@ class Accelerator:
 
     name: str
     family: str
-    chips: int
+    num_chips: int
     devices_per_chip: int
     mesh: Shape
     host_bounds: Shape
@@ -59,12 +59,12 @@ class Accelerator:
     @property
     def num_devices(self) -> int:
         """The number of cores of the whole slice, as TensorFlow counts them."""
-        return self.chips * self.devices_per_chip
+        return self.num_chips * self.devices_per_chip
 
     @property
     def num_hosts(self) -> int:
         """The number of hosts. Each host is a task of the TPU's cluster."""
-        return self.chips // self.chips_per_host
+        return self.num_chips // self.chips_per_host
 
     @property
     def devices_per_host(self) -> int:
@@ -107,7 +107,12 @@ _TYPE = re.compile(r"([a-z][a-z0-9]*)-(-?[0-9]{1,9})")
 
 @functools.cache
 def accelerator_types() -> tuple[str, ...]:
-    """Return the canonical names of all TPU types, by family and size."""
+    """Return the canonical names of all TPU types, by family and size.
+
+    Example:
+        >>> [name for name in tpunb.accelerator_types() if name.startswith("v3-")][:3]
+        ['v3-8', 'v3-32', 'v3-64']
+    """
     return tuple(f"{family.name}-{size}" for family in FAMILIES.values() for size in family.sizes)
 
 
@@ -118,6 +123,11 @@ def largest_memory() -> int:
 
 def accelerator(spec: str | int) -> Accelerator:
     """Return the TPU type of a name, or a generic type for a number of cores.
+
+    Example:
+        >>> tpu = tpunb.accelerator("v4-32")
+        >>> tpu.num_chips, tpu.num_hosts, tpu.topology_mesh_shape
+        (16, 4, [2, 2, 4, 1])
 
     Args:
         spec: A type such as `"v5e-8"`, `"v5litepod-8"`, `"v3-32"` or
@@ -153,7 +163,7 @@ def accelerator(spec: str | int) -> Accelerator:
     return Accelerator(
         name=f"{family.name}-{size}",
         family=family.name,
-        chips=chips,
+        num_chips=chips,
         devices_per_chip=family.devices_per_chip,
         mesh=mesh,
         host_bounds=mesh if chips <= family.one_host else family.host_chips,
@@ -252,7 +262,7 @@ def _generic(cores: int, on_host: int = 0) -> Accelerator:
     return Accelerator(
         name=f"{cores} core" if cores == 1 else f"{cores} cores",
         family="generic",
-        chips=cores,
+        num_chips=cores,
         devices_per_chip=1,
         mesh=(width, height, 1),
         host_bounds=(host_width, host_height, 1),

@@ -284,7 +284,7 @@ class History:
         rows = np.flatnonzero(~np.isfinite(values))
         return int(steps[rows[0]]) if rows.size else None
 
-    def to_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the whole history as Python lists and numbers."""
         return {
             "name": self.name,
@@ -305,7 +305,7 @@ class History:
             pd = importlib.import_module("pandas")
         except ImportError as error:
             raise ImportError(
-                "to_pandas() needs pandas: pip install pandas. to_dict() and to_csv() do not."
+                "to_pandas() needs pandas: pip install pandas. as_dict() and to_csv() do not."
             ) from error
         steps, filled = self._table()
         table = {}

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tpunb._util.interrupts import Stopped, interrupt_main
+from tpunb._util.interrupts import Stopped
 from tpunb.cells.settings import RunSettings
 from tpunb.connection.connection import Connection
 from tpunb.errors import NotConnectedError
-from tpunb.verification.suite import NotRunError, Outcome, Suite, close, compared, equal
+from tpunb.verification.pressing import pressed_when
+from tpunb.verification.strategy_suite import StrategySuite
+from tpunb.verification.suite import NotRunError, Outcome, close, compared, equal
 
-_LOOK = 0.01
 _MOST_STEPS = 10**6
 _ROUNDS = 10**6
 """Rounds of a long step: minutes on a CPU, and seconds on a TPU if nothing ends it."""
@@ -25,7 +23,7 @@ _INTO_A_STEP = 1.0
 """Seconds from the start of a step whose function is traced to a moment within the step."""
 
 
-class Interrupting(Suite):
+class Interrupting(StrategySuite):
     """Claims about the stop button."""
 
     group = "interrupting"
@@ -35,7 +33,7 @@ class Interrupting(Suite):
         """Check that the stop button ends a run between two steps, and that no step is lost."""
         count = self._counter()
         run = self._steps(lambda: _count_up(count), _MOST_STEPS)
-        with _pressed_when(lambda: run.done >= 3):
+        with pressed_when(lambda: run.done >= 3):
             run.go()
         how = "within a step" if run.is_half_done else "between two steps"
         found = f"stopped {how}" if run.stopped else "not stopped"
@@ -57,7 +55,7 @@ class Interrupting(Suite):
         run = self._steps(step, 1)
         due = time.monotonic() + _INTO_A_STEP
         stopped = False
-        with _pressed_when(lambda: time.monotonic() >= due):
+        with pressed_when(lambda: time.monotonic() >= due):
             try:
                 run.go()
             except Stopped:
@@ -79,7 +77,7 @@ class Interrupting(Suite):
         return self.connection.cells.steps(step, settings=settings)
 
 
-class Reconnecting(Suite):
+class Reconnecting(StrategySuite):
     """Claims about closing the connection and about the next connection."""
 
     group = "reconnecting"
@@ -123,30 +121,3 @@ class Reconnecting(Suite):
 def _count_up(count: Any) -> None:
     """Add 1 to a variable, in a replica function."""
     count.assign_add(tf.distribute.get_replica_context().all_reduce("MEAN", 1.0))
-
-
-@contextlib.contextmanager
-def _pressed_when(holds: Callable[[], bool]) -> Iterator[None]:
-    """Press the stop button once, within a block, as soon as `holds` returns True."""
-    if threading.current_thread() is not threading.main_thread():
-        raise NotRunError("only the main thread receives interrupts, and this is another thread")
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        raise NotRunError(
-            "this process ignores interrupts, like a process in a script's background"
-        )
-    over = threading.Event()
-
-    def watch() -> None:
-        while not holds():
-            if over.wait(_LOOK):
-                return
-        if not over.is_set():
-            interrupt_main()
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()

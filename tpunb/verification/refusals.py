@@ -12,6 +12,7 @@ import tensorflow as tf
 from tpunb.errors import TpuWarning
 from tpunb.errors.catalogue import ENTRIES
 from tpunb.machine.detect import find_tpu
+from tpunb.verification.strategy_suite import StrategySuite
 from tpunb.verification.suite import (
     NotRunError,
     Outcome,
@@ -22,7 +23,7 @@ from tpunb.verification.suite import (
     refused,
 )
 from tpunb.virtual.strictness import RULES, UNCHECKED
-from tpunb.virtual.tensorflow_state import soft_placement
+from tpunb.virtual.tensorflow.tensorflow_state import soft_placement
 
 _TEBIBYTE = (2**19, 2**19)  # of float32, which no core holds
 
@@ -68,7 +69,7 @@ def warned_of(method: Callable[[Any], tuple[Any, Any]]) -> Program:
     return program
 
 
-class Rules(Suite):
+class Rules(StrategySuite):
     """A claim for each rule of strictness. The claim's program breaks the rule."""
 
     group = "rules"
@@ -208,7 +209,7 @@ class Rules(Suite):
         return self.run(function, self.each(self.everywhere(np.array([1.0, 2.0], np.float32))))
 
 
-class KnownErrors(Suite):
+class KnownErrors(StrategySuite):
     """Claims about errors in the catalogue that can be provoked and that no rule covers."""
 
     group = "known errors"

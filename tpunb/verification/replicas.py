@@ -10,12 +10,13 @@ import tensorflow as tf
 
 from tpunb.machine.detect import find_tpu
 from tpunb.tpu.types import Accelerator, accelerator, generic_accelerator
-from tpunb.verification.suite import NotRunError, Outcome, Suite, close, equal, refused
+from tpunb.verification.strategy_suite import StrategySuite
+from tpunb.verification.suite import NotRunError, Outcome, close, equal, refused
 
 _context = tf.distribute.get_replica_context
 
 
-class Topology(Suite):
+class Topology(StrategySuite):
     """Claims about the positions of cores."""
 
     group = "topology"
@@ -70,7 +71,7 @@ class Topology(Suite):
         return generic_accelerator(workers, tpu.num_devices // workers)
 
 
-class Replicas(Suite):
+class Replicas(StrategySuite):
     """Claims about the order of replicas and about their shares of batches."""
 
     group = "replicas"
@@ -134,7 +135,7 @@ class Replicas(Suite):
         return self.local(next(iter(self.strategy.experimental_distribute_dataset(batches))))
 
 
-class CollectivesInside(Suite):
+class CollectivesInside(StrategySuite):
     """Claims about collectives that a replica function calls."""
 
     group = "collectives inside a replica function"
@@ -251,7 +252,7 @@ class CollectivesInside(Suite):
         )
 
 
-class CollectivesOutside(Suite):
+class CollectivesOutside(StrategySuite):
     """Claims about `strategy.reduce` and `strategy.gather`."""
 
     group = "collectives outside"
@@ -294,7 +295,7 @@ class CollectivesOutside(Suite):
         return close([self.ranks, self.ranks], self.strategy.gather(values, axis=1))
 
 
-class Variables(Suite):
+class Variables(StrategySuite):
     """Claims about variables, which have a copy on every core."""
 
     group = "variables"

@@ -5,22 +5,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import getpass
+import json
 import os
-import platform
 import re
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpunb._util.plain_text import hanging, plain, shortened
 from tpunb._util.secret_masking import mask, secrets_in
 from tpunb._util.units import counted, duration
-from tpunb.connection.connection import Connection
-from tpunb.connection.plan import Plan
-from tpunb.machine.detect import detect_platform
-from tpunb.machine.software import find_software
 from tpunb.verification.suite import Outcome, Status
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+FORMAT = "tpunb-verify/1"
+"""The version of the report as JSON. Reports of one version only gain fields."""
 
 _WIDTH = 96
 _MOST_CHARACTERS = 600
@@ -45,9 +47,11 @@ _PATHS = re.compile(
     re.IGNORECASE,
 )
 
-# Names of errors and operations, such as LookupTableFindV2. Masking takes long names for keys.
+# Names of errors and operations, such as LookupTableFindV2, or CompileTimeHbmOom after its number
+# E1000. Masking takes long names for keys.
 _IDENTIFIERS = re.compile(
-    r"(?<![\w=])(?<![=:]\s)(?<!bearer\s)((?:[A-Z][a-z]{2,}){2,}(?:V\d)?)(?!\w)"
+    r"(?<![\w=])(?:(?<![=:]\s)|(?<=E\d{4}:\s))(?<!bearer\s)"
+    r"((?:[A-Z][a-z]{2,}){2,}(?:V\d)?)(?!\w)"
 )
 
 
@@ -61,12 +65,19 @@ class VerifyReport:
         interrupted: Whether the stop button ended the verification before all claims were run.
         hangs: Whether a claim did not end in time. It may still be running, so the process must
             be restarted.
+        planned: The number of claims to try. The process ended early if there are fewer outcomes.
     """
 
     facts: Mapping[str, str]
     outcomes: tuple[Outcome, ...]
     interrupted: bool = False
     hangs: bool = False
+    planned: int = 0
+
+    @property
+    def not_reached(self) -> int:
+        """The number of claims that the process did not come to."""
+        return max(self.planned - len(self.outcomes), 0)
 
     @property
     def differences(self) -> tuple[Outcome, ...]:
@@ -81,7 +92,9 @@ class VerifyReport:
     @property
     def ok(self) -> bool:
         """True if no claim differs, some hold, and it was not interrupted."""
-        return not self.differences and bool(self._with("holds")) and not self.interrupted
+        if self.differences or self.interrupted or self.not_reached:
+            return False
+        return bool(self._with("holds"))
 
     @property
     def headline(self) -> str:
@@ -90,15 +103,19 @@ class VerifyReport:
         parts = [f"{held} held", f"{len(self.differences)} differed"]
         if self.not_run:
             parts.append(f"{len(self.not_run)} not run")
+        if self.not_reached:
+            parts.append(f"{self.not_reached} not reached")
         if self.interrupted:
             parts.append("interrupted")
         return f"TPU verification: {', '.join(parts)}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as dicts, lists, strings and numbers for JSON."""
+        """Return the report for JSON. `verify_report.schema.json` describes it."""
         return {
+            "format": FORMAT,
             "ok": self.ok,
             "interrupted": self.interrupted,
+            "not_reached": self.not_reached,
             "headline": self.headline,
             "facts": dict(self.facts),
             "claims": [
@@ -106,6 +123,17 @@ class VerifyReport:
                 for outcome in self.outcomes
             ],
         }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the report that `as_dict` wrote.
+
+        Args:
+            values: The dict, which follows the schema.
+        """
+        outcomes = tuple(Outcome(**claim) for claim in values["claims"])
+        planned = len(outcomes) + values["not_reached"]
+        return cls(values["facts"], outcomes, values["interrupted"], planned=planned)
 
     def __str__(self) -> str:
         lines = [self.headline, "", *_rows("", self.facts)]
@@ -123,6 +151,26 @@ class VerifyReport:
 
     def _with(self, status: Status) -> tuple[Outcome, ...]:
         return tuple(outcome for outcome in self.outcomes if outcome.status == status)
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of the report."""
+    text = Path(__file__).with_name("verify_report.schema.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
+def merged(reports: Sequence[VerifyReport]) -> VerifyReport:
+    """Return the reports of several frameworks on one TPU as one."""
+    facts: dict[str, str] = {}
+    for report in reports:
+        facts = {**report.facts, **facts}
+    return VerifyReport(
+        facts,
+        tuple(outcome for report in reports for outcome in report.outcomes),
+        any(report.interrupted for report in reports),
+        any(report.hangs for report in reports),
+        sum(len(report.outcomes) + report.not_reached for report in reports),
+    )
 
 
 def _lines(outcome: Outcome) -> list[str]:
@@ -149,30 +197,6 @@ def _rows(indent: str, rows: Mapping[str, str]) -> list[str]:
 
 def _one_line(text: str) -> str:
     return re.sub(r"\s*\n\s*", " ", text)
-
-
-def facts_of(connection: Connection, plan: Plan) -> dict[str, str]:
-    """Describe a connection, its plan, and this machine's software."""
-    if connection.kind == "virtual":
-        workers = ", hosts in processes" if connection.pod is not None else ""
-        fallback = "" if plan.kind == "virtual" else ", because the TPU found could not be used"
-        tpu = f"virtual {connection.tpu}{workers}{fallback}"
-    elif plan.tpu == "local":
-        tpu = "hardware of this machine"
-    else:
-        tpu = f"hardware, by its {'address' if '://' in plan.tpu else 'name'}"
-    topology, software = connection.topology, find_software(os.environ)
-    cores = counted(int(topology.num_tpus_per_task), "core")
-    return {
-        "TPU": tpu,
-        "replicas": str(connection.strategy.num_replicas_in_sync),
-        "hosts": f"{int(topology.num_tasks)}, each with {cores}",
-        "mesh": "×".join(str(int(size)) for size in topology.mesh_shape),
-        "platform": detect_platform(os.environ).name,
-        "system": f"{platform.system()} {platform.machine()}",
-        "Python": software.python,
-        **software.versions,
-    }
 
 
 def scrubber(names: Iterable[str | None] = ()) -> Callable[[str], str]:

@@ -14,16 +14,16 @@ from tpunb._util.deadline import Running
 from tpunb._util.logs import logger
 from tpunb._util.units import duration
 from tpunb.connection.connect import make_connection
-from tpunb.connection.connection import Connection
 from tpunb.connection.plan import Plan, resolve
 from tpunb.connection.request import Request, takes
-from tpunb.connection.tpu_connection import open_connections
+from tpunb.connection.tpu_connection import TpuConnection, open_connections
 from tpunb.display.live_progress import ConnectDisplay
 from tpunb.display.widgets.frontend import shows_widgets
 from tpunb.errors import ConnectError
-from tpunb.machine.framework import TENSORFLOW
-from tpunb.verification.report import VerifyReport, facts_of, scrubber
+from tpunb.verification.facts import facts_of
+from tpunb.verification.report import VerifyReport, scrubber
 from tpunb.verification.suite import ConnectedTpu, NotRunError, Outcome, Suite, message_of
+from tpunb.verification.suites import suites_of
 
 _LIMIT = 180.0
 
@@ -35,8 +35,15 @@ def verify(tpu: str | None = None, **values: Any) -> VerifyReport:
     """Connect to a TPU and try tpunb's claims about every TPU on it, in a few minutes.
 
     The claims concern topology, replica ids, collectives, variables, numbers, training,
-    strictness, known errors, interrupting and connecting again. An interrupt ends the
-    verification with the outcomes so far.
+    strictness, known errors, interrupting and connecting again. With `framework="jax"`, they
+    concern JAX's devices, arrays, numbers, collectives, training, refusals, kernels, the memory
+    of programs and the time of steps. An interrupt ends the verification with the outcomes so
+    far.
+
+    Example:
+        >>> report = tpunb.verify("local")  # doctest: +SKIP
+        >>> report.ok, report.differences  # doctest: +SKIP
+        (True, ())
 
     Returns:
         A report that displays itself and can be attached to an issue. It says where the TPU
@@ -45,7 +52,7 @@ def verify(tpu: str | None = None, **values: Any) -> VerifyReport:
     Raises:
         ConnectError: The TPU does not exist or does not answer, or a connection is open.
     """
-    plan = resolve(Request.of(tpu, **{"framework": TENSORFLOW, **values}))
+    plan = resolve(Request.of(tpu, **values))
     if not shows_widgets():
         return verify_plan(plan)
     with ConnectDisplay("Verified.", "Not verified.") as shown:
@@ -62,6 +69,7 @@ def verify_plan(
     suites: Sequence[type[Suite]] | None = None,
     say: Callable[[str], None] | None = None,
     progress: Callable[[int, int, Outcome], object] | None = None,
+    so_far: Callable[[VerifyReport], object] | None = None,
 ) -> VerifyReport:
     """Connect as planned and try claims. See `verify`.
 
@@ -71,6 +79,7 @@ def verify_plan(
         say: Called with a description of each step of connecting.
         progress: Called with each outcome's number, from 1, the number of claims, and the
             outcome.
+        so_far: Called after each claim with the report so far, in case the process dies.
     """
     # Otherwise models might be lost, or their work might be measured.
     if open_connections():
@@ -79,10 +88,8 @@ def verify_plan(
             fix="Close the open connection first: %tpu_disconnect, or connection.close().",
         )
 
-    def connect() -> Connection:
-        connection = make_connection(plan, say)
-        assert isinstance(connection, Connection)
-        return connection
+    def connect() -> TpuConnection:
+        return make_connection(plan, say)
 
     names = [plan.request.zone, plan.request.project]
     names += [address.rpartition(":")[0] for address in plan.request.addresses]
@@ -90,7 +97,7 @@ def verify_plan(
         names.append(plan.tpu)
     trial = Trial(ConnectedTpu(connect, connect()), scrubber(names))
     try:
-        suites = all_suites() if suites is None else suites
+        suites = suites_of(plan.framework) if suites is None else suites
         total = sum(len(suite.claims()) for suite in suites)
         facts = facts_of(trial.tpu.connection, plan)
         outcomes: list[Outcome] = []
@@ -98,32 +105,12 @@ def verify_plan(
             outcomes.append(outcome)
             if progress is not None:
                 progress(len(outcomes), total, outcome)
-        return VerifyReport(facts, tuple(outcomes), trial.interrupted, trial.hangs)
+            if so_far is not None:
+                so_far(VerifyReport(facts, tuple(outcomes), planned=total))
+        return VerifyReport(facts, tuple(outcomes), trial.interrupted, trial.hangs, total)
     finally:
         if not trial.hangs:  # closing would wait for a claim that hangs
             trial.tpu.connection.close()
-
-
-def all_suites() -> tuple[type[Suite], ...]:
-    """Import and return the suites. This imports TensorFlow, which must be set up before.
-
-    Claims about refusals come late, and claims that could leave the TPU unusable come last.
-    """
-    from tpunb.verification import interrupting, refusals, replicas, training
-
-    return (
-        replicas.Topology,
-        replicas.Replicas,
-        replicas.CollectivesInside,
-        replicas.CollectivesOutside,
-        replicas.Variables,
-        training.Numbers,
-        training.Training,
-        refusals.Rules,
-        refusals.KnownErrors,
-        interrupting.Interrupting,
-        interrupting.Reconnecting,
-    )
 
 
 @dataclasses.dataclass
@@ -133,7 +120,7 @@ class Trial:
     Attributes:
         tpu: The TPU on which to try them.
         scrub: Removes traces of the place from a text.
-        limit: Seconds for each claim. TensorFlow may still wait in a claim that takes longer,
+        limit: Seconds for each claim. The framework may still wait in a claim that takes longer,
             so the claims after it are not run.
         interrupted: Whether the stop button ended the trial.
         hangs: Whether a claim took too long, and may still run.
@@ -164,7 +151,7 @@ class Trial:
                 )
 
     def _outcome(self, suite: Suite, name: str) -> Outcome:
-        """Try a claim, in a thread so that a wait of TensorFlow cannot block the others."""
+        """Try a claim, in a thread so that a wait of the framework cannot block the others."""
 
         def attempt() -> Outcome:
             try:

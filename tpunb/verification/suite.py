@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from tpunb.connection.connection import Connection
+from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.errors.explain import explain
 
 Status = Literal["holds", "differs", "not run"]
@@ -60,8 +60,8 @@ class ConnectedTpu:
         connection: The open connection.
     """
 
-    connect: Callable[[], Connection]
-    connection: Connection
+    connect: Callable[[], TpuConnection]
+    connection: TpuConnection
 
 
 class Suite:
@@ -99,19 +99,14 @@ class Suite:
         return outcome
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> Any:
         """The open connection."""
         return self.tpu.connection
 
     @property
-    def strategy(self) -> Any:
-        """The connection's `TPUStrategy`."""
-        return self.connection.strategy
-
-    @property
     def replicas(self) -> int:
         """The number of replicas."""
-        return int(self.strategy.num_replicas_in_sync)
+        return int(self.connection.replicas)
 
     @property
     def ranks(self) -> np.ndarray:
@@ -121,7 +116,7 @@ class Suite:
     @property
     def is_virtual(self) -> bool:
         """True for a virtual TPU."""
-        return self.connection.kind == "virtual"
+        return bool(self.connection.kind == "virtual")
 
     def tolerance(self, *, products: bool = False) -> float:
         """Return the allowed difference from a CPU, as a fraction of the largest magnitude.
@@ -139,43 +134,18 @@ class Suite:
         if self.replicas < 2:
             raise NotRunError("the claim needs 2 replicas, but this TPU has 1")
 
+    def need_hardware(self, why: str) -> None:
+        """Raise `NotRunError` for a claim that only a real TPU can show.
+
+        Args:
+            why: The reason, as a sentence without its period.
+        """
+        if self.is_virtual:
+            raise NotRunError(why)
+
     def everywhere(self, value: Any) -> np.ndarray:
         """Return a value repeated for each replica, as a NumPy array."""
         return np.asarray([value] * self.replicas)
-
-    def each(self, values: Sequence[Any] | np.ndarray) -> Any:
-        """Return a distributed value, with one of the values for each replica."""
-        import tensorflow as tf
-
-        return self.strategy.experimental_distribute_values_from_function(
-            lambda context: tf.convert_to_tensor(values[context.replica_id_in_sync_group])
-        )
-
-    def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Run a replica function once, and return each replica's result as NumPy."""
-        import tensorflow as tf
-
-        @tf.function  # type: ignore[untyped-decorator]
-        def step(*arguments: Any) -> Any:
-            return self.strategy.run(function, args=arguments)
-
-        return self.local(step(*arguments))
-
-    def on_ranks(self, function: Callable[[Any], Any]) -> list[Any]:
-        """Run a function of one number on every replica: 1.0 on the first, 2.0 on the next."""
-        return self.run(function, self.each(self.ranks))
-
-    def local(self, result: Any) -> list[Any]:
-        """Return each replica's part of a value as NumPy."""
-        parts = self.strategy.experimental_local_results(result)
-        return [part.numpy() if hasattr(part, "numpy") else part for part in parts]
-
-    def variable(self, value: Any, **options: Any) -> Any:
-        """Return a variable made in the strategy's scope, with the arguments of `tf.Variable`."""
-        import tensorflow as tf
-
-        with self.strategy.scope():
-            return tf.Variable(value, **options)
 
 
 def _claim(docstring: str) -> str:

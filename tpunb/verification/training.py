@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpunb.verification.suite import Outcome, Suite, close, equal
+from tpunb.verification.strategy_suite import StrategySuite
+from tpunb.verification.suite import Outcome, close, equal
 
-_STEPS = 20
-_PER_LOOP = 5
-_RATE = 0.05
-_FEATURES, _HIDDEN = 4, 8
+STEPS = 20
+PER_LOOP = 5
+RATE = 0.05
+FEATURES, HIDDEN = 4, 8
 
 
 def _convolution(x: Any) -> Any:
@@ -70,7 +71,7 @@ _FUNCTIONS: Mapping[str, tuple[Callable[[Any], Any], bool]] = {
 """Functions of float32[8, 8, 4], and whether they have matrix products."""
 
 
-class Numbers(Suite):
+class Numbers(StrategySuite):
     """Claims about the results of functions on every replica."""
 
     group = "numbers"
@@ -94,7 +95,7 @@ class Numbers(Suite):
         return close(expected, found, self.tolerance(products=products))
 
 
-class Training(Suite):
+class Training(StrategySuite):
     """Claims about weights, losses and curves after 20 steps, made in different ways."""
 
     group = "training"
@@ -109,14 +110,14 @@ class Training(Suite):
             return self.strategy.reduce("SUM", losses, axis=None)
 
         iterator = iter(self.strategy.experimental_distribute_dataset(self._batches()))
-        for _ in range(_STEPS):
+        for _ in range(STEPS):
             step(iterator)
-        return self._as_on_a_cpu(self._on_a_cpu[0], _in_a_row(weights))
+        return self._as_on_a_cpu(self._on_a_cpu[0], in_a_row(weights))
 
     def steps_in_loops(self) -> Outcome:
         """Check that five steps in one call give the same weights."""
         weights, _ = self._in_loops
-        return self._as_on_a_cpu(self._on_a_cpu[0], _in_a_row(weights))
+        return self._as_on_a_cpu(self._on_a_cpu[0], in_a_row(weights))
 
     def curves(self) -> Outcome:
         """Check that the history has the loss of each of the 20 steps."""
@@ -129,13 +130,6 @@ class Training(Suite):
         of_replicas = zip(*map(self.local, weights), strict=True)
         copies = [np.concatenate([part.reshape(-1) for part in parts]) for parts in of_replicas]
         return close(self.everywhere(copies[0]), copies)
-
-    def Keras(self) -> Outcome:
-        """Check that Keras's `fit`, with Adam, ends with the weights and the loss of a CPU."""
-        # TensorFlow's build for TPUs has no XLA for the CPU (tensorflow/tensorflow#61976).
-        expected = self._fitted(tf.device("/CPU:0"), jit_compile=False)
-        found = self._fitted(self.strategy.scope(), steps_per_execution=_PER_LOOP)
-        return self._as_on_a_cpu(expected, found)
 
     def cells(self) -> Outcome:
         """Check that a cell's names are reduced and gathered as `%%tpu_run` requests."""
@@ -153,22 +147,17 @@ class Training(Suite):
         return equal(count, sum(part.size for batch in batches for part in self.local(batch)))
 
     def _batches(self) -> Any:
-        """Return a dataset with the examples of 20 steps."""
-        size = self._global_batch
-        x = np.random.default_rng(1).normal(size=[_STEPS * size, _FEATURES]).astype(np.float32)
-        y = (np.sin(x.sum(axis=1, keepdims=True)) + 0.1).astype(np.float32)
-        return tf.data.Dataset.from_tensor_slices((x, y)).batch(size, drop_remainder=True)
+        return batches(self._global_batch)
 
     @property
     def _global_batch(self) -> int:
-        """The size of a batch: at least 64 examples, divided evenly among the replicas."""
-        return self.replicas * max(1, math.ceil(64 / self.replicas))
+        return global_batch(self.replicas)
 
     def _network(self, on_a_cpu: bool = False) -> tuple[list[Any], Callable[[Any, Any], Any]]:
         """Return the weights of two layers, and a gradient descent step that returns its loss."""
         mean = tf.VariableAggregation.MEAN
         make = tf.Variable if on_a_cpu else functools.partial(self.variable, aggregation=mean)
-        first, last = weights = [make(value) for value in _initial_weights()]
+        first, last = weights = [make(value) for value in initial_weights()]
 
         def step(x: Any, y: Any) -> Any:
             with tf.GradientTape() as tape:
@@ -177,7 +166,7 @@ class Training(Suite):
             for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
                 if not on_a_cpu:
                     gradient = tf.distribute.get_replica_context().all_reduce("SUM", gradient)
-                weight.assign_sub(_RATE * gradient)
+                weight.assign_sub(RATE * gradient)
             return loss
 
         return weights, step
@@ -189,7 +178,7 @@ class Training(Suite):
             weights, train = self._network(on_a_cpu=True)
             step = tf.function(train)
             losses = [float(step(x, y)) for x, y in self._batches()]
-        return _in_a_row(weights), losses
+        return in_a_row(weights), losses
 
     @functools.cached_property
     def _in_loops(self) -> tuple[list[Any], Any]:
@@ -198,36 +187,35 @@ class Training(Suite):
         return weights, self.connection.run(
             lambda x, y: {"loss": train(x, y)},
             self._batches(),
-            steps=_STEPS,
-            steps_per_loop=_PER_LOOP,
+            steps=STEPS,
+            steps_per_loop=PER_LOOP,
             plot="loss",
             reduce={"loss": "sum"},
         )
-
-    def _fitted(self, scope: Any, **options: Any) -> np.ndarray:
-        """Return the weights of a Keras model after 20 steps of `fit`, and its loss."""
-        keras = tf.keras
-        with scope:
-            layers = [
-                keras.layers.Dense(_HIDDEN, "tanh", False),
-                keras.layers.Dense(1, None, False),
-            ]
-            model = keras.Sequential([keras.layers.Input((_FEATURES,)), *layers])
-            model.set_weights(_initial_weights())
-            model.compile(keras.optimizers.Adam(0.01), "mse", **options)
-        history = model.fit(self._batches(), epochs=1, verbose=0, shuffle=False)
-        return np.append(_in_a_row(model.weights), history.history["loss"])
 
     def _as_on_a_cpu(self, expected: Any, found: Any) -> Outcome:
         return close(expected, found, self.tolerance(products=True))
 
 
-def _initial_weights() -> list[np.ndarray]:
+def global_batch(replicas: int) -> int:
+    """Return the size of a batch: at least 64 examples, divided evenly among the replicas."""
+    return replicas * max(1, math.ceil(64 / replicas))
+
+
+def batches(size: int, steps: int = STEPS) -> Any:
+    """Return a dataset with the examples of some steps."""
+    x = np.random.default_rng(1).normal(size=[steps * size, FEATURES]).astype(np.float32)
+    y = (np.sin(x.sum(axis=1, keepdims=True)) + 0.1).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(size, drop_remainder=True)
+
+
+def initial_weights() -> list[np.ndarray]:
+    """Return the first weights of two layers."""
     random = np.random.default_rng(2)
-    shapes = ([_FEATURES, _HIDDEN], [_HIDDEN, 1])
+    shapes = ([FEATURES, HIDDEN], [HIDDEN, 1])
     return [0.5 * random.normal(size=shape).astype(np.float32) for shape in shapes]
 
 
-def _in_a_row(weights: Any) -> np.ndarray:
+def in_a_row(weights: Any) -> np.ndarray:
     """Return the numbers of all variables in one array."""
     return np.concatenate([weight.numpy().reshape(-1) for weight in weights])

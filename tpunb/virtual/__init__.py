@@ -6,15 +6,15 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "TPUStrategy": "tensorflow_strategies",
-    "TPUStrategyV1": "tensorflow_strategies",
-    "TPUStrategyV2": "tensorflow_strategies",
-    "VirtualTPUClusterResolver": "resolver",
-    "VirtualTPUStrategy": "strategy",
-    "install": "patch.install",
-    "install_when_imported": "patch.install",
-    "installed": "patch.install",
-    "uninstall": "patch.install",
+    "TPUStrategy": "tensorflow.tensorflow_strategies",
+    "TPUStrategyV1": "tensorflow.tensorflow_strategies",
+    "TPUStrategyV2": "tensorflow.tensorflow_strategies",
+    "VirtualTPUClusterResolver": "tensorflow.resolver",
+    "VirtualTPUStrategy": "tensorflow.strategy",
+    "install": "installer",
+    "install_when_imported": "installer",
+    "installed": "installer",
+    "uninstall": "installer",
 }
 
 __all__ = [*_HOMES]
@@ -24,7 +24,10 @@ def __getattr__(name: str) -> Any:
     # Imported late, because most of these modules import TensorFlow.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tpunb.virtual.import_tensorflow import needing_tensorflow
+    from tpunb._util.import_statement import runs_for_import
+    from tpunb.errors import ConnectError, TensorFlowMissingError
+    from tpunb.virtual.tensorflow.import_tensorflow import needing_tensorflow
 
-    with needing_tensorflow():
+    error = ConnectError if runs_for_import() else TensorFlowMissingError
+    with needing_tensorflow(error=error):
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -6,14 +6,14 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from tpunb._util.patching import variable
 from tpunb.tpu.defaults import WORKER_PORT
 from tpunb.tpu.types import Accelerator
 from tpunb.virtual.arithmetic import Arithmetic
-from tpunb.virtual.patch.patch_tools import variable
 from tpunb.virtual.strictness import Strictness
 
 if TYPE_CHECKING:
-    from tpunb.virtual.patch.device_names import TPUNames
+    from tpunb.virtual.tensorflow.patch.device_names import TPUNames
 
 ADDRESS = f"10.0.0.2:{WORKER_PORT}"
 """The virtual TPU's worker, at the address of Colab's and Kaggle's former TPU."""

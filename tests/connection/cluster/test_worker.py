@@ -84,7 +84,7 @@ def test_local_workers_that_start_late_or_not_at_all(monkeypatch: pytest.MonkeyP
 
 def test_untested_releases_are_called_directly(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from tpunb.connection.cluster import time_limit
-    from tpunb.virtual._tensorflow import pywrap_tfe
+    from tpunb.virtual.tensorflow.private_names import pywrap_tfe
 
     original = pywrap_tfe.TFE_ContextClearCaches
     monkeypatch.setattr(time_limit, "_library", time_limit._library.__wrapped__)

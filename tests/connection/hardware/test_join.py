@@ -25,8 +25,8 @@ from tpunb.connection import hardware
 from tpunb.errors import ConnectError
 from tpunb.connection.cluster.join import join
 from tpunb.connection.cluster.probe import check_all
-from tpunb.virtual.devices import prepare
-from tpunb.virtual._tensorflow import context
+from tpunb.virtual.tensorflow.devices import prepare
+from tpunb.virtual.tensorflow.private_names import context
 
 HERE = "/job:localhost/replica:0/task:0/device:CPU:0"
 THERE = "/job:worker/replica:0/task:0/device:CPU:0"

@@ -14,8 +14,7 @@ from counterparts.children import WITHOUT_KERAS, run_code
 from support.tiers import THOROUGH
 
 from tpunb.errors import AcceleratorTypeError, TpuWarning
-from tpunb.virtual import install_when_imported, installation, uninstall
-from tpunb.virtual.patch import install
+from tpunb.virtual import install_when_imported, installation, installer, uninstall
 from tpunb.virtual.watched_import import FirstImport
 
 pytestmark = pytest.mark.tensorflow
@@ -31,7 +30,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     file.write_text("value = 1\n")
     (file.parent / "part.py").write_text("value = 2\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(install, "FRAMEWORKS", (NAME,))
+    monkeypatch.setattr(installer, "FRAMEWORKS", (NAME,))
     before = list(sys.meta_path)
     yield file
     sys.meta_path[:] = before
@@ -94,7 +93,7 @@ def test_a_failure_is_remembered_and_resets_the_environment(
 ) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     monkeypatch.delenv("COLAB_TPU_ADDR", raising=False)
-    monkeypatch.setattr(install, "_put", fail)
+    monkeypatch.setattr(installer, "_put", fail)
     install_when_imported("v3-8", environment=True)
     assert "COLAB_TPU_ADDR" in os.environ
     with pytest.warns(TpuWarning):
@@ -107,11 +106,11 @@ def test_a_failure_is_remembered_and_resets_the_environment(
 def test_if_both_frameworks_are_installed_install_waits_for_the_first_import(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(install, "imported_frameworks", set)
-    monkeypatch.setattr(install, "installed_frameworks", lambda: {NAME})
+    monkeypatch.setattr(installer, "imported_frameworks", set)
+    monkeypatch.setattr(installer, "installed_frameworks", lambda: {NAME})
     put: list[str] = []
-    monkeypatch.setattr(install, "_put", lambda installation, framework: put.append(framework))
-    install.install("v3-8")
+    monkeypatch.setattr(installer, "_put", lambda installation, framework: put.append(framework))
+    installer.install("v3-8")
     assert not put
     load()
     assert put == [NAME]
@@ -122,10 +121,10 @@ def test_a_framework_that_was_asked_for_is_installed_at_once(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put: list[str] = []
-    monkeypatch.setattr(install, "_put", lambda installation, framework: put.append(framework))
+    monkeypatch.setattr(installer, "_put", lambda installation, framework: put.append(framework))
     for framework in ("jax", "tensorflow"):
-        monkeypatch.setattr(install, "FRAMEWORKS", (framework,))
-        install.install("v3-8", framework=framework)
+        monkeypatch.setattr(installer, "FRAMEWORKS", (framework,))
+        installer.install("v3-8", framework=framework)
     assert put == ["jax", "tensorflow"]
 
 
@@ -148,7 +147,8 @@ def test_uninstall_removes_the_hook(package: Path, monkeypatch: pytest.MonkeyPat
 
 NOTEBOOK = """
 import sys
-from tpunb.virtual import import_tensorflow, install_when_imported
+from tpunb.virtual.tensorflow import import_tensorflow
+from tpunb.virtual import install_when_imported
 install_when_imported("v3-8", environment=True)
 assert "tensorflow" not in sys.modules
 import os

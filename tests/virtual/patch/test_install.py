@@ -21,7 +21,7 @@ import tpunb
 from tpunb.errors import ConnectError, VirtualDevicesError
 from tpunb.virtual import install, installed, uninstall
 from tpunb.virtual.installation import current, failure
-from tpunb.virtual.patch import patched_names
+from tpunb.virtual.tensorflow.patch import patched_names
 
 TPUClusterResolver = tf.distribute.cluster_resolver.TPUClusterResolver
 TPUStrategy = tf.distribute.TPUStrategy
@@ -171,7 +171,7 @@ def test_too_few_devices_keep_the_installed_tpu() -> None:
 
 def test_missing_devices_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     install("v3-8")
-    monkeypatch.setattr("tpunb.virtual.devices._available", lambda needed: 1)
+    monkeypatch.setattr("tpunb.virtual.tensorflow.devices._available", lambda needed: 1)
     with pytest.raises(VirtualDevicesError):
         TPUClusterResolver()
     assert isinstance(failure(), VirtualDevicesError)

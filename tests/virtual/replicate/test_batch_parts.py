@@ -17,29 +17,29 @@ from support.strategies import all_reduce, gradient_of, local, strategy_of
 from support.tiers import THOROUGH, thorough, thorough_except
 
 from tpunb._util import internal_errors
-from tpunb.virtual import replica_call
-from tpunb.virtual.replica_call import Written
-from tpunb.virtual.replicate import joining
-from tpunb.virtual.replicate.batch_parts import BatchParts
+from tpunb.virtual.tensorflow import replica_call
+from tpunb.virtual.tensorflow.replicate import joining
+from tpunb.virtual.tensorflow.replicate.batch_parts import BatchParts
+from tpunb.virtual.tensorflow.replicate.registration import PreparedCall
 
 REPLICAS, FEATURES, USUAL = 4, 5, 7
 WEIGHTS = np.random.default_rng(3).normal(size=[FEATURES, 6]).astype(np.float32)
 
 
 @pytest.fixture
-def joined(monkeypatch: pytest.MonkeyPatch) -> list[Written | None]:
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[PreparedCall | None]:
     """The functions written for parts of the usual size; even cheap operations are joined."""
     monkeypatch.setattr(joining, "_CONVERSION", 0.0)
     monkeypatch.setattr(joining, "_BYTES", 1e9)
     return observed(monkeypatch)
 
 
-def observed(monkeypatch: pytest.MonkeyPatch) -> list[Written | None]:
+def observed(monkeypatch: pytest.MonkeyPatch) -> list[PreparedCall | None]:
     """The functions written for parts of the usual size."""
-    functions: list[Written | None] = []
+    functions: list[PreparedCall | None] = []
     write = replica_call._Call._written_for_usual_size
 
-    def writing(*args: Any) -> Written | None:
+    def writing(*args: Any) -> PreparedCall | None:
         functions.append(write(*args))
         return functions[-1]
 
@@ -139,7 +139,7 @@ QUICK = {
 
 
 @pytest.mark.parametrize("name", thorough_except(QUICK, RULES))
-def test_parts_of_the_usual_size_are_joined(name: str, joined: list[Written | None]) -> None:
+def test_parts_of_the_usual_size_are_joined(name: str, joined: list[PreparedCall | None]) -> None:
     # A slice without its first row has rows for all sizes except 1.
     others = [sizes for sizes in OTHERS if name != "means" and min(sizes)]
     compare(RULES[name], [*EQUAL, *others])
@@ -151,7 +151,7 @@ def test_other_functions_give_the_same_numbers(name: str) -> None:
     compare(OWN_RULES[name], [*EQUAL, *(sizes for sizes in OTHERS if min(sizes))])
 
 
-def test_nothing_is_joined_if_the_size_is_unknown(joined: list[Written | None]) -> None:
+def test_nothing_is_joined_if_the_size_is_unknown(joined: list[PreparedCall | None]) -> None:
     call = caller(strategy_of(REPLICAS), RULES["products"], None)
     expected = np.maximum(rows(28) @ WEIGHTS + WEIGHTS[0], 0.0)
     np.testing.assert_allclose(np.concatenate(call([7] * REPLICAS)), expected, rtol=1e-4)
@@ -182,7 +182,7 @@ def test_parts_without_rows() -> None:
 
 
 def test_values_too_large_for_memory_are_not_joined(
-    joined: list[Written | None],
+    joined: list[PreparedCall | None],
 ) -> None:
     assert strategy_of(REPLICAS)._extended._options.joined  # a part of the machine's memory
     for usual in (9, 300):
@@ -207,7 +207,7 @@ def test_functions_for_a_single_size(usual: int) -> None:
         call([3] * REPLICAS)
 
 
-def test_training_matches_one_device(joined: list[Written | None]) -> None:
+def test_training_matches_one_device(joined: list[PreparedCall | None]) -> None:
     def network(api: Any) -> Any:
         layers = api.layers.Dense(8, "relu"), api.layers.Dropout(0.0), api.layers.Dense(1)
         return sequential(api, *layers, shape=(FEATURES,))
@@ -220,7 +220,7 @@ def test_training_matches_one_device(joined: list[Written | None]) -> None:
     assert any(joined)
 
 
-def test_variables_that_diverge_later(joined: list[Written | None]) -> None:
+def test_variables_that_diverge_later(joined: list[PreparedCall | None]) -> None:
     strategy = strategy_of(REPLICAS)
     with strategy.scope():
         v = tf.Variable(2.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
@@ -234,7 +234,7 @@ def test_variables_that_diverge_later(joined: list[Written | None]) -> None:
     assert joined
 
 
-def test_branches_and_loops(joined: list[Written | None]) -> None:
+def test_branches_and_loops(joined: list[PreparedCall | None]) -> None:
     def function(x: Any) -> Any:
         positive = tf.cond(tf.reduce_sum(x) > 0.0, lambda: x * 2.0, lambda: -x)
         last = tf.while_loop(lambda k, _: k < 3, lambda k, y: (k + 1, y + x), (0, positive))[1]

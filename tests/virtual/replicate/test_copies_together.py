@@ -25,8 +25,8 @@ from support.strategies import (
     strategy_of,
 )
 
-from tpunb.virtual.replicate import replication
-from tpunb.virtual.variable_copies import copies_of
+from tpunb.virtual.tensorflow.replicate import rewritable_function
+from tpunb.virtual.tensorflow.variable_copies import copies_of
 
 pytestmark = pytest.mark.usefixtures("quick_collections")
 
@@ -343,8 +343,8 @@ def test_an_interrupt_leaves_nothing_half_done(
     reads = [function(lambda k=k: three.run(lambda: v + float(k))) for k in range(3)]
     for read in reads:
         read()
-    context = replication.context.context()
-    holder = {"clear_kernel_cache": context}.get(where, replication)
+    context = rewritable_function.context.context()
+    holder = {"clear_kernel_cache": context}.get(where, rewritable_function)
     original, calls = getattr(holder, where), []
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
@@ -388,7 +388,7 @@ def test_a_signal_waits_until_a_function_is_replaced(
     v = make(three, 1.0)
     read = function(lambda: three.run(lambda: v + 1.0))
     read()
-    original = replication.renew_function
+    original = rewritable_function.renew_function
 
     def signalled(*args: Any) -> None:
         signal.raise_signal(number)
@@ -396,7 +396,7 @@ def test_a_signal_waits_until_a_function_is_replaced(
 
     former = signal.signal(number, handler)
     try:
-        monkeypatch.setattr(replication, "renew_function", signalled)
+        monkeypatch.setattr(rewritable_function, "renew_function", signalled)
         with pytest.raises(error):
             v.values[1].assign(5.0)
         monkeypatch.undo()

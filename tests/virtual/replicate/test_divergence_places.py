@@ -250,4 +250,4 @@ def test_functions_are_freed() -> None:
     graphs += [traced() for _ in range(8)]
     gc.collect()
     assert sum(graph() is not None for graph in graphs) <= 2
-    assert len(strategy.extended._options.divergence._replications) <= 3
+    assert len(strategy.extended._options.divergence._functions) <= 3

@@ -11,13 +11,20 @@ import tensorflow as tf
 from support.strategies import all_reduce, each, run, strategy_of
 from tensorflow.python.tpu.ops import tpu_ops
 
-from tpunb.virtual._tensorflow import FunctionDef, context, tensor_util
-from tpunb.virtual.graph.function_def import CALLS, in_topological_order
-from tpunb.virtual.graph.rewrite import inlined
-from tpunb.virtual.graph.tensorflow_graphs import known_sizes
-from tpunb.virtual.replicate.passes import ReplicaFunction, with_constant_shapes
-from tpunb.virtual.replicate.replication import Expansion, expand
-from tpunb.virtual.replicate.variance import Analysis, Argument, Passing, Role, Variance, analyze
+from tpunb.virtual.tensorflow.graph.function_def import CALLS, in_topological_order
+from tpunb.virtual.tensorflow.graph.rewrite import inlined
+from tpunb.virtual.tensorflow.graph.tensorflow_graphs import known_sizes
+from tpunb.virtual.tensorflow.private_names import FunctionDef, context, tensor_util
+from tpunb.virtual.tensorflow.replicate.expansion import Expansion, expand
+from tpunb.virtual.tensorflow.replicate.passes import ReplicaFunction, with_constant_shapes
+from tpunb.virtual.tensorflow.replicate.variance import (
+    Analysis,
+    Argument,
+    Passing,
+    Role,
+    Variance,
+    analyze,
+)
 
 CORES = [["/device:CPU:1"], ["/device:CPU:2"], ["/device:CPU:3"]]
 X = tf.TensorSpec([], tf.float32, name="x")

@@ -20,11 +20,21 @@ from support.keras_models import (
     keras,
     sequential,
 )
-from support.strategies import all_reduce, each, gradient_of, make, replica_id, run, strategy_of
+from support.strategies import (
+    MEAN,
+    all_reduce,
+    each,
+    gradient_of,
+    make,
+    replica_id,
+    run,
+    strategy_of,
+)
 from support.tiers import THOROUGH
 
-from tpunb.virtual.replicate import joining, replication
-from tpunb.virtual.replicate.variance import Analysis
+from tpunb.virtual.tensorflow.private_names import tpu_ops
+from tpunb.virtual.tensorflow.replicate import expansion, joining
+from tpunb.virtual.tensorflow.replicate.variance import Analysis
 
 both = functools.partial(joined.both, strict=False)
 WEIGHTS = np.random.default_rng(7).normal(size=[5, 5]).astype(np.float32)
@@ -37,7 +47,7 @@ def fixture_analyzed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Analysis]
     def failed(*_: Any) -> None:
         raise AssertionError("The joined function could not be written.")
 
-    monkeypatch.setattr(replication, "logger", failed)
+    monkeypatch.setattr(expansion, "logger", failed)
     with analyses(costs=True) as analyzed:
         yield analyzed
 
@@ -103,6 +113,114 @@ def test_gradients_through_a_loop(function: Callable[..., Any], analyzed: list[A
 
     both(step, per_replica(3, 5))
     assert flows(analyzed).count("While") >= 2
+
+
+def centred(x: Any, weights: Any) -> Any:
+    for _ in tf.range(3):
+        x = tf.tanh(x @ weights)
+        x -= all_reduce(tf.reduce_mean(x), MEAN)
+    return x
+
+
+def summed_each_turn(x: Any, weights: Any) -> Any:
+    total = tf.zeros([5])
+    for i in tf.range(4):
+        total += all_reduce(tf.reduce_sum(tf.cast(i, tf.float32) * x @ weights, 0))
+    return total
+
+
+def until_all_agree(x: Any, weights: Any) -> Any:
+    while all_reduce(tf.reduce_max(tf.abs(x))) > 0.5:
+        x = 0.1 * tf.sin(x @ weights)
+    return x
+
+
+def gathered_in_a_loop(x: Any, weights: Any) -> Any:
+    for _ in tf.range(2):
+        every = tf.distribute.get_replica_context().all_gather(x, axis=0)
+        x = x @ weights + tf.reduce_mean(every, 0)
+    return x
+
+
+def in_groups(x: Any, weights: Any) -> Any:
+    for _ in tf.range(2):
+        x = tf.tanh(tpu_ops.cross_replica_sum(x, [[0, 1], [2, 3]]) @ weights)
+    return x
+
+
+def handed_around(x: Any, weights: Any) -> Any:
+    for _ in tf.range(3):
+        ring = [[k, (k + 1) % REPLICAS] for k in range(REPLICAS)]
+        x = tf.tanh(tpu_ops.collective_permute(x, ring) @ weights)
+    return x
+
+
+def nested_collectives(x: Any, weights: Any) -> Any:
+    for _ in tf.range(2):
+        for _ in tf.range(2):
+            x = tf.tanh(x @ weights) + all_reduce(tf.reduce_sum(x))
+        x *= 0.5
+    return x
+
+
+def branch_with_collective(x: Any, weights: Any) -> Any:
+    for i in tf.range(4):
+        x @= weights
+        if i % 2 == 0:
+            x = tf.tanh(x) - all_reduce(x, MEAN)
+    return x
+
+
+WITH_COLLECTIVES = [
+    centred,
+    summed_each_turn,
+    until_all_agree,
+    gathered_in_a_loop,
+    in_groups,
+    handed_around,
+    nested_collectives,
+    branch_with_collective,
+]
+
+
+@pytest.mark.parametrize("function", WITH_COLLECTIVES)
+def test_a_joined_loop_with_collectives(
+    function: Callable[..., Any], analyzed: list[Analysis]
+) -> None:
+    both(lambda x: function(x, tf.constant(WEIGHTS)), per_replica(3, 5))
+    assert "While" in flows(analyzed)
+
+
+@pytest.mark.parametrize("function", WITH_COLLECTIVES)
+def test_gradients_through_collectives_in_a_loop(
+    function: Callable[..., Any], analyzed: list[Analysis]
+) -> None:
+    def step(x: Any) -> Any:
+        weights = tf.constant(WEIGHTS)
+        with tf.GradientTape() as tape:
+            tape.watch([x, weights])
+            loss = tf.reduce_sum(function(x, weights) ** 2)
+        dx, summed = tape.gradient(loss, [x, weights], unconnected_gradients="zero")
+        return dx, all_reduce(summed), loss
+
+    both(step, per_replica(3, 5))
+    assert function is not centred or "While" in flows(analyzed)
+
+
+def test_a_loop_that_updates_a_variable_is_not_joined(analyzed: list[Analysis]) -> None:
+    def step(strategy: Any) -> Any:
+        v = make(strategy, 1.0)
+
+        def function(x: Any) -> Any:
+            for _ in tf.range(3):
+                x = tf.tanh(x @ WEIGHTS) * v
+                v.assign_add(all_reduce(tf.reduce_sum(x)))
+            return x
+
+        return run(strategy, function, each(strategy, per_replica(3, 5))), v.numpy()
+
+    joined.both_ways(step, strict=False)
+    assert "While" not in flows(analyzed)
 
 
 def test_gradients_within_a_loop(analyzed: list[Analysis]) -> None:

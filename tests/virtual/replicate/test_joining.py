@@ -14,8 +14,8 @@ from support.keras_models import CLASSES, SERIES, assert_trained_alike, case, cr
 from support.strategies import SUMMED_ON_READ, all_reduce, each, make, replica_id, run, strategy_of
 from support.tiers import THOROUGH, thorough
 
-from tpunb.virtual.replicate import joining_rules
-from tpunb.virtual.replicate.variance import Analysis
+from tpunb.virtual.tensorflow.replicate import joining_rules
+from tpunb.virtual.tensorflow.replicate.variance import Analysis
 
 RNG = np.random.default_rng(11)
 TABLE = RNG.normal(size=[9, 5]).astype(np.float32)
@@ -162,7 +162,7 @@ def test_each_replica_draws_its_own_numbers(joined: list[Analysis]) -> None:
 def test_values_too_large_for_memory_are_computed_in_turns(
     monkeypatch: pytest.MonkeyPatch, joined: list[Analysis]
 ) -> None:
-    monkeypatch.setattr("tpunb.virtual.replicate.options._JOINED_PART", 2**40)
+    monkeypatch.setattr("tpunb.virtual.tensorflow.replicate.options._JOINED_PART", 2**40)
     strategy = strategy_of(REPLICAS)
     run(strategy, lambda x: tf.tanh(x @ SHARED), each(strategy, per_replica(3, 5)))
     assert not operations(joined)
@@ -181,6 +181,19 @@ def test_an_error_names_the_line(joined: list[Analysis]) -> None:
         run(strategy, step, each(strategy, per_replica(3, 5)))
     assert "test_joining.py" in str(caught.value)
     assert "GatherV2" in operations(joined)
+
+
+def test_an_analysis_reads_as_a_table(joined: list[Analysis]) -> None:
+    def function(x: Any) -> Any:
+        for _ in tf.range(2):
+            x = tf.tanh(x)
+        return tf.reduce_sum(x)
+
+    both(function, per_replica(3, 2))
+    table = [line.split() for line in str(joined[-1]).splitlines()]
+    assert ["while/Tanh", "Tanh", "varying", "joined", "rows", "->", "rows"] in table
+    assert ["Sum", "Sum", "varying", "joined", "stacked,", "[1,", "2]", "->", "stacked"] in table
+    assert ["range/start", "Const", "invariant", "compute"] in table
 
 
 def test_costs_decide_what_is_joined() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,9 @@ import tensorflow as tf
 from support.rules import check
 from support.strategies import all_reduce, each, make, replica_id, run, strategy_of
 
-from tpunb.virtual._tensorflow import tpu_ops
-from tpunb.virtual.strict.collective_branches import ADVICE, RULE
+from tpunb.virtual.tensorflow.graph import replica_constants
+from tpunb.virtual.tensorflow.private_names import tpu_ops
+from tpunb.virtual.tensorflow.strict.collective_branches import ADVICE, RULE
 
 X = tf.TensorSpec([2])
 GROUPS = [[0, 1], [2, 3]]
@@ -143,6 +145,23 @@ def test_a_step_is_refused_before_it_runs(four: Any) -> None:
     values = each(lenient, [1.0, 2.0, 3.0, 4.0])
     with pytest.raises(tf.errors.InvalidArgumentError, match="disagree about a condition"):
         run(lenient, HANGS["a branch"], values)
+
+
+def test_all_turns_and_replicas_share_a_graph(four: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Any] = []
+    build = replica_constants.function_def_to_graph_def
+    monkeypatch.setattr(
+        replica_constants,
+        "function_def_to_graph_def",
+        lambda function: built.append(function) or build(function),
+    )
+    graphs = []
+    for turns in 2, 40:
+        loop = in_a_loop(functools.partial(lambda n: 0 * replica_id() + n, turns), all_reduce)
+        assert check(loop, X, strategy=four).headline == "Compiles for a TPU."
+        graphs.append(len(built))
+        built.clear()
+    assert graphs[0] == graphs[1] > 0
 
 
 def test_the_fix_works(four: Any) -> None:

@@ -21,9 +21,11 @@ from tpunb.cells.jax.repeated_sums import line_of, repeated_sums
 from tpunb.cells.settings import OutputOptions
 from tpunb.cells.source import LAST, CellSource
 from tpunb.cells.source_texts import keep_text, shown_as
-from tpunb.errors import TpuWarning
+from tpunb.errors import CellError, TpuWarning
 
 _LAST = "__tpu_last__"
+_UNBOUND_AXIS = "101"
+"""The catalogue's entry for a collective over an axis that does not exist where it is called."""
 
 _LOST = (
     "The cell changes `{name}` in place, and the change stays in the cell: each replica has a copy "
@@ -102,6 +104,8 @@ class TracedCell:
                 traced = self.function.trace(*arguments.values)
         except Exception as error:
             mark(error, self._cell)
+            if _names_other_axis(error):
+                raise _other_axis(error) from error
             raise
         self.outputs.define()
         self._warn_of_lost_changes()
@@ -162,6 +166,27 @@ class TracedCell:
     def _warn(self, message: str, line: int | None) -> None:
         number = 1 if line is None else self._cell.first_line(line)
         warnings.warn_explicit(message, TpuWarning, self._cell.filename, number, registry={})
+
+
+def _names_other_axis(error: Exception) -> bool:
+    """Return whether a collective names an axis that does not exist where it is called.
+
+    JAX 0.10 raises an AssertionError without a message for it, and JAX 0.7 a KeyError.
+    """
+    from tpunb.errors.explain import explain  # loads the catalogue, which is large
+
+    known = explain(error)
+    return known is not None and known.code == _UNBOUND_AXIS and not isinstance(error, TypeError)
+
+
+def _other_axis(error: Exception) -> CellError:
+    """Return the error for a collective over another axis, with the lines of JAX's error."""
+    refused = CellError(
+        f'A collective names an axis that does not exist here. The axis of a cell is "{AXIS}".',
+        fix=f'jax.lax.psum(x, "{AXIS}"), or ctx.all_reduce("sum", x).',
+    )
+    refused.tpunb_lines = error.tpunb_lines  # type: ignore[attr-defined]
+    return refused
 
 
 def _changed(before: Sequence[Any], value: Any) -> str:

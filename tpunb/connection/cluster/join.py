@@ -22,13 +22,17 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.logs import timed
+from tpunb._util.patching import attribute
 from tpunb.connection.cluster.probe import Unreachable, Worker, check_all, peers_of
 from tpunb.connection.cluster.time_limit import StillWaitingError, set_keepalive, within
-from tpunb.virtual import _tensorflow as private
-from tpunb.virtual._tensorflow import context
-from tpunb.virtual.devices import WORKER_JOB, prepare
-from tpunb.virtual.patch.patch_tools import attribute
-from tpunb.virtual.tensorflow_state import forget_cluster, has_started, restoring_as_one_task
+from tpunb.virtual.tensorflow import private_names as private
+from tpunb.virtual.tensorflow.devices import WORKER_JOB, prepare
+from tpunb.virtual.tensorflow.private_names import context
+from tpunb.virtual.tensorflow.tensorflow_state import (
+    forget_cluster,
+    has_started,
+    restoring_as_one_task,
+)
 
 # With this variable, a call to a worker that has gone fails instead of waiting for ever.
 _FAIL_FAST = "GRPC_FAIL_FAST"

@@ -18,7 +18,7 @@ from tpunb.connection.cluster.worker import version_of
 from tpunb.connection.plan import Plan
 from tpunb.errors import ConnectError
 from tpunb.tpu.types import Accelerator, accelerator, generic_accelerator
-from tpunb.virtual.import_tensorflow import import_tensorflow
+from tpunb.virtual.tensorflow.import_tensorflow import import_tensorflow
 
 if TYPE_CHECKING:
     from tpunb.connection.cluster.join import Joined

@@ -26,9 +26,9 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from tpunb._util.deadline import Running
+from tpunb._util.patching import attribute
 from tpunb.machine.software import is_newer
-from tpunb.virtual._tensorflow import pywrap_tfe
-from tpunb.virtual.patch.patch_tools import attribute
+from tpunb.virtual.tensorflow.private_names import pywrap_tfe
 
 _GRACE = 1.5  # seconds for a call to end once its sockets are shut down
 _CLOSING = 0.5  # seconds for sockets to close after a shutdown, which takes a millisecond

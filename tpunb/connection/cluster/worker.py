@@ -20,8 +20,8 @@ from types import FrameType
 from typing import Any
 
 from tpunb.errors import WorkerError
-from tpunb.virtual.import_tensorflow import prepared_import, require_tensorflow
-from tpunb.virtual.tensorflow_runtime import server_runtime
+from tpunb.virtual.tensorflow.import_tensorflow import prepared_import, require_tensorflow
+from tpunb.virtual.tensorflow.tensorflow_runtime import server_runtime
 
 MOST_CORES = 1024
 _PREFIX = "tpunb_"

@@ -23,9 +23,9 @@ from tpunb.connection.hardware.workers import (
     require_tpu_devices,
 )
 from tpunb.errors import ConnectError
-from tpunb.machine import look
+from tpunb.machine.setup import look
 from tpunb.machine.software import tensorflow_version
-from tpunb.virtual.import_tensorflow import import_tensorflow
+from tpunb.virtual.tensorflow.import_tensorflow import import_tensorflow
 
 if TYPE_CHECKING:
     from tpunb.connection.cluster.join import Joined
@@ -63,7 +63,7 @@ def connect(plan: Plan, progress: Callable[[str], None] | None = None) -> tuple[
     import tensorflow as tf
 
     from tpunb.connection.cluster.time_limit import within
-    from tpunb.virtual.devices import prepare
+    from tpunb.virtual.tensorflow.devices import prepare
 
     with attempt.explained():
         prepare()  # so that a virtual TPU still works after a failure

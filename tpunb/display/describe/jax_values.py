@@ -50,6 +50,20 @@ def parts_of(value: Any) -> tuple[np.ndarray[Any, Any], ...] | None:
     return tuple(np.asarray(shard.data) for shard in shards)
 
 
+def parts_in_mesh_order(value: Any) -> tuple[np.ndarray[Any, Any], ...] | None:
+    """Return the part on each device, in the order of the array's mesh if it has one.
+
+    Collectives count devices in this order. It is not always the order of the devices' numbers:
+    `jax.make_mesh` follows the links of a TPU.
+    """
+    array = array_of(value)
+    devices = getattr(getattr(getattr(array, "sharding", None), "mesh", None), "devices", None)
+    if devices is None:
+        return parts_of(value)
+    shards = {shard.device: shard.data for shard in array.addressable_shards}
+    return tuple(np.asarray(shards[device]) for device in devices.flat if device in shards)
+
+
 def devices_of(value: Any) -> tuple[str, ...]:
     """Return the devices of the parts that `parts_of` returns, such as `("CPU:0", "CPU:1")`."""
     shards = array_of(value).addressable_shards

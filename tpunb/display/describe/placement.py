@@ -6,7 +6,7 @@ import itertools
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ _OF_PMAP = "_internal_pmap_axis_name"
 Range = tuple[int, int]
 """The first position on an axis, and the position after the last."""
 
-_Held = tuple[int, "Holder", tuple[Range, ...]]
+Held = tuple[int, "Holder", tuple[Range, ...]]
 """A device's number, the device, and the positions of its part on each axis."""
 
 DELETED = "It was deleted, or donated to a function. This shows where it was."
@@ -193,23 +193,12 @@ def _is_plan(array: Any) -> bool:
 def _of_array(array: Any) -> ArrayPlacement:
     shape, sharding = tuple(array.shape), array.sharding
     mesh = _mesh(sharding)
-    found: dict[tuple[Range, ...], list[tuple[int, Holder]]] = {}
-    for number, holder, ranges in _holders(sharding, shape):
-        found.setdefault(ranges, []).append((number, holder))
     itemsize = array.dtype.itemsize
-    parts = tuple(
-        Part(
-            ranges,
-            itemsize * math.prod(end - begin for begin, end in ranges),
-            tuple(holder for _, holder in sorted(found[ranges], key=lambda each: each[0])),
-        )
-        for ranges in sorted(found)
-    )
     return ArrayPlacement(
         shape,
         str(array.dtype),
         itemsize * math.prod(shape),
-        parts,
+        parts_with_holders(_holders(sharding, shape), itemsize),
         () if mesh is None else tuple((_axis(name), size) for name, size in mesh.shape.items()),
         _spec(sharding, len(shape)),
         _idle(sharding),
@@ -218,9 +207,24 @@ def _of_array(array: Any) -> ArrayPlacement:
     )
 
 
-def _holders(sharding: Any, shape: Sequence[int]) -> Iterable[_Held]:
+def parts_with_holders(held: Iterable[Held], itemsize: int) -> tuple[Part, ...]:
+    """Return the parts of an array, in the order of their positions, from the parts of devices."""
+    found: dict[tuple[Range, ...], list[tuple[int, Holder]]] = {}
+    for number, holder, ranges in held:
+        found.setdefault(ranges, []).append((number, holder))
+    return tuple(
+        Part(
+            ranges,
+            itemsize * math.prod(end - begin for begin, end in ranges),
+            tuple(holder for _, holder in sorted(found[ranges], key=lambda each: each[0])),
+        )
+        for ranges in sorted(found)
+    )
+
+
+def _holders(sharding: Any, shape: Sequence[int]) -> Iterable[Held]:
     """Yield the part of each device."""
-    here = set() if _is_abstract(_mesh(sharding)) else sharding.addressable_devices
+    here = set() if is_abstract(_mesh(sharding)) else sharding.addressable_devices
     if hasattr(sharding, "spec"):
         parts = _named_parts(sharding, shape)
     else:
@@ -242,10 +246,24 @@ def _named_parts(
     JAX refuses to list the parts of some arrays, such as partial sums. A mesh without devices has
     numbers.
     """
-    mesh, spec = sharding.mesh, _axes_of_spec(sharding, len(shape))
-    sizes = dict(mesh.shape)
-    devices = None if _is_abstract(mesh) else mesh.devices
-    for number, position in enumerate(itertools.product(*map(range, sizes.values()))):
+    mesh = sharding.mesh
+    devices = None if is_abstract(mesh) else mesh.devices
+    parts = cut_over_mesh(shape, _axes_of_spec(sharding, len(shape)), dict(mesh.shape))
+    for number, (position, ranges) in enumerate(parts):
+        yield (number if devices is None else devices[position]), position, ranges
+
+
+def cut_over_mesh(
+    shape: Sequence[int], spec: Sequence[Sequence[str]], sizes: Mapping[str, int]
+) -> Iterator[tuple[tuple[int, ...], tuple[Range, ...]]]:
+    """Yield each position in a mesh, and the part of an array there.
+
+    Args:
+        shape: The shape of the array.
+        spec: For each axis of the array, the mesh axes that cut it.
+        sizes: The size of each mesh axis.
+    """
+    for position in itertools.product(*map(range, sizes.values())):
         at = dict(zip(sizes, position, strict=True))
         ranges = []
         for axes, size in zip(spec, shape, strict=True):
@@ -255,7 +273,7 @@ def _named_parts(
             length = -(-size // count)
             begin = min(place * length, size)
             ranges.append((begin, min(begin + length, size)))
-        yield (number if devices is None else devices[position]), position, tuple(ranges)
+        yield position, tuple(ranges)
 
 
 def _part_shape(sharding: Any, shape: Sequence[int]) -> tuple[int, ...]:
@@ -287,7 +305,8 @@ def _mesh(sharding: Any) -> Any:
     return getattr(sharding, "mesh", None)
 
 
-def _is_abstract(mesh: Any) -> bool:
+def is_abstract(mesh: Any) -> bool:
+    """Return whether a mesh of JAX has no devices."""
     return isinstance(mesh, getattr(sys.modules["jax"].sharding, "AbstractMesh", ()))
 
 
@@ -315,7 +334,7 @@ def _axis(name: str) -> str:
 
 def _idle(sharding: Any) -> int:
     """Return the number of devices that hold no part; 0 if it is not known."""
-    if _is_abstract(_mesh(sharding)):
+    if is_abstract(_mesh(sharding)):
         return 0
     devices = sharding.device_set
     client = getattr(next(iter(devices), None), "client", None)
@@ -339,10 +358,14 @@ def _notes(array: Any) -> Iterable[str]:
 
 def _undivided(plan: Any) -> Iterable[str]:
     """Yield a sentence for each axis that JAX will not cut, because its parts are not equal."""
-    if not hasattr(plan.sharding, "spec"):
-        return
-    for axis, count in enumerate(_counts(plan.sharding, len(plan.shape))):
-        if (size := plan.shape[axis]) % count:
+    if hasattr(plan.sharding, "spec"):
+        yield from not_equal(plan.shape, _counts(plan.sharding, len(plan.shape)))
+
+
+def not_equal(shape: Sequence[int], counts: Sequence[int]) -> Iterator[str]:
+    """Yield a sentence for each axis of a shape that cannot be cut into a number of equal parts."""
+    for axis, (size, count) in enumerate(zip(shape, counts, strict=True)):
+        if size % count:
             why = f"axis {axis} of {size} cannot be cut into {count} equal parts"
             yield f"JAX will refuse it: {why}."
 
@@ -403,7 +426,7 @@ def _spec_text(sharding: Any) -> str:
 def _devices(sharding: Any) -> list[str]:
     """Return the names of the devices that hold a part."""
     mesh = _mesh(sharding)
-    if _is_abstract(mesh):
+    if is_abstract(mesh):
         return [f"core {number}" for number in range(math.prod(mesh.shape.values()))]
     devices = sorted(sharding.device_set, key=lambda device: device.id)
     return [jax_values.device_name(device) for device in devices]

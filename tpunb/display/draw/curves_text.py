@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from tpunb._util.plain_text import shortened
-from tpunb._util.units import and_more, counted
+from tpunb._util.units import and_more, counted, number_text
 from tpunb.display.describe.history_description import HistoryDescription
 
 _MAX_NAMES = 8
@@ -30,6 +30,28 @@ def curves_text(description: HistoryDescription) -> str:
     if description.num_steps:
         parts.append(description.steps_text)
     return "\n".join([" · ".join(parts), *(f"Note: {note}" for note in description.notes)])
+
+
+def last_values_text(description: HistoryDescription) -> str:
+    """Return the last values of the curves, in a line for each run.
+
+    For example `"loss 0.0312 · accuracy 0.98"`. A saved notebook does without them, since they
+    differ between machines. A terminal has no picture.
+    """
+    lines = []
+    for number, run in enumerate(description.runs):
+        values = [
+            f"{'val_' * line.validation}{_shown(panel.title)} "
+            f"{number_text(float(line.columns.values[-1]))}"
+            for panel in description.panels
+            for line in panel.lines
+            if line.run == number and len(line.columns.values)
+        ]
+        if values:
+            more = [and_more(len(values) - _MAX_NAMES)] if len(values) > _MAX_NAMES else []
+            name = f"{_shown(run.name)}: " if run.name else ""
+            lines.append(name + " · ".join([*values[:_MAX_NAMES], *more]))
+    return "\n".join(lines)
 
 
 def _listed(names: Sequence[str], count: int) -> str:

@@ -200,6 +200,7 @@ def _lines(program: Program, time: StepTime, memory: ProgramMemory, peak: int) -
     places = list({**texts, **shares, **problems})
     files = {file: number for number, file in enumerate(dict.fromkeys(x.file for x in places))}
     places.sort(key=lambda place: (files[place.file], place.line))
+    titles = _titles(files)
     nothing = Share("")
 
     def weight(place: SourceLine) -> float:
@@ -213,8 +214,8 @@ def _lines(program: Program, time: StepTime, memory: ProgramMemory, peak: int) -
         share = shares.get(place, nothing)
         text = shortened(texts.get(place, share.name), _MAX_CODE)
         row = _row(share, peak, text)
-        title, problem = file_title(place.file), problems.get(place, "")
-        lines.append(replace(row, line=place.line, file=title, problem=problem))
+        problem = problems.get(place, "")
+        lines.append(replace(row, line=place.line, file=titles[place.file], problem=problem))
     return Table(lines, len(places) - len(lines))
 
 
@@ -241,9 +242,17 @@ def _heaviest(rows: Sequence[_T], weight: Callable[[_T], float], count: int) -> 
     return [rows[at] for at in sorted(by_weight[:count])]
 
 
-def file_title(file: str) -> str:
-    """Return a file's name for a reader, the same in every run; empty for a cell."""
-    return "" if not file or _CELL.match(file) else PurePath(file).name
+def _titles(files: Iterable[str]) -> dict[str, str]:
+    """Return names of files for a reader, the same in every run; empty for the first cell."""
+    cells = ["", "another cell"]
+    titles: dict[str, str] = {}
+    for file in files:
+        if file and not _CELL.match(file):
+            titles[file] = PurePath(file).name
+            continue
+        titles[file] = cells.pop(0)
+        cells = cells or [f"another cell ({len(titles)})"]
+    return titles
 
 
 def _source(tensor: Buffer) -> str:

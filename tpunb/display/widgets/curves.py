@@ -27,7 +27,7 @@ from tpunb.display.describe.history_description import (
     omission_phrases,
     run_names,
 )
-from tpunb.display.draw.curves_text import curves_text
+from tpunb.display.draw.curves_text import curves_text, last_values_text
 from tpunb.display.draw.static_forms import curves_forms
 from tpunb.display.widgets import frontend
 from tpunb.display.widgets.live_widget import Bundle, LiveWidget
@@ -424,6 +424,10 @@ class CurvesWidget(LiveWidget):
     def description(self) -> HistoryDescription:
         """The description of the present curves."""
         return describe_history(self.histories, self._metrics, self._names)
+
+    def _last_values(self) -> str:
+        """Return the last values of the curves."""
+        return last_values_text(self.description)
 
     def static_bundle(self) -> Bundle:
         """Return the text, and the picture if there is something to draw."""

@@ -44,6 +44,11 @@ def is_program() -> bool:
     return hasattr(_shell(), "kernel") and not shows_widgets()
 
 
+def is_kernel() -> bool:
+    """Return whether cells run in a kernel, so that outputs are kept in a notebook."""
+    return hasattr(_shell(), "kernel")
+
+
 def in_terminal() -> bool:
     """Return whether a person's terminal shows the standard error stream."""
     stream = sys.stderr
@@ -128,7 +133,31 @@ def publish(
             sys.stdout.write(f"{data['text/plain']}\n")
         return
     transient = {"display_id": display_id}
+    metadata = with_alternative_text(data, metadata)
     shell.display_pub.publish(encoded(data), metadata, transient=transient, update=update)
+
+
+def for_terminal(data: dict[str, Any], values: str) -> dict[str, Any]:
+    """Return a bundle with values below its text, where no notebook keeps the text.
+
+    Args:
+        data: The bundle.
+        values: Text that differs from run to run; may be empty.
+    """
+    if is_kernel() or in_marimo() or not values:
+        return data
+    return {**data, "text/plain": f"{data['text/plain']}\n{values}"}
+
+
+def with_alternative_text(data: dict[str, Any], metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return a bundle's metadata with the text of its picture for readers who do not see it.
+
+    nbconvert's classic template takes the text from there; in nbconvert 7.17, its lab template does
+    not.
+    """
+    if "image/png" not in data:
+        return metadata
+    return {**metadata, "image/png": {"alt": data["text/plain"].splitlines()[0]}}
 
 
 def clear(display_id: str) -> None:

@@ -85,6 +85,7 @@ class LiveWidget(anywidget.AnyWidget):
         finally:
             self._plain = ""
         # The mark shows saving.js which outputs are tpunb's.
+        metadata = frontend.with_alternative_text(static, metadata)
         return {**live, **static}, {**metadata, "tpunb": {}}
 
     def show(self) -> None:
@@ -97,8 +98,15 @@ class LiveWidget(anywidget.AnyWidget):
         is_live = frontend.shows_widgets() and not self.closed
         if is_live:
             self.open()
-        live = self.live_bundle() if is_live else (self.static_bundle(), {})
+        live = self.live_bundle() if is_live else (self._for_terminal(), {})
         frontend.publish(*live, display_id=display_id, update=False)
+
+    def _for_terminal(self) -> Bundle:
+        return frontend.for_terminal(self.static_bundle(), self._last_values())
+
+    def _last_values(self) -> str:
+        """Return the values that a terminal shows below the text; empty if there are none."""
+        return ""
 
     def show_once(self) -> None:
         """Show the widget now, and not again if it is the value of the same cell."""

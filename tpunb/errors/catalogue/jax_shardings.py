@@ -17,8 +17,10 @@ JAX_SHARDINGS = (
             r"implies that array axis \d+ is partitioned \d+ times, but ",
             r"incompatible with mesh_shape=[^\n]{1,200} is not divisible by axis_size",
             r"axis sizes that are not evenly divisible by the corresponding mesh axis sizes",
-            r"compiling computation that requires \d+ logical devices, but only \d+ XLA devices",
             r"pmap got inconsistent sizes for array axes to be mapped",
+            Clue(r"cannot select an axis to squeeze out which has size not equal", where=r"pmap"),
+            r"size of all_to_all split_axis \(\d+\) has to be divisible by",
+            r"reduce_scatter operand scatter dimension size \d+ must be divisible by",
         ),
         "An array's axis is cut into equal parts, one for each device on the mesh's axis, and its "
         "size is not a multiple of their number. The message has both numbers.",
@@ -88,13 +90,16 @@ JAX_SHARDINGS = (
             r"pytree structure error: [^\n]{1,200}\n[^\n]{0,40}shard_map (?:in|out)_specs",
             r"shard_map (?:in|out)_specs argument must (?:be a pytree|refer to an axis marked)",
             r"in_specs passed to shard_map: [^\n]{1,300} does not match the specs of the input",
+            r"shard_map\(\) takes from 0 to 1 positional arguments but \d+ were given",
+            r"shard_map\(\) missing 1 required keyword-only argument: ",
         ),
         "`in_specs` has one PartitionSpec for each argument, `out_specs` one for each result, and "
         "a spec has at most as many entries as the array has axes. On a mesh with explicit axes, "
         "`in_specs` must also be the shardings that the arguments have.",
-        "Write a tuple for several arguments: `in_specs=(P('data'), P())`. A scalar result needs "
-        "`out_specs=P()`. On explicit axes, leave `in_specs` out, or reshard first: "
-        "`jax.reshard(x, P('data'))`.",
+        "All but the function have names: `jax.shard_map(f, mesh=mesh, in_specs=..., "
+        "out_specs=...)`. Write a tuple for several arguments: `in_specs=(P('data'), P())`. A "
+        "scalar result needs `out_specs=P()`. On explicit axes, leave `in_specs` out, or reshard "
+        "first: `jax.reshard(x, P('data'))`.",
         (_SHARD_MAP, "jax-ml/jax#18951"),
     ),
     Explanation(
@@ -102,7 +107,7 @@ JAX_SHARDINGS = (
         "jax.shard_map: the same on all devices, or not",
         (
             r"out_specs which require replication which can't be statically inferred",
-            r"must have equal (?:output )?types[\s\S]{0,600}?manual axis types do not match",
+            r"must have equal (?:output )?types[\s\S]{0,600}?manual ax(?:is types|es) do not match",
             r"requires varying manual axes to match",
             r"`(?:manual_axis_type|vma)` on `jax\.ShapeDtypeStruct` must not be `None`",
         ),
@@ -111,8 +116,9 @@ JAX_SHARDINGS = (
         "from equal to different.",
         'Combine it first (`jax.lax.psum(x, "data")`), or cut the result (`out_specs='
         "P('data')`). For a carry that begins with zeros: "
-        '`jax.lax.pcast(zeros, ("data",), to="varying")`. For Pallas kernels and if you are '
-        "sure: `jax.shard_map(..., check_vma=False)`.",
+        '`jax.lax.pcast(zeros, ("data",), to="varying")`. A Pallas kernel says where its result '
+        "differs: `vma={'data'}` in its `jax.ShapeDtypeStruct`, or since JAX 0.10 "
+        "`manual_axis_type=`. Keep `check_vma` on: without it, a missing psum stays unseen.",
         (_SHARD_MAP,),
     ),
     Explanation(
@@ -136,13 +142,18 @@ JAX_SHARDINGS = (
             r"DuplicateSpecError: ",
             r"is only valid for values of rank at least \d+, but was applied to a value of rank",
             r"Mesh requires the ndim of its first argument \(`devices`\)",
+            r"(?m)`jax\.device_put` only accepts [^\n]{1,200}Received invalid value: \w{1,60}$",
+            Clue(r"'str' object has no attribute 'partitions'", where="named_sharding"),
+            r"'P' object has no attribute 'size'",
+            r"incompatible function arguments\.[^\n]{0,80}\s+1\. __init__\(self, mesh: object, sp",
         ),
         "A PartitionSpec has an entry for each axis of the array: the name of a mesh's axis, or "
         "None. A name must exist in the mesh and may occur once, and there are at most as many "
         "entries as axes.",
-        "Print `mesh.axis_names` and `x.shape`, and write the spec for them. A scalar or a bias "
-        "needs `PartitionSpec()`. Two mesh axes on one array axis are a tuple: "
-        '`PartitionSpec(("data", "model"))`.',
+        "Print `mesh.axis_names` and `x.shape`, and write the spec for them: "
+        "`NamedSharding(mesh, PartitionSpec('data'))`, the mesh first. A scalar or a bias needs "
+        "`PartitionSpec()`. Two mesh axes on one array axis are a tuple: "
+        "`PartitionSpec(('data', 'model'))`.",
         (_SHARDED,),
     ),
     Explanation(
@@ -169,9 +180,11 @@ JAX_SHARDINGS = (
             r"pjit requires a non-empty mesh",
             r"requires a non-empty mesh in context if you are passing `PartitionSpec`s",
             r"Using PartitionSpec when you are not under a mesh context is not allowed",
-            r"the context mesh cannot be empty\. Please use `jax\.set_mesh`",
-            r"Context mesh cannot be empty\. Please use `jax\.set_mesh`",
-            r"Context mesh [^\n]{1,300} (?:should|must) match the mesh ",
+            r"[Cc]ontext mesh cannot be empty\. (?:Please use|Use) `jax\.set_mesh",
+            r"[Cc]ontext mesh [^\n]{1,300} (?:should|must) match the mesh ",
+            r"Please set a mesh via `jax\.set_mesh`",
+            r"`set_mesh` can only be used outside of `jax\.jit`",
+            r"'P(?:artitionSpec)?' object has no attribute '_is_concrete'",
         ),
         "A PartitionSpec alone names axes only. The mesh comes from the context, which is empty "
         "here or has another mesh. `with mesh:` no longer sets it for all functions.",
@@ -184,19 +197,18 @@ JAX_SHARDINGS = (
         (
             r"Number of devices \d+ must (?:be >=|equal) the product of mesh_shape",
             r"Failed to find assignment for logical_axis_index",
+            r"compiling computation that requires \d+ logical devices, but only \d+ XLA devices",
             Clue(
                 r"ValueError: cannot reshape array of size \d+ into shape",
                 where=r"\bMesh\(|create_device_mesh|jax\.devices\(\)",
             ),
             r"Length of device assignment \d+ is not equal to the size of the mesh",
         ),
-        "The product of the mesh's sizes is not the number of devices that JAX sees, "
-        "`jax.device_count()`. A v2 to v5p chip shows one or two devices, and without a TPU the "
-        "only device is the processor.",
+        "The product of the mesh's sizes, or the mapped axis of `jax.pmap`, is not the number of "
+        "devices that JAX sees, `jax.device_count()`. A v2 to v5p chip shows one or two devices, "
+        "and without a TPU the only device is the processor.",
         'Compute one size: `jax.make_mesh((jax.device_count() // 2, 2), ("data", "model"))`. '
-        "To test 8 devices on a processor, set "
-        '`os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"` before '
-        "`import jax`.",
+        "For 8 devices without a TPU: `%tpu_connect --framework jax --simulate v5e-8`.",
         ("xai-org/grok-1#248", _SHARDED),
     ),
     Explanation(
@@ -221,11 +233,19 @@ JAX_SHARDINGS = (
         (
             r"NameError: unbound axis name: ",
             r"NameError: Found an unbound axis name: ",
+            Clue(r"KeyError: '\w{1,60}'", where=r'core\.py", line \d+, in get_vma\b'),
+            Clue(r"(?m)AssertionError:? *$", where=r'core\.py", line \d+, in pvary\b'),
+            Clue(
+                r"TypeError: (?:Cannot determine dtype of |Argument '\w{1,60}' of type <class 's)",
+                where=r"lax/parallel\.py",
+            ),
+            r"TypeError: (?:p\w{2,10}|all_\w{4,10})\(\) missing 1 required [^\n]{0,40}'axis_name'",
         ),
         "`jax.lax.psum`, `axis_index` and their like name an axis of `jax.shard_map`, `jax.vmap` "
         "or `jax.pmap`, and the function runs outside of it. Under `jax.jit` alone, arrays are "
         "whole, and XLA adds collectives itself.",
-        "Map the function: `jax.shard_map(step, mesh=mesh, in_specs=P('data'), out_specs=P())`. "
+        'Name an axis of the mesh, `jax.lax.psum(x, "data")`, in a function that is mapped: '
+        "`jax.shard_map(step, mesh=mesh, in_specs=P('data'), out_specs=P())`. "
         "With `jax.jit` and shardings, write `x.mean()` without a collective.",
         (_SHARD_MAP,),
     ),

@@ -31,7 +31,7 @@ JAX_START = (
         "JAX is installed without support for TPUs",
         (
             r"A Google TPU may be present on this machine, but either a TPU-enabled jaxlib",
-            r"jax\._src[\w.]{0,40}:No GPU/TPU found, falling back to CPU",
+            r"(?:jax\._src[\w.]{0,40}:|WARNING: ?)No GPU/TPU found, falling back to CPU",
             r"\blibtpu\.so: cannot open shared object file",
             r"JAX TPU support not installed; cannot generate TPU topology",
             r"module 'jaxlib\.xla_extension' has no attribute 'get_tpu_client'",
@@ -102,13 +102,26 @@ JAX_START = (
         (
             r"jax\.distributed\.initialize\(\) must be called before any JAX ",
             r"RuntimeError: (?:jax\.)?distributed\.initialize should only be called once",
-            r"config should be updated before backends are initialized",
         ),
         "JAX has already looked for its devices. An import that makes an array, or "
         "`jax.devices()`, is enough. In a notebook, the cell may have run twice.",
         "Call `jax.distributed.initialize()` once, directly after `import jax` and before other "
         "imports; restart the kernel first. A TPU with one host does not need it.",
         (_HOSTS,),
+    ),
+    Explanation(
+        "141",
+        "The number of devices is set after JAX has started",
+        (
+            r"config should be updated before backends are initialized",
+            r"Attempted to set \d+ devices, but \d+ CPUs already available",
+        ),
+        "JAX has made its devices at the first call that needed one, and keeps them. The setting "
+        "`jax_num_cpu_devices`, or the devices of a library's tests, came after that.",
+        "Restart the kernel, and set it directly after `import jax`. In a notebook, "
+        "`%tpu_connect --framework jax --simulate v5e-8` gives eight devices also after JAX has "
+        "started.",
+        ("google/flax#3232", "https://docs.jax.dev/en/latest/config_options.html"),
     ),
     Explanation(
         "80",
@@ -148,15 +161,20 @@ JAX_START = (
     ),
     Explanation(
         "82",
-        "A flag that the compiler does not know",
+        "A flag or an option that the compiler does not take",
         (
             r"Unknown command line flag 'xla_\w{1,120}'",
+            r"Illegal value '[^'\n]{0,120}' specified for flag 'xla_\w{1,120}'",
             r"Unknown flags? in XLA_FLAGS: ",
+            r"No such compile option: '",
+            r"Failed to parse '[^'\n]{0,120}' into flag xla_",
         ),
         "Flags come and go with releases, and each has its place. JAX itself reads XLA_FLAGS; "
-        "libtpu reads LIBTPU_INIT_ARGS. An unknown flag ends the process.",
+        "libtpu reads LIBTPU_INIT_ARGS and `jax.jit(compiler_options=...)`. In an environment "
+        "variable, an unknown flag or a value of the wrong kind ends the process.",
         'Put flags that begin with `xla_tpu_` into `os.environ["LIBTPU_INIT_ARGS"]` before '
-        "`import jax`, and remove those that this libtpu does not have.",
+        "`import jax`, or into `compiler_options` without the dashes. Remove those that this "
+        "libtpu does not have, and correct the value that the message names.",
         ("https://docs.jax.dev/en/latest/xla_flags.html", "jax-ml/jax#17495"),
     ),
     Explanation(

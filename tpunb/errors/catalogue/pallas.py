@@ -163,6 +163,7 @@ PALLAS = (
         "An operation that Pallas does not have on TPUs",
         (
             r"Unimplemented primitive in Pallas TPU lowering",
+            r"`\w{1,40}` is a Triton-specific primitive",
             r"Only take_along_axis-like gathers supported",
             r"Only gathers along the two minormost dimensions",
             r"Reductions over (?:unsigned integers|\w{1,20}) not implemented",

@@ -20,7 +20,7 @@ from tpunb.machine.framework import FRAMEWORK_VARIABLE, FRAMEWORKS, JAX, TENSORF
 from tpunb.machine.software import chooses_keras_2, require_keras_2
 from tpunb.notebook.used_framework import framework_of
 from tpunb.tpu.types import accelerator
-from tpunb.virtual.import_tensorflow import QuietImport
+from tpunb.virtual.tensorflow.import_tensorflow import QuietImport
 
 _TPU = "TPUNB_TPU"
 
@@ -109,7 +109,7 @@ def choose_by_cells(shell: Any) -> None:
     """Let the first cell that imports a framework choose it: a cell may import both."""
 
     def look(cell: Any) -> None:
-        from tpunb.virtual.patch.install import choose_framework
+        from tpunb.virtual.installer import choose_framework
 
         choose_framework(lambda: framework_of([cell.raw_cell]))
 

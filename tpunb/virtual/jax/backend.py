@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from tpunb._util.patching import variable
 from tpunb.errors import ConnectError
 from tpunb.virtual.jax.identity import PLATFORM
 from tpunb.virtual.jax.private_names import private, set_private
-from tpunb.virtual.patch.patch_tools import variable
 
 _PRIORITY = 1000
 """Above all platforms of JAX: the highest has 400."""

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from tpunb._util.patching import Replaced
 from tpunb.virtual.jax.identity import PLATFORM
 from tpunb.virtual.jax.private_names import owner_of, private
-from tpunb.virtual.patch.patch_tools import Replaced
 
 _START, _CLIENTS = "jax._src.xla_bridge.backends", "jax._src.xla_bridge._backends"
 

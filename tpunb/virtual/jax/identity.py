@@ -10,10 +10,10 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from tpunb._util.patching import attribute
 from tpunb.tpu.families import DEVICE_KINDS
 from tpunb.tpu.types import Accelerator
 from tpunb.virtual.jax.private_names import private
-from tpunb.virtual.patch.patch_tools import attribute
 
 PLATFORM = "tpu"
 

@@ -15,8 +15,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tpunb._util.patching import Replaced
 from tpunb.virtual.jax.private_names import private
-from tpunb.virtual.patch.patch_tools import Replaced
 from tpunb.virtual.watched_import import WatchedImport
 
 _PALLAS = "jax._src.pallas.pallas_call"

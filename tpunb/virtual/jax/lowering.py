@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tpunb._util.patching import Replaced
 from tpunb.virtual.jax.identity import PLATFORM
 from tpunb.virtual.jax.kernels import kernel_primitive, rule_for_a_tpu, rule_for_the_cpu
 from tpunb.virtual.jax.private_names import owner_of, private
 from tpunb.virtual.jax.shared_work import is_repeated
-from tpunb.virtual.patch.patch_tools import Replaced
 
 _LOWER = "jax._src.interpreters.mlir.lower_jaxpr_to_module"
 _REFINE = "jax._src.interpreters.mlir.refine_polymorphic_shapes"

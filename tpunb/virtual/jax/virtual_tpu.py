@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from tpunb._util.patching import Replaced
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import Accelerator
 from tpunb.virtual.jax import current_type
@@ -16,7 +17,6 @@ from tpunb.virtual.jax.kernels import tracing_kernels
 from tpunb.virtual.jax.lowering import LoweredProgram, Lowering
 from tpunb.virtual.jax.memory import LiveArray, bytes_on, live_arrays, moved_arrays
 from tpunb.virtual.jax.private_names import owner_of, require_all
-from tpunb.virtual.patch.patch_tools import Replaced
 
 _COMPILE = "jax._src.compiler.compile_or_get_cached"
 _CALL = "jax._src.pjit._pjit_call_impl_python"

@@ -1,0 +1,1 @@
+"""JAX's own tests on the virtual TPU for JAX."""

@@ -1,0 +1,1 @@
+"""What the commands that run a framework's own tests on a virtual TPU share."""

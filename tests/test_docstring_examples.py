@@ -1,0 +1,70 @@
+"""The examples in the docstrings of public names, and the Python code on the start pages, run."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import inspect
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.compiler_needed import require_compiler
+from support.pages import run_code
+
+import tpunb
+
+pytestmark = pytest.mark.tensorflow
+
+FUNCTIONS = sorted(
+    name
+    for name in set(tpunb.__all__)
+    - {"history", "load_ipython_extension", "unload_ipython_extension"}
+    if inspect.isroutine(getattr(tpunb, name)) or name == "accelerator_types"
+)
+NEED_THE_COMPILER = {"compile", "largest_batch", "load_program"}
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep files of the examples apart, and close their connections."""
+    from tpunb.connection.tpu_connection import open_connections
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TPUNB_WIDGETS", "never")
+    yield
+    for connection in open_connections():
+        connection.close()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.usefixtures("tf")
+def test_the_example_of_a_function(name: str) -> None:
+    if name in NEED_THE_COMPILER:
+        require_compiler()
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(getattr(tpunb, name)) or "")
+    assert examples, f"help(tpunb.{name}) shows no example"
+    names = {"tpunb": tpunb}
+    for number, example in enumerate(examples):
+        if doctest.SKIP not in example.options:
+            printed = output(example.source, Path(f"{name}_{number}.py"), names)
+            assert doctest.OutputChecker().check_output(example.want, printed, doctest.ELLIPSIS), (
+                f"{example.source} printed {printed}"
+            )
+
+
+def output(source: str, path: Path, names: dict[str, Any]) -> str:
+    """Return what a statement prints. AutoGraph reads its source from the file."""
+    path.write_text(source, encoding="utf-8")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(source, path.resolve(), "single"), names)
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize("page", ["start-tensorflow.md", "start-programs.md"])
+@pytest.mark.usefixtures("tf")
+def test_the_code_of_a_start_page(page: str) -> None:
+    require_compiler()
+    run_code(page)

@@ -1,0 +1,236 @@
+"""Restoration of objects: everything that tracing built, cached or counted in them is undone.
+
+Libraries build lazily: the first trace of a Keras step makes the variables of an optimizer and of
+metrics, and functions that call them. If the trace is only examined, all of these belong to a graph
+that will never run.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import random
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tpunb._util.user_code import is_users_class
+from tpunb.virtual.tensorflow.private_names import (
+    Trackable,
+    context,
+    distribute_lib,
+    distribute_values,
+)
+
+_HELD = (Trackable, weakref.WeakKeyDictionary, weakref.WeakSet, threading.local)
+_VARIABLES = (tf.Variable, distribute_values.DistributedValues)
+_NEVER = (type, types.ModuleType, distribute_lib.StrategyBase, tf.data.Dataset, *_VARIABLES)
+_OF_FUNCTIONS = (
+    "tensorflow.python.eager.polymorphic_function",
+    "tensorflow.core.function.capture",
+    "tensorflow.core.function.polymorphism",
+)
+_CONTAINERS = (collections.OrderedDict, dict, list, set, collections.deque)
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), np.ndarray, np.generic)
+_GLOBALS = {
+    "keras.src.backend.common.global_state": ("GLOBAL_STATE_TRACKER",),
+    "tf_keras.src.backend": ("PER_GRAPH_OBJECT_NAME_UIDS", "_SEED_GENERATOR"),
+}
+"""The global state in which the versions of Keras count names and seeds."""
+
+
+@contextlib.contextmanager
+def untouched(*roots: Any) -> Iterator[None]:
+    """Restore the state of objects, and of all objects that they hold or use, after the block.
+
+    Changes that functions' own code makes to its lists and names stay, unless these changes contain
+    variables, models or the like.
+
+    Args:
+        roots: Functions, models, and their arguments.
+    """
+    restore = remembered(*roots)
+    try:
+        yield
+    finally:
+        restore()
+
+
+def remembered(*roots: Any) -> Callable[[], None]:
+    """Return a function that restores objects to their present state; see `untouched`."""
+    state = _State()
+    for root in roots:
+        state.keep(root, own=False)
+    for name, variables in _GLOBALS.items():
+        for variable in variables:
+            state.keep(getattr(sys.modules.get(name), variable, None), own=True)
+    # TensorFlow's generator, which exists once it has a seed.
+    seeds = getattr(context.context(), "_rng", None)
+    state.keep((random._inst, seeds), own=True)
+    generator = np.random.get_state()
+
+    def restore() -> None:
+        for restorer in state.restorers:
+            restorer()
+        np.random.set_state(generator)
+
+    return restore
+
+
+class _State:
+    """The values that objects held.
+
+    Attributes:
+        restorers: Functions that each restore the values of one object.
+    """
+
+    def __init__(self) -> None:
+        self.restorers: list[Callable[[], None]] = []
+        self._seen: dict[int, Any] = {}
+
+    def keep(self, root: Any, *, own: bool) -> None:
+        """Keep the state of an object, and of all objects that it reaches.
+
+        Args:
+            root: The object.
+            own: Whether it belongs to another object, and not to the user's code alone.
+        """
+        waiting = [(root, own)]
+        while waiting:
+            value, own = waiting.pop()
+            if isinstance(value, dict) and not issubclass(type(value), dict):
+                self._keep_mapping(vars(value))
+                value = value.__wrapped__  # type: ignore[attr-defined]  # TensorFlow's stand-in for a dict
+            if isinstance(value, _PLAIN) or id(value) in self._seen:
+                continue
+            self._seen[id(value)] = value
+            waiting += self._parts(value, own)
+
+    def _parts(self, value: Any, own: bool) -> Iterator[tuple[Any, bool]]:
+        if isinstance(value, (tuple, frozenset)):
+            yield from ((item, own) for item in value)
+        elif isinstance(value, random.Random):
+            self.restorers.append(functools.partial(value.setstate, value.getstate()))
+        elif isinstance(value, types.MethodType):
+            yield from ((value.__self__, own), (value.__func__, own))
+        elif isinstance(value, types.FunctionType):
+            yield from self._used(value)
+        elif isinstance(value, _CONTAINERS):
+            yield from self._contents(value, own)
+        if _is_looked_into(value):
+            attributes = getattr(value, "__dict__", {})
+            self._keep_mapping(attributes)
+            slots = [getattr(value, name, None) for name in getattr(value, "__slots__", ())]
+            yield from ((item, True) for item in (*attributes.values(), *slots))
+            methods = (
+                attribute for kind in type(value).__mro__ for attribute in vars(kind).values()
+            )
+            yield from ((method, True) for method in methods if _is_of_functions(method))
+
+    def _contents(self, value: Any, own: bool) -> Iterator[tuple[Any, bool]]:
+        kind = next(container for container in _CONTAINERS if isinstance(value, container))
+        before = kind(value)
+
+        def restore() -> None:
+            # Called on the base class, because a library's own methods may record each change.
+            now = kind(value)
+            added = now.values() if isinstance(now, dict) else now
+            if not own and not any(map(_is_state, added)):
+                return
+            if len(now) == len(before) and kind is not set and _are_same(now, before):
+                return
+            kind.clear(value)
+            getattr(kind, "update" if kind is set or isinstance(now, dict) else "extend")(
+                value, before
+            )
+
+        self.restorers.append(restore)
+        yield from (
+            (item, own) for item in (before.values() if isinstance(before, dict) else before)
+        )
+
+    def _keep_mapping(self, mapping: dict[str, Any]) -> None:
+        before = dict(mapping)
+
+        def restore() -> None:
+            if len(mapping) != len(before) or not _are_same(mapping, before):
+                mapping.clear()
+                mapping.update(before)
+
+        self.restorers.append(restore)
+
+    def _used(self, function: types.FunctionType) -> Iterator[tuple[Any, bool]]:
+        """Yield a function's closure, and the globals that it and its inner functions name."""
+        for cell in function.__closure__ or ():
+            with contextlib.suppress(ValueError):  # the cell is empty
+                yield cell.cell_contents, False
+                self._keep_binding(
+                    functools.partial(getattr, cell, "cell_contents"),
+                    functools.partial(setattr, cell, "cell_contents"),
+                )
+        codes = [function.__code__]
+        while codes:
+            code = codes.pop()
+            codes += [
+                constant for constant in code.co_consts if isinstance(constant, types.CodeType)
+            ]
+            for name in code.co_names:
+                if name in (names := function.__globals__):
+                    yield names[name], False
+                    self._keep_binding(
+                        functools.partial(names.get, name),
+                        functools.partial(names.__setitem__, name),
+                    )
+        yield from ((default, False) for default in function.__defaults__ or ())
+        yield from ((attribute, False) for attribute in vars(function).values())
+
+    def _keep_binding(self, read: Callable[[], Any], write: Callable[[Any], None]) -> None:
+        before = read()
+
+        def restore() -> None:
+            if _is_state(read()):
+                write(before)
+
+        self.restorers.append(restore)
+
+
+def _is_state(value: Any) -> bool:
+    """Return whether a value is a variable, a model or the like."""
+    return isinstance(value, (Trackable, distribute_values.DistributedValues)) or _is_of_keras(
+        value
+    )
+
+
+def _are_same(now: Any, before: Any) -> bool:
+    pairs = zip(now.items(), before.items(), strict=True) if isinstance(now, dict) else None
+    if pairs is not None:
+        return all(a is c and b is d for (a, b), (c, d) in pairs)
+    return all(a is b for a, b in zip(now, before, strict=True))
+
+
+def _is_looked_into(value: Any) -> bool:
+    """Return whether an object may hold results of a trace."""
+    if isinstance(value, _NEVER) or tf.is_tensor(value):
+        return False
+    if isinstance(value, _HELD) or _is_of_functions(value):
+        return True
+    if is_users_class(type(value)):
+        return hasattr(value, "__dict__")
+    return _is_of_keras(value)
+
+
+def _is_of_keras(value: Any) -> bool:
+    packages = {kind.__module__.partition(".")[0] for kind in type(value).__mro__}
+    return bool(packages & {"keras", "tf_keras"})
+
+
+def _is_of_functions(value: Any) -> bool:
+    """Return whether a value is a `tf.function` or a part of it, such as its cache."""
+    return type(value).__module__.startswith(_OF_FUNCTIONS)

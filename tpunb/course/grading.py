@@ -1,0 +1,239 @@
+"""The check of an answer in a lesson: it finds the answer, grades it and keeps the points."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpunb._util.plain_text import shortened
+from tpunb.cells.cell_errors import first_line
+from tpunb.course import scores
+from tpunb.course.cells import TpuCell, answer_cell, assigns, tpu_cell
+from tpunb.course.failures import in_library, show_users_line
+from tpunb.course.seals import plain_text_of, seal
+from tpunb.errors import CellError
+from tpunb.notebook.extension import loaded
+from tpunb.notebook.ran_cells import RanCell
+
+if TYPE_CHECKING:
+    from tpunb.course.again import Again
+
+_LONG = 120
+"""The longest part of an error that a check repeats."""
+
+
+def question(number: int, *, points: int, answers: str | Sequence[str] = ()) -> Question:
+    """Return the check of an answer, for a `with` block of `assert` statements.
+
+    The block grades the answer. It runs only if the answer's cell has run to its end: the cell with
+    the line `# Question N`, or the latest cell that assigns one of the names. At the end of the
+    block, the points are printed and kept for `score`. A failed `assert` shows its message only,
+    without the code of the check.
+
+    Args:
+        number: The number of the question.
+        points: The points for a right answer.
+        answers: The names that the answer assigns.
+    """
+    names = (answers,) if isinstance(answers, str) else tuple(answers)
+    return Question(number, points, names)
+
+
+class Question:
+    """The check of an answer. See `question`.
+
+    Args:
+        number: The number of the question.
+        points: The points for a right answer.
+        names: The names that the answer assigns.
+    """
+
+    def __init__(self, number: int, points: int, names: Sequence[str]) -> None:
+        self._number, self._points, self._names = number, points, names
+        extension = loaded()
+        if extension is None:
+            raise CellError(
+                "The checks of a lesson read the notebook's cells.", fix="Run `%load_ext tpunb`."
+            )
+        self._session = extension.magics.session
+        self._cells: Sequence[RanCell] = extension.ran.cells
+
+    def __enter__(self) -> Question:
+        """Find the answer.
+
+        Raises:
+            AssertionError: There is no answer, or its cell has stopped with an error.
+        """
+        scores.remember(self._number, 0)
+        if (reason := self._why_no_answer()) is not None:
+            raise _short(AssertionError(reason))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        frames: TracebackType | None,
+    ) -> None:
+        """Give the points, or show why there are none."""
+        if error is None:
+            scores.remember(self._number, self._points)
+            print(f"Question {self._number}: {self._points} point{'s' * (self._points > 1)}")  # noqa: T201
+        elif isinstance(error, NotImplementedError):
+            raise _short(AssertionError(self._unanswered())) from None
+        elif isinstance(error, AssertionError) and not in_library(frames):
+            _short(error)
+        elif isinstance(error, Exception) and not show_users_line(error, frames):
+            text = f"The check cannot use this answer. It raised {first_line(error)}"
+            raise _short(AssertionError(text)) from error
+
+    def on_each_replica(self, name: str) -> list[Any]:
+        """Return the value of a name on each replica, as arrays of NumPy.
+
+        Raises:
+            AssertionError: The value is the same for all replicas, as in Python.
+        """
+        return self._parts(name, self._session.namespace[name])
+
+    def again(self, *names: str, **given: Any) -> Any:
+        """Run the answer's cell again with other values, and return its names on each replica.
+
+        The notebook's names do not change. Cells between the other values and the answer run again
+        too, if they are `%%tpu_run` cells.
+
+        Args:
+            *names: The names to return; for several names a list of each.
+            **given: By name of the notebook, the other value: a list with a value for each replica,
+                or a dataset. `replica_id` gives the replicas other numbers.
+
+        Raises:
+            AssertionError: The answer is not computed in a `%%tpu_run` cell.
+        """
+        try:
+            made = self._again(given).run(self._tpu_cell())
+        except Exception as error:
+            text = f"With other numbers, your cell stops with an error: {first_line(error)}"
+            raise AssertionError(text) from None
+        missing = [name for name in names if name not in made]
+        assert not missing, f"Assign `{', '.join(missing)}` in one `%%tpu_run` cell."
+        parts = [self._parts(name, made[name]) for name in names]
+        return parts[0] if len(parts) == 1 else parts
+
+    def calls(self) -> set[str]:
+        """Return the names of the functions and methods that the answer's cell calls."""
+        nodes = self._tpu_cell().source.nodes
+        functions = [node.func for node in nodes if isinstance(node, ast.Call)]
+        return {str(getattr(f, "attr", getattr(f, "id", ""))) for f in functions}
+
+    def collectives(self) -> set[str]:
+        """Return the operations by which the replicas of the answer's cell exchange values."""
+        return self._again({}).collectives(self._tpu_cell())
+
+    def predicted(
+        self, name: str, right: str, hints: Mapping[Any, str] | None = None, *, hint: str
+    ) -> None:
+        """Compare a prediction with the seal of the right one.
+
+        Args:
+            name: The name of the prediction, which is the salt of its seal.
+            right: The seal of the right prediction, from `seal(value, name)`.
+            hints: By wrong prediction, what to think about.
+            hint: What to think about for any other prediction.
+
+        Raises:
+            AssertionError: The prediction is wrong.
+        """
+        value = self._session.namespace[name]
+        try:
+            text = plain_text_of(value)
+        except (TypeError, ValueError):
+            raise AssertionError(
+                f"`{name}` has the type {type(value).__name__}. Assign what you predict, as the "
+                "question says."
+            ) from None
+        assert not _is_quoted(value), "Write the number without quotes."
+        assert not isinstance(value, list), "Write the number alone, without brackets."
+        known = {plain_text_of(wrong): text for wrong, text in (hints or {}).items()}
+        assert seal(value, name) == right, f"Not {text}: {known.get(text, hint)}"
+
+    def copies(self, variable: Any) -> list[Any]:
+        """Return the copy of a variable on each replica, as arrays of NumPy."""
+        strategy = self._session.of_tensorflow().strategy
+        return [copy.numpy() for copy in strategy.experimental_local_results(variable)]
+
+    @contextlib.contextmanager
+    def restoring(self, *variables: Any) -> Iterator[None]:
+        """Give variables their values back at the end of a block."""
+        before = [variable.numpy() for variable in variables]
+        try:
+            yield
+        finally:
+            for variable, value in zip(variables, before, strict=True):
+                variable.assign(value)
+
+    def _why_no_answer(self) -> str | None:
+        cell = answer_cell(self._cells, self._number, self._names)
+        if cell is None or cell.is_stub:
+            return self._unanswered()
+        if cell.failure:
+            return (
+                f"The cell with your answer stopped with an error ({shortened(cell.failure, _LONG)}"
+                "). Correct it and run it again: the check grades no older answer."
+            )
+        if missing := [name for name in self._names if not assigns(cell.source, name)]:
+            names = " and ".join(f"`{name}`" for name in missing)
+            return f"The cell with your answer does not assign {names}."
+        return None
+
+    def _unanswered(self) -> str:
+        names = " and ".join(self._names)
+        todo = f"assign {names}" if names else "write its cell"
+        return f"Question {self._number} has no answer yet: {todo}, and run the cell."
+
+    def _parts(self, name: str, value: Any) -> list[Any]:
+        strategy = self._session.of_tensorflow().strategy
+        parts = [np.asarray(part) for part in strategy.experimental_local_results(value)]
+        assert len(parts) == strategy.num_replicas_in_sync, (
+            f"`{name}` is one value ({type(value).__name__}) for all replicas. Compute a tensor on "
+            "each replica with TensorFlow, in a `%%tpu_run` cell."
+        )
+        return parts
+
+    def _tpu_cell(self) -> TpuCell:
+        cell = answer_cell(self._cells, self._number, self._names)
+        parsed = tpu_cell(cell.source) if cell is not None else None
+        assert parsed is not None, (
+            "The replicas compute only in `%%tpu_run` cells: make `%%tpu_run` the first line of "
+            "your answer's cell."
+        )
+        return parsed
+
+    def _again(self, given: Mapping[str, Any]) -> Again:
+        from tpunb.course.again import Again  # imports TensorFlow
+
+        strategy = self._session.of_tensorflow().strategy
+        return Again(self._cells, self._session.namespace, strategy, given)
+
+
+def _short(error: AssertionError) -> AssertionError:
+    """Make IPython show an error's message without the code of the check."""
+    lines = [f"Not yet: {error}"]
+    error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
+    return error
+
+
+def _is_quoted(value: Any) -> bool:
+    """Return whether a value is a text that holds a number."""
+    if not isinstance(value, str):
+        return False
+    try:
+        Fraction(value)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""The suites of claims about JAX on a TPU, real or virtual."""

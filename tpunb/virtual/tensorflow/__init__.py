@@ -1,0 +1,1 @@
+"""The virtual TPU for TensorFlow: `TPUStrategy` on virtual CPU cores."""

@@ -1,0 +1,328 @@
+"""Distributed datasets for virtual cores, and iterators over batches of unknown size.
+
+TensorFlow cuts such batches in the input pipeline, and asks for each replica's part whether it
+exists. On many cores that takes longer than a small step. Here one iterator gives whole batches,
+with the sizes of the replicas' parts. One operation then cuts each component of a batch, by its own
+rows, into these parts. Its result still shows that the parts are one batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb.virtual.tensorflow.datasets import Cut, copied, mapped, unknown_cut
+from tpunb.virtual.tensorflow.devices import is_elsewhere
+from tpunb.virtual.tensorflow.iterators import UNTUNED, SettledIterator, SettledIteratorSpec
+from tpunb.virtual.tensorflow.private_names import (
+    distribute_values,
+    input_lib,
+    input_lib_v1,
+    iterator_ops,
+)
+from tpunb.virtual.tensorflow.replicate.batch_parts import BatchParts, chosen
+
+_reports: weakref.WeakValueDictionary[int, Callable[[int], None]] = weakref.WeakValueDictionary()
+"""Receive the number of examples of a batch if some replica gets none of them."""
+
+
+def _report(key: tf.Tensor, examples: tf.Tensor) -> None:
+    report = _reports.get(int(key))
+    if report is not None:
+        report(int(examples))
+
+
+def iterator_of_whole_batches(distributed: Any) -> Any | None:
+    """Return an iterator over a distributed dataset that is cut into parts of unknown size.
+
+    Args:
+        distributed: A `DistributedDataset`.
+
+    Returns:
+        The iterator. None if TensorFlow's own iterator must be used: the elements are not
+        successive batches for the replicas of one process, or their sizes are known.
+    """
+    pairs = distributed._input_workers._worker_device_pairs
+    if len(pairs) != 1 or len(pairs[0][1]) < 2 or distributed._options is not None:
+        return None
+    host, devices = pairs[0]
+    if is_elsewhere(host):
+        return None
+    with tf.device(host):
+        report = getattr(distributed, "when_empty", None)
+        key = 0 if report is None else id(report)
+        if report is not None:
+            _reports[key] = report
+        dataset = distributed._cloned_datasets[0]
+        cut = unknown_cut(dataset, len(devices))
+        if cut is None:
+            return None
+        iterator = iter(_whole_batches(cut, dataset.options(), key))
+    iterator_of_parts = WholeBatchIterator(
+        distributed._input_workers,
+        components=[iterator],
+        element_spec=distributed._element_spec,
+        strategy=distributed._strategy,
+        cardinality=distributed._cardinality,
+        enable_get_next_as_optional=False,  # every replica has a part
+        options=distributed._options,
+        replica_order=distributed._replica_order,
+    )
+    iterator_of_parts.usual = cut.usual
+    return iterator_of_parts
+
+
+def _whole_batches(cut: Cut, options: tf.data.Options, key: int) -> tf.data.Dataset:
+    """Return batches, each with its components' part sizes, shaped `[components, parts]`.
+
+    Args:
+        cut: How the batches are cut.
+        options: The options of the dataset that cuts them.
+        key: The key of the report on batches that have empty parts; 0 for no report.
+    """
+    sizes = cut.sizes
+    batches = cut.batches.rebatch(sum(sizes)) if any(sizes) else cut.batches
+    element = tf.nest.map_structure(_relaxed, batches.element_spec)
+    specs = tuple(tf.nest.flatten(element))
+    pairs = mapped(
+        batches,
+        _sizes_of_parts(specs, len(sizes), reports=bool(key)),
+        _with_sizes_spec(element, len(sizes)),
+        tf.constant(sizes, tf.int32),
+        tf.constant(key, tf.int64),
+    )
+    return pairs.with_options(options).prefetch(1)
+
+
+def _relaxed(spec: tf.TensorSpec) -> tf.TensorSpec:
+    """Return the type with any number of rows."""
+    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+
+
+def _with_sizes_spec(element: Any, count: int) -> tuple[Any, tf.TensorSpec]:
+    return element, tf.TensorSpec([len(tf.nest.flatten(element)), count], tf.int32)
+
+
+@functools.lru_cache(maxsize=64)
+def _sizes_of_parts(tensors: Sequence[tf.TensorSpec], count: int, *, reports: bool) -> Any:
+    """Return a function that returns its tensors and the sizes of their rows' parts."""
+
+    def sizes_of_parts(*arguments: Any) -> Any:
+        *tensors, full, key = arguments
+        rows = tf.stack([tf.shape(tensor)[:1] for tensor in tensors])
+        # TensorFlow cuts a batch of unknown size in the same way.
+        most = tf.where(tf.reduce_any(full > 0), full, (rows + count - 1) // count)
+        before = tf.cumsum(most + tf.zeros_like(rows), axis=1, exclusive=True)
+        sizes = tf.clip_by_value(rows - before, 0, most)
+        if reports:
+            examples = [key, tf.reduce_max(rows)]
+            some = tf.reduce_all(tf.reduce_any(sizes > 0, 0))
+            chosen(some, list, lambda: (tf.py_function(_report, examples, []), [])[1])
+        return [*tensors, sizes]
+
+    specs = [*tensors, tf.TensorSpec([count], tf.int32), tf.TensorSpec([], tf.int64)]
+    with tf.init_scope():
+        return tf.function(sizes_of_parts, autograph=False).get_concrete_function(*specs)
+
+
+class WholeBatchIterator(SettledIterator):
+    """A distributed iterator whose only component gives batches and the sizes of their parts.
+
+    Attributes:
+        usual: The size of every part of most batches; None if the parts differ or it is not known.
+    """
+
+    usual: int | None = None
+
+    @functools.cached_property
+    def _type_spec(self) -> SettledIteratorSpec:
+        spec = super()._type_spec
+        spec.usual = self.usual
+        return spec
+
+    @staticmethod
+    def _spec_class() -> type[SettledIteratorSpec]:
+        return WholeBatchIteratorSpec
+
+    def get_next_as_optional(self) -> Any:
+        """Return the next batch as a `tf.experimental.Optional`, empty after the end."""
+        with self._on_host():
+            optional = self._iterators[0].get_next_as_optional()
+            return tf.cond(
+                optional.has_value(),
+                lambda: _present(self._parts(optional.get_value())),
+                lambda: tf.experimental.Optional.empty(self._element_spec),
+            )
+
+    def _get_next_no_partial_batch_handling(self, name: str | None = None) -> Any:
+        del name  # TensorFlow does not use it either
+        with self._on_host():
+            return self._parts(self._iterators[0].get_next())
+
+    def _parts(self, batch: tuple[Any, tf.Tensor]) -> Any:
+        """Return each replica's part of a batch."""
+        whole, sizes = batch
+        cores = self._input_workers.compute_devices_for_worker(0)
+        order = self._replica_order or range(len(cores))
+        columns = list(zip(tf.nest.flatten(whole), tf.unstack(sizes), strict=True))
+        if not tf.executing_eagerly():
+            cut = [BatchParts(copied(rows), own, order, self.usual) for rows, own in columns]
+            return tf.nest.pack_sequence_as(whole, cut)
+        parts = zip(*(_cut(rows, own, cores) for rows, own in columns), strict=True)
+        packed = [tf.nest.pack_sequence_as(whole, components) for components in parts]
+        return input_lib._create_per_replica([packed[index] for index in order], self._strategy)
+
+    @contextlib.contextmanager
+    def _on_host(self) -> Iterator[None]:
+        """Place operations on the iterator's host, even if another device is in force."""
+        with tf.device(None), tf.device(self._input_workers.worker_devices[0]):
+            yield
+
+
+def _present(batch: Any) -> Any:
+    """Return an optional of parts as separate values, as in a dataset's elements."""
+    parts = tf.nest.map_structure(lambda leaf: distribute_values.PerReplica(leaf.values), batch)
+    return tf.experimental.Optional.from_value(parts)
+
+
+def _cut(rows: tf.Tensor, sizes: tf.Tensor, cores: Sequence[str]) -> list[tf.Tensor]:
+    """Return the parts of a tensor along axis 0, each on a core."""
+    parts = tf.raw_ops.SplitV(value=rows, size_splits=sizes, axis=0, num_split=len(cores))
+    return [_on_core(*pair) for pair in zip(parts, cores, strict=True)]
+
+
+def _on_core(part: tf.Tensor, core: str) -> tf.Tensor:
+    with tf.device(core):
+        return copied(part)
+
+
+class WholeBatchIteratorSpec(SettledIteratorSpec):
+    """The type of a `WholeBatchIterator` with batches of any size.
+
+    A function that is traced for batches of one usual size is right for other sizes too.
+
+    Attributes:
+        usual: The usual size of the iterator that the type describes.
+    """
+
+    usual: int | None = None
+
+    @property
+    def value_type(self) -> type:
+        """The class of the values of this type."""
+        return WholeBatchIterator
+
+    @functools.cached_property
+    def _component_specs(self) -> list[Any]:
+        cores = self._input_workers.compute_devices_for_worker(0)
+        element = tf.nest.map_structure(_relaxed, self._spec_of_part(0))
+        return [iterator_ops.IteratorSpec(_with_sizes_spec(element, len(cores)))]
+
+    def _from_components(self, components: Sequence[Any]) -> Any:
+        iterator = super()._from_components(components)
+        iterator.usual = self.usual
+        return iterator
+
+    def most_specific_common_supertype(self, others: Sequence[Any]) -> Any:
+        """Return a type that a trace for all these types can use; None if none exists."""
+        common = super().most_specific_common_supertype(others)
+        if common is not None:
+            common.usual = self.usual
+        return common
+
+    @property
+    def _is_in_rounds(self) -> bool:
+        return False
+
+
+# Distributed datasets.
+
+
+def with_settled_types(dataset: Any) -> Any:
+    """Return a distributed dataset with iterators for virtual cores.
+
+    Args:
+        dataset: The dataset that a strategy has distributed. It is changed.
+    """
+    settled = _SETTLED.get(type(dataset))
+    if settled is not None:
+        dataset.__class__ = settled
+    return dataset
+
+
+class _Dataset(input_lib.DistributedDataset):  # type: ignore[misc]
+    def __iter__(self) -> Any:
+        if not _can_be_read(self):
+            return super().__iter__()  # the error that this raises gives the reason
+        whole = iterator_of_whole_batches(self)
+        return SettledIterator.over(self, self._cloned_datasets) if whole is None else whole
+
+    @property
+    def _type_spec(self) -> Any:
+        spec = super()._type_spec
+        spec.__class__ = _DatasetSpec
+        return spec
+
+
+class _DatasetSpec(input_lib.DistributedDatasetSpec):  # type: ignore[misc]
+    @property
+    def value_type(self) -> type:
+        return _Dataset
+
+    def _from_components(self, components: Any) -> Any:
+        return with_settled_types(super()._from_components(components))
+
+
+class _DatasetsFromFunction(input_lib.DistributedDatasetsFromFunction):  # type: ignore[misc]
+    def __iter__(self) -> Any:
+        if not _can_be_read(self):
+            return super().__iter__()  # the error that this raises gives the reason
+        return SettledIterator.over(self, self._datasets)
+
+    @property
+    def _type_spec(self) -> Any:
+        spec = super()._type_spec
+        spec.__class__ = _DatasetsFromFunctionSpec
+        return spec
+
+
+class _DatasetsFromFunctionSpec(
+    input_lib.DistributedDatasetsFromFunctionSpec  # type: ignore[misc]
+):
+    @property
+    def value_type(self) -> type:
+        return _DatasetsFromFunction
+
+    def _from_components(self, components: Any) -> Any:
+        return with_settled_types(super()._from_components(components))
+
+
+def _can_be_read(dataset: Any) -> bool:
+    return bool(dataset._built and (tf.executing_eagerly() or tf.inside_function()))
+
+
+class _DatasetV1(input_lib_v1.DistributedDatasetV1):  # type: ignore[misc]
+    def _get_iterator(self) -> Any:
+        with UNTUNED:
+            return super()._get_iterator()
+
+
+class _DatasetsFromFunctionV1(
+    input_lib_v1.DistributedDatasetsFromFunctionV1  # type: ignore[misc]
+):
+    def _get_iterator(self) -> Any:
+        with UNTUNED:
+            return super()._get_iterator()
+
+
+_SETTLED = {
+    input_lib.DistributedDataset: _Dataset,
+    input_lib.DistributedDatasetsFromFunction: _DatasetsFromFunction,
+    input_lib_v1.DistributedDatasetV1: _DatasetV1,
+    input_lib_v1.DistributedDatasetsFromFunctionV1: _DatasetsFromFunctionV1,
+}

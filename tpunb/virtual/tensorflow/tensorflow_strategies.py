@@ -1,0 +1,139 @@
+"""TensorFlow's three TPU strategies under their own names, on the virtual TPU.
+
+They take the arguments of the classes that they replace, and are subclasses of these: `isinstance`
+gives the same answer as on a TPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.virtual.tensorflow import private_names as private
+from tpunb.virtual.tensorflow.private_names import distribute_lib
+from tpunb.virtual.tensorflow.resolver import VirtualTPUClusterResolver
+from tpunb.virtual.tensorflow.strategy import (
+    NumpyDatasets,
+    VirtualTPU,
+    VirtualTPUExtended,
+    VirtualTPUStrategy,
+)
+
+
+class TPUStrategyV2(VirtualTPUStrategy):
+    """`tf.distribute.TPUStrategy`, on a virtual TPU.
+
+    Args:
+        tpu_cluster_resolver: A `VirtualTPUClusterResolver`; a v5e-8 by default.
+        experimental_device_assignment: The cores that form each replica; by default every core is a
+            replica.
+        experimental_spmd_xla_partitioning: Whether XLA's SPMD partitioner partitions tensors over a
+            replica's logical devices.
+
+    Raises:
+        TypeError: The resolver is not a virtual TPU's.
+    """
+
+    def __init__(
+        self,
+        tpu_cluster_resolver: VirtualTPUClusterResolver | None = None,
+        experimental_device_assignment: tf.tpu.experimental.DeviceAssignment | None = None,
+        experimental_spmd_xla_partitioning: bool = False,
+    ) -> None:
+        resolver = _resolver(tpu_cluster_resolver)
+        super().__init__(
+            resolver,
+            device_assignment=experimental_device_assignment,
+            spmd=experimental_spmd_xla_partitioning,
+            strict=resolver.strictness,
+            arithmetic=resolver.arithmetic,
+        )
+
+
+class TPUStrategy(VirtualTPU, NumpyDatasets, private.TPUStrategy):  # type: ignore[misc]
+    """`tf.distribute.experimental.TPUStrategy`, on a virtual TPU.
+
+    Args:
+        tpu_cluster_resolver: A `VirtualTPUClusterResolver`; a v5e-8 by default.
+        device_assignment: The cores that form each replica; by default every core is a replica.
+
+    Raises:
+        TypeError: The resolver is not a virtual TPU's.
+    """
+
+    def __init__(
+        self,
+        tpu_cluster_resolver: VirtualTPUClusterResolver | None = None,
+        device_assignment: tf.tpu.experimental.DeviceAssignment | None = None,
+    ) -> None:
+        private.logging.warning(
+            "`tf.distribute.experimental.TPUStrategy` is deprecated, please use "
+            "the non-experimental symbol `tf.distribute.TPUStrategy` instead."
+        )
+        resolver = _resolver(tpu_cluster_resolver)
+        super(private.TPUStrategy, self).__init__(_extended(self, resolver, device_assignment))
+        distribute_lib.distribution_strategy_gauge.get_cell("V2").set("TPUStrategy")
+
+
+class TPUStrategyV1(VirtualTPU, private.TPUStrategyV1):  # type: ignore[misc]
+    """`tf.compat.v1.distribute.experimental.TPUStrategy`, on a virtual TPU.
+
+    Args:
+        tpu_cluster_resolver: A `VirtualTPUClusterResolver`; a v5e-8 by default.
+        steps_per_run: Steps between two returns to the host; 1 by default.
+        device_assignment: The cores that form each replica; by default every core is a replica.
+
+    Raises:
+        TypeError: The resolver is not a virtual TPU's.
+    """
+
+    def __init__(
+        self,
+        tpu_cluster_resolver: VirtualTPUClusterResolver | None = None,
+        steps_per_run: int | None = None,
+        device_assignment: tf.tpu.experimental.DeviceAssignment | None = None,
+    ) -> None:
+        resolver = _resolver(tpu_cluster_resolver)
+        super(private.TPUStrategyV1, self).__init__(
+            _extended(self, resolver, device_assignment, steps_per_run)
+        )
+        distribute_lib.distribution_strategy_gauge.get_cell("V1").set("TPUStrategy")
+
+
+STAND_INS: dict[type, type] = {
+    private.TPUStrategyV2: TPUStrategyV2,
+    private.TPUStrategy: TPUStrategy,
+    private.TPUStrategyV1: TPUStrategyV1,
+}
+"""TensorFlow's strategies, each with its replacement."""
+
+
+def _extended(
+    strategy: Any,
+    resolver: VirtualTPUClusterResolver,
+    device_assignment: tf.tpu.experimental.DeviceAssignment | None,
+    steps_per_run: int | None = None,
+) -> VirtualTPUExtended:
+    return VirtualTPUExtended(
+        strategy,
+        resolver,
+        device_assignment,
+        spmd=False,
+        strictness=resolver.strictness,
+        arithmetic=resolver.arithmetic,
+        steps_per_run=steps_per_run,
+    )
+
+
+def _resolver(resolver: Any) -> VirtualTPUClusterResolver:
+    """Return the resolver of a virtual TPU; None means the default TPU."""
+    if resolver is None:
+        return VirtualTPUClusterResolver(DEFAULT_TPU)
+    if not isinstance(resolver, VirtualTPUClusterResolver):
+        raise TypeError(
+            "A strategy on the virtual TPU takes a tpunb.virtual.VirtualTPUClusterResolver, "
+            f"not a {type(resolver).__name__}."
+        )
+    return resolver
