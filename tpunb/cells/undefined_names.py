@@ -8,8 +8,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
 from tpunb.cells.source import PROVIDED, StepSource
 from tpunb.errors import CellError, did_you_mean
 
@@ -61,7 +59,11 @@ def _shown(namespace: Mapping[str, Any]) -> list[str]:
 
 def _of_batch(name: str, namespace: Mapping[str, Any]) -> str:
     """Return how a cell gets a part of a batch, if the notebook has a dataset and no such name."""
-    datasets = [word for word in _shown(namespace) if isinstance(namespace[word], tf.data.Dataset)]
+    tensorflow = sys.modules.get("tensorflow")  # without it, JAX's cells have no such datasets
+    if tensorflow is None:
+        return ""
+    kind = tensorflow.data.Dataset
+    datasets = [word for word in _shown(namespace) if isinstance(namespace[word], kind)]
     if not datasets or difflib.get_close_matches(name, _shown(namespace), cutoff=_TYPO):
         return ""
     return (
