@@ -43,7 +43,7 @@ _COMPILER = """
     !tpunb compiler status > /dev/null 2>&1 || tpunb compiler install"""
 
 _ASKS_COMPILER = re.compile(
-    r"%tpu_compile|tpunb\.(compile|largest_batch|load_program)\b|--framework jax"
+    r"%tpu_compile|tpunb\.(compile|largest_batch|load_program|puzzles)\b|--framework jax"
 )
 
 

@@ -9,6 +9,7 @@ import pytest
 from support.shell import Notebook
 
 from tpunb.course import score
+from tpunb.errors import NotConnectedError
 
 pytestmark = pytest.mark.usefixtures("tf")
 
@@ -105,6 +106,16 @@ def test_a_cell_that_was_replaced_by_plain_python_is_refused(book: Notebook) -> 
     book.good(ANSWER + 'sum_of_tens = ctx.all_reduce("sum", tens)')
     book.good("sum_of_tens = sum_of_tens")
     assert "make `%%tpu_run` the first line" in said(book)
+
+
+def test_a_check_without_a_connection_says_how_to_connect(
+    book: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book.good(ANSWER + 'sum_of_tens = ctx.all_reduce("sum", tens)')
+    monkeypatch.setattr(book.session, "_connection", None)
+    ran = book.run(CHECK)
+    assert isinstance(ran.error, NotConnectedError)
+    assert "%tpu_connect" in ran.error.fix
 
 
 def test_a_failed_check_shows_no_code(book: Notebook) -> None:

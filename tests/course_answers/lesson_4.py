@@ -41,7 +41,6 @@ WRONG: dict[int, dict[str, str]] = {
         "return 4 * max(up(rows, 8) * up(columns, 128), up(rows, 128) * up(columns, 8))": "8 × 128: the matrix is smaller if it is stored the other way. Tr",
         "return 16384": "8 × 128: not 16,384 bytes.",
         "return 4 * up(rows * columns, 1024)": "9 × 129: not 8,192 bytes.",
-        "return stored(rows, columns).padded_bytes": "your code stopped with an error at",
         "4 * min(up(rows, 8) * up(columns, 128), up(rows, 128) * up(columns, 8))": "padded_bytes returns nothing: write `return`.",
         "return 2 * min(up(rows, 8) * up(columns, 128), up(rows, 128) * up(columns, 8))": "8 × 128: not 2,048 bytes.",
         "return 4 * min(up(rows, 16) * up(columns, 128), up(rows, 128) * up(columns, 16))": "8 × 128: not 8,192 bytes.",

@@ -16,7 +16,7 @@ from tpunb.course import scores
 from tpunb.course.cells import TpuCell, answer_cell, assigns, tpu_cell
 from tpunb.course.failures import in_library, show_users_line
 from tpunb.course.seals import plain_text_of, seal
-from tpunb.errors import CellError
+from tpunb.errors import CellError, NotConnectedError
 from tpunb.notebook.extension import loaded
 from tpunb.notebook.ran_cells import RanCell
 
@@ -85,6 +85,8 @@ class Question:
             raise _short(AssertionError(self._unanswered())) from None
         elif isinstance(error, AssertionError) and not in_library(frames):
             _short(error)
+        elif isinstance(error, NotConnectedError):
+            return  # its message says what to do
         elif isinstance(error, Exception) and not show_users_line(error, frames):
             text = f"The check cannot use this answer. It raised {first_line(error)}"
             raise _short(AssertionError(text)) from error
