@@ -104,6 +104,7 @@ def _compared(scaled: Callable[[Any], Any], say: Callable[[str], object] = id) -
         (lambda loss: loss * tf.fill([1], 0.125)[0], "0.125"),
         (functools.partial(_divided, by=8), "8"),
         (lambda loss: loss * SHARE, "SHARE"),
+        *thorough([(lambda loss: loss / (N * 1000), "N")]),
     ],
 )
 def test_it_may_be_the_number_of_replicas(scaled: Callable[[Any], Any], text: str) -> None:
