@@ -108,9 +108,8 @@ def _described(error: Exception) -> str:
     fix = hint_for(error) or (known.fix if known else "")
     place = f"Line {line}: " if (line := _line_of(error)) else ""
     text = ": ".join(filter(None, (type(error).__name__, message)))
-    return (
-        f"{place}{text}{'' if text.endswith(('.', '…')) else '.'}{f' {hint(fix)}' if fix else ''}"
-    )
+    text = text if text.endswith((".", "…")) else f"{text}."
+    return f"{place}{text} {hint(fix)}" if fix else f"{place}{text}"
 
 
 def _line_of(error: Exception) -> int | None:
