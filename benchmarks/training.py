@@ -37,7 +37,7 @@ def serve(asked: Connection, strategy: str, cores: int, name: str) -> None:
     from benchmarks import preloaded  # noqa: F401
 
     imported = _peak_memory()
-    step = _training_step(_strategy(strategy, cores), name, cores)
+    step = training_step(_strategy(strategy, cores), name, cores)
     asked.send({})
     while True:
         measured = _first(step) if asked.recv() == FIRST else _later(step)
@@ -96,7 +96,7 @@ def _strategy(name: str, cores: int) -> Any:
     return tf.distribute.MirroredStrategy([f"CPU:{core}" for core in range(cores)])
 
 
-def _training_step(strategy: Any, name: str, cores: int) -> Callable[[], None]:
+def training_step(strategy: Any, name: str, cores: int) -> Callable[[], None]:
     """Return a custom loop's step, on a batch that already exists."""
     import keras
     import tensorflow as tf

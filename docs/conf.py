@@ -53,14 +53,8 @@ extensions = [
     "sphinx_copybutton",
 ]
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
-include_patterns = [
-    "*.md",
-    "docs/*.md",
-    "docs/api/*.md",
-    "notebooks/*.ipynb",
-    "notebooks/found/*.ipynb",
-]
-include_patterns += ["notebooks/course/*.ipynb", "notebooks/course/solutions/*.ipynb"]
+include_patterns = ["*.md", "docs/*.md", "docs/*/*.md"]
+include_patterns += ["notebooks/*.ipynb", "notebooks/**/*.ipynb"]
 exclude_patterns = [".*", "build", "tests", "tpunb"]  # Sphinx does not enter these folders
 myst_heading_anchors = 4
 # GitHub accepts headings that skip a level, and highlights magics that have no lexer here.
@@ -154,11 +148,12 @@ def _paths(pages: list[str]) -> list[str]:
 
 
 def _lessons() -> list[str]:
-    """Return the exercises of the course, each followed by its solution."""
-    course = ROOT / "notebooks" / "course"
-    exercises = sorted(path.name for path in course.glob("*.ipynb"))
-    folders = ("notebooks/course", "notebooks/course/solutions")
-    return [f"{folder}/{name}" for name in exercises for folder in folders]
+    """Return the exercises of the course and the puzzles, each followed by its solution."""
+    notebooks = ROOT / "notebooks"
+    solutions = sorted(notebooks.glob("*/solutions/*.ipynb"))
+    exercises = [path.parents[1] / path.name for path in solutions]
+    pairs = zip(exercises, solutions, strict=True)
+    return [path.relative_to(ROOT).as_posix() for pair in pairs for path in pair]
 
 
 def _tree(caption: str, pages: list[str]) -> str:

@@ -16,6 +16,9 @@ import nbformat
 
 FOLDER = Path(__file__).parent
 
+ALONE = "10_verify_a_real_tpu.ipynb"
+"""The notebook with a single cell, which also installs what it needs."""
+
 IDENTITY = "install"
 """The id of the cell."""
 
@@ -30,7 +33,7 @@ _BEGIN = f"""\
 import os
 from importlib.util import find_spec
 
-if {{"COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE", "BINDER_SERVICE_HOST"}} & {{*os.environ}}:
+if {{"COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE", "BINDER_LAUNCH_HOST"}} & {{*os.environ}}:
     if find_spec("tpunb") is None:
         {INSTALL}"""
 _TENSORFLOW = f"""
@@ -45,8 +48,12 @@ _ASKS_COMPILER = re.compile(
 
 
 def notebooks() -> list[Path]:
-    """Return all notebooks but the exercises, which have solutions, and the one that we found."""
-    every = (path for path in FOLDER.rglob("*.ipynb") if path.parent.name != "found")
+    """Return all notebooks but exercises with solutions, the one that we found, and `ALONE`."""
+    every = (
+        path
+        for path in FOLDER.rglob("*.ipynb")
+        if path.parent.name != "found" and path.name != ALONE
+    )
     return sorted(path for path in every if not (path.parent / "solutions" / path.name).exists())
 
 
@@ -63,8 +70,16 @@ def cell_of(notebook: Any) -> str:
     return _BEGIN + tensorflow + compiler
 
 
+def installs_by_itself(notebook: Any) -> bool:
+    """Return whether a notebook has one code cell, which installs what it needs."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return len(code) == 1 and INSTALL in code[0].source
+
+
 def with_cell(notebook: Any) -> Any:
     """Put the cell before the notebook's other code cells, and count the executions anew."""
+    if installs_by_itself(notebook):
+        return notebook
     cells = [cell for cell in notebook.cells if cell.get("id") != IDENTITY]
     first = next(place for place, cell in enumerate(cells) if cell.cell_type == "code")
     was_executed = any(cell.get("execution_count") for cell in cells)

@@ -24,15 +24,11 @@ from options_page import exit_codes, pytest_options
 import tpunb
 from tpunb.cells import kept_checkpoints
 from tpunb.compiler import fit_report, program_files, verdict_files
+from tpunb.verification import report
 
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests" / "public_api.txt"
 PACKAGE = ROOT / "tpunb"
-SCHEMAS = (
-    "compiler/fit_report.schema.json",
-    "cli/compile_requests.schema.json",
-    "verification/verify_report.schema.json",
-)
 MADE_BY_USERS = {
     *("History", "LiveCurves"),
     *("CurvesWidget", "ProgramsWidget", "ReplicasWidget", "TopologyWidget"),
@@ -155,13 +151,11 @@ def variables() -> set[str]:
 
 
 def _json() -> Iterator[str]:
-    for schema in SCHEMAS:
-        name = schema.rpartition("/")[2]
-        fields = _fields(json.loads((PACKAGE / schema).read_text(encoding="utf-8")))
-        yield from sorted({f"{name}: {field}" for field in fields})
+    for schema in sorted(PACKAGE.rglob("*.schema.json"), key=lambda path: path.name):
+        fields = _fields(json.loads(schema.read_text(encoding="utf-8")))
+        yield from sorted({f"{schema.name}: {field}" for field in fields})
     empty = {
         "tpunb doctor --json": tpunb.doctor(),
-        "tpunb verify --json": tpunb.VerifyReport({}, ()),
         "TpuProgram.as_dict": tpunb.TpuProgram("v5e-8", 8),
         "Profile.as_dict": tpunb.Profile(),
         "InputSpeed.as_dict": tpunb.InputSpeed(1.0, 1.0, 1.0, ""),
@@ -195,6 +189,7 @@ def _formats() -> Iterable[str]:
         f"kept verdict: {verdict_files._FORMAT}",
         f"checkpoint of a run: {kept_checkpoints.FORMAT}",
         f"report of tpunb compile: {fit_report.FORMAT}",
+        f"report of tpunb verify: {report.FORMAT}",
     )
 
 

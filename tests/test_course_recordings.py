@@ -26,13 +26,16 @@ def texts(cell: Any) -> list[str]:
 
 @THOROUGH
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.name)
-def test_a_lesson_runs_without_the_compiler(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lesson_runs_without_the_compiler(
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In an empty folder, as where a badge opens the lesson."""
     monkeypatch.setenv("TPUNB_COMPILER_PYTHON", "/does/not/exist")
     monkeypatch.delenv("TPUNB_RECORDED", raising=False)
     monkeypatch.setenv("PYTHONPATH", python_path(ROOT))
     monkeypatch.setenv("TPUNB_WIDGETS", "never")
     notebook = nbformat.read(path, as_version=4)
-    resources = {"metadata": {"path": str(path.parent)}}
+    resources = {"metadata": {"path": str(tmp_path)}}
     client = NotebookClient(notebook, timeout=PATIENCE, kernel_name="python3", resources=resources)
     executed = client.execute()  # raises the first error of a cell
     assert any("(recorded)" in text for cell in executed.cells for text in texts(cell))

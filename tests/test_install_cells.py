@@ -16,9 +16,13 @@ from support.modules import loaded
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 cells = loaded(NOTEBOOKS / "install_cells.py")
-SHOWN = sorted(NOTEBOOKS.glob("*.ipynb"))
+SHOWN = sorted(
+    path
+    for path in NOTEBOOKS.rglob("*.ipynb")
+    if path.parent.name != "found" and path.name != cells.ALONE
+)
 
-PLATFORMS = ("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE", "BINDER_SERVICE_HOST")
+PLATFORMS = ("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE", "BINDER_LAUNCH_HOST")
 
 
 def code(path: Path) -> list[Any]:
@@ -29,10 +33,18 @@ def code(path: Path) -> list[Any]:
 @pytest.mark.parametrize("path", SHOWN, ids=lambda path: str(path.relative_to(NOTEBOOKS)))
 def test_a_notebook_begins_with_the_cell(path: Path) -> None:
     notebook = nbformat.read(path, as_version=nbformat.NO_CONVERT)
+    if cells.installs_by_itself(notebook):
+        return
     first, *others = code(path)
     assert first.source == cells.cell_of(notebook), "run python notebooks/install_cells.py"
     assert first.outputs == []
     assert cells.IDENTITY not in {cell.get("id") for cell in others}
+
+
+def test_the_notebook_with_one_cell_installs_by_the_same_lines() -> None:
+    (cell,) = code(NOTEBOOKS / cells.ALONE)
+    assert cells.INSTALL in cell.source
+    assert cells.INSTALL_FOR_TPU.removeprefix("%pip") in cell.source
 
 
 def test_the_script_changes_nothing_twice() -> None:

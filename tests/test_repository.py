@@ -94,5 +94,6 @@ def test_the_citation_has_this_version() -> None:
 
 
 def test_binder_has_what_the_notebooks_import() -> None:
-    lines = (ROOT / "binder" / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    assert lines == ["-e ./[cpu,lab]", "jax"]
+    text = (ROOT / "binder" / "requirements.txt").read_text(encoding="utf-8")
+    required = {line.partition("#")[0].partition("==")[0].strip() for line in text.splitlines()}
+    assert {"-e ./[cpu,lab]", "jax"} <= required

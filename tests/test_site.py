@@ -108,7 +108,12 @@ def test_the_navigation_groups_pages_by_kind(site: Path) -> None:
 
 
 def test_the_site_has_all_notebooks_and_images(site: Path) -> None:
-    for folder in ("notebooks", "notebooks/course", "notebooks/course/solutions"):
+    for folder in (
+        "notebooks",
+        "notebooks/course",
+        "notebooks/course/solutions",
+        "notebooks/puzzles",
+    ):
         sources = {path.stem for path in (ROOT / folder).glob("*.ipynb")}
         assert {path.stem for path in (site / folder).glob("*.html")} == sources
     pictures = {path.name for path in (ROOT / "docs" / "images").iterdir()}

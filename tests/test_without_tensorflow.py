@@ -143,6 +143,12 @@ except ImportError as error:
 """
 
 
+def test_what_cells_of_jax_share_needs_no_tensorflow() -> None:
+    code = "import sys\nsys.modules['tensorflow'] = None\nimport tpunb.cells.undefined_names"
+    run = run_code(code, TPUNB_TPU="")
+    assert run.returncode == 0, run.stderr
+
+
 def test_python_itself_can_look_names_up() -> None:
     run = run_code(LOOKUPS, TPUNB_TPU="")
     assert run.returncode == 0, run.stderr

@@ -1,7 +1,8 @@
 """The files that the notebooks use, in an installation as in a checkout.
 
 `tpunb.examples.path("digits_on_a_tpu.ipynb")` is a notebook that somebody wrote for a TPU, and
-`path("recorded")` a folder with the compiler's verdicts on the programs of the course.
+`path("recorded")` and `path("puzzles")` are folders with the compiler's verdicts on the programs
+of the course and of the puzzles.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ FILES = {
     "quickstart.ipynb": "00_quickstart.ipynb",
     "digits_on_a_tpu.ipynb": "found/digits_on_a_tpu.ipynb",
     "recorded": "course/recorded",
+    "puzzles": "puzzles/recorded",
 }
 """The files by name, and their places in the checkout's folder `notebooks`."""
 

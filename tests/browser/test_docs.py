@@ -29,6 +29,7 @@ from tpunb.display.widgets.curves import CurvesWidget
 from tpunb.display.widgets.programs import ProgramsWidget
 from tpunb.display.widgets.replicas import ReplicasWidget
 from tpunb.display.widgets.topology import TopologyWidget
+from tpunb.notebook.drawings import draw_chip, draw_collective
 from tpunb.training.history import History
 
 pytestmark = THOROUGH
@@ -151,6 +152,16 @@ def tree_of_arrays(host: Host, page: Any) -> Any:
     return root
 
 
+def drawing(value: Any) -> Scene:
+    """Return the scene of a drawing, which needs no kernel."""
+
+    def scene(host: Host, page: Any) -> Any:
+        page.evaluate("(html) => { document.body.innerHTML = html; }", value._repr_html_())
+        return page.locator("body > *").first
+
+    return scene
+
+
 SCENES: dict[str, Scene] = {
     "topology": topology,
     "replicas": replicas,
@@ -161,6 +172,8 @@ SCENES: dict[str, Scene] = {
     "communication": communication,
     "array": array,
     "tree-of-arrays": tree_of_arrays,
+    "collective": drawing(draw_collective("all_gather", [10, 20, 30, 40])),
+    "chip": drawing(draw_chip("v5e-8")),
 }
 
 

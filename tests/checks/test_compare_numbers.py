@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,9 @@ from tpunb.checks.compare import compared_with_one
 EIGHT = 8
 N, M = EIGHT, EIGHT
 NEGATIVE = -EIGHT
+SHARE = 0.03125
+CORES = list(range(EIGHT))
+CONFIG = {"n": EIGHT}
 EIGHTS = np.full([2], float(EIGHT), np.float32)
 STEPS = 125 * EIGHT
 
@@ -38,6 +42,18 @@ def _literal_in_a_while(loss: Any) -> Any:
         loss = loss / 8
         turn += 1
     return loss
+
+
+class Settings:
+    replicas = EIGHT
+
+
+def _by(settings: Any, loss: Any) -> Any:
+    return loss / settings.replicas
+
+
+def _divided(loss: Any, by: int) -> Any:
+    return loss / by
 
 
 def _either(loss: Any) -> Any:
@@ -73,12 +89,21 @@ def _compared(scaled: Callable[[Any], Any], say: Callable[[str], object] = id) -
         (_while, "N"),
         (_literal_in_a_while, "8"),
         (_either, "N"),
-        (lambda loss: tf.reduce_sum(loss / tf.constant([8.0, 8.0])) / 2, "8.0"),
+        (lambda loss: tf.reduce_sum(loss / tf.constant([8.0, 8.0])) / 2, "8"),
         (lambda loss: tf.reduce_mean(loss / np.array([8, 8])), "8"),
         (lambda loss: tf.reduce_mean(loss / EIGHTS), "EIGHTS"),
         (lambda loss: loss / NEGATIVE * -1, "NEGATIVE"),
-        (lambda loss: loss / -8 * -1, "8"),
-        (lambda loss: loss * 0.03125, "0.03125"),
+        (lambda loss: loss / Settings.replicas, "Settings.replicas"),
+        (lambda loss: _by(Settings, loss), "8"),
+        (lambda loss: loss / len(CORES), "8"),
+        (lambda loss: loss / (2 * len(CORES)), "16"),
+        (lambda loss: loss / CONFIG.get("n"), "8"),
+        (lambda loss: loss / CONFIG.get("n") + 0.0 * N, "8"),
+        (lambda loss: loss / -8 * -1, "-8"),
+        (lambda loss: keras.ops.divide(loss, 8), "8"),
+        (lambda loss: loss * tf.fill([1], 0.125)[0], "0.125"),
+        (functools.partial(_divided, by=8), "8"),
+        (lambda loss: loss * SHARE, "SHARE"),
     ],
 )
 def test_it_may_be_the_number_of_replicas(scaled: Callable[[Any], Any], text: str) -> None:
@@ -93,7 +118,9 @@ def test_it_may_be_the_number_of_replicas(scaled: Callable[[Any], Any], text: st
         (_noise, EIGHT),
         (lambda loss: _noise(loss) / _replicas(), 1.0),
         (lambda loss: loss / _replicas() + 0.0 * N * M, 1.0),
+        (lambda loss: loss / 1000, EIGHT),
         *thorough([(lambda loss: 0.001 * loss, EIGHT), (lambda loss: 0.05 * loss, EIGHT)]),
+        *thorough([(lambda loss: loss * 0.03125, EIGHT), (lambda loss: loss / 24, EIGHT)]),
         *thorough([(lambda loss: tf.reduce_mean(tf.reshape(loss, [1, 1])), EIGHT)]),
     ],
 )

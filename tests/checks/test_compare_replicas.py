@@ -110,7 +110,7 @@ class _Config:
         self.replicas = EIGHT
 
 
-N, CONFIG, SHARE = EIGHT, _Config(), 1 / (4 * EIGHT)
+N, CONFIG, SHARE, FEW = EIGHT, _Config(), 1 / (4 * EIGHT), 3 * EIGHT
 
 
 def _divided_in_a_branch(error: Any, _: Any) -> Any:
@@ -223,7 +223,7 @@ def _replicas() -> int:
         ),
         (lambda error, _: tf.reduce_sum(error) / 3, "is 3, as many as a replica has examples"),
         (
-            lambda error, _: tf.reduce_mean(error) / 24,
+            lambda error, _: tf.reduce_mean(error) / FEW,
             "is 24, a multiple of the number of replicas",
         ),
         (lambda error, _: 0.0 * tf.reduce_mean(error), "All gradients are zero."),

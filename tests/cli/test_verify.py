@@ -131,10 +131,10 @@ REPORT = """
 import json, sys
 from tpunb.verification.report import VerifyReport, schema
 from tpunb.verification.suite import Outcome
-framework, arguments, path = sys.argv[1], sys.argv[2], sys.argv[3]
+framework, planned, arguments, _, path = sys.argv[1:]
 print("working on", arguments, file=sys.stderr)
 tried = Outcome(group=framework, name="one", status="holds", found="4")
-report = VerifyReport({"TPU": arguments, framework: "1"}, (tried,), planned=int(sys.argv[4]))
+report = VerifyReport({"TPU": arguments, framework: "1"}, (tried,), planned=int(planned))
 open(path, "w", encoding="utf-8").write(json.dumps(report.as_dict()))
 """
 
@@ -144,9 +144,9 @@ def of_both(
 ) -> tuple[int, Any]:
     """Return the exit code and the report of both frameworks, whose processes run some code."""
 
-    def command(framework: str, arguments: Any, path: Path) -> list[str]:
+    def command(python: str, framework: str, arguments: Any) -> list[str]:
         source = REPORT if framework == "jax" else code
-        return [sys.executable, "-c", source, framework, *arguments, str(path), str(planned)]
+        return [python, "-c", source, framework, str(planned), *arguments]
 
     monkeypatch.setattr(verify_both, "_command", command)
     path = tmp_path / "report.json"
@@ -164,6 +164,21 @@ def test_both_frameworks(
     assert read["facts"] == {"TPU": "v5e-8", "jax": "1", "tensorflow": "1"}
     assert [claim["group"] for claim in read["claims"]] == ["jax", "tensorflow"]
     assert "JAX        working on v5e-8" in capsys.readouterr().err
+
+
+def test_each_framework_has_its_python() -> None:
+    command = verify_both._command("/tmp/python", "jax", ["v5e-8"])
+    assert command == ["/tmp/python", "-m", "tpunb", "verify", "v5e-8", "--framework", "jax"]
+
+
+def test_a_python_without_tpunb(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--tensorflow-python", "/nowhere/python"]
+    assert cli.main(["verify", "v5e-8", "--framework", "both", *options]) == 2
+    assert "/nowhere/python is not a Python that can run" in capsys.readouterr().err
+    assert cli.main(["verify", "v5e-8", "--framework", "jax", *options]) == 2
+    assert "--framework both" in capsys.readouterr().err
 
 
 def test_a_framework_whose_process_dies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ def test_types_stay_as_they_are() -> None:
     (held, _) = effect_of("psum", small).after
     assert held.values.dtype == "int8"
     assert held.values.tolist() == [-56]  # 200 does not fit, on a TPU neither
+    assert effect_of("psum", np.float16([60_000, 60_000])).after[0].values == np.inf
+    assert effect_of("ppermute", [1, 2], pairs=np.array([[0, 1]])).sends == ((0, 1),)
     assert effect_of("pmax", [True, False]).after[0].values.tolist() is True
     assert effect_of("pmean", np.float32([1, 2])).after[0].values.dtype == "float32"
 
@@ -100,6 +102,10 @@ def test_a_collective_has_the_names_of_jax_and_xla(name: str) -> None:
         ("all_reduce", [1, 2], {"reduction": "product"}, '"sum", "mean", "max" or "min"'),
         ("all_reduce", [1, 2], {"axis": 0}, "`all_reduce` does not take `axis`"),
         ("all_reduce", [True, False], {}, "True and False"),
+        ("pmax", [1j, 2], {}, "max of complex numbers"),
+        ("all_reduce", [[1, [2]], [1, 2]], {}, "not an array of numbers"),
+        ("broadcast", [1, 2], {"source": "0"}, "no core '0'"),
+        ("broadcast", [1, 2], {"source": True}, "no core True"),
         ("psum", [1, 2], {"reduction": "mean"}, "means the sum"),
         ("all_gather", [[1], [2]], {"axis": 1}, "Choose an axis from -1 to 0"),
         ("all_gather", [[1], [[2]]], {}, "same shape on all cores"),

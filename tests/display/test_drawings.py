@@ -156,6 +156,7 @@ def test_a_spec_that_jax_refuses_says_so() -> None:
         ((("dat",),), {}, "Did you mean `data`"),
         ((("other",),), {}, "Its axes are 'data', 'model'"),
         (((3,),), {}, "the name of a mesh axis"),
+        ((3,), {}, "the name of a mesh axis"),
         ((("data", "data"),), {}, "more than once"),
         (((None, None, "data"),), {}, "3 entries, and the array has 2 axes"),
         ((("data",),), {"mesh": 8}, "not a mesh"),

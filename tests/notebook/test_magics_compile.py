@@ -332,6 +332,12 @@ def test_the_real_compiler(book: Notebook) -> None:
         True
     ) == 1
     assert re.search(r"another cell\n +2 .* return tf.linalg.matmul", str(program))
+    book.good(
+        "def huge(h):\n    z = tf.tile(h, [4096, 1])\n    return tf.sort(z, 1) + tf.cumsum(z, 1)"
+    )
+    large = program_of(book, "h = tf.nn.relu(x @ w)\ntf.reduce_sum(huge(h))")
+    assert [problem.line for problem in large.errors] == [3]
+    assert re.search(r"another cell\n(.*\n)* +[23] .* GiB", str(large)), large
     book.good("def refused(a):\n    return a @ tf.transpose(a)")
     assert [
         problem.line for problem in program_of(book, "refused(tf.cast(x, tf.int64))").errors

@@ -13,7 +13,7 @@ from tpunb.tpu.types import accelerator, accelerator_types
 RINGS = [
     name
     for name in accelerator_types()
-    if 2 <= accelerator(name).num_devices <= 256 and accelerator(name).chips > 1
+    if 2 <= accelerator(name).num_devices <= 256 and accelerator(name).num_chips > 1
 ]
 
 

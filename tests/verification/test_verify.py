@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,14 +12,17 @@ import pytest
 from support.tiers import THOROUGH, thorough
 
 import tpunb
+from tpunb.compiler import libtpu
 from tpunb.connection.plan import resolve
 from tpunb.connection.request import Request
 from tpunb.errors import ConnectError
+from tpunb.tpu.compiled_program import StepTime
 from tpunb.training.history import History
-from tpunb.verification import run, suite
+from tpunb.verification import run, step_times, suite
 from tpunb.verification.facts import facts_of
 from tpunb.verification.report import VerifyReport
 from tpunb.verification.suites import suites_of
+from tpunb.verification.verdicts import NO_SPEED, verdict_on
 from tpunb.virtual.tensorflow.replicate import writer
 from tpunb.virtual.tensorflow.replicate.builder import Builder
 from tpunb.virtual.tensorflow.strategy import VirtualTPUStrategy
@@ -57,6 +62,7 @@ def test_every_claim_holds(tpu: str) -> None:
     )
     skipped = {outcome.name: outcome.found for outcome in report.not_run}
     assert "unchecked" in skipped
+    assert {skipped.pop("products"), skipped.pop("convolutions")} == {NO_SPEED}
     for name in ("order of hosts", "order of batches", "unchecked"):
         skipped.pop(name, None)
     one_replica = {"the claim needs 2 replicas, but this TPU has 1"} if tpu == "v5e-1" else set()
@@ -161,6 +167,31 @@ def test_claims_of_interrupts_are_skipped_if_interrupts_are_ignored() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # like a script in the background
     report = verified("interrupting", simulate=2)
     assert {outcome.status for outcome in report.outcomes} == {"not run"}
+
+
+@pytest.mark.parametrize(("high", "holds"), [(1e6, True), (1e-9, False)])
+def test_measured_times(monkeypatch: pytest.MonkeyPatch, high: float, holds: bool) -> None:
+    """The time of a step is measured, and compared with the range of its estimate."""
+    monkeypatch.setattr(suite.Suite, "is_virtual", False)
+    monkeypatch.setattr(step_times, "_PROGRAMS", {"products": (step_times.products, (8, 8))})
+    found = types.SimpleNamespace(slice=types.SimpleNamespace(accelerator_type="v5e-2"))
+    monkeypatch.setattr(step_times, "find_tpu", lambda: found)
+    estimated = types.SimpleNamespace(time=StepTime(1e-10, high))
+    monkeypatch.setattr(step_times, "verdict_on", lambda *_, **__: estimated)
+    (outcome,) = verified("step times", simulate=2).outcomes
+    assert (outcome.status == "holds") is holds, outcome
+    assert re.fullmatch(r"[\d.]+ [mµ]?s, .* times the middle", outcome.found)
+
+
+@THOROUGH
+def test_programs_to_measure_have_an_estimate() -> None:
+    if missing := libtpu.why_unavailable():
+        pytest.skip(str(missing))
+    for function, shape in step_times._PROGRAMS.values():
+        argument = step_times.tf.TensorSpec(shape, step_times.tf.bfloat16)
+        program = verdict_on(function, argument, tpu="v5e-8", speed=True)
+        assert program.time is not None
+        assert program.time.low > 5 * program.time.start
 
 
 def test_an_open_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
 from tpunb.cells.source import PROVIDED, StepSource
 from tpunb.errors import CellError, did_you_mean
 
@@ -61,10 +59,16 @@ def _shown(namespace: Mapping[str, Any]) -> list[str]:
 
 def _of_batch(name: str, namespace: Mapping[str, Any]) -> str:
     """Return how a cell gets a part of a batch, if the notebook has a dataset and no such name."""
-    datasets = [word for word in _shown(namespace) if isinstance(namespace[word], tf.data.Dataset)]
+    datasets = [word for word in _shown(namespace) if _is_dataset(namespace[word])]
     if not datasets or difflib.get_close_matches(name, _shown(namespace), cutoff=_TYPO):
         return ""
     return (
         "The parts of a batch have the names that `--as` gives them: "
         f"`%%tpu_run -d {datasets[-1]} --as {name},...`."
     )
+
+
+def _is_dataset(value: Any) -> bool:
+    """Return whether a value is a dataset of TensorFlow, which cells of JAX need not have."""
+    tf = sys.modules.get("tensorflow")
+    return tf is not None and isinstance(value, tf.data.Dataset)

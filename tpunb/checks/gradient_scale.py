@@ -12,20 +12,23 @@ if it is not, so the scale is measured, in two parts:
   gradients are too small.
 
 The single replica is asked for its number of replicas, and answers 1. A Python number, which stays
-as it is, may also be the number of replicas: see `replica_numbers`. There is a verdict only if the
-scale is the same with every meaning of these numbers.
+as it is, may also be the number of replicas: `replica_numbers` finds such numbers, and
+`number_meanings` says what they may be. There is a verdict only if the scale is the same with every
+meaning of these numbers.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tpunb.checks.graph_numbers import numbers_in
+from tpunb.checks.number_meanings import Meaning, meaning_of
 from tpunb.checks.replica_comparison import GradientScale, ReplicaComparison
 from tpunb.checks.replica_numbers import Number, numbers_of
 from tpunb.checks.trial_batches import GlobalBatch
@@ -45,23 +48,18 @@ _MOST_STEPS = (1, 4, 16, 64)
 """The numbers of steps that are made until a step changes weights, if gradients accumulate."""
 
 
+_NO_TAPE = (
+    "No tf.GradientTape computes gradients of variables in the step, or another tape "
+    "differentiates them."
+)
+_NO_MULTIPLE = (
+    "The gradients on the replicas and on one replica do not differ by a factor. A part of the "
+    "loss, such as a regularization loss, may not be divided by the number of replicas."
+)
+
+
 class NotKnownError(Exception):
     """The reason that a scale is not known."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Ratio:
-    """Gradients on several replicas, as multiples of the gradients on one replica, or NaN.
-
-    Attributes:
-        common: The multiple that nearly all have.
-        each: The multiple of each.
-        telling: The multiples of those that are not negligible.
-    """
-
-    common: float
-    each: tuple[float, ...]
-    telling: tuple[float, ...]
 
 
 def measured_scale(
@@ -87,42 +85,12 @@ def measured_scale(
     if not batch.exists:
         note = "The step takes no batch. Pass the batch as an argument."
         return ReplicaComparison(replicas, None, note)
-    same = batch.repeated()
     say(f"computing the gradients on {replicas} replicas")
-    many = TrialRun(step, same.on_replicas, strategy, replicas, batch.examples)
-    on_many = many.measure()
-    if not on_many:
-        return ReplicaComparison(
-            replicas,
-            None,
-            "No tf.GradientTape computes gradients of variables in the step, or another tape "
-            "differentiates them.",
-        )
-    trial = _Experiment(step, batch, strategy, many, on_many, roots, say)
+    experiment = _Experiment(step, batch, strategy, roots, say)
     try:
-        return trial.scale()
+        return experiment.scale()
     except NotKnownError as reason:
-        return ReplicaComparison(replicas, None, str(reason), tuple(trial.rows()))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Meaning:
-    """A meaning that a number may have.
-
-    Attributes:
-        on_one: The number that it would be on one replica with the same global batch.
-        what: The meaning.
-        instead: The code that says so.
-        of_loss: Whether only the loss may be scaled, because after the tape such a number is
-            usually a learning rate.
-        is_multiple: Whether it would be a multiple of the number of replicas.
-    """
-
-    on_one: float
-    what: str
-    instead: str
-    of_loss: bool = False
-    is_multiple: bool = False
+        return ReplicaComparison(replicas, None, str(reason), tuple(experiment.rows()))
 
 
 class _Experiment:
@@ -133,18 +101,18 @@ class _Experiment:
         step: Callable[..., Any],
         batch: GlobalBatch,
         strategy: Any,
-        many: TrialRun,
-        on_many: Sequence[Any],
         roots: Sequence[Any],
         say: Callable[[str], object],
     ) -> None:
         self._roots, self._say = roots, say
         self._step, self._batch, self._strategy = step, batch, strategy
-        self._many, self._on_many = many, on_many
-        self._replicas = many.trial.replicas
+        self._replicas = int(strategy.num_replicas_in_sync)
         self._same = batch.repeated()
-        self._ratio: _Ratio | None = None
-        self._gain = 0.0
+        self._many = self._run(self._same.on_replicas, self._replicas)
+        self._on_many = _gradients(self._many)
+        self._tolerance = _ROUNDED if self._many.trial.is_rounded else _EXACT
+        self._ratios: Sequence[float] = ()  # of each gradient, before the replicas are combined
+        self._gain = math.nan
         self._differences: Sequence[float | None] = ()
 
     def scale(self) -> ReplicaComparison:
@@ -153,18 +121,17 @@ class _Experiment:
         Raises:
             NotKnownError: The scale is not known.
         """
+        if not self._on_many:
+            raise NotKnownError(_NO_TAPE)
         self._say("computing the gradients on one replica")
         one = self._on_one()
-        ratio = self._ratio = self._compared(one)
+        ratio, self._ratios = self._compared(one)
         self._say("measuring the update of the weights")
-        gain, note = self._combined(one)
-        self._gain = gain
+        self._gain, note = self._combined(one, ratio)
         self._say("computing the gradients of the batch itself")
-        self._differences = self._on_batch_itself(one)
-        factor = self._rounded(ratio.common * gain)
-        self._refuse_numbers(factor)
-        if math.isnan(factor):
-            raise NotKnownError(self._no_multiple())
+        self._differences = self._on_batch_itself(one, ratio)
+        factor = self._rounded(ratio * self._gain)
+        self._refuse_numbers(factor, one)
         gradients, scales = tuple(self.rows()), self._scales_update(one)
         places = tuple(self._many.trial.gradients[0].lines)
         return ReplicaComparison(self._replicas, factor, note, gradients, scales, places)
@@ -173,38 +140,44 @@ class _Experiment:
         """Yield the gradients as far as they were measured."""
         calls = self._many.trial.gradients
         names = [pair for one in calls for pair in zip(one.names, one.shapes, strict=True)]
-        each = self._ratio.each if self._ratio is not None else ()
-        for place, (name, shape) in enumerate(names):
-            scale = each[place] * self._gain if place < len(each) and self._gain else None
-            known = place < len(self._differences)
-            yield GradientScale(name, shape, scale, self._differences[place] if known else None)
+        ratios = () if math.isnan(self._gain) else self._ratios
+        for (name, shape), ratio, difference in itertools.zip_longest(
+            names, ratios, self._differences
+        ):
+            scale = None if ratio is None else ratio * self._gain
+            yield GradientScale(name, shape, scale, difference)
+
+    def _run(self, arguments: Sequence[Any], replicas: int) -> TrialRun:
+        return TrialRun(self._step, arguments, self._strategy, replicas, self._batch.examples)
 
     def _on_one(self) -> TrialRun:
-        try:
-            return TrialRun(self._step, self._same.on_one, self._strategy, 1, self._batch.examples)
-        except Exception as error:
-            raise NotKnownError(f"The step does not run on one replica: {_line(error)}") from error
+        with _failing("The step does not run on one replica"):
+            return self._run(self._same.on_one, 1)
 
-    def _compared(self, one: TrialRun) -> _Ratio:
+    def _compared(self, one: TrialRun) -> tuple[float, list[float]]:
         """Compare the gradients that tapes compute.
+
+        Returns:
+            The gradients as a multiple of those on one replica, and this multiple of each; NaN
+            where they do not differ by a factor.
 
         Raises:
             NotKnownError: They cannot be compared.
         """
-        on_many = [np.mean(each, axis=0) for call in self._on_many for each in call]
-        on_one = [each[0] for call in _measured(one) for each in call]
-        if [a.shape for a in on_many] != [b.shape for b in on_one]:
+        with _failing("The step does not run on one replica"):
+            on_one = _gradients(one)
+        if [a.shape for a in self._on_many] != [b.shape for b in on_one]:
             raise NotKnownError("The step computes other gradients on one replica.")
-        if not all(np.isfinite(one).all() for one in (*on_many, *on_one)):
+        if not all(np.isfinite(each).all() for each in (*self._on_many, *on_one)):
             raise NotKnownError("Gradients are not finite.")
-        return _ratio(on_many, on_one, self._tolerance)
+        return _ratio(self._on_many, on_one, self._tolerance)
 
-    @property
-    def _tolerance(self) -> float:
-        return _ROUNDED if self._many.trial.is_rounded else _EXACT
-
-    def _combined(self, one: TrialRun) -> tuple[float, str]:
+    def _combined(self, one: TrialRun, ratio: float) -> tuple[float, str]:
         """Return the multiple of a replica's gradient that all replicas' gradients amount to.
+
+        Args:
+            one: The step on one replica.
+            ratio: The multiple that the gradients of a replica are.
 
         Returns:
             The multiple, and a remark.
@@ -212,38 +185,29 @@ class _Experiment:
         Raises:
             NotKnownError: It is not known.
         """
-        count = self._replicas
+        count = float(self._replicas)
         for steps in _MOST_STEPS:
-            low = self._response(one, [1.0], steps)
-            high = self._response(one, [float(count)], steps)
-            trained = [
-                each.key for each in one.trial.stand_ins if each.is_trained and each.key in low
-            ]
-            if any(_changed(low[key], high[key]) for key in trained):
+            known = {gain: self._response(one, [gain], steps) for gain in (1.0, count, 1 / count)}
+            low, high = known[1.0], known[count]
+            trained = _trained(one, low)
+            if any(_has_changed(low[key], high[key]) for key in trained):
                 break
         else:
             raise NotKnownError(f"No weight changes within {steps} steps.")
-        many = self._response(self._many, shares(count), steps)
+        many = self._response(self._many, shares(self._replicas), steps)
         if any(_differ(many[key]) for key in trained if key in many):
             raise NotKnownError("After a step, the replicas have different weights.")
-        telling = [
-            key
+        spans = {
+            key: _distance(low[key][0], high[key][0])
             for key in low.keys() & high.keys() & many.keys()
-            if _distance(low[key][0], high[key][0]) > _MATTERS * _size(high[key][0], low[key][0])
-            and not _differ(many[key])
-        ]
+            if not _differ(many[key])
+        }
+        telling = [k for k in spans if spans[k] > _MATTERS * _size(high[k][0], low[k][0])]
         if not telling:
-            return 1.0 / (self._ratio.common if self._ratio else 1.0), (
-                "The update does not depend on the scale of the gradients."
-            )
-        few = self._response(one, [1.0 / count], steps)
-        known = {1.0: low, float(count): high, 1.0 / count: few}
+            return 1 / ratio, "The update does not depend on the scale of the gradients."
         errors = {
-            gain: max(
-                _distance(many[key][0], response[key][0]) / _distance(low[key][0], high[key][0])
-                for key in telling
-            )
-            for gain, response in known.items()
+            gain: max(_distance(many[key][0], each[key][0]) / spans[key] for key in telling)
+            for gain, each in known.items()
         }
         gain = min(errors, key=errors.__getitem__)
         if not errors[gain] <= self._tolerance:
@@ -257,165 +221,131 @@ class _Experiment:
         self, run: TrialRun, strengths: Sequence[float], steps: int
     ) -> dict[str, list[np.ndarray]]:
         """Return the numbers that variables have after steps with made-up gradients, by key."""
-        try:
+        with _failing("The step fails with weights of zero"):
             values = run.respond(strengths, steps)
-        except Exception as error:
-            raise NotKnownError(f"The step fails with weights of zero: {_line(error)}") from error
         return {
             variable.key: each
             for variable, each in zip(run.trial.stand_ins, values, strict=True)
             if each[0].dtype.kind == "f" and all(np.isfinite(one).all() for one in each)
         }
 
-    def _on_batch_itself(self, one: TrialRun) -> list[float | None]:
+    def _on_batch_itself(self, one: TrialRun, ratio: float) -> list[float | None]:
         """Return the relative differences of the gradients on the batch as it was passed."""
-        ratio = self._ratio
-        if ratio is None or not self._batch.is_even:
+        if not self._batch.is_even:
             return []
         given = self._batch.as_given()
-        on_many = [
-            np.mean(each, axis=0) for call in self._many.measure(given.on_replicas) for each in call
-        ]
-        on_one = [each[0] for call in _measured(one, given.on_one) for each in call]
-        scale = 1 / self._gain if math.isnan(ratio.common) else ratio.common
-        largest = max((np.linalg.norm(each) for each in on_one), default=0.0)
+        with _failing("The step does not run on one replica"):
+            on_one = _gradients(one, given.on_one)
+        scale = 1 / self._gain if math.isnan(ratio) else ratio
+        sizes = [float(np.linalg.norm(each)) for each in on_one]
         return [
-            float(np.linalg.norm(a / scale - b) / size) if size > _NEGLIGIBLE * largest else None
-            for a, b in zip(on_many, on_one, strict=True)
-            for size in [np.linalg.norm(b)]
+            float(np.linalg.norm(a / scale - b) / size) if size > _NEGLIGIBLE * max(sizes) else None
+            for a, b, size in zip(
+                _gradients(self._many, given.on_replicas), on_one, sizes, strict=True
+            )
         ]
 
     def _scales_update(self, one: TrialRun) -> bool:
         """Return whether larger gradients, of the present size, make the update as much larger."""
         count = self._replicas
-        size = math.hypot(*(np.linalg.norm(each) for call in self._on_many for each, *_ in call))
-        strength = float(size) / STRENGTH
+        strength = math.hypot(*map(np.linalg.norm, self._on_many)) / STRENGTH
         try:
-            low, high = (
-                self._response(one, [strength * times], 1) for times in (1.0, float(count))
-            )
+            low, high = (self._response(one, [strength * times], 1) for times in (1, count))
         except NotKnownError:
             return False
-        trained = _trained(one, high)
-        changed = [key for key in trained if low[key][0].ndim and low[key][0].any()]
-        return bool(changed) and all(
+        keys = [key for key in _trained(one, high) if low[key][0].ndim and low[key][0].any()]
+        return bool(keys) and all(
             _distance(count * low[key][0], high[key][0]) <= self._tolerance * _size(high[key][0])
-            for key in changed
-        )
-
-    def _no_multiple(self) -> str:
-        return (
-            "The gradients on the replicas and on one replica do not differ by a factor. A part of "
-            "the loss, such as a regularization loss, may not be divided by the number of replicas."
+            for key in keys
         )
 
     def _rounded(self, factor: float) -> float:
         """Return the factor, exactly if it is the number of replicas, 1 or a share of 1."""
-        count = self._replicas
-        exact = (1.0, float(count), 1.0 / count)
+        count = float(self._replicas)
+        exact = (1.0, count, 1 / count)
         return next((e for e in exact if abs(factor / e - 1) <= 2 * self._tolerance), factor)
 
-    def _refuse_numbers(self, factor: float) -> None:
+    def _refuse_numbers(self, factor: float, one: TrialRun) -> None:
         """Refuse a verdict if the scale depends on a number that may be the number of replicas.
 
         Raises:
             NotKnownError: It depends on such a number.
         """
-        numbers = numbers_of(self._roots, lambda value: self._meaning(value, factor) is not None)
-        pairs = [
-            (number, meaning)
-            for number in sorted(numbers, key=lambda number: number.holder is None)
-            if (meaning := self._meaning(number.value, factor)) is not None
-        ]
-        names = [pair for pair in pairs if pair[0].holder is not None]
-        tried = [[pair] for pair in pairs] + ([names] if len(names) > 1 else [])
-        for together in tried:
-            number, meaning = together[0]
-            if not self._are_unused(together, factor):
-                raise NotKnownError(
-                    f"{number.where} is {number.value:g}, {meaning.what}. If it is "
-                    f"meant so, write {meaning.instead}."
-                )
+        names, literals = numbers_of(self._roots)
+        unused: list[tuple[Number, Meaning]] = []
+        explained: set[float] = set()
+        for number in names:
+            meaning = self._meaning(number)
+            if meaning is None:
+                continue
+            scale, trial = self._scale_with([(number, meaning)])
+            if not _is_consistent(scale, factor, meaning):
+                raise NotKnownError(_may_be(number, meaning))
+            if scale == factor:
+                one = trial
+                unused.append((number, meaning))
+            explained.add(meaning.on_one if scale == factor else number.value)
+        if math.isnan(factor):
+            raise NotKnownError(_NO_MULTIPLE)
+        if len(unused) > 1:
+            scale, one = self._scale_with(unused)
+            if scale != factor:
+                raise NotKnownError(_may_be(*unused[0]))
+        for number in numbers_in(one.trial.functions):
+            meaning = self._meaning(number, is_literal=number.value in literals)
+            if meaning and not meaning.is_weight and number.value not in explained:
+                raise NotKnownError(_may_be(number, meaning))
 
-    def _are_unused(self, pairs: Sequence[tuple[Number, _Meaning]], factor: float) -> bool:
-        """Return whether the scale is the same if numbers have other meanings."""
+    def _meaning(self, number: Number, *, is_literal: bool = False) -> Meaning | None:
+        examples = self._batch.examples or 1
+        return meaning_of(number.value, self._replicas, examples, is_literal=is_literal)
+
+    def _scale_with(self, pairs: Sequence[tuple[Number, Meaning]]) -> tuple[float | None, Any]:
+        """Return the scale if numbers have other meanings, and the step on one replica.
+
+        The scale is None if the step fails.
+        """
         number, meaning = pairs[0]
-        of_loss = all(each.of_loss for _, each in pairs)
-        if number.holder is None:
-            return (of_loss and _is_chosen(number.value)) or math.isnan(factor)
         self._say(f"trying {number.text} = {meaning.on_one:g} on one replica")
-        try:
-            with contextlib.ExitStack() as stack:
-                for each, other in pairs:
-                    stack.enter_context(each.rebound(other.on_one))
+        with contextlib.ExitStack() as stack:
+            for each, other in pairs:
+                if not stack.enter_context(each.rebound(other.on_one)):
+                    raise NotKnownError(_may_be(each, other))
+            try:
                 one = self._on_one()
-                ratio = self._compared(one)
-                gain = self._gain if of_loss else self._combined(one)[0]
-        except (NotKnownError, TypeError):
-            return False
-        scale = self._rounded(ratio.common * gain)
-        if math.isnan(scale):
-            # A divisor of the loss gives another factor, and not none.
-            return of_loss or meaning.is_multiple or math.isnan(factor)
-        return scale == factor
-
-    def _meaning(self, value: float, factor: float) -> _Meaning | None:
-        """Return what a number may be, apart from a number of the user's choice; or None."""
-        if value < 0:
-            positive = self._meaning(-value, factor)
-            return positive and dataclasses.replace(positive, on_one=-positive.on_one)
-        count, examples = self._replicas, self._batch.examples or 1
-        if _is_size(value, count):
-            return _Meaning(1.0, "as many as there are replicas", _instead("{}"))
-        if _is_size(value * count, 1):
-            return _Meaning(1.0, "one over the number of replicas", _instead("1 / {}"))
-        if examples > 1 and _is_size(value, examples):
-            what = "as many as a replica has examples"
-            return _Meaning(value * count, what, "`tf.shape(x)[0]` of the batch `x`")
-        if examples > 1 and _is_size(value * examples, 1):
-            what = "one over the number of a replica's examples"
-            return _Meaning(value / count, what, "`1 / tf.shape(x)[0]` of the batch `x`")
-        divisor = 1 / value if 0 < value < 1 else value
-        if divisor < count or (factor == 1.0 and _is_size(divisor, count * examples)):
-            return None  # a sum over the global batch is divided by the same on one replica
-        times = round(divisor / count)
-        if not _is_size(divisor, times * count):
-            return None
-        if divisor != value:
-            what = "one over a multiple of the number of replicas"
-            return _Meaning(value * count, what, _instead(f"1 / ({times} * {{}})"), of_loss=True)
-        what = "a multiple of the number of replicas"
-        instead = _instead(f"{times} * {{}}")
-        return _Meaning(value / count, what, instead, is_multiple=True)
+                ratio, _ = self._compared(one)
+                is_rate = all(other.is_weight and abs(each.value) < 1 for each, other in pairs)
+                gain = self._gain if is_rate else self._combined(one, ratio)[0]
+            except NotKnownError:
+                return None, None
+        return self._rounded(ratio * gain), one
 
 
-def _measured(run: TrialRun, arguments: Sequence[Any] | None = None) -> Any:
-    try:
-        return run.measure(arguments)
-    except Exception as error:
-        raise NotKnownError(f"The step does not run on one replica: {_line(error)}") from error
+def _gradients(run: TrialRun, arguments: Sequence[Any] | None = None) -> list[np.ndarray]:
+    """Return the gradients that tapes compute, averaged over the replicas."""
+    return [np.mean(each, axis=0) for call in run.measure(arguments) for each in call]
 
 
-def _ratio(many: Sequence[np.ndarray], one: Sequence[np.ndarray], tolerance: float) -> _Ratio:
-    """Return gradients as multiples of others; NaN where they do not differ by a factor."""
-    sizes = [float(np.linalg.norm(b)) for b in one]
-    others = [float(np.linalg.norm(a)) for a in many]
-    largest, most = max(sizes, default=0.0), max(others, default=0.0)
-    ratios, weights = [], []
+def _ratio(
+    many: Sequence[np.ndarray], one: Sequence[np.ndarray], tolerance: float
+) -> tuple[float, list[float]]:
+    """Return the multiple that nearly all gradients are of others, and the multiple of each."""
+    sizes, others = ([float(np.linalg.norm(each)) for each in side] for side in (one, many))
+    if not any(sizes):
+        raise NotKnownError("All gradients are zero.")
+    ratios, counted = [], []
     for a, b, size, other in zip(many, one, sizes, others, strict=True):
         ratio = float(a @ b / size**2) if size else math.nan
         fits = size and float(np.linalg.norm(a - ratio * b)) <= tolerance * other
         ratios.append(ratio if fits else math.nan)
-        weights.append(size > _NEGLIGIBLE * largest or other > _NEGLIGIBLE * most)
-    counted = [ratio for ratio, counts in zip(ratios, weights, strict=True) if counts]
-    if not counted or not largest:
-        raise NotKnownError("All gradients are zero.")
-    fitting = [ratio for ratio in counted if not math.isnan(ratio)]
-    common = float(np.median(fitting)) if fitting else math.nan
-    near = [ratio for ratio in fitting if abs(ratio / common - 1) <= tolerance]
-    if len(near) < 0.9 * len(counted) or not common > 0:
-        common = math.nan
-    return _Ratio(common, tuple(ratios), tuple(counted))
+        if size > _NEGLIGIBLE * max(sizes) or other > _NEGLIGIBLE * max(others):
+            counted.append(ratios[-1])
+    common = float(
+        np.nanmedian([*counted, math.inf if all(map(math.isnan, counted)) else math.nan])
+    )
+    near = [ratio for ratio in counted if abs(ratio / common - 1) <= tolerance]
+    is_common = len(near) >= 0.9 * len(counted) and 0 < common < math.inf
+    return common if is_common else math.nan, ratios
 
 
 def _trained(run: TrialRun, response: Mapping[str, Any]) -> list[str]:
@@ -424,7 +354,7 @@ def _trained(run: TrialRun, response: Mapping[str, Any]) -> list[str]:
     return [each.key for each in variables if each.is_trained and each.key in response]
 
 
-def _changed(low: Sequence[np.ndarray], high: Sequence[np.ndarray]) -> bool:
+def _has_changed(low: Sequence[np.ndarray], high: Sequence[np.ndarray]) -> bool:
     """Return whether made-up gradients have changed a variable, which was zero if it has axes."""
     return bool(low[0].ndim and low[0].any()) or not np.array_equal(low[0], high[0])
 
@@ -442,20 +372,35 @@ def _size(*values: np.ndarray) -> float:
     return max(float(np.abs(one).max()) if one.size else 0.0 for one in values)
 
 
-def _instead(text: str) -> str:
-    """Return code that asks for the number of replicas, inside a cell and elsewhere."""
-    in_cell, in_step = text.format("num_replicas"), text.format("strategy.num_replicas_in_sync")
-    return f"`{in_cell}` in a cell, or `{in_step}` inside the step"
+def _is_consistent(scale: float | None, factor: float, meaning: Meaning) -> bool:
+    """Return whether another meaning of a number does not change the factor.
+
+    Args:
+        scale: The scale with the other meaning of the number; None if the step fails then.
+        factor: The factor.
+        meaning: The other meaning.
+    """
+    if scale is None:
+        return meaning.is_multiple or math.isnan(factor)
+    if math.isnan(scale):
+        return meaning.is_weight or math.isnan(factor)
+    return scale == factor or (meaning.is_batch and factor == 1.0)
 
 
-def _is_chosen(share: float) -> bool:
-    """Return whether a literal, such as 0.001, has too few digits to be a computed share."""
-    return len(f"{share:.10e}".partition("e")[0].replace(".", "").rstrip("0")) <= 2
+def _may_be(number: Number, meaning: Meaning) -> str:
+    return (
+        f"{number.where} is {number.value:g}, {meaning.what}. If it is meant so, write "
+        f"{meaning.instead}."
+    )
 
 
-def _is_size(divisor: float, size: int) -> bool:
-    """Return whether a divisor is a size."""
-    return abs(divisor / size - 1) <= 1e-5
+@contextlib.contextmanager
+def _failing(what: str) -> Iterator[None]:
+    """Raise `NotKnownError` for an error of the step."""
+    try:
+        yield
+    except Exception as error:
+        raise NotKnownError(f"{what}: {_line(error)}") from error
 
 
 def _line(error: Exception) -> str:

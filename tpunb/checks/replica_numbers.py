@@ -1,8 +1,8 @@
 """The numbers in a step's code that may be the number of replicas, with their lines.
 
-A graph does not say what a constant means, and neither does a Python number. So every number that
-the step's code reads counts: names, attributes, items and literals. If a name is given the value
-that it would have on one replica, a trial shows whether the gradients depend on it.
+A graph does not say what a constant means, and neither does a Python number. So the names,
+attributes and items that the step's code reads count. If a name is given the value that it would
+have on one replica, a trial shows whether the gradients depend on it.
 """
 
 from __future__ import annotations
@@ -11,31 +11,20 @@ import ast
 import contextlib
 import dataclasses
 import functools
+import itertools
 import linecache
 import math
+import operator
 import types
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tpunb._util.functions import closed_over, nested_codes, wrapped
 from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
 from tpunb.virtual.tensorflow.private_names import distribute_lib
-
-_NOT_A_SCALE = frozenset(
-    {"axis", "seed", "name", "num_or_size_splits", "depth", "dtype", "rate", "maxlen", "k"}
-    | {"shape", "perm", "batch_size"}
-)
-"""Keyword arguments whose value scales nothing."""
-
-_SHAPES = frozenset(
-    ["range", "one_hot", "reshape", "split", "repeat", "tile", "top_k", "transpose", "expand_dims"]
-)
-"""Functions whose numbers are sizes and axes."""
-
-_ARRAYS = frozenset({"constant", "array", "asarray", "convert_to_tensor"})
-"""Functions that make an array of their numbers."""
 
 _LARGEST = 1e300
 _MOST_ELEMENTS = 4096
@@ -44,38 +33,52 @@ _FIRST_BUILT = frozenset({"__init__", "build", "get_config"})
 
 
 @dataclasses.dataclass(frozen=True)
+class _Place:
+    """A place in which code finds a value: a name, an attribute, an item or a default.
+
+    Attributes:
+        held: The value.
+        put: Replaces the value; None if that is not possible.
+        key: Tells the place from others.
+    """
+
+    held: Any
+    put: Callable[[Any], object] | None
+    key: Hashable
+
+
+@dataclasses.dataclass(frozen=True)
 class Number:
     """A number that a step's code reads.
 
     Attributes:
         text: Its source text, such as `n` or `config.n`.
-        line: The line that reads it; 0 if it is an argument of the step.
+        line: The line that reads it.
         value: The number.
-        held: The Python number, tensor or variable.
-        holder: The mapping or list that holds it; None for a literal.
-        key: The key in the holder.
+        place: The place that holds it; None for a literal or a constant.
     """
 
     text: str
     line: int
     value: float
-    held: Any
-    holder: Any = None
-    key: Any = None
+    place: _Place | None = None
 
     @property
     def where(self) -> str:
         """The number and its line in a phrase."""
-        return f"`{self.text}` on line {self.line}" if self.line else f"The argument {self.text}"
+        return f"`{self.text}` on line {self.line}"
 
     @contextlib.contextmanager
-    def rebound(self, value: float) -> Iterator[None]:
-        """Give the name another value inside the block."""
-        self.holder[self.key] = _of_the_same_type(self.held, value)
+    def rebound(self, value: float) -> Iterator[bool]:
+        """Give the name another value inside the block; yield False if it takes none."""
+        if self.place is None or self.place.put is None:
+            yield False
+            return
+        self.place.put(_of_the_same_type(self.place.held, value))
         try:
-            yield
+            yield True
         finally:
-            self.holder[self.key] = self.held
+            self.place.put(self.place.held)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,224 +88,167 @@ class Code:
     Attributes:
         nodes: The code.
         scopes: The mappings in which names are looked up, in order.
+        places: The places of the names that are looked up first.
     """
 
     nodes: Sequence[ast.AST]
     scopes: Sequence[Any]
+    places: Mapping[str, _Place] = dataclasses.field(default_factory=dict)
+
+    def place(self, node: ast.AST) -> _Place | None:
+        """Return the place that an expression reads; None if it is none, or not known."""
+        if isinstance(node, ast.Name):
+            if node.id in self.places:
+                return self.places[node.id]
+            return next((_item(each, node.id) for each in self.scopes if node.id in each), None)
+        inner = self.place(node.value) if isinstance(node, (ast.Attribute, ast.Subscript)) else None
+        if inner is None:
+            return None
+        if isinstance(node, ast.Attribute):
+            return _attribute(inner.held, node.attr)
+        index = getattr(node, "slice", None)
+        return _item(inner.held, index.value) if isinstance(index, ast.Constant) else None
 
 
-def numbers_of(roots: Sequence[Any], matters: Callable[[float], bool]) -> list[Number]:
-    """Return the numbers that code reads, without repetition, in the order of their discovery.
+def _item(holder: Any, key: Any) -> _Place | None:
+    """Return the place of an item; None if there is none."""
+    if tf.is_tensor(holder):
+        return None
+    can_be_set = hasattr(holder, "__setitem__")  # as opposed to a tuple or a class
+    put = functools.partial(operator.setitem, holder, key) if can_be_set else None
+    with contextlib.suppress(Exception):
+        return _Place(holder[key], put, (id(holder), key))
+    return None
+
+
+def _attribute(owner: Any, name: str) -> _Place | None:
+    """Return the place of an attribute that is a user's; None if there is none."""
+    if isinstance(owner, type):
+        return _item(vars(owner), name) if is_users_class(owner) else None
+    # Keras tracks what its objects' attributes are set to.
+    return _item(vars(owner), name) if _is_looked_into(owner) else None
+
+
+def numbers_of(roots: Sequence[Any]) -> tuple[list[Number], set[float]]:
+    """Return the numbers that code reads by names, without repetition, and its literals.
 
     Args:
         roots: The step and its arguments, or a cell's code.
-        matters: Whether a number may depend on the number of replicas.
     """
-    found: dict[Any, Number] = {}
-    for number in _Search().numbers(roots):
-        if matters(number.value):
-            is_literal = number.holder is None
-            key = (number.line, number.text) if is_literal else (id(number.holder), number.key)
-            found.setdefault(key, number)
-    return list(found.values())
+    found: dict[Hashable, Number] = {}
+    literals: set[float] = set()
+    for number in _Search(roots).numbers():
+        if number.place is None:
+            literals.add(number.value)
+        else:
+            found.setdefault(number.place.key, number)
+    return list(found.values()), literals
 
 
 class _Search:
     """A walk through the code that a step reaches."""
 
-    def __init__(self) -> None:
+    def __init__(self, roots: Sequence[Any]) -> None:
         self._seen: dict[int, Any] = {}
-        self._waiting: list[Any] = []
-
-    def numbers(self, roots: Sequence[Any]) -> Iterator[Number]:
         self._waiting = list(roots)[::-1]
+
+    def numbers(self) -> Iterator[Number]:
         while self._waiting:
             value = self._waiting.pop()
-            if id(value) in self._seen:
-                continue
-            self._seen[id(value)] = value
-            yield from self._in(value)
+            if id(value) not in self._seen and not isinstance(value, _PLAIN):
+                self._seen[id(value)] = value
+                yield from self._in(value)
 
     def _in(self, value: Any) -> Iterator[Number]:
         if isinstance(value, Code):
-            yield from self._read(value)
+            for node in itertools.chain.from_iterable(map(ast.walk, value.nodes)):
+                yield from self._read(node, value)
         elif isinstance(value, types.FunctionType):
-            self._waiting += _attached(value)
+            # A library's wrapper closes over the user's function.
+            self._waiting += [v for v in closed_over(value).values() if number_in(v) is None]
             if is_users_code(value.__code__):
-                yield from self._read(_code_of(value))
-        elif isinstance(value, types.MethodType):
-            self._waiting += [value.__self__, value.__func__]
+                yield from self._in(_code_of(value))
         elif isinstance(value, functools.partial):
-            passed = (*value.args, *value.keywords.values())
-            yield from map(_argument, filter(_is_plain, passed))
-            self._waiting += [value.func, passed]
-        elif isinstance(value, (list, tuple, set, dict)):
-            items = value.values() if isinstance(value, dict) else value
-            self._waiting += [item for item in items if not isinstance(item, _PLAIN)]
+            self._waiting += [value.func, *value.args, *value.keywords.values()]
+        elif isinstance(value, (list, tuple, set)):
+            self._waiting.extend(value)  # Keras wraps tuples
+        elif isinstance(value, dict):
+            self._waiting += value.values()
         elif hasattr(value, "python_function"):
             self._waiting.append(value.python_function)
+        elif inner := wrapped(value):
+            self._waiting += inner[::-1]
         elif _is_looked_into(value):
-            self._waiting += [v for v in vars(value).values() if _number(v) is None]
+            self._waiting += [v for v in vars(value).values() if number_in(v) is None]
             self._waiting += _methods(value)
 
-    def _read(self, code: Code) -> Iterator[Number]:
-        for node in code.nodes:
-            yield from self._read_node(node, code.scopes, scales=True)
-
-    def _read_node(self, node: ast.AST, scopes: Sequence[Any], *, scales: bool) -> Iterator[Number]:
+    def _read(self, node: ast.AST, code: Code) -> Iterator[Number]:
         if isinstance(node, ast.Constant):
-            value = _number(node.value)
-            if scales and value is not None:
-                yield Number(repr(node.value), node.lineno, value, node.value)
-            return
-        if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
-            with contextlib.suppress(LookupError, TypeError):
-                holder, key = _place(node, scopes)
-                held = holder[key]
-                value = _number(held)
-                if value is None:
-                    self._waiting.append(held)
-                else:
-                    yield Number(ast.unparse(node), node.lineno, value, held, holder, key)
-        for child, child_scales in _children(node):
-            yield from self._read_node(child, scopes, scales=scales and child_scales)
+            value = number_in(node.value)
+            if value is not None:
+                yield Number(repr(node.value), node.lineno, value)
+        elif (place := code.place(node)) is not None:
+            value = number_in(place.held)
+            if value is not None:
+                yield Number(ast.unparse(node), getattr(node, "lineno", 0), value, place)
+            self._waiting.append(place.held)
 
 
-def _children(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
-    """Yield the parts of a node, each with whether a literal in it may scale a tensor."""
-    is_shape = _is_list_of_sizes(node)
-    is_shape = is_shape or (isinstance(node, ast.Call) and _called(node) in _SHAPES)
-    is_array = isinstance(node, ast.Call) and _called(node) in _ARRAYS
-    for name, field in ast.iter_fields(node):
-        for child in field if isinstance(field, list) else [field]:
-            if not isinstance(child, ast.AST):
-                continue
-            if is_array and _is_list_of_sizes(child):
-                yield from ((number, True) for number in ast.iter_child_nodes(child))
-                continue
-            is_index = (isinstance(node, ast.Subscript) and name == "slice") or (
-                isinstance(child, ast.keyword) and child.arg in _NOT_A_SCALE
-            )
-            yield child, not (is_shape or is_index or isinstance(node, ast.Compare))
+def _code_of(function: types.FunctionType, own: Mapping[str, Any] | None = None) -> Code:
+    """Return a function's code.
 
-
-def _is_list_of_sizes(node: ast.AST) -> bool:
-    """Return whether a list or tuple is a shape, as far as its literals tell."""
-    if not isinstance(node, (ast.List, ast.Tuple)) or len(node.elts) < 2:
-        return False
-    return not any(isinstance(getattr(each, "value", None), float) for each in node.elts)
-
-
-def _called(node: ast.Call) -> str:
-    return getattr(node.func, "attr", getattr(node.func, "id", ""))
-
-
-def _place(node: ast.AST, scopes: Sequence[Any]) -> tuple[Any, Any]:
-    """Return the mapping or list that holds what an expression reads, and the key.
-
-    Raises:
-        LookupError: The expression is not a name, or an attribute or item of one.
+    Args:
+        function: The function.
+        own: The values of parameters.
     """
-    if isinstance(node, ast.Name):
-        for scope in scopes:
-            if node.id in scope:
-                return scope, node.id
-    elif isinstance(node, ast.Attribute):
-        value = _value(node.value, scopes)
-        if _is_looked_into(value) and node.attr in vars(value):
-            return vars(value), node.attr
-    elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        value = _value(node.value, scopes)
-        if isinstance(value, (dict, list, tuple)):
-            return value, node.slice.value
-    raise LookupError
-
-
-def _value(node: ast.AST, scopes: Sequence[Any]) -> Any:
-    holder, key = _place(node, scopes)
-    return holder[key]
-
-
-class _Closure(MutableMapping):  # type: ignore[type-arg]
-    """The names that a function closes over."""
-
-    def __init__(self, function: types.FunctionType) -> None:
-        self._cells = dict(
-            zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        )
-
-    def __getitem__(self, name: str) -> Any:
-        with contextlib.suppress(ValueError):  # the cell is empty
-            return self._cells[name].cell_contents
-        raise KeyError(name)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._cells[name].cell_contents = value
-
-    def __delitem__(self, name: str) -> None:
-        raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._cells)
-
-    def __len__(self) -> int:
-        return len(self._cells)
-
-
-class _Defaults(_Closure):
-    """The defaults of a function's parameters."""
-
-    def __init__(self, function: types.FunctionType) -> None:
-        self._function = function
-        code, defaults = function.__code__, function.__defaults__ or ()
-        names = code.co_varnames[: code.co_argcount]
-        self._names = names[len(names) - len(defaults) :]
-
-    def _all(self) -> dict[str, Any]:
-        values = dict(zip(self._names, self._function.__defaults__ or (), strict=True))
-        return {**values, **(self._function.__kwdefaults__ or {})}
-
-    def __getitem__(self, name: str) -> Any:
-        return self._all()[name]
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        values = {**self._all(), name: value}
-        if self._names:
-            self._function.__defaults__ = tuple(values[key] for key in self._names)
-        if self._function.__kwdefaults__:
-            self._function.__kwdefaults__ = {k: values[k] for k in self._function.__kwdefaults__}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-
-def _code_of(function: types.FunctionType) -> Code:
-    """Return a function's code; all numbers of its bytecode if there is no source."""
-    defaults = _Defaults(function)
-    scopes = (defaults, _Closure(function), function.__globals__)
-    nodes = _nodes(function.__code__)
+    code, defaults = function.__code__, dict(_defaults(function))
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    closed = {name: place for name, cell in cells if (place := _in_cell(cell)) is not None}
     # A default is read wherever the function is called.
-    first = function.__code__.co_firstlineno
-    read = [ast.Name(name, ast.Load(), lineno=first, col_offset=0) for name in defaults]
-    return Code([*read, *nodes], scopes)
+    read = [ast.Name(name, ast.Load(), lineno=code.co_firstlineno) for name in defaults]
+    nodes = [*read, *_nodes(code)]
+    return Code(nodes, (own or {}, function.__globals__), {**closed, **defaults})
+
+
+def _in_cell(cell: types.CellType) -> _Place | None:
+    with contextlib.suppress(ValueError):  # the cell is empty
+        return _Place(
+            cell.cell_contents, functools.partial(setattr, cell, "cell_contents"), id(cell)
+        )
+    return None
+
+
+def _defaults(function: types.FunctionType) -> Iterator[tuple[str, _Place]]:
+    """Yield the parameters that have defaults, each with the place of the default."""
+    code, values = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount]
+    for index, name in enumerate(names[len(names) - len(values) :]):
+        put = functools.partial(_put_default, function, index)
+        yield name, _Place(values[index], put, (id(function), index))
+    for name, value in (function.__kwdefaults__ or {}).items():
+        put = functools.partial(operator.setitem, function.__kwdefaults__, name)
+        yield name, _Place(value, put, (id(function), name))
+
+
+def _put_default(function: types.FunctionType, index: int, value: Any) -> None:
+    values = list(function.__defaults__ or ())
+    values[index] = value
+    function.__defaults__ = tuple(values)
 
 
 def _nodes(code: types.CodeType) -> list[ast.AST]:
-    line = code.co_firstlineno
+    """Return the syntax of functions with this code; without source, its numbers and names."""
     with contextlib.suppress(SyntaxError):
         tree = _parsed("".join(linecache.getlines(code.co_filename)))
-        found = [node for node in ast.walk(tree) if _is_of(node, code)]
-        if found:
+        if found := [node for node in ast.walk(tree) if _is_of(node, code)]:
             return found
-    made: list[ast.AST] = [ast.Constant(one) for one in code.co_consts if _number(one) is not None]
-    made += [ast.Name(name, ast.Load()) for name in (*code.co_names, *code.co_freevars)]
-    for node in made:
-        node.lineno = line  # type: ignore[attr-defined]
-    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
-    return made + [node for one in inner for node in _nodes(one)]
+    made: list[ast.AST] = []
+    for inner in nested_codes(code):
+        line = inner.co_firstlineno
+        made += [ast.Constant(each, lineno=line) for each in inner.co_consts]
+        names = (*inner.co_names, *inner.co_freevars)
+        made += [ast.Name(name, ast.Load(), lineno=line) for name in names]
+    return made
 
 
 def _is_of(node: ast.AST, code: types.CodeType) -> bool:
@@ -319,23 +265,15 @@ def _parsed(text: str) -> ast.Module:
     return ast.parse(text)
 
 
-def _attached(function: types.FunctionType) -> list[Any]:
-    """Return the values that a function, such as a library's wrapper, closes over."""
-    return [value for value in _Closure(function).values() if _number(value) is None]
-
-
 def _methods(value: Any) -> list[Code]:
     """Return the methods of a user's class, with the object under the name of its parameter."""
     made = []
-    for kind in type(value).__mro__:
-        if not is_users_class(kind) or kind is object:
-            continue
+    for kind in filter(is_users_class, type(value).__mro__):
         for name, method in vars(kind).items():
             method = getattr(method, "fget", getattr(method, "python_function", method))
             if isinstance(method, types.FunctionType) and name not in _FIRST_BUILT:
-                own = method.__code__.co_varnames[:1]
-                code = _code_of(method)
-                made.append(Code(code.nodes, (dict.fromkeys(own, value), *code.scopes)))
+                own = dict.fromkeys(method.__code__.co_varnames[:1], value)
+                made.append(_code_of(method, own))
     return made
 
 
@@ -349,28 +287,23 @@ def _is_looked_into(value: Any) -> bool:
     return is_open and hasattr(value, "__dict__")
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, (int, float, np.generic)) and _number(value) is not None
+def number_in(value: Any) -> float | None:
+    """Return the number that a Python number is, or each element of an array or a variable.
 
-
-def _argument(value: Any) -> Number:
-    return Number(f"{value!r:.20}", 0, float(value), value)
-
-
-def _number(value: Any) -> float | None:
-    """Return the number that a Python number is, or each element of an array or a variable."""
+    It has the digits of float32, so that a name, a literal and a constant of the graph are equal.
+    """
     if isinstance(value, (bool, np.bool_)):
         return None
     if isinstance(value, (int, float)):
-        return float(value) if abs(value) < _LARGEST else None
-    if not isinstance(value, (np.generic, np.ndarray, tf.Tensor, tf.Variable)):
-        return None
+        return float(f"{value:.7g}") if abs(value) < _LARGEST else None
+    if not isinstance(value, (np.generic, np.ndarray)) and not tf.is_tensor(value):
+        return None  # Keras's and TensorFlow's variables are tensors
     size = math.prod(size or 0 for size in value.shape)
     if not 0 < size <= _MOST_ELEMENTS or getattr(value, "trainable", False):
         return None
     with contextlib.suppress(Exception):  # a symbolic tensor, or text
         elements = np.ravel(value.numpy() if hasattr(value, "numpy") else value)
-        return float(elements[0]) if (elements == elements[0]).all() else None
+        return float(f"{elements[0]:.7g}") if (elements == elements[0]).all() else None
     return None
 
 

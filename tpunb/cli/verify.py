@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from tpunb._util.options import argument_of, options_of
 from tpunb.cli.command import Failed, add_command, writing
 from tpunb.connection.plan import Plan, resolve, type_meant
 from tpunb.connection.request import Request
+from tpunb.errors import ConnectError
 from tpunb.machine.framework import FRAMEWORKS
 
 if TYPE_CHECKING:
@@ -79,6 +81,13 @@ def add_to(commands: Any) -> None:
         "is installed, and TensorFlow if both are)",
     )
     verify.add_argument(
+        "--tensorflow-python",
+        metavar="PYTHON",
+        default="",
+        help="with --framework both, the Python that has TensorFlow and tpunb, for machines on "
+        "which JAX and TensorFlow need different releases of libtpu (default: this Python)",
+    )
+    verify.add_argument(
         "-q", "--quiet", action="store_true", help="print only the report, no progress"
     )
     for option in options_of(Request):
@@ -88,6 +97,8 @@ def add_to(commands: Any) -> None:
 
 
 def _verify(args: argparse.Namespace) -> None:
+    if args.tensorflow_python:
+        _check_python(args)
     for path in filter(None, (args.json, args.issue)):
         with writing(path):
             check_writable(path)
@@ -142,7 +153,7 @@ def _of_both(args: argparse.Namespace, say: Callable[[str], None]) -> VerifyRepo
         if option.name in _CONNECTING and (value := getattr(args, option.name)) != option.default:
             flag, _ = argument_of(option)
             arguments += [flag] if value is True else [flag, str(value)]
-    return verify_both(arguments, say)
+    return verify_both(arguments, say, args.tensorflow_python)
 
 
 def _plan(args: argparse.Namespace, framework: str | None) -> Plan:
@@ -151,6 +162,19 @@ def _plan(args: argparse.Namespace, framework: str | None) -> Plan:
     if args.tpu and type_meant(args.tpu) is not None:
         return resolve(Request(simulate=args.tpu, **chosen))
     return resolve(Request(args.tpu, **chosen))
+
+
+def _check_python(args: argparse.Namespace) -> None:
+    if args.framework != _BOTH:
+        raise ConnectError(
+            "--tensorflow-python names the second of two Pythons.",
+            fix=f"Add --framework {_BOTH}, or run tpunb verify in that Python.",
+        )
+    if shutil.which(args.tensorflow_python) is None:
+        raise ConnectError(
+            f"{args.tensorflow_python} is not a Python that can run.",
+            fix="Make one: virtualenv tf && tf/bin/pip install 'tpunb[tpu]'.",
+        )
 
 
 def _next_steps(args: argparse.Namespace, report: VerifyReport) -> str:

@@ -23,27 +23,32 @@ _LINES = 12
 """The last lines of a process's errors, for the report if it dies."""
 
 
-def verify_both(arguments: Sequence[str], say: Callable[[str], None]) -> VerifyReport:
+def verify_both(
+    arguments: Sequence[str], say: Callable[[str], None], tensorflow_python: str = ""
+) -> VerifyReport:
     """Verify with JAX and then with TensorFlow, and return one report.
 
     Args:
         arguments: The arguments of `tpunb verify`, without the framework and without files.
         say: Called with each line of progress.
+        tensorflow_python: The Python with TensorFlow; empty for this one.
     """
+    pythons = {JAX: sys.executable, TENSORFLOW: tensorflow_python or sys.executable}
     reports = []
-    for framework in (JAX, TENSORFLOW):
-        reports.append(_verified(framework, arguments, say))
+    for framework, python in pythons.items():
+        command = _command(python, framework, arguments)
+        reports.append(_verified(framework, command, say))
         if reports[-1].interrupted:
             break
     return merged(reports)
 
 
-def _verified(framework: str, arguments: Sequence[str], say: Callable[[str], None]) -> VerifyReport:
+def _verified(framework: str, command: Sequence[str], say: Callable[[str], None]) -> VerifyReport:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.json"
-        command = _command(framework, arguments, path)
         lines: collections.deque[str] = collections.deque(maxlen=_LINES)
-        code = _run(command, lines, lambda line: say(f"{NAMES[framework]:10} {line}"))
+        told = lambda line: say(f"{NAMES[framework]:10} {line}")  # noqa: E731
+        code = _run([*command, "--json", str(path)], lines, told)
         with contextlib.suppress(OSError, ValueError):
             report = VerifyReport.from_dict(json.loads(path.read_text(encoding="utf-8")))
             return (
@@ -52,9 +57,8 @@ def _verified(framework: str, arguments: Sequence[str], say: Callable[[str], Non
     return _ended(framework, code, lines)
 
 
-def _command(framework: str, arguments: Sequence[str], path: Path) -> list[str]:
-    options = ["--framework", framework, "--json", str(path)]
-    return [sys.executable, "-m", "tpunb", "verify", *arguments, *options]
+def _command(python: str, framework: str, arguments: Sequence[str]) -> list[str]:
+    return [python, "-m", "tpunb", "verify", *arguments, "--framework", framework]
 
 
 def _run(command: Sequence[str], lines: collections.deque[str], say: Callable[[str], None]) -> int:

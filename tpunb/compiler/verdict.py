@@ -286,7 +286,9 @@ class _Compilation:
             fix = f"{LESS_PADDING} {SMALLER}"
         problem = Problem("memory", reason, fix, message=message, node=largest.node)
         problem = self._located(problem)
-        if largest.line is not None:
+        # An error names the cell's line, not a line inside a function that the cell calls.
+        is_known = problem.line is not None and self.settings.choose_user is not None
+        if largest.line is not None and not is_known:
             problem = dataclasses.replace(problem, line=largest.line.line, file=largest.line.file)
         notes = (*program.notes, _PARTLY) if elsewhere else program.notes
         return dataclasses.replace(program, errors=(problem,), memory=memory, notes=notes)

@@ -61,17 +61,28 @@ class Again:
             return dict(steps.assigned)
 
     def collectives(self, cell: TpuCell) -> set[str]:
-        """Return the operations of TensorFlow by which a cell's replicas exchange values."""
+        """Return the operations of TensorFlow by which a cell's replicas exchange values.
+
+        The cells that make the values that it reads count too.
+        """
+        return {op for each in self._cells_behind(cell, {}) for op in self._collectives_in(each)}
+
+    def _cells_behind(self, cell: TpuCell, found: dict[str, TpuCell]) -> list[TpuCell]:
+        """Return a cell and the `%%tpu_run` cells whose results reach it."""
+        found[cell.body] = cell
+        for name in sorted(cell.reads):
+            maker = maker_of(self._cells, name)
+            if maker is not None and maker.body not in found:
+                self._cells_behind(maker, found)
+        return list(found.values())
+
+    def _collectives_in(self, cell: TpuCell) -> set[str]:
         with _silent(), self._ready(cell) as steps:
             steps.bind_first_batch()
             step: CellStep = steps.step
             functions = step.functions_to_check({})
-        return {
-            op
-            for function in functions
-            for op in _ops(function.definition, function.library)
-            if op in COLLECTIVES
-        }
+        ops = (op for each in functions for op in _ops(each.definition, each.library))
+        return {op for op in ops if op in COLLECTIVES}
 
     @contextlib.contextmanager
     def _ready(self, cell: TpuCell) -> Iterator[Steps]:

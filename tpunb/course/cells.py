@@ -72,7 +72,7 @@ def answer_cell(cells: Sequence[RanCell], question: int, names: Collection[str])
 def maker_of(cells: Sequence[RanCell], name: str) -> TpuCell | None:
     """Return the `%%tpu_run` cell that assigned a name last; None if it was another cell."""
     for cell in reversed(cells):
-        if not cell.failure and not _CHECK.match(cell.source) and assigns(cell.source, name):
+        if not cell.error and not _CHECK.match(cell.source) and assigns(cell.source, name):
             return tpu_cell(cell.source)
     return None
 

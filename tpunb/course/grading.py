@@ -11,21 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpunb._util.plain_text import shortened
 from tpunb.cells.cell_errors import first_line
 from tpunb.course import scores
 from tpunb.course.cells import TpuCell, answer_cell, assigns, tpu_cell
 from tpunb.course.failures import in_library, show_users_line
 from tpunb.course.seals import plain_text_of, seal
-from tpunb.errors import CellError
+from tpunb.errors import CellError, NotConnectedError
 from tpunb.notebook.extension import loaded
 from tpunb.notebook.ran_cells import RanCell
 
 if TYPE_CHECKING:
     from tpunb.course.again import Again
-
-_LONG = 120
-"""The longest part of an error that a check repeats."""
 
 
 def question(number: int, *, points: int, answers: str | Sequence[str] = ()) -> Question:
@@ -89,6 +85,8 @@ class Question:
             raise _short(AssertionError(self._unanswered())) from None
         elif isinstance(error, AssertionError) and not in_library(frames):
             _short(error)
+        elif isinstance(error, NotConnectedError):
+            return  # its message says what to do
         elif isinstance(error, Exception) and not show_users_line(error, frames):
             text = f"The check cannot use this answer. It raised {first_line(error)}"
             raise _short(AssertionError(text)) from error
@@ -181,10 +179,10 @@ class Question:
         cell = answer_cell(self._cells, self._number, self._names)
         if cell is None or cell.is_stub:
             return self._unanswered()
-        if cell.failure:
+        if cell.error:
             return (
-                f"The cell with your answer stopped with an error ({shortened(cell.failure, _LONG)}"
-                "). Correct it and run it again: the check grades no older answer."
+                f"The cell with your answer stopped with an error, {cell.error}. Its message says "
+                "what to correct. Run the cell again: the check grades no older answer."
             )
         if missing := [name for name in self._names if not assigns(cell.source, name)]:
             names = " and ".join(f"`{name}`" for name in missing)

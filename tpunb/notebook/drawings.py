@@ -207,6 +207,11 @@ def draw_tiles(rows: int, columns: int) -> Drawing:
 
     The compiler may also store a matrix transposed: `draw_tiles(columns, rows)`.
 
+    Example:
+        >>> print(tpunb.draw_tiles(20, 130))
+        A matrix of 20 × 130 numbers in tiles of 8 × 128
+          It takes 6 tiles, 24 × 256 numbers: 2.36 times its size. The rest is padding.
+
     Args:
         rows: The rows of the matrix.
         columns: The columns of the matrix.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tpunb.cells.cell_errors import first_line
-
 _NO_ANSWER = NotImplementedError.__name__
 
 
@@ -16,17 +14,15 @@ class RanCell:
 
     Attributes:
         source: The cell's text, with its magic.
-        failure: The error that ended the cell, in one line; empty if none did.
-        error: The type of this error.
+        error: The type of the error that ended the cell; empty if none did.
     """
 
     source: str
-    failure: str = ""
     error: str = ""
 
     @property
     def is_stub(self) -> bool:
-        """True if the cell ended at the line that stands for an answer."""
+        """True if the cell ended at the line that a student replaces by an answer."""
         return self.error == _NO_ANSWER
 
 
@@ -55,5 +51,4 @@ class RanCells:
     def _add(self, result: Any) -> None:
         error = result.error_before_exec or result.error_in_exec
         source = str(result.info.raw_cell or "")
-        failed = () if error is None else (first_line(error), type(error).__name__)
-        self.cells.append(RanCell(source, *failed))
+        self.cells.append(RanCell(source, "" if error is None else type(error).__name__))

@@ -18,7 +18,14 @@ def suites_of(framework: str) -> tuple[type[Suite], ...]:
 
 
 def _of_tensorflow() -> tuple[type[Suite], ...]:
-    from tpunb.verification import interrupting, keras_training, refusals, replicas, training
+    from tpunb.verification import (
+        interrupting,
+        keras_training,
+        refusals,
+        replicas,
+        step_times,
+        training,
+    )
 
     return (
         replicas.Topology,
@@ -29,6 +36,7 @@ def _of_tensorflow() -> tuple[type[Suite], ...]:
         training.Numbers,
         training.Training,
         keras_training.Keras,
+        step_times.StepTimes,
         refusals.Rules,
         refusals.KnownErrors,
         interrupting.Interrupting,

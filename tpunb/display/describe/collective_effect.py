@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -187,7 +186,10 @@ def _reduction(name: str, implied: str, given: str | None) -> str:
 
 def _arrays(values: Sequence[Any]) -> list[Array]:
     """Return the value of each core as an array."""
-    arrays = [np.asarray(value) for value in values]
+    try:
+        arrays = [np.asarray(value) for value in values]
+    except ValueError:
+        raise _not_numbers("A value") from None
     if not 2 <= len(arrays) <= MOST_CORES:
         raise TpunbError(
             f"A picture shows 2 to {MOST_CORES} cores, and there are values for {len(arrays)}.",
@@ -195,11 +197,15 @@ def _arrays(values: Sequence[Any]) -> list[Array]:
         )
     for core, array in enumerate(arrays):
         if array.dtype.kind in "OSUMm":
-            raise TpunbError(
-                f"The value of core {core} is not an array of numbers.",
-                fix="Give numbers, or arrays that all have the same shape.",
-            )
+            raise _not_numbers(f"The value of core {core}")
     return arrays
+
+
+def _not_numbers(what: str) -> TpunbError:
+    return TpunbError(
+        f"{what} is not an array of numbers.",
+        fix="Give numbers, or arrays that all have the same shape.",
+    )
 
 
 class _Computing:
@@ -221,7 +227,7 @@ class _Computing:
     ) -> tuple[list[Array], list[Array]]:
         """Return each core's result, and the origins of its elements."""
         if self.name == "ppermute":
-            return self._permuted(pairs or ())
+            return self._permuted(() if pairs is None else pairs)
         if self.name == "broadcast":
             return self._broadcast(source)
         if self.name == "all_gather":
@@ -238,7 +244,13 @@ class _Computing:
                 f"The {self.reduction} of True and False is not defined.",
                 fix="Convert the values to numbers first.",
             )
-        whole = _REDUCTIONS[self.reduction](stack)
+        if stack.dtype.kind == "c" and self.reduction in ("max", "min"):
+            raise TpunbError(
+                f"The {self.reduction} of complex numbers is not defined.",
+                fix="Compare their real parts or their absolute values.",
+            )
+        with np.errstate(over="ignore", invalid="ignore"):  # a TPU says nothing either
+            whole = _REDUCTIONS[self.reduction](stack)
         if self.name == "all_reduce":
             parts = [whole] * self.cores
         else:
@@ -302,10 +314,10 @@ class _Computing:
         return tuple(found)
 
     def _core(self, number: Any) -> int:
-        core = operator.index(number)
-        if not 0 <= core < self.cores or isinstance(number, bool):
-            raise TpunbError(f"There is no core {number}.", fix=f"Choose 0 to {self.cores - 1}.")
-        return core
+        known = isinstance(number, int | np.integer) and not isinstance(number, bool)
+        if not known or not 0 <= number < self.cores:
+            raise TpunbError(f"There is no core {number!r}.", fix=f"Choose 0 to {self.cores - 1}.")
+        return int(number)
 
     def _divisible(self, axis: int) -> int:
         """Return an axis that can be split into a part for each core."""

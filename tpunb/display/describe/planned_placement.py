@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,7 +89,7 @@ def _sizes(mesh: Any) -> dict[str, int]:
     if not isinstance(shape, Mapping) or not shape:
         raise TpunbError(f"{mesh!r} is not a mesh.", fix=_AXES)
     for name, size in shape.items():
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        if not isinstance(size, int | np.integer) or isinstance(size, bool) or size < 1:
             raise TpunbError(f"The mesh axis {name!r} has no size {size!r}.", fix=_AXES)
     if math.prod(shape.values()) > _MOST_CORES:
         raise TpunbError(
@@ -104,7 +104,11 @@ def _entries(spec: Any) -> list[Any]:
     entries = getattr(spec, "partitions", spec)  # JAX 0.7 has no `partitions`
     if entries is None:
         return []
-    return [entries] if isinstance(entries, str) else list(entries)
+    return (
+        list(entries)
+        if isinstance(entries, Iterable) and not isinstance(entries, str)
+        else [entries]
+    )
 
 
 def _axes(spec: Any, shape: Sequence[int], sizes: Mapping[str, int]) -> list[tuple[str, ...]]:

@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from tpunb.compiler.compile import compile as compile_for_a_tpu
-from tpunb.compiler.program import CompilerUnavailableError, TpuProgram
 from tpunb.verification.jax.jax_suite import JaxSuite
-from tpunb.verification.suite import NotRunError, Outcome, equal
+from tpunb.verification.suite import Outcome, equal
+from tpunb.verification.verdicts import verdict_on
 
 _ROWS, _COLUMNS = 512, 384
 
@@ -95,24 +94,3 @@ class ProgramMemory(JaxSuite):
         name = call.__name__
         memory = [each.memory for each in self.connection.programs if each.name == name][-1]
         return [memory.arguments, memory.outputs, memory.peak]
-
-
-def verdict_on(call: Any, *args: Any, tpu: str, speed: bool = False) -> TpuProgram:
-    """Return what `tpunb.compile` says of a call.
-
-    Args:
-        call: The function.
-        *args: Its arguments.
-        tpu: The TPU type.
-        speed: Whether to estimate the time.
-
-    Raises:
-        NotRunError: There is no verdict.
-    """
-    try:
-        program = compile_for_a_tpu(call, *args, tpu=tpu, speed=speed, live_arrays=False)
-    except CompilerUnavailableError as error:
-        raise NotRunError(f"the compiler is not installed: {error.message}") from error
-    if program.unknown or program.memory is None:
-        raise NotRunError(f"the compiler has no verdict: {program.unknown or program.unsized}")
-    return program

@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tpunb._util.units import duration
 from tpunb.verification.jax.jax_suite import JaxSuite
-from tpunb.verification.jax.program_memory import verdict_on
-from tpunb.verification.suite import NotRunError, Outcome, compared
+from tpunb.verification.suite import Outcome
+from tpunb.verification.verdicts import NO_SPEED, verdict_on, within_the_estimate
 
 _CALLS, _ROUNDS = 20, 5
 
@@ -99,19 +98,11 @@ class StepTimes(JaxSuite):
 
     def attempt(self, name: str) -> Outcome:
         """Measure one program, and compare the time with the estimate."""
-        self.need_hardware("a virtual TPU has the speed of this machine's CPU")
+        self.need_hardware(NO_SPEED)
         function, argument = self._call(name)
         call = jax.jit(function)
         program = verdict_on(call, argument, tpu=self.type.name, speed=True)
-        if program.time is None:
-            raise NotRunError("the compiler gives no figures to estimate the time from")
-        found, low, high = seconds_of_a_call(call, argument), program.time.low, program.time.high
-        ratio = found / program.time.estimate
-        return compared(
-            low <= found <= high,
-            f"{duration(low)} to {duration(high)}",
-            f"{duration(found)}, {ratio:.2f} times the middle",
-        )
+        return within_the_estimate(program, lambda: seconds_of_a_call(call, argument))
 
     def _call(self, name: str) -> tuple[Callable[[Any], Any], Any]:
         """Return a function and its argument on the devices."""

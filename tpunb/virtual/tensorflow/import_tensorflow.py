@@ -34,6 +34,8 @@ _FATAL = 3
 _INFO = 0
 _STDERR = 2
 # Messages that are written before the level is read, of severities that the level would hide.
+# TensorFlow 2.21: `WARNING: All log messages before absl::InitializeLog() is called are written to
+# STDERR`, `I0000 00:00:1795857079.553525    2053 port.cc:153] oneDNN custom operations are on. …`
 _NOISE = re.compile(
     r"WARNING: (All log messages before absl::InitializeLog|Logging before InitGoogle)"
     r"|[IWE]\d{4} \d\d:\d\d:\d+\.\d+ +\d+ \S+:\d+\] "

@@ -180,7 +180,7 @@ class _Call:
             return self._packed(self._stand_ins(), range(len(graph.outputs)))
         definition, library = traced.definition, traced.library
         if options.trial is not None:
-            definition, library = options.trial.rewritten(definition, library)
+            definition, library = options.trial.rewritten(traced)
         function = ReplicaFunction(
             definition,
             library,

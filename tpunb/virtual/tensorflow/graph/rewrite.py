@@ -114,7 +114,10 @@ _MAY_FAIL = frozenset({"CheckNumerics", "CheckNumericsV2"})
 """Operations without an effect that are waited for all the same: they stop a step."""
 
 _MOST_EFFECTS = 32
-"""The largest number of effects that replace one pure node that is waited for."""
+"""The largest number of effects that replace one pure node that is waited for.
+
+Each node that waits gets this many control inputs, so more would make the graph larger, not faster.
+"""
 
 
 def _waiting_for_effects(function: FunctionDef) -> FunctionDef:

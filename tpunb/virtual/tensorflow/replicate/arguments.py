@@ -27,6 +27,8 @@ _MESSAGE = (
     "all replicas"
 )
 
+# TensorFlow 2.21: `Dimension 0 in both shapes must be equal, but are 2 and 3. … for '{{node
+# CrossReplicaSum}} = AddN[N=2, T=DT_FLOAT, …](…)' with input shapes: [2], [3].`
 _UNEQUAL = re.compile(
     r"node (?P<node>(?:\S+/)?CrossReplicaSum[^\s/}]*)[^\n]* = AddN\[[^\n]*with input shapes: "
     r"(?P<shapes>[^\n]*)\."

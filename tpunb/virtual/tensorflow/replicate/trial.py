@@ -24,6 +24,7 @@ import tensorflow as tf
 from tpunb._util.user_code import is_users_file
 from tpunb.errors.code_problems import SourceLine
 from tpunb.virtual.tensorflow.graph.function_def import Library
+from tpunb.virtual.tensorflow.graph.traced_function import TracedFunction
 from tpunb.virtual.tensorflow.private_names import FunctionDef, ResourceVariable
 from tpunb.virtual.tensorflow.replicate.divergence import Divergence
 from tpunb.virtual.tensorflow.replicate.in_float32 import in_float32, is_short
@@ -123,6 +124,7 @@ class Trial:
         divergence: The trial's own record of copies; no copy belongs to the user.
         gradients: What tapes computed, in the order of their calls.
         stand_ins: The variables' stand-ins.
+        functions: The replica functions.
         is_rounded: Whether the functions that were traced compute with less precision than float32.
     """
 
@@ -131,6 +133,7 @@ class Trial:
         self._examples = examples
         self.divergence = Divergence()
         self.gradients: list[Gradients] = []
+        self.functions: list[TracedFunction] = []
         self.is_rounded = False
         self._devices = devices
         self._stand_ins: dict[str, StandIn] = {}
@@ -164,6 +167,7 @@ class Trial:
     def forget(self) -> None:
         """Forget a trace that failed."""
         self.gradients.clear()
+        self.functions.clear()
         self._stand_ins.clear()
 
     def stand_in(self, key: str, name: str, copies: Sequence[Any]) -> StandIn:
@@ -194,9 +198,11 @@ class Trial:
         for weight, strength in zip(self._weights, strengths, strict=True):
             weight.assign(strength)
 
-    def rewritten(self, definition: FunctionDef, library: Library) -> tuple[FunctionDef, Library]:
+    def rewritten(self, traced: TracedFunction) -> tuple[FunctionDef, Library]:
         """Return a replica function with fixed random numbers in float32, and its library."""
-        definition, library = in_float32(*without_chance(definition, library, self._examples))
+        self.functions.append(traced)
+        fixed = without_chance(traced.definition, traced.library, self._examples)
+        definition, library = in_float32(*fixed)
         self.is_rounded |= is_short(definition, library)
         return definition, library
 

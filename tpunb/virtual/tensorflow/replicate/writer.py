@@ -244,7 +244,10 @@ def _hand_out(builder: Builder, node: NodeDef, tensor: str, group: Sequence[int]
 
 
 _SUMS = 8
-"""The number of partial sums, made one after the other, if replicas take turns."""
+"""The number of partial sums, made one after the other, if replicas take turns.
+
+An eighth of the replicas' values is held at a time. More sums would save little memory more.
+"""
 
 
 def _is_held_in_turns(builder: Builder, node: NodeDef, group: Sequence[int]) -> bool:
@@ -321,7 +324,10 @@ _ANYTIME = -1
 """The part of nodes that wait for no replica: constants and reads, which need no memory."""
 
 _LITTLE = 2**24
-"""The most bytes of all replicas together for which a part takes no turns."""
+"""The most bytes of all replicas together for which a part takes no turns.
+
+16 MiB are little beside TensorFlow's own memory, and a turn costs two nodes for each replica.
+"""
 
 
 def take_turns(builder: Builder) -> None:

@@ -27,13 +27,16 @@ from tpunb.virtual.tensorflow.private_names import FunctionDef, op_def_registry,
 from tpunb.virtual.tensorflow.strict.stand_ins import CompilerFunctions, Host, Unknown, parameters
 from tpunb.virtual.tensorflow.strict.xla import Answer, Request, ask
 
+# TensorFlow 2.21: `[[{{node while/body/strided_slice}}]]`
 _NODE = re.compile(r"{{node ([^}]+)}}")
+# TensorFlow 2.21: `%strided_slice_1.33 = f32[<=4]{0} set-dimension-size(f32[4]{0} …), …,
+# metadata={op_type="StridedSlice" op_name="strided_slice_1" source_file=…}`
 _BOUNDED = re.compile(r"<=\d+")
+_METADATA = re.compile(r'op_type="([^"]*)" op_name="([^"]+)"')
 # Parts of a message that are for the compiler's own developers.
 _OF_THE_COMPILER = re.compile(
     r"\s*(?:Stack trace for op definition:|\[\[|tf2xla conversion failed)"
 )
-_METADATA = re.compile(r'op_type="([^"]*)" op_name="([^"]+)"')
 # Messages about the compiler itself or about its call, and not about the function.
 _OF_ITS_OWN_STATE = re.compile(
     r"RET_CHECK failure \(tensorflow/(?:compiler/jit|core)/"

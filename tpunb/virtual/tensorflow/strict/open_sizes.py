@@ -57,6 +57,8 @@ def libtpu_refusal(traced: TracedFunction, message: str, node: str) -> Problem:
     return open_size_problem(traced, "the TPU's compiler", first, message, node)
 
 
+# libtpu 0.0.52: `CustomCall "Cholesky" is not supported to have a dynamic dimension`.
+# Others are called "QrDecompositionBlock" and "EighTpu".
 _CALL = re.compile(r'CustomCall "([A-Z][a-z]+)')
 _ALGEBRA = re.compile(r"Matrix|Cholesky|Qr|Lu|Svd|Eig|Determinant")
 _GATHERS = re.compile(r"Gather")
