@@ -119,6 +119,15 @@ def in_blocks(*sizes: int) -> Any:
     return call
 
 
+def beside_a_kernel(x: Any, y: Any) -> Any:
+    in_blocks(8, 128)(x[:8, :128], y[:8, :128])
+    return x * y + 1
+
+
+def in_half_numbers(x: Any, w: Any) -> Any:
+    return summed_and_cut(x.astype("bfloat16"), w.astype("bfloat16")).astype("float32")
+
+
 def unanswered(*_: Any) -> None:
     raise NotImplementedError
 
@@ -158,7 +167,9 @@ REFUSED: list[tuple[str, tuple[Any, ...], str]] = [
         "programs so far",
     ),
     ("one_program", (filled, lambda w, rows: ((rows[0] @ w) ** 2).mean()), "must not count"),
+    ("half", (in_half_numbers,), "is wrong in"),
     ("kernel", (lambda x, y: x * y + 1,), "has to use pallas_call"),
+    ("kernel", (beside_a_kernel,), "has to be in pallas_call"),
 ]
 """Answers that compute something else, or not on the TPU, and a part of the report."""
 

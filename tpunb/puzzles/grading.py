@@ -22,8 +22,8 @@ from tpunb.puzzles.scores import remember
 
 _CATALOGUES = {"jax": "jax_puzzles", "tensorflow": "tensorflow_puzzles"}
 _INSTALL = "Try: !tpunb compiler install (on Linux on x86-64)"
-_LONGEST = 400
-"""The longest part of another package's message that a report quotes."""
+_LONGEST, _WITH_HINT = 400, 160
+"""The longest part of another package's message that a report quotes, also beside our own hint."""
 
 
 def check(name: str, *answer: Any) -> Report:
@@ -102,12 +102,14 @@ def _described(error: Exception) -> str:
     if short := refusal_in_short(str(error)):
         return short
     message = " ".join(str(error).split())
-    message = message if len(message) <= _LONGEST else f"{message[:_LONGEST].rsplit(' ', 1)[0]} …"
+    most = _WITH_HINT if hint_for(error) else _LONGEST
+    message = message if len(message) <= most else f"{message[:most].rsplit(' ', 1)[0]} …"
     known = explain(error)
     fix = hint_for(error) or (known.fix if known else "")
     place = f"Line {line}: " if (line := _line_of(error)) else ""
     text = ": ".join(filter(None, (type(error).__name__, message)))
-    return f"{place}{text}{'' if text.endswith('.') else '.'}{f' {hint(fix)}' if fix else ''}"
+    text = text if text.endswith((".", "…")) else f"{text}."
+    return f"{place}{text} {hint(fix)}" if fix else f"{place}{text}"
 
 
 def _line_of(error: Exception) -> int | None:

@@ -18,6 +18,7 @@ _HOST = frozenset({"pure_callback", "io_callback", "debug_callback", "outside_ca
 _PLATFORM = "platform_index"
 """The primitive of `jax.lax.platform_dependent`, whose program for a TPU is not what runs here."""
 _KERNEL = "pallas_call"
+_ARITHMETIC = frozenset({"add", "add_any", "sub", "mul", "div", "dot_general", "integer_pow"})
 
 
 class Jax:
@@ -30,6 +31,9 @@ class Jax:
         jax = jax_module()
         closed, results = jax.make_jaxpr(fn, return_shape=True)(*args)
         _refuse_other_work(set(_primitives(closed.jaxpr)), needs)
+        outside = set(_primitives(closed.jaxpr, without=needs))
+        if needs and outside & _ARITHMETIC:
+            raise AnswerError(f"All arithmetic has to be in {needs[0]}, and not outside of it.")
         tree = jax.tree_util.tree_structure(results)
         call = jax.extend.core.jaxpr_as_fun(closed)
 
@@ -88,15 +92,17 @@ def _refuse_other_work(found: set[str], needs: Sequence[str]) -> None:
         raise AnswerError(f"The answer has to use {missing[0]}.")
 
 
-def _primitives(jaxpr: Any) -> Iterator[str]:
-    """Yield the names of a program's primitives, with those of inner programs."""
+def _primitives(jaxpr: Any, without: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the names of a program's primitives, with those inside of all but some."""
     for eqn in jaxpr.eqns:
         yield eqn.primitive.name
+        if eqn.primitive.name in without:
+            continue
         for value in eqn.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
                 inner = getattr(inner, "jaxpr", inner)
                 if hasattr(inner, "eqns"):
-                    yield from _primitives(inner)
+                    yield from _primitives(inner, without)
 
 
 @contextlib.contextmanager

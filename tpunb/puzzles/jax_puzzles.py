@@ -100,7 +100,7 @@ PUZZLES = (
             ),
         ),
         hint="Core 0 keeps the first eighth of the rows, core 1 the next.",
-        tolerance=5e-3,
+        tolerance=1e-4,
     ),
     Puzzle(
         "vocabulary",
@@ -145,7 +145,7 @@ PUZZLES = (
             Limit(other_than("collective-permute"), 0, "Pass the parts on with jax.lax.ppermute."),
         ),
         hint="After k steps, core i has the part of core i - k, whose columns begin elsewhere.",
-        tolerance=5e-3,
+        tolerance=1e-4,
     ),
     Puzzle(
         "shardings",
