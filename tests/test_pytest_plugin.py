@@ -261,6 +261,7 @@ def test_the_plugin_imports_nothing_unless_it_is_used(run: Run, pytester: pytest
         "    registered = {'tpunb.tpu', 'tpunb.tpu.program_display'}\n"
         "    registered |= {'tpunb.connection', 'tpunb.connection.cell_runners'}\n"
         "    registered |= {'tpunb.virtual', 'tpunb.virtual.jax', 'tpunb.virtual.jax.judged'}\n"
+        "    registered |= {'tpunb.virtual.tensorflow', 'tpunb.virtual.tensorflow.data_watch'}\n"
         "    assert ours == {'tpunb', 'tpunb.version', 'tpunb.pytest_plugin'} | registered\n"
         "    heavy = {'tensorflow', 'numpy', 'IPython', 'jupyter_client', 'nbformat'}\n"
         "    assert not heavy & set(sys.modules)\n"

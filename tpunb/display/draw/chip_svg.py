@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tpunb._util.plain_text import plain
 from tpunb._util.tables import Markup
-from tpunb._util.units import byte_count, counted
+from tpunb._util.units import byte_count, counted, grouped
 from tpunb.display.draw import svg
 from tpunb.display.draw.colours import HOST_COLOURS, INK
 from tpunb.tpu.chip_parts import ChipParts
@@ -48,7 +48,7 @@ def _memory(chip: ChipParts) -> str:
 
 
 def _per_second(figure: float) -> str:
-    return f"{figure / 1e9:,.0f} GB/s"
+    return f"{grouped(round(figure / 1e9))} GB/s"
 
 
 def _links(chip: ChipParts) -> tuple[str, str]:
