@@ -43,6 +43,7 @@ def test_devices_answer_as_those_of_the_type(connect: Connect, name: str) -> Non
     assert jax.devices("tpu") == jax.local_devices() == devices
     stats = devices[0].memory_stats()
     assert stats["bytes_limit"] == HARDWARE[tpu.family].usable_bytes
+    assert stats["bytes_reservable_limit"] == stats["largest_free_block_bytes"]
 
 
 def test_texts_are_those_of_a_tpu(connect: Connect) -> None:

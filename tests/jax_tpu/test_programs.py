@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
+from jax.experimental.compute_on import compute_on
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -80,6 +82,30 @@ def test_a_branch_on_the_platform_takes_the_side_of_a_tpu(connect: Connect) -> N
     default = jax.jit(lambda x: jax.lax.platform_dependent(x, cpu=jnp.sin, default=jnp.negative))
     assert branch(1.0) == 2.0
     assert default(1.0) == -1.0
+
+
+def on_the_host(function: Any) -> Any:
+    """Return a function that a TPU's host computes."""
+    if "out_memory_spaces" in inspect.signature(compute_on).parameters:
+        spaces = {"out_memory_spaces": jax.memory.Space.Device}
+        return compute_on(compute_type="device_host", **spaces)(function)
+
+    def run(x: Any) -> Any:
+        with compute_on("device_host"):
+            return function(x)
+
+    return run
+
+
+def test_a_branch_of_the_host_takes_the_cpus_side(connect: Connect) -> None:
+    connection = connect("v5e-1", judge="wait")
+
+    def branch(x: Any) -> Any:
+        return jax.lax.platform_dependent(x, cpu=lambda x: x + 1, default=lambda x: x + 2)
+
+    both = jax.jit(lambda x: (on_the_host(branch)(x), branch(x)))
+    assert both(jnp.float32(0.0)) == (1.0, 2.0)
+    assert connection.programs[-1].ok
 
 
 def test_an_operation_without_a_kernel_is_refused_in_a_sentence(connect: Connect) -> None:

@@ -221,7 +221,7 @@ class Lowering:
         common = private("jax._src.interpreters.mlir._lowerings")
         for primitive in tables["cpu"]:
             if primitive not in tables[PLATFORM] and primitive not in common:
-                yield primitive, _refused(primitive)
+                yield primitive, _refused(primitive, _rule(tables["cpu"][primitive]))
         for primitive in tables[PLATFORM]:
             own = tables["cpu"].get(primitive) or common.get(primitive)
             if own is not None and primitive.name not in _SAME_ON_A_CPU:
@@ -272,8 +272,18 @@ def _rule(entry: Any) -> Any:
     return getattr(entry, "rule", entry)
 
 
-def _refused(primitive: Any) -> Any:
-    def lower(*_: Any, **__: Any) -> Any:
+def _is_for_the_host(context: Any) -> bool:
+    """Return whether an operation is in `jax.experimental.compute_on("device_host")`."""
+    equation = getattr(context, "jaxpr_eqn_ctx", None)
+    return getattr(equation, "compute_type", None) == "device_host"
+
+
+def _refused(primitive: Any, rule: Any) -> Any:
+    """Return the rule of an operation that a TPU's host has, but a TPU does not."""
+
+    def lower(context: Any, *args: Any, **options: Any) -> Any:
+        if _is_for_the_host(context):
+            return rule(context, *args, **options)
         raise NotImplementedError(
             f"MLIR translation rule for primitive '{primitive.name}' not found for platform "
             f"{PLATFORM}"
@@ -290,11 +300,12 @@ def _taking_its_side(rule: Any, platforms: str) -> Any:
         platforms: The name of the option with the platforms of each side; None for the default.
     """
 
-    def lower(*args: Any, **options: Any) -> Any:
-        if (sides := options.get(platforms)) is not None:
+    def lower(context: Any, *args: Any, **options: Any) -> Any:
+        sides = options.get(platforms)
+        if sides is not None and not _is_for_the_host(context):
             of_a_tpu = next((names for names in sides if names is None or PLATFORM in names), ())
             options[platforms] = tuple(("cpu",) if names is of_a_tpu else () for names in sides)
-        return rule(*args, **options)
+        return rule(context, *args, **options)
 
     return lower
 

@@ -110,12 +110,17 @@ class VirtualTpu:
     def _memory_stats(self, device: Any) -> dict[str, int]:
         """Return the use of a device's memory, under the names of a TPU's statistics."""
         arrays = [array for array in self.live_arrays() if device.id in array.devices]
+        in_use, limit = bytes_on(arrays, device.id), HARDWARE[self._tpu.family].usable_bytes
         return {
             "num_allocs": len(arrays),
-            "bytes_in_use": bytes_on(arrays, device.id),
+            "bytes_in_use": in_use,
             "peak_bytes_in_use": self._most[device.id],
             "largest_alloc_size": max((array.bytes for array in arrays), default=0),
-            "bytes_limit": HARDWARE[self._tpu.family].usable_bytes,
+            "bytes_limit": limit,
+            "bytes_reserved": 0,
+            "peak_bytes_reserved": 0,
+            "bytes_reservable_limit": limit,
+            "largest_free_block_bytes": max(0, limit - in_use),
         }
 
     def _call(self, original: Any, *args: Any, **options: Any) -> Any:
