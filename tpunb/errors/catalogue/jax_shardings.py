@@ -140,7 +140,7 @@ JAX_SHARDINGS = (
         (
             r"Resource axis: [^\n]{1,80} of [^\n]{1,200} is (?:not found in mesh|undefined)",
             r"DuplicateSpecError: ",
-            r"is only valid for values of rank at least \d+, but was applied to a value of rank",
+            r"is only valid for values of rank (?:at least )?\d+, but was applied to a value of",
             r"Mesh requires the ndim of its first argument \(`devices`\)",
             r"(?m)`jax\.device_put` only accepts [^\n]{1,200}Received invalid value: \w{1,60}$",
             Clue(r"'str' object has no attribute 'partitions'", where="named_sharding"),
@@ -203,6 +203,7 @@ JAX_SHARDINGS = (
                 where=r"\bMesh\(|create_device_mesh|jax\.devices\(\)",
             ),
             r"Length of device assignment \d+ is not equal to the size of the mesh",
+            r"sharded dimension must be equal to the number of devices passed to PmapSharding",
         ),
         "The product of the mesh's sizes, or the mapped axis of `jax.pmap`, is not the number of "
         "devices that JAX sees, `jax.device_count()`. A v2 to v5p chip shows one or two devices, "

@@ -147,7 +147,7 @@ JAX_START = (
             r"jaxlib is version [\w.]{1,20}, but this version of jax requires",
             r"jaxlib version [\w.]{1,20} is newer than and incompatible with jax version",
             r"unregistered operation '(?:tpu|xir)\.\w{1,60}' found in dialect",
-            r"Pallas TPU requires a recent libtpu version",
+            r"Pallas TPU requires a (?:recent libtpu version|libtpu version that's at most)",
             r"error: unknown vhlo (?:type|op|attribute) code: \d+",
             r"in bytecode version \d+ produced by: StableHLO_v",
             r"module 'libtpu' has no attribute 'get_library_path'",

@@ -149,6 +149,7 @@ PALLAS = (
             r"Invalid (?:shape|dtype) for `swap`\. Ref (?:shape|dtype): ",
             r"user passed in program id with axis: |program id: \d+ was passed, but user did not",
             r"Axis \d+ is out of bounds for grid \(",
+            r"Out-of-bounds block index \([\d, ]{1,80}\) for (?:in|out)put ",
         ),
         "Each array needs a BlockSpec with as many sizes as it has axes, and an index map that "
         "returns a block's number for each of them. What a kernel stores has the reference's "
