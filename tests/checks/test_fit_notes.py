@@ -216,7 +216,11 @@ def test_live_curves_show_the_warning(
         model.fit(x[:rows], Y[:rows], batch_size=64, epochs=2, verbose=0, callbacks=[live])
     messages = [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
     notes = [] if live.history is None else list(live.history.notes.values())
-    assert shown[-1]["text/plain"].splitlines()[1:] == [f"Note: {note}" for note in notes]
+    lines = shown[-1]["text/plain"].splitlines()
+    assert [line for line in lines if line.startswith("Note: ")] == [
+        f"Note: {note}" for note in notes
+    ]
+    assert lines[-1].startswith("run 1: loss ")
     advice = {"lost": "held NaN before", "empty share": "has 10 examples", "rate": "learning rate"}
     assert len(notes) == (kind != "rate")
     assert (

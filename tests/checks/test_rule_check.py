@@ -24,7 +24,7 @@ from support.strategies import all_reduce, strategy_of
 import tpunb
 from tpunb.checks.rule_check import CheckError, CheckReport, Problem
 from tpunb.virtual.tensorflow.private_names import tpu_ops
-from tpunb.virtual.tensorflow.replicate.divergence import Divergence
+from tpunb.virtual.tensorflow.replicate import registration
 
 
 @pytest.mark.parametrize("name", asked(CHECK))
@@ -89,10 +89,10 @@ def test_a_function_that_runs_replicas() -> None:
 def test_a_check_does_not_expand_the_function_for_all_replicas(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def write(*_: Any) -> Any:
+    def expand(*_: Any, **__: Any) -> Any:
         raise AssertionError("the function is expanded")
 
-    monkeypatch.setattr(Divergence, "write", write)
+    monkeypatch.setattr(registration, "expand", expand)
     strategy = strategy_of("v3-8", strict=True)
 
     def step(x: Any) -> Any:

@@ -25,7 +25,7 @@ from support.tiers import thorough
 
 from tpunb.virtual.tensorflow import copy_views
 from tpunb.virtual.tensorflow.copy_views import can_be_rows
-from tpunb.virtual.tensorflow.replicate import divergence
+from tpunb.virtual.tensorflow.replicate import registration
 from tpunb.virtual.tensorflow.variable_copies import RowCopies, copies_of
 
 pytestmark = pytest.mark.usefixtures("circumstances")
@@ -49,8 +49,8 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         operations.extend(node.op for node in expansion.definition.node_def)
         return expansion
 
-    original = divergence.expand
-    monkeypatch.setattr(divergence, "expand", expand)
+    original = registration.expand
+    monkeypatch.setattr(registration, "expand", expand)
     return operations
 
 
