@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jax_tests.__main__ import JAX
 from peer_tests import command, page, record
 from peer_tests.peer import Peer
 from peer_tests.processes import FileResults, run_file
@@ -187,7 +188,7 @@ def test_the_command_fails_if_a_test_got_worse(
     assert ("worse: a_test.T.q" in shown) == bool(code)
 
 
-@pytest.mark.parametrize("peer", [TENSORFLOW], ids=lambda peer: peer.name)
+@pytest.mark.parametrize("peer", [TENSORFLOW, JAX], ids=lambda peer: peer.name)
 def test_the_record_covers_the_files_and_gives_reasons(peer: Peer) -> None:
     known = record.load(peer.record)
     assert set(known.passed) == set(peer.tests)
@@ -197,7 +198,7 @@ def test_the_record_covers_the_files_and_gives_reasons(peer: Peer) -> None:
     assert all(group.reason.endswith(".") for group in known.exceptions)
 
 
-@pytest.mark.parametrize("peer", [TENSORFLOW], ids=lambda peer: peer.name)
+@pytest.mark.parametrize("peer", [TENSORFLOW, JAX], ids=lambda peer: peer.name)
 def test_the_page_shows_the_record(tmp_path: Path, peer: Peer) -> None:
     """The option `--write` writes both."""
     assert page.shown(peer.page) == page.written(record.load(peer.record))
