@@ -9,8 +9,9 @@ _HINTS = {
         "Every core has to return the same result here. Combine the cores' parts with a "
         'collective, such as jax.lax.psum(value, "core") or jax.lax.pmean.'
     ),
-    # JAX up to 0.7 raises a KeyError with the axis, and JAX 0.10 an AssertionError without a text.
-    r"unbound axis name|^KeyError: '\w+'$|^AssertionError: $": 'The mesh has one axis, "core".',
+    "unbound axis name|^AssertionError: $": 'The mesh has one axis, "core".',
+    # JAX up to 0.7 raises it for an unknown axis, without further words.
+    r"^KeyError: '\w+'$": 'If this is the name of an axis: the mesh has one axis, "core".',
     "carry.*(?:varying|type)": (
         "The carry keeps its shape and type in a loop. If it becomes different from core to core, "
         "begin with such a value too: add 0 times a number of the core's own part."
