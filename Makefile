@@ -45,8 +45,9 @@ TPU_WHEEL_TESTS := tests/tpu_wheel tests/notebook/test_widget_messages.py \
 	tests/browser/test_classic.py
 # The virtual TPU for JAX, which needs a Python with JAX and without TensorFlow.
 JAX_TESTS := -m pytest -q -n 2 --dist loadfile -p no:cacheprovider -m "not thorough" tests/jax_tpu \
-	--nbval --nbval-current-env notebooks/09_jax_on_a_virtual_tpu.ipynb \
-	notebooks/puzzles/solutions/jax_puzzles.ipynb
+	--nbval --nbval-current-env notebooks/09_jax_on_a_virtual_tpu.ipynb
+# The puzzles show more figures of the compiler, and the newest JAX brings another compiler.
+JAX_PUZZLES := notebooks/puzzles/solutions/jax_puzzles.ipynb
 # The newest JAX needs Python 3.12, which may be on the path or one of pyenv's.
 JAX_PYTHON ?= $(shell for python in python3.13 python3.12 \
 	"$$HOME"/.pyenv/versions/3.13.*/bin/python3 "$$HOME"/.pyenv/versions/3.12.*/bin/python3; do \
@@ -213,11 +214,11 @@ test-newest: .venv/.gnn .venv-compiler/.done
 
 test-jax: .venv-compiler/.done
 	$(STAGE) "virtual TPU for JAX"
-	$(COMPILER)/python $(JAX_TESTS)
+	$(COMPILER)/python $(JAX_TESTS) $(JAX_PUZZLES)
 
 test-jax-oldest: .venv-jax-oldest/.done .venv-compiler/.done
 	$(STAGE) "virtual TPU for JAX, oldest JAX"
-	$(JAX_OLDEST)/python $(JAX_TESTS)
+	$(JAX_OLDEST)/python $(JAX_TESTS) $(JAX_PUZZLES)
 
 # This environment is also its own compiler, which fits the newest JAX.
 test-jax-newest: export TPUNB_COMPILER_PYTHON = $(CURDIR)/$(JAX_NEWEST)/python
