@@ -32,12 +32,12 @@ CHECKS := tests/test_architecture.py tests/test_notebooks.py tests/test_install_
 UNIT_TESTS := $(PYTEST) $(CHECKS:%=--ignore=%)
 # The tests whose result an older TensorFlow, or an older release pinned in tests/oldest.txt, may change.
 # Left out: browsers, which do not depend on them; magics, which call functions that other tests call
-# and which the notebooks run; the TPU's compiler, which is not installed; limits of displays, calls in
-# large cells and ordinary errors, which depend on our code only.
+# and which the notebooks run; the TPU's compiler, which is not installed; public names, limits of
+# displays, calls in large cells and ordinary errors, which depend on our code only.
 OLDEST_TESTS := -m "(tensorflow or oldest) and not thorough" -p no:cacheprovider \
 	--ignore=tests/browser --ignore=tests/compiler --ignore-glob='tests/notebook/test_magics_*' \
 	--ignore=tests/display/test_widgets_limits.py --ignore=tests/cells/test_runner_size.py \
-	--ignore=tests/errors/test_explain_ordinary.py
+	--ignore=tests/errors/test_explain_ordinary.py --ignore=tests/test_public_api.py
 # The tests whose result the real tensorflow-tpu, or Colab's IPython and widgets, may change. The
 # quickstart runs without a comparison of outputs, because it warns once without XLA for the CPU.
 TPU_WHEEL_TESTS := tests/tpu_wheel tests/notebook/test_widget_messages.py \
