@@ -12,12 +12,16 @@ import json
 import os
 import re
 import sys
+import tempfile
 import time
 import traceback
 import unittest
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
+
+import absl.flags
+from support.modules import loaded
 
 
 class Results(unittest.TestResult):
@@ -94,6 +98,14 @@ def _described(err: Any) -> str:
     frames = reversed(traceback.extract_tb(trace)[-4:])
     where = ", ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
     return f"{kind.__name__}: {' '.join(str(error).split())[:600]} ({where})"
+
+
+def imported(file: Path) -> Any:
+    """Import a test file under its own name, as its framework does, and parse absl's flags."""
+    module = loaded(file)
+    if not absl.flags.FLAGS.is_parsed():
+        absl.flags.FLAGS([str(file), f"--test_tmpdir={tempfile.mkdtemp()}"])
+    return module
 
 
 def flat(suite: Any) -> Iterator[Any]:

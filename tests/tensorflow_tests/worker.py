@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-import tempfile
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-import absl.flags
-from peer_tests.worker import Results, flat, main
+from peer_tests.worker import Results, flat, imported, main
 from tensorflow.python.compat import v2_compat
 from tensorflow.python.distribute import test_util
 from tensorflow.python.eager import context
@@ -27,17 +23,8 @@ def _tests_of(file: Path) -> Iterator[Any]:
     v2_compat.enable_v2_behavior()
     test_util.set_logical_devices_to_at_least("CPU", _DEVICES)
     make_virtual()
-    # AutoGraph does not convert functions of modules named tensorflow.*, so import the file
-    # under its own name, as TensorFlow does.
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
-    if not absl.flags.FLAGS.is_parsed():
-        absl.flags.FLAGS([str(file), f"--test_tmpdir={tempfile.mkdtemp()}"])
-    return flat(unittest.defaultTestLoader.loadTestsFromModule(module))
+    # AutoGraph does not convert functions of modules named tensorflow.*; this one has its own name.
+    return flat(unittest.defaultTestLoader.loadTestsFromModule(imported(file)))
 
 
 def _results(stream: TextIO, patience: float) -> Results:
