@@ -11,8 +11,8 @@ import jax
 import pytest
 from unproven import PAGE, reports, section, with_section
 
+from tpunb.connection.options import Request
 from tpunb.connection.plan import resolve
-from tpunb.connection.request import Request
 from tpunb.tpu.compiled_program import StepTime
 from tpunb.tpu.families import HARDWARE
 from tpunb.verification import run

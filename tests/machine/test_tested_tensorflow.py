@@ -17,8 +17,8 @@ from support.patience import PATIENCE
 from support.tiers import THOROUGH
 
 from tpunb.connection.connect import make_connection
+from tpunb.connection.options import Request
 from tpunb.connection.plan import resolve
-from tpunb.connection.request import Request
 from tpunb.errors import ConnectError
 from tpunb.machine import software
 from tpunb.machine.software import (

@@ -13,8 +13,8 @@ from support.tiers import THOROUGH, thorough
 
 import tpunb
 from tpunb.compiler import libtpu
+from tpunb.connection.options import Request
 from tpunb.connection.plan import resolve
-from tpunb.connection.request import Request
 from tpunb.errors import ConnectError
 from tpunb.tpu.compiled_program import StepTime
 from tpunb.training.history import History

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from tpunb._util.logs import logger
 from tpunb.connection.connection import Connection
 from tpunb.connection.device_assignment import device_assignment
+from tpunb.connection.options import Request, takes
 from tpunb.connection.plan import Plan, resolve
-from tpunb.connection.request import Request, takes
 from tpunb.connection.tpu_connection import open_connections
 from tpunb.errors import ConnectError
 from tpunb.machine.framework import JAX, TENSORFLOW

@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Literal
 
-from tpunb.connection.request import Request
+from tpunb.connection.options import Request
 from tpunb.errors import AcceleratorTypeError, ConnectError
 from tpunb.machine.framework import JAX, NAMES, TENSORFLOW, framework_for
 from tpunb.tpu.defaults import DEFAULT_TPU

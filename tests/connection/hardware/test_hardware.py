@@ -21,8 +21,8 @@ from support.patience import PATIENCE, at_last
 import tpunb
 from tpunb.connection import hardware
 from tpunb.connection.hardware.workers import version_in
+from tpunb.connection.options import Request
 from tpunb.connection.plan import resolve
-from tpunb.connection.request import Request
 from tpunb.errors import ConnectError
 from tpunb.errors.explain import explain
 from tpunb.machine import chips, software
