@@ -16,8 +16,8 @@ from tpunb.connection.plan import resolve
 from tpunb.connection.tpu_connection import latest_connection
 from tpunb.errors import TpunbError
 from tpunb.machine.framework import JAX
-from tpunb.machine.problems import SetupProblem
 from tpunb.machine.setup import Machine, look
+from tpunb.machine.setup_problem import SetupProblem
 from tpunb.tpu.defaults import DEFAULT_TPU
 from tpunb.version import __version__
 

@@ -76,7 +76,7 @@ def resolve(request: Request, search: Search | None = None) -> Plan:
         plan = dataclasses.replace(plan, notes=(*plan.notes, note))
     if request.keras is None:
         return plan
-    from tpunb.machine.software import require_keras_2_here
+    from tpunb.machine.keras_2 import require_keras_2_here
 
     return dataclasses.replace(plan, notes=(*plan.notes, require_keras_2_here()))
 
