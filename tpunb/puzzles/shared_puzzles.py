@@ -14,7 +14,7 @@ BATCH = Array((65536, 256), drifts=True)
 
 
 def mean(form: Form, core: str) -> Puzzle:
-    """Return the puzzle: the mean over a batch of which each core has a part; `core` is the framework's word."""
+    """Return the puzzle: a mean over a batch of which each core has a part."""
     few = f"Each {core} can add up its own rows first. How many numbers are left to send?"
     return Puzzle(
         "mean",
@@ -73,7 +73,7 @@ def padding(framework: Framework, best: float, step: str) -> Puzzle:
 
 
 def layers(framework: Framework, best: float, recompute: str) -> Puzzle:
-    """Return the puzzle: a gradient that keeps few values; `recompute` says how the framework computes them again."""
+    """Return the puzzle: a gradient that keeps few values; `recompute` says how."""
     kept = f"The gradient needs the values inside of each layer. {recompute}"
     return Puzzle(
         "layers",
@@ -88,7 +88,7 @@ def layers(framework: Framework, best: float, recompute: str) -> Puzzle:
 
 
 def logits(framework: Framework, best: float, mapping: str) -> Puzzle:
-    """Return the puzzle: a loss without all logits at a time; `mapping` computes a part at a time."""
+    """Return the puzzle: a loss without all logits at a time, by a function `mapping`."""
     parts = f"Compute the loss of some words at a time: {mapping}."
     return Puzzle(
         "logits",
