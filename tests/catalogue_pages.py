@@ -63,7 +63,7 @@ Something stops you from connecting to a TPU, or from feeding it? Find the messa
     Page(
         "errors-compiling.md",
         "Errors of compiling and running programs",
-        ("22", "59", "31"),
+        ("22", "30", "59", "63"),
         """\
 Here are the errors that TensorFlow, XLA, Pallas or the TPU raises for a program, each with its fix. To find
 such errors before a run, check the program on a [virtual TPU](strictness.md):

@@ -17,8 +17,8 @@ from support.patience import PATIENCE
 
 import tpunb
 from tpunb.connection import plan
+from tpunb.connection.options import Request
 from tpunb.connection.plan import Plan
-from tpunb.connection.request import Request
 from tpunb.errors import (
     AcceleratorTypeError,
     ComputationShapeError,

@@ -20,7 +20,7 @@ from tpunb._util.atomic_files import check_writable, is_stream, own_stream
 from tpunb._util.units import duration
 from tpunb.cli.command import Failed, SignalArrived, StopSignals
 from tpunb.cli.progress import Progress, explained
-from tpunb.machine.software import choose_keras_2
+from tpunb.machine.keras_2 import choose_keras_2
 from tpunb.notebook.files import NotebookError, write_notebook
 
 TIMEOUT = 600

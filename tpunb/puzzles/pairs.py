@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from tpunb.puzzles.puzzle import Attempt, Puzzle
 from tpunb.puzzles.refusals import AnswerError
 from tpunb.puzzles.trial import wide
 
-_PATIENCE = 3
-"""The programs beyond the limit after which no further sizes are tried."""
+_PATIENCE = 4
+"""The number of programs after which no further sizes are tried."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Packed:
     """
 
     framework: Framework
+    tpu: ClassVar[str] = "v5e-1"
 
     def attempt(self, puzzle: Puzzle, answer: tuple[Any, ...]) -> Attempt:
         """Run both functions, and return the step with the types of its arguments."""
@@ -60,11 +61,10 @@ class AnySize:
 
     Attributes:
         framework: The framework.
-        programs: The most programs that all sizes may need together.
     """
 
     framework: Framework
-    programs: int = 1
+    tpu: ClassVar[str] = "v5e-1"
 
     def attempt(self, puzzle: Puzzle, answer: tuple[Any, ...]) -> Attempt:
         """Run both functions for all numbers of rows up to the argument's."""
@@ -76,14 +76,14 @@ class AnySize:
             args = (self.framework.types(weights), self.framework.types(prepared))
             if (key := str(args)) not in runs:
                 runs[key] = self.framework.traced(step, args)
-            if len(runs) > self.programs + _PATIENCE:
+            if len(runs) > _PATIENCE:
                 break
             got = self.framework.numbers(runs[key](weights, prepared))
             right = puzzle.spec(wide(rows[:size]), wide(weights))
             problem = difference(got, right, tolerance=puzzle.tolerance, hint=puzzle.hint)
             if problem:
                 return Attempt(f"With {counted(size, 'row')}: {problem}")
-        if len(runs) > self.programs:
+        if len(runs) > 1:
             return Attempt(_other_shapes(len(runs)))
         return Attempt("", runs[key], args)
 

@@ -1,12 +1,9 @@
-"""Defaults: the TPU type to simulate, the port of workers, and the time limit of connecting."""
+"""Defaults: the TPU type to simulate, the port of workers, and when the compiler judges."""
 
 from __future__ import annotations
 
 DEFAULT_TPU = "v5e-8"
 """The TPU type that is simulated by default."""
-
-CONNECT_TIMEOUT = 60
-"""The seconds that `tpunb.connect` waits for a worker to answer, by default."""
 
 WORKER_PORT = 8470
 """The default port of a TPU's worker and of `tpunb worker`."""

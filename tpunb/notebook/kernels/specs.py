@@ -16,7 +16,7 @@ from typing import Any
 from tpunb.errors import KernelError, nearest
 from tpunb.machine.detect import refuse_simulation
 from tpunb.machine.framework import FRAMEWORK_VARIABLE, JAX, NAMES
-from tpunb.machine.software import choose_keras_2, require_keras_2
+from tpunb.machine.keras_2 import choose_keras_2, require_keras_2
 from tpunb.notebook.kernels.spec_folders import (
     LAUNCHER,
     MARK,

@@ -6,7 +6,7 @@ import importlib
 import sys
 
 from tpunb.errors import ConnectError
-from tpunb.machine.software import release
+from tpunb.machine.tensorflow_releases import release
 from tpunb.virtual.jax.private_names import OLDEST
 
 

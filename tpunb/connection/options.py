@@ -19,7 +19,7 @@ from tpunb._util.options import option, options_of
 from tpunb._util.secret_masking import mask
 from tpunb.errors import ComputationShapeError, ConnectError, nearest
 from tpunb.machine.framework import FRAMEWORKS, JAX, NAMES, TENSORFLOW
-from tpunb.tpu.defaults import CONNECT_TIMEOUT, DEFAULT_TPU, JUDGE_TIMES
+from tpunb.tpu.defaults import DEFAULT_TPU, JUDGE_TIMES
 from tpunb.virtual.arithmetic import ARITHMETICS, arithmetic_of
 from tpunb.virtual.strictness import Strictness
 
@@ -204,7 +204,7 @@ class Request:
         metavar="N",
     )
     timeout: float = option(
-        CONNECT_TIMEOUT,
+        60,
         "seconds to wait for a worker to answer",
         compare=False,
         type=float,
