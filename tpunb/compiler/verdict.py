@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from tpunb._util.child_process import ChildLostError
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu, versions
+from tpunb.compiler.answers import Compiled, Refused
 from tpunb.compiler.collectives import collectives_in
 from tpunb.compiler.communication import communication
 from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.hlo import Module, parse
-from tpunb.compiler.libtpu import Bounded, Compiled, Prepared, Refused, unmarked
+from tpunb.compiler.libtpu import Bounded, Prepared, unmarked
 from tpunb.compiler.memory import described, line_name, of_refused
 from tpunb.compiler.partial_answers import CompilationStopped, is_watched, watching
 from tpunb.compiler.program import NotRecordedError, TpuProgram, merged
@@ -154,7 +155,7 @@ class _Compilation:
         given = settings.deadline.left
         try:
             answer = self._ask(low=low)
-            needed = answer.peak if isinstance(answer, Compiled) else needed_bytes(answer.message)
+            needed = answer.peak if isinstance(answer, Compiled) else needed_bytes(answer.error)
             if low and needed and abs(needed - available) < _CLOSE * available:
                 settings.progress(
                     f"compiling for {name} again at full effort: it is close to the limit"
@@ -164,9 +165,9 @@ class _Compilation:
             program = dataclasses.replace(program, provenance=answer.provenance)
             least = prepared.least_bytes(self.wanted)
             if isinstance(answer, Refused) and needed is None and prepared.bounded is not None:
-                return self._refused_for_bounds(program, answer.message, prepared.bounded)
+                return self._refused_for_bounds(program, answer.error, prepared.bounded)
             if isinstance(answer, Refused):
-                return self._refused(program, answer.message)
+                return self._refused(program, answer.error)
             if answer.peak < least and least >= _OVERFLOWS:
                 return self._too_large(program, "", 0)
             program = self._accepted(program, answer)
@@ -207,8 +208,8 @@ class _Compilation:
         if not fixed.module:
             return self._refused(program, message)
         answer = libtpu.ask(fixed, self.wanted, deadline=deadline, low_effort=True, text=False)
-        if isinstance(answer, Refused) and needed_bytes(answer.message) is None:
-            return dataclasses.replace(self, prepared=fixed)._refused(program, answer.message)
+        if isinstance(answer, Refused) and needed_bytes(answer.error) is None:
+            return dataclasses.replace(self, prepared=fixed)._refused(program, answer.error)
         if _INEXPRESSIBLE in message:
             return dataclasses.replace(program, unknown=f"{_CANNOT_BE_EXPRESSED} {bounded.fix}")
         return dataclasses.replace(program, errors=(bounded.problem(message, _node_in(message)),))
