@@ -50,6 +50,7 @@ DEPENDS_ON_DATA = (
 )
 """A note on programs that have such sizes."""
 
+# "Unable to parse module assembly: … but got 'tensor<?x?xf32, #stablehlo.bounds<9, 9>>'" (0.0.52)
 _INEXPRESSIBLE = "#stablehlo.bounds<"
 _CANNOT_BE_EXPRESSED = (
     "A tensor would have several open sizes, which the compiler's input format cannot express."
@@ -372,19 +373,26 @@ results of 4 EiB each, and accepts two to four of them as a program that fits.""
 _UNITS = {unit: 2 ** (10 * power) for power, unit in enumerate(["", *"KMGTPE"])}
 _SIZE = r"([\d.]+)([KMGTPE]?)i?B?"
 _NEEDED = (
+    # "Ran out of memory on HBM, the total memory required for HLO temporaries (16.06G) exceeds
+    # available HBM (15.75G)." (libtpu 0.0.52)
     re.compile(rf"total memory required[^(]*\({_SIZE}\)"),
-    re.compile(rf"Used {_SIZE} of"),
     re.compile(rf"\({_SIZE}\) exceeds available HBM"),
+    # "Ran out of memory in memory space hbm. Used 21.95G of 15.48G hbm." (older libtpu, jaxlib 0.4)
+    re.compile(rf"Used {_SIZE} of"),
+    # "Attempting to reserve 29.49G at the bottom of memory." (a TPU's runtime, jaxlib 0.4)
     re.compile(rf"[Aa]ttempting to (?:allocate|reserve) {_SIZE}"),
 )
+# "Allocation (size=2305843009213693952) would exceed memory (size=17179869184) :: %s0 = …" (0.0.52)
 _ALLOCATION = re.compile(r"Allocation \(size=(\d+)\) would exceed memory")
+# `… %MatMul.1 = s64[2,2]{1,0} dot(…), metadata={op_name="MatMul" source_line=10}` (libtpu 0.0.52)
 _NODE = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+# "… an HLO for which this rewriting is not implemented: %MatMul.1 = s64[2,2]{1,0} dot(…" (0.0.52)
 _OF_X64 = re.compile(r"not implemented: (?:ROOT )?%?\S+ = (\w+)\[")
 
 # `at location: loc("mul:"("mul/mul"(callsite("kernel"("/home/me/a.py":20:29 to :32) at …`
 # (libtpu 0.0.52)
 _PLACE = re.compile(r'"([^"\n]{1,400}\.py)":(\d{1,7}):\d')
-_OF_A_KERNEL = "Mosaic failed to compile TPU kernel"
+_OF_A_KERNEL = "Mosaic failed to compile TPU kernel"  # the beginning of such a message (0.0.52)
 
 _TYPES = {"s64": "int64", "u64": "uint64", "f64": "float64", "c128": "complex128"}
 
