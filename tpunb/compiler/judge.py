@@ -32,6 +32,7 @@ from tpunb.compiler.verdict import program_for
 from tpunb.errors import TpunbError
 from tpunb.errors.base import hint
 from tpunb.errors.code_problems import innermost
+from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.program_display import program_display
 from tpunb.tpu.types import Accelerator
 from tpunb.virtual.jax.memory import LiveArray, bytes_on, listed
@@ -151,12 +152,8 @@ class Judge:
 
     def _is_worth_it(self, program: LoweredProgram) -> bool:
         """Return whether a program is more than one of JAX's own operations on small arrays."""
-        is_large = program.size >= _LARGE * self._limit
+        is_large = program.size >= _LARGE * HARDWARE[self._tpu.family].usable_bytes
         return is_large or program.has_kernel or not program.is_of_jax
-
-    @property
-    def _limit(self) -> int:
-        return Target(self._tpu, 1).hardware.usable_bytes
 
     def _verdict_on(
         self,

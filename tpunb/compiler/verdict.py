@@ -155,14 +155,14 @@ class _Compilation:
         settings.progress(f"compiling for {name}")
         given = settings.deadline.left
         try:
-            answer = self._ask(low=low)
+            answer = self._ask(self.wanted, low=low)
             needed = answer.peak if isinstance(answer, Compiled) else needed_bytes(answer.error)
             if low and needed and abs(needed - available) < _CLOSE * available:
                 settings.progress(
                     f"compiling for {name} again at full effort: it is close to the limit"
                 )
                 low = False
-                answer = self._ask(low=low)
+                answer = self._ask(self.wanted, low=low)
             program = dataclasses.replace(program, provenance=answer.provenance)
             least = prepared.least_bytes(self.wanted)
             if isinstance(answer, Refused) and needed is None and prepared.bounded is not None:
@@ -182,14 +182,11 @@ class _Compilation:
                 reason += f" The open sizes may be the reason. {prepared.bounded.fix}"
             return dataclasses.replace(program, unknown=reason, crashed=error.crashed)
 
-    def _ask(
-        self, wanted: Target | None = None, *, low: bool, refused: bool = False
-    ) -> Compiled | Refused:
-        """Ask for the wanted target, or for another target."""
+    def _ask(self, wanted: Target, *, low: bool, refused: bool = False) -> Compiled | Refused:
         settings = self.settings
         return libtpu.ask(
             self.prepared,
-            wanted or self.wanted,
+            wanted,
             deadline=settings.deadline,
             low_effort=low,
             text=settings.details or settings.speed,
@@ -307,7 +304,7 @@ class _Compilation:
         least = max(held, available, _allocation(message))
         if max(needed, held) >= _OVERFLOWS:
             needed, least = 0, max(needed, least)  # an overflowed sum is too small
-        own = self._in_its_own_memory() if least < _OVERFLOWS else None
+        own = self._tensors(wanted, refused=True) if least < _OVERFLOWS else None
         roomy = own or self._in_a_larger_memory()
         bound = not needed and (roomy is None or roomy.peak <= least)
         memory = dataclasses.replace(
@@ -325,33 +322,33 @@ class _Compilation:
         places = self.prepared.origins.places(node) if node else _places_in(problem.message)
         return problem.at(places).shown(self.settings.choose)
 
-    def _in_its_own_memory(self) -> ProgramMemory | None:
-        """Return the memory by the scheduled program that the compiler refuses, if it has one."""
-        if not self.settings.details:
-            return None
-        self.settings.progress("finding the tensors that take the memory")
-        try:
-            answer = self._ask(low=not self.prepared.jax, refused=True)
-        except (ChildLostError, NotRecordedError):
-            return None
-        if not isinstance(answer, Refused) or not answer.text:
-            return None
-        return of_refused(answer.text, self.prepared, self.wanted)
-
     def _in_a_larger_memory(self) -> ProgramMemory | None:
         """Compile a program for a larger memory, to find the tensors that do not fit."""
         roomy = target(_ROOMIEST, None, min(self.wanted.partitions, 4))
-        fits_no_more = self.wanted.hardware.usable_bytes >= roomy.hardware.usable_bytes
-        if not self.settings.details or fits_no_more:
+        if self.wanted.hardware.usable_bytes >= roomy.hardware.usable_bytes:
+            return None
+        return self._tensors(roomy, refused=False)
+
+    def _tensors(self, wanted: Target, *, refused: bool) -> ProgramMemory | None:
+        """Return the memory by the tensors of a scheduled program, if the compiler gives it.
+
+        Args:
+            wanted: The target.
+            refused: Whether the program is known not to fit there.
+        """
+        if not self.settings.details:
             return None
         self.settings.progress("finding the tensors that take the memory")
+        low = not (refused and self.prepared.jax)
         try:
-            answer = self._ask(roomy, low=True)
+            answer = self._ask(wanted, low=low, refused=refused)
         except (ChildLostError, NotRecordedError):
             return None
-        if isinstance(answer, Refused) or not answer.text:
+        if isinstance(answer, Refused) is not refused or not answer.text:
             return None
-        return described(answer, parse(answer.text), self.prepared, roomy)
+        if isinstance(answer, Refused):
+            return of_refused(answer.text, self.prepared, wanted)
+        return described(answer, parse(answer.text), self.prepared, wanted)
 
 
 def about_the_limit(limit: float, given: float) -> str:
