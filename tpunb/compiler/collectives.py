@@ -108,15 +108,12 @@ def _inside(computation: Computation, module: Module) -> Collective | None:
     found = next(filter(None, inside), None)
     if found is None:
         return None
-    if _IN_PARTS in found.instruction.rest and not _starts(computation):
+    is_in_parts = _IN_PARTS in found.instruction.rest
+    if is_in_parts and all(step.target != _STARTS for step in computation.instructions):
         return None
     if found.kind == "all-reduce" and (size := _kept(computation, found)):
         return Collective("reduce-scatter", size, found.instruction)
     return found
-
-
-def _starts(computation: Computation) -> bool:
-    return any(step.target == _STARTS for step in computation.instructions)
 
 
 def _kept(computation: Computation, reduce: Collective) -> int:

@@ -191,19 +191,13 @@ def _sum(times: Sequence[StepTime]) -> StepTime:
             sorted(merged_shares.values(), key=lambda each: each.seconds or 0, reverse=True)
         )
 
-    return StepTime(
-        sum(time.low for time in times),
-        sum(time.high for time in times),
-        mean("matmul"),
-        mean("memory_bound"),
-        mean("collectives_fraction"),
-        shares("by_line"),
-        shares("by_layer"),
-        shares("by_operation"),
-        shares("collectives"),
-        tuple(dict.fromkeys(text for time in times for text in time.not_counted)),
-        sum(time.start for time in times),
-    )
+    figures: dict[str, Any] = {
+        **{name: sum(getattr(time, name) for time in times) for name in ("low", "high", "start")},
+        **{name: mean(name) for name in ("matmul", "memory_bound", "collectives_fraction")},
+        **{name: shares(name) for name in ("by_line", "by_layer", "by_operation", "collectives")},
+    }
+    not_counted = dict.fromkeys(text for time in times for text in time.not_counted)
+    return StepTime(**figures, not_counted=tuple(not_counted))
 
 
 class TpuPrograms(_Shown, Sequence[TpuProgram]):
