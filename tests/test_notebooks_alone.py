@@ -1,7 +1,15 @@
-"""The course's exercises run without answers: only the answers and their tests fail."""
+"""Each notebook runs where a badge opens it: alone in an empty folder, with the wheel.
+
+In exercises, which lack their answers, only the answers and their tests fail.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +17,65 @@ import nbformat
 import pytest
 from counterparts.children import python_path
 from nbclient import NotebookClient
+from support.modules import loaded
 from support.patience import PATIENCE
 from support.tiers import THOROUGH
+from support.wheel import build_wheel, unpack
 
 from tpunb.compiler import libtpu
 
-ROOT = Path(__file__).parents[1]
-EXERCISES = sorted((ROOT / "notebooks" / "course").glob("*.ipynb"))
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+conftest = loaded(NOTEBOOKS / "conftest.py")
+OPENED = sorted(
+    path
+    for path in NOTEBOOKS.rglob("*.ipynb")
+    if path.parent.name not in {"solutions", "found", ".ipynb_checkpoints"}
+)
+"""The notebooks with a badge: exercises, not their solutions, and not the one that somebody else wrote."""
 
-FIRST_WITH_COMPILER = "3"
-"""The first lesson that needs JAX or the TPU's compiler; both are missing or neither."""
+NEED_COMPILER = {*conftest.WITH_COMPILER, *conftest.WITH_JAX, *conftest.ON_JAX}
+KERNEL = "alone"
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 
-def executed(path: Path) -> Any:
-    """Return a notebook after running all its cells, even after cells that fail."""
-    notebook = nbformat.read(path, as_version=4)
-    resources = {"metadata": {"path": str(path.parent)}}
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an unpacked wheel."""
+    pytest.importorskip("hatchling")
+    folder = tmp_path_factory.mktemp("wheel")
+    return unpack(build_wheel(folder), folder / "unpacked")
+
+
+@pytest.fixture
+def alone(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty folder, from which programs find the wheel and no clone."""
+    monkeypatch.setenv("PYTHONPATH", python_path(installed))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("TPUNB_WIDGETS", "never")
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    return folder
+
+
+def write_kernel(path: Path) -> None:
+    """Write the kernel of a notebook, whose Python has the framework that the notebook needs."""
+    python = sys.executable
+    if path.name in conftest.ON_JAX and importlib.util.find_spec("jax") is None:
+        python = os.environ.get(libtpu.PYTHON) or pytest.skip(f"{libtpu.PYTHON} is not set")
+    folder = Path(os.environ["JUPYTER_PATH"], "kernels", KERNEL)
+    folder.mkdir(parents=True)
+    command = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    (folder / "kernel.json").write_text(json.dumps({"argv": command, "display_name": KERNEL}))
+
+
+def executed(path: Path, folder: Path) -> Any:
+    """Return a notebook after running all its cells in a folder, even after cells that fail."""
+    copy = shutil.copy(path, folder)
+    notebook = nbformat.read(copy, as_version=4)
+    resources = {"metadata": {"path": str(folder)}}
     client = NotebookClient(
-        notebook, timeout=PATIENCE, kernel_name="python3", resources=resources, allow_errors=True
+        notebook, timeout=PATIENCE, kernel_name=KERNEL, resources=resources, allow_errors=True
     )
     return client.execute()
 
@@ -39,13 +86,12 @@ def errors(cell: Any) -> list[str]:
 
 
 @THOROUGH
-@pytest.mark.parametrize("path", EXERCISES, ids=lambda path: path.name)
-def test_only_answers_and_their_tests_fail(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if path.name >= FIRST_WITH_COMPILER and (reason := libtpu.why_unavailable()):
+@pytest.mark.parametrize("path", OPENED, ids=lambda path: path.name)
+def test_only_answers_and_their_tests_fail(path: Path, alone: Path) -> None:
+    if path.name in NEED_COMPILER and (reason := libtpu.why_unavailable()):
         pytest.skip(str(reason).splitlines()[0])
-    monkeypatch.setenv("PYTHONPATH", python_path(ROOT))
-    monkeypatch.setenv("TPUNB_WIDGETS", "never")
-    for cell in executed(path).cells:
+    write_kernel(path)
+    for cell in executed(path, alone).cells:
         marks = cell.metadata.get("nbgrader", {})
         if marks.get("grade"):
             # No test may give points without an answer. It says so, or a stub in a function raises.
