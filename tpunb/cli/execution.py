@@ -131,6 +131,7 @@ def _client(notebook: Any, progress: Progress, kernel: str | None, execution: Ex
         resources={"metadata": {"path": str(execution.folder)}},
         # Executing a notebook twice must give the same file: no dates.
         record_timing=False,
+        coalesce_streams=True,  # as Jupyter does: how a cell's text is sent says nothing
         # Hide the kernel's log of its sockets and interrupts.
         extra_arguments=["--log-level=50"],
         allow_errors=execution.keep_going,
