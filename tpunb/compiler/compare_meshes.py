@@ -53,7 +53,7 @@ def compare_meshes(
         fn: The function. If it has a parameter `mesh`, it gets the mesh.
         args: Its arguments.
         meshes: The sizes of the axes of each mesh.
-        tpu: The TPU type whose devices JAX has, for the compiler; None if they are no TPU's.
+        tpu: The TPU type whose devices JAX has, for the compiler; None if they are not a TPU's.
 
     Raises:
         MeshError: The meshes do not fit the devices or the arguments.
@@ -99,7 +99,7 @@ def _jax() -> Any:
 
 
 def _axes_of(fn: Any, args: Sequence[Any], most: int) -> tuple[tuple[str, ...], Any]:
-    """Return the names and types of the axes: those of the arguments' mesh, or usual names."""
+    """Return the names and types of the axes: of the arguments' mesh, or usual names."""
     jax = _jax()
     for leaf in jax.tree.leaves(args):
         mesh = getattr(getattr(leaf, "sharding", None), "mesh", None)

@@ -1,4 +1,4 @@
-"""Advice with the names and the numbers of an error of JAX, in place of an entry's general words.
+"""Advice with the names and the numbers of an error of JAX, instead of an entry's general words.
 
 Each pattern has its message and its releases in `tests/errors/test_jax_advice.py`.
 """
@@ -16,7 +16,7 @@ from tpunb.errors.catalogue.entry import Explanation
 
 
 class _Advice(NamedTuple):
-    """A cause and a fix, in place of an entry's own."""
+    """A cause and a fix, instead of an entry's own."""
 
     cause: str
     fix: str

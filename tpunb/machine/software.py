@@ -288,7 +288,7 @@ class Software:
             )
 
     def _of_plugin(self) -> Iterator[SetupProblem]:
-        """Yield the problem of a libtpu that is not the one that JAX requires."""
+        """Yield a problem if JAX requires another release of libtpu."""
         if not self.jax_needs:
             return
         consequence = "JAX may fail on a TPU."

@@ -1,4 +1,4 @@
-"""What forms of answers need of JAX or TensorFlow."""
+"""The interface of JAX and of TensorFlow that the forms of answers use."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def jax_module() -> Any:
 
 
 def _refuse_other_work(jaxpr: Any, needs: Sequence[str]) -> None:
-    """Refuse a program that does not compute on the TPU, or not with what the puzzle is about."""
+    """Refuse a program that computes outside of the TPU, or outside of the needed primitives."""
     found = set(_primitives(jaxpr))
     if found & _HOST:
         raise AnswerError(

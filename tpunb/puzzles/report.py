@@ -91,7 +91,7 @@ class Report:
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """What helps, one sentence or two for each refusal or limit."""
+        """A hint for each refusal and each exceeded limit."""
         if self.program is None:
             return ()
         refusals = [f"{error.reason} {error.fix}".strip() for error in self.program.errors]

@@ -79,8 +79,8 @@ MEMORY = (
         "130",
         "A batch of embeddings does not fit in a SparseCore",
         (code_of_xla("3001"), r"No viable logical replica count for the embedding table"),
-        "The SparseCore reserves memory for the most ids of a row that it was told, times the "
-        "batch's share, and no way to cut the batch fits.",
+        "The SparseCore reserves memory for the declared number of ids in a row, times the batch's "
+        "share, and no way to cut the batch fits.",
         "Lower `max_nz_per_row` and `max_unique_nz_per_row` (`max_ids_per_partition`, "
         "`max_unique_ids_per_partition`) to what the data needs, or use a smaller batch.",
         (page_of_xla("3001"),),

@@ -34,11 +34,11 @@ _WITHOUT_HISTORY = "--HistoryManager.hist_file=:memory:"  # keep its code out of
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KernelOptions:
-    """What a kernel with a virtual TPU is made for.
+    """The settings of a kernel with a virtual TPU.
 
     Attributes:
         keras: 2 makes `tf.keras` Keras 2, for notebooks that were written for it.
-        framework: `"tensorflow"` or `"jax"`; None for the one that is imported first.
+        framework: `"tensorflow"` or `"jax"`; None for the first that is imported.
         judge: When the TPU's own compiler judges JAX's programs: `"wait"`, `"later"` or `"off"`.
 
     Raises:
