@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from tpunb._util.plain_text import listed
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile_settings import Settings
@@ -401,8 +402,8 @@ def _devices_of_meshes(devices: int, meshes: Iterable[int]) -> int:
     sizes = sorted({devices, *meshes} - {1})
     if len(sizes) > 1:
         raise CompileError(
-            f"The function has meshes of {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} "
-            "devices, but a program runs on one number of devices.",
+            f"The function has meshes of {listed(list(map(str, sizes)))} devices, but a program "
+            "runs on one number of devices.",
             fix="Use meshes of equal numbers of devices for its arguments, in jax.shard_map and "
             "in jax.lax.with_sharding_constraint.",
         )
@@ -429,12 +430,12 @@ def _not_exported(traced: Any, error: Exception, origins: _Origins, settings: Se
         known = explain(refused)
         problem = Problem(
             "compile",
-            f"JAX cannot lower it for a TPU: {_first(str(refused))}.",
+            f"JAX cannot lower it for a TPU: {libtpu.reason_in(str(refused))}.",
             known.fix if known else "Use other operations.",
             message=str(refused),
         )
         return Prepared(origins, (problem.at(lines_of(refused)).shown(settings.choose),))
-    return Prepared(origins, unknown=f"JAX cannot export it: {_first(str(error))}.")
+    return Prepared(origins, unknown=f"JAX cannot export it: {libtpu.reason_in(str(error))}.")
 
 
 def _without_a_chip(origins: _Origins) -> Prepared:
@@ -745,8 +746,3 @@ def lines_of(error: BaseException) -> list[SourceLine]:
     places = [SourceLine(frame.f_code.co_filename, line) for frame, line in frames]
     inside = itertools.takewhile(lambda place: not is_of_this_package(place.file), reversed(places))
     return [place for place in inside if not is_library(place.file)]
-
-
-def _first(message: str) -> str:
-    """Return the first line of an error without its full stop."""
-    return next(iter(message.strip().splitlines()), "it gives no reason").rstrip(".:")

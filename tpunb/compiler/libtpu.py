@@ -81,6 +81,11 @@ def unmarked(text: str) -> str:
     return MARK.sub("", text)
 
 
+def reason_in(error: str) -> str:
+    """Return the first line of an error without its full stop."""
+    return next(iter(unmarked(error).strip().splitlines()), "it gives no reason").rstrip(".:")
+
+
 class Origins(Protocol):
     """The places that a program's instructions come from, by the names of their nodes."""
 
@@ -287,10 +292,9 @@ def why_unreadable(error: str, jax: str) -> str:
         error: The error of the compiler's process.
         jax: The release of the JAX that exports.
     """
-    first = next(iter(error.strip().splitlines()), "it gives no reason").rstrip(".:")
     releases = _releases(Deadline(_SECONDS_FOR_RELEASES))
     older = environment.older_than(releases.get("jax", jax), jax)
-    return f"the compiler cannot read what JAX {jax} exports ({first}). {older}".rstrip()
+    return f"the compiler cannot read what JAX {jax} exports ({reason_in(error)}). {older}".rstrip()
 
 
 def read_exported(module: bytes, deadline: Deadline) -> Mapping[str, Any]:

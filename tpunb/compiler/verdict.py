@@ -447,11 +447,9 @@ def refusal(message: str) -> Problem:
         types = _TYPES.get(kind[1], "64 bits") if kind else "64 bits"
         code, reason, fix = known.code, known.reason.format(types=types), known.fix
     else:
-        first = unmarked(message).splitlines()[0].rstrip(".") if message else "it gives no reason"
-        code, reason = "compile", f"The TPU's compiler refuses it: {first}."
+        code, reason = "compile", f"The TPU's compiler refuses it: {libtpu.reason_in(message)}."
         explained = explain(message)
-        fix = "Use other operations, or report this message."
-        fix = explained.fix if explained else fix
+        fix = explained.fix if explained else "Use other operations, or report this message."
     return Problem(code, reason, fix, message=message, node=node)
 
 
