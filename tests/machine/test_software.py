@@ -59,6 +59,19 @@ def test_a_fatal_pair_is_the_first_problem() -> None:
     assert next(problem.about for problem in software.problems(local_tpu=True)) == "libtpu"
 
 
+@pytest.mark.parametrize(("jax", "python"), [("0.7.2", ""), ("0.7.1", ""), ("0.6.2", "3.10")])
+def test_a_jax_too_old_for_a_virtual_tpu(
+    jax: str, python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(software, "ITS_PYTHON", (4, 0) if python else (3, 0))
+    problems = [*Software("3.12.11", {"jax": jax}).problems(local_tpu=False)]
+    stops = [problem for problem in problems if problem.stops]
+    assert len(stops) == (jax != "0.7.2")
+    assert all("JAX 0.7.2 or later" in problem.message for problem in stops)
+    expected = "JAX 0.7.2 needs Python 4.0 or later" if python else '%pip install "jax>=0.7.2"'
+    assert all(expected in problem.fix for problem in stops)
+
+
 @pytest.mark.parametrize(("libtpu", "crashes"), [("0.0.21.1", True), ("0.0.23.1", False)])
 @pytest.mark.parametrize("others", [{}, {"tensorflow": "2.21.0"}])
 def test_a_jax_that_crashes_while_compiling(

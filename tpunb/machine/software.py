@@ -45,6 +45,9 @@ SPECIFIER = f">={_dotted(OLDEST)},<{_NEWEST[0]}.{_NEWEST[1] + 1}"
 RANGE = f"{_dotted(OLDEST)} to {_dotted(_NEWEST)}"
 """The tested releases in a sentence."""
 
+OLDEST_JAX, ITS_PYTHON = (0, 7, 2), (3, 11)
+"""The oldest release of JAX that a virtual TPU can use, and the oldest Python that has it."""
+
 _LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 _warned: set[str] = set()
 
@@ -53,6 +56,22 @@ def release(version: str) -> tuple[int, ...]:
     """Return the numbers at the start of a version; none if it does not start with a number."""
     match = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def too_old_jax(jax: str) -> SetupProblem | None:
+    """Return the problem that a release of JAX is too old for a virtual TPU, or None."""
+    if release(jax) >= OLDEST_JAX:
+        return None
+    oldest = _dotted(OLDEST_JAX)
+    what = f"A virtual TPU needs JAX {oldest} or later, and this is JAX {jax}."
+    if sys.version_info >= ITS_PYTHON:
+        fix = f'Run %pip install "jax>={oldest}" and restart the kernel.'
+        return SetupProblem("jax", what, fix, f'pip install "jax>={oldest}"')
+    fix = (
+        f"JAX {oldest} needs Python {_dotted(ITS_PYTHON)} or later, and this is Python "
+        f"{platform.python_version()}. Install tpunb and jax in a newer Python."
+    )
+    return SetupProblem("jax", what, fix)
 
 
 def is_newer(version: str) -> bool:
@@ -286,6 +305,8 @@ class Software:
                 "tpunb compiler install",
                 stops=False,
             )
+        if self.stays_with_jax and not local_tpu:
+            yield from filter(None, [too_old_jax(self.versions["jax"])])
         if local_tpu:
             yield from self._of_plugin()
         if self.tensorflow is None:
