@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tpunb.compiler.answers import Kernel
 from tpunb.compiler.costs import Cost, cost_of, link_bytes, link_seconds
 from tpunb.compiler.hlo import is_depthwise, parse
-from tpunb.compiler.libtpu import Kernel
 from tpunb.compiler.topologies import Target, target
 
 pytestmark = pytest.mark.tensorflow  # the package's `__init__` imports `compile`

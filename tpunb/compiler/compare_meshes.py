@@ -117,10 +117,7 @@ def _axes_of(fn: Any, args: Sequence[Any], most: int) -> tuple[tuple[str, ...], 
             fix="Shard its batch: jax.device_put(batch, NamedSharding(mesh, P('data'))), or give "
             "the function a parameter `mesh`.",
         )
-    if most > len(_NAMES):
-        names = tuple(f"axis{number}" for number in range(most))
-    else:
-        names = _NAMES[:most]
+    names = _NAMES[:most] if most <= len(_NAMES) else tuple(f"axis{n}" for n in range(most))
     return names, (jax.sharding.AxisType.Auto,) * len(names)
 
 

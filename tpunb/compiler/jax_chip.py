@@ -31,6 +31,7 @@ _ANSWERS = {"get_device_kind": "device_kind", "get_num_device_cores": "num_cores
 _HOMES = ("jax._src.pallas.mosaic.tpu_info", "jax._src.pallas.mosaic.core")
 """The modules of these functions: since JAX 0.8, and before."""
 
+# "Unsupported TPU device kind: cpu" (JAX 0.10.2), "Unsupported device kind: cpu" (JAX 0.7.2)
 _REFUSED = re.compile(r"Unsupported (?:TPU )?device kind: (?:cpu|gpu)", re.IGNORECASE)
 
 _described: ContextVar[Any] = ContextVar("described", default=None)

@@ -10,10 +10,8 @@ import math
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-
-import numpy as np
 
 from tpunb._util.patching import attribute
 from tpunb._util.units import byte_count
@@ -180,10 +178,6 @@ def _donatable(traced: Any, args: Sequence[Any]) -> tuple[list[int], list[int]]:
         traced: The traced call.
         args: Its arguments.
     """
-
-    def kinds(arrays: Iterable[Any]) -> collections.Counter[Any]:
-        return collections.Counter((np.shape(array), str(array.dtype)) for array in arrays)
-
     jaxpr = traced.jaxpr.jaxpr
     overwritten = {
         id(array)
@@ -191,17 +185,16 @@ def _donatable(traced: Any, args: Sequence[Any]) -> tuple[list[int], list[int]]:
         for array, is_donated in zip(eqn.invars, eqn.params.get("donated_invars", ()), strict=False)
         if is_donated
     }
-    results = kinds(jax_functions.arrays_in(traced.out_info))
+    results = jax_functions.kinds_of(traced.out_info)
     inputs = iter(jaxpr.invars)
     wanted: list[tuple[int, collections.Counter[Any]]] = []
     old: list[int] = []
     for place, arg in enumerate(args):
-        arrays = jax_functions.arrays_in(arg)
-        if overwritten & {id(next(inputs)) for _ in arrays}:
+        if overwritten & {id(next(inputs)) for _ in jax_functions.arrays_in(arg)}:
             old.append(place)
-            results -= kinds(arrays)
+            results -= jax_functions.kinds_of(arg)
         else:
-            wanted.append((place, kinds(arrays)))
+            wanted.append((place, jax_functions.kinds_of(arg)))
     new: list[int] = []
     for place, needed in wanted:
         if needed <= results:

@@ -24,7 +24,7 @@ from tpunb.tpu.types import accelerator
 
 
 class _Shown:
-    """The text and HTML of one program or several."""
+    """The text, the HTML and the file of one program or several."""
 
     def __str__(self) -> str:
         return str(self._repr_mimebundle_()["text/plain"])
@@ -36,6 +36,20 @@ class _Shown:
 
     def _repr_html_(self) -> str:
         return str(self._repr_mimebundle_()["text/html"])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the program or programs to a file, which `tpunb.load_program` reads on any machine.
+
+        Args:
+            path: The file, such as `"resnet.tpuprogram"`.
+
+        Raises:
+            ProgramFileError: The file cannot be written.
+        """
+        several = not isinstance(self, TpuProgram)
+        programs: Any = self if several else [self]
+        plain_values = [dataclasses.asdict(program) for program in programs]
+        write_program({"several": several, "programs": plain_values}, path)
 
 
 class TpuProgram(_Shown, Program):
@@ -113,17 +127,6 @@ class TpuProgram(_Shown, Program):
                 limit=most,
             )
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the program to a file, which `tpunb.load_program` reads on any machine.
-
-        Args:
-            path: The file, such as `"resnet.tpuprogram"`.
-
-        Raises:
-            ProgramFileError: The file cannot be written.
-        """
-        write_program({"several": False, "programs": [dataclasses.asdict(self)]}, path)
-
     def as_dict(self) -> dict[str, Any]:
         """Return everything except the HLO, as dicts, lists, numbers and strings."""
         # JSON turns tuples into lists.
@@ -191,19 +194,13 @@ def _sum(times: Sequence[StepTime]) -> StepTime:
             sorted(merged_shares.values(), key=lambda each: each.seconds or 0, reverse=True)
         )
 
-    return StepTime(
-        sum(time.low for time in times),
-        sum(time.high for time in times),
-        mean("matmul"),
-        mean("memory_bound"),
-        mean("collectives_fraction"),
-        shares("by_line"),
-        shares("by_layer"),
-        shares("by_operation"),
-        shares("collectives"),
-        tuple(dict.fromkeys(text for time in times for text in time.not_counted)),
-        sum(time.start for time in times),
-    )
+    figures: dict[str, Any] = {
+        **{name: sum(getattr(time, name) for time in times) for name in ("low", "high", "start")},
+        **{name: mean(name) for name in ("matmul", "memory_bound", "collectives_fraction")},
+        **{name: shares(name) for name in ("by_line", "by_layer", "by_operation", "collectives")},
+    }
+    not_counted = dict.fromkeys(text for time in times for text in time.not_counted)
+    return StepTime(**figures, not_counted=tuple(not_counted))
 
 
 class TpuPrograms(_Shown, Sequence[TpuProgram]):
@@ -264,18 +261,6 @@ class TpuPrograms(_Shown, Sequence[TpuProgram]):
         """
         for program in self:
             program.raise_if_unfit(limit)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the programs to one file, which `tpunb.load_program` reads on any machine.
-
-        Args:
-            path: The file, such as `"resnet.tpuprogram"`.
-
-        Raises:
-            ProgramFileError: The file cannot be written.
-        """
-        programs = [dataclasses.asdict(program) for program in self]
-        write_program({"several": True, "programs": programs}, path)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the programs' dicts by TPU type."""

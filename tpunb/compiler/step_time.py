@@ -7,10 +7,11 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from tpunb._util.units import byte_count, duration
+from tpunb.compiler.answers import Compiled
 from tpunb.compiler.collectives import collective_of
 from tpunb.compiler.costs import ON_SPARSE_CORES, Cost, background_bytes, cost_of, link_cost
 from tpunb.compiler.hlo import PRODUCTS, Module, multiplications, parts
-from tpunb.compiler.libtpu import Compiled, Origins
+from tpunb.compiler.libtpu import Origins
 from tpunb.compiler.memory import share
 from tpunb.compiler.runs import Run, Runs
 from tpunb.compiler.topologies import Target

@@ -238,7 +238,6 @@ def write_nodes(builder: Builder) -> None:
         Role.UPDATE: write_update,
         Role.LIFTED: write_lifted,
         Role.JOINED: write_joined,
-        Role.KEPT: write_joined,
         Role.COMPUTE: write_copies,
     }
     nodes, roles = builder.analysis.order, builder.analysis.roles
