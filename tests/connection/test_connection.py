@@ -28,7 +28,7 @@ from tpunb.errors import (
     VirtualDevicesError,
 )
 from tpunb.machine import chips
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 
 pytestmark = pytest.mark.usefixtures("tf")
 

@@ -45,6 +45,25 @@ def _code_cells(name: str) -> Iterator[Any]:
     return (cell for cell in notebook["cells"] if cell["cell_type"] == "code")
 
 
+def check_saved_reports(notebook: str, names: Sequence[str]) -> None:
+    """Check that a notebook's solutions are the best known. It computes its saved reports again."""
+    reports = reports_in(notebook)
+    assert [report.partition(":")[0] for report in reports] == names
+    assert all("as good as the best known" in report for report in reports)
+
+
+def check_recorded(
+    patch: pytest.MonkeyPatch, name: str, answer: Sequence[Any], other: Callable[..., Any]
+) -> None:
+    """Check that a recorded verdict judges an answer without the compiler, and not another mean."""
+    patch.setenv("TPUNB_COMPILER_PYTHON", "/does/not/exist")
+    patch.setenv("TPUNB_RECORDED", str(SOLUTIONS.parent / "recorded"))
+    report = check(name, *answer)
+    assert report.score == 100
+    assert "(recorded)" in report._repr_html_()
+    assert "tpunb compiler install" in check("mean", other).headline
+
+
 def unanswered(*_: Any) -> None:
     raise NotImplementedError
 

@@ -20,7 +20,7 @@ from tpunb.checks.untouched import remembered
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import Choose, Problem, SourceLine, innermost
 from tpunb.errors.explain import explain
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.types import accelerator
 from tpunb.virtual.strictness import REFUSED
 from tpunb.virtual.tensorflow.graph.traced_function import TracedFunction, traced_function_of

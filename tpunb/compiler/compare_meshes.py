@@ -106,7 +106,7 @@ def _axes_of(fn: Any, args: Sequence[Any], most: int) -> tuple[tuple[str, ...], 
         if mesh is not None and mesh.axis_names:
             if most > len(mesh.axis_names):
                 raise MeshError(
-                    f"A mesh has {counted(most, 'axis').replace('axiss', 'axes')}, and the mesh of "
+                    f"A mesh has {counted(most, 'axis')}, and the mesh of "
                     f"the arguments has only {mesh.axis_names}.",
                     fix="Give each mesh at most as many sizes as the arguments' mesh has axes.",
                 )

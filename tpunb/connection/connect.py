@@ -20,7 +20,7 @@ from tpunb.errors import ConnectError
 from tpunb.machine.framework import JAX, TENSORFLOW
 from tpunb.machine.keras_2 import choose_keras_2
 from tpunb.machine.tensorflow_releases import tensorflow_version, warn_if_newer
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual.installer import lend
 from tpunb.virtual.tensorflow import current_strategy

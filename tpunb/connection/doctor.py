@@ -18,7 +18,7 @@ from tpunb.errors import TpunbError
 from tpunb.machine.framework import JAX
 from tpunb.machine.setup import Machine, look
 from tpunb.machine.setup_problem import SetupProblem
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.version import __version__
 
 _WIDTH = 96

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from tpunb.connection.options import Request
 from tpunb.errors import AcceleratorTypeError, ConnectError
 from tpunb.machine.framework import JAX, NAMES, TENSORFLOW, framework_for
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual.installation import current
 

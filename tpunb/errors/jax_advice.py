@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tpunb._util.plain_text import listed
+from tpunb._util.units import counted
 from tpunb.errors.base import did_you_mean
 from tpunb.errors.catalogue.entry import Explanation
 
@@ -54,10 +55,6 @@ def _spec(text: str) -> str:
     return re.sub(r",\s*\)$", ")", text.replace("PartitionSpec(", "P("))
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _names(text: str) -> list[str]:
     """Return the names in the text of a tuple or a set."""
     return re.findall(r"'([^']{1,60})'", text)
@@ -99,8 +96,7 @@ def _may_differ(match: re.Match[str]) -> _Advice:
     r"[\s\S]{0,300}?manual ax(?:is types|es) do not match",
 )
 def _changes_in_loop(match: re.Match[str]) -> _Advice:
-    axes = "".join(f'"{axis}", ' for axis in match["axes"].split(","))
-    axes = axes.strip() if axes.count('"') == 2 else axes.strip(", ")
+    axes = str(tuple(match["axes"].split(","))).replace("'", '"')
     if match["kind"] == "carry":
         cause = "In jax.shard_map, the loop begins with a value that is the same on all devices, "
         cause += "and each turn makes a value that differs from device to device."
@@ -109,8 +105,8 @@ def _changes_in_loop(match: re.Match[str]) -> _Advice:
         cause += "the other a value that differs from device to device."
     return _Advice(
         cause,
-        f'Say of the first that it may differ: jax.lax.pcast(x, ({axes}), to="varying"), or in '
-        f"JAX 0.7 jax.lax.pvary(x, ({axes})).",
+        f'Say of the first that it may differ: jax.lax.pcast(x, {axes}, to="varying"), or in '
+        f"JAX 0.7 jax.lax.pvary(x, {axes}).",
     )
 
 
@@ -134,7 +130,7 @@ def _not_divisible(match: re.Match[str]) -> _Advice:
     more = -(-size // parts) * parts
     sizes = f"{more - parts} or {more}" if more > parts else str(more)
     return _Advice(
-        f"Axis {match['axis']} has {_count(size, 'element')}, and it is to be cut into {parts} "
+        f"Axis {match['axis']} has {counted(size, 'element')}, and it is to be cut into {parts} "
         f"equal parts. {parts} does not divide {size}.",
         f"Make the size {sizes}: drop the rest of the batch (`x[:{more - parts}]`, "
         f"`drop_remainder=True`), or pad it. Or leave this axis whole, with None in the spec."
@@ -171,8 +167,8 @@ def _number_of_specs(match: re.Match[str]) -> _Advice:
     specs, values = int(match["specs"]), int(match["values"])
     what = "argument" if match["which"] == "in" else "result"
     return _Advice(
-        f"{match['which']}_specs has {_count(specs, 'spec')}, and the function has "
-        f"{_count(values, what)}.",
+        f"{match['which']}_specs has {counted(specs, 'spec')}, and the function has "
+        f"{counted(values, what)}.",
         f"Give {match['which']}_specs one spec for each {what}, in the same order. P() is for "
         f"{'an' if what == 'argument' else 'a'} {what} that is the same on all devices.",
     )
@@ -203,10 +199,9 @@ def _not_a_tuple(match: re.Match[str]) -> _Advice:
 def _too_long(match: re.Match[str]) -> _Advice:
     spec, rank, which = _spec(match["spec"]), int(match["rank"]), match["which"]
     what = "argument" if which == "in" else "result"
-    entries = "1 entry" if match["length"] == "1" else f"{match['length']} entries"
-    axes = "1 axis" if rank == 1 else f"{rank} axes"
     cause = (
-        f"{match['where']} is {spec}, with {entries}, and the {what} {match['shape']} has {axes}."
+        f"{match['where']} is {spec}, with {counted(int(match['length']), 'entry')}, and the "
+        f"{what} {match['shape']} has {counted(rank, 'axis')}."
     )
     if rank:
         return _Advice(cause, f"Leave out the entries for axes that the {what} does not have.")
@@ -248,10 +243,9 @@ def _unknown_axis(match: re.Match[str]) -> _Advice:
 def _rank(match: re.Match[str]) -> _Advice:
     least, rank = int(match["least"]), int(match["rank"])
     spec = _spec(match["spec"]) if match["spec"] else "The spec"
-    entries = "entry" if least == 1 else "entries"
-    axes = "axis" if rank == 1 else "axes"
     fix = "Leave out the entries for axes that the array does not have." if rank else "Write P()."
-    return _Advice(f"{spec} has {least} {entries}, and the array has {rank} {axes}.", fix)
+    has = counted(least, "entry"), counted(rank, "axis")
+    return _Advice(f"{spec} has {has[0]}, and the array has {has[1]}.", fix)
 
 
 @_advice(
@@ -263,17 +257,16 @@ def _without_mesh(match: re.Match[str]) -> _Advice:
     spec = _spec(match["spec"]) if match["spec"] else 'P("batch")'
     return _Advice(
         "A spec names axes of a mesh, and no mesh is set.",
-        f"Say which mesh: NamedSharding(mesh, {spec}) in place of {spec}. Or set it for all cells "
+        f"Say which mesh: NamedSharding(mesh, {spec}) instead of {spec}. Or set it for all cells "
         "that follow: jax.set_mesh(mesh).",
     )
 
 
 @_advice("96", r"devices\.ndim == (?P<ndim>\d+) and len\(axis_names\) == (?P<names>\d+)")
 def _axes_of_mesh(match: re.Match[str]) -> _Advice:
-    names, ndim = int(match["names"]), int(match["ndim"])
     return _Advice(
-        f"The mesh gets {_count(names, 'name')}, and its devices are an array of "
-        f"{ndim} {'axis' if ndim == 1 else 'axes'}.",
+        f"The mesh gets {counted(int(match['names']), 'name')}, and its devices are an array of "
+        f"{counted(int(match['ndim']), 'axis')}.",
         'Give each axis a size and a name: jax.make_mesh((4, 2), ("batch", "model")), or '
         'Mesh(devices.reshape(4, 2), ("batch", "model")). A single name is a tuple: ("batch",).',
     )

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tpunb._util.units import counted
-from tpunb.puzzles.comparison import difference
 from tpunb.puzzles.forms import functions
 from tpunb.puzzles.framework import Framework, Numbers
 from tpunb.puzzles.puzzle import Attempt, Puzzle
@@ -43,12 +42,8 @@ class Packed:
         args = (self.framework.types(packed), *map(self.framework.types, rest))
         run = self.framework.traced(step, args)
         right = pack(np.asarray(puzzle.spec(wide(first), *map(wide, rest)), first.dtype))
-        problem = difference(
-            self.framework.numbers(run(packed, *rest)),
-            self.framework.numbers(right),
-            tolerance=puzzle.tolerance,
-            hint=puzzle.hint,
-        )
+        numbers = self.framework.numbers
+        problem = puzzle.wrong(numbers(run(packed, *rest)), numbers(right))
         return Attempt(problem, run, args)
 
 
@@ -80,8 +75,7 @@ class AnySize:
                 break
             got = self.framework.numbers(runs[key](weights, prepared))
             right = puzzle.spec(wide(rows[:size]), wide(weights))
-            problem = difference(got, right, tolerance=puzzle.tolerance, hint=puzzle.hint)
-            if problem:
+            if problem := puzzle.wrong(got, right):
                 return Attempt(f"With {counted(size, 'row')}: {problem}")
         if len(runs) > 1:
             return Attempt(_other_shapes(len(runs)))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from tpunb.puzzles.comparison import difference
 from tpunb.puzzles.figures import Figure
 
 
@@ -126,6 +127,10 @@ class Puzzle:
     def timed(self) -> bool:
         """True if the compiler has to estimate the time."""
         return self.score.timed or any(limit.figure.timed for limit in self.limits)
+
+    def wrong(self, got: Any, right: Any, cores: int = 1) -> str:
+        """Return how results differ from the right results; empty if by rounding only."""
+        return difference(got, right, cores=cores, tolerance=self.tolerance, hint=self.hint)
 
     def random_arguments(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return other random arguments in each call."""

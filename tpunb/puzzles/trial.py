@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tpunb.puzzles.comparison import are_equal, difference, ignored
+from tpunb.puzzles.comparison import are_equal, ignored
 from tpunb.puzzles.framework import Numbers
 from tpunb.puzzles.puzzle import Puzzle
 
@@ -22,7 +22,7 @@ def wrong(puzzle: Puzzle, run: Callable[..., list[Numbers]], cores: int = 1) -> 
     arguments = puzzle.random_arguments()
     got = run(*arguments.values())
     right = puzzle.spec(*map(wide, arguments.values()))
-    problem = difference(got, right, cores=cores, tolerance=puzzle.tolerance, hint=puzzle.hint)
+    problem = puzzle.wrong(got, right, cores)
     if not problem or not all(np.isfinite(array).all() for array in got):
         return problem
     others = puzzle.random_arguments()

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tpunb._util.units import counted
 from tpunb.machine.tensorflow_releases import warn_if_newer
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.logical_placement import Annotations
 from tpunb.tpu.types import Accelerator, largest_memory
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
