@@ -21,7 +21,7 @@ from tpunb._util.units import counted
 from tpunb._util.user_code import is_users_class
 from tpunb.checks.dataset_sizes import batch_sizes
 from tpunb.errors import TpuWarning
-from tpunb.virtual.tensorflow.datasets import BatchSizes, unknown_cut
+from tpunb.virtual.tensorflow.datasets import BatchSizes, cut_of
 from tpunb.virtual.tensorflow.keras_internals import ModelCall, metrics_of, model_call
 from tpunb.virtual.tensorflow.tensorflow_state import default_strategy
 
@@ -161,7 +161,7 @@ def watch_shares(
         return
     if isinstance(distributed, tf.distribute.DistributedDataset):
         clones: Sequence[Any] = getattr(distributed, "_cloned_datasets", ())
-        cut = unknown_cut(clones[0], replicas) if len(clones) == 1 else None
+        cut = cut_of(clones[0], replicas) if len(clones) == 1 else None
     own = list(cut.sizes) if cut is not None else []
     sizes = sizes or batch_sizes(dataset)
     if text := _shortage(sizes, replicas, own):
