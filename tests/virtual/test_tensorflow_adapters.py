@@ -137,14 +137,13 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
             "_handle_id": "knows a variable from others",
             "_is_mirrored": "keeps the copies of mirrored variables in one resource",
             "_get_on_device_or_primary": "says where a variable is",
-            "_get_cross_replica": "reads all rows at once",
             "_update_cross_replica": "sees updates through the strategy",
             "_gather_saveables_for_checkpoint": "sees checkpoints restore a variable",
-            "_export_to_saved_model_graph": "saves one variable for all rows",
+            "_export_to_saved_model_graph": "reads a copy to save it",
         },
         "a variable": {
             "_distribute_strategy": "makes a copy that shares a resource",
-            "_read_variable_op": "says that a copy is on its core, and reads a copy's row",
+            "_read_variable_op": "says that a copy is on its core",
             "_validate_shape": "makes a copy that shares a resource",
         },
         "a variable's handle": {
@@ -156,7 +155,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
     "virtual/tensorflow/variable_copies.py": {
         "a variable": {"_handle_name": "names a copy's own resource"},
         "a variable's handle": {
-            "_handle_data": "gives a copy a resource of its own, rows another shape when saved",
+            "_handle_data": "gives a copy a resource of its own",
             "_unique_id": "gives a copy a resource of its own",
             "_parent_trackable": "saves a copy that has a resource of its own",
             "_distributed_container": "finds the variable that a copy belongs to",

@@ -96,7 +96,7 @@ def source_of(text: str) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What came of a request: one report for programs, and two texts for people.
+    """The outcome of a request: one report for programs, and two texts for people.
 
     Attributes:
         report: The report, which has the exit code.

@@ -19,7 +19,7 @@ from tpunb.compiler.program import CompileError, CompilerUnavailableError, merge
 from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import program_for, reporting
 from tpunb.errors.code_problems import Choose
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.virtual.tensorflow.keras_internals import chooser
 from tpunb.virtual.tensorflow.strict.examination import Examination
 

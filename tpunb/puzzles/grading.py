@@ -20,7 +20,6 @@ from tpunb.puzzles.refusals import AnswerError
 from tpunb.puzzles.report import Report
 from tpunb.puzzles.scores import remember
 
-_CATALOGUES = {"jax": "jax_puzzles", "tensorflow": "tensorflow_puzzles"}
 _INSTALL = "Try: !tpunb compiler install (on Linux on x86-64)"
 _LONGEST, _WITH_HINT = 400, 160
 """The longest part of another package's message that a report quotes, also beside our own hint."""
@@ -65,7 +64,7 @@ def find_puzzle(name: str) -> Puzzle:
 def puzzles() -> dict[str, Puzzle]:
     """Return the puzzles of the framework that is in use, by name."""
     framework = "jax" if "jax" in sys.modules and "tensorflow" not in sys.modules else "tensorflow"
-    module = importlib.import_module(f"tpunb.puzzles.{_CATALOGUES[framework]}")
+    module = importlib.import_module(f"tpunb.puzzles.{framework}_puzzles")
     return {puzzle.name: puzzle for puzzle in module.PUZZLES}
 
 
@@ -91,7 +90,7 @@ def graded(puzzle: Puzzle, answer: tuple[Any, ...]) -> Report:
 
 def _compiled(puzzle: Puzzle, attempt: Attempt) -> Any:
     options = CompileOptions(
-        (puzzle.tpu,), speed=puzzle.timed, live_arrays=False, advice=False, progress=None
+        (puzzle.form.tpu,), speed=puzzle.timed, live_arrays=False, advice=False, progress=None
     )
     with attempt.compiling():
         return compile_call(attempt.fn, attempt.args, {}, options, attempt.strategy)[0]
