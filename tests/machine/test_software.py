@@ -20,7 +20,7 @@ from support.patience import PATIENCE
 from support.tiers import THOROUGH, thorough
 
 from tpunb.errors import ConnectError
-from tpunb.machine import chips, libtpu_releases
+from tpunb.machine import chips, jax_releases, libtpu_releases
 from tpunb.machine.libtpu_releases import LIBTPU, fatal_pair, prepare_tpu_library
 from tpunb.machine.setup_problem import SetupProblem
 from tpunb.machine.software import Software, find_software
@@ -52,6 +52,19 @@ def test_the_doctor_reports_tested_pairs(libtpu: str, local_tpu: bool) -> None:
 def test_a_fatal_pair_is_the_first_problem() -> None:
     software = Software("3.11.7", {**pair("0.0.52"), "tensorflow": "2.21.0", "keras": "3.5.0"})
     assert next(problem.about for problem in software.problems(local_tpu=True)) == "libtpu"
+
+
+@pytest.mark.parametrize(("jax", "python"), [("0.7.2", ""), ("0.7.1", ""), ("0.6.2", "3.10")])
+def test_a_jax_too_old_for_a_virtual_tpu(
+    jax: str, python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax_releases, "ITS_PYTHON", (4, 0) if python else (3, 0))
+    problems = [*Software("3.12.11", {"jax": jax}).problems(local_tpu=False)]
+    stops = [problem for problem in problems if problem.stops]
+    assert len(stops) == (jax != "0.7.2")
+    assert all("JAX 0.7.2 or later" in problem.message for problem in stops)
+    expected = "JAX 0.7.2 needs Python 4.0 or later" if python else '%pip install "jax>=0.7.2"'
+    assert all(expected in problem.fix for problem in stops)
 
 
 @pytest.mark.parametrize(("libtpu", "crashes"), [("0.0.21.1", True), ("0.0.23.1", False)])

@@ -280,6 +280,8 @@ def _prospect(machine: Machine) -> Prospect:
     stops = next((problem for problem in machine.problems if problem.stops), None)
     named = ", which TPUNB_TPU names" if "TPUNB_TPU" in machine.variables else ""
     if plan.framework == JAX:
+        if stops is not None and stops.about == "jax":
+            return Prospect("error", "", stops.message, stops.fix)
         return Prospect("virtual", plan.tpu, f"simulate a {plan.tpu} for JAX")
     if machine.software.tensorflow is None:
         says = "TensorFlow is not installed"

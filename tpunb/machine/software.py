@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tpunb._util.logs import logger
 from tpunb._util.secret_masking import mask, secrets_in
+from tpunb.machine.jax_releases import too_old_jax
 from tpunb.machine.keras_2 import chooses_keras_2, install_tf_keras
 from tpunb.machine.libtpu_releases import fatal_pair, is_newer_than_required, unmet
 from tpunb.machine.setup_problem import SetupProblem
@@ -136,6 +137,8 @@ class Software:
                 "tpunb compiler install",
                 stops=False,
             )
+        if self.stays_with_jax and not local_tpu:
+            yield from filter(None, [too_old_jax(self.versions["jax"])])
         if local_tpu:
             yield from self._of_plugin()
         if self.tensorflow is None:
