@@ -15,8 +15,8 @@ from tpunb.errors.base import hint
 from tpunb.errors.code_problems import is_library, refusal_in_short
 from tpunb.errors.explain import explain
 from tpunb.puzzles.error_hints import hint_for
+from tpunb.puzzles.framework import AnswerError
 from tpunb.puzzles.puzzle import Attempt, Puzzle
-from tpunb.puzzles.refusals import AnswerError
 from tpunb.puzzles.report import Report
 from tpunb.puzzles.scores import remember
 
