@@ -40,7 +40,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Leave out notebooks that need a TPU, or a compiler or JAX that is not installed.
 
     Notebooks in `found` were written for a TPU, and are tested only with `--tpu`. Exercises lack
-    their answers: `tests/test_course_exercises.py` and `tests/puzzles` run them.
+    their answers: `tests/test_notebooks_alone.py` and `tests/puzzles` run them.
     """
     found = collection_path.parent.name == "found"
     if found and not config.getoption("--tpu", default=None):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.patience import PATIENCE
+from support.wheel import build_wheel, unpack
 
 from tpunb import examples
 
@@ -20,11 +21,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("hatchling")
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture
@@ -65,8 +62,7 @@ def example_files() -> set[str]:
 
 
 def test_the_demo_finds_the_quickstart(wheel: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path)
+    unpack(wheel, tmp_path)
     code = "from tpunb.cli.demo import _quickstart as path; print(path().read_bytes().hex())"
     command = [sys.executable, "-c", code]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}

@@ -153,6 +153,16 @@ def test_an_old_jax_is_refused(connect: Connect, monkeypatch: pytest.MonkeyPatch
         connect()
 
 
+def test_a_python_without_a_new_jax_is_named(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax, "__version__", "0.6.2")
+    monkeypatch.setattr("tpunb.machine.jax_releases.ITS_PYTHON", (4, 0))
+    with pytest.raises(ConnectError) as raised:
+        connect()
+    assert "JAX 0.7.2 needs Python 4.0 or later, and this is Python 3." in raised.value.fix
+
+
 def test_options_of_tensorflow_are_refused(connect: Connect) -> None:
     with pytest.raises(
         ConnectError, match="--arithmetic is an option of virtual TPUs for TensorFlow"

@@ -21,7 +21,7 @@ from tpunb.virtual.tensorflow.private_names import (
 )
 from tpunb.virtual.tensorflow.replicate.trace import ReplicaTracingContext
 from tpunb.virtual.tensorflow.replicate.trial import Trial, current_trial
-from tpunb.virtual.tensorflow.strict.seeds import SEED_OF_TRIALS
+from tpunb.virtual.tensorflow.strict.ignored_seeds import SEED_OF_TRIALS
 from tpunb.virtual.tensorflow.variable_copies import value_of_handle
 
 

@@ -117,7 +117,7 @@ class _Server:
             self.close()
         report, files = self._asked(asked)
         self._kept.pop(key, None)
-        # A file is written each time, and what is not known may be known the next time.
+        # A request for a file writes it each time, and a later answer may know more.
         if report["verdict"] not in (fit_report.FAILED, fit_report.NOT_KNOWN) and (
             "output" not in asked
         ):

@@ -14,13 +14,8 @@ from tpunb.compiler.program import TpuProgram
 from tpunb.errors.code_problems import Problem
 from tpunb.tpu.compiled_program import ProgramMemory
 
-FITS, DOES_NOT_FIT, REFUSED, NOT_KNOWN, FAILED = (
-    "fits",
-    "does-not-fit",
-    "refused",
-    "not-known",
-    "failed",
-)
+FITS, DOES_NOT_FIT, REFUSED = "fits", "does-not-fit", "refused"
+NOT_KNOWN, FAILED = "not-known", "failed"
 EXIT_CODES: Mapping[str, int] = {FITS: 0, DOES_NOT_FIT: 1, REFUSED: 2, NOT_KNOWN: 3}
 _GRAVEST_FIRST = (REFUSED, DOES_NOT_FIT, NOT_KNOWN, FITS)
 

@@ -1,4 +1,4 @@
-"""What a collective does to the values, as a picture: before, arrows, after.
+"""A picture of a collective: the values before, arrows, and the values after.
 
 An element has the colour of the core that it comes from; an element that several cores have made is
 grey. White letters are readable on all of these colours.

@@ -6,8 +6,7 @@ import importlib
 import sys
 
 from tpunb.errors import ConnectError
-from tpunb.machine.software import release
-from tpunb.virtual.jax.private_names import OLDEST
+from tpunb.machine.jax_releases import too_old_jax
 
 
 def import_jax() -> None:
@@ -20,9 +19,5 @@ def import_jax() -> None:
         jax = sys.modules.get("jax") or importlib.import_module("jax")
     except ImportError as error:
         raise ConnectError("JAX is not installed here.", fix="Run %pip install jax.") from error
-    if release(jax.__version__) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise ConnectError(
-            f"A virtual TPU needs JAX {oldest} or later, and this is JAX {jax.__version__}.",
-            fix=f'Run %pip install "jax>={oldest}" and restart the kernel.',
-        )
+    if problem := too_old_jax(jax.__version__):
+        raise ConnectError(problem.message, fix=problem.fix)

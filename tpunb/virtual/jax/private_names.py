@@ -11,9 +11,10 @@ import sys
 from typing import Any
 
 from tpunb.errors import ConnectError
+from tpunb.machine.jax_releases import OLDEST_JAX
 
-OLDEST, NEWEST = (0, 7, 2), (0, 12)
-"""The releases of JAX that the tests run on."""
+NEWEST = (0, 12)
+"""The newest release of JAX that the tests run on."""
 
 PRIVATE_NAMES = {
     "jax._src.xla_bridge._backends": "the clients by platform, to add a client to a running JAX",
@@ -83,7 +84,7 @@ def require_all() -> None:
 
 def _missing(name: str) -> ConnectError:
     version = sys.modules["jax"].__version__
-    oldest, newest = (".".join(map(str, release)) for release in (OLDEST, NEWEST))
+    oldest, newest = (".".join(map(str, release)) for release in (OLDEST_JAX, NEWEST))
     return ConnectError(
         f"The virtual TPU for JAX needs {name}, which JAX {version} does not have.",
         fix=f"Install a release from {oldest} to {newest}. With this one, tpunb.compile works.",

@@ -148,7 +148,7 @@ class VirtualTpu:
         *args: Any,
         **named: Any,
     ) -> Any:
-        """Compile a program for the CPU, and wait for what the judge says of it."""
+        """Compile a program for the CPU, and wait for the judge's verdict."""
         __tracebackhide__ = True
         program = self._lowering.program_of(module) if backend is self.client else None
         if program is None:

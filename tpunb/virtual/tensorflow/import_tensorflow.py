@@ -89,7 +89,7 @@ def prepared_import() -> Iterator[None]:
     Raises:
         ConnectError: TensorFlow would load a libtpu that ends the process.
     """
-    from tpunb.machine.software import prepare_tpu_library
+    from tpunb.machine.libtpu_releases import prepare_tpu_library
 
     prepare_tpu_library()
     silence_log()

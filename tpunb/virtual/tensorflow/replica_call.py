@@ -37,7 +37,6 @@ from tpunb.virtual.tensorflow.private_names import (
 )
 from tpunb.virtual.tensorflow.replicate.arguments import (
     columns_of,
-    parts_of_composites,
     passed_to,
     refuse_unequal_shapes,
 )
@@ -49,8 +48,10 @@ from tpunb.virtual.tensorflow.replicate.batch_parts import (
     graph_of_usual_size,
     unknown_sizes,
 )
+from tpunb.virtual.tensorflow.replicate.matrix_unit import MatrixUnit
 from tpunb.virtual.tensorflow.replicate.options import CallOptions
-from tpunb.virtual.tensorflow.replicate.passes import MatrixUnit, ReplicaFunction
+from tpunb.virtual.tensorflow.replicate.padding import parts_of_composites
+from tpunb.virtual.tensorflow.replicate.passes import ReplicaFunction
 from tpunb.virtual.tensorflow.replicate.registration import PreparedCall, register
 from tpunb.virtual.tensorflow.replicate.trace import TracingGraph, trace
 from tpunb.virtual.tensorflow.replicate.variance import Argument, Passing

@@ -13,8 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.units import counted
-from tpunb.machine.software import warn_if_newer
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.machine.tensorflow_releases import warn_if_newer
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.logical_placement import Annotations
 from tpunb.tpu.types import Accelerator, largest_memory
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
@@ -53,7 +53,6 @@ from tpunb.virtual.tensorflow.replicate.arguments import (
     check_ranks,
     checked_result,
     of_one_shape,
-    padded,
 )
 from tpunb.virtual.tensorflow.replicate.divergence import Divergence
 from tpunb.virtual.tensorflow.replicate.options import (
@@ -62,6 +61,7 @@ from tpunb.virtual.tensorflow.replicate.options import (
     most_joined,
     processors_for_each,
 )
+from tpunb.virtual.tensorflow.replicate.padding import padded
 from tpunb.virtual.tensorflow.replicate.trial import Trial, current_trial
 from tpunb.virtual.tensorflow.replicate.without_chance import Examples
 from tpunb.virtual.tensorflow.resolver import VirtualTPUClusterResolver, virtual_topology

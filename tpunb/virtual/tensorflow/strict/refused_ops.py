@@ -30,7 +30,7 @@ from tpunb.virtual.tensorflow.private_names import (
     tensor_util,
 )
 from tpunb.virtual.tensorflow.strict.accepted_ops import PRODUCTS, is_known
-from tpunb.virtual.tensorflow.strict.seeds import ignored_seed
+from tpunb.virtual.tensorflow.strict.ignored_seeds import ignored_seed
 from tpunb.virtual.tensorflow.variable_copies import copy_with, handle_of, is_copy
 
 _WHERE = (
