@@ -401,6 +401,10 @@ class Builder:
         return node.name in self._needed
 
     # The nodes that stand for the replica function's nodes.
+    #
+    # A node is written for each replica, for each process if its replicas share the value, or once
+    # if it is joined. A replica reads the node that its owner has, unless `give` names another
+    # tensor, and waits for it, unless `end` names other nodes.
 
     def repeated(self) -> frozenset[str]:
         """Return the nodes that compute a value for each replica, separately or in one tensor."""
