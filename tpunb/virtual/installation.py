@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tpunb._util.patching import variable
 from tpunb.tpu.default_tpu import WORKER_PORT
 from tpunb.tpu.types import Accelerator
 from tpunb.virtual.arithmetic import Arithmetic
 from tpunb.virtual.strictness import Strictness
-
-if TYPE_CHECKING:
-    from tpunb.virtual.tensorflow.patch.device_names import TPUNames
 
 ADDRESS = f"10.0.0.2:{WORKER_PORT}"
 """The virtual TPU's worker, at the address of Colab's and Kaggle's former TPU."""
@@ -34,7 +31,7 @@ class Installation:
         options_of_jax: Options of `tpunb.connect` for a virtual TPU that is JAX's.
         lent: Whether the installation lasts only as long as a connection.
         before: The installation to restore after a lent installation.
-        names: The names of the TPU's devices, once the installation is in force.
+        names: TensorFlow's names of the TPU's devices (`TPUNames`), once it is in force.
     """
 
     accelerator: Accelerator
@@ -47,7 +44,7 @@ class Installation:
     options_of_jax: dict[str, Any] = dataclasses.field(default_factory=dict)
     lent: bool = False
     before: Installation | None = None
-    names: TPUNames = dataclasses.field(init=False, repr=False, compare=False)
+    names: Any = dataclasses.field(init=False, repr=False, compare=False)
 
 
 _current: Installation | None = None

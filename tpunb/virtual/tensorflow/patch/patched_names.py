@@ -18,7 +18,7 @@ from tpunb.virtual.strictness import Strictness
 from tpunb.virtual.tensorflow import private_names as private
 from tpunb.virtual.tensorflow.copy_views import classes_on_cores
 from tpunb.virtual.tensorflow.devices import replica_devices, virtual_devices
-from tpunb.virtual.tensorflow.patch.device_names import translated_property
+from tpunb.virtual.tensorflow.patch.device_names import TPUNames, translated_property
 from tpunb.virtual.tensorflow.patch.resolver_in_force import InstalledTPUClusterResolver
 from tpunb.virtual.tensorflow.private_names import is_flat
 from tpunb.virtual.tensorflow.replica_call import call_on_replicas
@@ -160,7 +160,7 @@ class Replacements:
 
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
-        self._names = installation.names
+        self._names: TPUNames = installation.names
         self._remote: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def connect_to_cluster(

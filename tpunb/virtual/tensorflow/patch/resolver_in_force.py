@@ -10,6 +10,7 @@ import tensorflow as tf
 from tpunb.errors import VirtualDevicesError
 from tpunb.virtual.installation import ADDRESS, current, set_failure
 from tpunb.virtual.tensorflow import private_names as private
+from tpunb.virtual.tensorflow.patch.device_names import TPUNames
 from tpunb.virtual.tensorflow.resolver import VirtualTPUClusterResolver
 
 _LOCAL = "local"
@@ -47,7 +48,7 @@ class InstalledTPUClusterResolver(VirtualTPUClusterResolver):
         except VirtualDevicesError as error:
             set_failure(error)
             raise
-        self.names = installation.names
+        self.names: TPUNames = installation.names
         self.task_type = job_name
         self._coordinator = (coordinator_name, coordinator_address)
         self._tpu = _called(tpu)
