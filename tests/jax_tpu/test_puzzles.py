@@ -25,8 +25,8 @@ from support.puzzle_answers import (
 )
 
 from tpunb.puzzles import check, scores
+from tpunb.puzzles.framework import AnswerError
 from tpunb.puzzles.jax_puzzles import PUZZLES
-from tpunb.puzzles.refusals import AnswerError
 
 RECORDED_WITH = "0.10.2"
 """The release of JAX whose programs `notebooks/puzzles/recorded` knows."""

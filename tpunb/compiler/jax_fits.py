@@ -21,7 +21,7 @@ from tpunb.compiler.fits import Fit, takes
 from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.topologies import Target, family_of
 from tpunb.errors import TpunbError
-from tpunb.errors.code_problems import is_library, is_of_this_package
+from tpunb.errors.code_problems import is_library
 
 _TRIES = 3
 _MOST_NAMES = 3
@@ -56,7 +56,7 @@ def _scans_again(fn: Any, args: Sequence[Any], kind: Target, settings: Settings)
     def again(body: Callable[..., Any], *args: Any, **options: Any) -> Any:
         stack = traceback.walk_stack(sys._getframe(1))
         places = ((frame.f_code.co_filename, line) for frame, line in stack)
-        users = (n for file, n in places if not (is_library(file) or is_of_this_package(file)))
+        users = (n for file, n in places if not is_library(file))
         lines.append(next(users, None))
         return scan(jax.checkpoint(body, prevent_cse=False), *args, **options)
 

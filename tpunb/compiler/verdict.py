@@ -24,7 +24,7 @@ from tpunb.compiler.program import NotRecordedError, TpuProgram, merged
 from tpunb.compiler.runs import Runs
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
-from tpunb.errors.code_problems import Problem, SourceLine, is_library, is_of_this_package
+from tpunb.errors.code_problems import Problem, SourceLine, is_library
 from tpunb.errors.compiler_refusals import (
     LESS_PADDING,
     LIBTPU,
@@ -432,9 +432,7 @@ def _node_in(message: str) -> str:
 def _places_in(message: str) -> tuple[SourceLine, ...]:
     """Return the lines that an error about a kernel names, innermost first."""
     places = (SourceLine(file, int(line)) for file, line in _PLACE.findall(message))
-    return tuple(
-        place for place in places if not (is_library(place.file) or is_of_this_package(place.file))
-    )
+    return tuple(place for place in places if not is_library(place.file))
 
 
 def refusal(message: str) -> Problem:

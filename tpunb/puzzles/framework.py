@@ -8,7 +8,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tpunb.errors import TpunbError
+
 Numbers = np.ndarray[Any, Any]
+
+
+class AnswerError(TpunbError, ValueError):
+    """An answer that a puzzle does not take. The message says what it takes."""
 
 
 class Framework(Protocol):

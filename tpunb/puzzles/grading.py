@@ -12,11 +12,11 @@ from tpunb.compiler.compile import compile_call
 from tpunb.compiler.compile_settings import CompileOptions
 from tpunb.compiler.program import CompilerUnavailableError, NotRecordedError
 from tpunb.errors.base import hint
-from tpunb.errors.code_problems import is_library, is_of_this_package, refusal_in_short
+from tpunb.errors.code_problems import is_library, refusal_in_short
 from tpunb.errors.explain import explain
 from tpunb.puzzles.error_hints import hint_for
+from tpunb.puzzles.framework import AnswerError
 from tpunb.puzzles.puzzle import Attempt, Puzzle
-from tpunb.puzzles.refusals import AnswerError
 from tpunb.puzzles.report import Report
 from tpunb.puzzles.scores import remember
 
@@ -114,5 +114,5 @@ def _described(error: Exception) -> str:
 def _line_of(error: Exception) -> int | None:
     """Return the innermost line of the learner's code that led to an error."""
     frames = traceback.extract_tb(error.__traceback__)
-    mine = [f for f in frames if not (is_library(f.filename) or is_of_this_package(f.filename))]
+    mine = [f for f in frames if not is_library(f.filename)]
     return mine[-1].lineno if mine else None

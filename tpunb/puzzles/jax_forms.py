@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from tpunb.puzzles.forms import OnOneCore, functions
-from tpunb.puzzles.framework import Numbers
+from tpunb.puzzles.framework import AnswerError, Numbers
 from tpunb.puzzles.jax_programs import Jax, jax_module
 from tpunb.puzzles.puzzle import Attempt, Puzzle
-from tpunb.puzzles.refusals import AnswerError
 from tpunb.puzzles.trial import wrong
 
 Spec = tuple[str | None, ...]

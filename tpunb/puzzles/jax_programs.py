@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tpunb.puzzles.framework import Numbers
-from tpunb.puzzles.refusals import AnswerError
+from tpunb.puzzles.framework import AnswerError, Numbers
 from tpunb.virtual.jax.import_jax import import_jax
 
 _HOST = frozenset({"pure_callback", "io_callback", "debug_callback", "outside_call"})

@@ -10,9 +10,8 @@ import numpy as np
 
 from tpunb._util.units import counted
 from tpunb.puzzles.forms import functions
-from tpunb.puzzles.framework import Framework, Numbers
+from tpunb.puzzles.framework import AnswerError, Framework, Numbers
 from tpunb.puzzles.puzzle import Attempt, Puzzle
-from tpunb.puzzles.refusals import AnswerError
 from tpunb.puzzles.trial import wide
 
 _PATIENCE = 4
@@ -43,7 +42,7 @@ class Packed:
         run = self.framework.traced(step, args)
         right = pack(np.asarray(puzzle.spec(wide(first), *map(wide, rest)), first.dtype))
         numbers = self.framework.numbers
-        problem = puzzle.wrong(numbers(run(packed, *rest)), numbers(right))
+        problem = puzzle.difference(numbers(run(packed, *rest)), numbers(right))
         return Attempt(problem, run, args)
 
 
@@ -75,7 +74,7 @@ class AnySize:
                 break
             got = self.framework.numbers(runs[key](weights, prepared))
             right = puzzle.spec(wide(rows[:size]), wide(weights))
-            if problem := puzzle.wrong(got, right):
+            if problem := puzzle.difference(got, right):
                 return Attempt(f"With {counted(size, 'row')}: {problem}")
         if len(runs) > 1:
             return Attempt(_other_shapes(len(runs)))

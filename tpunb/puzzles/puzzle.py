@@ -128,7 +128,7 @@ class Puzzle:
         """True if the compiler has to estimate the time."""
         return self.score.timed or any(limit.figure.timed for limit in self.limits)
 
-    def wrong(self, got: Any, right: Any, cores: int = 1) -> str:
+    def difference(self, got: Any, right: Any, cores: int = 1) -> str:
         """Return how results differ from the right results; empty if by rounding only."""
         return difference(got, right, cores=cores, tolerance=self.tolerance, hint=self.hint)
 

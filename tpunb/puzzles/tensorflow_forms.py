@@ -10,9 +10,8 @@ import tensorflow as tf
 from tpunb.connection.tpu_connection import latest_connection
 from tpunb.puzzles.comparison import are_equal
 from tpunb.puzzles.forms import functions
-from tpunb.puzzles.framework import Numbers
+from tpunb.puzzles.framework import AnswerError, Numbers
 from tpunb.puzzles.puzzle import Attempt, Puzzle
-from tpunb.puzzles.refusals import AnswerError
 from tpunb.puzzles.trial import wrong
 
 REPLICAS = 8

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpunb.puzzles.framework import Numbers
-from tpunb.puzzles.refusals import AnswerError
+from tpunb.puzzles.framework import AnswerError, Numbers
 
 _HOST = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 

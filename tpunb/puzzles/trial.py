@@ -22,7 +22,7 @@ def wrong(puzzle: Puzzle, run: Callable[..., list[Numbers]], cores: int = 1) -> 
     arguments = puzzle.random_arguments()
     got = run(*arguments.values())
     right = puzzle.spec(*map(wide, arguments.values()))
-    problem = puzzle.wrong(got, right, cores)
+    problem = puzzle.difference(got, right, cores)
     if not problem or not all(np.isfinite(array).all() for array in got):
         return problem
     others = puzzle.random_arguments()
