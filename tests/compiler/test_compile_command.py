@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,17 @@ def test_several_types_a_limit_and_a_file(run: Run, project: Path) -> None:
     loaded = tpunb.load_program(project / "step.tpuprogram")
     assert isinstance(loaded, tpunb.TpuPrograms)
     assert loaded.ok
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_no_file_stays_in_the_folder_for_temporary_files(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    assert run("users_train.py::step", "--for", "v5e-1")[0] == 0
+    assert [*temporary.glob("*.py")] == []
 
 
 @pytest.mark.usefixtures("libtpu")

@@ -17,7 +17,7 @@ COMPILED: dict[str, Any] = {
     "code": 0,
     "text": "",
     "cost": {"flops": 1.5},  # as in the files of older releases
-    "kernels": {"k": [4, [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]},
+    "kernels": {"k": [4, [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]},  # the same
     "bounded": False,
     "made": MADE,
 }

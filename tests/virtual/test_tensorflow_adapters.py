@@ -76,44 +76,35 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         "a rebatched dataset": {"_batch_sizes": "finds how a batch is cut"},
     },
     "virtual/tensorflow/iterators.py": {
-        "distributed input": {
-            "_SingleWorkerOwnedDatasetIterator": "is the base of a host's iterator",
-            "_SingleWorkerDatasetIteratorSpec": "is the base of its type",
-            "_replace_per_replica_spec": "finds the type of a part",
-            "_should_use_multi_device_iterator": "leaves data on the host if it must stay there",
-        },
-        "the host's iterator": {
-            "_canonicalize_devices": "writes a host's type once",
-            "_dataset": "makes one iterator for all cores",
-            "_element_spec": "tells whether elements have one shape",
-        },
-        "input workers": {"_worker_device_pairs": "writes a host's type once"},
+        "distributed input": {"_replace_per_replica_spec": "finds the type of a part"},
+        "input workers": {"_worker_device_pairs": "finds the hosts and cores of a dataset"},
         "an iterator": {"_get_next_call_count": "counts calls for all cores as one"},
-        "a distributed iterator": {
+        "a distributed dataset": {
             "_cardinality": "makes an iterator's type once",
+            "_element_spec": "finds the type of a part",
             "_enable_get_next_as_optional": "makes an iterator's type once",
             "_input_workers": "makes an iterator's type once",
             "_replica_order": "makes an iterator's type once",
         },
+        "a distributed iterator": {"_iterators": "passes an iterator to a function"},
         "TensorFlow 1's iterators": {
             "_create_device_dataset": "keeps TensorFlow 1's iterators from tuning themselves",
         },
     },
     "virtual/tensorflow/distributed_datasets.py": {
         "a distributed dataset": {
-            "_element_spec": "finds the type of a part",
             "_built": "leaves unreadable data to TensorFlow, which raises the error",
             "_cloned_datasets": "reads each host's part of a dataset",
-            "_input_workers": "finds the hosts and cores of a dataset",
-            "_cardinality": "makes an iterator as TensorFlow does",
-            "_replica_order": "gives each replica its own part",
         },
         "a dataset from a function": {"_datasets": "reads each host's part of a dataset"},
         "input workers": {"_worker_device_pairs": "finds the hosts and cores of a dataset"},
-        "a distributed iterator": {"_iterators": "takes batches whole"},
-        "distributed input": {
-            "_create_per_replica": "groups the parts of a batch",
+        "a distributed iterator": {
+            "_element_spec": "tells the end of the data as TensorFlow does",
+            "_input_workers": "finds the cores that get the parts",
+            "_iterators": "takes batches whole",
+            "_replica_order": "gives each replica its own part",
         },
+        "distributed input": {"_create_per_replica": "groups the parts of a batch"},
     },
     "virtual/tensorflow/strategy.py": {
         "an extended strategy": {
@@ -198,15 +189,8 @@ NOT_OF_TENSORFLOW = {
     "_tpunb_batch": "an attribute that tpunb sets on a tensor",
 }
 CALLED: dict[type, list[str]] = {
-    iterators.HostIterator: [
-        "_create_owned_multi_device_iterator",
-        "_type_spec",
-        "get_next_as_list",
-        "get_next_as_optional_list",
-    ],
-    iterators.HostIteratorSpec: ["_from_components", "_get_multi_device_iterator_spec"],
     iterators.SettledIterator: ["_type_spec", "_get_next_no_partial_batch_handling"],
-    iterators.SettledIteratorSpec: ["_component_specs", "_from_components"],
+    iterators.SettledIteratorSpec: ["_component_specs", "_from_components", "_to_components"],
     distributed_datasets._Dataset: ["_type_spec"],
     distributed_datasets._DatasetV1: ["_get_iterator"],
     distributed_datasets._DatasetsFromFunctionV1: ["_get_iterator"],
@@ -395,7 +379,6 @@ MAKE: dict[str, Callable[[], Any]] = {
     "a batched dataset": lambda: tf.data.Dataset.range(4).batch(2),
     "a rebatched dataset": lambda: tf.data.Dataset.range(4).batch(2).rebatch([1, 1]),
     "distributed input": lambda: private.input_lib,
-    "the host's iterator": lambda: iter(distributed("dataset"))._iterators[0],
     "an iterator": lambda: iter(tf.data.Dataset.range(1)),
     "a distributed iterator": lambda: iter(distributed("dataset")),
     "TensorFlow 1's iterators": lambda: private.multi_device_iterator_ops,

@@ -68,7 +68,7 @@ def _read(hint: Any, value: Any, name: str) -> Any:
         }
     if isinstance(hint, type) and issubclass(hint, tuple) and isinstance(value, list | tuple):
         parts = tuple(typing.get_type_hints(hint).values())
-        return hint(*_read_tuple(parts, value, name))
+        return hint(*_read_tuple(parts, value[: len(parts)], name))
     if dataclasses.is_dataclass(hint):
         return record_from(typing.cast(Any, hint), value)
     if hint is float and type(value) is int:

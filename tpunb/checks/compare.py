@@ -147,8 +147,15 @@ def compare(
             argument is an iterator, from which each run would take another batch.
         Exception: The function raised this error.
     """
-    if replicas is not None:
-        return _with_one_replica(fn, args, replicas, strategy_for(fn, strategy))
+    if replicas not in (None, 1):
+        raise CompareError(
+            f"A step is compared with the step of one replica, not of {replicas!r}.",
+            fix="Write replicas=1.",
+        )
+    if replicas == 1:
+        strategy = strategy_for(fn, strategy)
+        _refuse_other_strategies(strategy, "runs a step on all replicas and on one")
+        return compared_with_one(fn, args, strategy)
     strategy = strategy or current()
     _refuse_other_strategies(strategy, "computes in two arithmetics")
     inputs = [_as_input(argument, strategy) for argument in args]
@@ -161,19 +168,6 @@ def _refuse_other_strategies(strategy: Any, ability: str) -> None:
         raise CompareError(
             f"Only a virtual TPU {ability}.", fix="Connect to one: tpunb.connect(simulate='v5e-8')."
         )
-
-
-def _with_one_replica(
-    fn: Callable[..., Any], args: Sequence[Any], replicas: int, strategy: Any
-) -> ReplicaComparison:
-    """Compare a step on all replicas with the same step on one replica."""
-    if replicas != 1:
-        raise CompareError(
-            f"A step is compared with the step of one replica, not of {replicas!r}.",
-            fix="Write replicas=1.",
-        )
-    _refuse_other_strategies(strategy, "runs a step on all replicas and on one")
-    return compared_with_one(fn, args, strategy)
 
 
 def compared_with_one(

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tpunb._util.units import counted
 from tpunb.checks.dataset_sizes import batch_sizes
-from tpunb.virtual.tensorflow.datasets import BatchSizes, unknown_cut
+from tpunb.virtual.tensorflow.datasets import BatchSizes, cut_of
 
 EMPTY = "empty-share"
 """The kind of the warning."""
@@ -37,7 +37,7 @@ def watch_shares(
         return
     if isinstance(distributed, tf.distribute.DistributedDataset):
         clones: Sequence[Any] = getattr(distributed, "_cloned_datasets", ())
-        cut = unknown_cut(clones[0], replicas) if len(clones) == 1 else None
+        cut = cut_of(clones[0], replicas) if len(clones) == 1 else None
     own = list(cut.sizes) if cut is not None else []
     sizes = sizes or batch_sizes(dataset)
     if text := _shortage(sizes, replicas, own):

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tpunb._util.atomic_files import check_writable
+from tpunb._util.converted_files import removing_converted_files
 from tpunb._util.options import argument_of, options_of
 from tpunb.cli.command import OutputError, writing
 from tpunb.cli.python_source import (
@@ -124,7 +125,8 @@ def outcome_of(args: argparse.Namespace, import_file: ImportFile = import_file) 
 
     source = source_of(args.source)
     try:
-        programs = compiled(args, source, import_file)
+        with removing_converted_files():
+            programs = compiled(args, source, import_file)
         report = fit_report.fit_report(source, programs, args.limit)
     except (KeyboardInterrupt, OutputError):
         raise

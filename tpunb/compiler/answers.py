@@ -17,15 +17,12 @@ class Kernel(NamedTuple):
         flops: The multiplications and additions of its products, converted to bfloat16's time.
         cycles: The cycles of the vector unit.
         bytes: The bytes copied from and to HBM.
-        declared: The multiplications and additions, and the bytes, that the kernel's author
-            declared. The compiler's roofline has these.
     """
 
     steps: int
     flops: tuple[float, float]
     cycles: tuple[float, float]
     bytes: tuple[float, float]
-    declared: tuple[float, float]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

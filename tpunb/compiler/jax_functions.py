@@ -31,7 +31,7 @@ from tpunb.compiler import libtpu
 from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.fingerprint import Fingerprint
 from tpunb.compiler.frameworks import JAX, TENSORFLOW, frameworks_in
-from tpunb.compiler.jax_chip import LoweredFor, asks_in_vain
+from tpunb.compiler.jax_chip import asks_in_vain, lowered_for
 from tpunb.compiler.libtpu import MARK, Prepared, unmarked
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.topologies import Target
@@ -215,7 +215,7 @@ def kinds_of(nest: Any) -> collections.Counter[tuple[Any, str]]:
 def devices_of(fn: Any, args: Sequence[Any], wanted: Target, settings: Settings) -> int:
     """Return the number of devices in the meshes of a function and its arguments."""
     export = functools.partial(_export, settings, ())
-    with LoweredFor(wanted):
+    with lowered_for(wanted):
         _, devices = at_the_jit(fn, args, export)
     return int(devices)
 
@@ -253,9 +253,9 @@ class JaxFunction:
             if key in self._exported:
                 return self._exported[key]
         self._settings.progress(TRACING)
-        with LoweredFor(wanted) as chip:
+        with lowered_for(wanted) as was_asked:
             exported = self._export(wanted)
-        self._exported[this_chip if chip.was_asked else any_chip] = exported
+        self._exported[this_chip if was_asked() else any_chip] = exported
         return exported
 
     def on(self, wanted: Target, settings: Settings) -> TpuProgram:

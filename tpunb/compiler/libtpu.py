@@ -271,7 +271,8 @@ def ask(
     if "error" in answer:
         return Refused(answer["error"], provenance, answer.get("text", ""))
     kernels = {
-        name: Kernel(steps, *map(tuple, work)) for name, (steps, *work) in answer["kernels"].items()
+        name: Kernel(steps, *map(tuple, work[:3]))  # a file of an older release has more
+        for name, (steps, *work) in answer["kernels"].items()
     }
     names = {field.name for field in dataclasses.fields(Compiled)} & answer.keys()
     figures = {name: answer[name] for name in names}
