@@ -314,7 +314,7 @@ class Search:
         return mask(f"Search({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})")
 
 
-def find_tpu(environment: Mapping[str, str] = os.environ) -> Search:
+def find_tpu(environment: Mapping[str, str] | None = None) -> Search:
     """Search for a TPU in /dev, in the environment and in metadata.
 
     Args:
@@ -324,6 +324,7 @@ def find_tpu(environment: Mapping[str, str] = os.environ) -> Search:
         The TPU to connect to and the checks that were made. The search takes milliseconds, and
         at most a second on Google Cloud.
     """
+    environment = os.environ if environment is None else environment
     platform = detect_platform(environment)
     chips = find_chips()
     name, part, naming = _named(environment)

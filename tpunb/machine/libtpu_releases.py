@@ -97,7 +97,7 @@ def is_newer_than_required(name: str, extra: str, plugin: str, versions: Mapping
 
 
 def prepare_tpu_library(
-    environment: MutableMapping[str, str] = os.environ,
+    environment: MutableMapping[str, str] | None = None,
 ) -> None:
     """Keep tensorflow-tpu from loading libtpu on a machine without a TPU.
 
@@ -113,6 +113,7 @@ def prepare_tpu_library(
     Raises:
         ConnectError: TensorFlow would load a libtpu that ends the process.
     """
+    environment = os.environ if environment is None else environment
     versions = {name: version for name in (*FOR_TPU, "libtpu") if (version := version_of(name))}
     if not any(name in versions for name in FOR_TPU):
         return

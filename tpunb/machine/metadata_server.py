@@ -72,7 +72,7 @@ def metadata(
     path: str,
     *,
     timeout: float = _TIMEOUT,
-    environment: Mapping[str, str] = os.environ,
+    environment: Mapping[str, str] | None = None,
 ) -> str | None:
     """Return a value from the metadata server at the address that TensorFlow uses.
 
@@ -90,6 +90,7 @@ def metadata(
     Raises:
         MetadataError: No server answers in time, or it is not a metadata server.
     """
+    environment = os.environ if environment is None else environment
     host = _HOST
     variable = next((name for name in _HOST_VARIABLES if environment.get(name, "").strip()), None)
     if variable is not None:
@@ -111,7 +112,7 @@ def metadata(
         raise
 
 
-def access_token(*, timeout: float = _TIMEOUT, environment: Mapping[str, str] = os.environ) -> str:
+def access_token(*, timeout: float = _TIMEOUT, environment: Mapping[str, str] | None = None) -> str:
     """Return a token of the machine's default service account. It is secret: never show it.
 
     Raises:

@@ -84,12 +84,13 @@ class Machine:
         return tuple(sorted(problems, key=lambda problem: not problem.stops))
 
 
-def look(environment: Mapping[str, str] = os.environ) -> Machine:
+def look(environment: Mapping[str, str] | None = None) -> Machine:
     """Inspect this machine without importing TensorFlow or connecting to a TPU.
 
     Args:
         environment: Environment variables; by default the process's own.
     """
+    environment = os.environ if environment is None else environment
     secrets = secrets_in(environment)
     shown = {name: mask(environment[name], secrets) for name in SHOWN if environment.get(name)}
     search = find_tpu(environment)
