@@ -72,7 +72,7 @@ class LoweredProgram:
             parameters of a Pallas kernel.
         has_kernel: Whether it has a Pallas kernel.
         size: The bytes of its arguments and results, on all devices.
-        wraps_jit: Whether it is a `jax.jit` around a function that is one already.
+        wraps_jit: Whether it is a `jax.jit` around another `jax.jit`.
         is_repeated: Whether each device computes all of it.
         arguments: The types and shapes of its arguments.
         for_a_tpu: The same program for a TPU.
