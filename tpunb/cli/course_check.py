@@ -20,7 +20,7 @@ from tpunb.compiler import libtpu
 from tpunb.errors.base import hint
 from tpunb.machine.resources import measure
 from tpunb.machine.software import find_software
-from tpunb.machine.tensorflow_releases import version_of
+from tpunb.machine.tested_releases import version_of
 
 ALL = (1, 2, 3, 4, 5)
 _WITH_COMPILER = (4, 5)

@@ -17,7 +17,7 @@ from tpunb.machine.jax_releases import too_old_jax
 from tpunb.machine.keras_2 import chooses_keras_2, install_tf_keras
 from tpunb.machine.libtpu_releases import fatal_pair, is_newer_than_required, unmet
 from tpunb.machine.setup_problem import SetupProblem
-from tpunb.machine.tensorflow_releases import (
+from tpunb.machine.tested_releases import (
     FOR_TPU,
     OLDEST,
     SPECIFIER,

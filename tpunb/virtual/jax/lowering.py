@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tpunb._util.patching import Replaced
-from tpunb.virtual.jax.identity import PLATFORM
+from tpunb.virtual.jax.device_identity import PLATFORM
 from tpunb.virtual.jax.kernels import kernel_primitive, rule_for_a_tpu, rule_for_the_cpu
 from tpunb.virtual.jax.private_names import owner_of, private
 from tpunb.virtual.jax.shared_work import is_repeated

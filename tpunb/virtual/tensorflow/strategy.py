@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.units import counted
-from tpunb.machine.tensorflow_releases import warn_if_newer
+from tpunb.machine.tested_releases import warn_if_newer
 from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.logical_placement import Annotations
 from tpunb.tpu.types import Accelerator, largest_memory
