@@ -46,7 +46,6 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         "a concrete function": {"_attrs": "takes the request for XLA from a function"},
         "an atomic function": {"_bound_context": "finds the lines that made operations"},
         "the gradients": {"_registry": "forgets the gradients of examined functions"},
-        "a handle": {"_handle_data": "finds the type of a variable by its handle"},
     },
     "virtual/tensorflow/tensorflow_state.py": {
         "the context": {
@@ -146,7 +145,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
     "virtual/tensorflow/variable_copies.py": {
         "a variable": {"_handle_name": "names a copy's own resource"},
         "a variable's handle": {
-            "_handle_data": "gives a copy a resource of its own",
+            "_handle_data": "finds the type of a variable, gives a copy a resource of its own",
             "_unique_id": "gives a copy a resource of its own",
             "_parent_trackable": "saves a copy that has a resource of its own",
             "_distributed_container": "finds the variable that a copy belongs to",

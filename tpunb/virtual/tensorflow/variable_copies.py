@@ -44,7 +44,6 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tpunb.virtual.tensorflow.graph.tensorflow_graphs import value_of_handle
 from tpunb.virtual.tensorflow.order_of_copies import order_after
 from tpunb.virtual.tensorflow.private_names import (
     TPUReplicatedVariable,
@@ -302,6 +301,12 @@ def values_differ(handles: Sequence[Any]) -> bool:
     with eagerly():
         first, *others = map(_bytes_of, handles)
     return any(other != first for other in others)
+
+
+def value_of_handle(handle: Any) -> Any:
+    """Return the shape and type of the variable behind a handle; None for other tensors."""
+    data = getattr(handle, "_handle_data", None)
+    return data.shape_and_type[0] if data and data.is_set and data.shape_and_type else None
 
 
 def _bytes_of(handle: Any) -> bytes:

@@ -207,7 +207,7 @@ def write_joined(builder: Builder, node: NodeDef) -> None:
         for index, take in enumerate(plan.takes)
     )
     keep_arithmetic(builder.add, node, joined, builder.nodes)
-    joined.input.extend(builder.waits_of_one(node))
+    joined.input.extend(builder.waits(node, 0))
     builder.sign(joined)
     if plan.bodies:
         keep_from_folding(builder.add, joined)

@@ -320,6 +320,9 @@ class _Pass:
 
     def _visit(self, node: NodeDef) -> None:
         """Analyze a node whose inputs are analyzed already."""
+        # The order of the cases matters: a loop with a collective is lifted even if it changes
+        # variables, and a node that updates a variable that is kept in sync is not like other
+        # stateful nodes.
         self.roles[node.name] = Role.COMPUTE
         if self._hands_on(node):
             handles = self._mirrored(node)

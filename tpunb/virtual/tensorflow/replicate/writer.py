@@ -58,9 +58,7 @@ def write_copy(builder: Builder, node: NodeDef, replica: int) -> NodeDef:
     """Write a node as it was traced, for one replica, and return it."""
     copy = builder.copy_of(node, replica)
     copy.input.extend(builder.tensor(source, replica) for source in data_inputs(node))
-    repeated = builder.is_repeated(node.name)
-    waits = builder.waits if repeated else builder.waits_of_one
-    copy.input.extend(waits(node, replica))
+    copy.input.extend(builder.waits(node, replica))
     if node.op in CONTROL_FLOW:
         # Run as a kernel, its body stays on the replica's core. Lowered, the body does not, which
         # is right if it uses resources on several devices.
@@ -433,9 +431,6 @@ def write_effects(builder: Builder) -> None:
     """
     targets = dict.fromkeys(builder.function.control_ret.values())
     effects = dict.fromkeys(name for target in targets for name in builder.ends(target, 0))
-    # A result that is returned only from the first core may have waited for the others as well.
-    returned = {reference(text).source for text in builder.function.ret.values()}
-    targets.update(dict.fromkeys(sorted(filter(builder.is_once, returned))))
     for replica in builder.replicas[1:]:
         ends = {name for target in targets for name in builder.ends(target, replica)}
         waits = [f"^{name}" for name in sorted(ends - effects.keys())]
