@@ -79,7 +79,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr("importlib.metadata.version", versions.get)
     monkeypatch.setattr(software, "unmet", lambda *_, **__: ())
     monkeypatch.setattr(software, "_pythons", lambda versions: ())
-    monkeypatch.setattr(software, "_is_there", lambda module: False)
+    monkeypatch.setattr(software, "is_importable", lambda module: False)
     # The tests themselves may have imported other versions.
     monkeypatch.setattr(software, "_imported", lambda module: None)
     return versions

@@ -24,7 +24,7 @@ from tpunb.machine import chips, jax_releases, libtpu_releases
 from tpunb.machine.libtpu_releases import LIBTPU, fatal_pair, prepare_tpu_library
 from tpunb.machine.setup_problem import SetupProblem
 from tpunb.machine.software import Software, find_software
-from tpunb.machine.tensorflow_releases import release
+from tpunb.machine.tested_releases import release
 
 ROOT = Path(__file__).parents[2]
 FINE = ("0.0.17", "0.0.21.1", "0.0.27", "0.0.29", "0.0.30", "0.0.31")

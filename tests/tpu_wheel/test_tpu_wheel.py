@@ -16,7 +16,7 @@ from counterparts.children import WITHOUT_KERAS, output_of, run_code
 
 from tpunb.errors.explain import explain
 from tpunb.machine.libtpu_releases import fatal_pair
-from tpunb.machine.tensorflow_releases import FOR_TPU
+from tpunb.machine.tested_releases import FOR_TPU
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = {

@@ -190,9 +190,10 @@ NOT_OF_TENSORFLOW = {
 CALLED: dict[type, list[str]] = {
     iterators.SettledIterator: ["_type_spec", "_get_next_no_partial_batch_handling"],
     iterators.SettledIteratorSpec: ["_component_specs", "_from_components", "_to_components"],
-    distributed_datasets._Dataset: ["_type_spec"],
-    distributed_datasets._DatasetV1: ["_get_iterator"],
-    distributed_datasets._DatasetsFromFunctionV1: ["_get_iterator"],
+    **{
+        kind: [name for name in vars(kind) if not name.startswith("__")]
+        for kind in distributed_datasets._SETTLED.values()
+    },
     strategy.VirtualTPUExtended: [
         "_broadcast_to",
         "_create_variable",

@@ -316,15 +316,8 @@ def _export(
     parameters = [*known, *answer["arguments"][len(known) :]]
     passed = [exported.in_avals[place] for place in exported.module_kept_var_idx]
     size = max(bytes_of(passed), bytes_of(exported.out_avals))
-    prepared = Prepared(
-        origins,
-        module=answer["module"],
-        jax=True,
-        parameters=parameters,
-        held_bytes=size,
-        fingerprint=Fingerprint(answer["digest"], answer["names"]),
-        options=_options_of(traced),
-        mesh=_mesh_in(answer),
+    prepared = _prepared(
+        answer, origins, parameters=parameters, held_bytes=size, options=_options_of(traced)
     )
     return prepared, devices
 
@@ -370,21 +363,22 @@ def prepared_module(
     places = answer["places"]
     if not own:  # a stranger's export must not show lines of this machine's other files
         places = [[place for place in each if place[0].endswith(".py")] for each in places]
-    prepared = Prepared(
+    prepared = _prepared(
+        answer,
         _Origins(places, settings.choose, ()),
-        module=answer["module"],
-        jax=True,
         parameters=answer["arguments"],
         held_bytes=answer["bytes"],
-        fingerprint=Fingerprint(answer["digest"], tuple(answer["names"])),
         replicated=replicas > 1,
-        mesh=_mesh_in(answer),
     )
     return prepared, max(replicas, _devices_of_meshes(partitions, answer["meshes"]))
 
 
-def _mesh_in(answer: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-    return tuple((str(name), int(size)) for name, size in answer["axes"])
+def _prepared(answer: Mapping[str, Any], origins: _Origins, **own: Any) -> Prepared:
+    """Return the request for libtpu about a module that its process has read."""
+    mesh = tuple((str(name), int(size)) for name, size in answer["axes"])
+    program = Fingerprint(answer["digest"], tuple(answer["names"]))
+    module = answer["module"]
+    return Prepared(origins, module=module, jax=True, fingerprint=program, mesh=mesh, **own)
 
 
 def _devices_of_meshes(devices: int, meshes: Iterable[int]) -> int:

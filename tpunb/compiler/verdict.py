@@ -229,7 +229,7 @@ class _Compilation:
         return program if module is None else self._with_module(program, answer, module)
 
     def _with_module(self, program: TpuProgram, answer: Compiled, module: Module) -> TpuProgram:
-        """Return a program with what the text of the compiled program shows."""
+        """Return a program with the figures from the compiled program's text."""
         runs, prepared, wanted = Runs(module), self.prepared, self.wanted
         origins = prepared.origins
         lines = {line for node in set(module.nodes.values()) if (line := origins.line(node))}

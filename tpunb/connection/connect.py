@@ -19,7 +19,7 @@ from tpunb.connection.tpu_connection import open_connections
 from tpunb.errors import ConnectError
 from tpunb.machine.framework import JAX, TENSORFLOW
 from tpunb.machine.keras_2 import choose_keras_2
-from tpunb.machine.tensorflow_releases import tensorflow_version, warn_if_newer
+from tpunb.machine.tested_releases import tensorflow_version, warn_if_newer
 from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual.installer import lend

@@ -6,7 +6,7 @@ import platform
 import sys
 
 from tpunb.machine.setup_problem import SetupProblem
-from tpunb.machine.tensorflow_releases import dotted, release
+from tpunb.machine.tested_releases import dotted, release
 
 OLDEST_JAX, ITS_PYTHON = (0, 7, 2), (3, 11)
 """The oldest release of JAX that a virtual TPU can use, and the oldest Python that has it."""

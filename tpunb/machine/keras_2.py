@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, MutableMapping
 
 from tpunb.errors import ConnectError
-from tpunb.machine.tensorflow_releases import minor_of, tensorflow_version, version_of
+from tpunb.machine.tested_releases import minor_of, tensorflow_version, version_of
 
 _LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 

@@ -12,7 +12,7 @@ from tpunb.errors import ConnectError
 from tpunb.machine.chips import find_chips
 from tpunb.machine.detect import detect_platform
 from tpunb.machine.setup_problem import SetupProblem
-from tpunb.machine.tensorflow_releases import FOR_TPU, dotted, release, version_of
+from tpunb.machine.tested_releases import FOR_TPU, dotted, release, version_of
 
 _log = logger("machine")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import platform
 import re
 import sys
@@ -13,11 +12,12 @@ from pathlib import Path
 
 from tpunb._util.logs import logger
 from tpunb._util.secret_masking import mask, secrets_in
+from tpunb.machine.framework import is_importable
 from tpunb.machine.jax_releases import too_old_jax
 from tpunb.machine.keras_2 import chooses_keras_2, install_tf_keras
 from tpunb.machine.libtpu_releases import fatal_pair, is_newer_than_required, unmet
 from tpunb.machine.setup_problem import SetupProblem
-from tpunb.machine.tensorflow_releases import (
+from tpunb.machine.tested_releases import (
     FOR_TPU,
     OLDEST,
     SPECIFIER,
@@ -316,7 +316,7 @@ def find_software(environment: Mapping[str, str]) -> Software:
     """
     versions = {name: version for name in _PACKAGES if (version := version_of(name))}
     # A TensorFlow built from source, or part of an image, may have no metadata.
-    if not _installed(versions) and _is_there("tensorflow"):
+    if not _installed(versions) and is_importable("tensorflow"):
         versions["tensorflow"] = _UNKNOWN
     return Software(
         python=platform.python_version(),
@@ -354,10 +354,3 @@ def _imported(module: str) -> str:
     """Return the version of a module that this process has imported, or an empty string."""
     version = getattr(sys.modules.get(module), "__version__", "")
     return version if isinstance(version, str) else ""
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False

@@ -24,7 +24,7 @@ from tpunb.connection.hardware.workers import (
 )
 from tpunb.errors import ConnectError
 from tpunb.machine.setup import look
-from tpunb.machine.tensorflow_releases import tensorflow_version
+from tpunb.machine.tested_releases import tensorflow_version
 from tpunb.virtual.tensorflow.import_tensorflow import import_tensorflow
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from tpunb._util.patching import Replaced
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import Accelerator
 from tpunb.virtual.jax import current_type
-from tpunb.virtual.jax.backend import default_client, make_client, require_free_platform
-from tpunb.virtual.jax.identity import identify
+from tpunb.virtual.jax.device_identity import identify
+from tpunb.virtual.jax.devices import default_client, make_client, require_free_platform
 from tpunb.virtual.jax.kernels import tracing_kernels
 from tpunb.virtual.jax.lowering import LoweredProgram, Lowering
 from tpunb.virtual.jax.memory import LiveArray, bytes_on, live_arrays, moved_arrays

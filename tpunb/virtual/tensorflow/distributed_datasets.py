@@ -23,11 +23,7 @@ from tpunb.virtual.tensorflow.iterators import (
     SettledIteratorSpec,
     on_host,
 )
-from tpunb.virtual.tensorflow.private_names import (
-    input_lib,
-    input_lib_v1,
-    iterator_ops,
-)
+from tpunb.virtual.tensorflow.private_names import input_lib, input_lib_v1, iterator_ops
 from tpunb.virtual.tensorflow.replicate.batch_parts import BatchPartsSpec, chosen
 
 _reports: weakref.WeakValueDictionary[int, Callable[[int], None]] = weakref.WeakValueDictionary()
@@ -210,8 +206,8 @@ class WholeBatchIteratorSpec(SettledIteratorSpec):
         count = len(self._input_workers.compute_devices_for_worker(0))
         return [iterator_ops.IteratorSpec(_with_sizes_spec(self.batch_spec, count))]
 
-    def _to_components(self, value: Any) -> Any:
-        return value._iterators
+    def _to_components(self, value: Any) -> list[Any]:
+        return list(value._iterators)
 
     def _from_components(self, components: Sequence[Any]) -> Any:
         return self._over(components)
@@ -227,86 +223,63 @@ class WholeBatchIteratorSpec(SettledIteratorSpec):
 # Distributed datasets.
 
 
-def with_settled_types(dataset: Any) -> Any:
-    """Return a distributed dataset with iterators for virtual cores.
+def settled(value: Any) -> Any:
+    """Return a distributed dataset, or its type, with the behavior of virtual cores.
 
     Args:
-        dataset: The dataset that a strategy has distributed. It is changed.
+        value: What TensorFlow made. It is changed.
     """
-    settled = _SETTLED.get(type(dataset))
-    if settled is not None:
-        dataset.__class__ = settled
-    return dataset
+    value.__class__ = _SETTLED.get(type(value), type(value))
+    return value
 
 
-class _Dataset(input_lib.DistributedDataset):  # type: ignore[misc]
-    def __iter__(self) -> Any:
-        if not _can_be_read(self):
-            return super().__iter__()  # the error that this raises gives the reason
-        whole = iterator_of_whole_batches(self)
-        return SettledIterator.over(self, self._cloned_datasets) if whole is None else whole
+def _dataset(base: Any) -> type:
+    class Dataset(base):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            if not self._built or not (tf.executing_eagerly() or tf.inside_function()):
+                return super().__iter__()  # the error that this raises gives the reason
+            if base is input_lib.DistributedDatasetsFromFunction:
+                return SettledIterator.over(self, self._datasets)
+            whole = iterator_of_whole_batches(self)
+            return SettledIterator.over(self, self._cloned_datasets) if whole is None else whole
 
-    @property
-    def _type_spec(self) -> Any:
-        spec = super()._type_spec
-        spec.__class__ = _DatasetSpec
-        return spec
+        @property
+        def _type_spec(self) -> Any:
+            return settled(super()._type_spec)
 
-
-class _DatasetSpec(input_lib.DistributedDatasetSpec):  # type: ignore[misc]
-    @property
-    def value_type(self) -> type:
-        return _Dataset
-
-    def _from_components(self, components: Any) -> Any:
-        return with_settled_types(super()._from_components(components))
+    return Dataset
 
 
-class _DatasetsFromFunction(input_lib.DistributedDatasetsFromFunction):  # type: ignore[misc]
-    def __iter__(self) -> Any:
-        if not _can_be_read(self):
-            return super().__iter__()  # the error that this raises gives the reason
-        return SettledIterator.over(self, self._datasets)
+def _spec(base: Any) -> type:
+    class Spec(base):  # type: ignore[misc]
+        @property
+        def value_type(self) -> type:
+            return _SETTLED[super().value_type]
 
-    @property
-    def _type_spec(self) -> Any:
-        spec = super()._type_spec
-        spec.__class__ = _DatasetsFromFunctionSpec
-        return spec
+        def _from_components(self, components: Any) -> Any:
+            return settled(super()._from_components(components))
 
-
-class _DatasetsFromFunctionSpec(
-    input_lib.DistributedDatasetsFromFunctionSpec  # type: ignore[misc]
-):
-    @property
-    def value_type(self) -> type:
-        return _DatasetsFromFunction
-
-    def _from_components(self, components: Any) -> Any:
-        return with_settled_types(super()._from_components(components))
+    return Spec
 
 
-def _can_be_read(dataset: Any) -> bool:
-    return bool(dataset._built and (tf.executing_eagerly() or tf.inside_function()))
+def _dataset_v1(base: Any) -> type:
+    class DatasetV1(base):  # type: ignore[misc]
+        def _get_iterator(self) -> Any:
+            with UNTUNED:
+                return super()._get_iterator()
+
+    return DatasetV1
 
 
-class _DatasetV1(input_lib_v1.DistributedDatasetV1):  # type: ignore[misc]
-    def _get_iterator(self) -> Any:
-        with UNTUNED:
-            return super()._get_iterator()
-
-
-class _DatasetsFromFunctionV1(
-    input_lib_v1.DistributedDatasetsFromFunctionV1  # type: ignore[misc]
-):
-    def _get_iterator(self) -> Any:
-        with UNTUNED:
-            return super()._get_iterator()
-
-
-_SETTLED = {
-    input_lib.DistributedDataset: _Dataset,
-    input_lib.DistributedDatasetsFromFunction: _DatasetsFromFunction,
-    input_lib_v1.DistributedDatasetV1: _DatasetV1,
-    input_lib_v1.DistributedDatasetsFromFunctionV1: _DatasetsFromFunctionV1,
+_SETTLED: dict[type, type] = {
+    base: make(base)
+    for make, base in (
+        (_dataset, input_lib.DistributedDataset),
+        (_dataset, input_lib.DistributedDatasetsFromFunction),
+        (_spec, input_lib.DistributedDatasetSpec),
+        (_spec, input_lib.DistributedDatasetsFromFunctionSpec),
+        (_dataset_v1, input_lib_v1.DistributedDatasetV1),
+        (_dataset_v1, input_lib_v1.DistributedDatasetsFromFunctionV1),
+    )
 }
+"""The classes for virtual cores, by TensorFlow's."""

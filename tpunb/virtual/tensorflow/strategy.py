@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.units import counted
-from tpunb.machine.tensorflow_releases import warn_if_newer
+from tpunb.machine.tested_releases import warn_if_newer
 from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.logical_placement import Annotations
 from tpunb.tpu.types import Accelerator, largest_memory
@@ -31,7 +31,7 @@ from tpunb.virtual.tensorflow.datasets import (
     without_tuning,
 )
 from tpunb.virtual.tensorflow.devices import VirtualDevices, is_elsewhere, replica_devices
-from tpunb.virtual.tensorflow.distributed_datasets import with_settled_types
+from tpunb.virtual.tensorflow.distributed_datasets import settled
 from tpunb.virtual.tensorflow.graph.collectives import broadcast_from_first
 from tpunb.virtual.tensorflow.iterators import UNTUNED
 from tpunb.virtual.tensorflow.private_names import (
@@ -507,7 +507,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             with CLONED_FOR_EACH_HOST:
                 distributed = super()._experimental_distribute_dataset(untuned, options)
         data_arrives(self._num_replicas_in_sync, dataset, distributed)
-        return with_settled_types(distributed)
+        return settled(distributed)
 
     def _hosts_are_on_one_device(self) -> bool:
         """Return whether several hosts of equal size are one device of this process."""
@@ -532,7 +532,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
         untuned = _untuned(dataset_fn)
-        return with_settled_types(super()._distribute_datasets_from_function(untuned, options))
+        return settled(super()._distribute_datasets_from_function(untuned, options))
 
     def _make_dataset_iterator(self, dataset: Any) -> Any:
         # TensorFlow 1's: closing a session waits for the tuning of each of its iterators.

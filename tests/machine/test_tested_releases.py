@@ -20,9 +20,9 @@ from tpunb.connection.connect import make_connection
 from tpunb.connection.options import Request
 from tpunb.connection.plan import resolve
 from tpunb.errors import ConnectError
-from tpunb.machine import tensorflow_releases
+from tpunb.machine import tested_releases
 from tpunb.machine.software import Software
-from tpunb.machine.tensorflow_releases import (
+from tpunb.machine.tested_releases import (
     OLDEST,
     RANGE,
     SPECIFIER,
@@ -37,7 +37,7 @@ NEXT = f"{TESTED[-1][0]}.{TESTED[-1][1] + 1}"
 
 @pytest.fixture(autouse=True)
 def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorflow_releases, "_warned", set())
+    monkeypatch.setattr(tested_releases, "_warned", set())
 
 
 def test_the_bounds_in_pyproject() -> None:
