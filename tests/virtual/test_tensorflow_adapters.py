@@ -98,6 +98,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         "a dataset from a function": {"_datasets": "reads each host's part of a dataset"},
         "input workers": {"_worker_device_pairs": "finds the hosts and cores of a dataset"},
         "a distributed iterator": {
+            "_cardinality": "tells the end of the data as TensorFlow does",
             "_element_spec": "tells the end of the data as TensorFlow does",
             "_input_workers": "finds the cores that get the parts",
             "_iterators": "takes batches whole",

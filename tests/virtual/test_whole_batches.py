@@ -200,6 +200,27 @@ def test_rows_without_columns(four: Any) -> None:
     np.testing.assert_array_equal(local(four, result), np.full((4, 2, 3), 2.0))
 
 
+@pytest.mark.parametrize("endless", [False, True])
+def test_a_known_size_stays_known(four: Any, endless: bool) -> None:
+    """A loop gives parts of a known size; an optional does if the data cannot end."""
+    shapes: list[Any] = []
+
+    @tf.function
+    def step(iterator: Any) -> Any:
+        batch = next(iterator)
+        for _ in tf.range(1):
+            batch = next(iterator)
+        last = iterator.get_next_as_optional().get_value()
+        shapes.extend((batch.values[3].shape, last.values[3].shape))
+        return four.run(tf.add, args=(batch, last))
+
+    batches = tf.data.Dataset.range(24).batch(8, drop_remainder=True)
+    batches = batches.repeat() if endless else batches
+    result = local(four, step(iter(four.experimental_distribute_dataset(batches))))
+    assert [part.tolist() for part in result] == [[24, 26], [28, 30], [32, 34], [36, 38]]
+    assert [shape[0] for shape in shapes] == [2, 2 if endless else None]
+
+
 class TestPassedParts:
     """Parts are passed to a function: as a batch, or with the type of the elements."""
 

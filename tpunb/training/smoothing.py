@@ -1,4 +1,8 @@
-"""The smoothing of curves: an exponential moving average, by the share of the line's reach."""
+"""The smoothing of curves: an exponential moving average, by the share of the line's reach.
+
+`curves_store.js` computes the same average. A slider in the page smooths without Python, as in a
+notebook that was saved, and a picture is drawn without a page.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from tpunb.training.metrics import Floats, Ints
 
 
 def smoothed(steps: Ints, values: Floats, weight: float) -> Floats:
-    """Return the exponential moving average, as the widget's page computes it.
+    """Return the exponential moving average.
 
     The weight is per 1/200 of the line's reach: the same setting smooths a line of ten values
     as it does one of a hundred thousand. Values that are not finite stay as they are, and do

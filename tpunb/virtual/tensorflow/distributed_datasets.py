@@ -23,8 +23,13 @@ from tpunb.virtual.tensorflow.iterators import (
     SettledIteratorSpec,
     on_host,
 )
-from tpunb.virtual.tensorflow.private_names import input_lib, input_lib_v1, iterator_ops
-from tpunb.virtual.tensorflow.replicate.batch_parts import BatchPartsSpec, chosen
+from tpunb.virtual.tensorflow.private_names import (
+    distribute_values,
+    input_lib,
+    input_lib_v1,
+    iterator_ops,
+)
+from tpunb.virtual.tensorflow.replicate.batch_parts import BatchParts, chosen
 
 _reports: weakref.WeakValueDictionary[int, Callable[[int], None]] = weakref.WeakValueDictionary()
 """Receive the number of examples of a batch if some replica gets none of them."""
@@ -77,10 +82,9 @@ def _whole_batches(cut: Cut, element: Any, key: int) -> tf.data.Dataset:
     """
     sizes, specs = cut.sizes, tuple(tf.nest.flatten(element))
     batches = cut.batches.rebatch(sum(sizes)) if any(sizes) else cut.batches
-    can_be_empty = any(spec.shape[0] is None for spec in specs)
     return mapped(
         batches,
-        _sizes_of_parts(specs, len(sizes), reports=bool(key) and can_be_empty),
+        _sizes_of_parts(specs, len(sizes), reports=bool(key)),
         _with_sizes_spec(element, len(sizes)),
         tf.constant(sizes, tf.int32),
         tf.constant(key, tf.int64),
@@ -97,6 +101,9 @@ def _sizes_of_parts(tensors: Sequence[tf.TensorSpec], count: int, *, reports: bo
 
     def sizes_of_parts(*arguments: Any) -> Any:
         *tensors, full, key = arguments
+        known = [tensor.shape[0] for tensor in tensors]
+        if None not in known:
+            return [*tensors, tf.constant([[rows // count] * count for rows in known])]
         rows = tf.stack([tf.shape(tensor)[:1] for tensor in tensors])
         # TensorFlow cuts a batch of unknown size in the same way.
         most = tf.where(tf.reduce_any(full > 0), full, (rows + count - 1) // count)
@@ -119,13 +126,13 @@ class WholeBatchIterator(SettledIterator):
     def get_next_as_optional(self) -> Any:
         """Return the next batch as a `tf.experimental.Optional`, empty after the end."""
         with on_host(self._input_workers.worker_devices[0]):
-            optional, element = self._iterators[0].get_next_as_optional(), self._element_spec
-            if not tf.executing_eagerly():
-                element = tf.nest.map_structure(self._spec_of_parts, self._type_spec.batch_spec)
+            optional = self._iterators[0].get_next_as_optional()
+            # As in TensorFlow, the sizes of parts are not known if the data can end.
+            known = self._cardinality == tf.data.INFINITE_CARDINALITY
             return tf.cond(
                 optional.has_value(),
-                lambda: tf.experimental.Optional.from_value(self._parts(optional.get_value())),
-                lambda: tf.experimental.Optional.empty(element),
+                lambda: _present(self._parts(optional.get_value(), known=known)),
+                lambda: tf.experimental.Optional.empty(self._element_spec),
             )
 
     def _get_next_no_partial_batch_handling(self, name: str | None = None) -> Any:
@@ -133,16 +140,13 @@ class WholeBatchIterator(SettledIterator):
         with on_host(self._input_workers.worker_devices[0]):
             return self._parts(self._iterators[0].get_next())
 
-    def _parts(self, batch: tuple[Any, tf.Tensor]) -> Any:
-        """Return each replica's part of a batch."""
+    def _parts(self, batch: tuple[Any, tf.Tensor], *, known: bool = True) -> Any:
+        """Return each replica's part of a batch, in a graph with its size if that is known."""
         whole, sizes = batch
         cores = self._input_workers.compute_devices_for_worker(0)
         columns = list(zip(tf.nest.flatten(whole), tf.unstack(sizes), strict=True))
         if not tf.executing_eagerly():
-            cut = [
-                self._spec_of_parts(rows)._from_components([copied(rows), own])
-                for rows, own in columns
-            ]
+            cut = [self._traced(rows, own, known=known) for rows, own in columns]
             return tf.nest.pack_sequence_as(whole, cut)
         parts = zip(*(_cut(rows, own, cores) for rows, own in columns), strict=True)
         packed = [tf.nest.pack_sequence_as(whole, components) for components in parts]
@@ -156,11 +160,17 @@ class WholeBatchIterator(SettledIterator):
         cores = self._input_workers.compute_devices_for_worker(0)
         return self._replica_order or range(len(cores))
 
-    def _spec_of_parts(self, rows: tf.Tensor | tf.TensorSpec) -> BatchPartsSpec:
-        """Return the type of the parts of a component, in a graph."""
+    def _traced(self, rows: tf.Tensor, sizes: tf.Tensor, *, known: bool) -> BatchParts:
+        """Return the parts of a component, in the graph that is being built."""
         order, size = self._order, rows.shape[0]
         usual = self._type_spec.usual if size is None else size // len(order)
-        return BatchPartsSpec(tf.TensorSpec(rows.shape, rows.dtype), order, usual)
+        return BatchParts(copied(rows), sizes, order, usual if known else None)
+
+
+def _present(batch: Any) -> Any:
+    """Return an optional of parts as separate values, as in a dataset's elements."""
+    parts = tf.nest.map_structure(lambda leaf: distribute_values.PerReplica(leaf.values), batch)
+    return tf.experimental.Optional.from_value(parts)
 
 
 def _cut(rows: tf.Tensor, sizes: tf.Tensor, cores: Sequence[str]) -> list[tf.Tensor]:

@@ -16,6 +16,7 @@ input. `tests/virtual/test_tensorflow_adapters.py` lists them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -60,19 +61,19 @@ class _CopiedOptional:
         return copied(self._optional.get_value())
 
 
+@dataclasses.dataclass(frozen=True)
 class HostIterator:
     """A host's iterator, which gives its cores elements in turn.
 
-    Args:
+    Attributes:
         iterator: The `tf.data.Iterator` over the elements of all cores.
         host: The device that it is on.
         cores: The devices that get the elements.
     """
 
-    def __init__(self, iterator: Any, host: str, cores: Sequence[str]) -> None:
-        self.iterator = iterator
-        self._host = host
-        self._cores = cores
+    iterator: Any
+    host: str
+    cores: Sequence[str]
 
     def get_next_as_list(self, name: str | None = None) -> list[Any]:
         """Return the next element for each core."""
@@ -80,19 +81,19 @@ class HostIterator:
         # TensorFlow takes many calls for a loop that went wrong, so these count as one: see
         # GET_NEXT_CALL_WARNING_THRESHOLD in python/data/ops/iterator_ops.py, up to 2.21.
         before = self.iterator._get_next_call_count
-        self.iterator._get_next_call_count = -len(self._cores)
+        self.iterator._get_next_call_count = -len(self.cores)
         try:
-            return [self._on_core(self._next(), core) for core in self._cores]
+            return [self._on_core(self._next(), core) for core in self.cores]
         finally:
             self.iterator._get_next_call_count = before + 1
 
     def _on_core(self, element: Any, core: str) -> Any:
-        with tf.device(core if tf.executing_eagerly() else self._host):
+        with tf.device(core if tf.executing_eagerly() else self.host):
             return copied(element)
 
     def _next(self) -> Any:
-        with on_host(self._host):
-            if not (tf.executing_eagerly() and is_elsewhere(self._host)):
+        with on_host(self.host):
+            if not (tf.executing_eagerly() and is_elsewhere(self.host)):
                 return self.iterator.get_next()
             # If another process raised the end, TensorFlow 2.21 prints it once more when it deletes
             # the executor in which it came.
@@ -103,12 +104,12 @@ class HostIterator:
 
     def get_next_as_optional_list(self) -> list[Any]:
         """Return a `tf.experimental.Optional` for each core, empty after the end."""
-        return [self._optional_on(core) for core in self._cores]
+        return [self._optional_on(core) for core in self.cores]
 
     def _optional_on(self, core: str) -> _CopiedOptional:
-        with on_host(self._host):
+        with on_host(self.host):
             optional = self.iterator.get_next_as_optional()
-        with tf.device(core if tf.executing_eagerly() else self._host):
+        with tf.device(core if tf.executing_eagerly() else self.host):
             # The value is requested on the device; the optional itself belongs to the host.
             handed = tf.nest.map_structure(tf.identity, optional, expand_composites=True)
         return _CopiedOptional(handed, self.iterator.element_spec)

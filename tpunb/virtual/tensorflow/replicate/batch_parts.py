@@ -99,7 +99,8 @@ class BatchPartsSpec(distribute_values.PerReplicaSpec):  # type: ignore[misc]
         return BatchParts
 
     def _serialize(self) -> tuple[Any, ...]:
-        return self._whole, self._order
+        # Types ignore the usual size, which is a guess, but not a size that all batches have.
+        return self._whole, self._order, self._part.shape[0]
 
     @property
     def _component_specs(self) -> list[tf.TensorSpec]:
