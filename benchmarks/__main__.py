@@ -51,7 +51,7 @@ def _say(text: str) -> None:
 
 def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print JSON in place of a table")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--write", action="store_true", help="put the tables into the page")
     parser.add_argument("--repeats", type=int, default=3, help="repeats of each case (default 3)")
     parser.add_argument(
@@ -95,7 +95,7 @@ def _displays(args: argparse.Namespace) -> Iterator[Result]:
 
 
 def _loops(args: argparse.Namespace) -> Iterator[Result]:
-    """Measure steps of under a millisecond in loops, each kind in turns with the others."""
+    """Measure steps of less than a millisecond in loops. The kinds take turns."""
     del args
     times = {name: tuple(each) for name, each in _run("loops").items()}
     for name, ours, peer, title, wanted in (
@@ -120,7 +120,7 @@ def _keras(args: argparse.Namespace) -> Iterator[Result]:
 def _compiler(args: argparse.Namespace) -> Iterator[Result]:
     """Yield the estimates of the TPU's own compiler. Their median is the middle of a range."""
     del args
-    # No estimate depends on how fast it is made: at once.
+    # Run them at once: an estimate does not depend on the machine's load.
     with ThreadPoolExecutor() as threads:
         operations = threads.submit(_run, "compiler", "roofline")
         networks = {tpu: threads.submit(_run, "compiler", "resnet", tpu) for tpu in _MEASURED}
@@ -159,7 +159,7 @@ def _training(args: argparse.Namespace) -> Iterator[Result]:
 
 
 def _shared(args: argparse.Namespace) -> Iterator[Result]:
-    """Measure steps of replicas that all get one tensor, against one device that gets it."""
+    """Measure steps whose replicas all get the same tensor, against one device."""
     for cores, wanted in ((8, 1.3), (32, 1.1), (128, 1.1)):
         times = _run("shared", "later", str(cores))
         ours, peer = (tuple(times[name]) for name in ("ours", "peer"))

@@ -1,7 +1,7 @@
-"""Estimates of the TPU's own compiler, against rooflines and against steps that were measured.
+"""Estimates of the TPU's own compiler, against rooflines and against measured steps.
 
 ``python -m benchmarks.compiler roofline`` and ``python -m benchmarks.compiler resnet v3-8`` print
-JSON: the estimate's low, middle and high seconds, and what they are held against.
+JSON: the low, middle and high seconds of the estimate, and the seconds to compare them with.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from collections.abc import Callable
 from typing import Any
 
 MEASURED = {"v2-8": 0.229, "v3-8": 0.137}
-"""Seconds of a step of ResNet-50 in bfloat16, 1024 images; from the time stamps of MLPerf."""
+"""Seconds of a step of ResNet-50 in bfloat16 with 1024 images, from the time stamps of MLPerf."""
 
 SCATTERS = {13_000_000: 0.29, 1_300_000: 0.026}
-"""Seconds of scattering so many numbers on one core of a v2: pytorch/xla, issue 8720, with JAX."""
+"""The seconds that JAX takes to scatter so many numbers on a v2 core (pytorch/xla#8720)."""
 
 _TPU = "v5e-8"
 
 
 def main() -> None:
-    """Measure what the command line names."""
+    """Make the estimates that the command line names."""
     os.environ["TPUNB_VERDICTS"] = "off"
     found = _resnet(sys.argv[2]) if sys.argv[1] == "resnet" else _rooflines()
     print(json.dumps(found))
 
 
 def _rooflines() -> dict[str, list[float]]:
-    """Of single operations: low, middle, high, and what the hardware could do at best."""
+    """Return the range for single operations, and the least time that the hardware allows."""
     from tpunb import connect
     from tpunb.compiler.costs import link_seconds
     from tpunb.compiler.topologies import target
@@ -82,7 +82,7 @@ def _rooflines() -> dict[str, list[float]]:
 
 
 def _scatters(strategy: Any) -> dict[str, list[float]]:
-    """Of numbers into a table four times as large: low, middle, high, and what was measured."""
+    """Return the range for scattering into a table four times as large, and the measured time."""
     import tensorflow as tf
 
     def scatter(table: Any, places: Any, numbers: Any) -> Any:
@@ -98,7 +98,7 @@ def _scatters(strategy: Any) -> dict[str, list[float]]:
 
 
 def _resnet(tpu: str) -> list[float]:
-    """Low, middle and high of ResNet-50's training step, and what it took."""
+    """Return the range for ResNet-50's training step, and the measured time."""
     from tpunb import connect
 
     connection = connect(simulate=tpu)

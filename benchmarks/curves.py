@@ -1,8 +1,8 @@
-"""What live training curves cost the kernel: ours against livelossplot's redrawing.
+"""The cost of live training curves for the kernel, against livelossplot, which redraws them.
 
-``python -m benchmarks.curves`` prints JSON: seconds of one update with two
-metrics, ours and the peer's, at 10,000 points a line, taken in one process. Both
-send to a front end: over ipykernel's own comm and session, where it is installed.
+``python -m benchmarks.curves`` prints JSON: the seconds of one update with two metrics, for tpunb
+and for livelossplot, at 10,000 points a line, in one process. Both send to a front end, through
+ipykernel's comm and session if ipykernel is installed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def main() -> None:
 
 
 def ours() -> dict[str, float]:
-    """Return the seconds that an update takes from the training loop, all of it included.
+    """Return the seconds that an update takes from the training loop.
 
-    `ours` is the mean, with the time in which the sending thread kept Python from
-    the loop; `sent` is how many messages that were.
+    `ours` is the mean. It includes the time in which the sending thread holds Python's lock.
+    `sent` is the number of messages.
     """
     from tpunb.display.widgets.curves import CurvesWidget
     from tpunb.training.history import History
@@ -50,7 +50,7 @@ def ours() -> dict[str, float]:
         for step in range(first, first + _BATCH):
             history.append(step, loss=1 / (step + 1), accuracy=0.5)
         times.append((time.perf_counter() - began) / _BATCH)
-        # A training step computes outside of Python, and leaves it to other threads.
+        # A training step computes outside of Python, so other threads can run.
         time.sleep(0.001)
     widget.finish()
     widget.close()
@@ -78,7 +78,7 @@ def peer() -> dict[str, float]:
 
 
 def _counted(widget: Any) -> Callable[[], int]:
-    """How many messages a widget has sent since."""
+    """Count a widget's messages from now on, and return a function that returns the count."""
     count = 0
     send = widget.send
 

@@ -84,7 +84,7 @@ def steps() -> None:
 
 
 def _seconds(tf: Any, write: _Write, count: int, shape: Sequence[int]) -> float:
-    """Return the seconds of a processor that one more turn takes, on some tensors of a shape."""
+    """Return the processor's seconds that one more turn takes, on some tensors of a shape."""
     short, long = (_seconds_of(tf, write, count, shape, turns) for turns in (_NODES, 3 * _NODES))
     return (long - short) / (2 * _NODES)
 

@@ -1,10 +1,10 @@
-"""What live curves cost a `fit` whose batches take 1 ms: ours, livelossplot, fastprogress.
+"""The cost of live curves for a `fit` whose batches take 1 ms, against two other packages.
 
-``python -m benchmarks.keras_curves`` prints JSON: seconds per batch in each round without a
-callback, with ours, with livelossplot's as it is meant, once an epoch, and with fastprogress
-where these are installed. ``--legacy`` takes tf_keras. The ways take turns in one process.
-``ours`` is without what is done once in a fit, showing the widget and drawing the picture at
-the end: these are ``once``, in seconds.
+``python -m benchmarks.keras_curves`` prints JSON: the seconds per batch in each round without a
+callback, with LiveCurves, with livelossplot (which draws once an epoch) and with fastprogress, if
+they are installed. ``--legacy`` takes tf_keras. The callbacks take turns in one process. ``ours``
+leaves out the work that LiveCurves does once in a fit: it shows the widget, and draws the picture
+at the end. The seconds of that work are ``once``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def measure(name: str, rounds: int = _ROUNDS) -> dict[str, list[float]]:
     onces: list[float] = []
     order = list(ways.items())
     for _ in range(rounds):
-        order = order[1:] + order[:1]  # what comes first in a round fares otherwise
+        order = order[1:] + order[:1]  # the first of a round has another speed
         for way, callback in order:
             once.clear()
             each = fit([each for each in [callback()] if each is not None], _BATCHES)
@@ -113,7 +113,7 @@ def _fastprogress() -> dict[str, Callable[[], Any]]:
 
 
 def _fit_of(keras: Any) -> Callable[[list[Any], int], float]:
-    """Return a fit whose batches take about a millisecond, which returns seconds per batch."""
+    """Return a function that fits batches of about a millisecond and returns seconds per batch."""
     import numpy as np
     import tensorflow as tf
 

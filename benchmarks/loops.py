@@ -1,8 +1,8 @@
 """Many steps by `Connection.run` against loops written by hand, in one process, in turns.
 
-``python -m benchmarks.loops`` prints JSON: seconds of a step of each. Whoever plots keeps two
-numbers of each replica's every step, which a loop by hand has to compute and keep as well: what
-nobody reads TensorFlow leaves out.
+``python -m benchmarks.loops`` prints JSON: the seconds of a step of each kind. A run with curves
+keeps two numbers for each replica and step. The loop that it is compared with keeps them too,
+because TensorFlow does not compute values that nothing reads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 _STEPS = 1000
 _ROUNDS = 7
-_SINGLES = 200  # take several times as long
+_SINGLES = 200  # single steps take several times as long
 _BEST = (50, 200, 1000)
 _PLOTTED = ("loss", "norm")
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _fastest(times: dict[str, list[float]], kind: str) -> str:
-    """Of the loops by hand of one kind, whichever is the fastest here."""
+    """Return the name of the fastest loop of one kind."""
     return min((f"{kind} {k}" for k in _BEST), key=lambda name: statistics.median(times[name]))
 
 

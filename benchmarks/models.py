@@ -1,4 +1,4 @@
-"""The models whose training is measured: small ones, of each kind that a notebook has."""
+"""The models whose training is measured: a small model of each kind that notebooks use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MODELS = {
     "lstm": "LSTM",
     "transformer": "transformer",
 }
-"""Each with the name that tables show."""
+"""The models, with their names in tables."""
 
 _WORDS = 1000
 _LENGTH = 16
@@ -23,8 +23,8 @@ def inputs(name: str, batch: int) -> Any:
     """Return a batch of examples: images of 8 by 8 pixels, or sentences of 16 words.
 
     Args:
-        name: Of the model.
-        batch: How many.
+        name: The model's name.
+        batch: The number of examples.
     """
     import tensorflow as tf
 
@@ -73,7 +73,7 @@ def _lstm(layers: Any) -> list[Any]:
 
 
 def _transformer(keras: Any) -> Any:
-    """One block of attention over embedded words."""
+    """Return a model with one block of attention over embedded words."""
     layers = keras.layers
     words = keras.Input((_LENGTH,), dtype="int32")
     x = layers.Embedding(_WORDS, 32)(words)

@@ -1,6 +1,6 @@
-"""What a notebook waits for: loading, connecting, and `%%tpu_run` itself.
+"""The times that a notebook waits: for loading tpunb, for connecting, and for `%%tpu_run`.
 
-``python -m benchmarks.notebook CASE`` prints JSON: seconds, ours and the peer's.
+``python -m benchmarks.notebook CASE`` prints JSON: the seconds of tpunb and of its peer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CALLS = 1
 
 
 def main() -> None:
-    """Measure what the command line says."""
+    """Measure the case that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("case", choices=CASES)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

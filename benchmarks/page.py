@@ -1,4 +1,4 @@
-"""The page of the documentation that has the figures: `docs/benchmarks.md`."""
+"""The documentation's page with the figures, `docs/benchmarks.md`."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def put(kind: str, results: Sequence[Result], page: Path = PAGE) -> None:
     """Replace the figures on the page.
 
     Args:
-        kind: Which: a line `<!-- KIND -->` comes before them, `<!-- /KIND -->` after.
+        kind: The kind of the figures. They stand between `<!-- KIND -->` and `<!-- /KIND -->`.
         results: The figures.
         page: The page.
 
     Raises:
-        ValueError: The page has no such place.
+        ValueError: The page has no such lines.
     """
     begin, end = f"<!-- {kind} -->", f"<!-- /{kind} -->"
     before, opened, rest = page.read_text(encoding="utf-8").partition(begin)
@@ -45,7 +45,7 @@ def put(kind: str, results: Sequence[Result], page: Path = PAGE) -> None:
 
 
 def _tables(results: Sequence[Result]) -> str:
-    """Yield the steps by models and sizes by default, or case by case."""
+    """Return tables of steps by model and size, or a table of cases."""
     steps = [each for each in results if isinstance(each, StepResult) and each.wanted is None]
     return sizes_as_markdown(steps) if steps else _cases(results)
 
@@ -78,6 +78,6 @@ def _measured_on() -> str:
 
 
 def _load() -> str:
-    """How busy the machine was; the benchmarks themselves are two of it at most."""
+    """Return the load of the machine. The benchmarks themselves cause at most 2 of it."""
     minutes = os.getloadavg()[1] if hasattr(os, "getloadavg") else math.nan
     return f"five minutes' load {minutes:.1f}"

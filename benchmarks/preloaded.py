@@ -1,4 +1,4 @@
-"""What processes that measure training are forked from: all is imported, and nothing made."""
+"""The imports of the process from which the processes that measure training are forked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results: as a table for the terminal, as one for a page, and as JSON."""
+"""Results as a table for the terminal, as a table for a page, and as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 class MeasurementError(Exception):
-    """A process that measures has failed."""
+    """A process that measures failed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Result:
 
     Attributes:
         case: What was measured.
-        ours: What each repeat gave.
-        peer_name: What it is held against.
-        peer: What the peer gave in each repeat, or the limit.
-        wanted: The ratio that is wanted at most; None where there is no wish.
-        unit: Of ours and the peer's: `"s"` or `"B"`.
-        missing: Why there is no ratio.
+        ours: The measurement of each repeat.
+        peer_name: The name of the peer, or `"limit"`.
+        peer: The peer's measurement in each repeat, or the limit.
+        wanted: The largest ratio that is wanted; None for no limit.
+        unit: The unit of all measurements: `"s"` or `"B"`.
+        missing: The reason why the ratio is missing; empty if it is known.
     """
 
     case: str
@@ -47,7 +47,7 @@ class Result:
 
     @property
     def ratios(self) -> list[float]:
-        """Ours over the peer's, repeat by repeat."""
+        """Our measurement divided by the peer's, for each repeat."""
         return [mine / theirs for mine, theirs in zip(self.ours, self.peer, strict=False)]
 
     @property

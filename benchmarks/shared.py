@@ -1,7 +1,7 @@
-"""Steps whose replicas all get one tensor, against one device that gets it.
+"""Steps whose replicas all get the same tensor, against the same steps on one device.
 
-``python -m benchmarks.shared first|later CORES`` prints JSON: seconds of the first step of a
-process, or of each later step, ours and one device's in turns.
+``python -m benchmarks.shared first|later CORES`` prints JSON: the seconds of the first step of a
+process, or of each later step, on the virtual TPU and on one device in turns.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _STEPS = 15
 
 
 def main() -> None:
-    """Measures what the command line says."""
+    """Measure the steps that the command line names."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     measure, cores = sys.argv[1:]
     print(json.dumps({"first": first, "later": later}[measure](int(cores))))
 
 
 def first(cores: int) -> float:
-    """Seconds of the first step of a process; one core is one device."""
+    """Return the seconds of a process's first step. A single core means one device."""
     return _seconds(_step(cores))
 
 
 def later(cores: int) -> dict[str, list[float]]:
-    """Seconds of each later step, ours and the peer's."""
+    """Return the seconds of each later step, for the virtual TPU and for one device."""
     steps = {"ours": _step(cores), "peer": _step(1)}
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(_STEPS + 1):

@@ -22,21 +22,21 @@ _QUANTITIES = (
     ("CPU of a later step", "later", "cpu"),
     ("memory", "peaks", "memory"),
 )
-"""What tables call it, which of the steps it is of, and what was measured of them."""
+"""The columns of a table: the title, the attribute of `Steps`, and the key of a measurement."""
 
 _NOTHING: Mapping[str, float] = types.MappingProxyType({})
 _TURNS = 5
-_SECONDS = 12.0  # in which a model of one size is measured again
+_SECONDS = 12.0  # the time in which more processes start for a model of one size
 
 
 @dataclass(frozen=True)
 class StepResult(Result):
-    """What steps of a model take.
+    """A measurement of a model's steps.
 
     Attributes:
-        model: What tables call it.
-        cores: How many replicas.
-        measured: What is compared: one of a table's columns.
+        model: The model's name in tables.
+        cores: The number of replicas.
+        measured: The compared quantity, which is a column of the table.
     """
 
     model: str = ""
@@ -52,8 +52,8 @@ def training(
     Args:
         models: The models.
         cores: The numbers of cores.
-        repeats: How many processes there are for each at most.
-        timeout: Seconds after which a first step is given up.
+        repeats: The most processes for each strategy.
+        timeout: Seconds for a first step.
     """
     for count in cores:
         peers = [name for name in _PEERS if name != "mirrored" or count <= _MOST_MIRRORED]
@@ -67,8 +67,8 @@ def strictness(*, repeats: int, timeout: float) -> Iterator[StepResult]:
     """Measure steps with all rules, against the same steps without rules.
 
     Args:
-        repeats: How many processes there are for each at most.
-        timeout: Seconds after which a first step is given up.
+        repeats: The most processes for each strategy.
+        timeout: Seconds for a first step.
     """
     wanted = {"first step": 1.3, "later step": 1.0}
     for model, cores in (("mlp", 8), ("cnn", 8), ("lstm", 8), ("mlp", 128)):
@@ -106,7 +106,7 @@ def _against(
     name: str,
     wanted: Mapping[str, float] = _NOTHING,
 ) -> Iterator[StepResult]:
-    """Yield the times of steps beside a peer's."""
+    """Yield the comparison of each quantity with a peer's."""
     complete = ours.is_complete and (peer is None or peer.is_complete)
     missing = "not in time" if not complete else "not run" if peer is None else ""
     for title, part, key in _QUANTITIES:

@@ -1,4 +1,4 @@
-"""Training steps of one model under one strategy, in a process that is told when to make them."""
+"""Training steps of one model under one strategy, in a process that makes them on request."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _LEAST, _MOST = 2, 100
 def serve(asked: Connection, strategy: str, cores: int, name: str) -> None:
     """Make a model, report it, then make and measure the requested steps.
 
-    What is measured has `seconds`, `cpu` (seconds of a processor) and `memory` (bytes at the
-    peak, above what importing TensorFlow takes).
+    A measurement has `seconds`, `cpu` (seconds of a processor) and `memory` (bytes at the peak,
+    without the memory that importing TensorFlow takes).
 
     Args:
-        asked: Gives `FIRST` or `LATER`, and takes what that has taken.
+        asked: The pipe that gives `FIRST` or `LATER`, and takes the measurement.
         strategy: One of `STRATEGIES`.
-        cores: How many replicas; of one device, which takes the whole batch, too.
+        cores: The number of replicas. One device takes the batches of all of them.
         name: The model's name.
     """
     from benchmarks import preloaded  # noqa: F401
@@ -49,7 +49,7 @@ def _first(step: Callable[[], None]) -> dict[str, float]:
     began, worked = time.perf_counter(), time.process_time()
     step()
     found = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - worked}
-    step()  # what is done once more is counted nowhere
+    step()  # the second step still does some work once, which counts nowhere
     return found
 
 
@@ -71,10 +71,10 @@ def _peak_memory() -> int:
 
 
 def _peak_of(process: str) -> int:
-    """Not `ru_maxrss`, which begins with what the starting process had."""
+    """Return the peak bytes of a process. `ru_maxrss` would include the parent's memory."""
     try:
         status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return 0
     line = next((line for line in status.splitlines() if line.startswith("VmHWM:")), "VmHWM: 0")
     return int(line.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""Processes of `benchmarks.training` that take turns: what else the machine does falls on all."""
+"""Processes of `benchmarks.training` that take turns, so that other load slows all of them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["Steps", "steps_of"]
 
 _MOST = 300.0  # seconds for an answer
 
-# Each process is forked from one that has imported all and made nothing: importing takes 5 s.
+# Importing TensorFlow takes 5 s, so all processes are forked from a process that has imported it.
 _processes: Any = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["benchmarks.preloaded"])
 
 
 @dataclass
 class Steps:
-    """What one strategy's steps have taken, with what was measured in turn with what.
+    """The measurements of one strategy's steps. Equal places were measured in one turn.
 
     Attributes:
-        first: The first step of each process; an empty one where it did not end in time.
-        later: Those that follow, of each turn of each process.
+        first: The first step of each process; an empty dict if it did not end in time.
+        later: The later steps, for each turn of each process.
         peaks: The last measurement of each process.
     """
 
@@ -36,7 +36,7 @@ class Steps:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of its processes came to their end."""
+        """True if the first step of every process ended in time."""
         return bool(self.first) and all(self.first)
 
 
@@ -54,15 +54,15 @@ def steps_of(
 
     Args:
         model: The model's name.
-        cores: How many replicas; also of one device, which takes the whole batch.
-        strategies: Names of strategies.
-        repeats: How many processes each has at most.
-        turns: How many turns later steps take in each.
-        seconds: Where this is over, there are no more processes.
-        timeout: Seconds for a first step, after which a strategy is given up.
+        cores: The number of replicas. One device takes the batches of all of them.
+        strategies: The names of the strategies.
+        repeats: The most processes for each strategy.
+        turns: The number of turns with later steps in each process.
+        seconds: The time after which no further processes start.
+        timeout: Seconds for a first step. A strategy that takes longer is left out.
 
     Raises:
-        MeasurementError: A process has failed.
+        MeasurementError: A process failed.
     """
     began = time.monotonic()
     found = {name: Steps() for name in strategies}
@@ -84,11 +84,11 @@ def _measure(
     turns: int,
     timeout: float,
 ) -> None:
-    """One process for each strategy."""
+    """Measure each strategy in a process of its own."""
     processes = {name: _Process(name, cores, model) for name in order}
     try:
         for process in processes.values():
-            process.answer()  # the model is there
+            process.answer()  # the model exists
         for name in order:
             found[name].first.append(processes[name].ask(FIRST, timeout))
         ended = [name for name in order if found[name].is_complete]
@@ -114,7 +114,7 @@ class _Process:
         theirs.close()
 
     def ask(self, what: str, timeout: float | None = None) -> dict[str, float]:
-        """Its answer; nothing where that takes longer than a time that is given."""
+        """Return the answer to a request; an empty dict if it takes longer than the timeout."""
         self._asked.send(what)
         return self.answer(timeout)
 
@@ -128,7 +128,7 @@ class _Process:
         try:
             measured: dict[str, float] = self._asked.recv()
         except EOFError:
-            raise MeasurementError(f"{self._title}: it has failed") from None
+            raise MeasurementError(f"{self._title}: the process failed") from None
         return measured
 
     def end(self) -> None:

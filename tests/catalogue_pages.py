@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tpunb.cli.explain import errors_page
-from tpunb.errors.catalogue import CHAPTERS, Explanation
+from tpunb.errors.catalogue import CHAPTERS, ENTRIES, Explanation
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -63,7 +63,7 @@ Something stops you from connecting to a TPU, or from feeding it? Find the messa
     Page(
         "errors-compiling.md",
         "Errors of compiling and running programs",
-        ("22", "59", "31"),
+        ("22", "30", "59", "63"),
         """\
 Here are the errors that TensorFlow, XLA, Pallas or the TPU raises for a program, each with its fix. To find
 such errors before a run, check the program on a [virtual TPU](strictness.md):
@@ -137,7 +137,8 @@ tpunb explain < training.log   # or: tpunb explain 24
 
 `tpunb explain --all` prints all entries as one page, with the patterns that identify their messages.
 
-An entry keeps its number, and its address ends in the number: `errors-compiling.md#error-24`, `performance.md#trap-p5`.
+An entry keeps its number, and its address ends in the number: `errors.html#error-24`, `errors.html#trap-p5`.
+`tpunb.explain(error).page` is the whole address.
 """
 
 
@@ -158,7 +159,7 @@ def _chapters() -> dict[str, str]:
     """Return the chapters of the whole catalogue's page by name, with their headings."""
     heading = re.compile(r"^### (\w+)\. .*", re.MULTILINE)
     whole = heading.sub(
-        lambda match: f'<a id="{stable_anchor(match[1])}"></a>\n\n{_marked(match[0])}',
+        lambda match: f'<a id="{ENTRIES[match[1]].anchor}"></a>\n\n{_marked(match[0])}',
         errors_page(),
     )
     _, *parts = re.split(r"^(?=## )", whole, flags=re.MULTILINE)
@@ -170,7 +171,8 @@ def _index() -> Iterator[str]:
         yield f"## {page.title}\n"
         yield "| number | error |\n| --- | --- |"
         for entry in page.entries:
-            yield f"| {entry.code} | [{_marked(entry.title)}]({page.file}#{_anchor(entry)}) |"
+            number = f'<a id="{entry.anchor}"></a>{entry.code}'
+            yield f"| {number} | [{_marked(entry.title)}]({page.file}#{entry.anchor}) |"
         yield ""
 
 
@@ -188,11 +190,6 @@ def _marked(text: str) -> str:
 def _anchor(entry: Explanation) -> str:
     """Return the anchor that GitHub gives to the heading of an entry."""
     return _slug(f"{entry.code}. {entry.title}")
-
-
-def stable_anchor(code: str) -> str:
-    """Return the anchor of an entry that stays if its title changes: `error-24` or `trap-p5`."""
-    return f"error-{code}" if code.isdigit() else f"trap-{code.lower()}"
 
 
 def _slug(heading: str) -> str:

@@ -164,8 +164,13 @@ def test_pages_have_what_readers_look_for(site: Path) -> None:
 
 
 def test_known_errors_keep_their_addresses(site: Path) -> None:
-    from catalogue_pages import PAGES, stable_anchor
+    from catalogue_pages import PAGES
+
+    from tpunb.errors.catalogue import ENTRIES
 
     for page in PAGES:
         anchors = read(site / "docs" / page.file.replace(".md", ".html")).anchors
-        assert {stable_anchor(entry.code) for entry in page.entries} <= anchors
+        assert {entry.anchor for entry in page.entries} <= anchors
+    for entry in ENTRIES.values():
+        file, _, anchor = entry.page.removeprefix("https://tpunb.github.io/tpunb/").partition("#")
+        assert anchor in read(site / file).anchors

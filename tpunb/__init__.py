@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from tpunb.compiler.check import check
     from tpunb.compiler.comparing import compare
     from tpunb.compiler.compile import compile
-    from tpunb.compiler.program import TpuProgram, TpuPrograms
-    from tpunb.compiler.saved_programs import load_program
+    from tpunb.compiler.program import TpuProgram, TpuPrograms, load_program
     from tpunb.connection.connect import TPUStrategy, connect
     from tpunb.connection.connection import Connection
     from tpunb.connection.doctor import DoctorReport, doctor
@@ -147,7 +146,7 @@ _HOMES = {
     "explain": "errors.explain",
     "input_speed": "cells.pipeline_speed",
     "largest_batch": "compiler.batch_sizes",
-    "load_program": "compiler.saved_programs",
+    "load_program": "compiler.program",
     "profile": "cells.profiling",
     "show": "notebook.displays",
     "track": "display.tracked_loop",

@@ -74,7 +74,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     if not any(map(_is_installed, _FOR_TPU)):
         return
     from tpunb.errors import TpunbError
-    from tpunb.machine.software import prepare_tpu_library
+    from tpunb.machine.libtpu_releases import prepare_tpu_library
 
     try:
         prepare_tpu_library()

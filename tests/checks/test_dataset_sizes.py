@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tpunb.checks.dataset_sizes import batch_of, batch_sizes, with_batches
-from tpunb.checks.fit_notes import empty_share
+from tpunb.checks.empty_shares import empty_share
 
 
 def rows() -> Any:

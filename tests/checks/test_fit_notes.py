@@ -17,7 +17,7 @@ from support.tiers import thorough, thorough_except
 
 import tpunb
 from tpunb.cells.batches import Batches
-from tpunb.checks import fit_notes
+from tpunb.checks import empty_shares, fit_notes
 from tpunb.display.widgets import frontend
 from tpunb.errors import TpuWarning
 from tpunb.virtual.tensorflow import keras_internals
@@ -105,7 +105,7 @@ def test_replicas_without_examples(
 ) -> None:
     (messages,) = warnings_of(lambda: model.fit(**data(), epochs=2, verbose=0))
     assert re.search(EMPTY.format(examples, none, fix), messages)
-    assert fit_notes.notes_of(model) == {fit_notes.EMPTY: messages}
+    assert fit_notes.notes_of(model) == {empty_shares.EMPTY: messages}
 
 
 @pytest.mark.parametrize(

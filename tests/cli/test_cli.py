@@ -39,6 +39,17 @@ def test_a_notebook_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert last.endswith(f"saved as {target}")
 
 
+def test_text_that_is_sent_piece_by_piece_is_one_output(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfor n in range(3):\n    print(n, flush=True)\nprint('x', file=sys.stderr)\nn"
+    )
+    source = notebook(tmp_path / "text.ipynb", code)
+    assert cli.main(["run", "-q", str(source)]) == 0
+    (cell,) = outputs(tmp_path / "text.executed.ipynb")
+    assert [each["output_type"] for each in cell] == ["stream", "stream", "execute_result"]
+    assert cell[0]["text"] == "0\n1\n2\n"
+
+
 def test_parameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = notebook(tmp_path / "p.ipynb", "lr, name = 0.1, 'a'", "lr, name")
     command = ["run", str(source), "-p", "lr", "-0.5", "-r", "name", "12"]

@@ -13,7 +13,7 @@ from support.tiers import THOROUGH, thorough
 import tpunb
 from tpunb import cli
 from tpunb.errors import ConnectError
-from tpunb.machine import software
+from tpunb.machine import keras_2
 
 pytestmark = pytest.mark.tensorflow
 
@@ -215,8 +215,8 @@ def test_a_keras_that_cannot_be_chosen() -> None:
 
 
 def test_another_release_of_tf_keras(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(software, "tensorflow_version", lambda: "2.99.1")
+    monkeypatch.setattr(keras_2, "tensorflow_version", lambda: "2.99.1")
     with pytest.raises(
         ConnectError, match=r"not made for TensorFlow 2\.99\.1\.\n.*tf_keras==2\.99\.\*"
     ):
-        software.require_keras_2()
+        keras_2.require_keras_2()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tpunb.compiler.answers import Kernel
 from tpunb.compiler.costs import Cost, cost_of, link_bytes, link_seconds
 from tpunb.compiler.hlo import is_depthwise, parse
-from tpunb.compiler.libtpu import Kernel
 from tpunb.compiler.topologies import Target, target
 
 pytestmark = pytest.mark.tensorflow  # the package's `__init__` imports `compile`
@@ -83,7 +83,7 @@ def test_operations_without_a_model_cost_their_memory_traffic() -> None:
 
 
 def test_a_kernel_takes_between_its_longest_part_and_the_sum() -> None:
-    work = Kernel(1000, (1e9, 2e9), (3e5, 6e5), (1e6, 4e6), (0.0, 0.0))
+    work = Kernel(1000, (1e9, 2e9), (3e5, 6e5), (1e6, 4e6))
     costs = cost("sum", sum=work)
     assert costs.modelled == {"Pallas kernels"}
     grid = 1000 * 0.35e-6

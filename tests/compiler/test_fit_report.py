@@ -11,6 +11,7 @@ import pytest
 from support import programs as made
 
 from tpunb.compiler import fit_report
+from tpunb.compiler.exit_codes import EXIT_CODES
 from tpunb.compiler.fit_report import failure_report, verdict_of, verdict_of_all
 from tpunb.tpu.compiled_program import Provenance, Release
 
@@ -60,7 +61,7 @@ def test_the_worst_verdict_counts(programs: Any, verdict: str) -> None:
 @pytest.mark.parametrize("program", [*made.ALL, made.hostile(), OPEN])
 def test_every_report_follows_the_schema(program: Any) -> None:
     report = validated(fit_report.fit_report(SOURCE, [program, made.FITS], "90%"))
-    assert report["exit_code"] == fit_report.EXIT_CODES[report["verdict"]]
+    assert report["exit_code"] == EXIT_CODES[report["verdict"]]
     assert [each["tpu"] for each in report["programs"]] == [program.tpu, "v3-8"]
 
 

@@ -12,14 +12,15 @@ from support.programs import FITS
 from support.strategies import strategy_of, strategy_of_parts
 
 from tpunb.compiler import libtpu
+from tpunb.compiler.answers import Compiled, Refused
 from tpunb.compiler.batch_sizes import LargestBatch, SearchStopped, largest_batch
 from tpunb.compiler.compile import compile  # noqa: A004
-from tpunb.compiler.libtpu import Compiled, Prepared, Refused
+from tpunb.compiler.libtpu import Prepared
 from tpunb.compiler.program import CompileError
 
 pytestmark = pytest.mark.usefixtures("libtpu")
 
-FITTING = Compiled(2**30, 2**29, 0, 0, 0, "", {}, {}, False)
+FITTING = Compiled(2**30, 2**29, 0, 0, 0, "", {}, False)
 REFUSED = Refused("Ran out of memory in memory space hbm. Used 33.00G of 15.75G hbm")
 
 

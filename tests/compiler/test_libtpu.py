@@ -19,7 +19,8 @@ from tpunb._util import child_process
 from tpunb._util.child_process import ChildLostError, ChildProcess
 from tpunb._util.deadline import Deadline, Running
 from tpunb.compiler import libtpu
-from tpunb.compiler.libtpu import Compiled, Prepared, Refused
+from tpunb.compiler.answers import Compiled, Refused
+from tpunb.compiler.libtpu import Prepared
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import target
 

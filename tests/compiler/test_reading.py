@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tpunb.compiler.collectives import collective_size
+from tpunb.compiler.core_groups import groups_in
 from tpunb.compiler.hlo import PRODUCTS, Module, leaves, multiplications, parse, parts, trips
 from tpunb.compiler.memory import alive_at_peak
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
@@ -84,7 +85,7 @@ def test_a_program_has_its_instructions(step: Module) -> None:
         if instruction.opcode.startswith("all-reduce")
     )
     assert reduce.node == "XlaAllReduce"
-    assert reduce.group_size == 8
+    assert groups_in(reduce.rest) == (tuple(range(8)),)
     assert collective_size(reduce) == 256 * 512 * 4
     fusion = next(
         instruction for instruction in step.entry.instructions if instruction.opcode == "fusion"

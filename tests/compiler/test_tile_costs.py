@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tpunb.compiler.answers import Compiled
 from tpunb.compiler.costs import cost_of
 from tpunb.compiler.hlo import parse
-from tpunb.compiler.libtpu import Compiled
 from tpunb.compiler.runs import Runs
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import target
@@ -114,7 +114,7 @@ class Nowhere:
 
 
 def time_of(text: str) -> StepTime:
-    compiled = Compiled(0, 0, 0, 0, 0, "", {}, {}, bounded=False)
+    compiled = Compiled(0, 0, 0, 0, 0, "", {}, bounded=False)
     module = parse(text)
     return step_time(compiled, module, Runs(module), Nowhere(), target("v6e-1", None))
 

@@ -17,8 +17,8 @@ from support.patience import PATIENCE
 
 import tpunb
 from tpunb.connection import plan
+from tpunb.connection.options import Request
 from tpunb.connection.plan import Plan
-from tpunb.connection.request import Request
 from tpunb.errors import (
     AcceleratorTypeError,
     ComputationShapeError,
@@ -28,7 +28,7 @@ from tpunb.errors import (
     VirtualDevicesError,
 )
 from tpunb.machine import chips
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 
 pytestmark = pytest.mark.usefixtures("tf")
 

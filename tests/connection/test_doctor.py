@@ -76,10 +76,10 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return the installed versions, which a test may change."""
     versions = {"tensorflow-tpu": "2.20.0", "keras": "3.12.0"}
-    monkeypatch.setattr(software, "_version", versions.get)
+    monkeypatch.setattr("importlib.metadata.version", versions.get)
     monkeypatch.setattr(software, "unmet", lambda *_, **__: ())
     monkeypatch.setattr(software, "_pythons", lambda versions: ())
-    monkeypatch.setattr(software, "_is_there", lambda module: False)
+    monkeypatch.setattr(software, "is_importable", lambda module: False)
     # The tests themselves may have imported other versions.
     monkeypatch.setattr(software, "_imported", lambda module: None)
     return versions

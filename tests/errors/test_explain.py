@@ -182,7 +182,7 @@ def test_entries_have_displays() -> None:
     for entry in ENTRIES.values():
         lines = str(entry).splitlines()
         assert lines[0] == entry.headline
-        assert [line.split()[0] for line in lines if line[2] != " "][1:] == ["Cause:", "Fix:", "Source:"]  # fmt: skip
+        assert [line.split()[0] for line in lines if line[2] != " "][1:] == ["Cause:", "Fix:", "Source:", "More:"]  # fmt: skip
         markup = entry._repr_html_()
         for text in (entry.cause, entry.title):
             assert html.escape(text) in re.sub("</?code>", "`", markup)

@@ -361,7 +361,7 @@ WORDS = {
     "indivisible_model": "Axis 1 has 3 elements, and it is to be cut into 2 equal parts",
     "indivisible_a2a": "`all_to_all` cuts an axis of the device's part into 8 equal parts",
     "indivisible_scatter": "`psum_scatter` cuts an axis of the device's part into 8 equal parts",
-    "reshard_nomesh": "NamedSharding(mesh, P('batch')) in place of P('batch')",
+    "reshard_nomesh": "NamedSharding(mesh, P('batch')) instead of P('batch')",
     "constraint_nomesh": "jax.set_mesh(mesh)",
     "put_nomesh": 'NamedSharding(mesh, P("batch"))',
     "map_nomesh": "jax.shard_map(f, mesh=mesh, in_specs=..., out_specs=...)",

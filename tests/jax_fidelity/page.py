@@ -21,8 +21,8 @@ cd tests && python -m jax_fidelity   # in a Python with JAX; minutes
 ```
 
 The command runs each operation on plain CPU devices and on a virtual {tpu}, and compares all bits of the results. "Refused"
-is an error before anything runs. Where a TPU would run the operation, the error says that this machine cannot. The verdict
-is that of the TPU's own compiler. This page was made with JAX {jax}. The last column follows the documentation and the
+is an error before anything runs. Where a TPU would run the operation, the error says that this machine cannot. The TPU's
+own compiler gives the verdict. This page was made with JAX {jax}. The last column follows the documentation and the
 sources of JAX and XLA, because no TPU was available.
 """
 

@@ -157,7 +157,7 @@ def test_a_python_without_a_new_jax_is_named(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jax, "__version__", "0.6.2")
-    monkeypatch.setattr("tpunb.machine.software.ITS_PYTHON", (4, 0))
+    monkeypatch.setattr("tpunb.machine.jax_releases.ITS_PYTHON", (4, 0))
     with pytest.raises(ConnectError) as raised:
         connect()
     assert "JAX 0.7.2 needs Python 4.0 or later, and this is Python 3." in raised.value.fix

@@ -13,11 +13,20 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec as P
-from support.puzzle_answers import SOLUTIONS, answers_in, reports_in
+from support.puzzle_answers import (
+    Case,
+    answers_in,
+    check_recorded,
+    check_saved_reports,
+    filled,
+    no_points_for_wasteful,
+    no_points_for_wrong,
+    unanswered,
+)
 
 from tpunb.puzzles import check, scores
+from tpunb.puzzles.framework import AnswerError
 from tpunb.puzzles.jax_puzzles import PUZZLES
-from tpunb.puzzles.refusals import AnswerError
 
 RECORDED_WITH = "0.10.2"
 """The release of JAX whose programs `notebooks/puzzles/recorded` knows."""
@@ -45,10 +54,7 @@ def test_the_notebook_has_an_answer_to_each_puzzle(answers: dict[str, Any]) -> N
 
 
 def test_the_solutions_are_the_best_known() -> None:
-    """The notebook is a test too: it computes the saved reports again."""
-    reports = reports_in("jax_puzzles.ipynb")
-    assert [report.partition(":")[0] for report in reports] == NAMES
-    assert all("as good as the best known" in report for report in reports)
+    check_saved_reports("jax_puzzles.ipynb", NAMES)
 
 
 def test_a_solution_is_the_best_known(answers: dict[str, tuple[Any, ...]], libtpu: None) -> None:
@@ -97,10 +103,6 @@ def momentum_step(weights: Any, momentum: Any, gradients: Any) -> Any:
     return weights - 0.1 * momentum, momentum
 
 
-def filled(rows: Any) -> Any:
-    return np.pad(rows, ((0, 64 - len(rows)), (0, 0))), np.float32(len(rows))
-
-
 def multiply_add(x_ref: Any, y_ref: Any, result_ref: Any) -> None:
     result_ref[...] = x_ref[...] * y_ref[...] + 1
 
@@ -128,11 +130,7 @@ def in_half_numbers(x: Any, w: Any) -> Any:
     return summed_and_cut(x.astype("bfloat16"), w.astype("bfloat16")).astype("float32")
 
 
-def unanswered(*_: Any) -> None:
-    raise NotImplementedError
-
-
-REFUSED: list[tuple[str, tuple[Any, ...], str]] = [
+REFUSED: list[Case] = [
     ("mean", (unanswered,), "There is no answer yet"),
     ("mean", (lambda x: lax.psum(x.mean(0), "core"),), "8 times the right one"),
     ("mean", (lambda x: lax.pmean(x.mean(0), "core") / 8,), "divided by 8 once too often"),
@@ -173,7 +171,7 @@ REFUSED: list[tuple[str, tuple[Any, ...], str]] = [
 ]
 """Answers that compute something else, or not on the TPU, and a part of the report."""
 
-WASTEFUL: list[tuple[str, tuple[Any, ...], str]] = [
+WASTEFUL: list[Case] = [
     ("mean", (lambda x: lax.pmean(x, "core").mean(0),), "How many numbers are left to send"),
     ("variance", (two_passes,), "Which two sums"),
     ("neighbours", (gathered_neighbours,), "jax.lax.ppermute sends"),
@@ -188,25 +186,8 @@ WASTEFUL: list[tuple[str, tuple[Any, ...], str]] = [
 """Right answers whose programs cost too much, and a part of the report."""
 
 
-def ids(case: Any) -> str:
-    return case if isinstance(case, str) else ""
-
-
-@pytest.mark.parametrize(("name", "answer", "said"), REFUSED, ids=ids)
-def test_a_wrong_answer_gets_no_points(name: str, answer: tuple[Any, ...], said: str) -> None:
-    report = check(name, *answer)
-    assert (report.solved, report.score, report.program) == (False, 0, None)
-    assert said in str(report)
-
-
-@pytest.mark.parametrize(("name", "answer", "said"), WASTEFUL, ids=ids)
-def test_a_wasteful_answer_gets_no_points(
-    name: str, answer: tuple[Any, ...], said: str, libtpu: None
-) -> None:
-    report = check(name, *answer)
-    assert report.problem == ""
-    assert (report.solved, report.score) == (False, 0)
-    assert said in str(report)
+test_a_wrong_answer_gets_no_points = no_points_for_wrong(REFUSED)
+test_a_wasteful_answer_gets_no_points = no_points_for_wasteful(WASTEFUL)
 
 
 def test_an_answer_between_limit_and_best_gets_a_part(libtpu: None) -> None:
@@ -235,13 +216,8 @@ def test_recorded_verdicts_replace_the_compiler(
 ) -> None:
     if jax.__version__ != RECORDED_WITH:
         pytest.skip(f"the verdicts were recorded with JAX {RECORDED_WITH}")
-    monkeypatch.setenv("TPUNB_COMPILER_PYTHON", "/does/not/exist")
-    monkeypatch.setenv("TPUNB_RECORDED", str(SOLUTIONS.parent / "recorded"))
-    report = check(name, *answers[name])
-    assert report.score == 100
-    assert "(recorded)" in report._repr_html_()
-    other = check("mean", lambda x: lax.psum(x.mean(0), "core") / 8 + 0)
-    assert "tpunb compiler install" in other.headline
+    other = lambda x: lax.psum(x.mean(0), "core") / 8 + 0  # noqa: E731
+    check_recorded(monkeypatch, name, answers[name], other)
 
 
 def test_scores_keep_the_best_answer(libtpu: None) -> None:

@@ -242,7 +242,7 @@ def test_data_that_does_not_fit(connection: Any, names: dict[str, Any]) -> None:
         ((np.zeros((16, 2)), np.zeros(8)), "one length along their first axis"),
         ([np.zeros((12, 2))], "A batch of 12 cannot be divided"),
         ([np.float32(1)], "A single number cannot be divided"),
-        ([np.array(["a"] * 8)], "no array of numbers"),
+        ([np.array(["a"] * 8)], "not an array of numbers"),
         ("text", "A str holds no batches"),
         (3, "A int holds no batches"),
     ]:

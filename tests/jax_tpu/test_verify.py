@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,11 +12,11 @@ import jax
 import pytest
 from unproven import PAGE, reports, section, with_section
 
+from tpunb.connection.options import Request
 from tpunb.connection.plan import resolve
-from tpunb.connection.request import Request
 from tpunb.tpu.compiled_program import StepTime
 from tpunb.tpu.families import HARDWARE
-from tpunb.verification import run
+from tpunb.verification import run, verdicts
 from tpunb.verification.jax import program_memory, step_times
 from tpunb.verification.report import VerifyReport
 from tpunb.verification.suites import suites_of
@@ -127,10 +128,10 @@ def test_measured_times(
     class Estimated:
         time: StepTime = dataclasses.field(default_factory=lambda: StepTime(0.001, 0.003))
 
-    small = {"sum": (step_times.reduction, (8, 8), "float32")}
-    monkeypatch.setattr(step_times, "_PROGRAMS", small)
+    small = {name: (lambda x: x.sum(0), (8, 8), "float32") for name in ("sum", "all-reduce")}
+    monkeypatch.setattr(step_times.StepTimes, "programs", small)
     monkeypatch.setattr(step_times, "verdict_on", lambda *_, **__: Estimated())
-    monkeypatch.setattr(step_times, "seconds_of_a_call", lambda *_: seconds)
+    monkeypatch.setattr(step_times, "fastest", lambda *_: seconds)
     report = verified("JAX step times", tpu="local")
     assert {outcome.name for outcome in report.outcomes} == {"sum", "all-reduce"}
     assert (not report.differences) is holds
@@ -138,7 +139,8 @@ def test_measured_times(
 
 
 def test_a_loop_of_calls_is_timed() -> None:
-    assert 0 < step_times.seconds_of_a_call(jax.jit(lambda x: x + 1), 1.0) < float("inf")
+    call = functools.partial(jax.jit(lambda x: x + 1), 1.0)
+    assert 0 < verdicts.fastest(call, jax.block_until_ready, 20) < float("inf")
 
 
 def test_the_memory_of_a_program_that_runs_here(
@@ -160,8 +162,8 @@ def test_the_memory_of_a_program_that_runs_here(
     rows, columns = program_memory._ROWS, program_memory._COLUMNS
     memory = Memory(4 * rows * columns, 4 * rows * rows)
     monkeypatch.setattr(program_memory, "verdict_on", lambda *_, **__: Judged(memory))
-    small = {"a product": program_memory._PROGRAMS["a product"]}
-    monkeypatch.setattr(program_memory, "_PROGRAMS", small)
+    small = {"a product": figures.programs["a product"]}
+    monkeypatch.setattr(figures, "programs", small)
     (outcome,) = verified(figures.group, tpu="local").outcomes
     sizes = [memory.arguments, memory.outputs]
     assert (outcome.status, outcome.message) == ("differs", "")

@@ -20,16 +20,11 @@ from support.patience import PATIENCE
 from support.tiers import THOROUGH, thorough
 
 from tpunb.errors import ConnectError
-from tpunb.machine import chips, software
-from tpunb.machine.problems import SetupProblem
-from tpunb.machine.software import (
-    LIBTPU,
-    Software,
-    fatal_pair,
-    find_software,
-    prepare_tpu_library,
-    release,
-)
+from tpunb.machine import chips, jax_releases, libtpu_releases
+from tpunb.machine.libtpu_releases import LIBTPU, fatal_pair, prepare_tpu_library
+from tpunb.machine.setup_problem import SetupProblem
+from tpunb.machine.software import Software, find_software
+from tpunb.machine.tested_releases import release
 
 ROOT = Path(__file__).parents[2]
 FINE = ("0.0.17", "0.0.21.1", "0.0.27", "0.0.29", "0.0.30", "0.0.31")
@@ -63,7 +58,7 @@ def test_a_fatal_pair_is_the_first_problem() -> None:
 def test_a_jax_too_old_for_a_virtual_tpu(
     jax: str, python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(software, "ITS_PYTHON", (4, 0) if python else (3, 0))
+    monkeypatch.setattr(jax_releases, "ITS_PYTHON", (4, 0) if python else (3, 0))
     problems = [*Software("3.12.11", {"jax": jax}).problems(local_tpu=False)]
     stops = [problem for problem in problems if problem.stops]
     assert len(stops) == (jax != "0.7.2")
@@ -96,7 +91,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]
     """Return the installed versions, on a machine without TPUs."""
     versions: dict[str, str] = {}
     monkeypatch.setattr(chips, "ROOT", tmp_path)
-    monkeypatch.setattr(software, "find_software", lambda environment: Software("3.11.7", versions))
+    monkeypatch.setattr(libtpu_releases, "version_of", versions.get)
     return versions
 
 

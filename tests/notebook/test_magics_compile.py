@@ -16,7 +16,8 @@ from tpunb._util.child_process import ChildLostError
 from tpunb._util.interrupts import Stopped
 from tpunb.cells import pipeline_speed
 from tpunb.compiler import libtpu
-from tpunb.compiler.libtpu import Compiled, Prepared, Refused
+from tpunb.compiler.answers import Compiled, Refused
+from tpunb.compiler.libtpu import Prepared
 from tpunb.compiler.partial_answers import CompilationStopped
 from tpunb.compiler.program import CompilerUnavailableError, TpuProgram, TpuPrograms
 from tpunb.training.input_speed import InputSpeed
@@ -56,7 +57,7 @@ class FakeLibtpu:
 
 def compiled(peak: int) -> Compiled:
     """Return an answer without a program."""
-    return Compiled(peak, peak // 2, 0, 0, 0, "", {}, {}, False)
+    return Compiled(peak, peak // 2, 0, 0, 0, "", {}, False)
 
 
 @pytest.fixture
@@ -351,7 +352,7 @@ def test_recorded_verdicts_answer_a_cell_without_a_compiler(
     book: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = {"peak": GIB, "arguments": 0, "outputs": 0, "aliased": 0, "code": 0, "text": ""}
-    raw |= {"cost": {}, "kernels": {}, "bounded": False}
+    raw |= {"kernels": {}, "bounded": False}
     monkeypatch.setattr(libtpu, "_answered", lambda request, deadline: raw)
     monkeypatch.setattr(libtpu, "_releases", lambda deadline: {"libtpu": "0.0.52"})
     monkeypatch.setattr(libtpu, "start", libtpu.require)

@@ -24,8 +24,8 @@ def with_one_wrong() -> Any:
         (RIGHT + 1e-5, ""),
         ([RIGHT], ""),
         (RIGHT.T, "The result has the shape (4, 3), and not (3, 4)."),
-        ((RIGHT, RIGHT), "It returns 2 arrays, and not 1."),
-        ((), "It returns 0 arrays, and not 1."),
+        ([RIGHT, RIGHT], "It returns 2 arrays, and not 1."),
+        ([], "It returns 0 arrays, and not 1."),
         (np.inf * (RIGHT + 3), "numbers that are not finite"),
         (8 * RIGHT, "8 times the right one. A sum over 8 cores is not divided"),
         (RIGHT / 8, "It is divided by 8 once too often"),
@@ -50,4 +50,4 @@ def test_a_scalar_is_a_multiple_only_if_that_means_something() -> None:
 
 
 def test_each_result_is_named() -> None:
-    assert difference({"a": 1.0, "b": 5.0}, [1.0, 2.0]).startswith("Result 2 is wrong")
+    assert difference([1.0, 5.0], [1.0, 2.0]).startswith("Result 2 is wrong")

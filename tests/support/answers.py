@@ -16,8 +16,8 @@ COMPILED: dict[str, Any] = {
     "aliased": 0,
     "code": 0,
     "text": "",
-    "cost": {"flops": 1.5},
-    "kernels": {"k": [4, [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]},
+    "cost": {"flops": 1.5},  # as in the files of older releases
+    "kernels": {"k": [4, [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]},  # the same
     "bounded": False,
     "made": MADE,
 }

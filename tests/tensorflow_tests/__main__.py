@@ -17,7 +17,7 @@ import sys
 from peer_tests.command import main
 from peer_tests.peer import Peer
 
-from tpunb.machine.software import tensorflow_version
+from tpunb.machine.tested_releases import tensorflow_version
 
 VERSION = "2.21"
 _FOLDER = "tensorflow/python/distribute"

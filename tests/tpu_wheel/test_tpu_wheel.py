@@ -15,7 +15,8 @@ import pytest
 from counterparts.children import WITHOUT_KERAS, output_of, run_code
 
 from tpunb.errors.explain import explain
-from tpunb.machine.software import FOR_TPU, fatal_pair
+from tpunb.machine.libtpu_releases import fatal_pair
+from tpunb.machine.tested_releases import FOR_TPU
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = {

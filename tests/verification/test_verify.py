@@ -13,8 +13,8 @@ from support.tiers import THOROUGH, thorough
 
 import tpunb
 from tpunb.compiler import libtpu
+from tpunb.connection.options import Request
 from tpunb.connection.plan import resolve
-from tpunb.connection.request import Request
 from tpunb.errors import ConnectError
 from tpunb.tpu.compiled_program import StepTime
 from tpunb.training.history import History
@@ -173,7 +173,9 @@ def test_claims_of_interrupts_are_skipped_if_interrupts_are_ignored() -> None:
 def test_measured_times(monkeypatch: pytest.MonkeyPatch, high: float, holds: bool) -> None:
     """The time of a step is measured, and compared with the range of its estimate."""
     monkeypatch.setattr(suite.Suite, "is_virtual", False)
-    monkeypatch.setattr(step_times, "_PROGRAMS", {"products": (step_times.products, (8, 8))})
+    monkeypatch.setattr(
+        step_times.StepTimes, "programs", {"products": (step_times.products, (8, 8))}
+    )
     found = types.SimpleNamespace(slice=types.SimpleNamespace(accelerator_type="v5e-2"))
     monkeypatch.setattr(step_times, "find_tpu", lambda: found)
     estimated = types.SimpleNamespace(time=StepTime(1e-10, high))
@@ -187,7 +189,7 @@ def test_measured_times(monkeypatch: pytest.MonkeyPatch, high: float, holds: boo
 def test_programs_to_measure_have_an_estimate() -> None:
     if missing := libtpu.why_unavailable():
         pytest.skip(str(missing))
-    for function, shape in step_times._PROGRAMS.values():
+    for function, shape in step_times.StepTimes.programs.values():
         argument = step_times.tf.TensorSpec(shape, step_times.tf.bfloat16)
         program = verdict_on(function, argument, tpu="v5e-8", speed=True)
         assert program.time is not None

@@ -16,7 +16,7 @@ from support.tiers import THOROUGH, thorough
 
 from tpunb.virtual.arithmetic import ArithmeticNameError
 from tpunb.virtual.tensorflow.private_names import xla_data_pb2
-from tpunb.virtual.tensorflow.replicate.passes import FACTORS, MatrixUnit
+from tpunb.virtual.tensorflow.replicate.matrix_unit import FACTORS, MatrixUnit
 
 
 class Ops:

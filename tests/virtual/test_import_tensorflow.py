@@ -16,7 +16,7 @@ from counterparts.children import WITHOUT_UNUSED, python_path
 from support.patience import PATIENCE
 
 from tpunb.errors import ConnectError
-from tpunb.machine.software import release, tensorflow_version
+from tpunb.machine.tested_releases import release, tensorflow_version
 from tpunb.virtual.tensorflow import import_tensorflow
 from tpunb.virtual.tensorflow.import_tensorflow import quiet_start, restore_log, silence_log
 

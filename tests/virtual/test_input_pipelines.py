@@ -13,7 +13,7 @@ from support.strategies import local, stepper, strategy_of
 from support.tiers import thorough
 from tensorflow.core.framework import dataset_options_pb2
 
-from tpunb.virtual.tensorflow import datasets, iterators
+from tpunb.virtual.tensorflow.distributed_datasets import WholeBatchIterator
 from tpunb.virtual.tensorflow.iterators import HostIterator
 
 CORES, SIZE, BATCHES = 4, 8, 3
@@ -94,7 +94,7 @@ def test_optional_batches(four: Any, drop: bool) -> None:
 def test_one_iterator_serves_all_cores(four: Any) -> None:
     fed = four.distribute_datasets_from_function(lambda _: tf.data.Dataset.range(8).batch(2))
     (worker,) = iter(fed)._iterators
-    assert isinstance(worker._iterator, tf.data.Iterator)
+    assert isinstance(worker.iterator, tf.data.Iterator)
 
 
 def test_other_devices_keep_tensorflows_iterators(four: Any) -> None:
@@ -149,25 +149,7 @@ def _is_untuned(node: tf.Operation) -> bool:
     return tuning.WhichOneof("optional_enabled") == "enabled" and not tuning.enabled
 
 
-# Elements of one shape, the same number for each core: a round is one tensor for all cores.
-
-
-@pytest.fixture
-def reshaped(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each iterator, whether its batches were reshaped instead of cut."""
-    reshapes: list[bool] = []
-
-    def in_rounds(dataset: Any, count: int) -> Any:
-        rounds = datasets.in_rounds(dataset, count)
-        reshapes.append(type(rounds) is not type(dataset.batch(count)))
-        return rounds
-
-    monkeypatch.setattr(iterators, "in_rounds", in_rounds)
-    return reshapes
-
-
-def in_rounds(distributed: Any) -> bool:
-    return bool(iter(distributed)._iterators[0]._in_rounds)
+# Elements of one shape.
 
 
 def whole(data: Any = NUMBERS) -> tf.data.Dataset:
@@ -178,16 +160,15 @@ def parts(strategy: Any, batch: Any) -> list[Any]:
     return [part.numpy().tolist() for part in strategy.experimental_local_results(batch)]
 
 
-def test_a_structure_of_several_types(four: Any, reshaped: list[bool]) -> None:
+def test_a_structure_of_several_types(four: Any) -> None:
     structure = {"x": NUMBERS, "y": (np.arange(BATCHES * SIZE), NUMBERS > 7.0)}
     first = next(iter(four.experimental_distribute_dataset(whole(structure).prefetch(1))))
     assert parts(four, first["x"]) == EXPECTED[0]
     assert parts(four, first["y"][0]) == np.arange(SIZE).reshape(CORES, -1).tolist()
     assert parts(four, first["y"][1]) == (np.array(EXPECTED[0]) > 7.0).tolist()
-    assert reshaped == [True]
 
 
-def test_a_generator_lives_as_long_as_its_batches(four: Any, reshaped: list[bool]) -> None:
+def test_a_generator_lives_as_long_as_its_batches(four: Any) -> None:
     def iterator() -> Any:
         spec = tf.TensorSpec([2], tf.float32)
         data = tf.data.Dataset.from_generator(lambda: iter(NUMBERS), output_signature=spec)
@@ -196,10 +177,9 @@ def test_a_generator_lives_as_long_as_its_batches(four: Any, reshaped: list[bool
     batches = iterator()
     gc.collect()
     assert [parts(four, batch) for batch in batches] == EXPECTED
-    assert reshaped == [True]
 
 
-def test_batches_of_different_sizes_are_cut(four: Any, reshaped: list[bool]) -> None:
+def test_batches_of_different_sizes_are_cut(four: Any) -> None:
     """Batches of several sizes are cut as TensorFlow cuts them."""
     left = tf.data.Dataset.from_tensor_slices(NUMBERS).batch(SIZE)
     from_function = four.distribute_datasets_from_function(
@@ -207,13 +187,6 @@ def test_batches_of_different_sizes_are_cut(four: Any, reshaped: list[bool]) -> 
     )
     for distributed in (four.experimental_distribute_dataset(left), from_function):
         assert [parts(four, batch) for batch in distributed] == EXPECTED
-    assert not any(reshaped)
-
-
-def test_batches_of_different_sizes_have_no_rounds(four: Any) -> None:
-    assert in_rounds(four.experimental_distribute_dataset(whole().repeat()))
-    fed = four.distribute_datasets_from_function(lambda _: tf.data.Dataset.range(8).batch(2))
-    assert not in_rounds(fed)
 
 
 def test_equal_types_end_differently(four: Any) -> None:
@@ -237,14 +210,14 @@ def test_equal_types_end_differently(four: Any) -> None:
 
 
 def last_not_full(strategy: Any) -> Iterator[Any]:
-    """Elements for one and a half rounds."""
+    """Elements for one and a half steps."""
     data = tf.data.Dataset.range(12).batch(2, drop_remainder=True)
-    distributed = strategy.distribute_datasets_from_function(lambda _: data)
-    assert in_rounds(distributed)
-    return iter(distributed)
+    iterator = iter(strategy.distribute_datasets_from_function(lambda _: data))
+    assert not isinstance(iterator, WholeBatchIterator)
+    return iterator
 
 
-def test_an_incomplete_round_is_not_lost(four: Any) -> None:
+def test_an_incomplete_step_is_not_lost(four: Any) -> None:
     iterator: Any = last_not_full(four)
     values = []
     while (optional := iterator.get_next_as_optional()).has_value():
@@ -253,7 +226,7 @@ def test_an_incomplete_round_is_not_lost(four: Any) -> None:
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_next_raises_before_an_incomplete_round(four: Any, traced: bool) -> None:
+def test_next_raises_before_an_incomplete_step(four: Any, traced: bool) -> None:
     take = tf.function(lambda iterator: next(iterator)) if traced else next
     iterator = last_not_full(four)
     assert rows_of([local(four, take(iterator))]) == [*range(8)]

@@ -46,7 +46,6 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         "a concrete function": {"_attrs": "takes the request for XLA from a function"},
         "an atomic function": {"_bound_context": "finds the lines that made operations"},
         "the gradients": {"_registry": "forgets the gradients of examined functions"},
-        "a handle": {"_handle_data": "finds the type of a variable by its handle"},
     },
     "virtual/tensorflow/tensorflow_state.py": {
         "the context": {
@@ -76,44 +75,35 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
         "a rebatched dataset": {"_batch_sizes": "finds how a batch is cut"},
     },
     "virtual/tensorflow/iterators.py": {
-        "distributed input": {
-            "_SingleWorkerOwnedDatasetIterator": "is the base of a host's iterator",
-            "_SingleWorkerDatasetIteratorSpec": "is the base of its type",
-            "_replace_per_replica_spec": "finds the type of a part",
-            "_should_use_multi_device_iterator": "leaves data on the host if it must stay there",
-        },
-        "the host's iterator": {
-            "_canonicalize_devices": "writes a host's type once",
-            "_dataset": "makes one iterator for all cores",
-            "_element_spec": "tells whether elements have one shape",
-        },
-        "input workers": {"_worker_device_pairs": "writes a host's type once"},
+        "distributed input": {"_replace_per_replica_spec": "finds the type of a part"},
+        "input workers": {"_worker_device_pairs": "finds the hosts and cores of a dataset"},
         "an iterator": {"_get_next_call_count": "counts calls for all cores as one"},
-        "a distributed iterator": {
+        "a distributed dataset": {
             "_cardinality": "makes an iterator's type once",
+            "_element_spec": "finds the type of a part",
             "_enable_get_next_as_optional": "makes an iterator's type once",
             "_input_workers": "makes an iterator's type once",
             "_replica_order": "makes an iterator's type once",
         },
+        "a distributed iterator": {"_iterators": "passes an iterator to a function"},
         "TensorFlow 1's iterators": {
             "_create_device_dataset": "keeps TensorFlow 1's iterators from tuning themselves",
         },
     },
     "virtual/tensorflow/distributed_datasets.py": {
         "a distributed dataset": {
-            "_element_spec": "finds the type of a part",
             "_built": "leaves unreadable data to TensorFlow, which raises the error",
             "_cloned_datasets": "reads each host's part of a dataset",
-            "_input_workers": "finds the hosts and cores of a dataset",
-            "_cardinality": "makes an iterator as TensorFlow does",
-            "_replica_order": "gives each replica its own part",
         },
         "a dataset from a function": {"_datasets": "reads each host's part of a dataset"},
         "input workers": {"_worker_device_pairs": "finds the hosts and cores of a dataset"},
-        "a distributed iterator": {"_iterators": "takes batches whole"},
-        "distributed input": {
-            "_create_per_replica": "groups the parts of a batch",
+        "a distributed iterator": {
+            "_element_spec": "tells the end of the data as TensorFlow does",
+            "_input_workers": "finds the cores that get the parts",
+            "_iterators": "takes batches whole",
+            "_replica_order": "gives each replica its own part",
         },
+        "distributed input": {"_create_per_replica": "groups the parts of a batch"},
     },
     "virtual/tensorflow/strategy.py": {
         "an extended strategy": {
@@ -137,14 +127,13 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
             "_handle_id": "knows a variable from others",
             "_is_mirrored": "keeps the copies of mirrored variables in one resource",
             "_get_on_device_or_primary": "says where a variable is",
-            "_get_cross_replica": "reads all rows at once",
             "_update_cross_replica": "sees updates through the strategy",
             "_gather_saveables_for_checkpoint": "sees checkpoints restore a variable",
-            "_export_to_saved_model_graph": "saves one variable for all rows",
+            "_export_to_saved_model_graph": "reads a copy to save it",
         },
         "a variable": {
             "_distribute_strategy": "makes a copy that shares a resource",
-            "_read_variable_op": "says that a copy is on its core, and reads a copy's row",
+            "_read_variable_op": "says that a copy is on its core",
             "_validate_shape": "makes a copy that shares a resource",
         },
         "a variable's handle": {
@@ -156,7 +145,7 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
     "virtual/tensorflow/variable_copies.py": {
         "a variable": {"_handle_name": "names a copy's own resource"},
         "a variable's handle": {
-            "_handle_data": "gives a copy a resource of its own, rows another shape when saved",
+            "_handle_data": "finds the type of a variable, gives a copy a resource of its own",
             "_unique_id": "gives a copy a resource of its own",
             "_parent_trackable": "saves a copy that has a resource of its own",
             "_distributed_container": "finds the variable that a copy belongs to",
@@ -199,18 +188,12 @@ NOT_OF_TENSORFLOW = {
     "_tpunb_batch": "an attribute that tpunb sets on a tensor",
 }
 CALLED: dict[type, list[str]] = {
-    iterators.HostIterator: [
-        "_create_owned_multi_device_iterator",
-        "_type_spec",
-        "get_next_as_list",
-        "get_next_as_optional_list",
-    ],
-    iterators.HostIteratorSpec: ["_from_components", "_get_multi_device_iterator_spec"],
     iterators.SettledIterator: ["_type_spec", "_get_next_no_partial_batch_handling"],
-    iterators.SettledIteratorSpec: ["_component_specs", "_from_components"],
-    distributed_datasets._Dataset: ["_type_spec"],
-    distributed_datasets._DatasetV1: ["_get_iterator"],
-    distributed_datasets._DatasetsFromFunctionV1: ["_get_iterator"],
+    iterators.SettledIteratorSpec: ["_component_specs", "_from_components", "_to_components"],
+    **{
+        kind: [name for name in vars(kind) if not name.startswith("__")]
+        for kind in distributed_datasets._SETTLED.values()
+    },
     strategy.VirtualTPUExtended: [
         "_broadcast_to",
         "_create_variable",
@@ -396,7 +379,6 @@ MAKE: dict[str, Callable[[], Any]] = {
     "a batched dataset": lambda: tf.data.Dataset.range(4).batch(2),
     "a rebatched dataset": lambda: tf.data.Dataset.range(4).batch(2).rebatch([1, 1]),
     "distributed input": lambda: private.input_lib,
-    "the host's iterator": lambda: iter(distributed("dataset"))._iterators[0],
     "an iterator": lambda: iter(tf.data.Dataset.range(1)),
     "a distributed iterator": lambda: iter(distributed("dataset")),
     "TensorFlow 1's iterators": lambda: private.multi_device_iterator_ops,

@@ -1,4 +1,4 @@
-"""Batches of unknown size are taken whole, then cut as TensorFlow's pipelines cut them."""
+"""Batches are taken whole, then cut as TensorFlow's pipelines cut them."""
 
 from __future__ import annotations
 
@@ -58,6 +58,13 @@ def of_rows(*rows: int) -> tf.data.Dataset:
 
 DATASETS: dict[str, Callable[[Path], tf.data.Dataset]] = {
     "batches": lambda _: numbers().batch(8),
+    "of one size": lambda _: numbers().batch(8, drop_remainder=True),
+    "of one size, without an end": lambda _: numbers(9).batch(8, drop_remainder=True).repeat(),
+    "of one size and several numbers of rows": lambda _: (
+        numbers().batch(8, drop_remainder=True).map(lambda one: (one["x"][0], one["text"][:4]))
+    ),
+    "of one size that is not divisible": lambda _: numbers().batch(7, drop_remainder=True),
+    "of one size for several hosts": lambda _: numbers(100).batch(48, drop_remainder=True),
     "of several hosts": lambda _: numbers(100).batch(48),
     "not divisible by the replicas": lambda _: numbers().batch(7),
     "fewer than replicas": lambda _: numbers(7).batch(3),
@@ -111,7 +118,7 @@ def optional(iterator: Any) -> Any:
 
 
 QUICK = {
-    "batches", "of several hosts", "not divisible by the replicas", "repeated", "without an end",
+    "batches", "of one size", "of one size and several numbers of rows", "of several hosts", "not divisible by the replicas", "repeated", "without an end",
     "by files without files", "half of a component", "a varying number of rows", "records",
     "a function's records",
 }  # fmt: skip
@@ -135,7 +142,12 @@ def without_rows() -> tf.data.Dataset:
     return numbers().map(lambda one: {**one, "none": None}).batch(8)
 
 
-@pytest.mark.parametrize("make", [lambda: numbers().batch(8, drop_remainder=True), without_rows])
+def of_known_and_unknown_rows() -> tf.data.Dataset:
+    batches = numbers().batch(8, drop_remainder=True)
+    return batches.map(lambda one: (one["x"][0], one["x"][1][: one["x"][0][0] % 5]))
+
+
+@pytest.mark.parametrize("make", [of_known_and_unknown_rows, without_rows])
 def test_datasets_that_are_not_taken_whole(four: Any, make: Callable[[], tf.data.Dataset]) -> None:
     iterator = iter(four.experimental_distribute_dataset(make()))
     assert not isinstance(iterator, WholeBatchIterator)

@@ -155,7 +155,7 @@ def reads(three: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")  # deprecated methods warn
-@pytest.mark.parametrize("kept", [{}, *thorough([SUMMED_ON_READ])], ids=["mirrored", "rows"])
+@pytest.mark.parametrize("kept", [{}, *thorough([SUMMED_ON_READ])], ids=["mirrored", "own values"])
 @pytest.mark.parametrize(("way", "replica"), list(zip(WAYS, itertools.cycle([0, CORES - 1]))))
 def test_one_copy_is_written(
     three: Any, reads: Any, way: str, replica: int, kept: dict[str, Any]
@@ -484,7 +484,7 @@ def test_a_variable_of_a_strategy_of_another_size(three: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # deprecated methods warn
-@pytest.mark.parametrize("kept", [{}, SUMMED_ON_READ], ids=["mirrored", "rows"])
+@pytest.mark.parametrize("kept", [{}, SUMMED_ON_READ], ids=["mirrored", "own values"])
 @pytest.mark.parametrize("replica", [0, 2])
 @pytest.mark.parametrize("way", WRITERS)
 def test_one_copy_is_not_written_in_a_replica_function_that_uses_the_variable(

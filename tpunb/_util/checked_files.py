@@ -51,7 +51,7 @@ def packed(kind: str, version: int, value: Any) -> bytes:
 
 
 def _refused(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a number in JSON")
 
 
 def _escaped(value: Any) -> Any:

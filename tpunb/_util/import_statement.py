@@ -1,4 +1,4 @@
-"""Whether a module's `__getattr__` runs for an import statement."""
+"""The check whether a module's `__getattr__` runs for an import statement."""
 
 from __future__ import annotations
 

@@ -25,8 +25,9 @@ def record_from(kind: type[_Record], value: Any) -> _Record:
     that releases with more or fewer fields read each other's files.
 
     Args:
-        kind: A dataclass. Its fields are texts, numbers, booleans, dataclasses, None, or tuples and
-            mappings of these. No text has a NUL, and numbers are finite and not negative.
+        kind: A dataclass. Its fields are texts, numbers, booleans, dataclasses, named tuples, None,
+            or tuples and mappings of these. No text has a NUL, and numbers are finite and not
+            negative.
         value: The dict.
 
     Raises:
@@ -65,6 +66,9 @@ def _read(hint: Any, value: Any, name: str) -> Any:
         return {
             _read(parts[0], key, name): _read(parts[1], each, name) for key, each in value.items()
         }
+    if isinstance(hint, type) and issubclass(hint, tuple) and isinstance(value, list | tuple):
+        parts = tuple(typing.get_type_hints(hint).values())
+        return hint(*_read_tuple(parts, value[: len(parts)], name))
     if dataclasses.is_dataclass(hint):
         return record_from(typing.cast(Any, hint), value)
     if hint is float and type(value) is int:

@@ -17,9 +17,12 @@ def grouped(count: int) -> str:
     return f"{count:,}" if abs(count) >= 10_000 else str(count)
 
 
+_PLURALS = {"axis": "axes", "entry": "entries"}
+
+
 def counted(count: int, noun: str) -> str:
-    """Return a count and its noun in the right number: `"1 core"`, `"2 cores"`."""
-    return f"{grouped(count)} {noun}" if count == 1 else f"{grouped(count)} {noun}s"
+    """Return a count and its noun in the right number: `"1 core"`, `"2 cores"`, `"2 axes"`."""
+    return f"{grouped(count)} {noun if count == 1 else _PLURALS.get(noun, f'{noun}s')}"
 
 
 def byte_count(size: float) -> str:

@@ -1,4 +1,4 @@
-"""What the runners of cells for TensorFlow and for JAX have in common."""
+"""The common part of the runners of cells for TensorFlow and for JAX."""
 
 from __future__ import annotations
 

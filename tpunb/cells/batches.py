@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tpunb.cells.batch import BATCH_PER_REPLICA, Batch, indivisible
 from tpunb.cells.nests import leaves, parts_of
-from tpunb.checks.fit_notes import watch_shares
+from tpunb.checks.empty_shares import watch_shares
 from tpunb.errors import CellError, TpuWarning
 from tpunb.virtual.tensorflow.stoppable import Job, StoppableCalls
 

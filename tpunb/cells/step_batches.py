@@ -1,4 +1,4 @@
-"""What a run of steps needs of its batches."""
+"""The interface of batches that a run of steps uses."""
 
 from __future__ import annotations
 

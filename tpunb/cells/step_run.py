@@ -41,7 +41,7 @@ _GRACE = 0.8
 
 
 class Calls(Protocol):
-    """What calls the functions of a connection's cells."""
+    """The caller of the functions of a connection's cells."""
 
     @property
     def phase(self) -> str:

@@ -16,10 +16,9 @@ from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.tables import LINED, escaped, table
 from tpunb._util.units import grouped
 from tpunb.checks.dataset_sizes import with_batches
-from tpunb.checks.functions_of_jax import refuse_jax
 from tpunb.checks.gradient_scale import measured_scale
-from tpunb.checks.keras_models import model_step, strategy_of
-from tpunb.checks.replica_comparison import ReplicaComparison
+from tpunb.checks.keras_models import model_step, strategy_for
+from tpunb.checks.replica_comparison import ReplicaComparison, order, share
 from tpunb.checks.rule_check import parts_of_batch
 from tpunb.checks.trial_batches import GlobalBatch
 from tpunb.checks.trial_run import (
@@ -91,16 +90,16 @@ class Comparison:
     @property
     def relative(self) -> float:
         """The largest relative difference; NaN if any difference is NaN."""
-        return max((difference.relative for difference in self._all), default=0.0, key=_order)
+        return max((difference.relative for difference in self._all), default=0.0, key=order)
 
     @property
     def headline(self) -> str:
         """The outcome in one line."""
         if not any(difference.absolute for difference in self._all):
             return "A TPU's arithmetic changes nothing here."
-        most = max(self._all, key=lambda difference: _order(difference.relative))
+        most = max(self._all, key=lambda difference: order(difference.relative))
         return (
-            f"A TPU's arithmetic moves the results by up to {_share(most.relative)} "
+            f"A TPU's arithmetic moves the results by up to {share(most.relative)} "
             f"({shortened(most.name, _LONGEST_NAME)})."
         )
 
@@ -114,7 +113,7 @@ class Comparison:
             numbers = (
                 f"{difference.largest:.4g}",
                 f"{difference.absolute:.3g}",
-                _share(difference.relative),
+                share(difference.relative),
             )
             yield shortened(difference.name, _LONGEST_NAME), kind, *numbers
         if len(self._all) > _MOST_ROWS:
@@ -145,14 +144,19 @@ def compare(
 
     Raises:
         CompareError: The strategy is missing or not a virtual TPU's, it has one replica, or an
-            argument is an iterator, from which each run would take another batch. Or the function
-            is JAX's.
+            argument is an iterator, from which each run would take another batch.
         Exception: The function raised this error.
     """
-    refuse_jax("tpunb.compare", fn, args, CompareError)
+    if replicas not in (None, 1):
+        raise CompareError(
+            f"A step is compared with the step of one replica, not of {replicas!r}.",
+            fix="Write replicas=1.",
+        )
+    if replicas == 1:
+        strategy = strategy_for(fn, strategy)
+        _refuse_other_strategies(strategy, "runs a step on all replicas and on one")
+        return compared_with_one(fn, args, strategy)
     strategy = strategy or current()
-    if replicas is not None:
-        return _with_one_replica(fn, args, replicas, strategy)
     _refuse_other_strategies(strategy, "computes in two arithmetics")
     inputs = [_as_input(argument, strategy) for argument in args]
     exact, rounded = (_run(fn, inputs, strategy, arithmetic) for arithmetic in ARITHMETICS)
@@ -164,21 +168,6 @@ def _refuse_other_strategies(strategy: Any, ability: str) -> None:
         raise CompareError(
             f"Only a virtual TPU {ability}.", fix="Connect to one: tpunb.connect(simulate='v5e-8')."
         )
-
-
-def _with_one_replica(
-    fn: Callable[..., Any], args: Sequence[Any], replicas: int, strategy: Any
-) -> ReplicaComparison:
-    """Compare a step on all replicas with the same step on one replica."""
-    if replicas != 1:
-        raise CompareError(
-            f"A step is compared with the step of one replica, not of {replicas!r}.",
-            fix="Write replicas=1.",
-        )
-    if strategy is None and (model := model_of(fn)) is not None:
-        strategy = strategy_of(model)
-    _refuse_other_strategies(strategy, "runs a step on all replicas and on one")
-    return compared_with_one(fn, args, strategy)
 
 
 def compared_with_one(
@@ -328,10 +317,8 @@ def _differences(exact: Results, rounded: Results) -> Iterator[Difference]:
         ]
         if pairs:
             first = pairs[0][0]
-            largest = max((_largest(np.abs(_wide(own))) for own, _ in pairs), key=_order)
-            absolute = max(
-                (_distance(_wide(own), _wide(other)) for own, other in pairs), key=_order
-            )
+            largest = max((_largest(np.abs(_wide(own))) for own, _ in pairs), key=order)
+            absolute = max((_distance(_wide(own), _wide(other)) for own, other in pairs), key=order)
             yield Difference(name, first.dtype.name, first.shape, largest, absolute)
 
 
@@ -348,12 +335,3 @@ def _distance(exact: np.ndarray, rounded: np.ndarray) -> float:
 
 def _largest(values: np.ndarray) -> float:
     return float(values.max()) if values.size else 0.0
-
-
-def _order(value: float) -> float:
-    """Return a sort key by magnitude; NaN comes last."""
-    return math.inf if math.isnan(value) else value
-
-
-def _share(value: float) -> str:
-    return f"{value:.2g}" if math.isnan(value) or math.isinf(value) else f"{100 * value:.2g}%"

@@ -106,15 +106,13 @@ def _ensured(value: Any, spec: Any) -> Any:
 def batch_of(dataset: tf.data.Dataset) -> DatasetBatch:
     """Return a description of a dataset's batch."""
     element = dataset.element_spec
-    is_full = batch_sizes(dataset).last == 0
     largest = tf.nest.pack_sequence_as(element, _named(dataset))
-    if _is_known(largest) or not tf.executing_eagerly():
-        return DatasetBatch(element, largest, dataset, is_full=is_full)
-    first = _first_shapes(dataset)
-    if first is None:
-        return DatasetBatch(element, largest, dataset, is_full=is_full)
-    known = tf.nest.map_structure(_completed, largest, first)
-    return DatasetBatch(element, known, dataset, was_read=True, is_full=is_full)
+    is_read = not _is_known(largest) and tf.executing_eagerly()
+    first = _first_shapes(dataset) if is_read else None
+    if first is not None:
+        largest = tf.nest.map_structure(_completed, largest, first)
+    is_full = batch_sizes(dataset).last == 0
+    return DatasetBatch(element, largest, dataset, was_read=first is not None, is_full=is_full)
 
 
 def with_batches(args: Sequence[Any]) -> tuple[Any, ...]:

@@ -260,14 +260,9 @@ class Statistics:
         A pass with only one look counts as a whole.
         """
         worked = [differences(first, last) for first, last in self._passes]
-        complete = [
-            stages for stages in worked if [stage.name for stage in stages] == self._stage_names
-        ]
+        names = [[stage.name for stage in stages] for stages in worked]
+        complete = [stages for stages, own in zip(worked, names, strict=True) if own == names[-1]]
         return [_sum(stages) for stages in zip(*complete, strict=True)]
-
-    @property
-    def _stage_names(self) -> list[str]:
-        return [stage.name for stage in self._passes[-1][1]] if self._passes else []
 
     def _elements(self) -> Iterator[Any]:
         """Yield the iterator of a pass after each of its elements."""

@@ -77,7 +77,7 @@ class ReplicaComparison:
         The scale is taken out. What remains comes from statistics and means that each replica
         computes of its own part of the batch.
         """
-        return max((_difference(one) for one in self.gradients), default=None, key=_order)
+        return max((one.difference for one in self.gradients), default=None, key=order)
 
     @property
     def headline(self) -> str:
@@ -126,10 +126,10 @@ class ReplicaComparison:
             return f"The gradients on {self.replicas} replicas have one device's scale."
         if difference <= _SAME:
             return f"The gradients on {self.replicas} replicas equal one device's gradients."
-        most = max(self.gradients, key=lambda one: _order(_difference(one)))
+        most = max(self.gradients, key=lambda one: order(one.difference))
         return (
             f"The gradients on {self.replicas} replicas have one device's scale. On this "
-            f"batch they differ by up to {_share(difference)} "
+            f"batch they differ by up to {share(difference)} "
             f"({shortened(most.name, _LONGEST_NAME)}), because each replica computes statistics or "
             "means of its own part."
         )
@@ -137,7 +137,7 @@ class ReplicaComparison:
     def _rows(self) -> Iterator[tuple[str, ...]]:
         for one in self.gradients[:_MOST_ROWS]:
             scale = _times(one.scale)
-            difference = "" if one.difference is None else _share(one.difference)
+            difference = "" if one.difference is None else share(one.difference)
             yield shortened(one.name, _LONGEST_NAME), str(list(one.shape)), scale, difference
         if len(self.gradients) > _MOST_ROWS:
             yield f"and {grouped(len(self.gradients) - _MOST_ROWS)} more", *[""] * 3
@@ -155,11 +155,7 @@ class ReplicaComparison:
         return f"<p><b>{escaped(self.headline)}</b></p>{shown}"
 
 
-def _difference(gradient: GradientScale) -> float | None:
-    return gradient.difference
-
-
-def _order(value: float | None) -> float:
+def order(value: float | None) -> float:
     """Return a sort key by magnitude: None comes first, NaN last."""
     if value is None:
         return -1.0
@@ -172,7 +168,8 @@ def _times(scale: float | None) -> str:
     return "no multiple" if math.isnan(scale) else f"{scale:.4g} ×"
 
 
-def _share(value: float) -> str:
+def share(value: float) -> str:
+    """Return a relative difference as a percentage."""
     if not math.isfinite(value):
         return f"{value:.2g}"
     return f"{100 * value:.0f}%" if value >= 1 else f"{100 * value:.2g}%"

@@ -13,14 +13,14 @@ from tpunb._util.plain_text import plain, shortened
 from tpunb._util.tables import PLAIN, Markup, escaped, lines, table
 from tpunb._util.units import grouped
 from tpunb.checks.dataset_sizes import DatasetBatch, with_batches
-from tpunb.checks.fit_notes import empty_share
+from tpunb.checks.empty_shares import EMPTY, empty_share
 from tpunb.checks.keras_models import model_step
 from tpunb.checks.replica_comparison import ReplicaComparison
 from tpunb.checks.untouched import remembered
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import Choose, Problem, SourceLine, innermost
 from tpunb.errors.explain import explain
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.types import accelerator
 from tpunb.virtual.strictness import REFUSED
 from tpunb.virtual.tensorflow.graph.traced_function import TracedFunction, traced_function_of
@@ -216,7 +216,7 @@ def _empty_shares(args: Sequence[Any], strategy: Any) -> list[Problem]:
         if isinstance(argument, tf.data.Dataset)
     ]
     parts = [text.partition(" Use ") for text in texts if text]
-    return [Problem("empty-share", cause, f"Use {fix}") for cause, _, fix in parts]
+    return [Problem(EMPTY, cause, f"Use {fix}") for cause, _, fix in parts]
 
 
 def refuse_other_strategies(strategy: Any) -> None:

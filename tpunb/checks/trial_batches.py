@@ -69,7 +69,7 @@ class GlobalBatch:
 
     def as_given(self) -> TrialBatch:
         """Return the batch itself; its parts must be even."""
-        return TrialBatch(self._mapped(distribute_values.PerReplica), self._mapped(_joined))
+        return self._of(list)
 
     def repeated(self) -> TrialBatch:
         """Return a batch in which all replicas have the same examples.
@@ -78,13 +78,13 @@ class GlobalBatch:
         a factor at most.
         """
         place = self._largest
+        return self._of(lambda parts: [parts[place]] * len(parts))
 
-        def alike(parts: Sequence[Any]) -> list[Any]:
-            return [parts[place]] * len(parts)
-
+    def _of(self, chosen: Callable[[Sequence[Any]], list[Any]]) -> TrialBatch:
+        """Return a batch with the examples that are chosen for the replicas, from their parts."""
         return TrialBatch(
-            self._mapped(lambda parts: distribute_values.PerReplica(alike(parts))),
-            self._mapped(lambda parts: _joined(alike(parts))),
+            self._mapped(lambda parts: distribute_values.PerReplica(chosen(parts))),
+            self._mapped(lambda parts: _joined(chosen(parts))),
         )
 
     def _mapped(self, combine: Callable[[Sequence[Any]], Any]) -> list[Any]:

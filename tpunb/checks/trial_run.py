@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from tpunb._util.patching import Replaced
 from tpunb.checks.untouched import remembered
-from tpunb.virtual.tensorflow.graph.tensorflow_graphs import value_of_handle
 from tpunb.virtual.tensorflow.private_names import (
     ResourceVariable,
     XLAControlFlowContext,
@@ -22,7 +21,8 @@ from tpunb.virtual.tensorflow.private_names import (
 )
 from tpunb.virtual.tensorflow.replicate.trace import ReplicaTracingContext
 from tpunb.virtual.tensorflow.replicate.trial import Trial, current_trial
-from tpunb.virtual.tensorflow.strict.seeds import SEED_OF_TRIALS
+from tpunb.virtual.tensorflow.strict.ignored_seeds import SEED_OF_TRIALS
+from tpunb.virtual.tensorflow.variable_copies import value_of_handle
 
 
 class _SeparateTraces(XLAControlFlowContext):  # type: ignore[misc]

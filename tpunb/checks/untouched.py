@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tpunb._util.functions import nested_codes
 from tpunb._util.user_code import is_users_class
 from tpunb.virtual.tensorflow.private_names import (
     Trackable,
@@ -175,19 +176,14 @@ class _State:
                     functools.partial(getattr, cell, "cell_contents"),
                     functools.partial(setattr, cell, "cell_contents"),
                 )
-        codes = [function.__code__]
-        while codes:
-            code = codes.pop()
-            codes += [
-                constant for constant in code.co_consts if isinstance(constant, types.CodeType)
-            ]
-            for name in code.co_names:
-                if name in (names := function.__globals__):
-                    yield names[name], False
-                    self._keep_binding(
-                        functools.partial(names.get, name),
-                        functools.partial(names.__setitem__, name),
-                    )
+        names = function.__globals__
+        for code in nested_codes(function.__code__):
+            for name in filter(names.__contains__, code.co_names):
+                yield names[name], False
+                self._keep_binding(
+                    functools.partial(names.get, name),
+                    functools.partial(names.__setitem__, name),
+                )
         yield from ((default, False) for default in function.__defaults__ or ())
         yield from ((attribute, False) for attribute in vars(function).values())
 

@@ -12,9 +12,9 @@ from types import FrameType, TracebackType
 from typing import Any, TextIO
 
 from tpunb._util.plain_text import drawable, plain
+from tpunb.connection.options import JUDGE_TIMES
 from tpunb.errors import TpunbError
 from tpunb.machine.framework import FRAMEWORKS
-from tpunb.tpu.defaults import JUDGE_TIMES
 
 _WORDS = {"SIGINT": "Interrupted", "SIGTERM": "Terminated", "SIGHUP": "Hung up"}
 

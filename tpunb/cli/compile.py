@@ -11,15 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from tpunb.cli.command import Failed, OutputError, ReaderGone, add_command
-from tpunb.cli.compiled_source import (
-    BAD_INPUT,
-    NO_OUTPUT,
-    USAGE,
-    add_arguments,
-    outcome_of,
-    source_of,
-)
+from tpunb.cli.compiled_source import add_arguments, outcome_of, source_of
 from tpunb.cli.python_source import SEPARATOR
+from tpunb.compiler.exit_codes import BAD_INPUT, NO_OUTPUT, USAGE
 
 _EPILOG = """\
 examples:

@@ -114,7 +114,7 @@ def _is(value: Any, kind: str) -> bool:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are those of a request."""
+    """A parser that raises the errors of a request."""
 
     def error(self, message: str) -> NoReturn:
         raise SourceError(f"The request is wrong: {message}.", fix="tpunb compile --help")
@@ -124,7 +124,7 @@ def arguments_of(request: Mapping[str, Any]) -> argparse.Namespace:
     """Return a checked request as the arguments of the command.
 
     Raises:
-        SourceError: A value is not one that the option takes.
+        SourceError: An option does not take its value.
     """
     parser = _Parser(add_help=False)
     add_arguments(parser)

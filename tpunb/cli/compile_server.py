@@ -13,9 +13,10 @@ from typing import IO, Any
 from tpunb.cli.command import StopSignals
 from tpunb.cli.compile_requests import arguments_of, checked, read_request
 from tpunb.cli.compile_worker import Stamps, Worker, WorkerLostError, source_file, stamps_of
-from tpunb.cli.compiled_source import BAD_INPUT, INTERNAL, USAGE, source_of
+from tpunb.cli.compiled_source import source_of
 from tpunb.compiler import fit_report
 from tpunb.compiler.compile_settings import CompileOptions
+from tpunb.compiler.exit_codes import BAD_INPUT, FAILED, INTERNAL, NOT_KNOWN, USAGE
 from tpunb.errors import TpunbError
 
 _MOST_BYTES = 1 << 20
@@ -117,10 +118,8 @@ class _Server:
             self.close()
         report, files = self._asked(asked)
         self._kept.pop(key, None)
-        # A file is written each time, and what is not known may be known the next time.
-        if report["verdict"] not in (fit_report.FAILED, fit_report.NOT_KNOWN) and (
-            "output" not in asked
-        ):
+        # A request for a file writes it each time, and a later answer may know more.
+        if report["verdict"] not in (FAILED, NOT_KNOWN) and ("output" not in asked):
             self._kept[key] = _Kept(report, files)
         if len(self._kept) > _MOST_ANSWERS:
             self._kept.popitem(last=False)

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from tpunb.cli.compile_requests import arguments_of
 from tpunb.cli.compiled_source import outcome_of
 from tpunb.cli.python_source import SEPARATOR, import_file
-from tpunb.errors.code_problems import is_library, is_of_this_package
+from tpunb.errors.code_problems import is_library
 
 _POLL = 0.2
 """Seconds after which the process is looked at: its forks may hold its pipe open."""
@@ -197,7 +197,7 @@ def _write(descriptor: int, data: bytes) -> None:
 def _user_files() -> Iterator[str]:
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and not (is_library(file) or is_of_this_package(file)):
+        if isinstance(file, str) and not is_library(file):
             yield file
 
 

@@ -28,15 +28,13 @@ from tpunb.cli.python_source import (
     user_frames,
 )
 from tpunb.compiler.compile_settings import CompileOptions
+from tpunb.compiler.exit_codes import BAD_INPUT, INTERNAL, NO_COMPILER, USAGE
 from tpunb.errors import TpunbError
 
 if TYPE_CHECKING:
     from tpunb.compiler.program import TpuPrograms
 
 ImportFile = Callable[[Path], ModuleType]
-
-USAGE, BAD_INPUT, NO_COMPILER, INTERNAL, NO_OUTPUT = 64, 65, 69, 70, 74
-"""Exit codes beside the verdicts, as in sysexits.h: no shell, signal or argparse uses them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +95,7 @@ def source_of(text: str) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What came of a request: one report for programs, and two texts for people.
+    """The outcome of a request: one report for programs, and two texts for people.
 
     Attributes:
         report: The report, which has the exit code.

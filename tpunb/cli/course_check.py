@@ -10,7 +10,6 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from tpunb.compiler import libtpu
 from tpunb.errors.base import hint
 from tpunb.machine.resources import measure
 from tpunb.machine.software import find_software
+from tpunb.machine.tested_releases import version_of
 
 ALL = (1, 2, 3, 4, 5)
 _WITH_COMPILER = (4, 5)
@@ -264,10 +264,7 @@ def _lessons_in(folder: Path) -> Path:
 
 
 def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "of unknown release"
+    return version_of(package) or "of unknown release"
 
 
 def _run(*packages: str) -> str:

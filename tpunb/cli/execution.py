@@ -20,7 +20,7 @@ from tpunb._util.atomic_files import check_writable, is_stream, own_stream
 from tpunb._util.units import duration
 from tpunb.cli.command import Failed, SignalArrived, StopSignals
 from tpunb.cli.progress import Progress, explained
-from tpunb.machine.software import choose_keras_2
+from tpunb.machine.keras_2 import choose_keras_2
 from tpunb.notebook.files import NotebookError, write_notebook
 
 TIMEOUT = 600
@@ -131,6 +131,7 @@ def _client(notebook: Any, progress: Progress, kernel: str | None, execution: Ex
         resources={"metadata": {"path": str(execution.folder)}},
         # Executing a notebook twice must give the same file: no dates.
         record_timing=False,
+        coalesce_streams=True,  # as Jupyter does: how a cell's text is sent says nothing
         # Hide the kernel's log of its sockets and interrupts.
         extra_arguments=["--log-level=50"],
         allow_errors=execution.keep_going,

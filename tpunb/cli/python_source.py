@@ -17,7 +17,7 @@ from typing import Any
 from tpunb._util.search_path import add_users_folder, is_taken
 from tpunb.cells.cell_errors import essence
 from tpunb.errors import TpunbError, did_you_mean
-from tpunb.errors.code_problems import is_library, is_of_this_package, refusal_in_short
+from tpunb.errors.code_problems import is_library, refusal_in_short
 
 SEPARATOR = "::"
 _EXAMPLE = "Name a Python file: train.py::train_step."
@@ -73,11 +73,7 @@ def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
         *traceback.extract_tb(error.__traceback__),
         *(traceback.FrameSummary(*place) for place in written or translated),
     ]
-    return [
-        frame
-        for frame in frames
-        if not is_library(frame.filename) and not is_of_this_package(frame.filename)
-    ]
+    return [frame for frame in frames if not is_library(frame.filename)]
 
 
 def _message(error: BaseException) -> str:

@@ -17,10 +17,10 @@ from tpunb.cli.execution import (
     missing_packages,
     prepare,
 )
+from tpunb.connection.options import JUDGE_TIMES
 from tpunb.machine.framework import FRAMEWORK_VARIABLE, TENSORFLOW
 from tpunb.notebook.files import NotebookError, code_cells, read_notebook
 from tpunb.notebook.parameters import set_parameters, typed
-from tpunb.tpu.defaults import JUDGE_TIMES
 
 if TYPE_CHECKING:
     from tpunb.notebook.kernels.specs import KernelOptions

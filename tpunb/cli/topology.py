@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from tpunb.cli.command import add_command
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 
 _EPILOG = """\
 examples:

@@ -15,8 +15,8 @@ from urllib.parse import quote
 from tpunb._util.atomic_files import check_writable, own_stream, write_file
 from tpunb._util.options import argument_of, options_of
 from tpunb.cli.command import Failed, add_command, writing
+from tpunb.connection.options import Request
 from tpunb.connection.plan import Plan, resolve, type_meant
-from tpunb.connection.request import Request
 from tpunb.errors import ConnectError
 from tpunb.machine.framework import FRAMEWORKS
 

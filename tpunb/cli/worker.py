@@ -11,7 +11,7 @@ from typing import Any
 
 from tpunb.cli.command import OutputError, add_command, whole_number
 from tpunb.connection.cluster.worker import MOST_CORES, serve
-from tpunb.tpu.defaults import WORKER_PORT
+from tpunb.tpu.default_tpu import WORKER_PORT
 
 _EPILOG = """\
 examples:

@@ -101,7 +101,6 @@ class AnyBatch:
     """A function with any batch.
 
     Attributes:
-        fn: The function, with its arguments by name.
         lower: Lowers it with given arguments.
         resized: Returns its arguments with another batch.
         before: The batch of its own arguments; None if that is open.

@@ -8,18 +8,18 @@ from typing import Any
 
 from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
-from tpunb.checks.functions_of_jax import refuse_jax
 from tpunb.checks.keras_models import strategy_for
 from tpunb.checks.rule_check import CheckError, CheckReport, examined
 from tpunb.checks.untouched import untouched
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile_settings import Settings
+from tpunb.compiler.frameworks import refuse_jax
 from tpunb.compiler.prepare import prepare
 from tpunb.compiler.program import CompileError, CompilerUnavailableError, merged
 from tpunb.compiler.topologies import targets
 from tpunb.compiler.verdict import program_for, reporting
 from tpunb.errors.code_problems import Choose
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.virtual.tensorflow.keras_internals import chooser
 from tpunb.virtual.tensorflow.strict.examination import Examination
 

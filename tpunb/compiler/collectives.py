@@ -8,7 +8,6 @@ which start, continue and end it. (libtpu 0.0.52)
 from __future__ import annotations
 
 import dataclasses
-import re
 
 from tpunb.compiler.core_groups import Groups, groups_in
 from tpunb.compiler.hlo import Computation, Instruction, Module
@@ -24,7 +23,6 @@ _FUSIONS = frozenset({"fusion", "async-start"})
 _HOLDERS = COLLECTIVES | _FUSIONS | {f"{kind}-start" for kind in COLLECTIVES}
 """The operations that a computation with a collective has at least one of."""
 
-_CALLS = re.compile(r"\bcalls=%?([^\s,}]+)")
 _GLOBAL = "use_global_device_ids=true"
 _IN_PARTS = "async_collective_fusion_config"
 _STARTS = "AsyncCollectiveStart"
@@ -57,7 +55,7 @@ def collective_of(instruction: Instruction, module: Module) -> Collective | None
         return Collective(kind, collective_size(instruction), instruction)
     if instruction.opcode not in _FUSIONS:
         return None
-    inner = module.computations.get(instruction.attribute(_CALLS))
+    inner = module.computations.get(instruction.called.get("calls", ""))
     if inner is None or inner.opcodes.isdisjoint(_HOLDERS):
         return None
     return _inside(inner, module)
@@ -108,15 +106,12 @@ def _inside(computation: Computation, module: Module) -> Collective | None:
     found = next(filter(None, inside), None)
     if found is None:
         return None
-    if _IN_PARTS in found.instruction.rest and not _starts(computation):
+    is_in_parts = _IN_PARTS in found.instruction.rest
+    if is_in_parts and all(step.target != _STARTS for step in computation.instructions):
         return None
     if found.kind == "all-reduce" and (size := _kept(computation, found)):
         return Collective("reduce-scatter", size, found.instruction)
     return found
-
-
-def _starts(computation: Computation) -> bool:
-    return any(step.target == _STARTS for step in computation.instructions)
 
 
 def _kept(computation: Computation, reduce: Collective) -> int:

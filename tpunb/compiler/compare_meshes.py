@@ -53,7 +53,7 @@ def compare_meshes(
         fn: The function. If it has a parameter `mesh`, it gets the mesh.
         args: Its arguments.
         meshes: The sizes of the axes of each mesh.
-        tpu: The TPU type whose devices JAX has, for the compiler; None if they are no TPU's.
+        tpu: The TPU type whose devices JAX has, for the compiler; None if they are not a TPU's.
 
     Raises:
         MeshError: The meshes do not fit the devices or the arguments.
@@ -99,14 +99,14 @@ def _jax() -> Any:
 
 
 def _axes_of(fn: Any, args: Sequence[Any], most: int) -> tuple[tuple[str, ...], Any]:
-    """Return the names and types of the axes: those of the arguments' mesh, or usual names."""
+    """Return the names and types of the axes: of the arguments' mesh, or usual names."""
     jax = _jax()
     for leaf in jax.tree.leaves(args):
         mesh = getattr(getattr(leaf, "sharding", None), "mesh", None)
         if mesh is not None and mesh.axis_names:
             if most > len(mesh.axis_names):
                 raise MeshError(
-                    f"A mesh has {counted(most, 'axis').replace('axiss', 'axes')}, and the mesh of "
+                    f"A mesh has {counted(most, 'axis')}, and the mesh of "
                     f"the arguments has only {mesh.axis_names}.",
                     fix="Give each mesh at most as many sizes as the arguments' mesh has axes.",
                 )
@@ -117,10 +117,7 @@ def _axes_of(fn: Any, args: Sequence[Any], most: int) -> tuple[tuple[str, ...], 
             fix="Shard its batch: jax.device_put(batch, NamedSharding(mesh, P('data'))), or give "
             "the function a parameter `mesh`.",
         )
-    if most > len(_NAMES):
-        names = tuple(f"axis{number}" for number in range(most))
-    else:
-        names = _NAMES[:most]
+    names = _NAMES[:most] if most <= len(_NAMES) else tuple(f"axis{n}" for n in range(most))
     return names, (jax.sharding.AxisType.Auto,) * len(names)
 
 

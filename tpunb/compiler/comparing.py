@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from tpunb.compiler.compare_meshes import MeshError, compare_meshes
+from tpunb.compiler.frameworks import refuse_jax
 from tpunb.compiler.mesh_comparison import MeshComparison
 from tpunb.virtual.jax import current_type
 from tpunb.virtual.tensorflow.import_tensorflow import needing_tensorflow
@@ -111,6 +112,8 @@ def compare(
             fix="tpunb.compare(step, params, batch, meshes=[(1,), (8,)])",
         )
     with needing_tensorflow("tpunb.compare"):
+        from tpunb.checks.compare import CompareError
         from tpunb.checks.compare import compare as compare_in_tensorflow
 
+    refuse_jax("tpunb.compare", fn, args, CompareError)
     return compare_in_tensorflow(fn, *args, replicas=replicas, strategy=strategy)

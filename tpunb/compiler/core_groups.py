@@ -13,6 +13,8 @@ import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 
+from tpunb.compiler.hlo import numbers
+
 Groups = tuple[tuple[int, ...], ...]
 """The numbers of the cores in each group, in order."""
 
@@ -41,18 +43,14 @@ def groups_in(attributes: str) -> Groups | None:
     if match := _LISTED.search(attributes):
         return tuple(_lists(match[1] or ""))
     if match := _COUNTED.search(attributes):
-        return _counted(*(_numbers(part or "") for part in match.groups()))
+        return _counted(*(numbers(part or "") for part in match.groups()))
     if match := _OF_A_MESH.search(attributes):
         return _of_a_mesh(match[1], match[2])
     return None if "replica_groups=" in attributes else ()
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(",") if part)
-
-
 def _lists(text: str) -> list[tuple[int, ...]]:
-    return [_numbers(part) for part in text.strip("{}").split("},{") if part]
+    return [numbers(part) for part in text.strip("{}").split("},{") if part]
 
 
 def _joined(pairs: Iterable[Sequence[int]]) -> Groups:

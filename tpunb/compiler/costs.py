@@ -11,9 +11,9 @@ import math
 import re
 from collections.abc import Mapping
 
+from tpunb.compiler.answers import Kernel
 from tpunb.compiler.collectives import Collective, cores_of
 from tpunb.compiler.hlo import Computation, Instruction, Module, numbers, parts
-from tpunb.compiler.libtpu import Kernel
 from tpunb.compiler.tile_costs import OLD, REGISTER, TileWork
 from tpunb.compiler.topologies import Target
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tpunb._util.units import byte_count
 from tpunb.compiler.program import CompilerUnavailableError
-from tpunb.machine.software import release
+from tpunb.machine.tested_releases import release
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
 

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from tpunb.compiler import libtpu, versions
+from tpunb.compiler.exit_codes import (
+    DOES_NOT_FIT,
+    EXIT_CODES,
+    FAILED,
+    FITS,
+    NOT_KNOWN,
+    REFUSED,
+)
 from tpunb.compiler.memory_limits import limit_in_bytes
 from tpunb.compiler.program import TpuProgram
 from tpunb.errors.code_problems import Problem
 from tpunb.tpu.compiled_program import ProgramMemory
 
-FITS, DOES_NOT_FIT, REFUSED, NOT_KNOWN, FAILED = (
-    "fits",
-    "does-not-fit",
-    "refused",
-    "not-known",
-    "failed",
-)
-EXIT_CODES: Mapping[str, int] = {FITS: 0, DOES_NOT_FIT: 1, REFUSED: 2, NOT_KNOWN: 3}
 _GRAVEST_FIRST = (REFUSED, DOES_NOT_FIT, NOT_KNOWN, FITS)
 
 FORMAT = "tpunb-compile/1"

@@ -15,7 +15,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tpunb._util.functions import closed_over, nested_codes
+from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_library
+from tpunb.errors.jax_in_cells import FOR_JAX
 
 JAX, TENSORFLOW = "JAX", "TensorFlow"
 
@@ -36,6 +38,25 @@ def frameworks_in(values: Iterable[Any]) -> frozenset[str]:
     for value in values:
         walk.visit(value)
     return frozenset(walk.found)
+
+
+def refuse_jax(door: str, fn: Any, args: Iterable[Any], error: type[TpunbError]) -> None:
+    """Refuse a function that is JAX's.
+
+    Args:
+        door: The function of tpunb that was called, as in `FOR_JAX`.
+        fn: The user's function.
+        args: Its arguments.
+        error: The error to raise.
+
+    Raises:
+        TpunbError: The function and its arguments reach JAX, and not TensorFlow.
+    """
+    if frameworks_in([fn, *args]) == {JAX}:
+        raise error(
+            f"{door} is for TensorFlow, and this function is JAX's.",
+            fix=f"For JAX: {FOR_JAX[door]}",
+        )
 
 
 def framework_of_module(name: str) -> str | None:

@@ -8,8 +8,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-from tpunb.compiler.core_groups import groups_in
-
 _BITS = {
     "pred": 8, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16,
     "s32": 32, "u32": 32, "s64": 64, "u64": 64, "f16": 16, "bf16": 16, "f32": 32, "f64": 64,
@@ -114,6 +112,7 @@ PRODUCTS = frozenset({"convolution", "dot"})
 # These opcodes name or group the results of others.
 _NO_WORK = frozenset({"constant", "get-tuple-element", "parameter", "tuple"})
 _ALIASES = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}(?:, [a-z-]+)?\)")
+"""The result and the argument in `{0}: (1, {}, may-alias)`, of a program or of an instruction."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -172,12 +171,6 @@ class Instruction:
     def target(self) -> str:
         """The target of a custom call."""
         return self.attribute(_TARGET)
-
-    @property
-    def group_size(self) -> int | None:
-        """The number of cores that take part in a collective; None for all cores."""
-        groups = () if "source_target_pairs=" in self.rest else groups_in(self.rest)
-        return len(groups[0]) if groups else None
 
     def attribute(self, pattern: re.Pattern[str]) -> str:
         """Return the first group of a pattern in `rest`, or an empty string."""
@@ -286,12 +279,13 @@ def parse(text: str) -> Module:
         raise ValueError("The program has no entry.")
     computations = {name: Computation(tuple(steps)) for name, steps in instructions.items()}
     _, _, aliases = head.partition("input_output_alias={")
-    pairs = _ALIASES.findall(aliases.partition(" }")[0])
-    return Module(
-        computations,
-        computations[entry],
-        {int(result.split(",")[0] or 0): int(argument) for result, argument in pairs},
-    )
+    return Module(computations, computations[entry], aliases_in(aliases.partition(" }")[0]))
+
+
+def aliases_in(text: str) -> dict[int, int]:
+    """Return the number of the argument that each result replaces, by the result's number."""
+    pairs = _ALIASES.findall(text)
+    return {int(result.split(",")[0] or 0): int(argument) for result, argument in pairs}
 
 
 def _instruction(line: str) -> Instruction | None:
@@ -372,7 +366,6 @@ def _constant(name: str, computation: Computation) -> int | None:
 
 
 _GROUPED = re.compile(r"(?:feature|batch)_group_count=(\d+)")
-_RESULT_LABELS = re.compile(r"dim_labels=\w+->(\w+)")
 _NARROW = 8
 """The features of a narrow group: the rows of a tile."""
 
@@ -401,10 +394,10 @@ def parts(
 
 def is_depthwise(product: Instruction) -> bool:
     """Return whether a convolution's groups are too narrow for sums in the matrix unit."""
-    groups, labels = product.attribute(_GROUPED), product.attribute(_RESULT_LABELS)
-    if not groups or not labels:
+    groups, labels = product.attribute(_GROUPED), _LABELS.search(product.rest)
+    if not groups or labels is None:
         return False
-    return product.results[0].sizes[labels.index("f")] < _NARROW * int(groups)
+    return product.results[0].sizes[labels[3].index("f")] < _NARROW * int(groups)
 
 
 def multiplications(product: Instruction, inside: Computation) -> float:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import collections
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from tpunb.compiler.jax_functions import arrays_in, at_the_jit, batch_of, is_keras_model
+from tpunb.compiler.jax_functions import arrays_in, batch_of, is_keras_model, kinds_of, traced_call
 from tpunb.compiler.program import CompileError
 
 
@@ -101,14 +100,11 @@ class _Call:
     """
 
     def __init__(self, fn: Any, args: Sequence[Any]) -> None:
-        def trace(jitted: Any, args: Sequence[Any], named: Any) -> Any:
-            return jitted.trace(*args, **named)
-
-        traced = at_the_jit(fn, args, trace)
-        self._args, self._jaxpr = args, traced.jaxpr.jaxpr
-        self.results = arrays_in(traced.out_info)
+        call = traced_call(fn, args)
+        self._args, self._jaxpr = args, call.jaxpr.jaxpr
+        self.results = arrays_in(call.out_info)
         # Arguments that `at_the_jit` adds are before the call's own, and named ones behind them.
-        end = len(arrays_in(traced.args_info[0]))
+        end = len(arrays_in(call.args_info[0]))
         self._places: list[range] = []
         for arg in reversed(args):
             self._places.insert(0, range(end - len(arrays_in(arg)), end))
@@ -116,11 +112,7 @@ class _Call:
 
     def returns(self, place: int) -> bool:
         """Return whether the results have all arrays of an argument, by shape and type."""
-
-        def counted(arrays: Sequence[Any]) -> collections.Counter[Any]:
-            return collections.Counter((np.shape(one), str(one.dtype)) for one in arrays)
-
-        return counted(arrays_in(self._args[place])) <= counted(self.results)
+        return kinds_of(self._args[place]) <= kinds_of(self.results)
 
     def is_trained(self) -> bool:
         """Return whether the function has a gradient."""

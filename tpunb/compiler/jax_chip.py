@@ -14,7 +14,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -31,43 +31,35 @@ _ANSWERS = {"get_device_kind": "device_kind", "get_num_device_cores": "num_cores
 _HOMES = ("jax._src.pallas.mosaic.tpu_info", "jax._src.pallas.mosaic.core")
 """The modules of these functions: since JAX 0.8, and before."""
 
+# "Unsupported TPU device kind: cpu" (JAX 0.10.2), "Unsupported device kind: cpu" (JAX 0.7.2)
 _REFUSED = re.compile(r"Unsupported (?:TPU )?device kind: (?:cpu|gpu)", re.IGNORECASE)
 
 _described: ContextVar[Any] = ContextVar("described", default=None)
 
 
-class LoweredFor:
-    """A block in which JAX knows the chip of a TPU type, for tracing and lowering.
+@contextlib.contextmanager
+def lowered_for(target: Target) -> Iterator[Callable[[], bool]]:
+    """Make the chip of a TPU type known to JAX in this thread, for tracing and lowering in a block.
 
     Example::
 
-        with LoweredFor(target) as chip:
+        with lowered_for(target) as was_asked:
             exported = jax.export.export(jitted, platforms=["tpu"])(*args)
-        if chip.was_asked: ...  # the exported program may differ for another chip
+        if was_asked(): ...  # the exported program may differ for another chip
 
     Args:
         target: The target of the compilation.
+
+    Yields:
+        A function that returns whether a kernel may have asked. JAX keeps traces, so an earlier
+        block counts too.
     """
-
-    def __init__(self, target: Target) -> None:
-        self._family = target.tpu.family
-        self._device = _device(self._family)
-        self._undo = contextlib.ExitStack()
-
-    @property
-    def was_asked(self) -> bool:
-        """True if a kernel may have asked. JAX keeps traces, so an earlier block counts too."""
-        return bool(getattr(self._device, "was_asked", False))
-
-    def __enter__(self) -> LoweredFor:
-        with contextlib.ExitStack() as undo:
-            if self._device is not None:
-                undo.enter_context(_to_jax(self._family, self._device))
-            self._undo = undo.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._undo.close()
+    family = target.tpu.family
+    device = _device(family)
+    with contextlib.ExitStack() as undo:
+        if device is not None:
+            _make_known(family, device, undo)
+        yield lambda: bool(getattr(device, "was_asked", False))
 
 
 def asks_in_vain(error: BaseException) -> bool:
@@ -75,21 +67,18 @@ def asks_in_vain(error: BaseException) -> bool:
     return _REFUSED.search(str(error)) is not None
 
 
-@contextlib.contextmanager
-def _to_jax(family: str, device: Any) -> Iterator[None]:
-    """Make a device known to JAX in this thread, within a block."""
+def _make_known(family: str, device: Any, undo: contextlib.ExitStack) -> None:
+    """Make a device known to JAX in this thread, until a stack is unwound."""
     jax: Any = sys.modules["jax"]
-    with contextlib.ExitStack() as undo:
-        # Keep the traces for one chip separate from the traces for another.
-        undo.enter_context(_traced_for()(family))
-        mesh = jax.sharding.get_abstract_mesh()
-        if mesh.empty:  # otherwise the user's shardings need their own mesh
-            described = mesh.update(abstract_device=device)
-            undo.enter_context(jax.sharding.use_abstract_mesh(described))
-        undo.callback(_described.reset, _described.set(device))
-        for replaced in _replaced():
-            undo.enter_context(replaced)
-        yield
+    # Keep the traces for one chip separate from the traces for another.
+    undo.enter_context(_traced_for()(family))
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:  # otherwise the user's shardings need their own mesh
+        described = mesh.update(abstract_device=device)
+        undo.enter_context(jax.sharding.use_abstract_mesh(described))
+    undo.callback(_described.reset, _described.set(device))
+    for replaced in _replaced():
+        undo.enter_context(replaced)
 
 
 @functools.cache

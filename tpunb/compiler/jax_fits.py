@@ -10,10 +10,8 @@ import math
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-
-import numpy as np
 
 from tpunb._util.patching import attribute
 from tpunb._util.units import byte_count
@@ -23,7 +21,7 @@ from tpunb.compiler.fits import Fit, takes
 from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.topologies import Target, family_of
 from tpunb.errors import TpunbError
-from tpunb.errors.code_problems import is_library, is_of_this_package
+from tpunb.errors.code_problems import is_library
 
 _TRIES = 3
 _MOST_NAMES = 3
@@ -58,7 +56,7 @@ def _scans_again(fn: Any, args: Sequence[Any], kind: Target, settings: Settings)
     def again(body: Callable[..., Any], *args: Any, **options: Any) -> Any:
         stack = traceback.walk_stack(sys._getframe(1))
         places = ((frame.f_code.co_filename, line) for frame, line in stack)
-        users = (n for file, n in places if not (is_library(file) or is_of_this_package(file)))
+        users = (n for file, n in places if not is_library(file))
         lines.append(next(users, None))
         return scan(jax.checkpoint(body, prevent_cse=False), *args, **options)
 
@@ -180,10 +178,6 @@ def _donatable(traced: Any, args: Sequence[Any]) -> tuple[list[int], list[int]]:
         traced: The traced call.
         args: Its arguments.
     """
-
-    def kinds(arrays: Iterable[Any]) -> collections.Counter[Any]:
-        return collections.Counter((np.shape(array), str(array.dtype)) for array in arrays)
-
     jaxpr = traced.jaxpr.jaxpr
     overwritten = {
         id(array)
@@ -191,17 +185,16 @@ def _donatable(traced: Any, args: Sequence[Any]) -> tuple[list[int], list[int]]:
         for array, is_donated in zip(eqn.invars, eqn.params.get("donated_invars", ()), strict=False)
         if is_donated
     }
-    results = kinds(jax_functions.arrays_in(traced.out_info))
+    results = jax_functions.kinds_of(traced.out_info)
     inputs = iter(jaxpr.invars)
     wanted: list[tuple[int, collections.Counter[Any]]] = []
     old: list[int] = []
     for place, arg in enumerate(args):
-        arrays = jax_functions.arrays_in(arg)
-        if overwritten & {id(next(inputs)) for _ in arrays}:
+        if overwritten & {id(next(inputs)) for _ in jax_functions.arrays_in(arg)}:
             old.append(place)
-            results -= kinds(arrays)
+            results -= jax_functions.kinds_of(arg)
         else:
-            wanted.append((place, kinds(arrays)))
+            wanted.append((place, jax_functions.kinds_of(arg)))
     new: list[int] = []
     for place, needed in wanted:
         if needed <= results:

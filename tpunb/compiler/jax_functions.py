@@ -10,6 +10,7 @@ functions. A TPU compiles the `jax.jit` inside.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import importlib
@@ -24,12 +25,13 @@ from typing import Any
 
 import numpy as np
 
+from tpunb._util.plain_text import listed
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.fingerprint import Fingerprint
-from tpunb.compiler.frameworks import JAX, TENSORFLOW, frameworks_in, frameworks_of
-from tpunb.compiler.jax_chip import LoweredFor, asks_in_vain
+from tpunb.compiler.frameworks import JAX, TENSORFLOW, frameworks_in
+from tpunb.compiler.jax_chip import asks_in_vain, lowered_for
 from tpunb.compiler.libtpu import MARK, Prepared, unmarked
 from tpunb.compiler.program import CompileError, TpuProgram
 from tpunb.compiler.topologies import Target
@@ -98,7 +100,7 @@ def chosen(
         return JAX, ""
     if model_of(fn) is not None or TENSORFLOW in frameworks_in(map(type, leaves)):
         return TENSORFLOW, ""
-    reached = frameworks_of(fn)
+    reached = frameworks_in([fn])
     if len(reached) == 1:
         return next(iter(reached)), ""
     if not _can_trace(functools.partial(fn, **named) if named else fn, args):
@@ -120,16 +122,17 @@ _EITHER_BY_TENSORFLOW = (
 
 def _can_trace(fn: Any, args: Sequence[Any]) -> bool:
     """Return whether JAX can trace a call. Its TensorFlow operations go into a spare graph."""
-
-    def trace(jitted: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        return jitted.trace(*args, **named)
-
     with sys.modules["tensorflow"].Graph().as_default():
         try:
-            at_the_jit(fn, args, trace)
+            traced_call(fn, args)
         except Exception:  # any error of the user's function
             return False
     return True
+
+
+def traced_call(fn: Any, args: Sequence[Any]) -> Any:
+    """Return a traced call of a JAX function."""
+    return at_the_jit(fn, args, lambda jitted, args, named: jitted.trace(*args, **named))
 
 
 def with_named(fn: Any, named: Mapping[str, Any], framework: str) -> Any:
@@ -204,10 +207,15 @@ def arrays_in(nest: Any) -> list[Any]:
     return leaves
 
 
+def kinds_of(nest: Any) -> collections.Counter[tuple[Any, str]]:
+    """Return the shapes and types of the arrays in a nest."""
+    return collections.Counter((np.shape(one), str(one.dtype)) for one in arrays_in(nest))
+
+
 def devices_of(fn: Any, args: Sequence[Any], wanted: Target, settings: Settings) -> int:
     """Return the number of devices in the meshes of a function and its arguments."""
     export = functools.partial(_export, settings, ())
-    with LoweredFor(wanted):
+    with lowered_for(wanted):
         _, devices = at_the_jit(fn, args, export)
     return int(devices)
 
@@ -245,9 +253,9 @@ class JaxFunction:
             if key in self._exported:
                 return self._exported[key]
         self._settings.progress(TRACING)
-        with LoweredFor(wanted) as chip:
+        with lowered_for(wanted) as was_asked:
             exported = self._export(wanted)
-        self._exported[this_chip if chip.was_asked else any_chip] = exported
+        self._exported[this_chip if was_asked() else any_chip] = exported
         return exported
 
     def on(self, wanted: Target, settings: Settings) -> TpuProgram:
@@ -307,16 +315,9 @@ def _export(
     known = [(variables[place], True) for place in kept]
     parameters = [*known, *answer["arguments"][len(known) :]]
     passed = [exported.in_avals[place] for place in exported.module_kept_var_idx]
-    size = max(_bytes(passed), _bytes(exported.out_avals))
-    prepared = Prepared(
-        origins,
-        module=answer["module"],
-        jax=True,
-        parameters=parameters,
-        held_bytes=size,
-        fingerprint=Fingerprint(answer["digest"], answer["names"]),
-        options=_options_of(traced),
-        mesh=_mesh_in(answer),
+    size = max(bytes_of(passed), bytes_of(exported.out_avals))
+    prepared = _prepared(
+        answer, origins, parameters=parameters, held_bytes=size, options=_options_of(traced)
     )
     return prepared, devices
 
@@ -362,21 +363,22 @@ def prepared_module(
     places = answer["places"]
     if not own:  # a stranger's export must not show lines of this machine's other files
         places = [[place for place in each if place[0].endswith(".py")] for each in places]
-    prepared = Prepared(
+    prepared = _prepared(
+        answer,
         _Origins(places, settings.choose, ()),
-        module=answer["module"],
-        jax=True,
         parameters=answer["arguments"],
         held_bytes=answer["bytes"],
-        fingerprint=Fingerprint(answer["digest"], tuple(answer["names"])),
         replicated=replicas > 1,
-        mesh=_mesh_in(answer),
     )
     return prepared, max(replicas, _devices_of_meshes(partitions, answer["meshes"]))
 
 
-def _mesh_in(answer: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-    return tuple((str(name), int(size)) for name, size in answer["axes"])
+def _prepared(answer: Mapping[str, Any], origins: _Origins, **own: Any) -> Prepared:
+    """Return the request for libtpu about a module that its process has read."""
+    mesh = tuple((str(name), int(size)) for name, size in answer["axes"])
+    program = Fingerprint(answer["digest"], tuple(answer["names"]))
+    module = answer["module"]
+    return Prepared(origins, module=module, jax=True, fingerprint=program, mesh=mesh, **own)
 
 
 def _devices_of_meshes(devices: int, meshes: Iterable[int]) -> int:
@@ -394,15 +396,15 @@ def _devices_of_meshes(devices: int, meshes: Iterable[int]) -> int:
     sizes = sorted({devices, *meshes} - {1})
     if len(sizes) > 1:
         raise CompileError(
-            f"The function has meshes of {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} "
-            "devices, but a program runs on one number of devices.",
+            f"The function has meshes of {listed(list(map(str, sizes)))} devices, but a program "
+            "runs on one number of devices.",
             fix="Use meshes of equal numbers of devices for its arguments, in jax.shard_map and "
             "in jax.lax.with_sharding_constraint.",
         )
     return sizes[0] if sizes else 1
 
 
-def _bytes(arrays: Iterable[Any]) -> int:
+def bytes_of(arrays: Iterable[Any]) -> int:
     """Return the bytes of arrays. Types of less than a byte do not count."""
     small = ("int2", "int4", "e2m1fn")
     counted = (array for array in arrays if not str(array.dtype).endswith(small))
@@ -422,12 +424,12 @@ def _not_exported(traced: Any, error: Exception, origins: _Origins, settings: Se
         known = explain(refused)
         problem = Problem(
             "compile",
-            f"JAX cannot lower it for a TPU: {_first(str(refused))}.",
+            f"JAX cannot lower it for a TPU: {libtpu.reason_in(str(refused))}.",
             known.fix if known else "Use other operations.",
             message=str(refused),
         )
         return Prepared(origins, (problem.at(lines_of(refused)).shown(settings.choose),))
-    return Prepared(origins, unknown=f"JAX cannot export it: {_first(str(error))}.")
+    return Prepared(origins, unknown=f"JAX cannot export it: {libtpu.reason_in(str(error))}.")
 
 
 def _without_a_chip(origins: _Origins) -> Prepared:
@@ -660,11 +662,10 @@ def _notes_on_many_steps(fn: Any, args: Sequence[Any], cores: int) -> Iterator[s
     Keras up to 3.15 calls the step several times. Later releases scan over a batch of batches:
     keras-team/keras#23527.
     """
-    model = fn if is_model(fn) else fn.__self__
-    steps = getattr(model, "steps_per_execution", 1) or 1
+    steps = getattr(model_of(fn), "steps_per_execution", 1) or 1
     if steps < 2 or not scans_over_batches():
         return
-    size = sum(math.prod(each.shape) * each.dtype.itemsize for each in arrays_in(batch_of(args)))
+    size = bytes_of(arrays_in(batch_of(args)))
     yield (
         f"steps_per_execution={steps}: this Keras keeps {steps} batches in the TPU's memory. The "
         f"figures are those of one step: add {byte_count((steps - 1) * size // cores)} a core."
@@ -673,9 +674,8 @@ def _notes_on_many_steps(fn: Any, args: Sequence[Any], cores: int) -> Iterator[s
 
 def _notes_on_layouts(fn: Any) -> Iterator[str]:
     """Yield the sentence that keys of a `LayoutMap` match no variable of the model."""
-    model = fn if is_model(fn) else fn.__self__
-    unmatched = unmatched_layouts(model)
-    if unmatched:
+    model = model_of(fn)
+    if unmatched := unmatched_layouts(model):
         example = model.variables[0].path
         yield (
             f"{', '.join(map(repr, unmatched))} of the LayoutMap match no variable, so no variable "
@@ -740,8 +740,3 @@ def lines_of(error: BaseException) -> list[SourceLine]:
     places = [SourceLine(frame.f_code.co_filename, line) for frame, line in frames]
     inside = itertools.takewhile(lambda place: not is_of_this_package(place.file), reversed(places))
     return [place for place in inside if not is_library(place.file)]
-
-
-def _first(message: str) -> str:
-    """Return the first line of an error without its full stop."""
-    return next(iter(message.strip().splitlines()), "it gives no reason").rstrip(".:")

@@ -9,10 +9,12 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import queue
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Literal
 
 from tpunb._util.child_process import ChildLostError
@@ -30,6 +32,7 @@ from tpunb.compiler.verdict import program_for
 from tpunb.errors import TpunbError
 from tpunb.errors.base import hint
 from tpunb.errors.code_problems import innermost
+from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.program_display import program_display
 from tpunb.tpu.types import Accelerator
 from tpunb.virtual.jax.memory import LiveArray, bytes_on, listed
@@ -110,11 +113,11 @@ class Judge:
             return lambda: None
         arrays = beside()
 
-        def wait() -> None:
+        def end() -> None:
             __tracebackhide__ = True
-            self._raise_if_refused(verdict.awaited(program.name), arrays)
+            self._raise_if_refused(_awaited(verdict, program.name), arrays)
 
-        return wait
+        return end
 
     def take_new(self) -> list[TpuProgram]:
         """Return the programs that calls have waited for since the last call of this method."""
@@ -128,7 +131,7 @@ class Judge:
             The name of each, and a function that calls another function when the program is known.
         """
         waiting, self._waiting = self._waiting, []
-        return [(name, verdict.when_known) for name, verdict in waiting]
+        return [(name, functools.partial(_when_known, verdict)) for name, verdict in waiting]
 
     def take_recompiled(self) -> list[str]:
         """Return a sentence for each function that was compiled for many shapes.
@@ -149,12 +152,8 @@ class Judge:
 
     def _is_worth_it(self, program: LoweredProgram) -> bool:
         """Return whether a program is more than one of JAX's own operations on small arrays."""
-        is_large = program.size >= _LARGE * self._limit
+        is_large = program.size >= _LARGE * HARDWARE[self._tpu.family].usable_bytes
         return is_large or program.has_kernel or not program.is_of_jax
-
-    @property
-    def _limit(self) -> int:
-        return Target(self._tpu, 1).hardware.usable_bytes
 
     def _verdict_on(
         self,
@@ -220,7 +219,7 @@ class Judge:
         self.programs.append(program)
         if self._when == "wait":
             self._new.append(program)
-        verdict.settle(program)
+        verdict.set_result(program)
 
     def _compiled(self, question: _Question) -> TpuProgram:
         settings = Settings(innermost, Deadline(_SECONDS), self._speed)
@@ -268,44 +267,28 @@ _MAKE_ROOM = "Delete the arrays that you no longer need, or donate them."
 _CODES = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED", "INTERNAL", "NOT_FOUND")
 
 
-class _Verdict:
-    """A program that the compiler judges, or has judged."""
+_Verdict = Future[TpuProgram]
+"""A program that the compiler judges, or has judged."""
 
-    def __init__(self) -> None:
-        self._known = threading.Event()
-        self._lock = threading.Lock()
-        self._program: TpuProgram | None = None
-        self._callbacks: list[Callable[[TpuProgram], None]] = []
 
-    def settle(self, program: TpuProgram) -> None:
-        """End all waiting."""
-        with self._lock:
-            self._program = program
-            self._known.set()
-        for callback in self._callbacks:
-            callback(program)
+def _when_known(verdict: _Verdict, then: Callable[[TpuProgram], None]) -> None:
+    """Call a function with a program, now or when it is known."""
+    verdict.add_done_callback(lambda known: then(known.result()))
 
-    def when_known(self, callback: Callable[[TpuProgram], None]) -> None:
-        """Call a function with the program, now or when it is known."""
-        with self._lock:
-            if self._program is None:
-                self._callbacks.append(callback)
-                return
-        callback(self._program)
 
-    def awaited(self, name: str) -> TpuProgram:
-        """Return the program when it is known. An interrupt ends the wait, not the compiler.
+def _awaited(verdict: _Verdict, name: str) -> TpuProgram:
+    """Return a program when it is known. An interrupt ends the wait, not the compiler.
 
-        Args:
-            name: The function's name, for the line that a long wait shows.
-        """
-        doing = f"the TPU's compiler is judging {name} (--judge later does not wait)"
-        if not self._known.wait(_TURN):
-            with program_display().compiling(lambda: doing):
-                while not self._known.wait(_TURN):
-                    pass
-        assert self._program is not None
-        return self._program
+    Args:
+        verdict: The verdict on the program.
+        name: The function's name, for the line that a long wait shows.
+    """
+    doing = f"the TPU's compiler is judging {name} (--judge later does not wait)"
+    if not wait([verdict], _TURN).done:
+        with program_display().compiling(lambda: doing):
+            while not wait([verdict], _TURN).done:
+                pass
+    return verdict.result()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from tpunb._util.logs import timed
 from tpunb._util.search_path import path_for_child
 from tpunb._util.units import byte_count
 from tpunb.compiler import environment, kept_verdicts, recorded_verdicts, versions
+from tpunb.compiler.answers import Compiled, Kernel, Refused
 from tpunb.compiler.fingerprint import Fingerprint
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import Target
@@ -78,6 +79,11 @@ MARK = re.compile(r"~~(\d+)")
 def unmarked(text: str) -> str:
     """Return a text from libtpu without tpunb's marks."""
     return MARK.sub("", text)
+
+
+def reason_in(error: str) -> str:
+    """Return the first line of an error without its full stop."""
+    return next(iter(unmarked(error).strip().splitlines()), "it gives no reason").rstrip(".:")
 
 
 class Origins(Protocol):
@@ -155,70 +161,6 @@ class Bounded:
     fixed: Callable[[], Prepared]
     problem: Callable[[str, str], Problem]
     fix: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Kernel:
-    """The work of all steps of a Pallas kernel, each without and with its conditional parts.
-
-    Attributes:
-        steps: The steps of its grid.
-        flops: The multiplications and additions of its products, converted to bfloat16's time.
-        cycles: The cycles of the vector unit.
-        bytes: The bytes copied from and to HBM.
-        declared: The multiplications and additions, and the bytes, that the kernel's author
-            declared. The compiler's roofline has these.
-    """
-
-    steps: int
-    flops: tuple[float, float]
-    cycles: tuple[float, float]
-    bytes: tuple[float, float]
-    declared: tuple[float, float]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Compiled:
-    """A module compiled by libtpu. Sizes are in bytes per core.
-
-    Attributes:
-        peak: The most memory in use at a time.
-        arguments: The memory of the arguments.
-        outputs: The memory of the results, including results that replace an argument.
-        aliased: The memory of the results that replace an argument.
-        code: The memory of the program's code.
-        text: The optimised HLO; empty if libtpu did not return it.
-        cost: libtpu's cost analysis.
-        kernels: Its Pallas kernels, by the names of their instructions.
-        bounded: Whether some sizes are only bounded.
-        provenance: When and by which compiler it was compiled.
-    """
-
-    peak: int
-    arguments: int
-    outputs: int
-    aliased: int
-    code: int
-    text: str
-    cost: Mapping[str, float]
-    kernels: Mapping[str, Kernel]
-    bounded: bool
-    provenance: Provenance | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Refused:
-    """The reason why libtpu does not compile a module.
-
-    Attributes:
-        message: libtpu's error.
-        provenance: When and by which compiler it was refused.
-        text: The optimised HLO of a program that does not fit, if it was asked for and exists.
-    """
-
-    message: str
-    provenance: Provenance | None = None
-    text: str = ""
 
 
 def why_unavailable() -> CompilerUnavailableError | None:
@@ -324,14 +266,17 @@ def ask(
     }
     if refused:
         request["refused_text"] = True
-    answer = dict(_kept_or_answered(prepared.fingerprint, request, target.tpu.name, deadline))
-    provenance = _provenance(answer.pop("made"), recorded=answer.pop("recorded", False))
+    answer = _kept_or_answered(prepared.fingerprint, request, target.tpu.name, deadline)
+    provenance = _provenance(answer["made"], recorded=answer.get("recorded", False))
     if "error" in answer:
         return Refused(answer["error"], provenance, answer.get("text", ""))
     kernels = {
-        name: Kernel(steps, *map(tuple, work)) for name, (steps, *work) in answer["kernels"].items()
+        name: Kernel(steps, *map(tuple, work[:3]))  # a file of an older release has more
+        for name, (steps, *work) in answer["kernels"].items()
     }
-    return Compiled(**{**answer, "kernels": kernels}, provenance=provenance)
+    names = {field.name for field in dataclasses.fields(Compiled)} & answer.keys()
+    figures = {name: answer[name] for name in names}
+    return Compiled(**{**figures, "kernels": kernels, "provenance": provenance})
 
 
 def _provenance(made: Mapping[str, Any], *, recorded: bool) -> Provenance:
@@ -348,10 +293,9 @@ def why_unreadable(error: str, jax: str) -> str:
         error: The error of the compiler's process.
         jax: The release of the JAX that exports.
     """
-    first = next(iter(error.strip().splitlines()), "it gives no reason").rstrip(".:")
     releases = _releases(Deadline(_SECONDS_FOR_RELEASES))
     older = environment.older_than(releases.get("jax", jax), jax)
-    return f"the compiler cannot read what JAX {jax} exports ({first}). {older}".rstrip()
+    return f"the compiler cannot read what JAX {jax} exports ({reason_in(error)}). {older}".rstrip()
 
 
 def read_exported(module: bytes, deadline: Deadline) -> Mapping[str, Any]:

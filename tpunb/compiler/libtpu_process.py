@@ -340,9 +340,7 @@ def _compile(
 
 def _figures(compiled: Any, with_text: bool) -> dict[str, Any]:
     memory = compiled.get_compiled_memory_stats()
-    cost, text = {}, ""
-    with contextlib.suppress(Exception):
-        cost = {key: value for key, value in compiled.cost_analysis().items() if "{" not in key}
+    text = ""
     if with_text:
         # This fails for some programs of v5p, v6e and tpu7x, although they compile.
         with contextlib.suppress(Exception):
@@ -354,7 +352,6 @@ def _figures(compiled: Any, with_text: bool) -> dict[str, Any]:
         "aliased": memory.alias_size_in_bytes,
         "code": memory.generated_code_size_in_bytes,
         "text": text,
-        "cost": cost,
         "kernels": _kernels(text),
     }
 
@@ -381,10 +378,7 @@ def _kernels(text: str) -> dict[str, tuple[Any, ...]]:
                 context.allow_unregistered_dialects = True  # the code is stored in one
                 module = ir.Module.parse(base64.b64decode(config["body"]))
                 passmanager.PassManager.parse(_READABLE).run(module.operation)
-                work = _KernelWork(module).work()
-            declared = config.get("cost_estimate", {})
-            declared = tuple(float(declared.get(key, 0)) for key in ("flops", "bytes_accessed"))
-            kernels[match[1]] = *work, declared
+                kernels[match[1]] = _KernelWork(module).work()
     return kernels
 
 

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tpunb.compiler.hlo import Computation, Instruction, Module, Shape, parse
-from tpunb.compiler.libtpu import Compiled, Prepared, unmarked
+from tpunb.compiler.answers import Compiled
+from tpunb.compiler.hlo import Computation, Instruction, Module, Shape, aliases_in, parse
+from tpunb.compiler.libtpu import Prepared, unmarked
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Buffer, ProgramMemory, Share
@@ -27,7 +28,6 @@ _OF_TEMPORARIES = frozenset({"all-reduce", "sort"})
 _SHARED = re.compile(r"output_to_operand_aliasing=\{(.*?\))\}")
 _ALIASING = re.compile(r'"aliasing_operands":\{"lists":\[(.*?\]\}|)\]\}')
 _INDICES = re.compile(r'"indices":\[([^\]]*)\]')
-_PAIR = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}\)")
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -174,7 +174,7 @@ def _shared(instruction: Instruction) -> Mapping[int, int]:
     if instruction.opcode in _IN_PLACE:
         return {place: place for place in range(len(instruction.results))}
     if text := instruction.attribute(_SHARED):
-        return {int(out.split(",")[0] or 0): int(which) for out, which in _PAIR.findall(text)}
+        return aliases_in(text)
     shared: dict[int, int] = {}
     count = len(instruction.operands)
     for text in _INDICES.findall(instruction.attribute(_ALIASING)):
@@ -251,7 +251,6 @@ def of_refused(text: str, prepared: Prepared, target: Target) -> ProgramMemory:
         aliased=sum(results[place].padded for place in module.aliases if place < len(results)),
         code=0,
         text=text,
-        cost={},
         kernels={},
         bounded=False,
     )

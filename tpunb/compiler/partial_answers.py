@@ -7,6 +7,7 @@ import contextvars
 from collections.abc import Callable, Iterator, Sequence
 
 from tpunb._util.interrupts import Stopped
+from tpunb._util.plain_text import listed
 from tpunb.compiler.program import TpuProgram, TpuPrograms, remember_program
 from tpunb.compiler.topologies import Target
 
@@ -101,12 +102,9 @@ def _stopped(names: Sequence[str], known: int) -> str:
     if known == len(names):
         state = "while looking for a batch or a type that fits. The verdicts are known."
     else:
-        state = f"while compiling for {names[known]}. {_listed(names[:known])} known, "
-        state += f"{_listed(names[known:])} not."
+        done, left = (
+            f"{listed(some)} {'are' if len(some) > 1 else 'is'}"
+            for some in (names[:known], names[known:])
+        )
+        state = f"while compiling for {names[known]}. {done} known, {left} not."
     return f"{state} Compile again to continue: known verdicts are stored."
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Return names with their verb: `"v3-8 is"`, `"v3-8 and v5e-8 are"`."""
-    *first, last = names
-    return f"{', '.join(first)} and {last} are" if first else f"{last} is"

@@ -125,7 +125,7 @@ def prepare(
 
 
 def _most_operations(origins: GraphOrigins) -> str:
-    """Return a sentence on the layer, or else the line, to which most operations belong."""
+    """Return a sentence about the layer with most of the operations, or else about the line."""
     total = len(origins.operations)
     for what, place_of in (("Layer `{}`", origins.layer), ("Line {.line}", origins.line)):
         counts = collections.Counter(filter(None, map(place_of, origins.operations)))

@@ -1,17 +1,20 @@
-"""Compiled programs as `tpunb.compile` returns them, single or side by side."""
+"""Compiled programs as `tpunb.compile` returns them, single or side by side, and in files."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, overload
 
 from tpunb._util.plain_text import plain
+from tpunb._util.plain_values import record_from
 from tpunb.compiler.memory_limits import limit_in_bytes, limit_phrase
-from tpunb.compiler.program_files import write_program
+from tpunb.compiler.program_files import read_program, write_program
 from tpunb.errors import CompileError as CompileError
 from tpunb.errors import CompilerUnavailableError as CompilerUnavailableError
 from tpunb.errors import DoesNotFitError as DoesNotFitError
@@ -24,7 +27,7 @@ from tpunb.tpu.types import accelerator
 
 
 class _Shown:
-    """The text and HTML of one program or several."""
+    """The text, the HTML and the file of one program or several."""
 
     def __str__(self) -> str:
         return str(self._repr_mimebundle_()["text/plain"])
@@ -36,6 +39,20 @@ class _Shown:
 
     def _repr_html_(self) -> str:
         return str(self._repr_mimebundle_()["text/html"])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the program or programs to a file, which `tpunb.load_program` reads on any machine.
+
+        Args:
+            path: The file, such as `"resnet.tpuprogram"`.
+
+        Raises:
+            ProgramFileError: The file cannot be written.
+        """
+        several = not isinstance(self, TpuProgram)
+        programs: Any = self if several else [self]
+        plain_values = [dataclasses.asdict(program) for program in programs]
+        write_program({"several": several, "programs": plain_values}, path)
 
 
 class TpuProgram(_Shown, Program):
@@ -113,17 +130,6 @@ class TpuProgram(_Shown, Program):
                 limit=most,
             )
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the program to a file, which `tpunb.load_program` reads on any machine.
-
-        Args:
-            path: The file, such as `"resnet.tpuprogram"`.
-
-        Raises:
-            ProgramFileError: The file cannot be written.
-        """
-        write_program({"several": False, "programs": [dataclasses.asdict(self)]}, path)
-
     def as_dict(self) -> dict[str, Any]:
         """Return everything except the HLO, as dicts, lists, numbers and strings."""
         # JSON turns tuples into lists.
@@ -191,19 +197,13 @@ def _sum(times: Sequence[StepTime]) -> StepTime:
             sorted(merged_shares.values(), key=lambda each: each.seconds or 0, reverse=True)
         )
 
-    return StepTime(
-        sum(time.low for time in times),
-        sum(time.high for time in times),
-        mean("matmul"),
-        mean("memory_bound"),
-        mean("collectives_fraction"),
-        shares("by_line"),
-        shares("by_layer"),
-        shares("by_operation"),
-        shares("collectives"),
-        tuple(dict.fromkeys(text for time in times for text in time.not_counted)),
-        sum(time.start for time in times),
-    )
+    figures: dict[str, Any] = {
+        **{name: sum(getattr(time, name) for time in times) for name in ("low", "high", "start")},
+        **{name: mean(name) for name in ("matmul", "memory_bound", "collectives_fraction")},
+        **{name: shares(name) for name in ("by_line", "by_layer", "by_operation", "collectives")},
+    }
+    not_counted = dict.fromkeys(text for time in times for text in time.not_counted)
+    return StepTime(**figures, not_counted=tuple(not_counted))
 
 
 class TpuPrograms(_Shown, Sequence[TpuProgram]):
@@ -265,18 +265,6 @@ class TpuPrograms(_Shown, Sequence[TpuProgram]):
         for program in self:
             program.raise_if_unfit(limit)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the programs to one file, which `tpunb.load_program` reads on any machine.
-
-        Args:
-            path: The file, such as `"resnet.tpuprogram"`.
-
-        Raises:
-            ProgramFileError: The file cannot be written.
-        """
-        programs = [dataclasses.asdict(program) for program in self]
-        write_program({"several": True, "programs": programs}, path)
-
     def as_dict(self) -> dict[str, Any]:
         """Return the programs' dicts by TPU type."""
         return {program.tpu: program.as_dict() for program in self}
@@ -289,6 +277,57 @@ class TpuPrograms(_Shown, Sequence[TpuProgram]):
 
     def __repr__(self) -> str:
         return f"TpuPrograms({', '.join(program.label for program in self)})"
+
+
+def load_program(path: str | os.PathLike[str]) -> TpuProgram | TpuPrograms:
+    """Load a program that `TpuProgram.save` or `TpuPrograms.save` has written.
+
+    It shows, compares and asserts like a program that was compiled here, and says when and by
+    which compiler it was made. This needs no compiler, no TensorFlow and no JAX, on any system.
+    The file may come from a stranger: it contains no code.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> program = tpunb.compile(tf.nn.relu, tf.TensorSpec([8, 128]), tpu="v5e-8")
+        >>> program.save("relu.tpuprogram")
+        >>> tpunb.load_program("relu.tpuprogram").tpu
+        'v5e-8'
+
+    Args:
+        path: The file.
+
+    Returns:
+        The program, or the table of programs.
+
+    Raises:
+        ProgramFileError: The file does not exist, is not a program, is damaged, or has a newer
+            format.
+    """
+    return read_program(path, functools.partial(_programs, Path(path).name))
+
+
+def _programs(name: str, value: Any) -> TpuProgram | TpuPrograms:
+    """Return the programs among a file's values.
+
+    Args:
+        name: The name of the file.
+        value: The values.
+    """
+    if not isinstance(value, Mapping) or not isinstance(value["programs"], list):
+        raise TypeError("it has no programs")
+    programs = [_named(record_from(TpuProgram, each), name) for each in value["programs"]]
+    for program in programs:
+        _ = program.headline, program.row, program.cores  # raises if its figures make no sense
+    if value["several"] is True:
+        return TpuPrograms(programs)
+    (program,) = programs
+    return program
+
+
+def _named(program: TpuProgram, name: str) -> TpuProgram:
+    """Return a program that says which file it comes from."""
+    known = program.provenance or Provenance()
+    return dataclasses.replace(program, provenance=dataclasses.replace(known, file=name))
 
 
 _latest: TpuProgram | TpuPrograms | None = None

@@ -7,10 +7,11 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from tpunb._util.units import byte_count, duration
+from tpunb.compiler.answers import Compiled
 from tpunb.compiler.collectives import collective_of
 from tpunb.compiler.costs import ON_SPARSE_CORES, Cost, background_bytes, cost_of, link_cost
 from tpunb.compiler.hlo import PRODUCTS, Module, multiplications, parts
-from tpunb.compiler.libtpu import Compiled, Origins
+from tpunb.compiler.libtpu import Origins
 from tpunb.compiler.memory import share
 from tpunb.compiler.runs import Run, Runs
 from tpunb.compiler.topologies import Target
@@ -39,12 +40,13 @@ class _Costs:
 
     def __init__(self, compiled: Compiled, module: Module, runs: Runs, target: Target) -> None:
         self._kernels, self._module, self._target = compiled.kernels, module, target
-        self.unknown_loops, self.branches = runs.unknown_loops, runs.branches
         self.background = 0.0
         self.sparse_cores = False
         self.all = [
             dataclasses.replace(cost, times=run.times) for run in runs.all for cost in self._of(run)
         ]
+        self.links = [cost for cost in self.all if cost.kind == "collective"]
+        self.others = [cost for cost in self.all if cost.kind != "collective"]
 
     def _of(self, run: Run) -> Iterator[Cost]:
         instruction, module = run.instruction, self._module
@@ -77,7 +79,6 @@ def step_time(
     """
     costs = _Costs(compiled, module, runs, target)
     total = sum(cost.seconds for cost in costs.all) or 1.0
-    links = [cost for cost in costs.all if cost.kind == "collective"]
     low, high = _range(costs, target)
     middle = (low * high) ** 0.5
     nodes = [part for cost in costs.all for part in _by_node(cost, module)]
@@ -95,7 +96,7 @@ def step_time(
         )
 
     collectives = []
-    for link in sorted(links, key=lambda cost: cost.seconds, reverse=True):
+    for link in sorted(costs.links, key=lambda cost: cost.seconds, reverse=True):
         if part := link.seconds / total:
             found = collective_of(link.instruction, module)
             assert found is not None
@@ -117,7 +118,7 @@ def step_time(
         shares(origins.layer),
         shares(lambda node: origins.operation(node) or "other"),
         tuple(collectives),
-        tuple(_not_counted(costs, start)),
+        tuple(_not_counted(costs, runs, start)),
         start,
     )
 
@@ -129,11 +130,10 @@ def _range(costs: _Costs, target: Target) -> tuple[float, float]:
     HBM take longer. At most, they come after it.
     """
     hardware = target.hardware
-    links = [cost for cost in costs.all if cost.kind == "collective"]
-    others = [cost for cost in costs.all if cost.kind != "collective"]
-    counted = (cost.times * cost.bytes for cost in others if not cost.modelled)
+    counted = (cost.times * cost.bytes for cost in costs.others if not cost.modelled)
     moved = sum(counted) + costs.background
-    in_turn = (sum(cost.times * cost.least for cost in each) for each in (others, links))
+    kinds = (costs.others, costs.links)
+    in_turn = (sum(cost.times * cost.least for cost in each) for each in kinds)
     low = max(*in_turn, moved / hardware.hbm)
     high = sum(cost.times * cost.most for cost in costs.all)
     high += costs.background / hardware.hbm / hardware.sustained_hbm
@@ -162,15 +162,15 @@ def _by_node(cost: Cost, module: Module) -> list[tuple[Cost, str]]:
     ]
 
 
-def _not_counted(costs: _Costs, start: float) -> Iterator[str]:
+def _not_counted(costs: _Costs, runs: Runs, start: float) -> Iterator[str]:
     yield (
         "the host's input, and results that are returned to the host. The higher estimate includes "
         f"{duration(start)} for the host to start the call, which a loop of calls hides."
     )
-    if costs.unknown_loops:
-        yield f"Loops of unknown length ({costs.unknown_loops}) count as one trip each."
-    if costs.branches:
-        yield f"Conditionals ({costs.branches}) count as the mean of their branches."
+    if runs.unknown_loops:
+        yield f"Loops of unknown length ({runs.unknown_loops}) count as one trip each."
+    if runs.branches:
+        yield f"Conditionals ({runs.branches}) count as the mean of their branches."
     if costs.sparse_cores:
         yield "The SparseCores' work counts as copies in the background: their speed is not known."
     if modelled := {kind for cost in costs.all for kind in cost.modelled}:
@@ -180,13 +180,13 @@ def _not_counted(costs: _Costs, start: float) -> Iterator[str]:
         )
     others = {
         cost.instruction.target or cost.instruction.opcode
-        for cost in costs.all
-        if cost.instruction.cycles is None and cost.kind != "collective" and not cost.modelled
+        for cost in costs.others
+        if cost.instruction.cycles is None and not cost.modelled
     }
     if others:
         names = ", ".join(sorted(others)[:6])
         yield f"The compiler gives no cycles for {names}: they count as their reads and writes."
-    if any(cost.kind == "collective" for cost in costs.all):
+    if costs.links:
         yield (
             "Collectives are modelled from the links' bandwidth. The lower estimate hides them "
             "behind other work, and the higher estimate adds them after it."

@@ -95,7 +95,8 @@ class TileWork:
         counted = self.cycles / hardware.clock
         if any(is_depthwise(product) for product, _ in self.products):
             return max(least, counted), counted + memory
-        if self.products and (matrix >= memory or self._has_window):
+        windows = any(has_window(*product) for product in self.products)
+        if self.products and (matrix >= memory or windows):
             return max(least, counted / _FASTER), _SLOWER * max(slowest, counted)
         if target.tpu.family in OLD:
             most = counted + memory if self._functions else counted
@@ -107,16 +108,9 @@ class TileWork:
         """Return the most seconds of a loop or copy, with the seconds of its copies of tiles."""
         reads = _PER_REGISTER[1] * self.in_all / REGISTER
         functions = _PER_FUNCTION * self._functions / _LANES
-        return max(memory * self._spread_of_copies, max(reads, functions) / hardware.clock)
-
-    @property
-    def _spread_of_copies(self) -> float:
         is_copy = all(part.opcode in _COPIES for part, _ in self.parts)
-        return _REORDERED if is_copy else _LOOP
-
-    @property
-    def _has_window(self) -> bool:
-        return any(has_window(product, inside) for product, inside in self.products)
+        spread = _REORDERED if is_copy else _LOOP
+        return max(memory * spread, max(reads, functions) / hardware.clock)
 
     @property
     def _multiplied(self) -> float:

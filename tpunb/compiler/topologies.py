@@ -99,7 +99,8 @@ def targets(tpus: Sequence[str], strategy: Any = None) -> list[Target]:
         CompileError: No type is given, and neither the strategy nor JAX has one.
         AcceleratorTypeError: A TPU type does not exist.
     """
-    resolver = getattr(getattr(strategy, "extended", None), "_tpu_cluster_resolver", None)
+    extended = getattr(strategy, "extended", None)
+    resolver = getattr(extended, "_tpu_cluster_resolver", None)
     kind = getattr(resolver, "accelerator", None) or current_type.get()
     own = kind.name if kind is not None and kind.hbm_bytes else None  # not for a number of cores
     names = list(tpus) or ([own] if own else [])
@@ -108,11 +109,6 @@ def targets(tpus: Sequence[str], strategy: Any = None) -> list[Target]:
             "No TPU type to compile for is given.",
             fix="Name a type, with --for v5e-8 or tpu='v5e-8', or connect to a TPU.",
         )
-    replicas, partitions = cores_of(strategy)
+    devices = getattr(extended, "_tpu_devices", None)
+    replicas, partitions = (1, 1) if devices is None else map(int, devices.shape)
     return [target(name, replicas if name == own else None, partitions) for name in names if name]
-
-
-def cores_of(strategy: Any) -> tuple[int, int]:
-    """Return the number of a strategy's replicas, and the cores of each."""
-    devices = getattr(getattr(strategy, "extended", None), "_tpu_devices", None)
-    return (1, 1) if devices is None else (int(devices.shape[0]), int(devices.shape[1]))

@@ -12,18 +12,19 @@ from collections.abc import Callable, Iterator, Sequence
 from tpunb._util.child_process import ChildLostError
 from tpunb._util.units import byte_count
 from tpunb.compiler import libtpu, versions
+from tpunb.compiler.answers import Compiled, Refused
 from tpunb.compiler.collectives import collectives_in
 from tpunb.compiler.communication import communication
 from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.hlo import Module, parse
-from tpunb.compiler.libtpu import Bounded, Compiled, Prepared, Refused, unmarked
+from tpunb.compiler.libtpu import Bounded, Prepared, unmarked
 from tpunb.compiler.memory import described, line_name, of_refused
 from tpunb.compiler.partial_answers import CompilationStopped, is_watched, watching
 from tpunb.compiler.program import NotRecordedError, TpuProgram, merged
 from tpunb.compiler.runs import Runs
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
-from tpunb.errors.code_problems import Problem, SourceLine, is_library, is_of_this_package
+from tpunb.errors.code_problems import Problem, SourceLine, is_library
 from tpunb.errors.compiler_refusals import (
     LESS_PADDING,
     LIBTPU,
@@ -49,6 +50,7 @@ DEPENDS_ON_DATA = (
 )
 """A note on programs that have such sizes."""
 
+# "Unable to parse module assembly: … but got 'tensor<?x?xf32, #stablehlo.bounds<9, 9>>'" (0.0.52)
 _INEXPRESSIBLE = "#stablehlo.bounds<"
 _CANNOT_BE_EXPRESSED = (
     "A tensor would have several open sizes, which the compiler's input format cannot express."
@@ -153,20 +155,20 @@ class _Compilation:
         settings.progress(f"compiling for {name}")
         given = settings.deadline.left
         try:
-            answer = self._ask(low=low)
-            needed = answer.peak if isinstance(answer, Compiled) else needed_bytes(answer.message)
+            answer = self._ask(self.wanted, low=low)
+            needed = answer.peak if isinstance(answer, Compiled) else needed_bytes(answer.error)
             if low and needed and abs(needed - available) < _CLOSE * available:
                 settings.progress(
                     f"compiling for {name} again at full effort: it is close to the limit"
                 )
                 low = False
-                answer = self._ask(low=low)
+                answer = self._ask(self.wanted, low=low)
             program = dataclasses.replace(program, provenance=answer.provenance)
             least = prepared.least_bytes(self.wanted)
             if isinstance(answer, Refused) and needed is None and prepared.bounded is not None:
-                return self._refused_for_bounds(program, answer.message, prepared.bounded)
+                return self._refused_for_bounds(program, answer.error, prepared.bounded)
             if isinstance(answer, Refused):
-                return self._refused(program, answer.message)
+                return self._refused(program, answer.error)
             if answer.peak < least and least >= _OVERFLOWS:
                 return self._too_large(program, "", 0)
             program = self._accepted(program, answer)
@@ -180,14 +182,11 @@ class _Compilation:
                 reason += f" The open sizes may be the reason. {prepared.bounded.fix}"
             return dataclasses.replace(program, unknown=reason, crashed=error.crashed)
 
-    def _ask(
-        self, wanted: Target | None = None, *, low: bool, refused: bool = False
-    ) -> Compiled | Refused:
-        """Ask for the wanted target, or for another target."""
+    def _ask(self, wanted: Target, *, low: bool, refused: bool = False) -> Compiled | Refused:
         settings = self.settings
         return libtpu.ask(
             self.prepared,
-            wanted or self.wanted,
+            wanted,
             deadline=settings.deadline,
             low_effort=low,
             text=settings.details or settings.speed,
@@ -207,8 +206,8 @@ class _Compilation:
         if not fixed.module:
             return self._refused(program, message)
         answer = libtpu.ask(fixed, self.wanted, deadline=deadline, low_effort=True, text=False)
-        if isinstance(answer, Refused) and needed_bytes(answer.message) is None:
-            return dataclasses.replace(self, prepared=fixed)._refused(program, answer.message)
+        if isinstance(answer, Refused) and needed_bytes(answer.error) is None:
+            return dataclasses.replace(self, prepared=fixed)._refused(program, answer.error)
         if _INEXPRESSIBLE in message:
             return dataclasses.replace(program, unknown=f"{_CANNOT_BE_EXPRESSED} {bounded.fix}")
         return dataclasses.replace(program, errors=(bounded.problem(message, _node_in(message)),))
@@ -230,7 +229,7 @@ class _Compilation:
         return program if module is None else self._with_module(program, answer, module)
 
     def _with_module(self, program: TpuProgram, answer: Compiled, module: Module) -> TpuProgram:
-        """Return a program with what the text of the compiled program shows."""
+        """Return a program with the figures from the compiled program's text."""
         runs, prepared, wanted = Runs(module), self.prepared, self.wanted
         origins = prepared.origins
         lines = {line for node in set(module.nodes.values()) if (line := origins.line(node))}
@@ -305,7 +304,7 @@ class _Compilation:
         least = max(held, available, _allocation(message))
         if max(needed, held) >= _OVERFLOWS:
             needed, least = 0, max(needed, least)  # an overflowed sum is too small
-        own = self._in_its_own_memory() if least < _OVERFLOWS else None
+        own = self._tensors(wanted, refused=True) if least < _OVERFLOWS else None
         roomy = own or self._in_a_larger_memory()
         bound = not needed and (roomy is None or roomy.peak <= least)
         memory = dataclasses.replace(
@@ -323,33 +322,33 @@ class _Compilation:
         places = self.prepared.origins.places(node) if node else _places_in(problem.message)
         return problem.at(places).shown(self.settings.choose)
 
-    def _in_its_own_memory(self) -> ProgramMemory | None:
-        """Return the memory by the scheduled program that the compiler refuses, if it has one."""
-        if not self.settings.details:
-            return None
-        self.settings.progress("finding the tensors that take the memory")
-        try:
-            answer = self._ask(low=not self.prepared.jax, refused=True)
-        except (ChildLostError, NotRecordedError):
-            return None
-        if not isinstance(answer, Refused) or not answer.text:
-            return None
-        return of_refused(answer.text, self.prepared, self.wanted)
-
     def _in_a_larger_memory(self) -> ProgramMemory | None:
         """Compile a program for a larger memory, to find the tensors that do not fit."""
         roomy = target(_ROOMIEST, None, min(self.wanted.partitions, 4))
-        fits_no_more = self.wanted.hardware.usable_bytes >= roomy.hardware.usable_bytes
-        if not self.settings.details or fits_no_more:
+        if self.wanted.hardware.usable_bytes >= roomy.hardware.usable_bytes:
+            return None
+        return self._tensors(roomy, refused=False)
+
+    def _tensors(self, wanted: Target, *, refused: bool) -> ProgramMemory | None:
+        """Return the memory by the tensors of a scheduled program, if the compiler gives it.
+
+        Args:
+            wanted: The target.
+            refused: Whether the program is known not to fit there.
+        """
+        if not self.settings.details:
             return None
         self.settings.progress("finding the tensors that take the memory")
+        low = not (refused and self.prepared.jax)
         try:
-            answer = self._ask(roomy, low=True)
+            answer = self._ask(wanted, low=low, refused=refused)
         except (ChildLostError, NotRecordedError):
             return None
-        if isinstance(answer, Refused) or not answer.text:
+        if isinstance(answer, Refused) is not refused or not answer.text:
             return None
-        return described(answer, parse(answer.text), self.prepared, roomy)
+        if isinstance(answer, Refused):
+            return of_refused(answer.text, self.prepared, wanted)
+        return described(answer, parse(answer.text), self.prepared, wanted)
 
 
 def about_the_limit(limit: float, given: float) -> str:
@@ -371,19 +370,26 @@ results of 4 EiB each, and accepts two to four of them as a program that fits.""
 _UNITS = {unit: 2 ** (10 * power) for power, unit in enumerate(["", *"KMGTPE"])}
 _SIZE = r"([\d.]+)([KMGTPE]?)i?B?"
 _NEEDED = (
+    # "Ran out of memory on HBM, the total memory required for HLO temporaries (16.06G) exceeds
+    # available HBM (15.75G)." (libtpu 0.0.52)
     re.compile(rf"total memory required[^(]*\({_SIZE}\)"),
-    re.compile(rf"Used {_SIZE} of"),
     re.compile(rf"\({_SIZE}\) exceeds available HBM"),
+    # "Ran out of memory in memory space hbm. Used 21.95G of 15.48G hbm." (older libtpu, jaxlib 0.4)
+    re.compile(rf"Used {_SIZE} of"),
+    # "Attempting to reserve 29.49G at the bottom of memory." (a TPU's runtime, jaxlib 0.4)
     re.compile(rf"[Aa]ttempting to (?:allocate|reserve) {_SIZE}"),
 )
+# "Allocation (size=2305843009213693952) would exceed memory (size=17179869184) :: %s0 = …" (0.0.52)
 _ALLOCATION = re.compile(r"Allocation \(size=(\d+)\) would exceed memory")
+# `… %MatMul.1 = s64[2,2]{1,0} dot(…), metadata={op_name="MatMul" source_line=10}` (libtpu 0.0.52)
 _NODE = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+# "… an HLO for which this rewriting is not implemented: %MatMul.1 = s64[2,2]{1,0} dot(…" (0.0.52)
 _OF_X64 = re.compile(r"not implemented: (?:ROOT )?%?\S+ = (\w+)\[")
 
 # `at location: loc("mul:"("mul/mul"(callsite("kernel"("/home/me/a.py":20:29 to :32) at …`
 # (libtpu 0.0.52)
 _PLACE = re.compile(r'"([^"\n]{1,400}\.py)":(\d{1,7}):\d')
-_OF_A_KERNEL = "Mosaic failed to compile TPU kernel"
+_OF_A_KERNEL = "Mosaic failed to compile TPU kernel"  # the beginning of such a message (0.0.52)
 
 _TYPES = {"s64": "int64", "u64": "uint64", "f64": "float64", "c128": "complex128"}
 
@@ -426,9 +432,7 @@ def _node_in(message: str) -> str:
 def _places_in(message: str) -> tuple[SourceLine, ...]:
     """Return the lines that an error about a kernel names, innermost first."""
     places = (SourceLine(file, int(line)) for file, line in _PLACE.findall(message))
-    return tuple(
-        place for place in places if not (is_library(place.file) or is_of_this_package(place.file))
-    )
+    return tuple(place for place in places if not is_library(place.file))
 
 
 def refusal(message: str) -> Problem:
@@ -441,11 +445,9 @@ def refusal(message: str) -> Problem:
         types = _TYPES.get(kind[1], "64 bits") if kind else "64 bits"
         code, reason, fix = known.code, known.reason.format(types=types), known.fix
     else:
-        first = unmarked(message).splitlines()[0].rstrip(".") if message else "it gives no reason"
-        code, reason = "compile", f"The TPU's compiler refuses it: {first}."
+        code, reason = "compile", f"The TPU's compiler refuses it: {libtpu.reason_in(message)}."
         explained = explain(message)
-        fix = "Use other operations, or report this message."
-        fix = explained.fix if explained else fix
+        fix = explained.fix if explained else "Use other operations, or report this message."
     return Problem(code, reason, fix, message=message, node=node)
 
 

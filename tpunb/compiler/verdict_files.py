@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from tpunb._util.checked_files import (
     unpacked,
 )
 from tpunb._util.plain_values import record_from
+from tpunb.compiler.answers import Compiled, Refused
 from tpunb.compiler.fingerprint import Fingerprint, renamed
 from tpunb.compiler.program import TpuProgram
 
@@ -45,33 +45,6 @@ class _Made:
     time: str
     compiler: Mapping[str, str]
     software: Mapping[str, str]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Refusal:
-    """The form of an answer about a program that does not compile."""
-
-    error: str
-    made: _Made
-    text: str = ""
-
-
-_Pair = tuple[float, float]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Figures:
-    """The form of an answer about a program that compiles."""
-
-    peak: int
-    arguments: int
-    outputs: int
-    aliased: int
-    code: int
-    text: str
-    kernels: Mapping[str, tuple[int, _Pair, _Pair, _Pair, _Pair]]
-    bounded: bool
-    made: _Made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,11 +108,11 @@ def entry_in(data: bytes) -> dict[str, Any] | None:
     try:
         entry = unpacked(_KIND, _FORMAT, data)
         answer = dict(entry["answer"])
-        kinds = {"error": _Refusal, "program": _Judged}
-        kind = next((kinds[name] for name in kinds if name in answer), _Figures)
+        kinds = {"error": Refused, "program": _Judged}
+        kind = next((kinds[name] for name in kinds if name in answer), Compiled)
         record_from(kind, answer)
-        if not all(map(math.isfinite, dict(answer.get("cost", {})).values())):
-            raise ValueError("a cost is not a number")
+        if kind is not _Judged:
+            record_from(_Made, answer["made"])
         names = tuple(map(str, entry["names"]))
         return {"key": entry["key"], "names": names, "answer": answer}
     except _DAMAGED:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RunsCells(Protocol):
-    """What every connection needs of a runner of cells."""
+    """The interface of a runner of cells that every connection uses."""
 
     timings: Timings | None
 
@@ -30,7 +30,7 @@ class RunsCells(Protocol):
 
 
 class ChecksCells(RunsCells, Protocol):
-    """What a connection of TensorFlow needs of a runner of cells."""
+    """The interface of a runner of cells that a connection of TensorFlow uses."""
 
     def check(
         self, cell: str | Callable[..., Any], namespace: dict[str, Any] | None, **settings: Any

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from tpunb._util.logs import logger
 from tpunb.connection.connection import Connection
 from tpunb.connection.device_assignment import device_assignment
+from tpunb.connection.options import Request, takes
 from tpunb.connection.plan import Plan, resolve
-from tpunb.connection.request import Request, takes
 from tpunb.connection.tpu_connection import open_connections
 from tpunb.errors import ConnectError
 from tpunb.machine.framework import JAX, TENSORFLOW
-from tpunb.machine.software import choose_keras_2, tensorflow_version, warn_if_newer
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.machine.keras_2 import choose_keras_2
+from tpunb.machine.tested_releases import tensorflow_version, warn_if_newer
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual.installer import lend
 from tpunb.virtual.tensorflow import current_strategy

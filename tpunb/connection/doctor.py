@@ -11,14 +11,14 @@ from tpunb._util.plain_text import hanging, plain
 from tpunb._util.secret_masking import mask, secrets_in
 from tpunb._util.units import byte_count, counted
 from tpunb.compiler import environment, libtpu
+from tpunb.connection.options import Request
 from tpunb.connection.plan import resolve
-from tpunb.connection.request import Request
 from tpunb.connection.tpu_connection import latest_connection
 from tpunb.errors import TpunbError
 from tpunb.machine.framework import JAX
-from tpunb.machine.problems import SetupProblem
 from tpunb.machine.setup import Machine, look
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.machine.setup_problem import SetupProblem
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.version import __version__
 
 _WIDTH = 96

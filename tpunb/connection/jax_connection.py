@@ -12,7 +12,7 @@ from tpunb.connection.plan import Plan
 from tpunb.errors import ConnectError
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
-from tpunb.virtual.jax.backend import other_platforms
+from tpunb.virtual.jax.devices import other_platforms
 from tpunb.virtual.jax.import_jax import import_jax
 from tpunb.virtual.jax.memory import LiveArray, bytes_on, listed
 from tpunb.virtual.jax.virtual_tpu import VirtualTpu

@@ -33,7 +33,7 @@ class JaxDevices(TpuConnection):
 
     @property
     def replicas(self) -> int:
-        """The number of devices, on each of which a cell runs."""
+        """The number of devices. A cell runs on each device."""
         return len(self._devices)
 
     @property

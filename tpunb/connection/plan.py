@@ -7,10 +7,10 @@ import re
 import sys
 from typing import TYPE_CHECKING, Literal
 
-from tpunb.connection.request import Request
+from tpunb.connection.options import Request
 from tpunb.errors import AcceleratorTypeError, ConnectError
 from tpunb.machine.framework import JAX, NAMES, TENSORFLOW, framework_for
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual.installation import current
 
@@ -76,7 +76,7 @@ def resolve(request: Request, search: Search | None = None) -> Plan:
         plan = dataclasses.replace(plan, notes=(*plan.notes, note))
     if request.keras is None:
         return plan
-    from tpunb.machine.software import require_keras_2_here
+    from tpunb.machine.keras_2 import require_keras_2_here
 
     return dataclasses.replace(plan, notes=(*plan.notes, require_keras_2_here()))
 

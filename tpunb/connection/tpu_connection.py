@@ -74,7 +74,7 @@ class TpuConnection(abc.ABC):
     @property
     @abc.abstractmethod
     def replicas(self) -> int:
-        """The number of replicas, on each of which a cell runs."""
+        """The number of replicas. A cell runs on each replica."""
 
     @property
     def cells(self) -> Any:

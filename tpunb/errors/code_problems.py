@@ -6,11 +6,11 @@ import dataclasses
 import functools
 import inspect
 import re
-import sysconfig
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tpunb._util.user_code import is_users_file
 from tpunb.errors.base import hint
 
 _GENERATED = re.compile(r"__autograph_generated_file|^<frozen|^<string>")
@@ -135,21 +135,14 @@ def plain_function(fn: Any) -> Any:
 def definition(fn: Any) -> tuple[str, int] | None:
     """Return where the user defined a function, for problems whose own place is unknown."""
     code = getattr(plain_function(fn), "__code__", None)
-    if code is None or is_library(code.co_filename) or is_of_this_package(code.co_filename):
+    if code is None or is_library(code.co_filename):
         return None
     return code.co_filename, code.co_firstlineno
 
 
-@functools.cache
 def is_library(file: str) -> bool:
-    """Return whether a file belongs to Python, to a package that is installed, or to this one."""
-    if _GENERATED.search(file):
-        return True
-    path = Path(file)
-    if "site-packages" in path.parts or "dist-packages" in path.parts:
-        return True
-    homes = sysconfig.get_paths()
-    return any(path.is_relative_to(homes[key]) for key in ("stdlib", "platstdlib"))
+    """Return whether a file belongs to Python, to a package that is installed, or to tpunb."""
+    return bool(_GENERATED.search(file)) or not is_users_file(file)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Advice with the names and the numbers of an error of JAX, in place of an entry's general words.
+"""Advice with the names and the numbers of an error of JAX, instead of an entry's general words.
 
 Each pattern has its message and its releases in `tests/errors/test_jax_advice.py`.
 """
@@ -11,12 +11,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tpunb._util.plain_text import listed
+from tpunb._util.units import counted
 from tpunb.errors.base import did_you_mean
 from tpunb.errors.catalogue.entry import Explanation
 
 
 class _Advice(NamedTuple):
-    """A cause and a fix, in place of an entry's own."""
+    """A cause and a fix, instead of an entry's own."""
 
     cause: str
     fix: str
@@ -25,30 +26,17 @@ class _Advice(NamedTuple):
 _Adviser = Callable[[re.Match[str]], _Advice]
 
 
-class _Kind(NamedTuple):
-    """A kind of message.
-
-    Attributes:
-        code: The entry that explains it.
-        pattern: What the message looks like, with its names and numbers in groups.
-        advise: Returns the cause and the fix.
-    """
-
-    code: str
-    pattern: re.Pattern[str]
-    advise: _Adviser
-
-
-_KINDS: list[_Kind] = []
+_KINDS: list[tuple[str, re.Pattern[str], _Adviser]] = []
+"""By the code of the entry that explains it: what a message looks like, and who advises on it."""
 
 _SPEC = r"(?:PartitionSpec|P)\((?:[^()\n]|\([^()\n]{0,80}\)){0,120}\)"
 
 
 def with_advice(entry: Explanation, message: str) -> Explanation:
     """Return an entry whose cause and fix name what the message names, if that is known."""
-    for kind in _KINDS:
-        if kind.code == entry.code and (match := kind.pattern.search(message)):
-            return dataclasses.replace(entry, **kind.advise(match)._asdict())
+    for code, pattern, advise in _KINDS:
+        if code == entry.code and (match := pattern.search(message)):
+            return dataclasses.replace(entry, **advise(match)._asdict())
     return entry
 
 
@@ -56,7 +44,7 @@ def _advice(code: str, pattern: str) -> Callable[[_Adviser], _Adviser]:
     """Let a function advise on the messages of an entry that have a pattern."""
 
     def registered(advise: _Adviser) -> _Adviser:
-        _KINDS.append(_Kind(code, re.compile(pattern), advise))
+        _KINDS.append((code, re.compile(pattern), advise))
         return advise
 
     return registered
@@ -65,10 +53,6 @@ def _advice(code: str, pattern: str) -> Callable[[_Adviser], _Adviser]:
 def _spec(text: str) -> str:
     """Return a spec as users write it: `P('batch')`, and not `PartitionSpec('batch',)`."""
     return re.sub(r",\s*\)$", ")", text.replace("PartitionSpec(", "P("))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _names(text: str) -> list[str]:
@@ -112,8 +96,7 @@ def _may_differ(match: re.Match[str]) -> _Advice:
     r"[\s\S]{0,300}?manual ax(?:is types|es) do not match",
 )
 def _changes_in_loop(match: re.Match[str]) -> _Advice:
-    axes = "".join(f'"{axis}", ' for axis in match["axes"].split(","))
-    axes = axes.strip() if axes.count('"') == 2 else axes.strip(", ")
+    axes = str(tuple(match["axes"].split(","))).replace("'", '"')
     if match["kind"] == "carry":
         cause = "In jax.shard_map, the loop begins with a value that is the same on all devices, "
         cause += "and each turn makes a value that differs from device to device."
@@ -122,8 +105,8 @@ def _changes_in_loop(match: re.Match[str]) -> _Advice:
         cause += "the other a value that differs from device to device."
     return _Advice(
         cause,
-        f'Say of the first that it may differ: jax.lax.pcast(x, ({axes}), to="varying"), or in '
-        f"JAX 0.7 jax.lax.pvary(x, ({axes})).",
+        f'Say of the first that it may differ: jax.lax.pcast(x, {axes}, to="varying"), or in '
+        f"JAX 0.7 jax.lax.pvary(x, {axes}).",
     )
 
 
@@ -147,7 +130,7 @@ def _not_divisible(match: re.Match[str]) -> _Advice:
     more = -(-size // parts) * parts
     sizes = f"{more - parts} or {more}" if more > parts else str(more)
     return _Advice(
-        f"Axis {match['axis']} has {_count(size, 'element')}, and it is to be cut into {parts} "
+        f"Axis {match['axis']} has {counted(size, 'element')}, and it is to be cut into {parts} "
         f"equal parts. {parts} does not divide {size}.",
         f"Make the size {sizes}: drop the rest of the batch (`x[:{more - parts}]`, "
         f"`drop_remainder=True`), or pad it. Or leave this axis whole, with None in the spec."
@@ -184,8 +167,8 @@ def _number_of_specs(match: re.Match[str]) -> _Advice:
     specs, values = int(match["specs"]), int(match["values"])
     what = "argument" if match["which"] == "in" else "result"
     return _Advice(
-        f"{match['which']}_specs has {_count(specs, 'spec')}, and the function has "
-        f"{_count(values, what)}.",
+        f"{match['which']}_specs has {counted(specs, 'spec')}, and the function has "
+        f"{counted(values, what)}.",
         f"Give {match['which']}_specs one spec for each {what}, in the same order. P() is for "
         f"{'an' if what == 'argument' else 'a'} {what} that is the same on all devices.",
     )
@@ -216,10 +199,9 @@ def _not_a_tuple(match: re.Match[str]) -> _Advice:
 def _too_long(match: re.Match[str]) -> _Advice:
     spec, rank, which = _spec(match["spec"]), int(match["rank"]), match["which"]
     what = "argument" if which == "in" else "result"
-    entries = "1 entry" if match["length"] == "1" else f"{match['length']} entries"
-    axes = "1 axis" if rank == 1 else f"{rank} axes"
     cause = (
-        f"{match['where']} is {spec}, with {entries}, and the {what} {match['shape']} has {axes}."
+        f"{match['where']} is {spec}, with {counted(int(match['length']), 'entry')}, and the "
+        f"{what} {match['shape']} has {counted(rank, 'axis')}."
     )
     if rank:
         return _Advice(cause, f"Leave out the entries for axes that the {what} does not have.")
@@ -253,30 +235,6 @@ def _unknown_axis(match: re.Match[str]) -> _Advice:
     )
 
 
-@_advice("96", r"(?m)Received invalid value: (?P<name>\w{1,60})$")
-@_advice(
-    "93",
-    r"must be a pytree of [^\n]{1,80} instances, but:\s+\S{1,80} is (?P<name>\w{1,60}) of "
-    r"type str",
-)
-def _text_as_spec(match: re.Match[str]) -> _Advice:
-    name = match["name"]
-    return _Advice(
-        f'"{name}" is text, and a spec is needed.',
-        f'Write P("{name}"), after `from jax.sharding import PartitionSpec as P`. For an array: '
-        f'jax.device_put(x, NamedSharding(mesh, P("{name}"))).',
-    )
-
-
-@_advice("96", rf"(?P<spec>{_SPEC}) has duplicate entries for `(?P<name>\w{{1,60}})`")
-def _twice(match: re.Match[str]) -> _Advice:
-    return _Advice(
-        f'{_spec(match["spec"])} has "{match["name"]}" more than once. A mesh axis cuts only one '
-        "axis of an array.",
-        "Put None, or another mesh axis, in one of the places.",
-    )
-
-
 @_advice(
     "96",
     rf"(?:spec=(?P<spec>{_SPEC}), [^\n]{{0,80}})?is only valid for values of rank at least "
@@ -285,10 +243,9 @@ def _twice(match: re.Match[str]) -> _Advice:
 def _rank(match: re.Match[str]) -> _Advice:
     least, rank = int(match["least"]), int(match["rank"])
     spec = _spec(match["spec"]) if match["spec"] else "The spec"
-    entries = "entry" if least == 1 else "entries"
-    axes = "axis" if rank == 1 else "axes"
     fix = "Leave out the entries for axes that the array does not have." if rank else "Write P()."
-    return _Advice(f"{spec} has {least} {entries}, and the array has {rank} {axes}.", fix)
+    has = counted(least, "entry"), counted(rank, "axis")
+    return _Advice(f"{spec} has {has[0]}, and the array has {has[1]}.", fix)
 
 
 @_advice(
@@ -300,118 +257,122 @@ def _without_mesh(match: re.Match[str]) -> _Advice:
     spec = _spec(match["spec"]) if match["spec"] else 'P("batch")'
     return _Advice(
         "A spec names axes of a mesh, and no mesh is set.",
-        f"Say which mesh: NamedSharding(mesh, {spec}) in place of {spec}. Or set it for all cells "
+        f"Say which mesh: NamedSharding(mesh, {spec}) instead of {spec}. Or set it for all cells "
         "that follow: jax.set_mesh(mesh).",
-    )
-
-
-@_advice("98", r"[Tt]he context mesh cannot be empty\. Use ")
-def _shard_map_without_mesh(_: re.Match[str]) -> _Advice:
-    return _Advice(
-        "`jax.shard_map` has no argument `mesh`, and no mesh is set.",
-        "Pass it: jax.shard_map(f, mesh=mesh, in_specs=..., out_specs=...). Or set it for all "
-        "cells that follow: jax.set_mesh(mesh).",
-    )
-
-
-@_advice("98", r"should match the mesh passed to shard_map")
-def _other_mesh(_: re.Match[str]) -> _Advice:
-    return _Advice(
-        "jax.set_mesh has set a mesh, and `jax.shard_map` gets another one.",
-        "Leave out `mesh=` to use the mesh that is set, or set this one: jax.set_mesh(mesh).",
-    )
-
-
-@_advice("98", r"`set_mesh` can only be used outside of")
-def _set_inside(_: re.Match[str]) -> _Advice:
-    return _Advice(
-        "`jax.set_mesh` was called in a function that jax.jit traces.",
-        "Call it outside: jax.set_mesh(mesh) in a cell of its own, or `with jax.set_mesh(mesh):` "
-        "around the call.",
-    )
-
-
-@_advice("101", r"unbound axis name: (?P<name>\w{1,60})")
-def _unbound(match: re.Match[str]) -> _Advice:
-    name = match["name"]
-    return _Advice(
-        f'A collective names the axis "{name}", and no mapped axis has this name here: the '
-        f'function runs outside of `jax.shard_map`, or the mesh has no axis "{name}".',
-        f"Call the collective in a function that is mapped over this axis: jax.shard_map(f, "
-        f'mesh=mesh, in_specs=P("{name}"), out_specs=P()), with a name from mesh.axis_names. Under '
-        "jax.jit alone, arrays are whole: write x.sum() without a collective. jax.vmap and "
-        f'jax.pmap take the name as axis_name="{name}".',
-    )
-
-
-@_advice("101", r"(?m)(?:Cannot determine dtype of|Argument) '?(?P<name>\w{1,60})'?(?: of type|$)")
-def _array_first(match: re.Match[str]) -> _Advice:
-    name = match["name"]
-    return _Advice(
-        f'A collective got the text "{name}" where it needs an array.',
-        f'The array comes first, and the name of the axis after it: jax.lax.psum(x, "{name}").',
-    )
-
-
-@_advice("101", r"(?P<name>\w{1,20})\(\) missing 1 required [^\n]{0,40}'axis_name'")
-def _without_axis(match: re.Match[str]) -> _Advice:
-    name = match["name"]
-    return _Advice(
-        f"`{name}` needs the name of the mesh axis whose devices take part.",
-        f'Name it after the array: jax.lax.{name}(x, "batch"), with a name from mesh.axis_names.',
-    )
-
-
-@_advice("96", r"has no attribute 'partitions'|NamedSharding, [\w.]{1,60}, str\b")
-def _text_in_sharding(_: re.Match[str]) -> _Advice:
-    return _Advice(
-        "`NamedSharding` got text where it needs a spec.",
-        'Write NamedSharding(mesh, P("batch")), after '
-        "`from jax.sharding import PartitionSpec as P`.",
-    )
-
-
-@_advice("96", r"'P' object has no attribute 'size'|NamedSharding, jax\.sharding\.PartitionSpec")
-def _mesh_first(_: re.Match[str]) -> _Advice:
-    return _Advice(
-        "`NamedSharding` got a spec where it needs a mesh.",
-        "The mesh comes first: NamedSharding(mesh, spec).",
     )
 
 
 @_advice("96", r"devices\.ndim == (?P<ndim>\d+) and len\(axis_names\) == (?P<names>\d+)")
 def _axes_of_mesh(match: re.Match[str]) -> _Advice:
-    names, ndim = int(match["names"]), int(match["ndim"])
     return _Advice(
-        f"The mesh gets {_count(names, 'name')}, and its devices are an array of "
-        f"{ndim} {'axis' if ndim == 1 else 'axes'}.",
+        f"The mesh gets {counted(int(match['names']), 'name')}, and its devices are an array of "
+        f"{counted(int(match['ndim']), 'axis')}.",
         'Give each axis a size and a name: jax.make_mesh((4, 2), ("batch", "model")), or '
         'Mesh(devices.reshape(4, 2), ("batch", "model")). A single name is a tuple: ("batch",).',
     )
 
 
-@_advice("93", r"shard_map\(\) takes from 0 to 1 positional")
-def _names_of_arguments(_: re.Match[str]) -> _Advice:
-    return _Advice(
-        "`jax.shard_map` takes only the function by position.",
-        "Name the others: jax.shard_map(f, mesh=mesh, in_specs=..., out_specs=...).",
-    )
+def _say(patterns: dict[str, str], cause: str, fix: str) -> None:
+    """Explain messages with two texts, in which the names of a message replace `{name}`.
+
+    Args:
+        patterns: What the messages look like, by the code of the entry.
+        cause: The cause.
+        fix: The fix.
+    """
+
+    def advise(match: re.Match[str]) -> _Advice:
+        names = {key: _spec(value) for key, value in match.groupdict("").items()}
+        return _Advice(cause.format_map(names), fix.format_map(names))
+
+    for code, pattern in patterns.items():
+        _advice(code, pattern)(advise)
 
 
-@_advice("93", r"shard_map\(\) missing 1 required keyword-only argument: '(?P<name>\w{1,20})'")
-def _missing_argument(match: re.Match[str]) -> _Advice:
-    return _Advice(
-        f"`jax.shard_map` was called without {match['name']}.",
-        'Say how the results form one array: out_specs=P("batch") concatenates the parts of the '
-        "devices, and out_specs=P() is for a result that is the same on all of them.",
-    )
-
-
-@_advice("101", r"KeyError: '(?P<name>\w{1,60})'|AssertionError")
-def _not_in_mesh(match: re.Match[str]) -> _Advice:
-    axis = f'the axis "{match["name"]}"' if match["name"] else "an axis"
-    return _Advice(
-        f"A collective in `jax.shard_map` names {axis}, which the mesh does not have. JAX says so "
-        "without a message of its own.",
-        'Use a name from mesh.axis_names, as in jax.lax.psum(x, "batch").',
-    )
+_SHARD_MAP = "jax.shard_map(f, mesh=mesh, in_specs=..., out_specs=...)"
+_IMPORT = "after `from jax.sharding import PartitionSpec as P`"
+_UNKNOWN_AXIS = (
+    "A collective in `jax.shard_map` names {axis}, which the mesh does not have. JAX says so "
+    "without a message of its own."
+)
+_AXIS_OF_MESH = 'Use a name from mesh.axis_names, as in jax.lax.psum(x, "batch").'
+_say(
+    {
+        "96": r"(?m)Received invalid value: (?P<name>\w{1,60})$",
+        "93": r"must be a pytree of [^\n]{1,80} instances, but:\s+\S{1,80} is "
+        r"(?P<name>\w{1,60}) of type str",
+    },
+    '"{name}" is text, and a spec is needed.',
+    f'Write P("{{name}}"), {_IMPORT}. For an array: '
+    'jax.device_put(x, NamedSharding(mesh, P("{name}"))).',
+)
+_say(
+    {"96": rf"(?P<spec>{_SPEC}) has duplicate entries for `(?P<name>\w{{1,60}})`"},
+    '{spec} has "{name}" more than once. A mesh axis cuts only one axis of an array.',
+    "Put None, or another mesh axis, in one of the places.",
+)
+_say(
+    {"96": r"has no attribute 'partitions'|NamedSharding, [\w.]{1,60}, str\b"},
+    "`NamedSharding` got text where it needs a spec.",
+    f'Write NamedSharding(mesh, P("batch")), {_IMPORT}.',
+)
+_say(
+    {
+        "96": r"'P' object has no attribute 'size'"
+        r"|NamedSharding, jax\.sharding\.PartitionSpec"
+    },
+    "`NamedSharding` got a spec where it needs a mesh.",
+    "The mesh comes first: NamedSharding(mesh, spec).",
+)
+_say(
+    {"98": r"[Tt]he context mesh cannot be empty\. Use "},
+    "`jax.shard_map` has no argument `mesh`, and no mesh is set.",
+    f"Pass it: {_SHARD_MAP}. Or set it for all cells that follow: jax.set_mesh(mesh).",
+)
+_say(
+    {"98": r"should match the mesh passed to shard_map"},
+    "jax.set_mesh has set a mesh, and `jax.shard_map` gets another one.",
+    "Leave out `mesh=` to use the mesh that is set, or set this one: jax.set_mesh(mesh).",
+)
+_say(
+    {"98": r"`set_mesh` can only be used outside of"},
+    "`jax.set_mesh` was called in a function that jax.jit traces.",
+    "Call it outside: jax.set_mesh(mesh) in a cell of its own, or `with jax.set_mesh(mesh):` "
+    "around the call.",
+)
+_say(
+    {"101": r"unbound axis name: (?P<name>\w{1,60})"},
+    'A collective names the axis "{name}", and no mapped axis has this name here: the '
+    'function runs outside of `jax.shard_map`, or the mesh has no axis "{name}".',
+    "Call the collective in a function that is mapped over this axis: jax.shard_map(f, "
+    'mesh=mesh, in_specs=P("{name}"), out_specs=P()), with a name from mesh.axis_names. Under '
+    "jax.jit alone, arrays are whole: write x.sum() without a collective. jax.vmap and "
+    'jax.pmap take the name as axis_name="{name}".',
+)
+_say(
+    {"101": r"(?m)(?:Cannot determine dtype of|Argument) '?(?P<name>\w{1,60})'?(?: of type|$)"},
+    'A collective got the text "{name}" where it needs an array.',
+    'The array comes first, and the name of the axis after it: jax.lax.psum(x, "{name}").',
+)
+_say(
+    {"101": r"(?P<name>\w{1,20})\(\) missing 1 required [^\n]{0,40}'axis_name'"},
+    "`{name}` needs the name of the mesh axis whose devices take part.",
+    'Name it after the array: jax.lax.{name}(x, "batch"), with a name from mesh.axis_names.',
+)
+_say(
+    {"101": r"KeyError: '(?P<name>\w{1,60})'"},
+    _UNKNOWN_AXIS.format(axis='the axis "{name}"'),
+    _AXIS_OF_MESH,
+)
+_say({"101": r"AssertionError"}, _UNKNOWN_AXIS.format(axis="an axis"), _AXIS_OF_MESH)
+_say(
+    {"93": r"shard_map\(\) takes from 0 to 1 positional"},
+    "`jax.shard_map` takes only the function by position.",
+    f"Name the others: {_SHARD_MAP}.",
+)
+_say(
+    {"93": r"shard_map\(\) missing 1 required keyword-only argument: '(?P<name>\w{1,20})'"},
+    "`jax.shard_map` was called without {name}.",
+    'Say how the results form one array: out_specs=P("batch") concatenates the parts of the '
+    "devices, and out_specs=P() is for a result that is the same on all of them.",
+)

@@ -1,1 +1,1 @@
-"""What is on this machine: platform, TPU, software, devices, processes and memory."""
+"""The state of this machine: platform, TPU, software, devices, processes and memory."""

@@ -25,8 +25,8 @@ from tpunb.errors import ConnectError
 from tpunb.machine import chips as device_files
 from tpunb.machine.chips import Chips, find_chips, text_of
 from tpunb.machine.metadata_server import MetadataError, metadata
-from tpunb.machine.problems import SetupProblem
-from tpunb.tpu.defaults import DEFAULT_TPU, WORKER_PORT
+from tpunb.machine.setup_problem import SetupProblem
+from tpunb.tpu.default_tpu import DEFAULT_TPU, WORKER_PORT
 
 PlatformKind = Literal["colab", "kaggle", "kubernetes", "tpu-vm", "compute-engine", "machine"]
 

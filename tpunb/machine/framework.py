@@ -61,10 +61,11 @@ def imported_frameworks() -> set[str]:
 
 def installed_frameworks() -> set[str]:
     """Return the frameworks that are installed here, without importing them."""
-    return {name for name in FRAMEWORKS if _is_installed(name)}
+    return {name for name in FRAMEWORKS if is_importable(name)}
 
 
-def _is_installed(name: str) -> bool:
+def is_importable(name: str) -> bool:
+    """Return whether a module is imported, or could be."""
     try:
         return sys.modules.get(name) is not None or importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):  # a finder refuses the import, or a stand-in has no spec

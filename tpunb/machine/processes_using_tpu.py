@@ -17,7 +17,7 @@ from pathlib import Path
 from tpunb._util.secret_masking import mask, secrets_in
 from tpunb.machine import chips
 from tpunb.machine.chips import text_of
-from tpunb.machine.problems import SetupProblem
+from tpunb.machine.setup_problem import SetupProblem
 
 _LOCK = "libtpu_lockfile"
 _KERNELS = ("ipykernel", "colab_kernel_launcher", "tpunb.notebook.kernels", "kernel_launcher")

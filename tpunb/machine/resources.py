@@ -14,7 +14,7 @@ import shutil
 from tpunb._util.units import byte_count, counted
 from tpunb.machine import chips
 from tpunb.machine.chips import text_of
-from tpunb.machine.problems import SetupProblem
+from tpunb.machine.setup_problem import SetupProblem
 
 _MEMINFO = re.compile(r"^(\w+):\s+(\d+)", re.MULTILINE)  # in KiB
 _MODEL = re.compile(r"^model name\s*:\s*(.+)", re.MULTILINE)

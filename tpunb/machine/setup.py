@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from tpunb._util.secret_masking import mask, secrets_in
 from tpunb.machine.detect import Search, find_tpu
-from tpunb.machine.problems import SetupProblem
 from tpunb.machine.processes_using_tpu import Holding, find_holders
 from tpunb.machine.resources import Memory, measure
+from tpunb.machine.setup_problem import SetupProblem
 from tpunb.machine.software import Software, find_software
 
 # fmt: off

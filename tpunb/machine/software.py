@@ -3,153 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import os
 import platform
 import re
 import sys
-import warnings
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from tpunb._util.logs import logger
 from tpunb._util.secret_masking import mask, secrets_in
-from tpunb.errors import ConnectError
-from tpunb.machine.chips import find_chips
-from tpunb.machine.detect import detect_platform
-from tpunb.machine.problems import SetupProblem
+from tpunb.machine.framework import is_importable
+from tpunb.machine.jax_releases import too_old_jax
+from tpunb.machine.keras_2 import chooses_keras_2, install_tf_keras
+from tpunb.machine.libtpu_releases import fatal_pair, is_newer_than_required, unmet
+from tpunb.machine.setup_problem import SetupProblem
+from tpunb.machine.tested_releases import (
+    FOR_TPU,
+    OLDEST,
+    SPECIFIER,
+    TENSORFLOWS,
+    dotted,
+    is_newer,
+    minor_of,
+    newer_than_tested,
+    release,
+    version_of,
+)
 
 _log = logger("machine")
 
-TESTED = ((2, 18), (2, 19), (2, 20), (2, 21))
-"""The releases of TensorFlow that tpunb is tested with, oldest first.
-
-The virtual TPU uses private parts of TensorFlow, which any release may change. A patch release
-counts as its minor release. pyproject.toml, the doctor and the warning when connecting follow
-this table.
-"""
-
-OLDEST = TESTED[0]
-_NEWEST = TESTED[-1]
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
-
-
-SPECIFIER = f">={_dotted(OLDEST)},<{_NEWEST[0]}.{_NEWEST[1] + 1}"
-"""The tested releases as a requirement."""
-
-RANGE = f"{_dotted(OLDEST)} to {_dotted(_NEWEST)}"
-"""The tested releases in a sentence."""
-
-OLDEST_JAX, ITS_PYTHON = (0, 7, 2), (3, 11)
-"""The oldest release of JAX that a virtual TPU can use, and the oldest Python that has it."""
-
-_LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
-_warned: set[str] = set()
-
-
-def release(version: str) -> tuple[int, ...]:
-    """Return the numbers at the start of a version; none if it does not start with a number."""
-    match = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in match[0].split(".")) if match else ()
-
-
-def too_old_jax(jax: str) -> SetupProblem | None:
-    """Return the problem that a release of JAX is too old for a virtual TPU, or None."""
-    if release(jax) >= OLDEST_JAX:
-        return None
-    oldest = _dotted(OLDEST_JAX)
-    what = f"A virtual TPU needs JAX {oldest} or later, and this is JAX {jax}."
-    if sys.version_info >= ITS_PYTHON:
-        fix = f'Run %pip install "jax>={oldest}" and restart the kernel.'
-        return SetupProblem("jax", what, fix, f'pip install "jax>={oldest}"')
-    fix = (
-        f"JAX {oldest} needs Python {_dotted(ITS_PYTHON)} or later, and this is Python "
-        f"{platform.python_version()}. Install tpunb and jax in a newer Python."
-    )
-    return SetupProblem("jax", what, fix)
-
-
-def is_newer(version: str) -> bool:
-    """Return whether a version of TensorFlow is newer than all tested versions."""
-    return release(version)[:2] > _NEWEST
-
-
-def newer_than_tested(version: str) -> str:
-    """Return the sentence, without a full stop, that a version is newer than the tested ones."""
-    return f"TensorFlow {version} is newer than the releases that tpunb is tested with, {RANGE}"
-
-
-def warn_if_newer(version: str | None) -> None:
-    """Warn once in a process if a version of TensorFlow is newer than all tested versions.
-
-    In a notebook the log has the sentence instead, and `%tpu_doctor` reports it. A warning would
-    become part of a cell's outputs, which nbval compares.
-
-    Args:
-        version: The version; None if unknown.
-    """
-    if version is None or not is_newer(version) or version in _warned:
-        return
-    _warned.add(version)
-    text = (
-        f"{newer_than_tested(version)}. A virtual TPU may fail or behave differently. If it does, "
-        f'update tpunb, or install a tested release: pip install "tensorflow{SPECIFIER}"'
-    )
-    if _is_kernel():
-        _log.info("%s", text)
-    else:
-        warnings.warn(text, stacklevel=3)
-
-
-def _is_kernel() -> bool:
-    """Return whether a notebook's cells run in this process."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return getattr(shell, "kernel", None) is not None
-
-
-FOR_TPU = ("tensorflow-tpu", "tf-nightly-tpu")
-"""Distributions of TensorFlow with TPU support."""
-
-LIBTPU: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {
-    (2, 20): ((0, 0, 14), (0, 0, 32)),
-}
-"""The oldest libtpu and the first that is too new, by release of tensorflow-tpu.
-
-With a libtpu that is too new, the process aborts when TensorFlow is imported. This was found by
-importing tensorflow-tpu 2.20.0 with 12 releases of libtpu: 0.0.17 to 0.0.31 work, 0.0.32 to
-0.0.52 abort. The metadata of tensorflow-tpu allow them all. Other releases of tensorflow-tpu pin
-libtpu. pytorch/xla#3786 shows such an abort for an earlier pair. Remove this table when
-tensorflow-tpu 2.20 is no longer supported.
-"""
-
 # Every build of TensorFlow has this file, with a different size in each build.
 _FILE = "tensorflow/python/_pywrap_tensorflow_internal.so"
-
-
-def fatal_pair(versions: Mapping[str, str]) -> SetupProblem | None:
-    """Return the problem of a libtpu that ends the process when TensorFlow loads it, or None.
-
-    Args:
-        versions: Installed versions, by package.
-    """
-    tensorflow, libtpu = versions.get("tensorflow-tpu", ""), versions.get("libtpu", "")
-    bounds = LIBTPU.get(release(tensorflow)[:2])
-    if bounds is None or release(libtpu) < bounds[1]:
-        return None
-    oldest, too_new = map(_dotted, bounds)
-    return SetupProblem(
-        "libtpu",
-        f"tensorflow-tpu {tensorflow} cannot use libtpu {libtpu}: it ends the process when "
-        "TensorFlow loads it.",
-        "Install an older libtpu, then restart the kernel.",
-        f'pip install "libtpu>={oldest},<{too_new}"',
-    )
 
 
 def overwritten_tensorflow(versions: Mapping[str, str]) -> str:
@@ -159,55 +43,6 @@ def overwritten_tensorflow(versions: Mapping[str, str]) -> str:
         return ""
     others = ("tensorflow", "tensorflow-cpu", "tf-nightly")
     return next((other for other in others if other in versions and _has_its_file(other)), "")
-
-
-def unmet(name: str, versions: Mapping[str, str], extra: str = "") -> Iterator[str]:
-    """Yield a package's unmet requirements of libtpu, as sentences without full stops.
-
-    Args:
-        name: The package. A package that is not installed has no unmet requirements.
-        versions: Installed versions, by package.
-        extra: The extra whose requirements apply.
-    """
-    for requirement in _required_libtpu(name, versions, extra):
-        wanted = f"{name} {versions[name]} requires {requirement.name}{requirement.specifier}"
-        installed = versions.get(requirement.name)
-        if installed is None:
-            yield f"{wanted}, which is not installed"
-        elif not requirement.specifier.contains(installed, prereleases=True):
-            yield f"{wanted}, but {installed} is installed"
-
-
-def _required_libtpu(name: str, versions: Mapping[str, str], extra: str) -> list[Any]:
-    """Return a package's requirements of libtpu, as packaging's objects."""
-    if name not in versions:
-        return []
-    try:
-        from packaging.requirements import Requirement  # if it is missing, rely on pip's check
-
-        requires = [Requirement(text) for text in metadata.requires(name) or ()]
-    except Exception:  # other packages' metadata may be malformed
-        return []
-    return [
-        requirement
-        for requirement in requires
-        if requirement.name.startswith("libtpu")
-        and (requirement.marker is None or requirement.marker.evaluate({"extra": extra}))
-    ]
-
-
-def _is_newer_than_required(
-    name: str, extra: str, plugin: str, versions: Mapping[str, str]
-) -> bool:
-    """Return whether a plugin is newer than each release that a package's requirement names."""
-    named = [
-        release(each.version)
-        for requirement in _required_libtpu(name, versions, extra)
-        for each in requirement.specifier
-        if requirement.name == plugin
-    ]
-    installed = release(versions.get(plugin, ""))
-    return bool(named) and all(installed[: len(each)] > each for each in named)
 
 
 def _has_its_file(name: str) -> bool | None:
@@ -221,9 +56,6 @@ def _has_its_file(name: str) -> bool | None:
         return None
     return None if size is None else int(size[1]) == on_disk
 
-
-TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly", "tf-nightly-tpu")
-"""Distributions that install the same files."""
 
 _PACKAGES = (
     "tpunb", *TENSORFLOWS, "libtpu", "libtpu-nightly", "keras", "tf_keras", "jax", "jaxlib",
@@ -331,7 +163,7 @@ class Software:
                 stops=False,
             )
         if release(self.python)[:2] > (_NEWEST_PYTHON if local_tpu else _NEWEST_WITH_CPU):
-            newest = _dotted(_NEWEST_PYTHON)
+            newest = dotted(_NEWEST_PYTHON)
             return SetupProblem(
                 "Python",
                 f"TensorFlow is not installed, and it may have no wheel for Python {self.python}.",
@@ -388,7 +220,7 @@ class Software:
         if release(tensorflow) and release(tensorflow)[:2] < OLDEST:
             yield SetupProblem(
                 "tensorflow",
-                f"TensorFlow {tensorflow} is too old: tpunb needs {_dotted(OLDEST)}.",
+                f"TensorFlow {tensorflow} is too old: tpunb needs {dotted(OLDEST)}.",
                 "Install a newer release, then restart the kernel.",
                 f'pip install "{name}{SPECIFIER}"',
             )
@@ -400,7 +232,7 @@ class Software:
                 f'pip install "{name.replace("tf-nightly", "tensorflow")}{SPECIFIER}"',
                 stops=False,
             )
-        minor = _minor(self.python)
+        minor = minor_of(self.python)
         if self.pythons and minor not in self.pythons:
             yield SetupProblem(
                 "Python",
@@ -430,10 +262,10 @@ class Software:
                 stops=False,
             )
         other = self.versions.get("tf_keras", "")
-        if other and self.tensorflow and _minor(other) != _minor(self.tensorflow):
+        if other and self.tensorflow and minor_of(other) != minor_of(self.tensorflow):
             yield SetupProblem(
                 "tf_keras",
-                f"tf_keras {other} is made for TensorFlow {_minor(other)}, not for "
+                f"tf_keras {other} is made for TensorFlow {minor_of(other)}, not for "
                 f"{self.tensorflow}.",
                 "Install the release for this TensorFlow, then restart the kernel.",
                 install_tf_keras(self.tensorflow),
@@ -459,7 +291,7 @@ class Software:
             )
 
     def _of_plugin(self) -> Iterator[SetupProblem]:
-        """Yield the problem of a libtpu that is not the one that JAX requires."""
+        """Yield a problem if JAX requires another release of libtpu."""
         if not self.jax_needs:
             return
         consequence = "JAX may fail on a TPU."
@@ -476,25 +308,15 @@ class Software:
         yield SetupProblem("jax", f"{self.jax_needs}: {consequence}", fix, command, stops=False)
 
 
-def tensorflow_version() -> str | None:
-    """Return the version of TensorFlow without importing it, or None if unknown."""
-    return next(filter(None, map(_version, TENSORFLOWS)), None)
-
-
-def chooses_keras_2(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the environment makes tf_keras the `tf.keras`, as TensorFlow reads it."""
-    return environment.get(_LEGACY_KERAS, "") in ("1", "true", "True")
-
-
 def find_software(environment: Mapping[str, str]) -> Software:
     """Find installed versions without importing the packages.
 
     Args:
         environment: Environment variables.
     """
-    versions = {name: version for name in _PACKAGES if (version := _version(name))}
+    versions = {name: version for name in _PACKAGES if (version := version_of(name))}
     # A TensorFlow built from source, or part of an image, may have no metadata.
-    if not _installed(versions) and _is_there("tensorflow"):
+    if not _installed(versions) and is_importable("tensorflow"):
         versions["tensorflow"] = _UNKNOWN
     return Software(
         python=platform.python_version(),
@@ -506,7 +328,7 @@ def find_software(environment: Mapping[str, str]) -> Software:
         backend=mask(environment.get("KERAS_BACKEND", ""), secrets_in(environment)).strip().lower(),
         overwritten_by=overwritten_tensorflow(versions),
         jax_needs=next(unmet("jax", versions, extra="tpu"), "") if "libtpu" in versions else "",
-        newer_than_jax=_is_newer_than_required("jax", "tpu", "libtpu", versions),
+        newer_than_jax=is_newer_than_required("jax", "tpu", "libtpu", versions),
         imported=_imported("tensorflow"),
         # TensorFlow may import JAX without starting JAX's devices.
         jax=tuple(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None) or ()),
@@ -528,120 +350,7 @@ def _pythons(versions: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(pythons, key=release))
 
 
-def _version(name: str) -> str | None:
-    try:
-        version: str | None = metadata.version(name)
-    except Exception:  # not installed, or its metadata is unreadable
-        return None
-    return (
-        version if isinstance(version, str) and re.fullmatch(r"[\w.+!-]{1,60}", version) else None
-    )
-
-
 def _imported(module: str) -> str:
     """Return the version of a module that this process has imported, or an empty string."""
     version = getattr(sys.modules.get(module), "__version__", "")
     return version if isinstance(version, str) else ""
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def install_tf_keras(tensorflow: str | None) -> str:
-    """Return the command that installs Keras 2 for a version of TensorFlow.
-
-    It leaves out the dependencies, which would put `tensorflow` over `tensorflow-cpu`'s files.
-    """
-    wanted = f"=={minor}.*" if (minor := _minor(tensorflow)) else ""
-    return f'pip install --no-deps "tf_keras{wanted}"'
-
-
-def choose_keras_2(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Make tf_keras the `tf.keras` of a process that has not imported TensorFlow yet.
-
-    TensorFlow reads an environment variable when it is imported, and does not change afterwards.
-
-    Args:
-        environment: The process's environment variables, which this function changes.
-    """
-    environment[_LEGACY_KERAS] = "1"
-
-
-def require_keras_2_here() -> str:
-    """Check that Keras 2 is the `tf.keras` of this process, or can become it.
-
-    Returns:
-        A sentence for the user.
-
-    Raises:
-        ConnectError: Keras 2 is not installed, or TensorFlow was imported with Keras 3.
-    """
-    sentence = require_keras_2()
-    if "tensorflow" in sys.modules and not chooses_keras_2():
-        raise ConnectError(
-            "TensorFlow was imported with Keras 3 and cannot change to Keras 2.",
-            fix="Restart the kernel, and choose Keras 2 before anything imports TensorFlow.",
-        )
-    return sentence
-
-
-def require_keras_2() -> str:
-    """Check that Keras 2 is installed, in the release of this environment's TensorFlow.
-
-    Returns:
-        A sentence with its version.
-
-    Raises:
-        ConnectError: Keras 2 is not installed, or is made for another TensorFlow.
-    """
-    tensorflow, keras_2 = tensorflow_version(), _version("tf_keras")
-    fix = f"{install_tf_keras(tensorflow)}, then restart the kernel."
-    if keras_2 is None:
-        raise ConnectError("Keras 2 is the package tf_keras, which is not installed.", fix=fix)
-    if tensorflow is not None and _minor(keras_2) != _minor(tensorflow):
-        raise ConnectError(f"tf_keras {keras_2} is not made for TensorFlow {tensorflow}.", fix=fix)
-    return f"tf.keras is Keras 2 (tf_keras {keras_2})."
-
-
-def _minor(version: str | None) -> str:
-    return _dotted(release(version or "")[:2])
-
-
-def prepare_tpu_library(
-    environment: MutableMapping[str, str] | None = None,
-) -> None:
-    """Keep tensorflow-tpu from loading libtpu on a machine without a TPU.
-
-    There libtpu waits minutes for a metadata server, logs errors to standard error, and gives
-    TensorFlow a device TPU_SYSTEM without a TPU. A `TPU_LOAD_LIBRARY` that the user has set
-    does not change. jax-ml/jax#11668 (open) reports the wait, with `TPU_SKIP_MDS_QUERY=1` as the
-    workaround. pytorch/xla#3786 recommends `TPU_LOAD_LIBRARY=0`.
-
-    Args:
-        environment: Environment variables, which this function completes. By default, the
-            process's own.
-
-    Raises:
-        ConnectError: TensorFlow would load a libtpu that ends the process.
-    """
-    environment = os.environ if environment is None else environment
-    versions = find_software(environment).versions
-    if not any(name in versions for name in FOR_TPU):
-        return
-    chips, platform = find_chips(), detect_platform(environment)
-    if not (chips.there or platform.tpu_sign):
-        missing = {"TPU_LOAD_LIBRARY": "0"}
-        if not platform.on_cloud:
-            missing["TPU_SKIP_MDS_QUERY"] = "1"
-        for name, value in missing.items():
-            if not environment.get(name, "").strip():
-                environment[name] = value
-                _log.debug("no TPU here: %s=%s", name, value)
-    problem = fatal_pair(versions)
-    if problem is not None and environment.get("TPU_LOAD_LIBRARY", "").strip() != "0":
-        fix = problem.fix.removeprefix("Install an older libtpu, ")
-        raise ConnectError(problem.message, fix=f"Run %{problem.command}, {fix}")

@@ -51,8 +51,8 @@ def draw_collective(
     """
     from tpunb.cells.last_collective import last_collective
     from tpunb.display.describe.collective_effect import effect_of
-    from tpunb.display.draw.effect_svg import effect_html
-    from tpunb.display.draw.effect_words import effect_text
+    from tpunb.display.draw.collective_svg import effect_html
+    from tpunb.display.draw.collective_words import effect_text
 
     options: dict[str, Any] = {
         "reduction": reduction,

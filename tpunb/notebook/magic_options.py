@@ -18,7 +18,7 @@ from IPython.core.magic_arguments import argument
 
 from tpunb._util.options import argument_of, options_of, parts
 from tpunb.cells.settings import CompileSettings
-from tpunb.connection.request import Request
+from tpunb.connection.options import Request
 from tpunb.errors import nearest
 from tpunb.training.checkpoint_settings import CheckpointSettings
 

@@ -21,7 +21,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from tpunb.cells.settings import CompileSettings, RunSettings
-from tpunb.connection.request import Request
+from tpunb.connection.options import Request
 from tpunb.display.live_progress import ConnectDisplay, show_in_passing
 from tpunb.errors import CellError, NotConnectedError, TpunbError, nearest
 from tpunb.notebook import displays, reports

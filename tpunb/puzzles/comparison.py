@@ -14,13 +14,9 @@ _CLOSE = 1e-3
 """The largest relative spread of quotients that counts as one factor."""
 
 
-def flat(nest: Any) -> list[np.ndarray[Any, Any]]:
-    """Return the arrays of nested tuples, lists and dicts, in order."""
-    if isinstance(nest, dict):
-        nest = [nest[key] for key in sorted(nest)]
-    if isinstance(nest, tuple | list):
-        return [array for part in nest for array in flat(part)]
-    return [np.asarray(nest, "float64")]
+def are_equal(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Return whether results are the same arrays."""
+    return all(map(np.array_equal, some, others))
 
 
 def difference(
@@ -35,7 +31,10 @@ def difference(
         tolerance: The largest difference that is rounding, as a fraction of the largest number.
         hint: What helps against wrong numbers.
     """
-    mine, theirs = flat(got), flat(right)
+    mine, theirs = (
+        [np.asarray(array, "float64") for array in (nest if isinstance(nest, list) else [nest])]
+        for nest in (got, right)
+    )
     if len(mine) != len(theirs):
         return f"It returns {counted(len(mine), 'array')}, and not {len(theirs)}."
     names = ["The result"] if len(mine) == 1 else [f"Result {i + 1}" for i in range(len(mine))]

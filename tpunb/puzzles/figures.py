@@ -52,22 +52,23 @@ TIME = Figure("time of a call", _time, lambda value: f"about {duration(value)}",
 
 def runs_of(kind: str) -> Figure:
     """Return the figure that counts the runs of collectives of a kind in a call."""
-
-    def of(program: Program) -> float:
-        talk = program.communication
-        runs = () if talk is None else (each.runs for each in talk.transfers if each.kind == kind)
-        return sum(runs)
-
-    return Figure(f"{kind}s", of, lambda value: counted(round(value), kind))
+    return Figure(
+        f"{kind}s",
+        lambda program: _runs(program, lambda each: each == kind),
+        lambda value: counted(round(value), kind),
+    )
 
 
-def other_than(*kinds: str) -> Figure:
+def other_than(kind: str) -> Figure:
     """Return the figure that counts the runs of collectives of all other kinds in a call."""
+    return Figure(
+        "collectives of other kinds",
+        lambda program: _runs(program, lambda each: each != kind),
+        lambda value: str(round(value)),
+    )
 
-    def of(program: Program) -> float:
-        talk = program.communication
-        transfers = () if talk is None else talk.transfers
-        return sum(each.runs for each in transfers if each.kind not in kinds)
 
-    name = "collectives of other kinds" if kinds else "collectives"
-    return Figure(name, of, lambda value: str(round(value)))
+def _runs(program: Program, counts: Callable[[str], bool]) -> float:
+    talk = program.communication
+    transfers = () if talk is None else talk.transfers
+    return sum(each.runs for each in transfers if counts(each.kind))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from tpunb.puzzles.framework import Framework
+from tpunb.puzzles.framework import AnswerError, Framework
 from tpunb.puzzles.puzzle import Attempt, Puzzle
-from tpunb.puzzles.refusals import AnswerError
 from tpunb.puzzles.trial import wrong
 
 
@@ -19,20 +17,19 @@ class OnOneCore:
 
     Attributes:
         framework: The framework.
-        needs: Primitives that its program has to have, such as `"pallas_call"`.
     """
 
     framework: Framework
-    needs: tuple[str, ...] = ()
+    tpu: ClassVar[str] = "v5e-1"
 
     def attempt(self, puzzle: Puzzle, answer: tuple[Any, ...]) -> Attempt:
         """Run the function on one device, and return its program with the arguments' types."""
         (fn,) = functions(answer, 1)
-        args = types_of_arguments(self.framework, puzzle)
-        run = self.framework.traced(fn, args, self.needs)
+        arrays = puzzle.arguments.values()
+        args = tuple(self.framework.type_of(each.shape, each.dtype) for each in arrays)
+        run = self.framework.traced(fn, args)
         problem = wrong(puzzle, lambda *arrays: self.framework.numbers(run(*arrays)))
-        compiling = functools.partial(self.framework.compiling, self.needs)
-        return Attempt(problem, run, args, compiling=compiling)
+        return Attempt(problem, run, args, compiling=self.framework.compiling)
 
 
 def functions(answer: Sequence[Any], number: int) -> tuple[Callable[..., Any], ...]:
@@ -45,8 +42,3 @@ def functions(answer: Sequence[Any], number: int) -> tuple[Callable[..., Any], .
         what = "a function" if number == 1 else f"{number} functions"
         raise AnswerError(f"Give `check` {what} after the puzzle's name, without calling it.")
     return tuple(answer)
-
-
-def types_of_arguments(framework: Framework, puzzle: Puzzle) -> tuple[Any, ...]:
-    """Return the types of a puzzle's arguments, in their order."""
-    return tuple(framework.type_of(each.shape, each.dtype) for each in puzzle.arguments.values())

@@ -1,4 +1,4 @@
-"""What forms of answers need of JAX or TensorFlow."""
+"""The interface of JAX and of TensorFlow that the forms of answers use."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tpunb.errors import TpunbError
+
 Numbers = np.ndarray[Any, Any]
+
+
+class AnswerError(TpunbError, ValueError):
+    """An answer that a puzzle does not take. The message says what it takes."""
 
 
 class Framework(Protocol):
     """A framework. A nest is an array, or a tuple, list or dict of nests."""
 
-    def traced(
-        self, fn: Callable[..., Any], args: Sequence[Any], needs: Sequence[str] = ()
-    ) -> Callable[..., Any]:
+    def traced(self, fn: Callable[..., Any], args: Sequence[Any]) -> Callable[..., Any]:
         """Trace a function, and return what runs and compiles this one program.
 
         Args:
             fn: The function.
             args: The types of its arguments.
-            needs: Primitives that the program has to have.
 
         Raises:
-            AnswerError: The host would compute, or a primitive is missing.
+            AnswerError: The host would compute.
         """
 
     def types(self, nest: Any) -> Any:
@@ -37,5 +40,5 @@ class Framework(Protocol):
     def numbers(self, nest: Any) -> list[Numbers]:
         """Return the arrays in a nest, in order, as float64."""
 
-    def compiling(self, needs: Sequence[str]) -> contextlib.AbstractContextManager[Any]:
-        """Return the context in which a program with these primitives is compiled."""
+    def compiling(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which a program is compiled."""

@@ -12,15 +12,14 @@ from tpunb.compiler.compile import compile_call
 from tpunb.compiler.compile_settings import CompileOptions
 from tpunb.compiler.program import CompilerUnavailableError, NotRecordedError
 from tpunb.errors.base import hint
-from tpunb.errors.code_problems import is_library, is_of_this_package, refusal_in_short
+from tpunb.errors.code_problems import is_library, refusal_in_short
 from tpunb.errors.explain import explain
 from tpunb.puzzles.error_hints import hint_for
+from tpunb.puzzles.framework import AnswerError
 from tpunb.puzzles.puzzle import Attempt, Puzzle
-from tpunb.puzzles.refusals import AnswerError
 from tpunb.puzzles.report import Report
 from tpunb.puzzles.scores import remember
 
-_CATALOGUES = {"jax": "jax_puzzles", "tensorflow": "tensorflow_puzzles"}
 _INSTALL = "Try: !tpunb compiler install (on Linux on x86-64)"
 _LONGEST, _WITH_HINT = 400, 160
 """The longest part of another package's message that a report quotes, also beside our own hint."""
@@ -65,7 +64,7 @@ def find_puzzle(name: str) -> Puzzle:
 def puzzles() -> dict[str, Puzzle]:
     """Return the puzzles of the framework that is in use, by name."""
     framework = "jax" if "jax" in sys.modules and "tensorflow" not in sys.modules else "tensorflow"
-    module = importlib.import_module(f"tpunb.puzzles.{_CATALOGUES[framework]}")
+    module = importlib.import_module(f"tpunb.puzzles.{framework}_puzzles")
     return {puzzle.name: puzzle for puzzle in module.PUZZLES}
 
 
@@ -91,7 +90,7 @@ def graded(puzzle: Puzzle, answer: tuple[Any, ...]) -> Report:
 
 def _compiled(puzzle: Puzzle, attempt: Attempt) -> Any:
     options = CompileOptions(
-        (puzzle.tpu,), speed=puzzle.timed, live_arrays=False, advice=False, progress=None
+        (puzzle.form.tpu,), speed=puzzle.timed, live_arrays=False, advice=False, progress=None
     )
     with attempt.compiling():
         return compile_call(attempt.fn, attempt.args, {}, options, attempt.strategy)[0]
@@ -115,5 +114,5 @@ def _described(error: Exception) -> str:
 def _line_of(error: Exception) -> int | None:
     """Return the innermost line of the learner's code that led to an error."""
     frames = traceback.extract_tb(error.__traceback__)
-    mine = [f for f in frames if not (is_library(f.filename) or is_of_this_package(f.filename))]
+    mine = [f for f in frames if not is_library(f.filename)]
     return mine[-1].lineno if mine else None

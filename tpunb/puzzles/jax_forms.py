@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from tpunb.puzzles.forms import OnOneCore, functions
-from tpunb.puzzles.framework import Numbers
+from tpunb.puzzles.framework import AnswerError, Numbers
 from tpunb.puzzles.jax_programs import Jax, jax_module
 from tpunb.puzzles.puzzle import Attempt, Puzzle
-from tpunb.puzzles.refusals import AnswerError
 from tpunb.puzzles.trial import wrong
 
 Spec = tuple[str | None, ...]
 """The mesh axis of each axis of an array, as for `jax.sharding.PartitionSpec`."""
 
-AXES = (("core", 8),)
-"""The mesh of the puzzles for eight cores."""
+CORES = 8
+"""The cores of the mesh, whose axis is `"core"`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,11 +31,12 @@ class OnEachCore:
 
     parts: tuple[Spec, ...]
     result: Spec
+    tpu: ClassVar[str] = "v5e-8"
 
     def attempt(self, puzzle: Puzzle, answer: tuple[Any, ...]) -> Attempt:
         """Run the function on all devices, and return its program with the arguments' types."""
         (fn,) = functions(answer, 1)
-        jax, mesh = jax_module(), _mesh(AXES)
+        jax, mesh = jax_module(), _mesh()
         spec = jax.sharding.PartitionSpec
         cut = tuple(spec(*part) for part in self.parts)
         whole = jax.shard_map(fn, mesh=mesh, in_specs=cut, out_specs=spec(*self.result))
@@ -63,18 +62,16 @@ class Jitted(OnOneCore):
         return dataclasses.replace(super().attempt(puzzle, (fn,)), fn=fn)
 
 
-@dataclasses.dataclass(frozen=True)
 class Shardings:
-    """A function that returns a dict with a `PartitionSpec` for each argument of the puzzle's own.
+    """A function that returns a dict with a `PartitionSpec` for each argument of the puzzle's spec.
 
-    Attributes:
-        fn: The puzzle's function. It is not run, because shardings do not change its results.
+    The spec is a function of JAX. It is not run, because shardings do not change its results.
     """
 
-    fn: Callable[..., Any]
+    tpu: ClassVar[str] = "v5e-8"
 
     def attempt(self, puzzle: Puzzle, answer: tuple[Any, ...]) -> Attempt:
-        """Return the puzzle's function with arguments that are cut as the answer says."""
+        """Return the puzzle's spec with arguments that are cut as the answer says."""
         (choose,) = functions(answer, 1)
         specs, names = choose(), list(puzzle.arguments)
         if not isinstance(specs, Mapping) or set(specs) != set(names):
@@ -82,9 +79,9 @@ class Shardings:
         sharding = jax_module().sharding
         if other := [name for name in names if not isinstance(specs[name], sharding.PartitionSpec)]:
             raise AnswerError(f"The value of {other[0]!r} has to be a PartitionSpec, such as P().")
-        mesh = _mesh(AXES)
+        mesh = _mesh()
         places = [sharding.NamedSharding(mesh, specs[name]) for name in names]
-        return Attempt(fn=self.fn, args=_types(puzzle, places))
+        return Attempt(fn=puzzle.spec, args=_types(puzzle, places))
 
 
 def _types(puzzle: Puzzle, places: Sequence[Any]) -> tuple[Any, ...]:
@@ -95,18 +92,16 @@ def _types(puzzle: Puzzle, places: Sequence[Any]) -> tuple[Any, ...]:
     )
 
 
-def _mesh(axes: Sequence[tuple[str, int]]) -> Any:
+def _mesh() -> Any:
     """Return a mesh of the virtual TPU's devices.
 
     Raises:
         AnswerError: There is another number of devices.
     """
     jax = jax_module()
-    names, sizes = zip(*axes, strict=True)
-    if len(jax.devices()) != math.prod(sizes):
+    if len(jax.devices()) != CORES:
         raise AnswerError(
-            f"This puzzle needs {math.prod(sizes)} devices, and JAX has {len(jax.devices())}.",
+            f"This puzzle needs {CORES} devices, and JAX has {len(jax.devices())}.",
             fix="%tpu_connect --simulate v5e-8 --framework jax --judge off",
         )
-    kinds = (jax.sharding.AxisType.Auto,) * len(names)
-    return jax.make_mesh(sizes, names, axis_types=kinds)
+    return jax.make_mesh((CORES,), ("core",), axis_types=(jax.sharding.AxisType.Auto,))

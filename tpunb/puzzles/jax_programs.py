@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -10,30 +11,30 @@ from typing import Any
 
 import numpy as np
 
-from tpunb.puzzles.framework import Numbers
-from tpunb.puzzles.refusals import AnswerError
+from tpunb.puzzles.framework import AnswerError, Numbers
 from tpunb.virtual.jax.import_jax import import_jax
 
 _HOST = frozenset({"pure_callback", "io_callback", "debug_callback", "outside_call"})
 _PLATFORM = "platform_index"
 """The primitive of `jax.lax.platform_dependent`, whose program for a TPU is not what runs here."""
-_KERNEL = "pallas_call"
 _ARITHMETIC = frozenset({"add", "add_any", "sub", "mul", "div", "dot_general", "integer_pow"})
 
 
+@dataclasses.dataclass(frozen=True)
 class Jax:
-    """The framework JAX."""
+    """The framework JAX.
 
-    def traced(
-        self, fn: Callable[..., Any], args: Sequence[Any], needs: Sequence[str] = ()
-    ) -> Callable[..., Any]:
+    Attributes:
+        needs: Primitives that a program has to have, such as `"pallas_call"`.
+    """
+
+    needs: tuple[str, ...] = ()
+
+    def traced(self, fn: Callable[..., Any], args: Sequence[Any]) -> Callable[..., Any]:
         """Trace a function, and return a `jax.jit` of this one program."""
         jax = jax_module()
         closed, results = jax.make_jaxpr(fn, return_shape=True)(*args)
-        _refuse_other_work(set(_primitives(closed.jaxpr)), needs)
-        outside = set(_primitives(closed.jaxpr, without=needs))
-        if needs and outside & _ARITHMETIC:
-            raise AnswerError(f"All arithmetic has to be in {needs[0]}, and not outside of it.")
+        _refuse_other_work(closed.jaxpr, self.needs)
         tree = jax.tree_util.tree_structure(results)
         call = jax.extend.core.jaxpr_as_fun(closed)
 
@@ -63,9 +64,9 @@ class Jax:
         leaves = jax_module().tree_util.tree_leaves(nest)
         return [np.asarray(leaf, "float64") for leaf in leaves]
 
-    def compiling(self, needs: Sequence[str]) -> contextlib.AbstractContextManager[Any]:
-        """Return the context in which a program with these primitives is compiled."""
-        return _without_lines() if _KERNEL in needs else contextlib.nullcontext()
+    def compiling(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which a program is compiled."""
+        return _without_lines() if self.needs else contextlib.nullcontext()
 
 
 def jax_module() -> Any:
@@ -79,8 +80,9 @@ def jax_module() -> Any:
     return sys.modules["jax"]
 
 
-def _refuse_other_work(found: set[str], needs: Sequence[str]) -> None:
-    """Refuse a program that does not compute on the TPU, or not with what the puzzle is about."""
+def _refuse_other_work(jaxpr: Any, needs: Sequence[str]) -> None:
+    """Refuse a program that computes outside of the TPU, or outside of the needed primitives."""
+    found = set(_primitives(jaxpr))
     if found & _HOST:
         raise AnswerError(
             f"The host computes here ({min(found & _HOST)}), so the TPU's program says nothing. "
@@ -90,6 +92,8 @@ def _refuse_other_work(found: set[str], needs: Sequence[str]) -> None:
         raise AnswerError("Compute the same on every platform, without platform_dependent.")
     if missing := [name for name in needs if name not in found]:
         raise AnswerError(f"The answer has to use {missing[0]}.")
+    if needs and set(_primitives(jaxpr, without=needs)) & _ARITHMETIC:
+        raise AnswerError(f"All arithmetic has to be in {needs[0]}, and not outside of it.")
 
 
 def _primitives(jaxpr: Any, without: Sequence[str] = ()) -> Iterator[str]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from tpunb.puzzles import right_results as right
-from tpunb.puzzles.figures import MEMORY, PADDING, SENT, TIME, other_than, runs_of
+from tpunb.puzzles import shared_puzzles as shared
+from tpunb.puzzles.figures import MEMORY, SENT, TIME, other_than, runs_of
 from tpunb.puzzles.forms import OnOneCore
 from tpunb.puzzles.jax_forms import Jitted, OnEachCore, Shardings
 from tpunb.puzzles.jax_programs import Jax
-from tpunb.puzzles.pairs import AnySize, Packed
 from tpunb.puzzles.puzzle import Array, Limit, Puzzle
+from tpunb.puzzles.shared_puzzles import BATCH, KIB, MIB
 
 JAX = Jax()
-KIB, MIB = 2**10, 2**20
 
 
 def two_layers(x: Any, w1: Any, w2: Any) -> Any:
@@ -24,52 +24,13 @@ def two_layers(x: Any, w1: Any, w2: Any) -> Any:
 
 
 PUZZLES = (
-    Puzzle(
-        "mean",
-        "Send a thousandth: the mean over a batch of which each core has a part.",
-        right.mean,
-        {"x": Array((65536, 256), drifts=True)},
-        OnEachCore((("core",),), ()),
-        "v5e-8",
-        SENT,
-        best=1792,
-        limits=(
-            Limit(
-                SENT,
-                4 * KIB,
-                "Each core can add up its own rows first. How many numbers are left to send?",
-            ),
-        ),
-        hint="Every core has the same number of rows.",
-    ),
-    Puzzle(
-        "variance",
-        "One all-reduce, and no other collective.",
-        right.variance,
-        {"x": Array((65536, 256), drifts=True)},
-        OnEachCore((("core",),), ()),
-        "v5e-8",
-        SENT,
-        best=3584,
-        limits=(
-            Limit(
-                runs_of("all-reduce"),
-                1,
-                "The second all-reduce waits for the mean. Which two sums give the variance "
-                "without knowing the mean first?",
-            ),
-            Limit(other_than("all-reduce"), 0, "Use jax.lax.psum or jax.lax.pmean."),
-            Limit(SENT, 8 * KIB, "Add up the rows on each core before you send."),
-        ),
-        hint="The variance of the whole batch is not the mean of the cores' variances.",
-    ),
+    shared.mean(OnEachCore((("core",),), ()), "core"),
+    shared.variance(OnEachCore((("core",),), ()), "core", "jax.lax.psum or jax.lax.pmean"),
     Puzzle(
         "neighbours",
-        "Only neighbours talk: a core needs one row from each side.",
         right.neighbours,
-        {"x": Array((65536, 256), drifts=True)},
+        {"x": BATCH},
         OnEachCore((("core",),), ("core",)),
-        "v5e-8",
         SENT,
         best=2048,
         limits=(
@@ -84,11 +45,9 @@ PUZZLES = (
     ),
     Puzzle(
         "half",
-        "Half the communication: each core keeps an eighth of the product.",
         right.product,
         {"x": Array((1024, 2048)), "w": Array((2048, 512))},
         OnEachCore(((None, "core"), ("core",)), ("core",)),
-        "v5e-8",
         SENT,
         best=1835008,
         limits=(
@@ -104,7 +63,6 @@ PUZZLES = (
     ),
     Puzzle(
         "vocabulary",
-        "The loss of a vocabulary of which each core has a part, without sending logits.",
         right.cross_entropy,
         {
             "x": Array((1024, 64)),
@@ -112,7 +70,6 @@ PUZZLES = (
             "words": Array((1024,), "int32", below=32768),
         },
         OnEachCore(((), (None, "core"), ()), ()),
-        "v5e-8",
         SENT,
         best=10759,
         limits=(
@@ -127,11 +84,9 @@ PUZZLES = (
     ),
     Puzzle(
         "ring",
-        "A product with a matrix that no core ever has as a whole.",
         right.product,
         {"x": Array((512, 2048)), "w": Array((2048, 8192))},
         OnEachCore((("core",), (None, "core")), ("core",)),
-        "v5e-8",
         MEMORY,
         best=23862784,
         limits=(
@@ -149,15 +104,13 @@ PUZZLES = (
     ),
     Puzzle(
         "shardings",
-        "Fit two layers of 16 GiB into a v5e-8, with one all-reduce.",
         two_layers,
         {
             "x": Array((2048, 16384), "bfloat16"),
             "w1": Array((16384, 262144), "bfloat16"),
             "w2": Array((262144, 16384), "bfloat16"),
         },
-        Shardings(two_layers),
-        "v5e-8",
+        Shardings(),
         MEMORY,
         best=2483027968,
         limits=(
@@ -175,66 +128,14 @@ PUZZLES = (
             ),
         ),
     ),
-    Puzzle(
-        "padding",
-        "Rotate a million points, and waste less than 5% of the memory on padding.",
-        right.rotated,
-        {"points": Array((1_000_000, 3)), "rotation": Array((3, 3))},
-        Packed(JAX),
-        "v5e-1",
-        MEMORY,
-        best=24017920,
-        limits=(
-            Limit(
-                PADDING,
-                0.05,
-                "A tile has 4 or 8 rows and 128 columns, and an axis of 3 fills up to 4. "
-                "An array with one axis has no rows to fill up.",
-            ),
-        ),
-        hint="`step` has to return its result packed as `pack` packs it.",
-    ),
-    Puzzle(
-        "layers",
-        "The gradient of 16 layers, with less than half of the memory.",
-        right.gradient_of_layers,
-        {"weights": Array((16, 256, 256), scale=0.05), "x": Array((2048, 256))},
-        OnOneCore(JAX),
-        "v5e-1",
-        MEMORY,
-        best=38283264,
-        limits=(
-            Limit(
-                MEMORY,
-                50 * MIB,
-                "The gradient needs the values inside of each layer. jax.checkpoint computes them "
-                "again instead of keeping them.",
-            ),
-        ),
-        tolerance=2e-2,
-    ),
-    Puzzle(
-        "logits",
-        "The loss of 2,048 words, without 64 MiB of logits.",
-        right.cross_entropy,
-        {
-            "x": Array((2048, 64)),
-            "w": Array((64, 8192), scale=4.0),
-            "words": Array((2048,), "int32", below=8192),
-        },
-        OnOneCore(JAX),
-        "v5e-1",
-        TIME,
-        best=113.8e-6,
-        limits=(Limit(MEMORY, 16 * MIB, "Compute the loss of some words at a time: jax.lax.map."),),
-    ),
+    shared.padding(JAX, 24017920, "step"),
+    shared.layers(JAX, 38283264, "jax.checkpoint computes them again instead of keeping them."),
+    shared.logits(JAX, 113.8e-6, "jax.lax.map"),
     Puzzle(
         "donation",
-        "A step of momentum that needs no memory for its results.",
         right.momentum,
         {name: Array((4096, 4096)) for name in ("weights", "speed", "gradients")},
         Jitted(JAX),
-        "v5e-1",
         MEMORY,
         best=192 * MIB,
         limits=(
@@ -246,25 +147,12 @@ PUZZLES = (
             ),
         ),
     ),
-    Puzzle(
-        "one_program",
-        "Batches of 1 to 64 rows, and one program for all.",
-        right.mean_square,
-        {"rows": Array((64, 256)), "w": Array((256,))},
-        AnySize(JAX),
-        "v5e-1",
-        MEMORY,
-        best=68096,
-        limits=(),
-        hint="Rows that only fill up must not count, and the mean is over the others.",
-    ),
+    shared.one_program(JAX, 68096),
     Puzzle(
         "kernel",
-        "A kernel that fits into VMEM, and wastes no time.",
         right.scaled,
         {"x": Array((1024, 2048)), "y": Array((1024, 2048))},
-        OnOneCore(JAX, needs=("pallas_call",)),
-        "v5e-1",
+        OnOneCore(Jax(needs=("pallas_call",))),
         TIME,
         best=33.4e-6,
         limits=(

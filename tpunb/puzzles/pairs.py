@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tpunb._util.units import counted
-from tpunb.puzzles.comparison import difference
 from tpunb.puzzles.forms import functions
-from tpunb.puzzles.framework import Framework, Numbers
+from tpunb.puzzles.framework import AnswerError, Framework, Numbers
 from tpunb.puzzles.puzzle import Attempt, Puzzle
-from tpunb.puzzles.refusals import AnswerError
 from tpunb.puzzles.trial import wide
 
-_PATIENCE = 3
-"""The programs beyond the limit after which no further sizes are tried."""
+_PATIENCE = 4
+"""The number of programs after which no further sizes are tried."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +30,7 @@ class Packed:
     """
 
     framework: Framework
+    tpu: ClassVar[str] = "v5e-1"
 
     def attempt(self, puzzle: Puzzle, answer: tuple[Any, ...]) -> Attempt:
         """Run both functions, and return the step with the types of its arguments."""
@@ -42,12 +41,8 @@ class Packed:
         args = (self.framework.types(packed), *map(self.framework.types, rest))
         run = self.framework.traced(step, args)
         right = pack(np.asarray(puzzle.spec(wide(first), *map(wide, rest)), first.dtype))
-        problem = difference(
-            self.framework.numbers(run(packed, *rest)),
-            self.framework.numbers(right),
-            tolerance=puzzle.tolerance,
-            hint=puzzle.hint,
-        )
+        numbers = self.framework.numbers
+        problem = puzzle.difference(numbers(run(packed, *rest)), numbers(right))
         return Attempt(problem, run, args)
 
 
@@ -60,11 +55,10 @@ class AnySize:
 
     Attributes:
         framework: The framework.
-        programs: The most programs that all sizes may need together.
     """
 
     framework: Framework
-    programs: int = 1
+    tpu: ClassVar[str] = "v5e-1"
 
     def attempt(self, puzzle: Puzzle, answer: tuple[Any, ...]) -> Attempt:
         """Run both functions for all numbers of rows up to the argument's."""
@@ -76,14 +70,13 @@ class AnySize:
             args = (self.framework.types(weights), self.framework.types(prepared))
             if (key := str(args)) not in runs:
                 runs[key] = self.framework.traced(step, args)
-            if len(runs) > self.programs + _PATIENCE:
+            if len(runs) > _PATIENCE:
                 break
             got = self.framework.numbers(runs[key](weights, prepared))
             right = puzzle.spec(wide(rows[:size]), wide(weights))
-            problem = difference(got, right, tolerance=puzzle.tolerance, hint=puzzle.hint)
-            if problem:
+            if problem := puzzle.difference(got, right):
                 return Attempt(f"With {counted(size, 'row')}: {problem}")
-        if len(runs) > self.programs:
+        if len(runs) > 1:
             return Attempt(_other_shapes(len(runs)))
         return Attempt("", runs[key], args)
 

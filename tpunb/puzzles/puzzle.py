@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from tpunb.puzzles.comparison import difference
 from tpunb.puzzles.figures import Figure
 
 
@@ -79,7 +80,13 @@ class Attempt:
 
 
 class Form(Protocol):
-    """The form of an answer: one function, shardings, or two functions."""
+    """The form of an answer: one function, shardings, or two functions.
+
+    Attributes:
+        tpu: The TPU type that the compiler compiles for.
+    """
+
+    tpu: ClassVar[str]
 
     def attempt(self, puzzle: Puzzle, answer: tuple[Any, ...]) -> Attempt:
         """Run an answer on random arguments, and compare its results with the puzzle's.
@@ -95,11 +102,9 @@ class Puzzle:
 
     Attributes:
         name: Its name in `tpunb.puzzles.check`.
-        goal: What to reach, in a sentence.
         spec: Computes the right results with NumPy.
         arguments: The arguments by name, in the order in which an answer takes them.
         form: The form of the answer.
-        tpu: The TPU type.
         score: The figure that the score compares.
         best: Its value in the best known solution.
         limits: The limits of the program.
@@ -109,14 +114,12 @@ class Puzzle:
     """
 
     name: str
-    goal: str
     spec: Callable[..., Any]
     arguments: Mapping[str, Array]
     form: Form
-    tpu: str
     score: Figure
     best: float
-    limits: tuple[Limit, ...]
+    limits: tuple[Limit, ...] = ()
     hint: str = ""
     tolerance: float = 1e-3
 
@@ -124,6 +127,10 @@ class Puzzle:
     def timed(self) -> bool:
         """True if the compiler has to estimate the time."""
         return self.score.timed or any(limit.figure.timed for limit in self.limits)
+
+    def difference(self, got: Any, right: Any, cores: int = 1) -> str:
+        """Return how results differ from the right results; empty if by rounding only."""
+        return difference(got, right, cores=cores, tolerance=self.tolerance, hint=self.hint)
 
     def random_arguments(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return other random arguments in each call."""

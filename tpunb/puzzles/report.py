@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 from tpunb._util.tables import GREEN, LINED, ORANGE, Markup, badge, block, escaped, table
 from tpunb.compiler.program import TpuProgram
@@ -91,7 +90,7 @@ class Report:
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """What helps, one sentence or two for each refusal or limit."""
+        """A hint for each refusal and each exceeded limit."""
         if self.program is None:
             return ()
         refusals = [f"{error.reason} {error.fix}".strip() for error in self.program.errors]
@@ -123,9 +122,6 @@ class Report:
         return rows
 
     def __repr__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
         rows = [HEAD, *self.rows()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
@@ -146,7 +142,3 @@ class Report:
         if self.program is not None:
             parts.append(Markup(self.program._repr_html_()))
         return "".join(parts)
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        del include, exclude
-        return {"text/plain": str(self), "text/html": self._repr_html_()}

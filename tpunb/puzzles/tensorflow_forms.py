@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
 from tpunb.connection.tpu_connection import latest_connection
+from tpunb.puzzles.comparison import are_equal
 from tpunb.puzzles.forms import functions
-from tpunb.puzzles.framework import Numbers
+from tpunb.puzzles.framework import AnswerError, Numbers
 from tpunb.puzzles.puzzle import Attempt, Puzzle
-from tpunb.puzzles.refusals import AnswerError
 from tpunb.puzzles.trial import wrong
 
 REPLICAS = 8
@@ -23,9 +22,10 @@ _NOT_THE_SAME = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class OnReplicas:
     """A replica function: each replica gets an eighth of the rows, and returns the same result."""
+
+    tpu: ClassVar[str] = "v5e-8"
 
     def attempt(self, puzzle: Puzzle, answer: tuple[Any, ...]) -> Attempt:
         """Run the function on all replicas, and return it with the types of a replica's part."""
@@ -36,7 +36,7 @@ class OnReplicas:
         def run(*arrays: Numbers) -> list[Numbers]:
             parts = (_distributed(strategy, array) for array in arrays)
             first, *others = _on_each(strategy, step(*parts))
-            if not all(_equal(first, other) for other in others):
+            if not all(are_equal(first, other) for other in others):
                 raise AnswerError(_NOT_THE_SAME)
             return first
 
@@ -76,7 +76,3 @@ def _on_each(strategy: Any, results: Any) -> list[list[Numbers]]:
     """Return each replica's results."""
     leaves = [strategy.experimental_local_results(leaf) for leaf in tf.nest.flatten(results)]
     return [[np.asarray(leaf[i]).astype("float64") for leaf in leaves] for i in range(REPLICAS)]
-
-
-def _equal(some: list[Numbers], others: list[Numbers]) -> bool:
-    return all(map(np.array_equal, some, others))

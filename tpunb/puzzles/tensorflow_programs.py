@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpunb.puzzles.framework import Numbers
-from tpunb.puzzles.refusals import AnswerError
+from tpunb.puzzles.framework import AnswerError, Numbers
 
 _HOST = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 
@@ -18,12 +17,10 @@ _HOST = frozenset({"PyFunc", "EagerPyFunc", "PyFuncStateless"})
 class TensorFlow:
     """The framework TensorFlow."""
 
-    def traced(
-        self, fn: Callable[..., Any], args: Sequence[Any], needs: Sequence[str] = ()
-    ) -> Callable[..., Any]:
+    def traced(self, fn: Callable[..., Any], args: Sequence[Any]) -> Callable[..., Any]:
         """Trace a function, and return its `tf.function`, which keeps the trace."""
         function = tf.function(fn)
-        refuse_host_work(function.get_concrete_function(*args).graph, needs)
+        _refuse_host_work(function.get_concrete_function(*args).graph)
         return function  # type: ignore[no-any-return]
 
     def types(self, nest: Any) -> Any:
@@ -43,25 +40,21 @@ class TensorFlow:
         """Return the arrays in a nest, in order, as float64."""
         return [np.asarray(leaf).astype("float64") for leaf in tf.nest.flatten(nest)]
 
-    def compiling(self, needs: Sequence[str]) -> contextlib.AbstractContextManager[Any]:
+    def compiling(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context in which a program is compiled."""
-        del needs
         return contextlib.nullcontext()
 
 
-def refuse_host_work(graph: Any, needs: Sequence[str] = ()) -> None:
-    """Refuse a graph that calls Python, or that has no operation of a kind.
+def _refuse_host_work(graph: Any) -> None:
+    """Refuse a graph that calls Python.
 
     Raises:
-        AnswerError: The graph is such a graph.
+        AnswerError: The graph calls Python.
     """
     definition = graph.as_graph_def()
     nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
-    found = {node.op for node in nodes}
-    if found & _HOST:
+    if any(node.op in _HOST for node in nodes):
         raise AnswerError(
             "The host computes here, in tf.py_function or tf.numpy_function. Use TensorFlow's own "
             "operations."
         )
-    if missing := [name for name in needs if name not in found]:
-        raise AnswerError(f"The answer has to use {missing[0]}.")

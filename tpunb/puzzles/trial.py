@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from tpunb.puzzles.comparison import difference, ignored
+from tpunb.puzzles.comparison import are_equal, ignored
 from tpunb.puzzles.framework import Numbers
 from tpunb.puzzles.puzzle import Puzzle
 
@@ -23,20 +22,15 @@ def wrong(puzzle: Puzzle, run: Callable[..., list[Numbers]], cores: int = 1) -> 
     arguments = puzzle.random_arguments()
     got = run(*arguments.values())
     right = puzzle.spec(*map(wide, arguments.values()))
-    problem = difference(got, right, cores=cores, tolerance=puzzle.tolerance, hint=puzzle.hint)
+    problem = puzzle.difference(got, right, cores)
     if not problem or not all(np.isfinite(array).all() for array in got):
         return problem
     others = puzzle.random_arguments()
-    unused = [
-        name for name in arguments if _equal(got, run(*{**arguments, name: others[name]}.values()))
-    ]
+    changed = {name: {**arguments, name: others[name]}.values() for name in arguments}
+    unused = [name for name, arrays in changed.items() if are_equal(got, run(*arrays))]
     return " ".join(filter(None, (problem, ignored(unused))))
 
 
 def wide(array: Numbers) -> Numbers:
     """Return an array as the right results are computed: integers, or float64."""
     return array if array.dtype.kind in "iu" else array.astype("float64")
-
-
-def _equal(some: list[Numbers], others: list[Any]) -> bool:
-    return all(map(np.array_equal, some, others))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tpunb.errors import TpunbError
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.families import BY_PREFIX, HARDWARE
 from tpunb.tpu.types import Accelerator
 

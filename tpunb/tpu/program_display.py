@@ -23,7 +23,7 @@ class Progress(Protocol):
 
 
 class ProgramDisplay(Protocol):
-    """What the compiler needs of a display."""
+    """The interface of a display that the compiler uses."""
 
     def forms(self, programs: Sequence[Program]) -> dict[str, Any]:
         """Return the static forms of programs, by MIME type."""

@@ -8,7 +8,7 @@ import math
 import re
 
 from tpunb.errors import AcceleratorTypeError, nearest
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.families import BY_PREFIX, FAMILIES, GIB, Family, Shape
 
 MAX_GENERIC_CORES = 1024

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpunb.machine.software import chooses_keras_2
+from tpunb.machine.keras_2 import chooses_keras_2
 from tpunb.verification.strategy_suite import StrategySuite
 from tpunb.verification.suite import NotRunError, Outcome, close, equal
 from tpunb.verification.training import (

@@ -14,8 +14,8 @@ from tpunb._util.deadline import Running
 from tpunb._util.logs import logger
 from tpunb._util.units import duration
 from tpunb.connection.connect import make_connection
+from tpunb.connection.options import Request, takes
 from tpunb.connection.plan import Plan, resolve
-from tpunb.connection.request import Request, takes
 from tpunb.connection.tpu_connection import TpuConnection, open_connections
 from tpunb.display.live_progress import ConnectDisplay
 from tpunb.display.widgets.frontend import shows_widgets

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,9 +11,9 @@ import tensorflow as tf
 from tpunb.machine.detect import find_tpu
 from tpunb.verification.strategy_suite import StrategySuite
 from tpunb.verification.suite import NotRunError, Outcome
-from tpunb.verification.verdicts import NO_SPEED, verdict_on, within_the_estimate
+from tpunb.verification.verdicts import NO_SPEED, fastest, verdict_on, within_the_estimate
 
-_CALLS, _ROUNDS = 10, 3
+_CALLS = 10
 _REPEATED = 20
 """Operations in a step, so that the host's part of its time is small."""
 
@@ -46,12 +45,8 @@ class StepTimes(StrategySuite):
     """Claims about the time of a step in a loop of steps."""
 
     group = "step times"
-
-    @classmethod
-    def claims(cls) -> Mapping[str, str]:
-        """Return the same claim for each program."""
-        says = "A step in a loop of steps takes a time within the range of `speed=True`."
-        return dict.fromkeys(_PROGRAMS, says)
+    says = "A step in a loop of steps takes a time within the range of `speed=True`."
+    programs = _PROGRAMS
 
     def attempt(self, name: str) -> Outcome:
         """Measure one program, and compare the time with the estimate."""
@@ -59,7 +54,7 @@ class StepTimes(StrategySuite):
         tpu = find_tpu().slice.accelerator_type
         if not tpu:
             raise NotRunError("this machine does not name the type of its TPU")
-        function, shape = _PROGRAMS[name]
+        function, shape = self.programs[name]
         program = verdict_on(function, tf.TensorSpec(shape, tf.bfloat16), tpu=tpu, speed=True)
         return within_the_estimate(program, lambda: self._seconds(function, shape))
 
@@ -68,13 +63,4 @@ class StepTimes(StrategySuite):
         part = tf.cast(np.full(shape, 2.0**-12, np.float32), tf.bfloat16)
         argument = self.each([part] * self.replicas)
         step = tf.function(lambda: self.strategy.run(function, args=(argument,)))
-        self.local(step())  # traces and compiles
-
-        def one_round() -> float:
-            begin = time.perf_counter()
-            for _ in range(_CALLS):
-                result = step()
-            self.local(result)
-            return (time.perf_counter() - begin) / _CALLS
-
-        return min(one_round() for _ in range(_ROUNDS))
+        return fastest(step, self.local, _CALLS)

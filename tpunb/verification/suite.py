@@ -78,6 +78,10 @@ class Suite:
 
     group: ClassVar[str]
     """The subject of the claims, as reports name it."""
+    says: ClassVar[str] = ""
+    """The claim, for a suite that makes the same claim of each of its programs."""
+    programs: ClassVar[Mapping[str, Any]] = {}
+    """The programs of such a suite by name; its `attempt` tries one."""
     on_main_thread: ClassVar[bool] = False
     """True if the programs need the main thread, where a time limit cannot end them."""
 
@@ -87,6 +91,8 @@ class Suite:
     @classmethod
     def claims(cls) -> Mapping[str, str]:
         """Return the claims by name."""
+        if cls.programs:
+            return dict.fromkeys(cls.programs, cls.says)
         return {
             name.replace("_", " "): _claim(program.__doc__ or "")
             for name, program in vars(cls).items()

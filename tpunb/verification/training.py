@@ -75,17 +75,12 @@ class Numbers(StrategySuite):
     """Claims about the results of functions on every replica."""
 
     group = "numbers"
-
-    @classmethod
-    def claims(cls) -> Mapping[str, str]:
-        """Return the same claim for each function."""
-        return dict.fromkeys(
-            _FUNCTIONS, "Every replica computes what TensorFlow computes on a CPU."
-        )
+    says = "Every replica computes what TensorFlow computes on a CPU."
+    programs = _FUNCTIONS
 
     def attempt(self, name: str) -> Outcome:
         """Compare the results of one function."""
-        function, products = _FUNCTIONS[name]
+        function, products = self.programs[name]
         inputs = np.random.default_rng(0).normal(size=[self.replicas, 8, 8, 4])
         inputs = inputs.astype(np.float32)
         with tf.device("/CPU:0"):

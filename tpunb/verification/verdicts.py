@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ from tpunb.compiler.compile import compile as compile_for_a_tpu
 from tpunb.compiler.program import TpuProgram
 from tpunb.errors import CompilerUnavailableError
 from tpunb.verification.suite import NotRunError, Outcome, compared
+
+_ROUNDS = 5
 
 NO_SPEED = "a virtual TPU has the speed of this machine's CPU"
 """The reason why a virtual TPU cannot show a claim about time."""
@@ -55,3 +58,23 @@ def within_the_estimate(program: TpuProgram, measure: Callable[[], float]) -> Ou
         f"{duration(low)} to {duration(high)}",
         f"{duration(found)}, {ratio:.2f} times the middle",
     )
+
+
+def fastest(call: Callable[[], Any], wait: Callable[[Any], object], calls: int) -> float:
+    """Return the seconds of a call in a loop of calls, in the fastest of some rounds.
+
+    Args:
+        call: Starts a call, and returns its result.
+        wait: Waits for a result.
+        calls: The number of calls in a round.
+    """
+    wait(call())  # traces and compiles
+
+    def one_round() -> float:
+        begin = time.perf_counter()
+        for _ in range(calls):
+            result = call()
+        wait(result)
+        return (time.perf_counter() - begin) / calls
+
+    return min(one_round() for _ in range(_ROUNDS))

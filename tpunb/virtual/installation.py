@@ -7,7 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from tpunb._util.patching import variable
-from tpunb.tpu.defaults import WORKER_PORT
+from tpunb.tpu.default_tpu import WORKER_PORT
 from tpunb.tpu.types import Accelerator
 from tpunb.virtual.arithmetic import Arithmetic
 from tpunb.virtual.strictness import Strictness

@@ -22,7 +22,7 @@ from tpunb.machine.framework import (
     imported_frameworks,
     installed_frameworks,
 )
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
 from tpunb.virtual.installation import (

@@ -17,8 +17,8 @@ import tpunb
 from tpunb.connection.cluster import pod as pods
 from tpunb.connection.cluster.local_workers import LocalWorkers
 from tpunb.connection.cluster.probe import check_all
+from tpunb.connection.options import Request, workers_of
 from tpunb.connection.plan import resolve
-from tpunb.connection.request import Request, workers_of
 from tpunb.errors import ConnectError, TpunbError
 
 pytestmark = pytest.mark.tensorflow
@@ -78,7 +78,7 @@ def test_several_ports_without_a_worker(worker: str) -> None:
 
 
 def test_one_time_limit_for_all(worker: str, tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tpunb.connection.cluster.time_limit import StillWaitingError
+    from tpunb.connection.cluster.hanging_calls import StillWaitingError
 
     limits: list[float] = []
 

@@ -47,7 +47,7 @@ def test_a_worker_that_freezes_while_the_process_ends(whose: str) -> None:
 
 def test_cut_connections_are_closed_before_more_is_sent() -> None:
     """In TensorFlow, another thread notices the cut, and closes the socket some time later."""
-    from tpunb.connection.cluster.time_limit import cut_off
+    from tpunb.connection.cluster.hanging_calls import cut_off
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())
@@ -69,7 +69,7 @@ def test_cut_connections_are_closed_before_more_is_sent() -> None:
 
 
 def test_cut_connections_that_stay_open_are_not_waited_for() -> None:
-    from tpunb.connection.cluster.time_limit import cut_off
+    from tpunb.connection.cluster.hanging_calls import cut_off
 
     with (
         socket.create_server(("127.0.0.1", 0)) as server,

@@ -83,15 +83,15 @@ def test_local_workers_that_start_late_or_not_at_all(monkeypatch: pytest.MonkeyP
 
 
 def test_untested_releases_are_called_directly(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tpunb.connection.cluster import time_limit
+    from tpunb.connection.cluster import hanging_calls
     from tpunb.virtual.tensorflow.private_names import pywrap_tfe
 
     original = pywrap_tfe.TFE_ContextClearCaches
-    monkeypatch.setattr(time_limit, "_library", time_limit._library.__wrapped__)
-    with time_limit.unlocked():
+    monkeypatch.setattr(hanging_calls, "_library", hanging_calls._library.__wrapped__)
+    with hanging_calls.unlocked():
         assert pywrap_tfe.TFE_ContextClearCaches is not original
     monkeypatch.setattr(tf, "__version__", "2.99.0")
-    with time_limit.unlocked():
+    with hanging_calls.unlocked():
         assert pywrap_tfe.TFE_ContextClearCaches is original
 
 
@@ -114,7 +114,7 @@ def test_calls_with_a_time_limit() -> None:
 
 def test_connections_have_keepalive(tf: Any) -> None:
     """A machine that vanishes sends nothing, so its connections must time out."""
-    from tpunb.connection.cluster.time_limit import set_keepalive
+    from tpunb.connection.cluster.hanging_calls import set_keepalive
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         place = server.getsockname()

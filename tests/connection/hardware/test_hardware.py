@@ -21,8 +21,8 @@ from support.patience import PATIENCE, at_last
 import tpunb
 from tpunb.connection import hardware
 from tpunb.connection.hardware.workers import version_in
+from tpunb.connection.options import Request
 from tpunb.connection.plan import resolve
-from tpunb.connection.request import Request
 from tpunb.errors import ConnectError
 from tpunb.errors.explain import explain
 from tpunb.machine import chips, software
@@ -316,7 +316,7 @@ def test_a_tpu_that_tensorflow_cannot_use() -> None:
 
 @pytest.mark.usefixtures("chip")
 def test_the_fix_is_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(software, "_version", {"tensorflow-cpu": "2.21.0"}.get)
+    monkeypatch.setattr("importlib.metadata.version", {"tensorflow-cpu": "2.21.0"}.get)
     monkeypatch.setattr(software, "_imported", lambda module: None)
     error = refused("local", None)
     command = 'pip uninstall -y tensorflow-cpu && pip install "tpunb[tpu]"'
@@ -325,7 +325,7 @@ def test_the_fix_is_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("chip")
 def test_a_client_of_a_remote_tpu_requests_its_own_tpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(software, "_version", {"tensorflow-tpu": "2.20.0"}.get)
+    monkeypatch.setattr("importlib.metadata.version", {"tensorflow-tpu": "2.20.0"}.get)
     monkeypatch.setattr(software, "unmet", lambda *_, **__: ())
     monkeypatch.setattr(software, "_imported", lambda module: None)
     monkeypatch.setenv("TPU_NAME", "my-tpu")

@@ -144,7 +144,7 @@ def a_worker_that_dies_and_comes_back(worker, other):
 
 
 def an_operation_on_a_frozen_worker_ends_with_its_connection(worker, other):
-    from tpunb.connection.cluster.time_limit import cut
+    from tpunb.connection.cluster.hanging_calls import cut
 
     resolver = joined(other)
     peers = hardware._joined[resolver].peers

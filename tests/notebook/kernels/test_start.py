@@ -15,7 +15,6 @@ from nbclient import NotebookClient
 from support.patience import PATIENCE
 
 from tpunb.errors import ConnectError, KernelError, VirtualDevicesError
-from tpunb.machine import software
 from tpunb.notebook.kernels import app
 from tpunb.notebook.kernels.specs import install_kernel
 
@@ -135,7 +134,7 @@ def test_a_variable_with_an_invalid_type_blocks_both_frameworks(
 def test_missing_keras_2_blocks_tensorflow(
     hooked: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(software, "_version", lambda name: None)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: None)
     app.prepare(["--tpu=v5e-8"], {"TF_USE_LEGACY_KERAS": "1"})
     with pytest.raises(ConnectError, match="tf_keras, which is not installed"):
         sys.meta_path[0].find_spec("tensorflow", None)

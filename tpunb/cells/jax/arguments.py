@@ -28,8 +28,8 @@ class Form(enum.Enum):
 
     Attributes:
         WHOLE: Each replica gets the whole array.
-        PART: Each replica gets the part on its device. The parts are passed as one array, in which
-            they follow each other along the first axis.
+        PART: Each replica gets the part on its device. All parts are passed as one
+            array, one after the other along the first axis.
         NUMBER: The same for parts that are single numbers, which have no axis of their own.
     """
 
@@ -85,7 +85,7 @@ class Arguments:
         arrays: The arrays, each over all devices.
         forms: How the replicas get each array.
         owners: For each array, the name whose value it belongs to.
-        nests: By name, the value with slots in place of the arrays.
+        nests: By name, the value with slots instead of the arrays.
         before: For each array, the shape and the sharding of an array that was cut before.
     """
 
@@ -97,7 +97,7 @@ class Arguments:
 
     @property
     def layout(self) -> tuple[Any, ...]:
-        """What a trace depends on beside the arrays' shapes: slots, trees and other values."""
+        """The slots, trees and other values on which a trace depends, besides the shapes."""
         return tuple((name, *_layout(nest)) for name, nest in self.nests.items())
 
     @property
@@ -254,7 +254,7 @@ def _on_devices(leaf: Any) -> Any:
 def _placed(
     leaf: Any, mesh: jax.sharding.Mesh, *, with_numbers: bool
 ) -> tuple[jax.Array, Form] | None:
-    """Return a leaf as an array over all devices; None if it is no argument."""
+    """Return a leaf as an array over all devices; None if it is not an argument."""
     if isinstance(leaf, PerReplica):
         if leaf.is_whole:
             return placed(leaf.array, mesh, WHOLE), Form.WHOLE

@@ -83,7 +83,7 @@ class Batches:
             and array.dtype.kind in "OSU"
         ):
             raise CellError(
-                f"A batch holds a value of type {type(leaf).__name__}, which is no array of "
+                f"A batch holds a value of type {type(leaf).__name__}, which is not an array of "
                 "numbers.",
                 fix="Yield arrays, or tuples and dicts of arrays.",
             )

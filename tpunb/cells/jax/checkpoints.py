@@ -1,7 +1,8 @@
 """Checkpoints of a run in JAX: one file for each, with the values of the cell's names.
 
 The state is restored into the trees that the notebook has under the same names, so that a file
-holds only numbers. Of the other names, arrays come back, and trees of arrays do not.
+holds only numbers. Under other names, arrays come back, but
+trees of arrays do not.
 """
 
 from __future__ import annotations

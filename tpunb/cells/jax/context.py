@@ -1,4 +1,4 @@
-"""What a cell for JAX can use: its replica's number, and collectives over all replicas."""
+"""The context of a cell for JAX: its replica's number, and collectives over all replicas."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ReplicaContext:
 
         Args:
             value: An array, or a tree of arrays.
-            pairs: Pairs of a source and a target. A replica that is no target gets zeros.
+            pairs: Pairs of a source and a target. Replicas that are not targets get zeros.
         """
         return jax.lax.ppermute(value, AXIS, perm=list(pairs))
 

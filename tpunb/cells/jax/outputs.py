@@ -64,7 +64,7 @@ class Outputs:
         needed: The names to return; None for all.
 
     Attributes:
-        nests: By name, the value with slots in place of arrays; also values without arrays.
+        nests: By name, the value with slots instead of arrays; also values without arrays.
         withheld: Names that stay in the cell, because their values hold traced arrays.
         is_complete: Whether all names are returned.
     """
@@ -223,7 +223,7 @@ def _has_slots(nest: Any) -> bool:
 
 
 def holds_traced(leaf: Any) -> bool:
-    """Return whether a value that is no traced array holds one, so that it cannot leave."""
+    """Return whether a value contains a traced array, so that it cannot leave the cell."""
     is_array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
     return not is_array and reaches(leaf, lambda each: isinstance(each, jax.core.Tracer))
 

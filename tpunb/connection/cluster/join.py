@@ -23,8 +23,8 @@ import tensorflow as tf
 
 from tpunb._util.logs import timed
 from tpunb._util.patching import attribute
+from tpunb.connection.cluster.hanging_calls import StillWaitingError, set_keepalive, within
 from tpunb.connection.cluster.probe import Unreachable, Worker, check_all, peers_of
-from tpunb.connection.cluster.time_limit import StillWaitingError, set_keepalive, within
 from tpunb.virtual.tensorflow import private_names as private
 from tpunb.virtual.tensorflow.devices import WORKER_JOB, prepare
 from tpunb.virtual.tensorflow.private_names import context

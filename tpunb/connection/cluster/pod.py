@@ -55,7 +55,7 @@ class ExitGuard:
         self._wanted.set()
 
     def _run(self) -> None:
-        from tpunb.connection.cluster.time_limit import cut
+        from tpunb.connection.cluster.hanging_calls import cut
 
         self._wanted.wait()
         while not self._is_over and all(map(responds, self._addresses)):
@@ -113,7 +113,7 @@ class Pod:
 
     def cut(self) -> None:
         """Close the connections to the workers. TensorFlow opens them again."""
-        from tpunb.connection.cluster.time_limit import cut_off
+        from tpunb.connection.cluster.hanging_calls import cut_off
 
         cut_off(self.joined.peers)
 
@@ -144,8 +144,8 @@ class Pod:
 
         TensorFlow calls its workers once more at the very end, and would log errors.
         """
+        from tpunb.connection.cluster.hanging_calls import unlocked
         from tpunb.connection.cluster.join import skip_exit_wait
-        from tpunb.connection.cluster.time_limit import unlocked
 
         gone = self.local is not None and self.local.ended()
         if not gone and all(map(responds, self.addresses)):
@@ -224,8 +224,8 @@ def _connected(
 def _joined(workers: Sequence[Worker], deadline: Deadline, tried: list[str]) -> Joined:
     import tensorflow as tf
 
+    from tpunb.connection.cluster.hanging_calls import StillWaitingError
     from tpunb.connection.cluster.join import join
-    from tpunb.connection.cluster.time_limit import StillWaitingError
 
     begin = time.monotonic()
     cause: Exception

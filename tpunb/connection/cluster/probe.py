@@ -1,8 +1,9 @@
 """Health checks of workers.
 
-TensorFlow waits for ever for a worker that does not answer, while it holds the GIL (`time_limit.py`
-names the releases and the issues). Neither an interrupt nor another thread can end that wait. So
-each worker is checked first, over TensorFlow's own protocol, by a call with a deadline.
+TensorFlow waits for ever for a worker that does not answer, while it holds the GIL
+(`hanging_calls.py` names the releases and the issues). Neither an interrupt nor another thread can
+end that wait. So each worker is checked first, over TensorFlow's own protocol, by a call with a
+deadline.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from tpunb.connection.hardware.workers import (
 )
 from tpunb.errors import ConnectError
 from tpunb.machine.setup import look
-from tpunb.machine.software import tensorflow_version
+from tpunb.machine.tested_releases import tensorflow_version
 from tpunb.virtual.tensorflow.import_tensorflow import import_tensorflow
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def connect(plan: Plan, progress: Callable[[str], None] | None = None) -> tuple[
         import_tensorflow()
     import tensorflow as tf
 
-    from tpunb.connection.cluster.time_limit import within
+    from tpunb.connection.cluster.hanging_calls import within
     from tpunb.virtual.tensorflow.devices import prepare
 
     with attempt.explained():
@@ -119,7 +119,7 @@ def disconnect(resolver: Any) -> None:
     """
     import tensorflow as tf
 
-    from tpunb.connection.cluster.time_limit import StillWaitingError, within
+    from tpunb.connection.cluster.hanging_calls import StillWaitingError, within
 
     joined = _joined.pop(resolver, None)
     alive = joined is None or not joined.is_current or not joined.lost()
@@ -170,7 +170,7 @@ def _joined_to(node: cloud.Node | None, workers: list[Worker], attempt: Attempt)
 @contextlib.contextmanager
 def _in_time(attempt: Attempt, step: str) -> Iterator[None]:
     """Explain TensorFlow's errors, and a step that does not end by the deadline."""
-    from tpunb.connection.cluster.time_limit import StillWaitingError
+    from tpunb.connection.cluster.hanging_calls import StillWaitingError
 
     try:
         with attempt.explained():

@@ -9,7 +9,7 @@ from tpunb._util.deadline import Deadline
 from tpunb._util.logs import logger
 from tpunb._util.secret_masking import mask
 from tpunb.errors import ConnectError
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 
 SIMULATE = f"Without a TPU, simulate one: %tpu_connect --simulate {DEFAULT_TPU}."
 """The advice for users without a TPU."""

@@ -22,7 +22,7 @@ from tpunb._util.units import counted
 from tpunb.connection.hardware.attempt import SIMULATE, Attempt
 from tpunb.errors import ConnectError, nearest
 from tpunb.machine.metadata_server import MetadataError, access_token, metadata
-from tpunb.tpu.defaults import WORKER_PORT
+from tpunb.tpu.default_tpu import WORKER_PORT
 
 _log = logger("connection")
 

@@ -13,7 +13,7 @@ from tpunb.connection.cluster.worker import version_of
 from tpunb.connection.hardware.attempt import SIMULATE, Attempt
 from tpunb.connection.hardware.cloud import Node, ask
 from tpunb.errors import ConnectError
-from tpunb.tpu.defaults import WORKER_PORT
+from tpunb.tpu.default_tpu import WORKER_PORT
 
 _PREFIX = "grpc://"
 

@@ -1,4 +1,4 @@
-"""What a collective does to the values of the cores, computed with NumPy."""
+"""The values of the cores before and after a collective, computed with NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a core stores a matrix of 32-bit numbers: in tiles, the last of which are filled up."""
+"""The tiles in which a core stores a matrix of 32-bit numbers. The last tiles are filled up."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _LETTERS = 10.5
 _FLOW = "display:flex;flex-wrap:wrap;gap:10px 26px;margin:4px 0 8px"
 
 Named = tuple[str, ArrayPlacement]
-"""A spec as code, and what it does to the array."""
+"""A spec as code, and the placement that it gives to the array."""
 
 
 def specs_text(named: Sequence[Named]) -> str:

@@ -12,7 +12,7 @@ from tpunb.display.draw.colours import HOST_COLOURS, INK
 Point = tuple[float, float]
 
 NEUTRAL = "#4a5159"
-"""The ground of what belongs to no core, dark enough for white letters."""
+"""The background of shapes that belong to no core. It is dark enough for white letters."""
 
 LETTER = 0.6
 """The width of a letter, as a share of the font's size."""

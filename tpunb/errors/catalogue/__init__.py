@@ -12,6 +12,7 @@ from tpunb.errors.catalogue.jax_shardings import JAX_SHARDINGS
 from tpunb.errors.catalogue.jax_start import JAX_START
 from tpunb.errors.catalogue.jax_tracing import JAX_TRACING
 from tpunb.errors.catalogue.keras_2 import KERAS_2
+from tpunb.errors.catalogue.memory import MEMORY
 from tpunb.errors.catalogue.pallas import PALLAS
 from tpunb.errors.catalogue.performance import PERFORMANCE
 from tpunb.errors.catalogue.running import RUNNING
@@ -23,7 +24,8 @@ __all__ = ["CHAPTERS", "ENTRIES", "Clue", "Explanation", "link"]
 CHAPTERS: dict[str, tuple[Explanation, ...]] = {
     "Connecting": CONNECTING,
     "Workers, files and datasets": WORKERS,
-    "Compiling, shapes and memory": COMPILING,
+    "Compiling and shapes": COMPILING,
+    "Memory": MEMORY,
     "Kernels of Pallas": PALLAS,
     "Loading and running programs": RUNNING,
     "Starting JAX": JAX_START,

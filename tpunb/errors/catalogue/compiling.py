@@ -1,14 +1,10 @@
-"""Functions that XLA cannot compile for a TPU, and programs that do not fit its memory."""
+"""Functions that XLA cannot compile for a TPU."""
 
 from __future__ import annotations
 
-from tpunb.errors.catalogue.entry import Explanation, code_of_xla, page_of_xla
+from tpunb.errors.catalogue.entry import Explanation
 
 _OF_DATA_SIZE = r"No registered '(?:Unique\w{0,12}|ListDiff|DynamicPartition|NonMaxSuppressionV\d)'"
-_FIRST_BUFFER = r"\b1\. Size: [^\n]{1,40}\n(?:[^\n]{0,500}\n){0,6}[^\n]{0,40}"
-"""The first of the largest allocations, up to the line with its padding (libtpu 0.0.52)."""
-
-_TWICE = r"(?:[2-9]|\d{2,5})\.\d+x expansion"
 _KNOWN_ISSUES = "https://www.tensorflow.org/xla/known_issues"
 
 COMPILING = (
@@ -134,26 +130,6 @@ COMPILING = (
         rule="list-size",
     ),
     Explanation(
-        "30",
-        "The program does not fit in the TPU's memory",
-        (
-            r"Ran out of memory in memory space hbm",
-            r"TPU TensorCore Hbm usage: ",
-            r"Allocation \(size=\d+\) would exceed memory \(size=\d+\) :: (?![^\n]{0,400}[vs]mem)",
-            r"Aborting compilation early because it's unlikely to have enough device memory",
-            r"Ran out of memory on HBM, the total memory required for HLO temporaries",
-            code_of_xla("100[02]"),
-        ),
-        "The compiled program needs more memory (HBM) than a core has. The message lists its "
-        "largest allocations and the padding in them.",
-        "Make the batch smaller, use mixed_bfloat16, or recompute activations (`keras.remat`, "
-        "`jax.checkpoint`, `tf.recompute_grad`). `tpunb.largest_batch(model, dataset, "
-        'tpu="v5e-8")` finds the batch that fits.',
-        ("tensorflow/tpu#385", page_of_xla("1000")),
-        rank=1,
-        rule="memory",
-    ),
-    Explanation(
         "50",
         "A persistent tape's gradient of a branch, where a size is unknown",
         (r"/AddN\S{0,99} of type AddN must have the same size and shape\. {1,2}Input 0: \[0\b",),
@@ -163,57 +139,5 @@ COMPILING = (
         "Use a tape that is not persistent, or fix the batch's size: "
         "`dataset.batch(n, drop_remainder=True)`.",
         ("`_convert_dynamic_dimension_to_zero` in TensorFlow's tensorflow/python/ops/cond_v2.py",),
-    ),
-    Explanation(
-        "128",
-        "Most of the memory is padding",
-        (_FIRST_BUFFER + r"Extra memory due to padding: [\d.]{1,12}[GT]i?B? \(" + _TWICE,),
-        "A TPU stores the last two axes of an array in tiles of 8 by 128 numbers, and fills them "
-        "up. An array whose last axis has 4 numbers takes 32 times its size. The message has it "
-        "in `Unpadded size` and `expansion`.",
-        "Put large axes last: make the last size a multiple of 128 and the one before it of 8. "
-        "Transpose (`x.T`) or merge small axes (`x.reshape(n, -1)`), and split them late. A "
-        "smaller batch helps little. See trap P3.",
-        ("DifferentiableUniverseInitiative/flowpm#27", "google/flax#1733", page_of_xla("1000")),
-    ),
-    Explanation(
-        "129",
-        "A SparseCore's memory is full",
-        (
-            code_of_xla("3000"),
-            r"exceeds the legitimate user allocatable offset upper bound \(\d+ words\)",
-        ),
-        "A program of the SparseCore, for embeddings or a kernel, needs more of one of its "
-        "memories than there is. The message has the memory's number: 203 is HBM, 0, 201, 202 "
-        "and 204 are inside the SparseCore.",
-        "203: shard the embedding tables over more cores, and lower `max_ids_per_partition` and "
-        "`max_unique_ids_per_partition`. Others: smaller `scratch_shapes` in your kernel; for "
-        "collectives, `--xla_tpu_enable_sparse_core_collective_offload_all_reduce=false` (and "
-        "`..._all_gather=false`) in LIBTPU_INIT_ARGS.",
-        (page_of_xla("3000"),),
-    ),
-    Explanation(
-        "130",
-        "A batch of embeddings does not fit in a SparseCore",
-        (code_of_xla("3001"), r"No viable logical replica count for the embedding table"),
-        "The SparseCore reserves memory for the most ids of a row that it was told, times the "
-        "batch's share, and no way to cut the batch fits.",
-        "Lower `max_nz_per_row` and `max_unique_nz_per_row` (`max_ids_per_partition`, "
-        "`max_unique_ids_per_partition`) to what the data needs, or use a smaller batch.",
-        (page_of_xla("3001"),),
-    ),
-    Explanation(
-        "65",
-        "A result in the host's memory that is not declared as such",
-        (
-            r"Tensor which is moved to host [^\n]{0,200}is returned from the entry computation",
-            code_of_xla("1200"),
-        ),
-        "The program moved a tensor to the host's memory and returns it, but declares that this "
-        "result is in the TPU's memory.",
-        "Move the tensor back before you return it: `jax.device_put(x, jax.memory.Space.Device)`. "
-        "Or declare where it is: `jax.jit(f, out_shardings=sharding.with_memory_kind("
-        '"pinned_host"))`.',
-        (page_of_xla("1200"),),
     ),
 )

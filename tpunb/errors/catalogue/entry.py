@@ -11,6 +11,7 @@ from tpunb._util.tables import PLAIN, Markup, escaped, scrolled, table
 
 _WIDTH = 88
 _INDENT = "  "
+_INDEX = "https://tpunb.github.io/tpunb/docs/errors.html"
 _ISSUE = re.compile(r"([\w.-]+/[\w.-]+)#(\d+)")
 
 
@@ -74,6 +75,16 @@ class Explanation:
         return tuple(address for address in map(link, self.sources) if address)
 
     @property
+    def anchor(self) -> str:
+        """The anchor of the entry on its page, which stays if its title changes."""
+        return f"error-{self.code}" if self.number is not None else f"trap-{self.code.lower()}"
+
+    @property
+    def page(self) -> str:
+        """The web address of the entry in the index of known errors."""
+        return f"{_INDEX}#{self.anchor}"
+
+    @property
     def headline(self) -> str:
         """The title with its kind and code."""
         kind = "Known error" if self.number is not None else "Performance trap"
@@ -81,6 +92,7 @@ class Explanation:
 
     def __str__(self) -> str:
         rows = [("Cause", self.cause), ("Fix", self.fix), ("Source", self.source)]
+        rows.append(("More", self.page))
         lines = [hanging(f"{_INDENT}{name + ':':<8}", text, _WIDTH) for name, text in rows]
         return "\n".join([self.headline, *lines])
 
@@ -90,6 +102,7 @@ class Explanation:
     def _repr_html_(self) -> str:
         rows = [("Cause", _code(self.cause)), ("Fix", _code(self.fix))]
         rows.append(("Source", Markup(", ".join(map(_anchor, self.sources)))))
+        rows.append(("More", Markup(_anchor(self.page))))
         return (
             f'<div><div style="font-weight:600">{escaped(self.headline)}</div>'
             f"{scrolled(table(rows, named=True, style=PLAIN))}</div>"

@@ -64,8 +64,8 @@ JAX_SHARDINGS = (
         "91",
         "A donated array that no result can take over",
         (r"Some donated buffers were not usable", r"Some donation buffers unavailable"),
-        "An array is overwritten only by a result of the same shape, type and sharding. The ones "
-        "that the warning lists found none, so they save no memory. They are gone all the same.",
+        "An array is overwritten only by a result of the same shape, type and sharding. The arrays "
+        "in the warning have no such result, so they save no memory. They are deleted anyway.",
         "Donate only the state that the function returns: `jax.jit(step, donate_argnums=0)` for "
         "`params = step(params, batch)`, not the batch. Give the result the argument's sharding "
         "(`out_shardings=`) and type.",

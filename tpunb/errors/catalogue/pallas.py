@@ -152,8 +152,8 @@ PALLAS = (
             r"Out-of-bounds block index \([\d, ]{1,80}\) for (?:in|out)put ",
         ),
         "Each array needs a BlockSpec with as many sizes as it has axes, and an index map that "
-        "returns a block's number for each of them. What a kernel stores has the reference's "
-        "shape and type.",
+        "returns a block's number for each of them. A stored value has the reference's shape "
+        "and type.",
         "`pl.BlockSpec((8, 128), lambda i, j: (i, j))`: first the block's shape, then the map, "
         "which has an argument for each axis of `grid`. Store `value.astype(o_ref.dtype)`, with "
         "`keepdims=True` for reductions.",

@@ -6,23 +6,6 @@ from tpunb.errors.catalogue.entry import Explanation, code_of_xla, page_of_xla
 
 RUNNING = (
     Explanation(
-        "31",
-        "No memory is left on the TPU",
-        (
-            r"Attempting to reserve [^\n]{0,80} at the bottom of memory",
-            r"Error allocating device buffer: Attempting to allocate",
-            r"Attempting to allocate [^\n]{1,40}\. That was not possible\. There are ",
-            code_of_xla("010[01]"),
-        ),
-        "An array or a program does not fit beside the data that is already on the TPU. Most often "
-        "that data is an older model with its optimizer, results that the notebook keeps, or a "
-        "model that one core holds as a whole.",
-        "Delete what you no longer need (`del model, results`), or restart the kernel. If the "
-        "error recurs in a fresh kernel, use a smaller batch, `jax.jit(step, donate_argnums=0)` "
-        "for a step's state, or shard the model's variables over all cores.",
-        (page_of_xla("0100"), "google-deepmind/gemma#85", "pytorch/xla#1735"),
-    ),
-    Explanation(
         "63",
         "A TPU core halted",
         (

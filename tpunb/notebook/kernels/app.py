@@ -17,7 +17,7 @@ from typing import Any
 
 from tpunb.errors import AcceleratorTypeError, KernelError, TpunbError
 from tpunb.machine.framework import FRAMEWORK_VARIABLE, FRAMEWORKS, JAX, TENSORFLOW
-from tpunb.machine.software import chooses_keras_2, require_keras_2
+from tpunb.machine.keras_2 import chooses_keras_2, require_keras_2
 from tpunb.notebook.used_framework import framework_of
 from tpunb.tpu.types import accelerator
 from tpunb.virtual.tensorflow.import_tensorflow import QuietImport

@@ -16,7 +16,7 @@ from typing import Any
 from tpunb.errors import KernelError, nearest
 from tpunb.machine.detect import refuse_simulation
 from tpunb.machine.framework import FRAMEWORK_VARIABLE, JAX, NAMES
-from tpunb.machine.software import choose_keras_2, require_keras_2
+from tpunb.machine.keras_2 import choose_keras_2, require_keras_2
 from tpunb.notebook.kernels.spec_folders import (
     LAUNCHER,
     MARK,
@@ -34,11 +34,11 @@ _WITHOUT_HISTORY = "--HistoryManager.hist_file=:memory:"  # keep its code out of
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KernelOptions:
-    """What a kernel with a virtual TPU is made for.
+    """The settings of a kernel with a virtual TPU.
 
     Attributes:
         keras: 2 makes `tf.keras` Keras 2, for notebooks that were written for it.
-        framework: `"tensorflow"` or `"jax"`; None for the one that is imported first.
+        framework: `"tensorflow"` or `"jax"`; None for the first that is imported.
         judge: When the TPU's own compiler judges JAX's programs: `"wait"`, `"later"` or `"off"`.
 
     Raises:

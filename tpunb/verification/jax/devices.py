@@ -18,7 +18,7 @@ from tpunb.verification.suite import NotRunError, Outcome, equal
 
 @dataclasses.dataclass(frozen=True)
 class _Listed:
-    """A device as the table of TPU types lists it, with what JAX asks to order a mesh."""
+    """A device of the table of TPU types, with the attributes by which JAX orders a mesh."""
 
     id: int
     coords: list[int]

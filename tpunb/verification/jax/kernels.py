@@ -22,15 +22,7 @@ class Kernels(JaxSuite):
     def a_kernel(self) -> Outcome:
         """Check that a kernel with a grid computes what `jax.numpy` computes."""
         x = np.arange(64 * 256, dtype=np.float32).reshape(64, 256)
-        block = pallas.BlockSpec((8, 128), lambda row, column: (row, column))
-        call = pallas.pallas_call(
-            _double,
-            grid=(8, 2),
-            in_specs=[block],
-            out_specs=block,
-            out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
-        )
-        return close(x * 2, np.asarray(jax.jit(call)(x)))
+        return close(x * 2, np.asarray(_doubled(x, (8, 128))))
 
     @known_error("59", judged=True)
     def a_kernel_too_large_for_VMEM(self) -> Any:
@@ -43,15 +35,7 @@ class Kernels(JaxSuite):
     def blocks_that_do_not_fill_tiles(self) -> Any:
         """Check that a kernel whose blocks do not fill tiles is refused."""
         x = jnp.ones((64, 200), jnp.float32)
-        block = pallas.BlockSpec((8, 100), lambda row, column: (row, column))
-        call = pallas.pallas_call(
-            _double,
-            grid=(8, 2),
-            in_specs=[block],
-            out_specs=block,
-            out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
-        )
-        return jax.jit(call)(x)
+        return _doubled(x, (8, 100))
 
     @known_error("120")
     def a_sort_in_a_kernel(self) -> Any:
@@ -66,3 +50,12 @@ class Kernels(JaxSuite):
 
 def _double(x: Any, out: Any) -> None:
     out[...] = x[...] * 2
+
+
+def _doubled(x: Any, size: tuple[int, int]) -> Any:
+    """Double an array in a kernel with a grid of 8 by 2 blocks."""
+    block = pallas.BlockSpec(size, lambda row, column: (row, column))
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return jax.jit(
+        pallas.pallas_call(_double, grid=(8, 2), in_specs=[block], out_specs=block, out_shape=shape)
+    )(x)

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec as P
 
 from tpunb.verification.jax.jax_suite import JaxSuite
 from tpunb.verification.suite import Outcome, equal
@@ -17,12 +16,7 @@ from tpunb.verification.verdicts import verdict_on
 _ROWS, _COLUMNS = 512, 384
 
 
-def product(x: Any) -> Any:
-    """Multiply a matrix by its transpose."""
-    return x @ x.T
-
-
-def layers(x: Any) -> Any:
+def _layers(x: Any) -> Any:
     """Apply 12 layers, and keep their values for the gradient."""
 
     def loss_of(x: Any) -> Any:
@@ -33,27 +27,12 @@ def layers(x: Any) -> Any:
     return jax.grad(loss_of)(x)
 
 
-def narrow(x: Any) -> Any:
-    """Make arrays whose last axis does not fill a tile."""
-    return jnp.tanh(x.reshape(-1, 3)).T
-
-
-def update(x: Any) -> Any:
-    """Change a donated array."""
-    return x * 0.9 + jnp.sin(x)
-
-
-def total(x: Any) -> Any:
-    """Add up the rows of a sharded array."""
-    return x.sum(0)
-
-
 _PROGRAMS: Mapping[str, tuple[Callable[[Any], Any], Mapping[str, Any], bool]] = {
-    "a product": (product, {}, False),
-    "a gradient of layers": (layers, {}, False),
-    "arrays with padding": (narrow, {}, False),
-    "a donated array": (update, {"donate_argnums": 0}, False),
-    "a sharded sum": (total, {}, True),
+    "a product": (lambda x: x @ x.T, {}, False),
+    "a gradient of layers": (_layers, {}, False),
+    "arrays with padding": (lambda x: jnp.tanh(x.reshape(-1, 3)).T, {}, False),
+    "a donated array": (lambda x: x * 0.9 + jnp.sin(x), {"donate_argnums": 0}, False),
+    "a sharded sum": (lambda x: x.sum(0), {}, True),
 }
 """Functions, the options of `jax.jit`, and whether the argument is sharded."""
 
@@ -62,20 +41,14 @@ class ProgramMemory(JaxSuite):
     """Claims about arguments, results and peak, as `tpunb.compile` and the program state them."""
 
     group = "JAX memory of programs"
-
-    @classmethod
-    def claims(cls) -> Mapping[str, str]:
-        """Return the same claim for each program."""
-        says = "A core's arguments, results and peak are those of `tpunb.compile`, in bytes."
-        return dict.fromkeys(_PROGRAMS, says)
+    says = "A core's arguments, results and peak are those of `tpunb.compile`, in bytes."
+    programs = _PROGRAMS
 
     def attempt(self, name: str) -> Outcome:
         """Compare the memory of one program."""
-        function, options, is_sharded = _PROGRAMS[name]
+        function, options, is_sharded = self.programs[name]
         values = np.ones((_ROWS, _COLUMNS), np.float32)
-        argument = self.cut(values, P() if not is_sharded else None)
-        if not is_sharded:
-            argument = jnp.asarray(values)
+        argument = self.cut(values) if is_sharded else jnp.asarray(values)
         call = jax.jit(function, **options)
         program = verdict_on(call, argument, tpu=self.type.name)
         memory = program.memory
@@ -91,6 +64,5 @@ class ProgramMemory(JaxSuite):
             return [stats.argument_size_in_bytes, results, stats.peak_memory_in_bytes]
         self.need_verdicts()
         call(argument)
-        name = call.__name__
-        memory = [each.memory for each in self.connection.programs if each.name == name][-1]
+        memory = self.connection.programs[-1].memory
         return [memory.arguments, memory.outputs, memory.peak]

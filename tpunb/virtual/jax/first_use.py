@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tpunb._util.patching import Replaced
-from tpunb.virtual.jax.identity import PLATFORM
+from tpunb.virtual.jax.device_identity import PLATFORM
 from tpunb.virtual.jax.private_names import owner_of, private
 
 _START, _CLIENTS = "jax._src.xla_bridge.backends", "jax._src.xla_bridge._backends"

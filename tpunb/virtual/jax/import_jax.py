@@ -6,7 +6,7 @@ import importlib
 import sys
 
 from tpunb.errors import ConnectError
-from tpunb.machine.software import too_old_jax
+from tpunb.machine.jax_releases import too_old_jax
 
 
 def import_jax() -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tpunb._util.patching import Replaced
-from tpunb.virtual.jax.identity import PLATFORM
+from tpunb.virtual.jax.device_identity import PLATFORM
 from tpunb.virtual.jax.kernels import kernel_primitive, rule_for_a_tpu, rule_for_the_cpu
 from tpunb.virtual.jax.private_names import owner_of, private
 from tpunb.virtual.jax.shared_work import is_repeated
@@ -72,7 +72,7 @@ class LoweredProgram:
             parameters of a Pallas kernel.
         has_kernel: Whether it has a Pallas kernel.
         size: The bytes of its arguments and results, on all devices.
-        wraps_jit: Whether it is a `jax.jit` around a function that is one already.
+        wraps_jit: Whether it is a `jax.jit` around another `jax.jit`.
         is_repeated: Whether each device computes all of it.
         arguments: The types and shapes of its arguments.
         for_a_tpu: The same program for a TPU.

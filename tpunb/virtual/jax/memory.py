@@ -17,7 +17,7 @@ _MOST_VALUES = 10_000
 _MOST_LISTED = 5
 
 _LARGE = 2**20
-"""The bytes of an argument from which on its copies in each call are said."""
+"""The least bytes of an argument whose copies in each call are reported."""
 
 _ON_THE_HOST = frozenset({"pinned_host", "unpinned_host"})
 

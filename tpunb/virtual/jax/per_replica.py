@@ -47,7 +47,7 @@ class PerReplica:
             TpunbError: Always.
         """
         raise TpunbError(
-            "A PerReplica has a value on each replica, so it is no array outside of a cell.",
+            "A PerReplica has a value on each replica, so it is not an array outside of a cell.",
             fix="Take a replica's (`value.values[0]`), or combine them in the cell: "
             'ctx.all_reduce("mean", value).',
         )

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from tpunb.errors import ConnectError
-from tpunb.machine.software import OLDEST_JAX
+from tpunb.machine.jax_releases import OLDEST_JAX
 
 NEWEST = (0, 12)
 """The newest release of JAX that the tests run on."""

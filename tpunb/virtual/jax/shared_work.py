@@ -1,4 +1,4 @@
-"""Whether the devices of a program share its work, or each computes all of it."""
+"""The check whether the devices of a program share its work, or each device computes all of it."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from tpunb._util.patching import Replaced
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import Accelerator
 from tpunb.virtual.jax import current_type
-from tpunb.virtual.jax.backend import default_client, make_client, require_free_platform
-from tpunb.virtual.jax.identity import identify
+from tpunb.virtual.jax.device_identity import identify
+from tpunb.virtual.jax.devices import default_client, make_client, require_free_platform
 from tpunb.virtual.jax.kernels import tracing_kernels
 from tpunb.virtual.jax.lowering import LoweredProgram, Lowering
 from tpunb.virtual.jax.memory import LiveArray, bytes_on, live_arrays, moved_arrays
@@ -148,7 +148,7 @@ class VirtualTpu:
         *args: Any,
         **named: Any,
     ) -> Any:
-        """Compile a program for the CPU, and wait for what the judge says of it."""
+        """Compile a program for the CPU, and wait for the judge's verdict."""
         __tracebackhide__ = True
         program = self._lowering.program_of(module) if backend is self.client else None
         if program is None:

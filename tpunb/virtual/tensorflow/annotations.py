@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.errors.code_problems import is_library, is_of_this_package
+from tpunb.errors.code_problems import is_library
 from tpunb.tpu.logical_placement import Annotation, Annotations
 from tpunb.virtual.tensorflow.private_names import FuncGraph, ops
 from tpunb.virtual.tensorflow.replicate.function_copies import LOGICAL_CORE
@@ -142,6 +142,6 @@ def _calling() -> Iterator[tuple[str, str, int]]:
 def _where(frames: Iterable[tuple[str, str, int]]) -> str:
     """Return the innermost line of the user's own code, as `"line 12 of step"`."""
     for file, function, line in reversed(list(frames)):
-        if not is_library(file) and not is_of_this_package(file):
+        if not is_library(file):
             return f"line {line}" + ("" if function == "<module>" else f" of {function}")
     return ""

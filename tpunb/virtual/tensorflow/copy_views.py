@@ -21,7 +21,6 @@ import numpy as np
 import tensorflow as tf
 
 from tpunb.virtual.tensorflow.graph.function_def import BRANCHES
-from tpunb.virtual.tensorflow.keras_internals import is_looking_for_shapes
 from tpunb.virtual.tensorflow.private_names import (
     TPU_VARIABLES,
     BaseResourceVariable,
@@ -29,19 +28,14 @@ from tpunb.virtual.tensorflow.private_names import (
     TPUReplicatedVariable,
     TPUUninitializedVariable,
     autograph_artifact,
-    distribute_lib,
-    distribute_values,
     enclosing_tpu_context,
     ops,
 )
-from tpunb.virtual.tensorflow.replicate.joined_forms import REAL
 from tpunb.virtual.tensorflow.variable_copies import (
     COPIES,
     INDEX,
     Copies,
-    RowCopies,
     Watcher,
-    are_given_one_value,
     copies_of,
     handle_of,
     is_one_value,
@@ -64,19 +58,11 @@ _READS = (
 )
 """TensorFlow's methods of a variable or a copy that only read it and do not pass its handle on."""
 
-_MOST_BYTES = 2**26
-"""Reading or writing one row costs too much if all rows have more bytes than this."""
-
-ROW_TYPES = REAL | {tf.complex64}
-"""The types of values that are kept as rows."""
-
 
 # Creation.
 
 
-def create_copy(
-    creator: Any, options: Mapping[str, Any], device: str, beside: Any | None, *, can_be_rows: bool
-) -> Any:
+def create_copy(creator: Any, options: Mapping[str, Any], device: str, beside: Any | None) -> Any:
     """Create a copy of a variable that shares another copy's resource if possible.
 
     Sharing takes a fifth of the time of making a resource, which would be dropped when the copies
@@ -87,10 +73,9 @@ def create_copy(
         options: The creator's arguments.
         device: The device that keeps the copy.
         beside: The copy that was created before on the same device, if any.
-        can_be_rows: Whether copies with values of their own may be rows of one resource.
     """
     mirrored = options.get("synchronization") in _MIRRORED
-    if beside is not None and (mirrored or can_be_rows) and _can_share(beside, creator, options):
+    if beside is not None and mirrored and _can_share(beside, creator, options):
         return _sharing(beside, options)
     with tf.device(device):
         if tf.executing_eagerly() or not ops.executing_eagerly_outside_functions():
@@ -173,21 +158,6 @@ def _sharing(variable: Any, options: Mapping[str, Any]) -> Any:
     return copy
 
 
-def can_be_rows(variable: Any, replicas: int) -> bool:
-    """Return whether each replica has its own value of a variable, and the copies may be rows.
-
-    Args:
-        variable: The first replica's copy.
-        replicas: The number of replicas to come.
-    """
-    if variable.synchronization != tf.VariableSynchronization.ON_READ:
-        return False
-    dtype, shape = variable.dtype, variable.shape
-    if dtype not in ROW_TYPES or not shape.is_fully_defined() or not tf.executing_eagerly():
-        return False
-    return bool(shape.num_elements() * dtype.size * replicas <= _MOST_BYTES)
-
-
 def watch_copies(variable: Any, cores: Sequence[str], watcher: Watcher, creator: Any) -> None:
     """Keep the copies of a new variable together if possible, and notice the use of a single copy.
 
@@ -204,40 +174,33 @@ def watch_copies(variable: Any, cores: Sequence[str], watcher: Watcher, creator:
     ]
     is_ours = type(variable) in TPU_VARIABLES
     is_known = all(isinstance(copy, BaseResourceVariable) for copy in copies)
-    are_sharing = len({id(getattr(copy, "_handle", copy)) for copy in copies}) < len(copies)
     is_eager = ops.executing_eagerly_outside_functions()
     state: Copies | None = None
     if is_ours and is_known and is_eager and variable._is_mirrored():
         state = _mirrored(variable, copies, watcher, is_trusted=is_tensorflows(creator))
-    elif is_ours and are_sharing:
-        state = RowCopies(_unique_key(variable), copies, watcher)
-        watcher.add(state)
-    elif are_sharing:
-        raise AssertionError(f"The copies of {variable.name} share what they must not.")
     for index, copy in enumerate(copies):
         if isinstance(copy, BaseResourceVariable):
             _see(copy, state, index, cores[index])
     if is_ours:
-        subclass_of = _of_rows if isinstance(state, RowCopies) else of_copies
-        variable.__class__ = subclass_of(type(variable))  # type: ignore[arg-type]
+        variable.__class__ = of_copies(type(variable))  # type: ignore[arg-type]
 
 
 def _see(copy: Any, copies: Copies | None, index: int, core: str) -> None:
     """Make a copy report its core, and give its handle only through its copies."""
     base: Any = type(copy)
     setattr(copy, CORE, core)
-    if copies is None or (not isinstance(copies, RowCopies) and copies.keeps(index)):
+    setattr(copy, INDEX, index)
+    if copies is None or copies.keeps(index):
         setattr(copy._handle, INDEX, index)
     if copies is None:
         copy.__class__ = on_core(base)
         return
     setattr(copy, COPIES, copies)
-    setattr(copy, INDEX, index)
     handle, own = vars(copy).pop("_handle"), vars(copy)
     # Only variables that a function creates have this container.
     if "_distributed_container" in own:
         handle._distributed_container = own.pop("_distributed_container")
-    copy.__class__ = _row(base) if isinstance(copies, RowCopies) else guarded(base)
+    copy.__class__ = guarded(base)
 
 
 def _mirrored(
@@ -315,7 +278,7 @@ def on_core(base: Any) -> type:
     def deepcopy(self: Any, memo: Any) -> Any:
         with tf.device(handle_of(self).device):
             copied = base.__deepcopy__(self, memo)
-        _see(copied, None, getattr(self, INDEX, 0), getattr(self, CORE))
+        _see(copied, None, getattr(self, INDEX), getattr(self, CORE))
         return copied
 
     methods = {"device": property(device), "_read_variable_op": read, "__deepcopy__": deepcopy}
@@ -351,45 +314,6 @@ def guarded(base: Any) -> type:
         "_distributed_container": property(container),
     }
     return _subclass(located, methods)
-
-
-@functools.cache
-def _row(base: Any) -> type:
-    """Return a class of copies that read and assign their rows."""
-    guarded_base: Any = guarded(base)
-
-    def read(self: Any, *args: Any, **kwargs: Any) -> Any:
-        copies: RowCopies = getattr(self, COPIES)
-        row = copies.row(getattr(self, INDEX)) if tf.executing_eagerly() else None
-        if row is None:
-            return guarded_base._read_variable_op(self, *args, **kwargs)
-        with tf.device(getattr(self, CORE)):
-            return tf.identity(row)
-
-    def changing(method: str, operation: Any) -> Any:
-        """Return a method that changes a copy, and only its row if that is possible."""
-
-        def change(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-            copies, index = getattr(self, COPIES), getattr(self, INDEX)
-            eager = tf.executing_eagerly() and not args
-            if eager and method == "assign" and are_given_one_value(copies) and copies.are_together:
-                update = tf.convert_to_tensor(value, self.dtype)
-                if update.shape == self.shape:  # assigning the first copy assigns all
-                    return None if index else copies.assign(update)
-            elif eager and copies.change(index, operation, value):
-                return self if kwargs.get("read_value", True) else None
-            return getattr(guarded_base, method)(self, value, *args, **kwargs)
-
-        return autograph_artifact(change)
-
-    methods = {
-        "_read_variable_op": read,
-        "assign": changing("assign", tf.raw_ops.ResourceScatterUpdate),
-        "assign_add": changing("assign_add", tf.raw_ops.ResourceScatterAdd),
-        "assign_sub": changing("assign_sub", tf.raw_ops.ResourceScatterSub),
-        "is_initialized": lambda self, name=None: tf.constant(True, name=name),
-    }
-    return _subclass(guarded_base, methods)
 
 
 # The classes of variables.
@@ -445,48 +369,6 @@ def _restoring(variable: Any, factory: Callable[..., Any]) -> Callable[..., Any]
         return saveable
 
     return make
-
-
-@functools.cache
-def _of_rows(base: Any) -> type:
-    """Return a class of variables whose rows TensorFlow reads or assigns all at once."""
-    located: Any = of_copies(base)
-
-    def assign(self: Any, *args: Any, **kwargs: Any) -> Any:
-        copies = copies_of(self._primary)
-        in_graph = not tf.executing_eagerly()
-        if copies is None or in_graph or enclosing_tpu_context() is not None:
-            return located.assign(self, *args, **kwargs)
-        with copies.given_one_value():
-            return located.assign(self, *args, **kwargs)
-
-    def synchronized(self: Any) -> Any:
-        copies, strategy = copies_of(self._primary), self.distribute_strategy
-        if is_looking_for_shapes() and not tf.executing_eagerly():
-            return tf.raw_ops.Placeholder(dtype=self.dtype, shape=self.shape)
-        first = self.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA
-        rows = copies.rows(strategy) if isinstance(copies, RowCopies) and not first else None
-        if rows is None:
-            return located._get_cross_replica(self)
-        with distribute_lib.enter_or_assert_strategy(strategy):
-            operation = tf.distribute.ReduceOp.from_variable_aggregation(self.aggregation)
-            return strategy.reduce(operation, distribute_values.PerReplica(rows), axis=None)
-
-    def export(self: Any, *, tensor_map: Any, **options: Any) -> Any:
-        copies = copies_of(self._primary)
-        if not isinstance(copies, RowCopies):
-            return located._export_to_saved_model_graph(self, tensor_map=tensor_map, **options)
-        with copies.exported() as rows:
-            exported = located._export_to_saved_model_graph(self, tensor_map=tensor_map, **options)
-            tensor_map[rows] = tensor_map[self._primary.handle]
-        return [*exported, rows]
-
-    methods = {
-        "assign": assign,
-        "_get_cross_replica": synchronized,
-        "_export_to_saved_model_graph": export,
-    }
-    return _subclass(located, methods)
 
 
 def _reading(read: Callable[..., Any]) -> Callable[..., Any]:

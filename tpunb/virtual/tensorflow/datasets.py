@@ -12,7 +12,6 @@ lists them and reports if a release of TensorFlow no longer has them.
 
 from __future__ import annotations
 
-import functools
 import re
 import warnings
 from collections import defaultdict
@@ -141,12 +140,21 @@ class Cut(NamedTuple):
     usual: int | None
 
 
-def unknown_cut(dataset: Any, count: int) -> Cut | None:
-    """Return how a dataset cuts batches into parts of unknown size; None if it does not."""
-    parts = tf.nest.flatten(dataset.element_spec)
-    if not all(are_rows(part) and part.shape[0] is None for part in parts):
+def cut_of(dataset: Any, count: int) -> Cut | None:
+    """Return how a dataset cuts batches into parts; None if it does not.
+
+    Either no size of a part is known, or all are, and are a part of their batch's known size.
+    """
+    cut, parts = _cut(dataset, count), tf.nest.flatten(dataset.element_spec)
+    if cut is None or not all(map(are_rows, parts)):
         return None
-    return _cut(dataset, count)
+    if all(part.shape[0] is None for part in parts):
+        return cut
+    batches = tf.nest.flatten(cut.batches.element_spec)
+    pairs = zip(parts, batches, strict=True)
+    known = all(part.shape.is_fully_defined() for part in parts)
+    even = known and all(batch.shape[0] == count * part.shape[0] for part, batch in pairs)
+    return cut._replace(sizes=[0] * count) if even else None
 
 
 def _cut(dataset: Any, count: int) -> Cut | None:
@@ -199,60 +207,6 @@ def are_rows(spec: Any) -> bool:
     """Return whether a component of an element is a tensor that can be cut along axis 0."""
     is_dense = type(spec) is tf.TensorSpec and spec.dtype not in {tf.variant, tf.resource}
     return is_dense and bool(spec.shape.rank)
-
-
-def come_in_rounds(element_spec: Any, devices: Sequence[str]) -> bool:
-    """Return whether elements have one shape, so that all devices' elements fit in one tensor.
-
-    Fetching and passing on an element for each device takes longer than small layers compute.
-    """
-    specs = tf.nest.flatten(element_spec)
-    return (
-        len(devices) > 1
-        and bool(specs)
-        and all(type(spec) is tf.TensorSpec and spec.shape.is_fully_defined() for spec in specs)
-        and not any(spec.dtype in {tf.variant, tf.resource} for spec in specs)
-    )
-
-
-def round_of(element_spec: Any) -> Any:
-    """Return the type of several elements in one tensor."""
-    return tf.nest.map_structure(
-        lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), element_spec
-    )
-
-
-def in_rounds(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
-    """Return the elements of a dataset in rounds: several elements in one tensor.
-
-    Elements that are cut from batches already follow each other in each batch. Such a batch is
-    reshaped instead of cut.
-
-    Args:
-        dataset: A dataset whose elements have one known shape.
-        count: The number of elements in a round.
-    """
-    cut, element = _cut(dataset, count), dataset.element_spec
-    whole = [] if cut is None else tf.nest.flatten(cut.batches.element_spec)
-    if cut is None or not all(spec.shape[0] == sum(cut.sizes) for spec in whole):
-        return dataset.batch(count)
-    shapes = tuple((count, *spec.shape) for spec in tf.nest.flatten(element))
-    before = tuple((tuple(spec.shape), spec.dtype) for spec in whole)
-    rounds = mapped(cut.batches, _reshape(before, shapes), round_of(element))
-    return rounds.with_options(dataset.options())
-
-
-@functools.lru_cache(maxsize=64)
-def _reshape(before: Sequence[tuple[Any, tf.DType]], after: Sequence[Sequence[int]]) -> Any:
-    """Return the function that reshapes tensors of some shapes."""
-
-    def reshape(*tensors: Any) -> Any:
-        return [tf.reshape(*pair) for pair in zip(tensors, after, strict=True)]
-
-    with tf.init_scope():
-        return tf.function(reshape, autograph=False).get_concrete_function(
-            *(tf.TensorSpec(*tensor_type) for tensor_type in before)
-        )
 
 
 class BatchSizes(NamedTuple):

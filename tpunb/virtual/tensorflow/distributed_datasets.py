@@ -1,31 +1,30 @@
-"""Distributed datasets for virtual cores, and iterators over batches of unknown size.
+"""Distributed datasets for virtual cores, and iterators over whole batches.
 
-TensorFlow cuts such batches in the input pipeline, and asks for each replica's part whether it
-exists. On many cores that takes longer than a small step. Here one iterator gives whole batches,
-with the sizes of the replicas' parts. One operation then cuts each component of a batch, by its own
-rows, into these parts. Its result still shows that the parts are one batch.
+TensorFlow cuts batches in the input pipeline, and asks for each replica's part whether it exists.
+On many cores that takes longer than a small step. Here one iterator gives whole batches, with the
+sizes of the replicas' parts. One operation then cuts each component of a batch, by its own rows,
+into these parts. Its result still shows that the parts are one batch.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tpunb.virtual.tensorflow.datasets import Cut, copied, mapped, unknown_cut
+from tpunb.virtual.tensorflow.datasets import Cut, copied, cut_of, mapped
 from tpunb.virtual.tensorflow.devices import is_elsewhere
-from tpunb.virtual.tensorflow.iterators import UNTUNED, SettledIterator, SettledIteratorSpec
-from tpunb.virtual.tensorflow.private_names import (
-    distribute_values,
-    input_lib,
-    input_lib_v1,
-    iterator_ops,
+from tpunb.virtual.tensorflow.iterators import (
+    UNTUNED,
+    SettledIterator,
+    SettledIteratorSpec,
+    on_host,
 )
-from tpunb.virtual.tensorflow.replicate.batch_parts import BatchParts, chosen
+from tpunb.virtual.tensorflow.private_names import input_lib, input_lib_v1, iterator_ops
+from tpunb.virtual.tensorflow.replicate.batch_parts import BatchPartsSpec, chosen
 
 _reports: weakref.WeakValueDictionary[int, Callable[[int], None]] = weakref.WeakValueDictionary()
 """Receive the number of examples of a batch if some replica gets none of them."""
@@ -38,14 +37,14 @@ def _report(key: tf.Tensor, examples: tf.Tensor) -> None:
 
 
 def iterator_of_whole_batches(distributed: Any) -> Any | None:
-    """Return an iterator over a distributed dataset that is cut into parts of unknown size.
+    """Return an iterator over a distributed dataset that cuts batches into parts.
 
     Args:
         distributed: A `DistributedDataset`.
 
     Returns:
-        The iterator. None if TensorFlow's own iterator must be used: the elements are not
-        successive batches for the replicas of one process, or their sizes are known.
+        The iterator. None if the parts must be taken one by one: they are not successive batches'
+        parts for the replicas of one process.
     """
     pairs = distributed._input_workers._worker_device_pairs
     if len(pairs) != 1 or len(pairs[0][1]) < 2 or distributed._options is not None:
@@ -54,54 +53,38 @@ def iterator_of_whole_batches(distributed: Any) -> Any | None:
     if is_elsewhere(host):
         return None
     with tf.device(host):
+        dataset = distributed._cloned_datasets[0]
+        cut = cut_of(dataset, len(devices))
+        if cut is None:
+            return None
         report = getattr(distributed, "when_empty", None)
         key = 0 if report is None else id(report)
         if report is not None:
             _reports[key] = report
-        dataset = distributed._cloned_datasets[0]
-        cut = unknown_cut(dataset, len(devices))
-        if cut is None:
-            return None
-        iterator = iter(_whole_batches(cut, dataset.options(), key))
-    iterator_of_parts = WholeBatchIterator(
-        distributed._input_workers,
-        components=[iterator],
-        element_spec=distributed._element_spec,
-        strategy=distributed._strategy,
-        cardinality=distributed._cardinality,
-        enable_get_next_as_optional=False,  # every replica has a part
-        options=distributed._options,
-        replica_order=distributed._replica_order,
-    )
-    iterator_of_parts.usual = cut.usual
-    return iterator_of_parts
+        spec = WholeBatchIteratorSpec.of(distributed, can_be_partial=False)
+        spec.usual = cut.usual
+        batches = _whole_batches(cut, spec.batch_spec, key)
+        return spec._from_components([iter(batches.with_options(dataset.options()).prefetch(1))])
 
 
-def _whole_batches(cut: Cut, options: tf.data.Options, key: int) -> tf.data.Dataset:
+def _whole_batches(cut: Cut, element: Any, key: int) -> tf.data.Dataset:
     """Return batches, each with its components' part sizes, shaped `[components, parts]`.
 
     Args:
         cut: How the batches are cut.
-        options: The options of the dataset that cuts them.
+        element: The type of a batch.
         key: The key of the report on batches that have empty parts; 0 for no report.
     """
-    sizes = cut.sizes
+    sizes, specs = cut.sizes, tuple(tf.nest.flatten(element))
     batches = cut.batches.rebatch(sum(sizes)) if any(sizes) else cut.batches
-    element = tf.nest.map_structure(_relaxed, batches.element_spec)
-    specs = tuple(tf.nest.flatten(element))
-    pairs = mapped(
+    can_be_empty = any(spec.shape[0] is None for spec in specs)
+    return mapped(
         batches,
-        _sizes_of_parts(specs, len(sizes), reports=bool(key)),
+        _sizes_of_parts(specs, len(sizes), reports=bool(key) and can_be_empty),
         _with_sizes_spec(element, len(sizes)),
         tf.constant(sizes, tf.int32),
         tf.constant(key, tf.int64),
     )
-    return pairs.with_options(options).prefetch(1)
-
-
-def _relaxed(spec: tf.TensorSpec) -> tf.TensorSpec:
-    """Return the type with any number of rows."""
-    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
 
 
 def _with_sizes_spec(element: Any, count: int) -> tuple[Any, tf.TensorSpec]:
@@ -131,63 +114,53 @@ def _sizes_of_parts(tensors: Sequence[tf.TensorSpec], count: int, *, reports: bo
 
 
 class WholeBatchIterator(SettledIterator):
-    """A distributed iterator whose only component gives batches and the sizes of their parts.
-
-    Attributes:
-        usual: The size of every part of most batches; None if the parts differ or it is not known.
-    """
-
-    usual: int | None = None
-
-    @functools.cached_property
-    def _type_spec(self) -> SettledIteratorSpec:
-        spec = super()._type_spec
-        spec.usual = self.usual
-        return spec
-
-    @staticmethod
-    def _spec_class() -> type[SettledIteratorSpec]:
-        return WholeBatchIteratorSpec
+    """A distributed iterator whose only component gives batches and the sizes of their parts."""
 
     def get_next_as_optional(self) -> Any:
         """Return the next batch as a `tf.experimental.Optional`, empty after the end."""
-        with self._on_host():
-            optional = self._iterators[0].get_next_as_optional()
+        with on_host(self._input_workers.worker_devices[0]):
+            optional, element = self._iterators[0].get_next_as_optional(), self._element_spec
+            if not tf.executing_eagerly():
+                element = tf.nest.map_structure(self._spec_of_parts, self._type_spec.batch_spec)
             return tf.cond(
                 optional.has_value(),
-                lambda: _present(self._parts(optional.get_value())),
-                lambda: tf.experimental.Optional.empty(self._element_spec),
+                lambda: tf.experimental.Optional.from_value(self._parts(optional.get_value())),
+                lambda: tf.experimental.Optional.empty(element),
             )
 
     def _get_next_no_partial_batch_handling(self, name: str | None = None) -> Any:
         del name  # TensorFlow does not use it either
-        with self._on_host():
+        with on_host(self._input_workers.worker_devices[0]):
             return self._parts(self._iterators[0].get_next())
 
     def _parts(self, batch: tuple[Any, tf.Tensor]) -> Any:
         """Return each replica's part of a batch."""
         whole, sizes = batch
         cores = self._input_workers.compute_devices_for_worker(0)
-        order = self._replica_order or range(len(cores))
         columns = list(zip(tf.nest.flatten(whole), tf.unstack(sizes), strict=True))
         if not tf.executing_eagerly():
-            cut = [BatchParts(copied(rows), own, order, self.usual) for rows, own in columns]
+            cut = [
+                self._spec_of_parts(rows)._from_components([copied(rows), own])
+                for rows, own in columns
+            ]
             return tf.nest.pack_sequence_as(whole, cut)
         parts = zip(*(_cut(rows, own, cores) for rows, own in columns), strict=True)
         packed = [tf.nest.pack_sequence_as(whole, components) for components in parts]
-        return input_lib._create_per_replica([packed[index] for index in order], self._strategy)
+        return input_lib._create_per_replica(
+            [packed[index] for index in self._order], self._strategy
+        )
 
-    @contextlib.contextmanager
-    def _on_host(self) -> Iterator[None]:
-        """Place operations on the iterator's host, even if another device is in force."""
-        with tf.device(None), tf.device(self._input_workers.worker_devices[0]):
-            yield
+    @property
+    def _order(self) -> Sequence[int]:
+        """The index of each replica's part."""
+        cores = self._input_workers.compute_devices_for_worker(0)
+        return self._replica_order or range(len(cores))
 
-
-def _present(batch: Any) -> Any:
-    """Return an optional of parts as separate values, as in a dataset's elements."""
-    parts = tf.nest.map_structure(lambda leaf: distribute_values.PerReplica(leaf.values), batch)
-    return tf.experimental.Optional.from_value(parts)
+    def _spec_of_parts(self, rows: tf.Tensor | tf.TensorSpec) -> BatchPartsSpec:
+        """Return the type of the parts of a component, in a graph."""
+        order, size = self._order, rows.shape[0]
+        usual = self._type_spec.usual if size is None else size // len(order)
+        return BatchPartsSpec(tf.TensorSpec(rows.shape, rows.dtype), order, usual)
 
 
 def _cut(rows: tf.Tensor, sizes: tf.Tensor, cores: Sequence[str]) -> list[tf.Tensor]:
@@ -202,12 +175,12 @@ def _on_core(part: tf.Tensor, core: str) -> tf.Tensor:
 
 
 class WholeBatchIteratorSpec(SettledIteratorSpec):
-    """The type of a `WholeBatchIterator` with batches of any size.
+    """The type of a `WholeBatchIterator`.
 
     A function that is traced for batches of one usual size is right for other sizes too.
 
     Attributes:
-        usual: The usual size of the iterator that the type describes.
+        usual: The size of every part of most batches; None if the parts differ or it is not known.
     """
 
     usual: int | None = None
@@ -218,15 +191,26 @@ class WholeBatchIteratorSpec(SettledIteratorSpec):
         return WholeBatchIterator
 
     @functools.cached_property
+    def batch_spec(self) -> Any:
+        """The type of a batch, whose number of rows is known if the parts' is."""
+        count = len(self._input_workers.compute_devices_for_worker(0))
+
+        def whole(part: tf.TensorSpec) -> tf.TensorSpec:
+            rows = part.shape[0]
+            return tf.TensorSpec([rows and count * rows, *part.shape[1:]], part.dtype)
+
+        return tf.nest.map_structure(whole, self._spec_of_part(0))
+
+    @functools.cached_property
     def _component_specs(self) -> list[Any]:
-        cores = self._input_workers.compute_devices_for_worker(0)
-        element = tf.nest.map_structure(_relaxed, self._spec_of_part(0))
-        return [iterator_ops.IteratorSpec(_with_sizes_spec(element, len(cores)))]
+        count = len(self._input_workers.compute_devices_for_worker(0))
+        return [iterator_ops.IteratorSpec(_with_sizes_spec(self.batch_spec, count))]
+
+    def _to_components(self, value: Any) -> list[Any]:
+        return list(value._iterators)
 
     def _from_components(self, components: Sequence[Any]) -> Any:
-        iterator = super()._from_components(components)
-        iterator.usual = self.usual
-        return iterator
+        return self._over(components)
 
     def most_specific_common_supertype(self, others: Sequence[Any]) -> Any:
         """Return a type that a trace for all these types can use; None if none exists."""
@@ -235,94 +219,67 @@ class WholeBatchIteratorSpec(SettledIteratorSpec):
             common.usual = self.usual
         return common
 
-    @property
-    def _is_in_rounds(self) -> bool:
-        return False
-
 
 # Distributed datasets.
 
 
-def with_settled_types(dataset: Any) -> Any:
-    """Return a distributed dataset with iterators for virtual cores.
+def settled(value: Any) -> Any:
+    """Return a distributed dataset, or its type, with the behavior of virtual cores.
 
     Args:
-        dataset: The dataset that a strategy has distributed. It is changed.
+        value: What TensorFlow made. It is changed.
     """
-    settled = _SETTLED.get(type(dataset))
-    if settled is not None:
-        dataset.__class__ = settled
-    return dataset
+    value.__class__ = _SETTLED.get(type(value), type(value))
+    return value
 
 
-class _Dataset(input_lib.DistributedDataset):  # type: ignore[misc]
-    def __iter__(self) -> Any:
-        if not _can_be_read(self):
-            return super().__iter__()  # the error that this raises gives the reason
-        whole = iterator_of_whole_batches(self)
-        return SettledIterator.over(self, self._cloned_datasets) if whole is None else whole
+def _dataset(base: Any) -> type:
+    class Dataset(base):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            if not self._built or not (tf.executing_eagerly() or tf.inside_function()):
+                return super().__iter__()  # the error that this raises gives the reason
+            if base is input_lib.DistributedDatasetsFromFunction:
+                return SettledIterator.over(self, self._datasets)
+            whole = iterator_of_whole_batches(self)
+            return SettledIterator.over(self, self._cloned_datasets) if whole is None else whole
 
-    @property
-    def _type_spec(self) -> Any:
-        spec = super()._type_spec
-        spec.__class__ = _DatasetSpec
-        return spec
+        @property
+        def _type_spec(self) -> Any:
+            return settled(super()._type_spec)
 
-
-class _DatasetSpec(input_lib.DistributedDatasetSpec):  # type: ignore[misc]
-    @property
-    def value_type(self) -> type:
-        return _Dataset
-
-    def _from_components(self, components: Any) -> Any:
-        return with_settled_types(super()._from_components(components))
+    return Dataset
 
 
-class _DatasetsFromFunction(input_lib.DistributedDatasetsFromFunction):  # type: ignore[misc]
-    def __iter__(self) -> Any:
-        if not _can_be_read(self):
-            return super().__iter__()  # the error that this raises gives the reason
-        return SettledIterator.over(self, self._datasets)
+def _spec(base: Any) -> type:
+    class Spec(base):  # type: ignore[misc]
+        @property
+        def value_type(self) -> type:
+            return _SETTLED[super().value_type]
 
-    @property
-    def _type_spec(self) -> Any:
-        spec = super()._type_spec
-        spec.__class__ = _DatasetsFromFunctionSpec
-        return spec
+        def _from_components(self, components: Any) -> Any:
+            return settled(super()._from_components(components))
 
-
-class _DatasetsFromFunctionSpec(
-    input_lib.DistributedDatasetsFromFunctionSpec  # type: ignore[misc]
-):
-    @property
-    def value_type(self) -> type:
-        return _DatasetsFromFunction
-
-    def _from_components(self, components: Any) -> Any:
-        return with_settled_types(super()._from_components(components))
+    return Spec
 
 
-def _can_be_read(dataset: Any) -> bool:
-    return bool(dataset._built and (tf.executing_eagerly() or tf.inside_function()))
+def _dataset_v1(base: Any) -> type:
+    class DatasetV1(base):  # type: ignore[misc]
+        def _get_iterator(self) -> Any:
+            with UNTUNED:
+                return super()._get_iterator()
+
+    return DatasetV1
 
 
-class _DatasetV1(input_lib_v1.DistributedDatasetV1):  # type: ignore[misc]
-    def _get_iterator(self) -> Any:
-        with UNTUNED:
-            return super()._get_iterator()
-
-
-class _DatasetsFromFunctionV1(
-    input_lib_v1.DistributedDatasetsFromFunctionV1  # type: ignore[misc]
-):
-    def _get_iterator(self) -> Any:
-        with UNTUNED:
-            return super()._get_iterator()
-
-
-_SETTLED = {
-    input_lib.DistributedDataset: _Dataset,
-    input_lib.DistributedDatasetsFromFunction: _DatasetsFromFunction,
-    input_lib_v1.DistributedDatasetV1: _DatasetV1,
-    input_lib_v1.DistributedDatasetsFromFunctionV1: _DatasetsFromFunctionV1,
+_SETTLED: dict[type, type] = {
+    base: make(base)
+    for make, base in (
+        (_dataset, input_lib.DistributedDataset),
+        (_dataset, input_lib.DistributedDatasetsFromFunction),
+        (_spec, input_lib.DistributedDatasetSpec),
+        (_spec, input_lib.DistributedDatasetsFromFunctionSpec),
+        (_dataset_v1, input_lib_v1.DistributedDatasetV1),
+        (_dataset_v1, input_lib_v1.DistributedDatasetsFromFunctionV1),
+    )
 }
+"""The classes for virtual cores, by TensorFlow's."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import os
 import re
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from tpunb._util.freed_memory import uncollected
 from tpunb.errors import ConnectError
 from tpunb.errors.jax_in_cells import FOR_JAX
+from tpunb.machine.framework import is_importable
 from tpunb.virtual.watched_import import WatchedImport
 
 _MODULE = "tensorflow"
@@ -89,7 +89,7 @@ def prepared_import() -> Iterator[None]:
     Raises:
         ConnectError: TensorFlow would load a libtpu that ends the process.
     """
-    from tpunb.machine.software import prepare_tpu_library
+    from tpunb.machine.libtpu_releases import prepare_tpu_library
 
     prepare_tpu_library()
     silence_log()
@@ -115,7 +115,7 @@ class QuietImport(WatchedImport):
 
 def has_tensorflow() -> bool:
     """Return whether TensorFlow is imported or can be, without importing it."""
-    return _can_import(_MODULE)
+    return is_importable(_MODULE)
 
 
 def require_tensorflow(door: str = "", error: type[ConnectError] = ConnectError) -> None:
@@ -131,7 +131,7 @@ def require_tensorflow(door: str = "", error: type[ConnectError] = ConnectError)
     if has_tensorflow():
         return
     fix = 'Run %pip install "tpunb[cpu]" (on a TPU VM: "tpunb[tpu]") and try again.'
-    if _can_import("jax"):
+    if is_importable("jax"):
         ways = "%tpu_connect --framework jax, or %%tpu_compile --for v5e-8."
         fix += f" For JAX: {FOR_JAX.get(door, ways)}"
     message = f"{door} needs TensorFlow, which" if door else "TensorFlow"
@@ -157,15 +157,6 @@ def needing_tensorflow(
         if (missing.name or _MODULE).partition(".")[0] in _FRAMEWORKS:
             require_tensorflow(door, error)
         raise  # another package is missing
-
-
-def _can_import(package: str) -> bool:
-    if sys.modules.get(package) is not None:
-        return True
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ImportError:  # a finder in sys.meta_path refuses the import
-        return False
 
 
 # TensorFlow's log.

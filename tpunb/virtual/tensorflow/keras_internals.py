@@ -95,12 +95,6 @@ def layer_with(node: str, layers: Container[str]) -> str:
     return ""
 
 
-def is_looking_for_shapes() -> bool:
-    """Return whether Keras 3 is building a graph only for its shapes, and will not run it."""
-    scopes = sys.modules.get("keras.src.backend.common.symbolic_scope")
-    return scopes is not None and bool(scopes.in_symbolic_scope())
-
-
 def model_of(fn: Any) -> Any:
     """Return a Keras model, given the model or its method, such as `evaluate`; None otherwise."""
     return next(filter(is_model, (fn, getattr(fn, "__self__", None))), None)

@@ -17,7 +17,7 @@ from tpunb.virtual.tensorflow.private_names import FunctionDef, NodeDef
 from tpunb.virtual.tensorflow.replicate.divergence import Divergence, LocalUpdate
 from tpunb.virtual.tensorflow.replicate.passes import ReplicaFunction
 from tpunb.virtual.tensorflow.replicate.variance import Analysis, Arguments, Variance, analyze
-from tpunb.virtual.tensorflow.variable_copies import Copies, RowCopies
+from tpunb.virtual.tensorflow.variable_copies import Copies
 
 _KERAS_VARIABLES = "/keras/src/backend/"
 """The folder of the code by which a Keras variable assigns to TensorFlow's."""
@@ -58,15 +58,13 @@ def note_local_updates(
 def _rightly_differ(copies: Copies, frames: Sequence[SourceLine]) -> bool:
     """Return whether each replica is meant to have its own value of a variable.
 
-    A variable that is synchronized on read says so. Libraries keep other such values: Keras's batch
-    normalization its moving statistics, and its random layers their states.
+    Libraries keep such values: Keras's batch normalization its moving statistics, and its random
+    layers their states.
 
     Args:
         copies: The copies of the variable.
         frames: The calls that led to the update, innermost first.
     """
-    if isinstance(copies, RowCopies):
-        return True
     if copies.is_trainable:
         return False
     files = (frame.file for frame in frames if _KERAS_VARIABLES not in frame.file)

@@ -14,7 +14,6 @@ from tpunb._util.internal_errors import report_internal_error
 from tpunb._util.logs import logger
 from tpunb.virtual.tensorflow.devices import is_elsewhere
 from tpunb.virtual.tensorflow.graph.collectives import check_all
-from tpunb.virtual.tensorflow.graph.function_def import add_node
 from tpunb.virtual.tensorflow.graph.tensorflow_graphs import (
     add_functions_of,
     body_sizes,
@@ -24,7 +23,6 @@ from tpunb.virtual.tensorflow.graph.tensorflow_graphs import (
 from tpunb.virtual.tensorflow.graph.traced_function import TracedFunction, open_axes
 from tpunb.virtual.tensorflow.local_updates import note_local_updates
 from tpunb.virtual.tensorflow.private_names import (
-    AttrValue,
     FuncGraph,
     FunctionDef,
     atomic_function,
@@ -39,7 +37,6 @@ from tpunb.virtual.tensorflow.private_names import (
 )
 from tpunb.virtual.tensorflow.replicate.arguments import (
     columns_of,
-    parts_of_composites,
     passed_to,
     refuse_unequal_shapes,
 )
@@ -51,8 +48,10 @@ from tpunb.virtual.tensorflow.replicate.batch_parts import (
     graph_of_usual_size,
     unknown_sizes,
 )
+from tpunb.virtual.tensorflow.replicate.matrix_unit import MatrixUnit
 from tpunb.virtual.tensorflow.replicate.options import CallOptions
-from tpunb.virtual.tensorflow.replicate.passes import MatrixUnit, ReplicaFunction
+from tpunb.virtual.tensorflow.replicate.padding import parts_of_composites
+from tpunb.virtual.tensorflow.replicate.passes import ReplicaFunction
 from tpunb.virtual.tensorflow.replicate.registration import PreparedCall, register
 from tpunb.virtual.tensorflow.replicate.trace import TracingGraph, trace
 from tpunb.virtual.tensorflow.replicate.variance import Argument, Passing
@@ -63,7 +62,6 @@ from tpunb.virtual.tensorflow.strict.examination import (
     is_written,
     spare_the_machine,
 )
-from tpunb.virtual.tensorflow.variable_copies import Copies
 
 _COMPILES = "_XlaMustCompile"
 
@@ -316,46 +314,8 @@ def _runs_here(options: CallOptions) -> bool:
     return not is_elsewhere(options.cores[0][0]) and options.strictness.holds("memory")
 
 
-def read_rows(copies: Copies, options: CallOptions) -> Sequence[Any] | None:
-    """Read each replica's value of a variable in the graph that is being built.
-
-    The read is a replica function of one node. So it still reads the right values when the copies,
-    which are the rows of one resource, become separate.
-
-    Returns:
-        The values; None if the graph calls no replica function. The graph may belong to a function
-        that cannot be rewritten, such as a dataset's, or that other code rewrites without knowing
-        such functions.
-    """
-    graph = ops.get_default_graph()
-    in_xla = control_flow_util.GraphOrParentsInXlaContext(graph)
-    if in_xla or not options.divergence.is_called_in(graph):
-        return None
-    definition, dtype = FunctionDef(), copies.dtype.as_datatype_enum
-    definition.signature.name = "tpunb_rows"
-    definition.signature.input_arg.add(name="handle", type=tf.resource.as_datatype_enum)
-    definition.signature.output_arg.add(name="row", type=dtype)
-    add_node(definition, "ReadVariableOp", "read", "", ["handle"], dtype=AttrValue(type=dtype))
-    definition.ret["row"] = "read:value:0"
-    # Assignments of rows later in the graph wait for the call, and so for the read.
-    definition.control_ret["read"] = "read"
-    definition.signature.control_output.append("read")
-    called: dict[str, FunctionDef] = {}
-    function = ReplicaFunction(definition, called.__getitem__, options.devices)
-    argument = Argument(Passing.LOCAL, key=copies.key, traced_together=True)
-    values = {"handle": copies.handles()[:1]}
-    call = register(function, {"handle": argument}, values, None, options.divergence)
-    if call is None:
-        raise AssertionError("Reading rows makes them separate.")
-    copies.used = True
-    rows = _emit(None, call, len(options.cores))
-    for row in rows:
-        row.set_shape(copies.shape)
-    return rows
-
-
 def _emit(
-    graph: FuncGraph | None,
+    graph: TracingGraph,
     written: PreparedCall,
     replicas: int,
     instead: Mapping[str, Sequence[Any]] | None = None,
@@ -366,20 +326,19 @@ def _emit(
     itself, as on a TPU. Programs may look at the graph's operations.
 
     Args:
-        graph: The traced graph of the replica function, if it was traced.
+        graph: The traced graph of the replica function.
         written: The function for all replicas.
         replicas: The number of replicas.
         instead: Values that replace some of its values, by their names.
     """
     expansion = written.expansion
     outer = ops.get_default_graph()
-    if graph is not None:
-        add_functions_of(outer, graph)
+    add_functions_of(outer, graph)
     for function in written.functions:
         function.add_to(outer)
     arguments = {**written.values, **(instead or {})}
     flat = [value for column in arguments.values() for value in column]
-    if graph is not None and outer.building_function:
+    if outer.building_function:
         _name_captures(outer, graph, arguments.values())
     if not outer.building_function and replicas == 1:
         return _write_into_graph(expansion.definition, flat)

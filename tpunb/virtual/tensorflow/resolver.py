@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual.arithmetic import arithmetic_of
 from tpunb.virtual.strictness import Strictness

@@ -68,7 +68,7 @@ def refuse_uncertain_reads(
         for name, inner in zip(names, graph.inputs, strict=True)
         if id(inner) in variables
     }
-    first_copies = {id(use.handle) for use in graph.copy_uses if variables[id(use.handle)].mirrored}
+    first_copies = {id(use.handle) for use in graph.copy_uses}
     if first_copies:
         equal = {
             name: dataclasses.replace(argument, diverged=False)
@@ -76,7 +76,7 @@ def refuse_uncertain_reads(
         }
         diverged = analyze(function.computed, equal, function.inlined_library).diverged
         for key in first_copies:
-            if used[key] in diverged or _copies_differ(variables[key]):
+            if used[key] in diverged or _may_differ(variables[key]):
                 raise _read_of_copy(variables[key].name, "whose copies differ")
     names_by_key = {variables[key].key: name for key, name in used.items()}
     for outer, inner in graph.captures:
@@ -86,10 +86,11 @@ def refuse_uncertain_reads(
             raise _read_of_copy(copies.name, "which the function sets")
 
 
-def _copies_differ(variable: TracedVariable) -> bool:
-    """Return whether the copies of a variable have different values now."""
-    copies = variable.together
-    return values_differ(variable.handles) if copies is None else copies.differ()
+def _may_differ(variable: TracedVariable) -> bool:
+    """Return whether each replica has its own value of a variable, or the values differ now."""
+    if variable.together is not None:
+        return variable.together.differ()
+    return not variable.mirrored or values_differ(variable.handles)
 
 
 def _read_of_copy(name: str, reason: str) -> tf.errors.OpError:

@@ -13,15 +13,15 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.units import counted
-from tpunb.machine.software import warn_if_newer
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.machine.tested_releases import warn_if_newer
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.logical_placement import Annotations
 from tpunb.tpu.types import Accelerator, largest_memory
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
 from tpunb.virtual.strictness import Strictness
 from tpunb.virtual.tensorflow import current_strategy
 from tpunb.virtual.tensorflow.annotations import Recorder
-from tpunb.virtual.tensorflow.copy_views import can_be_rows, create_copy, watch_copies
+from tpunb.virtual.tensorflow.copy_views import create_copy, watch_copies
 from tpunb.virtual.tensorflow.data_watch import data_arrives
 from tpunb.virtual.tensorflow.datasets import (
     CLONED_FOR_EACH_HOST,
@@ -31,7 +31,7 @@ from tpunb.virtual.tensorflow.datasets import (
     without_tuning,
 )
 from tpunb.virtual.tensorflow.devices import VirtualDevices, is_elsewhere, replica_devices
-from tpunb.virtual.tensorflow.distributed_datasets import with_settled_types
+from tpunb.virtual.tensorflow.distributed_datasets import settled
 from tpunb.virtual.tensorflow.graph.collectives import broadcast_from_first
 from tpunb.virtual.tensorflow.iterators import UNTUNED
 from tpunb.virtual.tensorflow.private_names import (
@@ -47,13 +47,12 @@ from tpunb.virtual.tensorflow.private_names import (
     input_util,
     tensor_util,
 )
-from tpunb.virtual.tensorflow.replica_call import call_on_replicas, read_rows
+from tpunb.virtual.tensorflow.replica_call import call_on_replicas
 from tpunb.virtual.tensorflow.replica_context import VirtualReplicaContext
 from tpunb.virtual.tensorflow.replicate.arguments import (
     check_ranks,
     checked_result,
     of_one_shape,
-    padded,
 )
 from tpunb.virtual.tensorflow.replicate.divergence import Divergence
 from tpunb.virtual.tensorflow.replicate.options import (
@@ -62,6 +61,7 @@ from tpunb.virtual.tensorflow.replicate.options import (
     most_joined,
     processors_for_each,
 )
+from tpunb.virtual.tensorflow.replicate.padding import padded
 from tpunb.virtual.tensorflow.replicate.trial import Trial, current_trial
 from tpunb.virtual.tensorflow.replicate.without_chance import Examples
 from tpunb.virtual.tensorflow.resolver import VirtualTPUClusterResolver, virtual_topology
@@ -409,13 +409,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         def create(**kwargs: Any) -> Any:
             cores.append(device_util.current())
             device = devices.get(cores[-1], cores[-1])
-            first = firsts.get(device)
-            rows = (
-                first is not None
-                and self._options.on_one_device
-                and can_be_rows(first, len(self._options.cores))
-            )
-            copy = create_copy(next_creator, kwargs, device, first, can_be_rows=rows)
+            copy = create_copy(next_creator, kwargs, device, firsts.get(device))
             firsts.setdefault(device, copy)
             return copy
 
@@ -427,10 +421,6 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
                 device = None if spmd else int(self._logical_device_stack[-1])
                 self.recorder.variable(variable, device)
         return variable
-
-    def read_rows(self, copies: Copies) -> Sequence[Any] | None:
-        """Read each replica's value of a variable in the graph that is built, if possible."""
-        return read_rows(copies, self._call_options())
 
     def _experimental_run_steps_on_iterator(
         self, fn: Any, multi_worker_iterator: Any, iterations: int, initial_loop_values: Any = None
@@ -517,7 +507,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             with CLONED_FOR_EACH_HOST:
                 distributed = super()._experimental_distribute_dataset(untuned, options)
         data_arrives(self._num_replicas_in_sync, dataset, distributed)
-        return with_settled_types(distributed)
+        return settled(distributed)
 
     def _hosts_are_on_one_device(self) -> bool:
         """Return whether several hosts of equal size are one device of this process."""
@@ -542,7 +532,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
         untuned = _untuned(dataset_fn)
-        return with_settled_types(super()._distribute_datasets_from_function(untuned, options))
+        return settled(super()._distribute_datasets_from_function(untuned, options))
 
     def _make_dataset_iterator(self, dataset: Any) -> Any:
         # TensorFlow 1's: closing a session waits for the tuning of each of its iterators.

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.tpu.defaults import DEFAULT_TPU
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.virtual.tensorflow import private_names as private
 from tpunb.virtual.tensorflow.private_names import distribute_lib
 from tpunb.virtual.tensorflow.resolver import VirtualTPUClusterResolver

@@ -1,20 +1,18 @@
 """The places where the copies of a strategy's variables are kept.
 
-A variable has a copy on each replica. The cores of a process share one memory, so copies are kept
-together there in one resource, as long as that makes no difference:
+A variable has a copy on each replica. The cores of a process share one memory, so the copies of a
+mirrored variable, which have one value, are kept together there:
 
-- *One value*: a mirrored variable has the same value on all replicas. One resource holds it. A step
-  takes a single handle instead of one for each core, and assigns once.
-- *Rows*: a variable whose replicas have values of their own (`ON_READ`: a metric's counts) is one
-  resource with a row for each replica. A step reads or assigns all rows at once.
+- *Together*: one resource holds the value. A step takes a single handle instead of one for each
+  core, and assigns once.
 - *Separate*: each copy has a resource of its own. In this general form everything works as on a
-  TPU, and each step takes longer.
+  TPU, and each step takes longer. A variable whose replicas have values of their own (`ON_READ`: a
+  metric's counts) is always kept so.
 
-Copies begin together and may become separate, once. `Divergence.separate`
+Copies of a mirrored variable begin together and may become separate, once. `Divergence.separate`
 (`replicate/divergence.py`) does that, for one of three reasons:
 
-- A replica function is traced that gives copies of a mirrored variable different values, or that
-  changes rows in a way that has no form for all rows.
+- A replica function is traced that gives the copies different values.
 - Code takes the handle of one copy, `v.values[2].handle`, and it is not known what the code does
   with the handle. TensorFlow's methods that assign to a copy take its handle, too.
 - A graph or a tape keeps a handle of one copy to read it.
@@ -31,14 +29,11 @@ So `v.values[2].assign(5.0)` on a mirrored variable does this:
 - *During a step*, in another thread or in a callback of the step: TensorFlow's runtime holds the
   old function. It would continue to update only the shared resource. So the assignment is refused
   (`FailedPreconditionError`) and nothing changes.
-
-Assigning a single row has none of these effects: the copies stay together.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import itertools
 import threading
@@ -49,10 +44,8 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tpunb.virtual.tensorflow.graph.tensorflow_graphs import value_of_handle
 from tpunb.virtual.tensorflow.order_of_copies import order_after
 from tpunb.virtual.tensorflow.private_names import (
-    ResourceVariable,
     TPUReplicatedVariable,
     context,
     distribute_values,
@@ -190,11 +183,6 @@ class Copies:
         """True if only the engine can have written a single copy."""
         return self.key not in self.watcher.variables
 
-    @property
-    def stand_in(self) -> Any:
-        """The handle by which a traced function knows the variable."""
-        return self._handles[0]
-
     def handles(self) -> list[Any]:
         """Return a handle for each process, or for each copy once they are separate."""
         if self.are_together:
@@ -252,10 +240,6 @@ class Copies:
         self._handles = [common if own is None else own.handle for common, own in pairs]
         self.resources = resources
 
-    def _value(self, index: int) -> tf.Tensor:
-        """Return the value of a copy, while the copies are together."""
-        return tf.raw_ops.ReadVariableOp(resource=self._common[index], dtype=self.dtype)
-
     def _own(self, index: int) -> Resource | None:
         """Make a resource with a copy's value; None for a copy that keeps the common resource."""
         if self.keeps(index):
@@ -263,8 +247,9 @@ class Copies:
         common, name = self._common[index], f"{_PROCESS}_{next(numbers)}"
         with tf.device(common.device):
             handle = tf.raw_ops.VarHandleOp(dtype=self.dtype, shape=self.shape, shared_name=name)
-            tf.raw_ops.AssignVariableOp(resource=handle, value=self._value(index))
-        handle._handle_data = self.stand_in._handle_data
+            value = tf.raw_ops.ReadVariableOp(resource=common, dtype=self.dtype)
+            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+        handle._handle_data = common._handle_data
         handle._name, handle._unique_id = self._names[index], name
         # Code that saves a model finds the variable by these attributes.
         handle._parent_trackable = self._copies[index]
@@ -274,128 +259,16 @@ class Copies:
         return Resource(name, self.dtype, self.shape, handle, _Deleter(handle))
 
 
-class RowCopies(Copies):
-    """The copies of a variable that has a separate value on each replica.
-
-    Args:
-        key: The key of the variable.
-        copies: Its copies, one for each replica, which share the first copy's resource.
-        watcher: The record of the strategy that created the variable.
-    """
-
-    def __init__(self, key: str, copies: Sequence[Any], watcher: Watcher) -> None:
-        super().__init__(key, copies, watcher, together=True)
-        self._stand_in = self._handles[0]
-        with eagerly(), tf.device(self._stand_in.device):
-            rows = self._repeated(copies[0].value())
-            rows = ResourceVariable(rows, trainable=False, name=self.name)._handle
-        # A replica function may not read other replicas' values.
-        setattr(rows, INDEX, len(copies) - 1)
-        rows._distributed_container = self._stand_in._distributed_container
-        rows._parent_trackable = self._copies[0]
-        # In a saved model, a variable with the shape that a replica sees replaces it.
-        known = copy.deepcopy(rows._handle_data)
-        known.shape_and_type[0].shape.CopyFrom(tf.TensorShape(None).as_proto())
-        rows._handle_data = known
-        self._common = [rows] * len(copies)
-        self._handles = list(self._common)
-
-    @property
-    def are_equal(self) -> bool:
-        """False: row copies may always differ."""
-        return False
-
-    @property
-    def stand_in(self) -> Any:
-        """A handle with the shape that a replica sees."""
-        return self._stand_in
-
-    def keeps(self, index: int) -> bool:
-        """Return False: no copy keeps the resource of all rows."""
-        return False
-
-    def handle_for(self, index: int) -> Any:
-        """Return a copy's handle, for all code but the engine's."""
-        if self.are_together and _now.exported is not self:
-            self.watcher.separate({self.key})
-        return self._handles[index]
-
-    def _own(self, index: int) -> Resource | None:
-        own = super()._own(index)
-        if own is not None:
-            setattr(own.handle, INDEX, index)
-        return own
-
-    def row(self, index: int) -> tf.Tensor | None:
-        """Return the value of a copy; None once the copies are separate."""
-        with self.watcher.lock:
-            return self._value(index) if self.are_together else None
-
-    def rows(self, strategy: Any) -> Any | None:
-        """Return the values of all copies of a strategy's variable; None if each must be read."""
-        with self.watcher.lock:
-            if not self.are_together:
-                return None
-            if tf.executing_eagerly():
-                return tf.unstack(self._rows())
-            return strategy.extended.read_rows(self)
-
-    def change(self, index: int, operation: Any, value: Any) -> bool:
-        """Change a copy's row.
-
-        Args:
-            index: The copy's index.
-            operation: TensorFlow's operation that changes rows.
-            value: The operation's argument for this row.
-
-        Returns:
-            Whether the row was changed: the copies are together, and the value has their shape.
-        """
-        update = tf.convert_to_tensor(value, self.dtype)
-        with self.watcher.lock:
-            if not self.are_together or update.shape != self.shape:
-                return False
-            with tf.device(self._common[0].device):
-                operation(resource=self._common[0], indices=[index], updates=[update])
-            return True
-
-    def assign(self, value: tf.Tensor) -> None:
-        """Give all copies, which are together, one value."""
-        with tf.device(self._common[0].device):
-            rows = self._repeated(value)
-            tf.raw_ops.AssignVariableOp(resource=self._common[0], value=rows)
-
-    def _repeated(self, value: tf.Tensor) -> tf.Tensor:
-        return tf.broadcast_to(value, [len(self._handles), *value.shape])
-
-    def _rows(self) -> tf.Tensor:
-        return tf.raw_ops.ReadVariableOp(resource=self._common[0], dtype=self.dtype)
-
-    def _value(self, index: int) -> tf.Tensor:
-        return self._rows()[index]
-
-    @contextlib.contextmanager
-    def exported(self) -> Iterator[Any]:
-        """Let one variable of a saved model represent all copies; yield the handle of the rows."""
-        before, _now.exported = _now.exported, self
-        try:
-            yield self._common[0]
-        finally:
-            _now.exported = before
-
-
 class _Now(threading.local):
     """TensorFlow's present use of copies in this thread.
 
     Attributes:
         reads: The number of methods in progress that only read a copy.
         given_one_value: The copies that are getting one value.
-        exported: The copies that are being put into a saved model.
     """
 
     reads = 0
     given_one_value: Copies | None = None
-    exported: Copies | None = None
 
 
 _now = _Now()
@@ -430,6 +303,12 @@ def values_differ(handles: Sequence[Any]) -> bool:
     return any(other != first for other in others)
 
 
+def value_of_handle(handle: Any) -> Any:
+    """Return the shape and type of the variable behind a handle; None for other tensors."""
+    data = getattr(handle, "_handle_data", None)
+    return data.shape_and_type[0] if data and data.is_set and data.shape_and_type else None
+
+
 def _bytes_of(handle: Any) -> bytes:
     """Return the present value of a variable."""
     with tf.device(handle.device):
@@ -457,11 +336,16 @@ def handle_of(copy: Any) -> Any:
     return copy.handle if copies is None else copies.handle(getattr(copy, INDEX))
 
 
+def is_copy(variable: Any) -> bool:
+    """Return whether a variable is the copy of one replica."""
+    return hasattr(variable, INDEX)
+
+
 def copy_with(handle: Any) -> Any | None:
-    """Return the watched copy that has a handle; None for all other handles."""
+    """Return the copy that has a handle; None for all other handles."""
     refer = getattr(handle, "_parent_trackable", None)
     owner = refer() if refer is not None else None
-    return owner if copies_of(owner) is not None else None
+    return owner if is_copy(owner) else None
 
 
 def replica_of(handle: Any) -> int:

@@ -128,12 +128,6 @@ def forget_gradients(names: frozenset[str]) -> None:
         ops.gradient_registry._registry.pop(name, None)
 
 
-def value_of_handle(handle: Any) -> Any:
-    """Return the shape and type of the variable behind a handle; None for other tensors."""
-    data = getattr(handle, "_handle_data", None)
-    return data.shape_and_type[0] if data and data.is_set and data.shape_and_type else None
-
-
 def known_sizes(graph: FuncGraph, definition: FunctionDef) -> dict[tuple[str, int], Sizes]:
     """Return the fully known shapes of a replica function's tensors."""
     arguments = zip(definition.signature.input_arg, graph.inputs, strict=True)

@@ -20,7 +20,6 @@ from tpunb.virtual.tensorflow.private_names import (
 from tpunb.virtual.tensorflow.refused_errors import error_of_rule
 from tpunb.virtual.tensorflow.replicate.trace import TracedVariable
 from tpunb.virtual.tensorflow.replicate.variance import Argument, Passing
-from tpunb.virtual.tensorflow.tensorflow_state import padded_for_replicas
 
 _MESSAGE = (
     "Shape mismatch in the collective instance: gather on a TPU wants values of the same shape on "
@@ -100,48 +99,6 @@ def check_ranks(inputs: Sequence[Any]) -> None:
             raise error_of_rule(ValueError, "unknown-rank")(
                 f"input tensor {value} to TPUStrategy.run() has unknown rank, which is not allowed"
             )
-
-
-def padded(inputs: Sequence[Any], *, to_power_of_two: bool) -> list[Any]:
-    """Pad arguments with zeros if their shapes are unknown or differ between replicas.
-
-    XLA's dynamic padder hides this from the replica function; without it the function sees the
-    padding.
-
-    Args:
-        inputs: The arguments of each replica.
-        to_power_of_two: Whether lengths are rounded up to a power of two, at least 2; otherwise
-            they are padded to the longest replica's.
-
-    Returns:
-        The same arguments with shapes that are the same on each replica.
-    """
-    inputs = variable_utils.convert_variables_to_tensors(list(inputs))
-    flat = [_flat(nest) for nest in inputs]
-    tensors = [[tf.convert_to_tensor(0 if v is None else v) for v in nest] for nest in flat]
-    shapes = [
-        None if composite else tf.TensorShape([None] * tensor.shape.rank)
-        for composite, tensor in zip(parts_of_composites(inputs[0]), tensors[0], strict=True)
-    ]
-    filled = padded_for_replicas(tensors, shapes, to_power_of_two=to_power_of_two)
-    return [
-        tf.nest.pack_sequence_as(
-            nest,
-            [None if old is None else new for old, new in zip(before, after, strict=False)],
-            expand_composites=True,
-        )
-        for nest, before, after in zip(inputs, flat, filled, strict=True)
-    ]
-
-
-def parts_of_composites(inputs: Any) -> list[bool]:
-    """Return whether each tensor of a nest is a part of a composite tensor."""
-    parts: list[bool] = []
-    for value in tf.nest.flatten(inputs):
-        inner = tf.nest.flatten(value, expand_composites=True)
-        composite = len(inner) != 1 or inner[0] is not value
-        parts.extend([composite] * len(inner))
-    return parts
 
 
 def columns_of(inputs: Sequence[Any]) -> list[list[Any]]:

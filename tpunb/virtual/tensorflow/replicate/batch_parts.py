@@ -56,17 +56,22 @@ class BatchParts(distribute_values.PerReplica):  # type: ignore[misc]
 
     def parts(self) -> list[tf.Tensor]:
         """Return each replica's part, cut in the graph that is being built."""
-        parts = tf.raw_ops.SplitV(
-            value=self.whole, size_splits=self.sizes, axis=0, num_split=len(self.order)
-        )
+        if _known_size(self.whole, self.order, self.usual) is not None:
+            parts = tf.unstack(self._in_usual_parts())
+        else:
+            parts = tf.raw_ops.SplitV(
+                value=self.whole, size_splits=self.sizes, axis=0, num_split=len(self.order)
+            )
         return [parts[index] for index in self.order]
 
     def stacked(self) -> tf.Tensor:
         """Return the replicas' parts along a new axis 0; they must have the usual size."""
-        shape = [len(self.order), self.usual, *self.whole.shape[1:]]
-        parts = tf.reshape(self.whole, shape)
+        parts = self._in_usual_parts()
         in_order = self.order == tuple(range(len(self.order)))
         return parts if in_order else tf.gather(parts, self.order)
+
+    def _in_usual_parts(self) -> tf.Tensor:
+        return tf.reshape(self.whole, [len(self.order), self.usual, *self.whole.shape[1:]])
 
     @property
     def _type_spec(self) -> BatchPartsSpec:
@@ -81,7 +86,8 @@ class BatchPartsSpec(distribute_values.PerReplicaSpec):  # type: ignore[misc]
     def __init__(
         self, whole: tf.TensorSpec, order: Sequence[int], usual: int | None = None
     ) -> None:
-        self._part = tf.TensorSpec([None, *whole.shape[1:]], whole.dtype)
+        size = _known_size(whole, order, usual)
+        self._part = tf.TensorSpec([size, *whole.shape[1:]], whole.dtype)
         super().__init__(*[self._part] * len(order))
         self._whole = tf.TensorSpec(whole.shape, whole.dtype)
         self._order = tuple(order)
@@ -122,6 +128,12 @@ class BatchPartsSpec(distribute_values.PerReplicaSpec):  # type: ignore[misc]
     def _of_any_parts(self) -> Any:
         """Return the type of values that need not be parts of one batch."""
         return distribute_values.PerReplicaSpec(*[self._part] * len(self._order))
+
+
+def _known_size(whole: Any, order: Sequence[int], usual: int | None) -> int | None:
+    """Return the size of every part if no batch of another size has this type; None otherwise."""
+    is_full = usual is not None and whole.shape[0] == len(order) * usual
+    return usual if is_full else None
 
 
 def cut_batches(columns: Sequence[Sequence[Any]]) -> dict[int, BatchParts]:

@@ -12,7 +12,6 @@ import numpy as np
 from tpunb.virtual.tensorflow.devices import process_of
 from tpunb.virtual.tensorflow.graph.function_def import (
     FRESH,
-    READS,
     Add,
     Reference,
     Sizes,
@@ -23,7 +22,6 @@ from tpunb.virtual.tensorflow.graph.function_def import (
     data_inputs,
     instance,
     integer,
-    is_stateful,
     needed,
     type_of,
 )
@@ -356,7 +354,6 @@ class Builder:
         self.bodies: list[FunctionDef] = []
         self._given: dict[tuple[str, str, int], str] = {}
         self._ends: dict[str, dict[int, list[str]]] = defaultdict(dict)
-        self._once: set[str] = set()
         self._one_end: dict[str, bool] = {}
         self._types = {a.name: a.type for a in function.signature.input_arg}
         self.processes = [process_of(core[0]) for core in cores]
@@ -404,6 +401,10 @@ class Builder:
         return node.name in self._needed
 
     # The nodes that stand for the replica function's nodes.
+    #
+    # A node is written for each replica, for each process if its replicas share the value, or once
+    # if it is joined. A replica reads the node that its owner has, unless `give` names another
+    # tensor, and waits for it, unless `end` names other nodes.
 
     def repeated(self) -> frozenset[str]:
         """Return the nodes that compute a value for each replica, separately or in one tensor."""
@@ -445,21 +446,19 @@ class Builder:
         """Return the nodes after which a replica is done with a node."""
         if name in self._ends and replica in self._ends[name]:
             return self._ends[name][replica]
-        if name in self._once and self._is_further(replica):
-            return []
         return [self._instance(name, replica)]
 
     def end(self, name: str, replica: int, nodes: Iterable[str]) -> None:
         """Let a replica be done with a node after other nodes than its own copy."""
         self._ends[name][replica] = list(nodes)
 
-    def is_once(self, name: str) -> bool:
-        """Return whether a node is written once a process, and its other replicas do not wait."""
-        return name in self._once
-
     def waits(self, node: NodeDef, replica: int) -> list[str]:
-        """Return the control inputs of a node's instance."""
-        return self.all_waits(node, [replica])
+        """Return the control inputs of a replica's instance of a node.
+
+        An instance that is written once for a process waits for all replicas of the process.
+        """
+        alone = self.is_repeated(node.name)
+        return self.all_waits(node, [replica] if alone else self._sharing[replica])
 
     def all_waits(self, node: NodeDef, replicas: Sequence[int]) -> list[str]:
         """Return the control inputs of a node that represents several replicas."""
@@ -467,16 +466,7 @@ class Builder:
         for name in control_inputs(node):
             for replica in replicas[:1] if self._is_one_end(name) else replicas:
                 waits.update(dict.fromkeys(self.ends(name, replica)))
-        for name in self._once_before(node):
-            for replica in replicas if name in self._ends else ():
-                # The first replica waits through its data inputs.
-                further = self._is_further(replica)
-                waits.update(dict.fromkeys(self.ends(name, replica) if further else ()))
         return [f"^{name}" for name in waits]
-
-    def _once_before(self, node: NodeDef) -> list[str]:
-        """Return those inputs of a node for which only the first replica waits."""
-        return [source.source for source in data_inputs(node) if source.source in self._once]
 
     def _is_one_end(self, name: str) -> bool:
         """Return whether all replicas are done with a node after the same nodes."""
@@ -484,30 +474,6 @@ class Builder:
             first = self.ends(name, 0)
             self._one_end[name] = all(self.ends(name, k) == first for k in self.replicas)
         return self._one_end[name]
-
-    def waits_of_one(self, node: NodeDef, first: int = 0) -> list[str]:
-        """Return the control inputs of a node that is written once for all replicas of a process.
-
-        If the node has no effect, it waits only on their first core. A node on another core that
-        takes its result, or waits for it, waits for the nodes that this node would have waited for
-        there. Hearing of each core's end takes longer than most nodes. If these nodes are the same
-        for all replicas, the other nodes wait for this node.
-        """
-        sharing = self._sharing[first]
-        if is_stateful(node) and node.op not in READS:
-            return self.all_waits(node, sharing)
-        before = control_inputs(node) + self._once_before(node)
-        others_wait = [name for name in before if name in self._ends or name not in self._once]
-        if not others_wait or not all(map(self._is_one_end, others_wait)):
-            self._once.add(node.name)
-            for replica in sharing[1:] if others_wait else ():
-                if waits := self.waits(node, replica):
-                    self.end(node.name, replica, (text[1:] for text in waits))
-        return self.waits(node, first)
-
-    def _is_further(self, replica: int) -> bool:
-        """Return whether a replica is not the first of its process."""
-        return self._firsts[replica] != replica
 
     def _instance(self, name: str, replica: int) -> str:
         return instance(name, self._owner(name, replica))

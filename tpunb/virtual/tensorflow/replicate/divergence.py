@@ -9,7 +9,6 @@ import dataclasses
 import threading
 import weakref
 from collections.abc import Collection
-from typing import Any
 
 import tensorflow as tf
 
@@ -69,10 +68,6 @@ class Divergence:
     def copies(self, key: str) -> Copies | None:
         """Return the copies of a variable; None if the variable is gone."""
         return self._copies.get(key)
-
-    def is_called_in(self, graph: Any) -> bool:
-        """Return whether a graph calls, even indirectly, a function that may be rewritten."""
-        return any(graph in function.graphs for function in list(self._functions))
 
     def watch(self, function: RewritableFunction) -> None:
         """Record a function for all replicas, to write it again when its copies change."""

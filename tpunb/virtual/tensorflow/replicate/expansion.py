@@ -13,11 +13,12 @@ from tpunb._util.logs import NAMES, logger, timed
 from tpunb.virtual.tensorflow.graph.function_def import data_inputs, new_name, returned
 from tpunb.virtual.tensorflow.private_names import FunctionDef
 from tpunb.virtual.tensorflow.replicate.builder import Builder
+from tpunb.virtual.tensorflow.replicate.control_flow import write_nodes
 from tpunb.virtual.tensorflow.replicate.function_copies import FunctionCopies
 from tpunb.virtual.tensorflow.replicate.joining import join
 from tpunb.virtual.tensorflow.replicate.passes import ReplicaFunction
 from tpunb.virtual.tensorflow.replicate.variance import Arguments, Variance, analyze, mark_diverged
-from tpunb.virtual.tensorflow.replicate.writer import write_effects, write_nodes, write_results
+from tpunb.virtual.tensorflow.replicate.writer import write_effects, write_results
 
 _log = logger("replicate")
 

@@ -21,6 +21,7 @@ from tpunb.virtual.tensorflow.graph.function_def import (
     needed,
 )
 from tpunb.virtual.tensorflow.private_names import FunctionDef, NodeDef, OpSharding
+from tpunb.virtual.tensorflow.replicate.replica_seeds import is_seeded, set_seed_of
 from tpunb.virtual.tensorflow.replicate.workarounds import (
     guard_all,
     keep_arithmetic,
@@ -81,12 +82,11 @@ class FunctionCopies:
         """
         if node.op == "XlaSharding":
             make_identity(node)
-        if replica and _is_seeded(node):
-            seed2 = node.attr["seed2"]
-            seed2.i = (seed2.i + 0x9E3779B1 * replica) % (2**31 - 1)
+        if is_seeded(node):
+            set_seed_of(replica, node)
         for index, function in enumerate(function_attributes(node)):
             body = self.library(function.name)
-            own = replica if has_node(body, self.library, _is_seeded) else 0
+            own = replica if has_node(body, self.library, is_seeded) else 0
             # Both branches of a common condition may have a node of this path.
             key = (path, index, function.name, own)
             if key not in self._known:
@@ -124,8 +124,3 @@ class FunctionCopies:
             guard_all(copy)
         self.written.append(copy)
         return str(copy.signature.name)
-
-
-def _is_seeded(node: NodeDef) -> bool:
-    """Return whether a node draws from a seed; without a seed it draws from entropy."""
-    return "seed2" in node.attr and bool(node.attr["seed"].i or node.attr["seed2"].i)

@@ -146,7 +146,7 @@ class _Candidates:
                     self._outputs[source.source].add(source)
                 for name in dict.fromkeys(source.source for source in data_inputs(node)):
                     self._users[name].append(node)
-        self.plans: dict[str, Plan] = dict(analysis.plans)
+        self.plans: dict[str, Plan] = {}
         for node in reversed(analysis.order):
             plan = self._plan(node)
             if plan is not None:
@@ -267,8 +267,7 @@ class _Candidates:
 
     def joined(self, plans: Mapping[str, Plan]) -> Analysis:
         """Return the analysis with the plans of joined nodes."""
-        joined = dict.fromkeys(plans.keys() - self._analysis.plans.keys(), Role.JOINED)
-        roles = {**self._analysis.roles, **joined}
+        roles = {**self._analysis.roles, **dict.fromkeys(plans, Role.JOINED)}
         return dataclasses.replace(self._analysis, roles=roles, plans=plans)
 
     # The plans that save more than their conversions cost.
@@ -276,8 +275,7 @@ class _Candidates:
     def worthwhile(self) -> dict[str, Plan]:
         """Return the plans without those that would convert more than they save."""
         plans = dict(self.plans)
-        free = plans.keys() - self._analysis.plans.keys()
-        order = [node for node in self._analysis.order if node.name in free]
+        order = [node for node in self._analysis.order if node.name in plans]
         while True:
             dropped = [node for node in order if node.name in plans and self._drops(node, plans)]
             if not dropped:

@@ -45,7 +45,7 @@ def register(
         function: The replica function.
         arguments: Its arguments.
         values: The values that are passed for each argument, by its name.
-        traced: The traced function, whose nodes know the user's code; None if there is none.
+        traced: The traced function, whose nodes know the user's code.
         divergence: The record of copies.
 
     Returns:

@@ -169,19 +169,10 @@ class RewritableFunction:
         Raises:
             ValueError: Replicas give copies values of their own.
         """
-        # Row variables have one resource, which every replica updates.
-        no_resources = (None,) * len(self._function.cores)
-        arguments = {
-            name: dataclasses.replace(argument, resources=no_resources)
-            if argument.has_rows
-            else argument
-            for name, argument in self._arguments.items()
-        }
-        changed = arguments != self._arguments or self._function.unit is not None
-        if self.equal == self.variables and not self._used and not changed:
+        if self.equal == self.variables and not self._used and self._function.unit is None:
             return {}
         function = dataclasses.replace(self._function, unit=None)
-        expansion = expand(function, arguments, name=self.name)
+        expansion = expand(function, self._arguments, name=self.name)
         if expansion.diverged:
             keys = keys_of(self._arguments, expansion.diverged)
             names = ", ".join(sorted(key.rpartition("_")[0] for key in keys))

@@ -26,7 +26,6 @@ from tpunb.virtual.tensorflow.private_names import (
     TPUReplicatedVariable,
     device_util,
     func_graph_from_py_func,
-    in_save_context,
     ops,
     tpu_shard_context,
     variable_utils,
@@ -165,13 +164,9 @@ class ReplicaTracingContext(TPUReplicateContext):  # type: ignore[misc]
             if copies is not None:
                 copies.watcher.diverge({copies.key})
                 copies = None
-        elif copies is not None and (copies.watcher is not self._watcher or in_save_context()):
-            # While a model is saved, its first copy represents the variable, too.
-            copies.watcher.separate({copies.key})
-            copies = None
         label = str(name).partition(":")[0]
         if copies is not None and copies.began_together:
-            handles = [copies.stand_in]
+            handles = [copies.handle(0)]
             variable = TracedVariable(handles, is_mirrored, handle_id, label, copies)
         else:
             variable = self._of_components(vars_, is_mirrored, handle_id, label)

@@ -29,7 +29,7 @@ from tpunb.virtual.tensorflow.private_names import FunctionDef, ResourceVariable
 from tpunb.virtual.tensorflow.replicate.divergence import Divergence
 from tpunb.virtual.tensorflow.replicate.in_float32 import in_float32, is_short
 from tpunb.virtual.tensorflow.replicate.without_chance import Examples, without_chance
-from tpunb.virtual.tensorflow.variable_copies import INDEX, RowCopies, copies_of, eagerly, handle_of
+from tpunb.virtual.tensorflow.variable_copies import eagerly, handle_of
 
 current_trial: contextvars.ContextVar[Trial | None] = contextvars.ContextVar(
     "tpunb_trial", default=None
@@ -259,10 +259,6 @@ class Trial:
 
 def _value_of(copy: Any) -> Any:
     """Return the present value of a copy of a variable."""
-    copies = copies_of(copy)
-    row = copies.row(getattr(copy, INDEX)) if isinstance(copies, RowCopies) else None
-    if row is not None:
-        return row
     handle = handle_of(copy)
     with tf.device(handle.device):
         return tf.raw_ops.ReadVariableOp(resource=handle, dtype=copy.dtype)

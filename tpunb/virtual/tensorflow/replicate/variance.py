@@ -19,7 +19,6 @@ from collections.abc import Set as AbstractSet
 
 from tpunb.virtual.tensorflow.graph.collectives import gives_one_value
 from tpunb.virtual.tensorflow.graph.function_def import (
-    ASSIGNMENTS,
     BRANCHES,
     COLLECTIVES,
     CONTROL_FLOW,
@@ -41,7 +40,7 @@ from tpunb.virtual.tensorflow.graph.function_def import (
     writes_variables,
 )
 from tpunb.virtual.tensorflow.private_names import FunctionDef, NodeDef, dtypes, op_def_registry
-from tpunb.virtual.tensorflow.replicate.joined_forms import SHARED, STACKED, Form, Plan
+from tpunb.virtual.tensorflow.replicate.joined_forms import Form, Plan
 from tpunb.virtual.tensorflow.variable_copies import Resource
 
 
@@ -88,8 +87,7 @@ class Argument:
             the handles of all replicas, for each replica in the order of its logical devices.
         diverged: Whether the copies of a mirrored variable may differ between replicas.
         traced_together: Whether its copies in one process shared a resource when the function was
-            traced. Then each process has a single handle. The copies are equal, or rows of the
-            resource.
+            traced. Then each process has a single handle.
         resources: The resources of the copies since they became separate; None for copies whose
             handle is passed.
         form: The form of one tensor of all replicas' values.
@@ -128,11 +126,6 @@ class Argument:
     def is_together(self) -> bool:
         """True if its copies in one process share a resource."""
         return self.traced_together and not self.resources
-
-    @property
-    def has_rows(self) -> bool:
-        """True if it is a variable whose values on the replicas are rows of one resource."""
-        return self.passing is Passing.LOCAL and self.is_together
 
     @property
     def variance(self) -> Variance:
@@ -181,7 +174,6 @@ class Role(enum.Enum):
         COLLECTIVE: It is wired between the replicas.
         LIFTED: It is control flow containing collectives, and runs once for all replicas.
         JOINED: One node computes it on the values of all replicas, joined in one tensor.
-        KEPT: It reads or assigns the replicas' rows of one resource, all at once.
     """
 
     COMPUTE = enum.auto()
@@ -189,7 +181,6 @@ class Role(enum.Enum):
     COLLECTIVE = enum.auto()
     LIFTED = enum.auto()
     JOINED = enum.auto()
-    KEPT = enum.auto()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +195,7 @@ class Analysis:
         roles: The role of each node, by its name.
         arguments: The function's arguments. An argument has diverged if a replica may set its copy
             on its own.
-        plans: The plans of joined and kept nodes, by their names.
+        plans: The plans of joined nodes, by their names.
         statics: The known constants and types of the function's tensors, and their shapes if nodes
             are joined.
         set_by_each: The names of arguments whose copies are together and that each replica changes
@@ -282,13 +273,6 @@ class Body:
     gives: Sequence[Form]
 
 
-_OF_ALL_ROWS = {
-    "ReadVariableOp": Plan([SHARED], [Form.STACKED]),
-    **dict.fromkeys(ASSIGNMENTS, Plan([SHARED, STACKED], [])),
-}
-"""The plan by which one node does for all replicas what each replica does with its own row."""
-
-
 def analyze(function: FunctionDef, arguments: Arguments, library: Library) -> Analysis:
     """Find the values of a replica function that vary between replicas."""
     order = in_topological_order(function.node_def)
@@ -318,7 +302,6 @@ class _Pass:
         self.variances: dict[str, Variance] = {}
         self.output_variances: dict[str, list[Variance]] = {}
         self.roles: dict[str, Role] = {}
-        self.plans: dict[str, Plan] = {}
         self.set_by_each: set[str] = set()
         self.analysis = Analysis(
             order,
@@ -327,7 +310,6 @@ class _Pass:
             self.roles,
             self.arguments,
             StaticTensors(function, self.nodes, {}),
-            self.plans,
             set_by_each=self.set_by_each,
         )
 
@@ -338,13 +320,10 @@ class _Pass:
 
     def _visit(self, node: NodeDef) -> None:
         """Analyze a node whose inputs are analyzed already."""
+        # The order of the cases matters: a loop with a collective is lifted even if it changes
+        # variables, and a node that updates a variable that is kept in sync is not like other
+        # stateful nodes.
         self.roles[node.name] = Role.COMPUTE
-        rows = [source.source for source in data_inputs(node) if self._has_rows(source)]
-        if rows and node.op in _OF_ALL_ROWS:
-            self.roles[node.name], self.plans[node.name] = Role.KEPT, _OF_ALL_ROWS[node.op]
-            self.variances[node.name] = Variance.VARYING
-            return
-        self._note_set_by_each(rows)
         if self._hands_on(node):
             handles = self._mirrored(node)
             self._diverge(handles)
@@ -366,10 +345,6 @@ class _Pass:
             self.variances[node.name] = Variance.VARYING
         else:
             self.variances[node.name] = self._input_variance(node)
-
-    def _has_rows(self, source: Reference) -> bool:
-        argument = self.arguments.get(source.source)
-        return argument is not None and argument.has_rows
 
     def _hands_on(self, node: NodeDef) -> bool:
         """Return whether a node passes a handle on: later uses of the handle are not known."""

@@ -13,9 +13,9 @@ from tpunb._util.units import byte_count
 from tpunb.errors.code_problems import Problem
 from tpunb.errors.compiler_refusals import SMALLER
 from tpunb.machine.resources import measure
-from tpunb.virtual.tensorflow.graph.tensorflow_graphs import value_of_handle
 from tpunb.virtual.tensorflow.graph.traced_function import TracedTensor
 from tpunb.virtual.tensorflow.private_names import dtypes
+from tpunb.virtual.tensorflow.variable_copies import value_of_handle
 
 
 def beyond_a_core(

@@ -23,10 +23,10 @@ from tpunb.virtual.tensorflow.refused_errors import error_of_rule
 from tpunb.virtual.tensorflow.strict.accepted_ops import compiles_for_certain
 from tpunb.virtual.tensorflow.strict.collective_branches import hanging_branches
 from tpunb.virtual.tensorflow.strict.core_memory import beyond_a_core, beyond_the_machine
+from tpunb.virtual.tensorflow.strict.ignored_seeds import is_of_global_seed
 from tpunb.virtual.tensorflow.strict.lowering import lower
 from tpunb.virtual.tensorflow.strict.open_sizes import RULE, refused_for_open_sizes
 from tpunb.virtual.tensorflow.strict.refused_ops import statically_found
-from tpunb.virtual.tensorflow.strict.seeds import is_of_global_seed
 from tpunb.virtual.tensorflow.strict.stand_ins import Unknown, on_host
 
 _observer: contextvars.ContextVar[Callable[[TracedFunction], None] | None] = contextvars.ContextVar(

@@ -21,11 +21,11 @@ from tpunb.errors.code_problems import Problem
 from tpunb.errors.compiler_refusals import FIXED_SHAPE, PADDED_TO_BOUND, XLA, refusal_of
 from tpunb.virtual.strictness import UNCHECKED
 from tpunb.virtual.tensorflow.graph.function_def import Library, called_functions
-from tpunb.virtual.tensorflow.graph.tensorflow_graphs import value_of_handle
 from tpunb.virtual.tensorflow.graph.traced_function import ANY_SIZE, TracedFunction
 from tpunb.virtual.tensorflow.private_names import FunctionDef, op_def_registry, ops
 from tpunb.virtual.tensorflow.strict.stand_ins import CompilerFunctions, Host, Unknown, parameters
 from tpunb.virtual.tensorflow.strict.xla import Answer, Request, ask
+from tpunb.virtual.tensorflow.variable_copies import value_of_handle
 
 # TensorFlow 2.21: `[[{{node while/body/strided_slice}}]]`
 _NODE = re.compile(r"{{node ([^}]+)}}")

@@ -30,8 +30,8 @@ from tpunb.virtual.tensorflow.private_names import (
     tensor_util,
 )
 from tpunb.virtual.tensorflow.strict.accepted_ops import PRODUCTS, is_known
-from tpunb.virtual.tensorflow.strict.seeds import ignored_seed
-from tpunb.virtual.tensorflow.variable_copies import copies_of, copy_with, handle_of
+from tpunb.virtual.tensorflow.strict.ignored_seeds import ignored_seed
+from tpunb.virtual.tensorflow.variable_copies import copy_with, handle_of, is_copy
 
 _WHERE = (
     "Work at a fixed shape: compute a mask and multiply, or give `tf.where` all three arguments."
@@ -357,7 +357,7 @@ def _out_of_scope(node: NodeDef, variable: Any, device: str) -> Problem:
         f"Trying to access resource {variable.name} located in device {variable.device} from "
         f"device {device}"
     )
-    if copies_of(variable) is not None and not in_save_context():
+    if is_copy(variable) and not in_save_context():
         return _copy_is_set(node, variable.name)
     if in_save_context():  # here a variable of the scope appears without its copies
         reason = (

@@ -19,7 +19,7 @@ from tpunb._util.options import option, options_of
 from tpunb._util.secret_masking import mask
 from tpunb.errors import ComputationShapeError, ConnectError, nearest
 from tpunb.machine.framework import FRAMEWORKS, JAX, NAMES, TENSORFLOW
-from tpunb.tpu.defaults import CONNECT_TIMEOUT, DEFAULT_TPU, JUDGE_TIMES
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.virtual.arithmetic import ARITHMETICS, arithmetic_of
 from tpunb.virtual.strictness import Strictness
 
@@ -34,6 +34,9 @@ _ONLY = {
     ),
 }
 """The framework of each option that only one framework has."""
+
+JUDGE_TIMES = ("wait", "later", "off")
+"""When the compiler judges JAX's programs: a call waits, the verdict is shown later, or never."""
 
 _DAY = 24 * 60 * 60
 _MOST_WORKERS = 64
@@ -204,7 +207,7 @@ class Request:
         metavar="N",
     )
     timeout: float = option(
-        CONNECT_TIMEOUT,
+        60,
         "seconds to wait for a worker to answer",
         compare=False,
         type=float,

@@ -1,4 +1,4 @@
-"""Separate values of replicas are rows of one resource, as long as this changes no result."""
+"""Variables whose replicas have values of their own."""
 
 from __future__ import annotations
 
@@ -23,15 +23,13 @@ from support.strategies import (
 )
 from support.tiers import thorough
 
-from tpunb.virtual.tensorflow import copy_views
-from tpunb.virtual.tensorflow.copy_views import can_be_rows
-from tpunb.virtual.tensorflow.replicate import registration
-from tpunb.virtual.tensorflow.variable_copies import RowCopies, copies_of
+from tpunb.virtual.tensorflow.replicate.joined_forms import REAL
 
 pytestmark = pytest.mark.usefixtures("circumstances")
 
 CORES = 3
 BY = [1.0, 2.0, 3.0]
+TYPES = sorted(REAL | {tf.complex64}, key=str)
 
 
 @pytest.fixture(scope="module", params=[True, *thorough([False])], ids=["joined", "apart"])
@@ -39,35 +37,14 @@ def strategy(request: pytest.FixtureRequest) -> Any:
     return strategy_of(CORES, joined=request.param)
 
 
-@pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The operations of the function for all replicas."""
-    operations: list[str] = []
-
-    def expand(*args: Any, **kwargs: Any) -> Any:
-        expansion = original(*args, **kwargs)
-        operations.extend(node.op for node in expansion.definition.node_def)
-        return expansion
-
-    original = registration.expand
-    monkeypatch.setattr(registration, "expand", expand)
-    return operations
-
-
 def of_each(strategy: Any, value: Any = 0.0, how: str = "SUM", **options: Any) -> Any:
     aggregation = tf.VariableAggregation[how]
     return make(strategy, value, **{**SUMMED_ON_READ, "aggregation": aggregation}, **options)
 
 
-def are_rows(v: Any) -> bool:
-    state = copies_of(v.values[0])
-    return isinstance(state, RowCopies) and state.are_together
-
-
-def set_apart(v: Any, replica: int, value: float) -> None:
-    """Write a copy in a way that needs a separate resource."""
+def write(v: Any, replica: int, value: float) -> None:
+    """Write a copy by its handle."""
     tf.raw_ops.AssignVariableOp(resource=v.values[replica].handle, value=value)
-    assert not are_rows(v)
 
 
 # In replica functions.
@@ -85,9 +62,8 @@ def set_apart(v: Any, replica: int, value: float) -> None:
         (lambda v, _: v.assign([7.0, 8.0]), lambda v, _: np.array([7.0, 8.0])),
     ],
 )  # fmt: skip
-def test_one_operation_changes_all_rows(
+def test_each_replica_changes_its_own_value(
     strategy: Any,
-    written: list[str],
     change: Callable[[Any, Any], Any],
     expected: Callable[[Any, Any], Any],
 ) -> None:
@@ -102,8 +78,6 @@ def test_one_operation_changes_all_rows(
     values = [expected(expected(np.array([1.0, 2.0]), x), x) for x in by]
     np.testing.assert_allclose(run(strategy, step), values, rtol=1e-6)
     np.testing.assert_allclose(copies(v), values, rtol=1e-6)
-    assert are_rows(v)
-    assert sum(op.startswith("Assign") for op in written) == 2
 
 
 def with_another_use(v: Any) -> Any:
@@ -143,7 +117,7 @@ def test_two_variables(strategy: Any) -> None:
     assert copies(other) == [47.0, 48.0, 49.0]
 
 
-@pytest.mark.parametrize("dtype", sorted(copy_views.ROW_TYPES, key=str), ids=lambda kind: kind.name)
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda kind: kind.name)
 def test_types(strategy: Any, dtype: tf.DType) -> None:
     v = of_each(strategy, tf.zeros([2], dtype), how="NONE")
     run(strategy, lambda: [v.assign(tf.cast([rank() - 1.0, 2.0], dtype)), tf.zeros([])][1])
@@ -156,7 +130,6 @@ def test_types(strategy: Any, dtype: tf.DType) -> None:
         v.values[0].assign_sub(expected[0])
         expected[2], expected[0] = [7, 6], 0
     np.testing.assert_array_equal(copies(v), expected)
-    assert are_rows(v)
 
 
 def test_another_shape(strategy: Any) -> None:
@@ -164,7 +137,6 @@ def test_another_shape(strategy: Any) -> None:
         v = tf.Variable([1.0, 2.0], shape=tf.TensorShape(None), **SUMMED_ON_READ)
     run(strategy, lambda: [v.assign(v + tf.ones([3, 2])), tf.zeros([])][1])
     assert [value.shape for value in copies(v)] == [(3, 2)] * CORES
-    assert not are_rows(v)
 
 
 def test_replicas_take_turns() -> None:
@@ -187,7 +159,7 @@ def test_replicas_take_turns() -> None:
         np.testing.assert_allclose(copies(v)[k], (y + z)[0, :4], rtol=1e-4)
 
 
-# Other uses of a copy split the rows; functions traced before stay right.
+# Other uses of a copy; functions traced before stay right.
 
 
 def in_a_loop(v: Any) -> None:
@@ -212,9 +184,7 @@ def by_its_handle(v: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [in_a_loop, in_a_branch, in_a_compiled_call, by_its_handle])
-def test_other_changes_in_a_replica_function_split_the_rows(
-    strategy: Any, change: Callable[[Any], None]
-) -> None:
+def test_other_changes_in_a_replica_function(strategy: Any, change: Callable[[Any], None]) -> None:
     v = of_each(strategy, 1.0)
     before = stepper(strategy, lambda: v.assign_add(rank()))
     assert before() == [1.0 + by for by in BY]
@@ -223,7 +193,6 @@ def test_other_changes_in_a_replica_function_split_the_rows(
     assert after() == [1.0 + by + more for by, more in zip(BY, added, strict=True)]
     assert before() == [1.0 + 2.0 * by + more for by, more in zip(BY, added, strict=True)]
     assert after() == copies(v)
-    assert are_rows(v) == (change is by_its_handle)
 
 
 LOOKS: dict[str, Callable[[Any], Any]] = {
@@ -250,6 +219,15 @@ def test_a_single_copy_is_read(strategy: Any, way: str) -> None:
     assert [float(LOOKS[way](copy)) for copy in v.values] == [3.0, 5.0, 7.0]
 
 
+@pytest.mark.parametrize("replica", [0, CORES - 1])
+def test_a_single_copy_is_not_read_in_a_replica_function_that_uses_the_variable(
+    strategy: Any, replica: int
+) -> None:
+    v = of_each(strategy, 1.0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"a single copy|one by one"):
+        run(strategy, lambda: v.values[replica] + v)
+
+
 def test_a_tape_watches_a_copy(strategy: Any) -> None:
     v = of_each(strategy, 3.0)
     with tf.GradientTape() as tape:
@@ -269,7 +247,7 @@ def test_a_held_function_still_works(strategy: Any) -> None:
     concrete = steps.get_concrete_function()
     concrete()
     assert copies(v) == [5.0, 10.0, 15.0]
-    set_apart(v, 1, 0.0)
+    write(v, 1, 0.0)
     concrete()
     assert copies(v) == [10.0, 10.0, 30.0]
 
@@ -303,8 +281,6 @@ def test_a_read_across_replicas(strategy: Any, how: str, value: float, traced: b
     assert float(read()) == value
     step()
     assert float(read()) == 2.0 * value
-    if how != "ONLY_FIRST_REPLICA":
-        assert are_rows(v) == (not traced)
 
 
 @pytest.mark.parametrize(("how", "value"), [("SUM", 6.0), ("MEAN", 2.0)])
@@ -317,8 +293,7 @@ def test_a_read_across_replicas_in_a_step(strategy: Any, how: str, value: float)
         return v.read_value()
 
     assert [float(step()), float(step())] == [value, 2.0 * value]
-    assert are_rows(v)
-    set_apart(v, 1, 100.0)
+    write(v, 1, 100.0)
     weight = 1.0 if how == "SUM" else CORES
     assert float(step()) == sum([3.0, 102.0, 9.0]) / weight
 
@@ -356,7 +331,6 @@ def test_an_assignment_across_replicas(strategy: Any, how: str, part: float, tra
     assert step() == [part + by for by in BY]
     change()
     assert copies(v) == [part] * CORES
-    assert are_rows(v) == (not traced)
 
 
 @pytest.mark.parametrize("traced", [False, True])
@@ -365,7 +339,6 @@ def test_tensorflow_1_aggregations(strategy: Any, traced: bool) -> None:
     v1 = tf.compat.v1.VariableAggregation
     for how, value in [("SUM", 6.0), ("MEAN", 2.0), ("ONLY_FIRST_TOWER", 1.0)]:
         v = make(strategy, 0.0, **{**SUMMED_ON_READ, "aggregation": v1[how]})
-        assert can_be_rows(v.values[0], CORES)
         stepper(strategy, lambda v=v: v.assign_add(rank()))()
         read = tf.function(v.read_value) if traced else v.read_value
         assert float(read()) == value
@@ -409,7 +382,6 @@ def test_a_checkpoint(
     step()
     tf.train.Checkpoint(v=v).read(path).assert_consumed()
     assert copies(v) == [part] * CORES
-    assert are_rows(v)
     assert step() == [part + by for by in BY]
 
 
@@ -435,7 +407,9 @@ def test_a_saved_model(strategy: Any, tmp_path: Any, expanded: bool) -> None:
     assert step() == [4.0, 6.0, 8.0]
 
 
-def test_a_function_that_adds_a_row_variable_is_saved(strategy: Any, tmp_path: Any) -> None:
+def test_a_function_that_adds_a_variable_of_each_replica_is_saved(
+    strategy: Any, tmp_path: Any
+) -> None:
     module = tf.Module()
     module.v = of_each(strategy, 0.0, "MEAN")
     stepper(strategy, lambda: module.v.assign_add(1.0))()
@@ -448,7 +422,9 @@ def test_a_function_that_adds_a_row_variable_is_saved(strategy: Any, tmp_path: A
     assert (float(loaded.plus(0.0)), float(module.plus(2.0))) == (5.0, 3.0)
 
 
-def test_a_step_that_changes_a_row_variable_is_saved(strategy: Any, tmp_path: Any) -> None:
+def test_a_step_that_changes_a_variable_of_each_replica_is_saved(
+    strategy: Any, tmp_path: Any
+) -> None:
     module = tf.Module()
     module.v = of_each(strategy, 1.0, "MEAN")
 
@@ -468,7 +444,7 @@ def test_a_step_that_changes_a_row_variable_is_saved(strategy: Any, tmp_path: An
     assert [float(value) for value in module.step(1.0)] == [3.0] * CORES
 
 
-def test_a_dataset_reads_a_row_variable(strategy: Any) -> None:
+def test_a_dataset_reads_a_variable_of_each_replica(strategy: Any) -> None:
     v = of_each(strategy, 0.0, "MEAN")
     numbers = iter(tf.data.Dataset.range(9).map(lambda _: v + 0.0))
     assert float(next(numbers)) == 0.0
@@ -484,32 +460,6 @@ def test_a_read_in_a_vectorized_map(strategy: Any) -> None:
     assert plus(tf.zeros([2])).numpy().tolist() == [3.0, 3.0]
 
 
-def test_inspection_does_not_split_rows(strategy: Any, tmp_path: Any) -> None:
-    v = of_each(strategy, [1.0, 2.0])
-    for variable in (*v.values, v):
-        for look in (str, repr, np.asarray, tf.convert_to_tensor):
-            look(variable)
-        variable.numpy(), variable.read_value(), variable.value(), variable[0]
-        (
-            variable.name,
-            variable.shape,
-            variable.dtype,
-            variable.device,
-            variable.is_initialized(),
-            variable.ref(),
-            variable + 1.0,
-        )
-        assert are_rows(v)
-    module = tf.Module()
-    module.v = v
-    tf.train.Checkpoint(module=module).write(str(tmp_path / "written"))
-    tf.saved_model.save(module, str(tmp_path / "saved"))
-    strategy.experimental_local_results(v)
-    strategy.reduce("SUM", v, axis=None)
-    assert are_rows(v)
-    assert len({copy.device for copy in v.values}) == CORES
-
-
 def test_a_creator_is_called_for_each_copy(strategy: Any) -> None:
     heard = []
 
@@ -520,19 +470,8 @@ def test_a_creator_is_called_for_each_copy(strategy: Any) -> None:
     with tf.variable_creator_scope(creator), strategy.scope():
         v = tf.Variable(1.0, name="v", **SUMMED_ON_READ)
     assert len(heard) == CORES
-    assert not are_rows(v)
     step = stepper(strategy, lambda: v.assign_add(rank()))
     assert step() == [2.0, 3.0, 4.0]
-
-
-def test_large_variables_and_rare_types_have_separate_resources(strategy: Any) -> None:
-    with strategy.scope():
-        narrow = tf.Variable(tf.cast([1.0], tf.dtypes.experimental.float8_e5m2), **SUMMED_ON_READ)
-    assert not are_rows(narrow)
-    v = of_each(strategy, tf.zeros([2**23]))
-    run(strategy, lambda: [v.assign_add(tf.fill([2**23], rank())), tf.zeros([])][1])
-    assert [value[-1] for value in copies(v)] == BY
-    assert not are_rows(v)
 
 
 def test_a_deep_copy(strategy: Any) -> None:
@@ -546,8 +485,6 @@ def test_a_deep_copy(strategy: Any) -> None:
 
 # While functions run: other threads and callbacks.
 
-REFUSED = "cannot get values of their own now"
-
 
 def test_another_thread_reads_and_assigns(strategy: Any) -> None:
     v = of_each(strategy, 0.0)
@@ -557,35 +494,6 @@ def test_another_thread_reads_and_assigns(strategy: Any) -> None:
             assert min(parts) >= 0.0
             v.assign(0.0)
             v.values[1].assign_add(1.0)
-    assert are_rows(v)
-
-
-def test_a_single_copy_is_used_while_a_function_runs(strategy: Any) -> None:
-    v = of_each(strategy, 0.0)
-    with running(strategy, lambda: v.assign_add(1.0)) as step:
-        with pytest.raises(tf.errors.FailedPreconditionError, match=REFUSED):
-            set_apart(v, 1, 0.0)
-        assert are_rows(v)
-    assert len(set(copies(v))) == 1
-    set_apart(v, 1, -1.0)
-    step()
-    assert copies(v)[1] == 0.0
-
-
-def test_a_function_that_splits_copies_is_traced_while_another_runs(strategy: Any) -> None:
-    v = of_each(strategy, 0.0)
-
-    @tf.function
-    def loop() -> Any:
-        strategy.run(lambda: in_a_loop(v))
-
-    with running(strategy, lambda: v.assign_add(1.0)):
-        with pytest.raises(tf.errors.FailedPreconditionError, match=REFUSED):
-            loop()
-        assert are_rows(v)
-    before = copies(v)
-    loop()
-    assert copies(v) == [value + 3.0 * by for value, by in zip(before, BY, strict=True)]
 
 
 def step_with(strategy: Any, v: Any, callback: Any) -> Any:
@@ -600,32 +508,16 @@ def step_with(strategy: Any, v: Any, callback: Any) -> Any:
     return step
 
 
-def test_a_copy_is_used_in_a_callback(strategy: Any) -> None:
+@pytest.mark.parametrize("change", [lambda v: v.values[1].assign(9.0), lambda v: write(v, 1, 9.0)])
+def test_a_copy_is_changed_in_a_callback(strategy: Any, change: Callable[[Any], Any]) -> None:
     v = of_each(strategy, 0.0)
 
     def use() -> int:
-        set_apart(v, 1, 9.0)
-        return 0
-
-    step = step_with(strategy, v, use)
-    with pytest.raises(tf.errors.OpError, match=REFUSED):
-        step()
-    assert copies(v) == BY
-    set_apart(v, 1, 9.0)
-    step()
-    assert copies(v)[1] == 11.0
-
-
-def test_a_copy_is_changed_in_a_callback(strategy: Any) -> None:
-    v = of_each(strategy, 0.0)
-
-    def use() -> int:
-        v.values[1].assign(9.0)
+        change(v)
         return 0
 
     step_with(strategy, v, use)()
     assert copies(v) == [2.0, 11.0, 6.0]
-    assert are_rows(v)
 
 
 def test_reads_in_a_callback(strategy: Any) -> None:
@@ -645,21 +537,6 @@ def test_reads_in_a_callback(strategy: Any) -> None:
 # Keras.
 
 
-def test_metrics_of_fit_are_rows(strategy: Any) -> None:
-    with strategy.scope():
-        model = tf.keras.Sequential(
-            [tf.keras.Input([4]), tf.keras.layers.BatchNormalization(), tf.keras.layers.Dense(1)]
-        )
-        model.compile(
-            "sgd", "mse", metrics=[tf.keras.metrics.MeanAbsoluteError()], jit_compile=False
-        )
-    x = np.arange(96, dtype=np.float32).reshape(24, 4) % 7
-    model.fit(x, x[:, :1], batch_size=12, epochs=2, verbose=0)
-    variables = [v for metric in model.metrics for v in metric.variables]
-    assert len(variables) == 4
-    assert all(are_rows(v.value) for v in variables)
-
-
 def test_a_metric_is_reset(strategy: Any) -> None:
     with strategy.scope():
         metric = tf.keras.metrics.Mean()
@@ -670,7 +547,6 @@ def test_a_metric_is_reset(strategy: Any) -> None:
         assert float(metric.result()) == 3.0
         metric.reset_state()
     assert float(metric.result()) == 0.0
-    assert all(are_rows(v.value) for v in metric.variables)
 
 
 def test_local_results_have_the_value_of_each_replica(strategy: Any) -> None:

@@ -17,16 +17,16 @@ from support.patience import PATIENCE
 from support.tiers import THOROUGH
 
 from tpunb.connection.connect import make_connection
+from tpunb.connection.options import Request
 from tpunb.connection.plan import resolve
-from tpunb.connection.request import Request
 from tpunb.errors import ConnectError
-from tpunb.machine import software
-from tpunb.machine.software import (
+from tpunb.machine import tested_releases
+from tpunb.machine.software import Software
+from tpunb.machine.tested_releases import (
     OLDEST,
     RANGE,
     SPECIFIER,
     TESTED,
-    Software,
     is_newer,
     warn_if_newer,
 )
@@ -37,7 +37,7 @@ NEXT = f"{TESTED[-1][0]}.{TESTED[-1][1] + 1}"
 
 @pytest.fixture(autouse=True)
 def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(software, "_warned", set())
+    monkeypatch.setattr(tested_releases, "_warned", set())
 
 
 def test_the_bounds_in_pyproject() -> None:
@@ -116,7 +116,7 @@ def test_the_doctor_reports_an_untested_tensorflow(name: str) -> None:
 
 
 def test_connecting_warns_before_anything_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(software, "_version", {"tensorflow-cpu": f"{NEXT}.0"}.get)
+    monkeypatch.setattr("importlib.metadata.version", {"tensorflow-cpu": f"{NEXT}.0"}.get)
 
     def refuse(*arguments: object) -> None:
         raise ConnectError("stopped here")
@@ -132,9 +132,9 @@ STRATEGY = f"""
 import json, warnings
 import tensorflow as tf
 tf.__version__ = "{NEXT}.0"
-from tpunb.machine import software
-version = software._version
-software._version = lambda name: "{NEXT}.0" if name.startswith("tensorflow") else version(name)
+from importlib import metadata
+version = metadata.version
+metadata.version = lambda name: "{NEXT}.0" if name.startswith("tensorflow") else version(name)
 import tpunb
 from tpunb.virtual import VirtualTPUStrategy
 with warnings.catch_warnings(record=True) as caught:

@@ -1,4 +1,4 @@
-"""What a collective does to the values, as a picture: before, arrows, after.
+"""A picture of a collective: the values before, arrows, and the values after.
 
 An element has the colour of the core that it comes from; an element that several cores have made is
 grey. White letters are readable on all of these colours.
@@ -19,14 +19,14 @@ from tpunb.display.describe.collective_effect import (
     Held,
 )
 from tpunb.display.draw import svg
-from tpunb.display.draw.colours import FRAME, INK
-from tpunb.display.draw.effect_words import (
+from tpunb.display.draw.collective_words import (
     effect_says,
     effect_sentence,
     effect_title,
     is_drawn_in_full,
     number,
 )
+from tpunb.display.draw.colours import FRAME, INK
 
 _CELL_HEIGHT, _LEAST_CELL = 20, 26
 _GAP = 14

@@ -11,7 +11,7 @@ from typing import Any
 
 from tpunb._util.patching import variable
 from tpunb.errors import ConnectError
-from tpunb.virtual.jax.identity import PLATFORM
+from tpunb.virtual.jax.device_identity import PLATFORM
 from tpunb.virtual.jax.private_names import private, set_private
 
 _PRIORITY = 1000

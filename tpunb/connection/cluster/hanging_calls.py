@@ -27,7 +27,7 @@ import tensorflow as tf
 
 from tpunb._util.deadline import Running
 from tpunb._util.patching import attribute
-from tpunb.machine.software import is_newer
+from tpunb.machine.tested_releases import is_newer
 from tpunb.virtual.tensorflow.private_names import pywrap_tfe
 
 _GRACE = 1.5  # seconds for a call to end once its sockets are shut down

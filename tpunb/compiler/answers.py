@@ -1,0 +1,67 @@
+"""The compiler's answers about a module, in the form in which files have them too."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tpunb.tpu.compiled_program import Provenance
+
+
+class Kernel(NamedTuple):
+    """The work of all steps of a Pallas kernel, each without and with its conditional parts.
+
+    Attributes:
+        steps: The steps of its grid.
+        flops: The multiplications and additions of its products, converted to bfloat16's time.
+        cycles: The cycles of the vector unit.
+        bytes: The bytes copied from and to HBM.
+    """
+
+    steps: int
+    flops: tuple[float, float]
+    cycles: tuple[float, float]
+    bytes: tuple[float, float]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compiled:
+    """A module compiled by libtpu. Sizes are in bytes per core.
+
+    Attributes:
+        peak: The most memory in use at a time.
+        arguments: The memory of the arguments.
+        outputs: The memory of the results, including results that replace an argument.
+        aliased: The memory of the results that replace an argument.
+        code: The memory of the program's code.
+        text: The optimised HLO; empty if libtpu did not return it.
+        kernels: Its Pallas kernels, by the names of their instructions.
+        bounded: Whether some sizes are only bounded.
+        provenance: When and by which compiler it was compiled.
+    """
+
+    peak: int
+    arguments: int
+    outputs: int
+    aliased: int
+    code: int
+    text: str
+    kernels: Mapping[str, Kernel]
+    bounded: bool
+    provenance: Provenance | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refused:
+    """The reason why libtpu does not compile a module.
+
+    Attributes:
+        error: libtpu's message.
+        provenance: When and by which compiler it was refused.
+        text: The optimised HLO of a program that does not fit, if it was asked for and exists.
+    """
+
+    error: str
+    provenance: Provenance | None = None
+    text: str = ""
