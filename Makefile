@@ -61,7 +61,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help setup demo lab test test-newest test-notebooks test-thorough test-oldest test-tpu-wheel \
 	test-jax test-jax-oldest test-jax-newest test-next test-elsewhere \
-	tensorflow-tests jax-tests check site dist bench clean
+	tensorflow-tests jax-tests check site dist test-wheels bench clean
 .SILENT:
 .NOTPARALLEL:
 
@@ -85,6 +85,8 @@ help:
 	echo "make check   check lint, format, types, notebooks and wheel"
 	echo "make site    build the documentation as a site, in build/site"
 	echo "make dist    build the release's wheel and sdist in dist (TAG=v0.1.0: which has to be this version)"
+	echo "make test-wheels"
+	echo "             install the wheel on Python 3.10 to 3.13 with each extra, and write the table in docs/compatibility.md"
 	echo "make bench   run the benchmarks in a quarter of an hour (ARGS=--write: update docs/benchmarks.md)"
 	echo "make clean   remove environments, builds and caches"
 
@@ -299,6 +301,13 @@ dist: setup
 		{ echo "The tag $(TAG) is not the version in tpunb/version.py." >&2; exit 1; }
 	$(BIN)/python -m pytest -q tests/test_wheel.py tests/test_docs.py tests/test_repository.py
 	$(BIN)/python -m hatchling build -d dist
+
+# ARGS="--python 3.11 --extra cpu" tries less.
+test-wheels: setup
+	$(STAGE) "the wheel on each Python with each extra; an hour or two"
+	rm -rf build/wheel
+	$(BIN)/python -m hatchling build -t wheel -d build/wheel
+	PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}" $(BIN)/python -m wheel_matrix build/wheel/*.whl $(ARGS)
 
 .venv/.bench: .venv/.done .venv-compiler/.done
 	$(STAGE) ".venv: packages that the benchmarks compare with"

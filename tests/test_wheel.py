@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.patience import PATIENCE
 from support.wheel import build_wheel, unpack
+from wheel_matrix import results, rows
 
 from tpunb import examples
 
@@ -86,3 +87,20 @@ def test_the_metadata_say_who_and_where(metadata: str) -> None:
     assert urls.keys() == {"Homepage", "Documentation", "Repository", "Issues", "Changelog"}
     for name in ("Documentation", "Changelog"):
         assert "github.com" not in urls[name]
+
+
+def test_the_page_shows_what_was_tried() -> None:
+    assert results.shown() == results.table(results.read()), "run make test-wheels"
+
+
+def test_each_extra_was_tried_on_each_python(metadata: str) -> None:
+    tried = {each.row for each in results.read() if each.fine}
+    extras = set(re.findall(r"^Provides-Extra: (.+)$", metadata, re.MULTILINE))
+    assert extras <= {row.extra for row in rows.ROWS}
+    missing = [
+        (python, *installed)
+        for python in rows.PYTHONS
+        for installed in ((row.extra, row.beside) for row in rows.rows(python))
+        if (python, *installed) not in tried
+    ]
+    assert missing == []
