@@ -121,6 +121,7 @@ def test_code_of_a_user_does_no_harm(ask: Ask) -> None:
     assert ask("step")["verdict"] == "fits"
 
 
+@pytest.mark.usefixtures("libtpu")
 def test_a_function_that_hangs_is_ended(folder: Path) -> None:
     code = """
         from tpunb.cli.compile_worker import Worker, WorkerLostError
