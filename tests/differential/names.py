@@ -55,8 +55,11 @@ def compiled(program: Program, names: dict[str, Any]) -> dict[str, Any]:
 
 
 def bounded(x: Any) -> Any:
-    """Keep numbers small, so that rounding cannot make the two ways drift apart."""
-    return 3.0 * tf.tanh(x / 3.0)
+    """Keep numbers small, so that rounding cannot make the two ways drift apart.
+
+    The gradient of a gather has a form without arithmetic (`IndexedSlices`), so it becomes a tensor.
+    """
+    return 3.0 * tf.tanh(tf.convert_to_tensor(x) / 3.0)
 
 
 def repeated(times: Any, body: Callable[[Any], Any], start: Any) -> Any:
