@@ -38,7 +38,7 @@ _ONLY = {
 JUDGE_TIMES = ("wait", "later", "off")
 """When the compiler judges JAX's programs: a call waits, the verdict is shown later, or never."""
 
-_DAY = 24 * 60 * 60
+_TIMEOUT, _DAY = 60, 24 * 60 * 60
 _MOST_WORKERS = 64
 _WIDTH = 88
 
@@ -207,7 +207,7 @@ class Request:
         metavar="N",
     )
     timeout: float = option(
-        60,
+        _TIMEOUT,
         "seconds to wait for a worker to answer",
         compare=False,
         type=float,
@@ -377,7 +377,7 @@ def _check(request: Request) -> None:
     if not (isinstance(timeout, int | float) and 0 < timeout <= _DAY):
         raise ConnectError(
             f"The timeout must be a number of seconds, not {reprlib.repr(timeout)}.",
-            fix="Choose a number above 0, up to a day. The default is 60.",
+            fix=f"Choose a number above 0, up to a day. The default is {_TIMEOUT}.",
         )
     if request.keras not in (None, 2):
         raise ConnectError(
