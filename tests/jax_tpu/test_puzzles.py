@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -41,12 +40,8 @@ def _virtual_tpu(connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture(scope="module")
-def answers() -> Iterator[dict[str, tuple[Any, ...]]]:
-    recorded = os.environ.pop("TPUNB_RECORDED", None)
-    yield answers_in("jax_puzzles.ipynb")
-    os.environ.pop("TPUNB_RECORDED", None)
-    if recorded:
-        os.environ["TPUNB_RECORDED"] = recorded
+def answers() -> dict[str, tuple[Any, ...]]:
+    return answers_in("jax_puzzles.ipynb")
 
 
 def test_the_notebook_has_an_answer_to_each_puzzle(answers: dict[str, Any]) -> None:

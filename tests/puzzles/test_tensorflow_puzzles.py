@@ -33,9 +33,7 @@ def _virtual_tpu() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def answers() -> Iterator[dict[str, tuple[Any, ...]]]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TPUNB_RECORDED", "")  # the notebook sets it only if it is not set
-        yield answers_in("tensorflow_puzzles.ipynb")
+    yield answers_in("tensorflow_puzzles.ipynb")
     assert os.environ.get("TPUNB_RECORDED") is None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tpunb.compiler.recorded_verdicts import FOLDER
 from tpunb.puzzles import check
 
 Case = tuple[str, tuple[Any, ...], str]
@@ -22,11 +23,13 @@ def answers_in(name: str) -> dict[str, tuple[Any, ...]]:
     """Run the cells of a notebook without its magics, and return what it gives `check`."""
     answers: dict[str, tuple[Any, ...]] = {}
     names: dict[str, Any] = {}
-    for cell in _code_cells(name):
-        source = "".join(cell["source"])
-        if not source.startswith(("%", "scores")) and cell["id"] != "install":
-            exec(compile(source, name, "exec"), names)
-            names["check"] = lambda puzzle, *answer: answers.setdefault(puzzle, answer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER, "")  # the notebook sets it only if it is not set
+        for cell in _code_cells(name):
+            source = "".join(cell["source"])
+            if not source.startswith(("%", "scores")) and cell["id"] != "install":
+                exec(compile(source, name, "exec"), names)
+                names["check"] = lambda puzzle, *answer: answers.setdefault(puzzle, answer)
     return answers
 
 
@@ -57,7 +60,7 @@ def check_recorded(
 ) -> None:
     """Check that a recorded verdict judges an answer without the compiler, and not another mean."""
     patch.setenv("TPUNB_COMPILER_PYTHON", "/does/not/exist")
-    patch.setenv("TPUNB_RECORDED", str(SOLUTIONS.parent / "recorded"))
+    patch.setenv(FOLDER, str(SOLUTIONS.parent / "recorded"))
     report = check(name, *answer)
     assert report.score == 100
     assert "(recorded)" in report._repr_html_()

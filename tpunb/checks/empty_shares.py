@@ -32,9 +32,9 @@ def watch_shares(
         say: Receives the sentence.
         sizes: The sizes of the batches, if they are known.
     """
-    cut = None
     if replicas < 2:
         return
+    cut = None
     if isinstance(distributed, tf.distribute.DistributedDataset):
         clones: Sequence[Any] = getattr(distributed, "_cloned_datasets", ())
         cut = cut_of(clones[0], replicas) if len(clones) == 1 else None

@@ -91,8 +91,12 @@ class Explanation:
         return f"{kind} {self.code}: {self.title}"
 
     def __str__(self) -> str:
-        rows = [("Cause", self.cause), ("Fix", self.fix), ("Source", self.source)]
-        rows.append(("More", self.page))
+        rows = [
+            ("Cause", self.cause),
+            ("Fix", self.fix),
+            ("Source", self.source),
+            ("More", self.page),
+        ]
         lines = [hanging(f"{_INDENT}{name + ':':<8}", text, _WIDTH) for name, text in rows]
         return "\n".join([self.headline, *lines])
 
@@ -100,9 +104,12 @@ class Explanation:
         printer.text("Explanation(...)" if cycle else str(self))
 
     def _repr_html_(self) -> str:
-        rows = [("Cause", _code(self.cause)), ("Fix", _code(self.fix))]
-        rows.append(("Source", Markup(", ".join(map(_anchor, self.sources)))))
-        rows.append(("More", Markup(_anchor(self.page))))
+        rows = [
+            ("Cause", _code(self.cause)),
+            ("Fix", _code(self.fix)),
+            ("Source", Markup(", ".join(map(_anchor, self.sources)))),
+            ("More", Markup(_anchor(self.page))),
+        ]
         return (
             f'<div><div style="font-weight:600">{escaped(self.headline)}</div>'
             f"{scrolled(table(rows, named=True, style=PLAIN))}</div>"
