@@ -7,13 +7,18 @@ from typing import Any
 from tpunb.puzzles import right_results as right
 from tpunb.puzzles import shared_puzzles as shared
 from tpunb.puzzles.figures import MEMORY, SENT, TIME, other_than, runs_of
-from tpunb.puzzles.forms import OnOneCore
-from tpunb.puzzles.jax_forms import Jitted, OnEachCore, Shardings
-from tpunb.puzzles.jax_programs import Jax
+from tpunb.puzzles.forms import OneFunction
+from tpunb.puzzles.jax_forms import Shardings
+from tpunb.puzzles.jax_programs import Jax, JaxOnEachCore, Spec
 from tpunb.puzzles.puzzle import Array, Limit, Puzzle
 from tpunb.puzzles.shared_puzzles import BATCH, KIB, MIB
 
 JAX = Jax()
+
+
+def on_each_core(parts: tuple[Spec, ...], result: Spec) -> OneFunction:
+    """Return the form of a function that each core runs on its own parts of the arguments."""
+    return OneFunction(JaxOnEachCore(parts=parts, result=result))
 
 
 def two_layers(x: Any, w1: Any, w2: Any) -> Any:
@@ -24,13 +29,13 @@ def two_layers(x: Any, w1: Any, w2: Any) -> Any:
 
 
 PUZZLES = (
-    shared.mean(OnEachCore((("core",),), ()), "core"),
-    shared.variance(OnEachCore((("core",),), ()), "core", "jax.lax.psum or jax.lax.pmean"),
+    shared.mean(on_each_core((("core",),), ()), "core"),
+    shared.variance(on_each_core((("core",),), ()), "core", "jax.lax.psum or jax.lax.pmean"),
     Puzzle(
         "neighbours",
         right.neighbours,
         {"x": BATCH},
-        OnEachCore((("core",),), ("core",)),
+        on_each_core((("core",),), ("core",)),
         SENT,
         best=2048,
         limits=(
@@ -47,7 +52,7 @@ PUZZLES = (
         "half",
         right.product,
         {"x": Array((1024, 2048)), "w": Array((2048, 512))},
-        OnEachCore(((None, "core"), ("core",)), ("core",)),
+        on_each_core(((None, "core"), ("core",)), ("core",)),
         SENT,
         best=1835008,
         limits=(
@@ -69,7 +74,7 @@ PUZZLES = (
             "w": Array((64, 32768), scale=4.0),
             "words": Array((1024,), "int32", below=32768),
         },
-        OnEachCore(((), (None, "core"), ()), ()),
+        on_each_core(((), (None, "core"), ()), ()),
         SENT,
         best=10759,
         limits=(
@@ -86,7 +91,7 @@ PUZZLES = (
         "ring",
         right.product,
         {"x": Array((512, 2048)), "w": Array((2048, 8192))},
-        OnEachCore((("core",), (None, "core")), ("core",)),
+        on_each_core((("core",), (None, "core")), ("core",)),
         MEMORY,
         best=23862784,
         limits=(
@@ -135,7 +140,7 @@ PUZZLES = (
         "donation",
         right.momentum,
         {name: Array((4096, 4096)) for name in ("weights", "speed", "gradients")},
-        Jitted(JAX),
+        OneFunction(Jax(jitted=True)),
         MEMORY,
         best=192 * MIB,
         limits=(
@@ -152,7 +157,7 @@ PUZZLES = (
         "kernel",
         right.scaled,
         {"x": Array((1024, 2048)), "y": Array((1024, 2048))},
-        OnOneCore(Jax(needs=("pallas_call",))),
+        OneFunction(Jax(kernel=True)),
         TIME,
         best=33.4e-6,
         limits=(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from tpunb.puzzles import right_results as right
 from tpunb.puzzles.figures import MEMORY, PADDING, SENT, TIME, other_than, runs_of
-from tpunb.puzzles.forms import OnOneCore
+from tpunb.puzzles.forms import AnySize, Form, OneFunction, Packed
 from tpunb.puzzles.framework import Framework
-from tpunb.puzzles.pairs import AnySize, Packed
-from tpunb.puzzles.puzzle import Array, Form, Limit, Puzzle
+from tpunb.puzzles.puzzle import Array, Limit, Puzzle
 
 KIB, MIB = 2**10, 2**20
 BATCH = Array((65536, 256), drifts=True)
@@ -79,7 +78,7 @@ def layers(framework: Framework, best: float, recompute: str) -> Puzzle:
         "layers",
         right.gradient_of_layers,
         {"weights": Array((16, 256, 256), scale=0.05), "x": Array((2048, 256))},
-        OnOneCore(framework),
+        OneFunction(framework),
         MEMORY,
         best,
         limits=(Limit(MEMORY, 50 * MIB, kept),),
@@ -98,7 +97,7 @@ def logits(framework: Framework, best: float, mapping: str) -> Puzzle:
             "w": Array((64, 8192), scale=4.0),
             "words": Array((2048,), "int32", below=8192),
         },
-        OnOneCore(framework),
+        OneFunction(framework),
         TIME,
         best,
         limits=(Limit(MEMORY, 16 * MIB, parts),),
