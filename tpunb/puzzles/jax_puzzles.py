@@ -11,7 +11,7 @@ from tpunb.puzzles.forms import OneFunction
 from tpunb.puzzles.jax_forms import Shardings
 from tpunb.puzzles.jax_programs import Jax, JaxOnEachCore, Spec
 from tpunb.puzzles.puzzle import Array, Limit, Puzzle
-from tpunb.puzzles.shared_puzzles import BATCH, KIB, MIB
+from tpunb.puzzles.shared_puzzles import BATCH, FLOAT32, KIB, MIB
 
 JAX = Jax()
 
@@ -47,6 +47,7 @@ PUZZLES = (
             Limit(SENT, 4 * KIB, "Send only the row that the neighbour needs: x[-1:] or x[:1]."),
         ),
         hint="Look at the rows where one core's part ends and the next begins, and at both ends.",
+        tolerance=FLOAT32,
     ),
     Puzzle(
         "half",
@@ -64,7 +65,7 @@ PUZZLES = (
             ),
         ),
         hint="Core 0 keeps the first eighth of the rows, core 1 the next.",
-        tolerance=1e-4,
+        tolerance=FLOAT32,
     ),
     Puzzle(
         "vocabulary",
@@ -86,26 +87,20 @@ PUZZLES = (
             ),
         ),
         hint="Core i has the words from i * w.shape[1] on.",
+        tolerance=FLOAT32,
     ),
     Puzzle(
         "ring",
         right.product,
-        {"x": Array((512, 2048)), "w": Array((2048, 8192))},
+        {"x": Array((4096, 1024)), "w": Array((1024, 2048))},
         on_each_core((("core",), (None, "core")), ("core",)),
-        MEMORY,
-        best=23862784,
+        SENT,
+        best=3.5 * MIB,
         limits=(
-            Limit(
-                MEMORY,
-                32 * MIB,
-                "Use one part of `w`, pass it on to the next core, and repeat. In a Python loop, "
-                "the compiler may send all parts before it uses them. jax.lax.fori_loop keeps "
-                "the order.",
-            ),
             Limit(other_than("collective-permute"), 0, "Pass the parts on with jax.lax.ppermute."),
         ),
         hint="After k steps, core i has the part of core i - k, whose columns begin elsewhere.",
-        tolerance=1e-4,
+        tolerance=FLOAT32,
     ),
     Puzzle(
         "shardings",

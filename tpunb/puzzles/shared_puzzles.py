@@ -9,6 +9,8 @@ from tpunb.puzzles.framework import Framework
 from tpunb.puzzles.puzzle import Array, Limit, Puzzle
 
 KIB, MIB = 2**10, 2**20
+FLOAT32 = 5e-5
+"""The rounding of float32, as a fraction of the largest number. Half the digits are too few."""
 BATCH = Array((65536, 256), drifts=True)
 
 
@@ -24,6 +26,7 @@ def mean(form: Form, core: str) -> Puzzle:
         best=1792,
         limits=(Limit(SENT, 4 * KIB, few),),
         hint=f"Every {core} has the same number of rows.",
+        tolerance=FLOAT32,
     )
 
 
@@ -47,6 +50,7 @@ def variance(form: Form, core: str, all_reduce: str) -> Puzzle:
             Limit(SENT, 8 * KIB, f"Add up the rows on each {core} before you send."),
         ),
         hint=f"The variance of the whole batch is not the mean of the {core}s' variances.",
+        tolerance=FLOAT32,
     )
 
 
@@ -101,6 +105,7 @@ def logits(framework: Framework, best: float, mapping: str) -> Puzzle:
         TIME,
         best,
         limits=(Limit(MEMORY, 16 * MIB, parts),),
+        tolerance=FLOAT32,
     )
 
 
