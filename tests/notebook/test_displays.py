@@ -12,6 +12,7 @@ from support.shell import Notebook
 
 import tpunb
 from tpunb.connection.tpu_connection import open_connections
+from tpunb.display import widgets
 from tpunb.display.widgets import CurvesWidget, ReplicasWidget, TopologyWidget, frontend
 from tpunb.display.widgets import live_widget as _base
 from tpunb.display.widgets.live_widget import MOST_IN_A_RUN, AutoDisplays
@@ -267,7 +268,7 @@ def test_show_chooses_the_widget(shell: Shell) -> None:
 
 @pytest.mark.parametrize("name", ["CurvesWidget", "ReplicasWidget", "TopologyWidget"])
 def test_a_widget_is_a_single_module(name: str) -> None:
-    source = str(getattr(tpunb, name)._esm)
+    source = str(getattr(widgets, name)._esm)
     assert source.count("export ") == 1
     assert "export default" in source
     assert "\nimport " not in source
