@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 FORMAT = "tpunb-verify/1"
 """The version of the report as JSON. Reports of one version only gain fields."""
 
+DIED = "the process ended within this claim"
+"""What a report says of the claim that the process did not survive."""
+
 _WIDTH = 96
 _MOST_CHARACTERS = 600
 _SHORTEST_NAME = 2
@@ -78,6 +81,11 @@ class VerifyReport:
     def not_reached(self) -> int:
         """The number of claims that the process did not come to."""
         return max(self.planned - len(self.outcomes), 0)
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the process came to the end of the last claim."""
+        return not self.not_reached and all(each.found != DIED for each in self.outcomes)
 
     @property
     def differences(self) -> tuple[Outcome, ...]:
@@ -159,8 +167,13 @@ def schema() -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-def merged(reports: Sequence[VerifyReport]) -> VerifyReport:
-    """Return the reports of several frameworks on one TPU as one."""
+def merged(reports: Sequence[VerifyReport], *, to_come: int = 0) -> VerifyReport:
+    """Return the reports of several frameworks on one TPU as one.
+
+    Args:
+        reports: The reports.
+        to_come: The number of frameworks whose claims have not been tried yet.
+    """
     facts: dict[str, str] = {}
     for report in reports:
         facts = {**report.facts, **facts}
@@ -169,7 +182,7 @@ def merged(reports: Sequence[VerifyReport]) -> VerifyReport:
         tuple(outcome for report in reports for outcome in report.outcomes),
         any(report.interrupted for report in reports),
         any(report.hangs for report in reports),
-        sum(len(report.outcomes) + report.not_reached for report in reports),
+        sum(len(report.outcomes) + report.not_reached for report in reports) + to_come,
     )
 
 
