@@ -25,7 +25,6 @@ from typing import IO, Any, Protocol
 from tpunb._util.child_process import ChildLostError, ChildProcess, started
 from tpunb._util.deadline import Deadline
 from tpunb._util.logs import timed
-from tpunb._util.search_path import path_for_child
 from tpunb._util.units import byte_count
 from tpunb.compiler import environment, kept_verdicts, recorded_verdicts, versions
 from tpunb.compiler.answers import Compiled, Kernel, Refused
@@ -470,10 +469,9 @@ def _start() -> subprocess.Popen[bytes]:
     reads_only = recorded_verdicts.folder() is not None and why_unavailable() is not None
     if not reads_only and (python := os.environ.get(PYTHON)):
         # Its Python has its own packages; and this folder may hide them, so remove it.
-        code = f"import sys; sys.path[:] = filter(None, sys.path); {run}"
-        return started([python, "-c", code], {**_ENVIRONMENT, "PYTHONPATH": ""}, errors)
+        path = "import sys; sys.path[:] = filter(None, sys.path)"
+        environ = {**_ENVIRONMENT, "PYTHONPATH": ""}
+        return started(run, lambda code: [python, "-c", f"{path}; {code}"], environ, errors=errors)
     if not reads_only and (installed := environment.find()) and not installed.problem:
-        return started(installed.command(run), _ENVIRONMENT, errors)
-    # Use this process's own search path, which may differ from a new process's.
-    code = f"import sys; sys.path[:] = {path_for_child()!r}; {run}"
-    return started([sys.executable, "-c", code], _ENVIRONMENT, errors)
+        return started(run, installed.command, _ENVIRONMENT, errors=errors)
+    return started(run, environment=_ENVIRONMENT, errors=errors)
