@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Literal
 
-from tpunb._util.child_process import ChildLostError
 from tpunb._util.deadline import Deadline
 from tpunb._util.logs import logger
 from tpunb._util.plain_values import record_from
@@ -182,7 +181,9 @@ class Judge:
             records = recorded_verdicts.folder() is not None  # which every verdict passes through
         if kept_verdicts.folder() is None or records or libtpu.why_unavailable() is not None:
             return None
-        compiler = libtpu.identity(Deadline(_SECONDS_FOR_RELEASES))
+        compiler = None
+        with contextlib.suppress(TpunbError):  # asking for the verdict says why
+            compiler = libtpu.identity(Deadline(_SECONDS_FOR_RELEASES))
         if compiler is None:
             return None
         asked = {"tpu": self._tpu.name, "speed": self._speed, "jax": sys.modules["jax"].__version__}
@@ -225,8 +226,8 @@ class Judge:
                 if prepared.replicated:
                     target = Target(self._tpu, question.devices)
                 program = program_for(prepared, target, settings)
-        except (TpunbError, ChildLostError) as error:
-            return self._unknown(question, getattr(error, "message", str(error)))
+        except TpunbError as error:
+            return self._unknown(question, error.message)
         return dataclasses.replace(program, name=question.name)
 
     def _unknown(self, question: _Question, why: str) -> TpuProgram:

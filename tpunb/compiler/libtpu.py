@@ -31,6 +31,7 @@ from tpunb.compiler.answers import Compiled, Kernel, Refused
 from tpunb.compiler.fingerprint import Fingerprint
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import Target
+from tpunb.errors import NotKnownError
 from tpunb.errors.code_problems import Problem, SourceLine
 from tpunb.machine import resources
 from tpunb.tpu.compiled_program import Provenance
@@ -248,7 +249,7 @@ def ask(
         refused: Whether the function is known not to fit, and its text is wanted.
 
     Raises:
-        ChildLostError: The compiler crashed or took too long. The message is a sentence.
+        CompilerLostError: The compiler crashed or took too long.
         CompilerUnavailableError: The compiler cannot be started.
     """
     request = {
@@ -310,7 +311,7 @@ def read_exported(module: bytes, deadline: Deadline) -> Mapping[str, Any]:
         the reason why it cannot be read.
 
     Raises:
-        ChildLostError: As for `ask`.
+        CompilerLostError: As for `ask`.
         CompilerUnavailableError: The compiler cannot be started.
     """
     return _answered({"exported": True, "module": module}, deadline)
@@ -387,6 +388,10 @@ def _flags() -> tuple[str, ...]:
     return tuple(os.environ.get(name, "") for name in _FLAGS)
 
 
+class CompilerLostError(ChildLostError, NotKnownError):
+    """The compiler's process gave no answer. The message is a sentence."""
+
+
 def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, Any]:
     try:
         answer: Mapping[str, Any] = _child().ask(request, deadline)
@@ -410,14 +415,14 @@ def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, An
                 f"{machine}. Compile for one TPU type at a time, without `speed`, close other "
                 "programs, or use a machine with more memory"
             )
-        raise ChildLostError(f"the compiler {error}{more}.", crashed=error.crashed) from None
+        raise CompilerLostError(f"the compiler {error}{more}.", crashed=error.crashed) from None
     if "missing" in answer:
         raise CompilerUnavailableError(
             f"The TPU's compiler cannot be imported: {answer['missing']}.",
             fix=_INSTALL_THERE if os.environ.get(PYTHON) else _INSTALL,
         )
     if "broken" in answer:
-        raise ChildLostError(f"the compiler's process failed ({answer['broken']}).")
+        raise CompilerLostError(f"the compiler's process failed ({answer['broken']}).")
     return answer
 
 
