@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import tpunb
+from tpunb.connection.connection import Connection
 
 STEPS = 6
 rng = np.random.default_rng(1)
@@ -89,7 +90,7 @@ for i in tf.range(2):
 """
 
 
-def prints(connection: tpunb.Connection) -> list[list[str]]:
+def prints(connection: Connection) -> list[list[str]]:
     """The lines that a cell's replicas print, in its first and its second run."""
     lines = []
     for _ in range(2):
