@@ -105,8 +105,10 @@ def started(
         return process
 
 
-_NO_ANSWER = (EOFError, OSError, pickle.UnpicklingError)
-_NO_ANSWER += (AttributeError, ImportError, IndexError, ValueError)  # of bytes that are no answer
+_NO_ANSWER = (
+    *(EOFError, OSError, pickle.UnpicklingError),
+    *(AttributeError, ImportError, IndexError, ValueError),  # of bytes that are not a pickle
+)
 
 
 class ChildProcess:

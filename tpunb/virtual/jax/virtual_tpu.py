@@ -185,6 +185,9 @@ class VirtualTpu:
             moved,
         )
         program.for_a_tpu.release()
+        if program.uninterpreted is not None:
+            judgement.require()
+            raise _uninterpreted(program, judgement.program(wait=True)) from None
         try:
             compiled = original(backend, module, devices, compile_options, *args, **named)
         except Exception as error:
@@ -221,9 +224,23 @@ def _taken_for_a_tpu(compile_options: Any) -> Options:
     return for_a_tpu
 
 
+def _uninterpreted(program: LoweredProgram, judged: Program | None) -> Exception:
+    """Return the error that JAX's interpreter cannot run a Pallas kernel."""
+    said = _STILL
+    if judged is not None and judged.ok:
+        said = f"The TPU's compiler takes it: {judged.headline}"
+    return NotImplementedError(
+        f"The virtual TPU cannot run {program.name}, because JAX's interpreter cannot run a Pallas "
+        f"kernel in it. {said}"
+    )
+
+
+_STILL = "tpunb.compile still says what the TPU's compiler makes of it."
+
+
 def _missing_kernel(program: LoweredProgram, error: Exception) -> Exception:
     """Return the error that this machine's CPU cannot run a program."""
     return NotImplementedError(
         f"The virtual TPU cannot run {program.name}: this machine's CPU has no kernel for it "
-        f"({error}). tpunb.compile still says what the TPU's compiler makes of it."
+        f"({error}). {_STILL}"
     )
