@@ -291,3 +291,37 @@ def test_a_jit_of_jaxs_own_function_is_judged(connect: Connect) -> None:
     assert [program.name for program in connection.programs] == ["sort"]
     jnp.sort(jnp.ones(8))
     assert len(connection.programs) == 1
+
+
+def step_of_two(x: Any, y: Any) -> Any:
+    return jnp.tanh(x @ x) @ x, y + 31
+
+
+@pytest.mark.parametrize("judge", ["wait", "later"])
+def test_a_compiled_program_answers_for_a_tpu(connect: Connect, judge: str) -> None:
+    connection = connect("v5e-1", judge=judge)
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64, 64), (8,))]
+    step = jax.jit(step_of_two, donate_argnums=1)
+    compiled = step.lower(*arguments).compile()
+    found = compiled.memory_analysis()
+    memory = tpunb.compile(step, *arguments, live_arrays=False).memory
+    assert found.peak_memory_in_bytes == memory.peak
+    assert found.generated_code_size_in_bytes == memory.code
+    assert found.argument_size_in_bytes == memory.arguments
+    assert found.alias_size_in_bytes == memory.aliased > 0
+    assert found.output_size_in_bytes == memory.outputs + memory.aliased
+    assert compiled.as_text() == connection.programs[0].as_text()
+    with pytest.warns(tpunb.errors.TpuWarning, match=r"^cost_analysis\(\) answers for the CPU"):
+        compiled.cost_analysis()
+
+
+def test_a_compiled_program_without_a_verdict_says_that_it_answers_for_a_cpu(
+    connect: Connect,
+) -> None:
+    elsewhere = jax.jit(lambda x: x * 37).lower(jnp.ones(4)).compile()
+    connect("v5e-1", judge="off")
+    assert "HloModule" in elsewhere.as_text()  # of this machine's devices: no warning
+    compiled = jax.jit(lambda x: x * 41).lower(jnp.ones(4)).compile()
+    for name in ("as_text", "memory_analysis", "cost_analysis"):
+        with pytest.warns(tpunb.errors.TpuWarning, match="for the CPU"):
+            assert getattr(compiled, name)()

@@ -90,7 +90,8 @@ class ProgramMemory:
         data_sheet: HBM according to the data sheet.
         arguments: Inputs and variables.
         variables: The variables' part of `arguments`.
-        outputs: Results that do not replace a variable.
+        outputs: Results that do not replace an argument.
+        aliased: Results that replace an argument.
         temporaries: Intermediate values at the peak.
         code: The program's code, which is not in `peak`.
         largest: The largest buffers alive at the peak, largest first.
@@ -108,6 +109,7 @@ class ProgramMemory:
     arguments: int = 0
     variables: int = 0
     outputs: int = 0
+    aliased: int = 0
     temporaries: int = 0
     code: int = 0
     largest: tuple[Buffer, ...] = ()

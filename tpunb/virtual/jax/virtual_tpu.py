@@ -13,6 +13,7 @@ from tpunb.tpu.compiled_program import Program
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import Accelerator
 from tpunb.virtual.jax import current_type
+from tpunb.virtual.jax.compiled import NotOfVirtualTpuError, answering_for_a_tpu
 from tpunb.virtual.jax.device_identity import identify
 from tpunb.virtual.jax.devices import default_client, make_client, require_free_platform
 from tpunb.virtual.jax.kernels import tracing_kernels
@@ -102,6 +103,7 @@ class VirtualTpu:
             undo.enter_context(tracing_kernels(self.client))
             for name, replacement in ((_COMPILE, self._compile), (_CALL, self._call)):
                 undo.enter_context(Replaced(*owner_of(name), replacement))
+            undo.enter_context(answering_for_a_tpu(self._program_of))
             undo.enter_context(default_client(self.client))
             self._undo = undo.pop_all()
         current_type.remember(tpu, self.memory)
@@ -130,15 +132,27 @@ class VirtualTpu:
 
     def _code(self) -> list[int]:
         """Return the bytes of the code of the programs that are alive, on each device."""
-        alive = set(map(id, self.client.live_executables()))
-        self._compiled = {key: each for key, each in self._compiled.items() if key in alive}
+        known = list(self._compiled)  # before the look: another thread may compile meanwhile
+        for gone in {*known}.difference(map(id, self.client.live_executables())):
+            self._compiled.pop(gone, None)
         sums = [0] * self._tpu.num_devices
-        for compiled in self._compiled.values():
+        for compiled in list(self._compiled.values()):
             program = compiled.judgement.program(wait=False)
             if program is not None and program.memory is not None:
                 for device in compiled.devices:
                     sums[device] += program.memory.code
         return sums
+
+    def _program_of(self, executable: Any) -> Program | None:
+        """Wait for the verdict on an executable, and return the TPU's program; None if unknown.
+
+        Raises:
+            NotOfVirtualTpuError: The executable is another client's.
+        """
+        if getattr(executable, "client", None) is not self.client:
+            raise NotOfVirtualTpuError
+        compiled = self._compiled.get(id(executable))
+        return None if compiled is None else compiled.judgement.program(wait=True)
 
     def _call(self, original: Any, *args: Any, **options: Any) -> Any:
         """Call a program that may not be compiled yet, and note its arguments meanwhile."""
