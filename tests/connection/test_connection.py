@@ -109,8 +109,6 @@ def test_equal_plans() -> None:
     assert resolve(simulate=2, computation_shape=[1, 1, 1, 1]) == resolve(
         simulate=2, computation_shape=(1, 1, 1, 1)
     )
-    assert resolve(workers="a:1,b:2") == resolve(workers=["grpc://a:1", "b:2"])
-    assert resolve(simulate=8, local_workers=1) != resolve(simulate=8, local_workers=True)
     assert resolve(simulate=2, strict={"scope": False}) != resolve(simulate=2)
     assert resolve(simulate=2, strict={"scope": True}) == resolve(simulate=2)
 
@@ -192,7 +190,6 @@ def test_a_virtual_tpu_may_replace_unusable_hardware(monkeypatch: pytest.MonkeyP
         ({"tpu": "v4-9"}, AcceleratorTypeError),
         ({"tpu": "v9-8"}, AcceleratorTypeError),
         ({"tpu": "LOCAL"}, ConnectError),
-        ({"local_workers": 2, "require_tpu": True}, ConnectError),
         ({"tpu": 8}, TypeError),
         ({"tpu": b"local"}, TypeError),
         ({"nothing": 1}, TypeError),

@@ -27,8 +27,7 @@ CONNECT = [
         "--no-joining",
         "--patch",
     ),
-    *("--keras", "--require-tpu", "--zone", "--project", "--workers", "--local-workers"),
-    *("--timeout", "--as"),
+    *("--keras", "--require-tpu", "--zone", "--project", "--timeout", "--as"),
 ]
 RUN = [
     *("--data", "--steps", "--steps-per-loop", "--as", "--plot", "--restart"),

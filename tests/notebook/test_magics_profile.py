@@ -12,7 +12,6 @@ from support.shell import Notebook
 
 from tpunb.cells import profiling
 from tpunb.cells.profiling import ProfileError
-from tpunb.tpu.types import accelerator
 from tpunb.training.profile import Profile
 
 pytestmark = pytest.mark.usefixtures("tf")
@@ -245,14 +244,12 @@ def test_a_statement_in_the_line(fitted: Notebook, tmp_path: Path) -> None:
 
 
 def test_other_processes_are_not_recorded(fitted: Notebook) -> None:
-    """A Pod's workers are other processes, and a note says so."""
+    """The workers of a TPU are other processes, and a note says so."""
     from tpunb.notebook.profiled_cell import unrecorded_cores
-    from tpunb.virtual.tensorflow.devices import worker_devices
 
     assert unrecorded_cores(None) == ()
     assert "other processes" not in str(profiled(fitted, "x = 1").notes)
-    devices = worker_devices(accelerator("v3-32"))
-    cores = [core for cores in devices.cores for core in cores]
+    cores = [f"/job:worker/replica:0/task:{k // 8}/device:TPU:{k % 8}" for k in range(32)]
     strategy = SimpleNamespace(extended=SimpleNamespace(worker_devices=tuple(cores)))
     [note] = unrecorded_cores(SimpleNamespace(strategy=strategy))  # type: ignore[arg-type]
     assert note.startswith(

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.units import counted
+from tpunb.machine.resources import processors
 from tpunb.machine.tested_releases import warn_if_newer
 from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.logical_placement import Annotations
@@ -30,7 +31,7 @@ from tpunb.virtual.tensorflow.datasets import (
     replicas_of_parts,
     without_tuning,
 )
-from tpunb.virtual.tensorflow.devices import VirtualDevices, is_elsewhere, replica_devices
+from tpunb.virtual.tensorflow.devices import VirtualDevices, replica_devices
 from tpunb.virtual.tensorflow.distributed_datasets import settled
 from tpunb.virtual.tensorflow.graph.collectives import broadcast_from_first
 from tpunb.virtual.tensorflow.iterators import UNTUNED
@@ -59,7 +60,6 @@ from tpunb.virtual.tensorflow.replicate.options import (
     CallOptions,
     checked,
     most_joined,
-    processors_for_each,
 )
 from tpunb.virtual.tensorflow.replicate.padding import padded
 from tpunb.virtual.tensorflow.replicate.trial import Trial, current_trial
@@ -211,9 +211,8 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
         arithmetic: `"tpu"` multiplies matrices as a TPU does: float32 numbers are rounded to
             bfloat16, and products are summed in float32. `"cpu"` multiplies in float32. The default
             is the value of `TPUNB_ARITHMETIC`, or `"cpu"`.
-        at_once: The number of replicas of a process that run at a time. It changes the memory that
-            a step takes, and not its numbers. By default it is the number of the process's
-            processors.
+        at_once: The number of replicas that run at a time. It changes the memory that a step takes,
+            and not its numbers. By default it is the number of processors.
         joined: Whether one operation does the work of all replicas, on their values joined in one
             tensor. This takes the memory of all replicas at once. By default, values are joined if
             they take a small part of the machine's memory, unless `at_once` is given.
@@ -294,7 +293,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             assigned=device_assignment is not None,
             memory=memory,
             called=called,
-            at_once=checked(at_once) or processors_for_each(resolver.devices),
+            at_once=checked(at_once) or processors(),
             joined=most_joined(joined, at_once),
             arithmetic=arithmetic,
         )
@@ -510,11 +509,11 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         return settled(distributed)
 
     def _hosts_are_on_one_device(self) -> bool:
-        """Return whether several hosts of equal size are one device of this process."""
+        """Return whether several hosts of equal size are one device."""
         fed = self._device_input_worker_devices
         devices = {self._options.device_for(host) for host in fed}
         alike = len(set(map(len, fed.values()))) == 1
-        return len(fed) > 1 and alike and len(devices) == 1 and not any(map(is_elsewhere, devices))
+        return len(fed) > 1 and alike and len(devices) == 1
 
     def _distribute_once(self, dataset: tf.data.Dataset) -> Any:
         """Distribute a dataset as the hosts would, with one input pipeline for all."""
