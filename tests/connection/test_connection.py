@@ -131,7 +131,7 @@ def test_connect_has_the_fields_of_a_request() -> None:
     ("slip", "suggestion"),
     [
         ("simulat", "simulate"),
-        ("worker", "workers"),
+        ("zon", "zone"),
         ("shape", "computation_shape"),
         ("lenient", "strict"),
         ("nothing", "tpu, simulate, "),

@@ -33,7 +33,6 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
             "_is_stateful": "finds what has side effects",
         },
         "a graph": {
-            "_attr_scope": "marks what belongs to the host",
             "_functions": "finds the functions that a graph calls",
             "_add_function": "lets a graph call a function",
             "_remove_function": "lets a graph call what has been redefined",
