@@ -72,8 +72,6 @@ print("said:" + json.dumps(said))
 """
 
 NEED_IT = {
-    "CheckReport",
-    "Comparison",
     "check",
     "compare()",
     "check()",

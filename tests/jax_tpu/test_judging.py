@@ -250,7 +250,7 @@ def test_options_of_the_tpus_compiler_reach_it(connect: Connect) -> None:
 
 
 def test_compile_passes_the_options_of_a_jit_on() -> None:
-    def compiled(**options: object) -> tpunb.TpuProgram:
+    def compiled(**options: object) -> TpuProgram:
         function = jax.jit(lambda x: x * 29, compiler_options=options)
         return tpunb.compile(function, jnp.ones(4), tpu="v5e-1")
 

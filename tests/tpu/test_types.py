@@ -184,7 +184,7 @@ def test_unknown_types_have_a_fix(spec: object, part: str) -> None:
     with pytest.raises(AcceleratorTypeError) as caught:
         accelerator(spec)  # type: ignore[arg-type]
     assert part in str(caught.value)
-    assert "accelerator_types()" in caught.value.fix
+    assert "tpu7x" in caught.value.fix
     assert len(str(caught.value)) < 400
 
 

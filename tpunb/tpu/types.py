@@ -14,7 +14,7 @@ from tpunb.tpu.families import BY_PREFIX, FAMILIES, GIB, Family, Shape
 MAX_GENERIC_CORES = 1024
 """The largest number of cores of a generic TPU."""
 
-_SEE = "See tpunb.accelerator_types()."
+_SEE = f"TPUs are {', '.join(FAMILIES)}, with a size: {DEFAULT_TPU}."
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def accelerator_types() -> tuple[str, ...]:
     """Return the canonical names of all TPU types, by family and size.
 
     Example:
-        >>> [name for name in tpunb.accelerator_types() if name.startswith("v3-")][:3]
+        >>> [name for name in accelerator_types() if name.startswith("v3-")][:3]
         ['v3-8', 'v3-32', 'v3-64']
     """
     return tuple(f"{family.name}-{size}" for family in FAMILIES.values() for size in family.sizes)
