@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.units import counted
+from tpunb.errors import TpunbError
 from tpunb.machine.resources import processors
 from tpunb.machine.tested_releases import warn_if_newer
 from tpunb.tpu.default_tpu import DEFAULT_TPU
@@ -65,7 +66,6 @@ from tpunb.virtual.tensorflow.replicate.padding import padded
 from tpunb.virtual.tensorflow.replicate.trial import Trial, current_trial
 from tpunb.virtual.tensorflow.replicate.without_chance import Examples
 from tpunb.virtual.tensorflow.resolver import VirtualTPUClusterResolver, virtual_topology
-from tpunb.virtual.tensorflow.v1_steps import OuterGraph, run_steps
 from tpunb.virtual.tensorflow.variable_copies import Copies, are_given_one_value, copies_of
 
 
@@ -74,8 +74,12 @@ def current() -> Any:
     return tf.distribute.get_strategy() if tf.distribute.has_strategy() else current_strategy.get()
 
 
+class LoopOfV1Error(TpunbError, NotImplementedError):
+    """A training loop of TensorFlow 1, or the strategy for it: a virtual TPU has neither."""
+
+
 class VirtualTPU:
-    """The common parts of the strategies of all three generations."""
+    """The common parts of the strategies of both generations."""
 
     extended: Any
     num_replicas_in_sync: int
@@ -264,7 +268,6 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         device_assignment: tf.tpu.experimental.DeviceAssignment | None,
         spmd: bool,
         strictness: Strictness,
-        steps_per_run: int | None = None,
         *,
         arithmetic: Arithmetic = "cpu",
         at_once: int | None = None,
@@ -273,7 +276,6 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         super().__init__(
             strategy,
             tpu_cluster_resolver=resolver,
-            steps_per_run=steps_per_run,
             device_assignment=device_assignment,
             use_spmd_for_xla_partitioning=spmd,
         )
@@ -421,21 +423,11 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
                 self.recorder.variable(variable, device)
         return variable
 
-    def _experimental_run_steps_on_iterator(
-        self, fn: Any, multi_worker_iterator: Any, iterations: int, initial_loop_values: Any = None
-    ) -> Any:
-        # TPUExtended also ignores `iterations` if the strategy runs one step at a time.
-        steps = 1 if self.steps_per_run == 1 else iterations
-        on_replicas = functools.partial(call_on_replicas, options=self._options)
-        replicas = len(self._options.cores)
-        # TensorFlow 1's metrics make their values there, outside the steps.
-        self._outer_control_flow_context = OuterGraph()
-        try:
-            return run_steps(
-                fn, multi_worker_iterator, steps, initial_loop_values, on_replicas, replicas
-            )
-        finally:
-            del self._outer_control_flow_context
+    def _experimental_run_steps_on_iterator(self, *_: Any, **__: Any) -> Any:
+        raise LoopOfV1Error(
+            "A virtual TPU does not run TensorFlow 1's experimental_run_steps_on_iterator.",
+            fix="Loop over the batches: for batch in dataset: strategy.run(step, args=(batch,)).",
+        )
 
     def _tpu_function_creator(
         self, fn: Callable[..., Any], options: tf.distribute.RunOptions | None

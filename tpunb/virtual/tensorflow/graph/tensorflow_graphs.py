@@ -94,11 +94,6 @@ def outermost_graph() -> Any:
     return graph
 
 
-def control_flow_context(graph: Any) -> Any:
-    """Return the control flow context of a graph's next operations; None outside any context."""
-    return graph._get_control_flow_context()
-
-
 def set_control_flow_context(graph: Any, context: Any) -> None:
     """Put a graph's next operations into a control flow context."""
     graph._set_control_flow_context(context)
