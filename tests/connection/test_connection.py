@@ -156,7 +156,7 @@ def test_a_virtual_tpu_may_replace_unusable_hardware(monkeypatch: pytest.MonkeyP
     assert connection.kind == "virtual"
     because, fix = connection.plan.notes
     assert "cannot be used (The zone of the TPU is not known" in because
-    assert "Give it with --zone" in fix
+    assert "projects/PROJECT/locations/ZONE/nodes/NAME" in fix
     assert "simulate" not in because + fix
     with pytest.warns(UserWarning, match="cannot be used") as warned:
         tpunb.TPUStrategy()

@@ -57,12 +57,16 @@ fit()
 def fitted(tf: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     """A shell with a traced model, on a virtual v3-8."""
     # With joined replicas, a sum over them would count as computation, not as a collective.
-    with Notebook(
-        tmp_path_factory.mktemp("ipython"),
-        "%load_ext tpunb\nimport tensorflow as tf, numpy as np",
-        "%tpu_connect --simulate v3-8 --no-joining",
-        DATA + MODEL,
-    ) as notebook:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Notebook(
+            tmp_path_factory.mktemp("ipython"),
+            "%load_ext tpunb\nimport tensorflow as tf, numpy as np",
+        ) as notebook,
+    ):
+        patch.setattr("tpunb.virtual.tensorflow.strategy.most_joined", lambda *_: 0)
+        notebook.good("%tpu_connect --simulate v3-8")
+        notebook.good(DATA + MODEL)
         yield notebook
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from tpunb._util.integers import is_whole
-from tpunb._util.options import option, options_of
+from tpunb._util.options import argument_of, option, options_of
 from tpunb.errors import ComputationShapeError, ConnectError, nearest
 from tpunb.machine.framework import FRAMEWORKS, JAX, NAMES, TENSORFLOW
 from tpunb.tpu.default_tpu import DEFAULT_TPU
@@ -121,10 +121,12 @@ class Request:
         metavar="X,Y,Z,CORE",
     )
     replicas: int | None = option(
-        None, "the number of replicas; by default as many as fit", type=int, metavar="N"
+        None, "the number of replicas; by default as many as fit", in_lines=False
     )
     spmd: bool = option(
-        False, "partition tensors over a replica's logical devices by XLA's SPMD partitioner"
+        False,
+        "partition tensors over a replica's logical devices by XLA's SPMD partitioner",
+        in_lines=False,
     )
     strict: bool | Mapping[str, bool] = option(
         True,
@@ -149,18 +151,14 @@ class Request:
         None,
         "how many replicas of a virtual TPU run at a time; fewer need less memory; by default one "
         "for each processor",
-        type=int,
-        metavar="N",
+        in_lines=False,
     )
     joined: bool | None = option(
         None,
         "whether one operation of a virtual TPU computes the values of all replicas, joined in one "
         "tensor, where all replicas do the same; this is faster, but needs the memory of all "
         "replicas at once; by default where this is a small part of the machine's memory",
-        flag="--no-joining",
-        help="run each replica of a virtual TPU separately",
-        action="store_const",
-        const=False,
+        in_lines=False,
     )
     patch: bool = option(
         False,
@@ -182,8 +180,8 @@ class Request:
         "whole process",
         compare=False,
     )
-    zone: str | None = option(None, "the Cloud zone of a TPU given by name")
-    project: str | None = option(None, "the Cloud project of a TPU given by name")
+    zone: str | None = option(None, "the Cloud zone of a TPU given by name", in_lines=False)
+    project: str | None = option(None, "the Cloud project of a TPU given by name", in_lines=False)
     timeout: float = option(
         _TIMEOUT,
         "seconds to wait for a worker to answer",
@@ -244,9 +242,11 @@ class Request:
         for field in options_of(type(self)):
             if _ONLY.get(field.name) != other or field.name not in self.given:
                 continue
-            flag = field.metadata["line"].get("flag", f"--{field.name.replace('_', '-')}")
+            called = field.name
+            if field.metadata["in_lines"]:
+                called = argument_of(field)[0]
             raise ConnectError(
-                f"{flag} is an option of virtual TPUs for {NAMES[other]}, and this one is for "
+                f"{called} is an option of virtual TPUs for {NAMES[other]}, and this one is for "
                 f"{NAMES[framework]}.",
                 fix=f"Remove it, or choose the framework: --framework {other}.",
             )

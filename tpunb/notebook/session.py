@@ -454,8 +454,9 @@ class Session:
 
     def _note_closed(self, connection: TpuConnection | None) -> None:
         """Remember a closed connection if its values were on a TPU."""
-        is_closed = isinstance(connection, Connection) and connection.closed
-        if is_closed and connection.kind == "hardware":
+        if not isinstance(connection, Connection) or not connection.closed:
+            return
+        if connection.kind == "hardware":
             self._last_closed = connection.phrase
 
     def remember(self, explanation: Explanation) -> None:
