@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tpunb.cli import compile as compile_command
 from tpunb.cli import compiler, demo, doctor, explain, kernel, run, topology, verify
-from tpunb.cli.command import Failed, OutputError, ReaderGone, safe_streams
+from tpunb.cli.command import Failed, OutputError, ReaderGone, for_a_terminal, safe_streams
 from tpunb.cli.only_verdicts import in_a_process
 from tpunb.errors import TpunbError
 from tpunb.version import __version__
@@ -115,7 +115,7 @@ def _carry_out(
         print(failure, file=sys.stderr)
         return failure.code
     except TpunbError as error:
-        print(f"tpunb: {error}", file=sys.stderr)
+        print(f"tpunb: {for_a_terminal(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         print(str(interrupt) or "Interrupted", file=sys.stderr)

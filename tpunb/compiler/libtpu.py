@@ -62,8 +62,9 @@ _FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 
 _SCRIPT = Path(__file__).with_name("libtpu_process.py")
 _INSTALL = (
-    "tpunb compiler install (in a cell: !tpunb compiler install). It downloads about 230 MB, 1 GiB "
-    "on disk, into your cache folder and does not change your packages."
+    "tpunb compiler install (in a cell: !tpunb compiler install). It downloads "
+    f"{environment.DOWNLOAD}, 1 GiB on disk, into your cache folder and does not change your "
+    "packages."
 )
 _PACKAGES_HERE = environment.listed(environment.packages_for(sys.version_info[:2]))
 _INSTALL_THERE = f"Install {_PACKAGES_HERE} for the Python that {PYTHON} names, or unset {PYTHON}."
