@@ -221,7 +221,7 @@ def test_not_found() -> None:
         assert entry is not None
         assert entry.number == 7
         api.nodes.clear()
-        assert "this zone has no TPU" in refused(api).fix
+        assert "This zone has no TPU" in refused(api).fix
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,7 @@ if tf.config.list_physical_devices("TPU"):
 tpu = tf.compat.v2.distribute.cluster_resolver.TPUClusterResolver("")
 tf.compat.v2.config.experimental_connect_to_cluster(tpu.cluster_spec())
 tf.compat.v1.tpu.experimental.initialize_tpu_system(tpu)
-strategy = tf.compat.v1.distribute.experimental.TPUStrategy(tpu)
+strategy = tf.compat.v2.distribute.experimental.TPUStrategy(tpu)
 """,
     "private": """
 from tensorflow.python.distribute import tpu_strategy

@@ -95,8 +95,8 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
         return ""
 
     def get_master(self) -> str:
-        """Return an empty string: the cores are in this process."""
-        return ""
+        """Return the address of the first worker; empty if the cores are in this process."""
+        return self.master()
 
     def get_job_name(self) -> str:
         """Return the job that the devices belong to."""
