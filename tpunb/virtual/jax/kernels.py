@@ -42,7 +42,6 @@ def tracing_kernels(client: Any) -> Iterator[None]:
         client: The client of the virtual devices.
     """
     with contextlib.ExitStack() as undo:
-
         watched = dict([*_PRIMITIVES.items(), _CORE_MAP])
 
         def replace(module: types.ModuleType) -> None:
