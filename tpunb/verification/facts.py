@@ -43,9 +43,7 @@ def _type_found(connection: TpuConnection) -> str:
 
 def _tpu(connection: TpuConnection, plan: Plan) -> str:
     if connection.kind == "virtual":
-        pod = getattr(connection, "pod", None)
-        workers = ", hosts in processes" if pod is not None else ""
-        return f"virtual {connection.tpu}{workers}"
+        return f"virtual {connection.tpu}"
     if plan.tpu == "local":
         return "hardware of this machine"
     return f"hardware, by its {'address' if '://' in plan.tpu else 'name'}"
