@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tpunb.cli.only_verdicts import forwarding_signals
 from tpunb.machine.framework import NAMES
-from tpunb.verification.report import VerifyReport, merged, scrubber
+from tpunb.verification.report import VerifyReport, is_final, merged, scrubber
 from tpunb.verification.suite import Outcome
 
 _LINES = 12
@@ -61,7 +61,7 @@ def verify_in_process(
                     so_far(report)
         report = _read(path)
     code = 128 + max(forwarded) if forwarded else process.returncode
-    if report is not None and report.is_complete:
+    if report is not None and is_final(report):
         return report, code
     ended = _ended(framework, process.returncode, lines)
     return ended if report is None else merged([report, ended]), code
@@ -95,4 +95,4 @@ def _ended(framework: str, code: int, lines: Sequence[str]) -> VerifyReport:
         found=f"signal {-code}" if code < 0 else f"exit code {code}",
         message=scrub(" ".join(lines)),
     )
-    return VerifyReport({"TPU": "not known"}, (outcome,))
+    return VerifyReport({}, (outcome,))

@@ -83,11 +83,6 @@ class VerifyReport:
         return max(self.planned - len(self.outcomes), 0)
 
     @property
-    def is_complete(self) -> bool:
-        """True if the process came to the end of the last claim."""
-        return not self.not_reached and all(each.found != DIED for each in self.outcomes)
-
-    @property
     def differences(self) -> tuple[Outcome, ...]:
         """The claims that do not hold."""
         return self._with("differs")
@@ -167,6 +162,12 @@ def schema() -> dict[str, Any]:
     return dict(json.loads(text))
 
 
+def is_final(report: VerifyReport) -> bool:
+    """Return whether the process of a report did not die: it came to its end or was interrupted."""
+    died = report.not_reached or any(each.found == DIED for each in report.outcomes)
+    return report.interrupted or not died
+
+
 def merged(reports: Sequence[VerifyReport], *, to_come: int = 0) -> VerifyReport:
     """Return the reports of several frameworks on one TPU as one.
 
@@ -178,7 +179,7 @@ def merged(reports: Sequence[VerifyReport], *, to_come: int = 0) -> VerifyReport
     for report in reports:
         facts = {**report.facts, **facts}
     return VerifyReport(
-        facts,
+        {"TPU": "not known", **facts},
         tuple(outcome for report in reports for outcome in report.outcomes),
         any(report.interrupted for report in reports),
         any(report.hangs for report in reports),

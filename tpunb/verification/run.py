@@ -102,12 +102,15 @@ def verify_plan(
         total = sum(len(suite.claims()) for suite in suites)
         facts = facts_of(trial.tpu.connection, plan)
         outcomes: list[Outcome] = []
-        for suite, claim in trial.claims(suites):
-            if so_far is not None:
-                so_far(VerifyReport(facts, (*outcomes, claim), planned=total))
-            outcomes.append(trial.outcome(suite, claim))
-            if progress is not None:
-                progress(len(outcomes), total, outcomes[-1])
+        try:
+            for suite, claim in trial.claims(suites):
+                if so_far is not None:
+                    so_far(VerifyReport(facts, (*outcomes, claim), planned=total))
+                outcomes.append(trial.outcome(suite, claim))
+                if progress is not None:
+                    progress(len(outcomes), total, outcomes[-1])
+        except KeyboardInterrupt:  # between two claims
+            trial.interrupted = True
         report = VerifyReport(facts, tuple(outcomes), trial.interrupted, trial.hangs, total)
         if so_far is not None:
             so_far(report)
