@@ -135,9 +135,9 @@ def _warn_of_large_grid(context: Any, options: dict[str, Any]) -> None:
     moved = sum(math.prod(array.shape) * array.dtype.itemsize for array in typed)
     if steps > 1 and steps * moved >= _MUCH_MOVED:
         warnings.warn(
-            f"A Pallas kernel has a grid of {grouped(steps)} steps on {byte_count(moved)} of arrays. "
-            "JAX's interpreter runs one step after another, which may take minutes here. Try smaller "
-            "arrays. tpunb.compile judges the large kernel without running it.",
+            f"A Pallas kernel has a grid of {grouped(steps)} steps on {byte_count(moved)} of "
+            "arrays. JAX's interpreter runs one step after another, which may take minutes here. "
+            "Try smaller arrays. tpunb.compile judges the large kernel without running it.",
             TpuWarning,
             stacklevel=2,
         )
