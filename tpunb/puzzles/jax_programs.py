@@ -19,7 +19,7 @@ from tpunb.compiler.program import TpuProgram
 from tpunb.puzzles.comparison import ignored
 from tpunb.puzzles.framework import AnswerError, Numbers, Traced
 from tpunb.virtual.jax.import_jax import import_jax
-from tpunb.virtual.jax.kernels import kernel_primitive, rule_for_the_cpu
+from tpunb.virtual.jax.kernels import kernel_primitives, rule_for_the_cpu
 from tpunb.virtual.jax.private_names import private
 
 Spec = tuple[str | None, ...]
@@ -221,9 +221,11 @@ def mesh() -> Any:
 
 def _interpreted(program: Any, types: Sequence[Any]) -> bytes:
     """Return the same program for the CPU, with its kernels interpreted."""
-    kernel = kernel_primitive()
-    entry = private("jax._src.interpreters.mlir._lowerings").get(kernel)
-    rules = ((kernel, rule_for_the_cpu(getattr(entry, "rule", entry))),) if entry else ()
+    known = private("jax._src.interpreters.mlir._lowerings")
+    rules = tuple(
+        (kernel, rule_for_the_cpu(getattr(known[kernel], "rule", known[kernel])))
+        for kernel in kernel_primitives()
+    )
     export = jax_module().export.export
     exported = export(program, platforms=["cpu"], _override_lowering_rules=rules)(*types)
     return bytes(exported.mlir_module_serialized)

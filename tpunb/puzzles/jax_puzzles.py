@@ -75,9 +75,9 @@ PUZZLES = (
             "w": Array((64, 32768), scale=4.0),
             "words": Array((1024,), "int32", below=32768),
         },
-        on_each_core(((), (None, "core"), ()), ()),
+        on_each_core(((), (None, "core"), ()), ("core",)),
         SENT,
-        best=10759,
+        best=7 * KIB,
         limits=(
             Limit(
                 SENT,
