@@ -39,13 +39,11 @@ class Attempt:
 
 
 class Form(Protocol):
-    """The form of an answer.
+    """The form of an answer."""
 
-    Attributes:
-        framework: The framework, and the cores.
-    """
-
-    framework: Framework
+    @property
+    def framework(self) -> Framework:
+        """The framework, and the cores."""
 
     def data(self, puzzle: Puzzle, answer: tuple[Any, ...]) -> Data:
         """Return an answer as plain data.
@@ -108,7 +106,7 @@ class Packed:
         """Run the step on packed numbers."""
         pack = functools.partial(arranged, data["pack"])
         first, *rest = puzzle.typical
-        kept = np.concatenate([np.ravel(each["places"]) for each in data["pack"]] or [[]])
+        kept = np.concatenate([np.ravel(each["places"]) for each in data["pack"]] or [np.zeros(0)])
         if len(np.unique(kept[kept >= 0])) < first.size:
             raise AnswerError(
                 "`pack` loses numbers. Pack all of them, as float32, in any order and number of "
@@ -216,8 +214,11 @@ def arrangement(fn: Callable[..., Any], shape: tuple[int, ...]) -> list[Data]:
     found = []
     for number, once in enumerate(there[0]):
         fixed = once == back[number]
-        digits = [power * (each[number].astype("int64") - 1) for power, each in zip(powers, there)]
-        place = np.where(fixed, -1, sum(digits)).astype("int32")
+        digits = [
+            power * (each[number].astype("int64") - 1)
+            for power, each in zip(powers, there, strict=True)
+        ]
+        place = np.where(fixed, -1, sum(digits)).clip(-1, size - 1).astype("int32")
         constants = np.where(fixed, once, 0).astype("float32") if fixed.any() else np.float32(0)
         found.append({"places": place, "constants": constants, "dtype": once.dtype.name})
     example = np.random.default_rng().normal(size=shape).astype("float32")

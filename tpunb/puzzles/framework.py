@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -28,8 +28,8 @@ class Framework(Protocol):
         cores: The number of cores that compute together.
     """
 
-    tpu: str
-    cores: int
+    tpu: ClassVar[str]
+    cores: ClassVar[int]
 
     def traced(self, fn: Callable[..., Any], args: Sequence[Any]) -> Traced:
         """Trace a function, once.
@@ -43,9 +43,7 @@ class Framework(Protocol):
             AnswerError: The program does something that no TPU does.
         """
 
-    def runner(
-        self, traced: Traced, leaves: Sequence[Numbers]
-    ) -> Callable[..., list[Numbers]]:
+    def runner(self, traced: Traced, leaves: Sequence[Numbers]) -> Callable[..., list[Numbers]]:
         """Return a function that runs a program, and returns the results as float64.
 
         Args:

@@ -32,7 +32,10 @@ class Shardings:
 
     def attempt(self, puzzle: Puzzle, data: Data) -> Attempt:
         """Trace the puzzle's spec with arguments that are cut as the answer says."""
-        specs = [[tuple(a) if isinstance(a, list) else a for a in spec] for spec in data["specs"]]
-        framework = JaxOnMesh(parts=tuple(map(tuple, specs)))
+        parts: list[Any] = [
+            tuple(tuple(axes) if isinstance(axes, list) else axes for axes in spec)
+            for spec in data["specs"]
+        ]
+        framework = JaxOnMesh(parts=tuple(parts))
         program = framework.traced(puzzle.spec, puzzle.typical)
         return attempt_at(framework, program, puzzle.typical)

@@ -129,8 +129,8 @@ PUZZLES = (
         ),
     ),
     shared.padding(JAX, 24017920, "step"),
-    shared.layers(JAX, 38283264, "jax.checkpoint computes them again instead of keeping them."),
-    shared.logits(JAX, 113.8e-6, "jax.lax.map"),
+    shared.layers(JAX, 21295104, "jax.checkpoint computes them again instead of keeping them."),
+    shared.logits(JAX, 49.37e-6, "jax.lax.map"),
     Puzzle(
         "donation",
         right.momentum,

@@ -68,7 +68,7 @@ class _Walk:
         operation = owner.operation
         self._operations[operation] = None
         if operation.name == _CALL:
-            function = self._functions[str(operation.attributes["callee"]).strip("@\"")]
+            function = self._functions[str(operation.attributes["callee"]).strip('@"')]
             self._calls.setdefault(function, []).append(operation)
             yield _ends(function)[0].operands[number]
             # The function's arguments may be known already, from another call.
@@ -119,4 +119,6 @@ def _number(value: Any) -> int:
 
 def _ends(operation: Any) -> Sequence[Any]:
     """Return the last operation of each block of an operation."""
-    return [list(block.operations)[-1].operation for region in operation.regions for block in region]
+    return [
+        list(block.operations)[-1].operation for region in operation.regions for block in region
+    ]

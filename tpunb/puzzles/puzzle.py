@@ -103,9 +103,7 @@ class Puzzle:
 
     def difference(self, got: Any, right: Any, cores: int = 1, slack: float = 1.0) -> str:
         """Return how results differ from the right results; empty if by rounding only."""
-        return difference(
-            got, right, cores=cores, tolerance=slack * self.tolerance, hint=self.hint
-        )
+        return difference(got, right, cores=cores, tolerance=slack * self.tolerance, hint=self.hint)
 
     def random_arguments(self, seed: int | None = None) -> list[Numbers]:
         """Return random arguments: with a seed the same, otherwise others in each call."""

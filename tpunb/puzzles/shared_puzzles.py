@@ -92,7 +92,7 @@ def layers(framework: Framework, best: float, recompute: str) -> Puzzle:
 
 def logits(framework: Framework, best: float, mapping: str) -> Puzzle:
     """Return the puzzle: a loss without all logits at a time, by a function `mapping`."""
-    parts = f"Compute the loss of some words at a time: {mapping}."
+    parts = f"Compute the losses of some states at a time: {mapping}."
     return Puzzle(
         "logits",
         right.cross_entropy,

@@ -56,9 +56,7 @@ class TensorFlow:
             "results": [tensor.name for tensor in graph.outputs],
         }
 
-    def runner(
-        self, traced: Traced, leaves: Sequence[Numbers]
-    ) -> Callable[..., list[Numbers]]:
+    def runner(self, traced: Traced, leaves: Sequence[Numbers]) -> Callable[..., list[Numbers]]:
         """Return a function that runs the graph. It has only operations that a TPU has."""
         step = tf.function(_imported(traced))
         graph = step.get_concrete_function(*self._types(leaves))
@@ -94,9 +92,7 @@ class TensorFlowOnReplicas(TensorFlow):
     cores: ClassVar[int] = 8
     numbered: ClassVar[bool] = True
 
-    def runner(
-        self, traced: Traced, leaves: Sequence[Numbers]
-    ) -> Callable[..., list[Numbers]]:
+    def runner(self, traced: Traced, leaves: Sequence[Numbers]) -> Callable[..., list[Numbers]]:
         """Return a function that runs the graph on all replicas."""
         strategy, fn = self._strategy(), _imported(traced)
         step = tf.function(lambda *parts: strategy.run(fn, args=parts))

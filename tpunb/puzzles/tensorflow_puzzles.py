@@ -36,10 +36,10 @@ PUZZLES = (
     shared.padding(TF, 24018432, "rotate"),
     shared.layers(
         TF,
-        38317056,
+        15928832,
         "tf.recompute_grad computes them again. In a Python loop, the compiler sees that equal "
         "products are computed twice, and keeps them after all. In tf.foldl, it does not.",
     ),
-    shared.logits(TF, 72.51e-6, "tf.map_fn"),
+    shared.logits(TF, 50.26e-6, "tf.map_fn"),
     shared.one_program(TF, 69120),
 )

@@ -39,7 +39,7 @@ def wrong(
         problem = puzzle.difference(got, right(*map(wide, arguments)), cores, slack)
         if problem:
             finite = all(np.isfinite(array).all() for array in got)
-            return " ".join(filter(None, (problem, finite and _unused(puzzle, run, arguments))))
+            return f"{problem} {_unused(puzzle, run, arguments) if finite else ''}".rstrip()
     return ""
 
 
