@@ -27,6 +27,7 @@ DIVIDED_BY_A_NUMBER = {
     "divided_by_a_python_number": True,
     "divided_by_a_tensor": False,
     "gradients_divided": True,
+    "pixels_divided_by_a_python_number": True,
     "two_divisions_by_python_numbers": True,
 }
 """Correct steps that divide by a number 8, on one replica too, and whether its line is known."""

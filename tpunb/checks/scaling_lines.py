@@ -21,6 +21,7 @@ from tpunb.virtual.tensorflow.graph.traced_function import SourceLines, TracedFu
 from tpunb.virtual.tensorflow.private_names import FunctionDef
 
 _SCALES = frozenset({"Div", "DivNoNan", "Mul", "MulNoNan", "RealDiv"})
+"""The operations whose whole numbers scale, too; in others, these are sizes and axes."""
 
 _GRADIENTS = "gradient_tape/"  # the scope of what tf.GradientTape adds, on the user's line
 _FUNCTIONS = ("/keras/src/ops/", "/keras/src/backend/", "/keras/src/utils/", "/tensorflow/")
@@ -30,7 +31,7 @@ _FUNCTIONS = ("/keras/src/ops/", "/keras/src/backend/", "/keras/src/utils/", "/t
 def lines_that_scale(
     functions: Sequence[TracedFunction], numbers: Collection[float]
 ) -> Iterator[SourceLine]:
-    """Yield the user's lines that multiply or divide a tensor by one of the numbers.
+    """Yield the user's lines that may scale a tensor by one of the numbers.
 
     Args:
         functions: The replica functions of a step.
@@ -56,18 +57,20 @@ def _is_told(place: SourceLine) -> bool:
 def _constants(
     function: FunctionDef, library: Library, prefix: str = ""
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the path of each node that scales a tensor, with its constants."""
+    """Yield the path of each node that may scale a tensor, with its constants."""
     nodes = {node.name: node for node in function.node_def}
     known = StaticTensors(function, nodes, {})
     for node in function.node_def:
         path = prefix + node.name
-        if _GRADIENTS in path:
+        if _GRADIENTS in path or node.op in {"Cast", "Const"}:
             continue
         for body in called_functions(node):
             yield from _constants(library(body), library, f"{path}/")
-        for source in data_inputs(node) if node.op in _SCALES else ():
+        for source in data_inputs(node):
             while (giver := nodes.get(source.source)) is not None and giver.op == "Cast":
                 source = data_inputs(giver)[0]
             value = known.value(source)
-            if value is not None and value.size:
+            if value is None or not value.size or value.dtype.kind not in "iufV":
+                continue
+            if node.op in _SCALES or value.dtype.kind in "fV":
                 yield path, np.asarray(value, np.float64)
