@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ipykernel
 import nbformat
 import pytest
 from counterparts.children import WITHOUT_KERAS, output_of, python_path
@@ -255,8 +256,10 @@ strategy.num_replicas_in_sync
 
 @pytest.mark.tensorflow
 def test_a_notebook_finds_its_tpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A module beside the notebook has the name of a standard module.
-    (tmp_path / "random.py").write_text("raise ImportError('not this one')")
+    # A module beside the notebook has the name of a standard module. Every kernel of an ipykernel
+    # before 7 imports it and dies: its launcher leaves out the folder only where Python calls it "".
+    if ipykernel.version_info >= (7,):
+        (tmp_path / "random.py").write_text("raise ImportError('not this one')")
     monkeypatch.setenv("TPUNB_TPU", "4")
     name = install_kernel("v5e-8").name
     outputs = executed(
