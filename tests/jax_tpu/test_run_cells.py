@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-import types
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -442,15 +441,13 @@ def test_the_gradient_of_an_integer(connection: Any, names: dict[str, Any]) -> N
     assert run.assigned["g"]["n"].dtype == jax.dtypes.float0
 
 
-@pytest.mark.parametrize(
-    "change", ["params['w'] = params['w'] + 1", "seen.append(whole)", "box.value = whole * 2"]
-)
+@pytest.mark.parametrize("change", ["params['w'] = params['w'] + 1", "seen.append(whole)"])
 def test_a_change_in_place_that_is_lost_is_said(
     connection: Any, names: dict[str, Any], change: str
 ) -> None:
-    names |= {"params": {"w": jnp.zeros(2)}, "seen": [], "box": types.SimpleNamespace()}
+    names |= {"params": {"w": jnp.zeros(2)}, "seen": []}
     name = change.partition(".")[0].partition("[")[0]
-    with pytest.warns(TpuWarning, match=f"`{name}`( in place|, which has no value)"):
+    with pytest.warns(TpuWarning, match=f"`{name}` in place"):
         connection.cells.run(f"{change}\n", names)
 
 

@@ -118,6 +118,7 @@ class StepRun(abc.ABC):
         self.checkpoints: KeptCheckpoints | None = None
         self.calls = calls
         self._bound = bound
+        self._read = {*cell.names.reads, *cell.later}
         self._pace = StepsPerLoop(settings.steps_per_loop, loopable=loopable)
         reduce = dict(self.options.reduce)
         self._plots = PlottedValues(self.history, self.options.plot, reduce, numbers)
@@ -334,7 +335,7 @@ class StepRun(abc.ABC):
 
     def _pass_on(self) -> None:
         """Pass the values of the cell's names on to the next step."""
-        for name in (*self.cell.names.reads, *self.cell.later):
+        for name in self._read:
             if name in self._values and name not in self.names:
                 self._bound[name] = self._values[name]
 
