@@ -24,31 +24,29 @@ from options_page import exit_codes, pytest_options
 import tpunb
 from tpunb.cells import kept_checkpoints
 from tpunb.compiler import fit_report, program_files, verdict_files
+from tpunb.compiler.program import TpuProgram
+from tpunb.training.input_speed import InputSpeed
+from tpunb.training.profile import Profile
 from tpunb.verification import report
 
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests" / "public_api.txt"
 PACKAGE = ROOT / "tpunb"
-MADE_BY_USERS = {
-    *("History", "LiveCurves"),
-    *("CurvesWidget", "ProgramsWidget", "ReplicasWidget", "TopologyWidget"),
-}
+REFERENCE = ROOT / "docs" / "api.md"
+MADE_BY_USERS = {"History", "LiveCurves"}
 """The classes whose constructors users call; tpunb makes the objects of the others."""
 
 FOR_TPUNB = {
     *("CheckReport.compared", "CheckReport.not_compared"),
     *(f"Connection.{name}" for name in ("lent", "link", "plan", "pod", "request")),
-    *(f"CurvesWidget.{name}" for name in ("awaited", "settle", "snapshot")),
     *(f"DoctorReport.{name}" for name in ("hide", "machine", "prospect", "sections")),
     *("History.forget", "History.version", "History.when_changed"),
-    *("LiveCurves.async_safe", "ProgramsWidget.html"),
-    *("ReplicasWidget.data", "ReplicasWidget.header"),
-    *("TopologyWidget.cores", "TopologyWidget.drawing", "TopologyWidget.header"),
+    "LiveCurves.async_safe",
 }
 """Members without an underscore that are not for users, and may change in any release."""
 
-INTERNAL = {"TPUNB_RAISE_INTERNAL_ERRORS"}
-"""Variables for tpunb's own tests."""
+INTERNAL = {"TPUNB_RAISE_INTERNAL_ERRORS", "TPUNB_KERNEL"}
+"""Variables for tpunb's own tests, and for its own kernel specs."""
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -74,11 +72,21 @@ def _python() -> Iterator[str]:
             yield f"tpunb.{name}"
         else:
             yield from _described(f"tpunb.{name}", getattr(tpunb, name))
+    for home, name in results():
+        yield from _described(
+            f"tpunb.{home}.{name}", getattr(importlib.import_module(f"tpunb.{home}"), name)
+        )
     for module in sorted({*tpunb._PUBLIC_MODULES} - {"keras", "pytest_plugin"}):
         loaded = importlib.import_module(f"tpunb.{module}")
         for name in sorted(loaded.__all__):
             yield from _described(f"tpunb.{module}.{name}", getattr(loaded, name))
     yield "tpunb.keras.LiveCurves"
+
+
+def results() -> list[tuple[str, str]]:
+    """Return the module and name of each class whose objects tpunb makes."""
+    page = REFERENCE.read_text(encoding="utf-8")
+    return re.findall(r"^   ([a-z_.]+)\.([A-Z]\w+)$", page, re.MULTILINE)
 
 
 def _described(name: str, value: Any) -> Iterator[str]:
@@ -105,7 +113,7 @@ def members(kind: type) -> Iterator[str]:
     """Yield the public methods, properties and fields of a class and of our bases of it."""
     found: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
-        if base.__module__.startswith("tpunb.") and not base.__name__.startswith("LiveWidget"):
+        if base.__module__.startswith("tpunb."):
             found.update(vars(base))
             found.update(dict.fromkeys(attributes(base)))
     if dataclasses.is_dataclass(kind):
@@ -156,9 +164,9 @@ def _json() -> Iterator[str]:
         yield from sorted({f"{schema.name}: {field}" for field in fields})
     empty = {
         "tpunb doctor --json": tpunb.doctor(),
-        "TpuProgram.as_dict": tpunb.TpuProgram("v5e-8", 8),
-        "Profile.as_dict": tpunb.Profile(),
-        "InputSpeed.as_dict": tpunb.InputSpeed(1.0, 1.0, 1.0, ""),
+        "TpuProgram.as_dict": TpuProgram("v5e-8", 8),
+        "Profile.as_dict": Profile(),
+        "InputSpeed.as_dict": InputSpeed(1.0, 1.0, 1.0, ""),
     }
     for name, value in empty.items():
         yield from (f"{name}: {field}" for field in sorted(value.as_dict()))

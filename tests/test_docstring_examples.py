@@ -6,6 +6,7 @@ import contextlib
 import doctest
 import inspect
 import io
+import operator
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ import tpunb
 
 pytestmark = pytest.mark.tensorflow
 
-OTHERS = {"__version__", "history", "load_ipython_extension", "unload_ipython_extension"}
-FUNCTIONS = sorted(name for name in set(tpunb.__all__) - OTHERS if name.islower())
+FUNCTIONS = [
+    *(name for name in tpunb.__all__ if name.islower() and name not in ("__version__", "history")),
+    *(f"draw.{name}" for name in tpunb.draw.__all__),
+]
 NEED_THE_COMPILER = {"compile", "largest_batch", "load_program"}
 
 
@@ -40,7 +43,9 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 def test_the_example_of_a_function(name: str) -> None:
     if name in NEED_THE_COMPILER:
         require_compiler()
-    examples = doctest.DocTestParser().get_examples(inspect.getdoc(getattr(tpunb, name)) or "")
+    examples = doctest.DocTestParser().get_examples(
+        inspect.getdoc(operator.attrgetter(name)(tpunb)) or ""
+    )
     assert examples, f"help(tpunb.{name}) shows no example"
     names = {"tpunb": tpunb}
     for number, example in enumerate(examples):

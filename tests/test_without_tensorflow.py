@@ -72,8 +72,6 @@ print("said:" + json.dumps(said))
 """
 
 NEED_IT = {
-    "CheckReport",
-    "Comparison",
     "check",
     "compare()",
     "check()",
@@ -82,7 +80,6 @@ NEED_IT = {
     "connect()",
     "TPUStrategy()",
     "virtual.TPUStrategy",
-    "virtual.TPUStrategyV1",
     "virtual.TPUStrategyV2",
     "virtual.VirtualTPUClusterResolver",
     "virtual.VirtualTPUStrategy",

@@ -26,123 +26,59 @@ from tpunb.virtual.tensorflow.data_watch import register_data_watch
 if TYPE_CHECKING:
     from tpunb.cells.pipeline_speed import input_speed
     from tpunb.cells.profiling import profile
-    from tpunb.checks.compare import Comparison
-    from tpunb.checks.rule_check import CheckReport
-    from tpunb.compiler.batch_sizes import LargestBatch, largest_batch
+    from tpunb.compiler.batch_sizes import largest_batch
     from tpunb.compiler.check import check
     from tpunb.compiler.comparing import compare
     from tpunb.compiler.compile import compile
-    from tpunb.compiler.program import TpuProgram, TpuPrograms, load_program
+    from tpunb.compiler.program import load_program
     from tpunb.connection.connect import TPUStrategy, connect
-    from tpunb.connection.connection import Connection
-    from tpunb.connection.doctor import DoctorReport, doctor
+    from tpunb.connection.doctor import doctor
     from tpunb.display.tracked_loop import track
     from tpunb.errors import TpunbError
-    from tpunb.errors.catalogue import Explanation
     from tpunb.errors.explain import explain
+    from tpunb.keras import LiveCurves
     from tpunb.notebook.displays import show
-    from tpunb.notebook.drawings import (
-        draw_batch,
-        draw_chip,
-        draw_collective,
-        draw_sends,
-        draw_sharding,
-        draw_tiles,
-    )
-    from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
+    from tpunb.tpu.types import accelerator
     from tpunb.training.history import History
-    from tpunb.training.input_speed import InputSpeed
-    from tpunb.training.profile import Profile
-    from tpunb.verification.report import VerifyReport
     from tpunb.verification.run import verify
 
     history: History | None
     """The measurements of the last run of `%%tpu_run`, `Connection.run` or `LiveCurves`."""
-    from tpunb.display.widgets import CurvesWidget, ProgramsWidget, ReplicasWidget, TopologyWidget
-    from tpunb.keras import LiveCurves
 
 __all__ = [
-    "Accelerator",
-    "CheckReport",
-    "Comparison",
-    "Connection",
-    "CurvesWidget",
-    "DoctorReport",
-    "Explanation",
     "History",
-    "InputSpeed",
-    "LargestBatch",
     "LiveCurves",
-    "Profile",
-    "ProgramsWidget",
-    "ReplicasWidget",
     "TPUStrategy",
-    "TopologyWidget",
-    "TpuProgram",
-    "TpuPrograms",
     "TpunbError",
-    "VerifyReport",
     "__version__",
     "accelerator",
-    "accelerator_types",
     "check",
     "compare",
     "compile",
     "connect",
     "doctor",
-    "draw_batch",
-    "draw_chip",
-    "draw_collective",
-    "draw_sends",
-    "draw_sharding",
-    "draw_tiles",
     "explain",
     "history",
     "input_speed",
     "largest_batch",
-    "load_ipython_extension",
     "load_program",
     "profile",
     "show",
     "track",
-    "unload_ipython_extension",
     "verify",
 ]
 
 _HOMES = {
-    "Accelerator": "tpu.types",
-    "CheckReport": "checks.rule_check",
-    "Comparison": "checks.compare",
-    "Connection": "connection.connection",
-    "CurvesWidget": "display.widgets",
-    "DoctorReport": "connection.doctor",
-    "Explanation": "errors.catalogue",
     "History": "training.history",
-    "InputSpeed": "training.input_speed",
-    "LargestBatch": "compiler.batch_sizes",
     "LiveCurves": "keras",
-    "Profile": "training.profile",
-    "ProgramsWidget": "display.widgets",
-    "ReplicasWidget": "display.widgets",
     "TPUStrategy": "connection.connect",
-    "TopologyWidget": "display.widgets",
-    "TpuProgram": "compiler.program",
-    "TpuPrograms": "compiler.program",
     "TpunbError": "errors",
-    "VerifyReport": "verification.report",
     "accelerator": "tpu.types",
-    "accelerator_types": "tpu.types",
     "check": "compiler.check",
     "compare": "compiler.comparing",
     "compile": "compiler.compile",
     "connect": "connection.connect",
     "doctor": "connection.doctor",
-    "draw_batch": "notebook.drawings",
-    "draw_chip": "notebook.drawings",
-    "draw_collective": "notebook.drawings",
-    "draw_sends": "notebook.drawings",
-    "draw_sharding": "notebook.drawings",
-    "draw_tiles": "notebook.drawings",
     "explain": "errors.explain",
     "input_speed": "cells.pipeline_speed",
     "largest_batch": "compiler.batch_sizes",
@@ -155,6 +91,7 @@ _HOMES = {
 
 _PUBLIC_MODULES = (
     "course",
+    "draw",
     "errors",
     "examples",
     "keras",
@@ -200,10 +137,10 @@ def _program_display() -> ProgramDisplay:
 register_program_display(_program_display)
 
 
-def _cell_runner(strategy: Any, last_resort: Any, lines: Any) -> ChecksCells:
+def _cell_runner(strategy: Any) -> ChecksCells:
     from tpunb.cells.runner import CellRunner
 
-    return CellRunner(strategy, last_resort, lines)
+    return CellRunner(strategy)
 
 
 def _jax_cell_runner(devices: Any) -> RunsCells:

@@ -29,7 +29,7 @@ from tpunb.display.widgets.curves import CurvesWidget
 from tpunb.display.widgets.programs import ProgramsWidget
 from tpunb.display.widgets.replicas import ReplicasWidget
 from tpunb.display.widgets.topology import TopologyWidget
-from tpunb.notebook.drawings import draw_chip, draw_collective
+from tpunb.draw import chip, collective
 from tpunb.training.history import History
 
 pytestmark = THOROUGH
@@ -172,8 +172,8 @@ SCENES: dict[str, Scene] = {
     "communication": communication,
     "array": array,
     "tree-of-arrays": tree_of_arrays,
-    "collective": drawing(draw_collective("all_gather", [10, 20, 30, 40])),
-    "chip": drawing(draw_chip("v5e-8")),
+    "collective": drawing(collective("all_gather", [10, 20, 30, 40])),
+    "chip": drawing(chip("v5e-8")),
 }
 
 

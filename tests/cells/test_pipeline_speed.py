@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tpunb
 from tpunb.cells import pipeline_changes, pipeline_reading
 from tpunb.cells import pipeline_speed as measuring
 from tpunb.cells.pipeline_changes import changes
@@ -21,7 +20,7 @@ from tpunb.compiler.program import TpuProgram, TpuPrograms, remember_program
 from tpunb.errors import CellError
 from tpunb.machine.resources import Memory
 from tpunb.tpu.compiled_program import StepTime
-from tpunb.training.input_speed import Change, Stage, latest_input_speed
+from tpunb.training.input_speed import Change, InputSpeed, Stage, latest_input_speed
 
 SECONDS = 0.02
 """Too short for good measurements: the tests look at the reads and the trials."""
@@ -41,7 +40,7 @@ def quiet(_: str) -> None:
     """Shows nothing."""
 
 
-def speed_of(dataset: Any, program: Any = PROGRAM) -> tpunb.InputSpeed:
+def speed_of(dataset: Any, program: Any = PROGRAM) -> InputSpeed:
     return input_speed(dataset, program, seconds=SECONDS, progress=quiet)
 
 

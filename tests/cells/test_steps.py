@@ -14,6 +14,7 @@ from support.tiers import thorough
 
 import tpunb
 from tpunb.cells.steps_per_loop import StepsPerLoop
+from tpunb.connection.connection import Connection
 from tpunb.errors import CellError, TpuWarning
 
 STEP = """
@@ -30,13 +31,13 @@ LABELS = IMAGES[:, :4].argmax(1).astype("int32")
 
 
 @pytest.fixture(scope="module")
-def connection(tf: Any) -> Iterator[tpunb.Connection]:
+def connection(tf: Any) -> Iterator[Connection]:
     with tpunb.connect(simulate=4, strict={"float64": False}) as connection:
         yield connection
 
 
 @pytest.fixture
-def names(tf: Any, connection: tpunb.Connection) -> dict[str, Any]:
+def names(tf: Any, connection: Connection) -> dict[str, Any]:
     """A notebook's names, with weights of zero."""
     with connection.strategy.scope():
         weights = tf.Variable(tf.zeros([12, 4]))

@@ -15,6 +15,7 @@ from support.interrupts import When, counts, press
 
 import tpunb
 from tpunb._util.interrupts import Stopped
+from tpunb.connection.connection import Connection
 from tpunb.errors import CellError
 from tpunb.virtual.tensorflow import stoppable
 
@@ -27,13 +28,13 @@ HOURS = 10**9  # rounds
 
 
 @pytest.fixture(scope="module")
-def connection(tf: Any) -> Iterator[tpunb.Connection]:
+def connection(tf: Any) -> Iterator[Connection]:
     with tpunb.connect(simulate=2) as connection:
         yield connection
 
 
 @pytest.fixture
-def names(tf: Any, connection: tpunb.Connection) -> dict[str, Any]:
+def names(tf: Any, connection: Connection) -> dict[str, Any]:
     with connection.strategy.scope():
         count = tf.Variable(0.0, aggregation=tf.VariableAggregation.MEAN)
     return {"tf": tf, "os": os, "signal": signal, "count": count, "rounds": tf.constant(HOURS)}

@@ -10,12 +10,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from counterparts.children import WITHOUT_UNUSED, run_code
-from support.tiers import THOROUGH
 
 from tpunb import cli
 from tpunb.cli import verify, verify_both
-from tpunb.tpu.types import accelerator
 from tpunb.verification.report import VerifyReport, schema
 from tpunb.verification.suite import Outcome
 
@@ -53,7 +50,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     [
         (["v3-8"], "virtual", "v3-8"),
         (["4"], "virtual", "4 cores"),
-        (["v4-16", "--local-workers"], "virtual", "v4-16"),
+        (["v4-16"], "virtual", "v4-16"),
         (["local"], "hardware", "local"),
         (["grpc://10.0.0.2:8470"], "hardware", "grpc://10.0.0.2:8470"),
         (["my-tpu", "--zone", "us-central1-b"], "hardware", "my-tpu"),
@@ -65,7 +62,6 @@ def test_the_planned_connection(
     assert cli.main(["verify", *arguments]) == 0
     plan = planned[-1]
     assert (plan.kind, plan.tpu) == (kind, tpu)
-    assert plan.request.is_pod is ("--local-workers" in arguments)
 
 
 def test_lines_while_it_runs(planned: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,10 +194,6 @@ def test_a_process_that_dies_keeps_its_outcomes(
     assert [claim["name"] for claim in read["claims"]] == ["one", "JAX", "one", "TensorFlow"]
 
 
-def test_both_frameworks_refuse_the_options_of_one() -> None:
-    assert cli.main(["verify", "v4-16", "--framework", "both", "--local-workers"]) == 2
-
-
 def test_a_file_that_cannot_be_written(
     planned: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,32 +214,3 @@ def test_a_hanging_program_ends_the_process(
     monkeypatch.setattr(verify.os, "_exit", sys.exit)
     with pytest.raises(SystemExit, match="1"):
         cli.main(["verify", "v3-8"])
-
-
-@pytest.mark.tensorflow
-@pytest.mark.slow
-@THOROUGH
-@pytest.mark.parametrize(
-    ("tpu", "workers", "cores"), [("v4-16", [], 4), ("4", ["2"], 2)], ids=["v4-16", "4 cores"]
-)
-def test_a_pod_of_two_workers(tpu: str, workers: list[str], cores: int, tmp_path: Path) -> None:
-    path = tmp_path / "report.json"
-    code = WITHOUT_UNUSED + "import sys; from tpunb.cli import main; sys.exit(main(sys.argv[1:]))"
-    process = run_code(code, "verify", tpu, "--json", path, "--local-workers", *workers)
-    assert process.returncode == 0, f"{process.stdout}\n{process.stderr}"
-    read = json.loads(path.read_text(encoding="utf-8"))
-    assert read["ok"]
-    assert read["facts"]["TPU"] == f"virtual {accelerator(tpu).name}, hosts in processes"
-    assert read["facts"]["hosts"] == f"2, each with {cores} cores"
-    holding = {claim["name"] for claim in read["claims"] if claim["status"] == "holds"}
-    assert {"order of hosts", "within a step", "connected again", "closed"} <= holding
-    text = path.read_text(encoding="utf-8") + process.stdout
-    assert not re.search(r"127\.0\.0\.1|localhost:|:\d{5}\b", text)
-    assert not {str(tmp_path), str(Path.home()), sys.prefix} & set(re.split(r"[\s\"']", text))
-    # TensorFlow 2.18 logs lines before it knows the log level.
-    expected_lines = (
-        r"\[ ?\d+/\d+\] |starting 2 workers|[IW]0000 |WARNING: All log messages before absl"
-    )
-    assert [
-        line for line in process.stderr.splitlines() if not re.match(expected_lines, line)
-    ] == []

@@ -22,6 +22,7 @@ from support.tiers import THOROUGH
 import tpunb
 from tpunb import cli
 from tpunb.compiler import fit_report
+from tpunb.compiler.program import TpuPrograms
 
 FILE = """
 import tensorflow as tf
@@ -138,7 +139,7 @@ def test_several_types_a_limit_and_a_file(run: Run, project: Path) -> None:
     assert [each["tpu"] for each in report["programs"]] == ["v5e-8", "v3-8", "v6e-8"]
     assert {each["memory"]["limit"] for each in report["programs"]} == {1024}
     loaded = tpunb.load_program(project / "step.tpuprogram")
-    assert isinstance(loaded, tpunb.TpuPrograms)
+    assert isinstance(loaded, TpuPrograms)
     assert loaded.ok
 
 

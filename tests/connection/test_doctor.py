@@ -21,6 +21,7 @@ from tpunb import cli
 from tpunb.compiler import environment, libtpu
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.connection import tpu_connection
+from tpunb.connection.doctor import DoctorReport
 from tpunb.machine import chips, software
 from tpunb.machine import metadata_server as metadata
 from tpunb.machine.setup import SHOWN
@@ -92,7 +93,7 @@ KEYS = {
 
 def test_a_plain_machine(installed: dict[str, str]) -> None:
     report = tpunb.doctor()
-    assert isinstance(report, tpunb.DoctorReport)
+    assert isinstance(report, DoctorReport)
     assert report.ok
     assert report.next_step == "%tpu_connect --simulate v5e-8"
     assert report.prospect.kind == "virtual"
@@ -379,7 +380,7 @@ def test_the_magic(tmp_path: Path) -> None:
     try:
         book.good("%load_ext tpunb")
         ran = book.good("report = %tpu_doctor\nreport")
-        assert isinstance(ran.value, tpunb.DoctorReport)
+        assert isinstance(ran.value, DoctorReport)
         assert "TPU doctor:" in ran.plain
         assert json.loads(repr(book.good("%tpu_doctor --json").value)).keys() == KEYS
         assert repr(book.good("%tpu_doctor --last").value) == "No known error so far."

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from support.tiers import thorough
 
-import tpunb
 from tpunb.display.describe import statistics, tensorflow_values
 from tpunb.display.describe.replicas import Leaf, describe_replica_values, leaves_of
 from tpunb.display.describe.statistics import Tally, array_summary, statistics_of
 from tpunb.display.describe.views import BINS, ReplicaView, ViewRequest, replica_view
+from tpunb.display.widgets import ReplicasWidget
 
 
 def view(*parts: Any, **request: Any) -> ReplicaView:
@@ -147,7 +147,7 @@ def test_widgets_flatten_a_structure_once() -> None:
             return super().items()
 
     value = Counting(a=np.ones(2), b=[1, None])
-    widget = tpunb.ReplicasWidget(value)
+    widget = ReplicasWidget(value)
     assert value.flattened == 1
     assert [leaf.path for leaf in widget._leaves] == ["['a']", "['b'][0]", "['b'][1]"]
     assert widget.update(value)

@@ -17,21 +17,21 @@ from tpunb.errors import TpunbError
 TENS = list(range(0, 80, 10))
 MESH = {"data": 4, "model": 2}
 DRAWINGS = {
-    "all_reduce": tpunb.draw_collective("all_reduce", TENS),
-    "all_gather": tpunb.draw_collective("all_gather", TENS),
-    "scatter": tpunb.draw_collective("reduce_scatter", np.arange(16).reshape(4, 4)),
-    "permute": tpunb.draw_collective("ppermute", TENS, pairs=[(0, 1)]),
-    "large": tpunb.draw_collective("all_gather", np.ones((8, 8, 24))),
-    "planes": tpunb.draw_collective("all_reduce", np.ones((2, 2, 2, 2))),
-    "empty": tpunb.draw_collective("all_gather", np.ones((2, 0))),
-    "chip": tpunb.draw_chip("v5e-8"),
-    "batch": tpunb.draw_batch(60, "v3-8", of=64),
-    "one spec": tpunb.draw_sharding((64, 128), ("data", "model"), mesh=MESH),
-    "specs": tpunb.draw_sharding((64, 128), (), ("data",), (None, "model"), mesh=MESH),
-    "planned": tpunb.draw_sharding((4, 8, 6), ("data",), (None, None, "model"), mesh=MESH),
-    "ring": tpunb.draw_sends("v3-8"),
-    "tiles": tpunb.draw_tiles(9, 129),
-    "detours": tpunb.draw_sends("v5e-8", [(core, (core + 1) % 8) for core in range(8)]),
+    "all_reduce": tpunb.draw.collective("all_reduce", TENS),
+    "all_gather": tpunb.draw.collective("all_gather", TENS),
+    "scatter": tpunb.draw.collective("reduce_scatter", np.arange(16).reshape(4, 4)),
+    "permute": tpunb.draw.collective("ppermute", TENS, pairs=[(0, 1)]),
+    "large": tpunb.draw.collective("all_gather", np.ones((8, 8, 24))),
+    "planes": tpunb.draw.collective("all_reduce", np.ones((2, 2, 2, 2))),
+    "empty": tpunb.draw.collective("all_gather", np.ones((2, 0))),
+    "chip": tpunb.draw.chip("v5e-8"),
+    "batch": tpunb.draw.batch(60, "v3-8", of=64),
+    "one spec": tpunb.draw.sharding((64, 128), ("data", "model"), mesh=MESH),
+    "specs": tpunb.draw.sharding((64, 128), (), ("data",), (None, "model"), mesh=MESH),
+    "planned": tpunb.draw.sharding((4, 8, 6), ("data",), (None, None, "model"), mesh=MESH),
+    "ring": tpunb.draw.sends("v3-8"),
+    "tiles": tpunb.draw.tiles(9, 129),
+    "detours": tpunb.draw.sends("v5e-8", [(core, (core + 1) % 8) for core in range(8)]),
 }
 
 
@@ -101,7 +101,7 @@ def test_the_colour_of_an_element_is_the_colour_of_its_core() -> None:
 
 def test_a_value_of_each_core_is_needed() -> None:
     with pytest.raises(TpunbError, match="one for each core"):
-        tpunb.draw_collective("all_reduce", 3.0)
+        tpunb.draw.collective("all_reduce", 3.0)
 
 
 def test_a_chip_has_its_figures() -> None:
@@ -110,7 +110,7 @@ def test_a_chip_has_its_figures() -> None:
     assert "HBM, 16 GiB" in text
     assert "819 GB/s" in text
     assert "up to 4 links" in text
-    assert "They act as one core" in repr(tpunb.draw_chip("v4-8"))
+    assert "They act as one core" in repr(tpunb.draw.chip("v4-8"))
 
 
 def test_a_last_batch_leaves_less_to_the_last_core() -> None:
@@ -124,7 +124,7 @@ def test_a_last_batch_leaves_less_to_the_last_core() -> None:
 )
 def test_a_batch_that_does_not_exist_is_refused(rows: Any, options: dict[str, Any]) -> None:
     with pytest.raises(TpunbError) as refused:
-        tpunb.draw_batch(rows, **options)
+        tpunb.draw.batch(rows, **options)
     assert refused.value.fix
 
 
@@ -132,7 +132,7 @@ def test_the_parts_of_a_batch_are_those_of_tensorflow(tf: Any) -> None:
     from tensorflow.python.data.experimental.ops.distribute import batch_sizes_for_worker
 
     for rows in (1, 7, 8, 60, 64):
-        drawn = tpunb.draw_batch(rows, 8).description.shares
+        drawn = tpunb.draw.batch(rows, 8).description.shares
         expected = batch_sizes_for_worker(rows, 1, 8, 0).numpy().tolist()
         assert [end - begin for begin, end in drawn] == expected
     del tf
@@ -145,7 +145,7 @@ def test_a_spec_says_what_a_core_holds() -> None:
 
 
 def test_a_spec_that_jax_refuses_says_so() -> None:
-    drawn = tpunb.draw_sharding((10, 4), (), ("data",), mesh=MESH)
+    drawn = tpunb.draw.sharding((10, 4), (), ("data",), mesh=MESH)
     assert "JAX will refuse it: axis 0 of 10 cannot be cut into 4 equal parts" in repr(drawn)
 
 
@@ -171,7 +171,7 @@ def test_a_spec_that_does_not_fit_is_refused(
 ) -> None:
     arguments = {"shape": (8, 8), "mesh": MESH, **options}
     with pytest.raises(TpunbError) as refused:
-        tpunb.draw_sharding(arguments.pop("shape"), *specs, **arguments)
+        tpunb.draw.sharding(arguments.pop("shape"), *specs, **arguments)
     assert words in str(refused.value)
     assert refused.value.fix
 
@@ -204,7 +204,7 @@ def test_a_send_without_a_link_is_marked() -> None:
 )
 def test_sends_that_cannot_be_drawn_are_refused(tpu: Any, pairs: Any, words: str) -> None:
     with pytest.raises(TpunbError) as refused:
-        tpunb.draw_sends(tpu, pairs)
+        tpunb.draw.sends(tpu, pairs)
     assert words in str(refused.value)
     assert refused.value.fix
 
@@ -220,21 +220,21 @@ def test_sends_that_cannot_be_drawn_are_refused(tpu: Any, pairs: Any, words: str
     ],
 )
 def test_tiles_are_filled_up(rows: int, columns: int, stored: int) -> None:
-    tiles = tpunb.draw_tiles(rows, columns).description
+    tiles = tpunb.draw.tiles(rows, columns).description
     assert round(tiles.factor * rows * columns) == stored
     assert tiles.down * tiles.across * 8 * 128 == stored
 
 
 def test_padding_is_said() -> None:
     assert "4 tiles, 16 × 256 numbers: 3.53 times its size" in repr(DRAWINGS["tiles"])
-    assert "without padding" in repr(tpunb.draw_tiles(16, 256))
+    assert "without padding" in repr(tpunb.draw.tiles(16, 256))
     assert pictures("tiles").count(">padding<") == 3
 
 
 @pytest.mark.parametrize("sides", [(4, 128), (8, True), ("8", 128), (97, 128), (8, 769)])
 def test_a_matrix_without_a_picture_is_refused(sides: Any) -> None:
     with pytest.raises(TpunbError) as refused:
-        tpunb.draw_tiles(*sides)
+        tpunb.draw.tiles(*sides)
     assert refused.value.fix
 
 

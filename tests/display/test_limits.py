@@ -13,12 +13,12 @@ from matplotlib.axes import Axes
 from support.displayed import PerReplica, know_per_replica
 from support.tiers import thorough, thorough_except
 
-import tpunb
 from tpunb.display.describe.history_description import MAX_LINES, MAX_RUNS, describe_history
 from tpunb.display.describe.replicas import MAX_SECTIONS, MAX_VALUES, describe_replica_values
 from tpunb.display.draw.curves_png import curves_png
 from tpunb.display.draw.curves_text import curves_heading
 from tpunb.display.draw.static_forms import mimebundle
+from tpunb.display.widgets import CurvesWidget, ReplicasWidget
 from tpunb.notebook.reports import status_report
 from tpunb.notebook.session import Session
 from tpunb.tpu.logical_placement import Annotation, Annotations
@@ -68,7 +68,7 @@ def test_many_metrics(plotted: list[int]) -> None:
     assert len(description.panels) == len(plotted) == MAX_PANELS
     assert curves_heading(description) == ["Training curves · 2 steps · 12 of 10,000 metrics"]
     assert "m0, m1, m2, m3, m4, m5, m6, m7 and 9992 more" in str(forms["text/plain"])
-    widget = tpunb.CurvesWidget(history)
+    widget = CurvesWidget(history)
     try:
         header = sent(widget)
         assert [series["metric"] for series in header["series"]] == [f"m{i}" for i in range(12)]
@@ -97,7 +97,7 @@ def test_many_runs(plotted: list[int]) -> None:
     forms = mimebundle(describe_history(histories))
     assert "1000 runs" in str(forms["text/plain"])
     assert len(plotted) == 2 * MAX_RUNS <= MAX_LINES
-    widget = tpunb.CurvesWidget(histories)
+    widget = CurvesWidget(histories)
     try:
         header = sent(widget)
     finally:
@@ -173,7 +173,7 @@ def test_extreme_numbers(name: str, scale: str, smoothing: int) -> None:
             assert curves_png(description, CurvesLook(scale, smoothing)).startswith(b"\x89PNG")
         assert str(mimebundle(description)["text/plain"]).startswith("Training curves")
         history.plot().savefig(io.BytesIO())
-        widget = tpunb.CurvesWidget(history, scale=scale, smoothing=smoothing)
+        widget = CurvesWidget(history, scale=scale, smoothing=smoothing)
         header = sent(widget)
         widget.close()
     assert len(header["series"]) == bool(EXTREME[name])
@@ -202,7 +202,7 @@ def test_large_values(name: str) -> None:
     forms = mimebundle(description)
     assert len(str(forms["text/plain"])) < 10_000
     assert sum(map(len, forms.values())) < 1_000_000
-    widget = tpunb.ReplicasWidget(value)
+    widget = ReplicasWidget(value)
     assert len(json.dumps(widget.header)) + len(widget.data) < 2_000_000
     assert len(repr(widget)) < 10_000
     widget.close()
@@ -227,7 +227,7 @@ def test_many_replicas_of_many_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     page = str(mimebundle(description)["text/html"])
     assert 64 <= page.count("<img") <= 96
     assert len(page) < 1_000_000
-    widget = tpunb.ReplicasWidget(value)
+    widget = ReplicasWidget(value)
     assert len(json.dumps(widget.header)) + len(widget.data) < 2_000_000
     widget.close()
     alone = describe_replica_values(PerReplica(*[{"only": np.ones(2)}] * 20_000))

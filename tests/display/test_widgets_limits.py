@@ -30,7 +30,7 @@ from tpunb.display.describe.replicas import describe_replica_values
 from tpunb.display.describe.topology_description import describe_accelerator
 from tpunb.display.draw.replicas_text import replicas_text
 from tpunb.display.draw.static_forms import mimebundle
-from tpunb.display.widgets import frontend
+from tpunb.display.widgets import CurvesWidget, ReplicasWidget, TopologyWidget, frontend
 from tpunb.display.widgets.live_widget import MOST_IN_A_RUN, AutoDisplays
 from tpunb.display.widgets.replicas import MOST_BYTES
 from tpunb.tpu.types import accelerator
@@ -59,7 +59,7 @@ def sent(widget: Any) -> int:
     return sum(map(len, binary)) + len(json.dumps(text, default=str))
 
 
-def answers(widget: tpunb.ReplicasWidget) -> list[dict[str, Any]]:
+def answers(widget: ReplicasWidget) -> list[dict[str, Any]]:
     """Return a widget's answers to all requests for its first leaf."""
     replies: list[dict[str, Any]] = []
     widget.send = lambda content, buffers=(): replies.append(content)  # type: ignore[method-assign]
@@ -78,7 +78,7 @@ def answers(widget: tpunb.ReplicasWidget) -> list[dict[str, Any]]:
 
 def test_the_largest_topology_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     description = describe_accelerator(accelerator("v5p-17920"))
-    widget = tpunb.TopologyWidget(description)
+    widget = TopologyWidget(description)
     bundle = widget.static_bundle()
     assert description.num_chips == 8960
     assert sent(widget) + len(bundle["text/html"]) + len(bundle["text/plain"]) < 300_000
@@ -92,9 +92,9 @@ def test_large_values_are_neither_copied_nor_sent(distributed: Any, tf: Any) -> 
         *[tf.random.stateless_normal([side, side], [replica, 1]) for replica in range(8)]
     )
     whole = 8 * 4 * side * side
-    tpunb.ReplicasWidget(distributed(*[tf.zeros([99, 99])] * 8)).live_bundle()  # imports
+    ReplicasWidget(distributed(*[tf.zeros([99, 99])] * 8)).live_bundle()  # imports
     tracemalloc.start()
-    widget = tpunb.ReplicasWidget(value)
+    widget = ReplicasWidget(value)
     bundle, _ = widget.live_bundle()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -106,7 +106,7 @@ def test_large_values_are_neither_copied_nor_sent(distributed: Any, tf: Any) -> 
 
 def test_a_live_display_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
-    widget = tpunb.TopologyWidget("v5e-8")
+    widget = TopologyWidget("v5e-8")
     static = widget.static_bundle()
     monkeypatch.setattr(widget, "static_bundle", lambda: drawn.append(1) or static)
     bundle, metadata = widget.live_bundle()
@@ -122,7 +122,7 @@ def test_many_large_leaves_stay_small(distributed: Any) -> None:
         f"layer{number}": distributed(*[np.ones((100, 100), np.float32) * k for k in range(4)])
         for number in range(100)
     }
-    widget = tpunb.ReplicasWidget(value)
+    widget = ReplicasWidget(value)
     assert len(widget.header["sections"]) == 64
     assert widget.header["omitted"] >= 1
     assert sent(widget) < MOST_BYTES + 200_000
@@ -148,7 +148,7 @@ def hostile_values(tf: Any, distributed: Any) -> Iterator[Any]:
 
 def test_text_in_values_is_escaped(tf: Any, distributed: Any) -> None:
     for value in hostile_values(tf, distributed):
-        widget = tpunb.ReplicasWidget(value)
+        widget = ReplicasWidget(value)
         bundle = widget.static_bundle()
         # The page inserts the header as text, so it only has to be data.
         json.dumps(widget.header)
@@ -179,7 +179,7 @@ def test_names_of_metrics_and_runs_are_escaped() -> None:
     for words in HOSTILE:
         history = tpunb.History(words)
         history.append(1, {words: 1.0, f"val_{words}": 2.0})
-        widget = tpunb.CurvesWidget([history, tpunb.History("other")])
+        widget = CurvesWidget([history, tpunb.History("other")])
         bundle = widget.static_bundle()
         assert bundle.keys() == {"text/plain", "image/png"}
         assert words in bundle["text/plain"]
@@ -189,7 +189,7 @@ def test_names_of_metrics_and_runs_are_escaped() -> None:
 def test_names_of_topologies_are_escaped() -> None:
     for words in HOSTILE:
         description = dataclasses.replace(describe_accelerator(accelerator("v3-8")), name=words)
-        widget = tpunb.TopologyWidget(description)
+        widget = TopologyWidget(description)
         assert widget.header["name"] == words
         bundle = widget.static_bundle()
         assert bundle.keys() == {"text/plain", "text/html"}
@@ -244,7 +244,7 @@ def test_any_tensor_is_shown(tf: Any, distributed: Any) -> None:
 
 
 def assert_shown(distributed: Any, tensors: Iterator[Any]) -> None:
-    updated = tpunb.ReplicasWidget(1)
+    updated = ReplicasWidget(1)
     for tensor in tensors:
         for value in (distributed(tensor, tensor), distributed(tensor), {"a": tensor}):
             # The widget has shown other values before.
@@ -264,7 +264,7 @@ def assert_shown(distributed: Any, tensors: Iterator[Any]) -> None:
 def test_replicas_with_different_kinds_of_values(tf: Any, distributed: Any) -> None:
     odd = [tf.ones([3]), tf.ones([4], tf.int32), "text", None, tf.sparse.from_dense(tf.eye(3))]
     for value in (distributed(*odd), distributed({"a": 1}, {"b": 2}), distributed((1, 2), 3)):
-        widget = tpunb.ReplicasWidget(value)
+        widget = ReplicasWidget(value)
         json.dumps(widget.header, allow_nan=False)
         assert widget.static_bundle()["text/plain"]
         answers(widget)
@@ -275,7 +275,7 @@ def test_only_extreme_values(distributed: Any, kind: Any) -> None:
     info = np.finfo(kind) if kind is not np.int32 else np.iinfo(kind)
     large = np.full((200, 200), info.max, kind)
     value = distributed(large, large * kind(-1))
-    widget = tpunb.ReplicasWidget(value)
+    widget = ReplicasWidget(value)
     json.dumps(widget.header, allow_nan=False)
     assert all("error" not in answer for answer in answers(widget))
     assert "<img" in widget.static_bundle()["text/html"]
@@ -292,13 +292,13 @@ def test_values_of_a_closed_connection() -> None:
         with connection.strategy.scope():
             variable = tf.Variable(tf.ones([300, 300]))
         step = connection.strategy.run(tf.function(lambda: tf.ones([300, 300])))
-        widgets = [tpunb.ReplicasWidget(value) for value in (variable, step, [variable, step])]
-        topology = tpunb.TopologyWidget(connection)
+        widgets = [ReplicasWidget(value) for value in (variable, step, [variable, step])]
+        topology = TopologyWidget(connection)
     for widget in widgets:
         answers(widget)
         assert "<img" in widget.live_bundle()[0]["text/html"]
     for value in (variable, step):
-        assert tpunb.ReplicasWidget(value).static_bundle()["text/plain"]
+        assert ReplicasWidget(value).static_bundle()["text/plain"]
     sent_back: list[Any] = []
     topology.send = lambda content, buffers=(): sent_back.append(content)  # type: ignore[method-assign]
     topology._handle_custom_msg({"request": "memory"}, [])
@@ -308,11 +308,11 @@ def test_values_of_a_closed_connection() -> None:
 
 def test_deleted_variables(tf: Any) -> None:
     variable = tf.Variable(tf.ones([300, 300]), name="gone")
-    widget = tpunb.ReplicasWidget(variable)
+    widget = ReplicasWidget(variable)
     tf.raw_ops.DestroyResourceOp(resource=variable.handle)
     answers(widget)
     assert "<img" in widget.static_bundle()["text/html"]
-    later = tpunb.ReplicasWidget([variable, 1])
+    later = ReplicasWidget([variable, 1])
     assert len(later.header["sections"]) == 2
     assert later.static_bundle()["text/plain"]
 
@@ -321,9 +321,9 @@ def test_closed_and_frozen_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
     history = tpunb.History()
     history.append(1, loss=1.0)
     widgets = [
-        (tpunb.TopologyWidget("v3-8"), "v4-8"),
-        (tpunb.ReplicasWidget([1, 2]), {"a": "b"}),
-        (tpunb.CurvesWidget(history), history),
+        (TopologyWidget("v3-8"), "v4-8"),
+        (ReplicasWidget([1, 2]), {"a": "b"}),
+        (CurvesWidget(history), history),
     ]
     monkeypatch.setenv(frontend.VARIABLE, "always")
     for widget, other in widgets:
@@ -355,17 +355,17 @@ def test_replaced_values_are_freed(distributed: Any, monkeypatch: pytest.MonkeyP
     displays = AutoDisplays()
     big = Big()
     gone = weakref.ref(big)
-    widget = display(displays, tpunb.ReplicasWidget, distributed(big, big))
+    widget = display(displays, ReplicasWidget, distributed(big, big))
     assert widget.header["live"]
     # A value of another kind replaces the widget.
-    topology = display(displays, tpunb.TopologyWidget, "v3-8")
+    topology = display(displays, TopologyWidget, "v3-8")
     assert widget.comm is None
     del big
     gc.collect()
     assert gone() is None
     big = Big()
     gone = weakref.ref(big)
-    other = display(displays, tpunb.ReplicasWidget, distributed(big, big))
+    other = display(displays, ReplicasWidget, distributed(big, big))
     assert topology.comm is None
     displays.close()
     assert other.comm is not None
@@ -383,7 +383,7 @@ def test_a_history_keeps_its_widget_in_a_cell(monkeypatch: pytest.MonkeyPatch) -
     first_run, second_run = tpunb.History("one"), tpunb.History("two")
 
     def display(value: Any) -> Any:
-        kind = tpunb.CurvesWidget
+        kind = CurvesWidget
         return displays.widget(kind, value, lambda: kind(value))
 
     first = display(first_run)

@@ -201,7 +201,6 @@ def test_in_ipython() -> None:
 
 def test_public_names() -> None:
     assert tpunb.explain is explain
-    assert tpunb.Explanation is Explanation
 
 
 @pytest.mark.parametrize("name", catalogue_pages.pages())

@@ -48,7 +48,7 @@ def test_a_cell_of_jax_is_drawn(shell: Notebook) -> None:
         ("ppermute", "moved"),
         ("all_gather", "parts"),
     ):
-        effect = tpunb.draw_collective(operation).description
+        effect = tpunb.draw.collective(operation).description
         assert np.array_equal([held.values for held in effect.before], rows)
         own = [np.asarray(part) for part in shell.names[name].values]
         assert np.array_equal([held.values for held in effect.after], own)
@@ -58,7 +58,7 @@ def test_an_array_is_taken_in_the_order_of_its_mesh(connect: Callable[..., Any])
     connect()
     devices = np.array(jax.devices()[:4])[::-1]
     array = jax.device_put(jnp.arange(4), NamedSharding(Mesh(devices, ("x",)), P("x")))
-    effect = tpunb.draw_collective("all_gather", array).description
+    effect = tpunb.draw.collective("all_gather", array).description
     assert effect.after[0].values.tolist() == [0, 1, 2, 3]
 
 
@@ -66,7 +66,7 @@ def test_a_mesh_of_jax_is_drawn_with_its_devices(connect: Callable[..., Any]) ->
     connect()
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
     for drawn in (mesh, mesh.abstract_mesh, {"data": 4, "model": 2}):
-        (_, placement), (_, whole) = tpunb.draw_sharding(
+        (_, placement), (_, whole) = tpunb.draw.sharding(
             (8, 4), P("data"), P(), mesh=drawn, dtype=jnp.bfloat16
         ).description
         array = jax.device_put(jnp.ones((8, 4), jnp.bfloat16), NamedSharding(mesh, P("data")))
@@ -82,4 +82,4 @@ def test_a_mesh_of_jax_is_drawn_with_its_devices(connect: Callable[..., Any]) ->
 
 def test_an_entry_that_is_no_name_is_refused() -> None:
     with pytest.raises(TpunbError, match="no axis"):
-        tpunb.draw_sharding((8, 4), P(P.UNCONSTRAINED), mesh={"data": 4})
+        tpunb.draw.sharding((8, 4), P(P.UNCONSTRAINED), mesh={"data": 4})

@@ -12,7 +12,8 @@ from support.shell import Notebook
 
 import tpunb
 from tpunb.connection.tpu_connection import open_connections
-from tpunb.display.widgets import frontend
+from tpunb.display import widgets
+from tpunb.display.widgets import CurvesWidget, ReplicasWidget, TopologyWidget, frontend
 from tpunb.display.widgets import live_widget as _base
 from tpunb.display.widgets.live_widget import MOST_IN_A_RUN, AutoDisplays
 from tpunb.display.widgets.page_data import es_module
@@ -243,14 +244,14 @@ def test_show_chooses_the_widget(shell: Shell) -> None:
         opened.close()
     with tpunb.connect(simulate=2) as connection:
         shown = {
-            tpunb.TopologyWidget: [
+            TopologyWidget: [
                 connection,
                 connection.topology,
                 "v3-8",
                 tpunb.accelerator("v4-8"),
             ],
-            tpunb.CurvesWidget: [tpunb.History(), [tpunb.History("a"), tpunb.History("b")]],
-            tpunb.ReplicasWidget: [1, "words", [], [1, 2], {"a": None}, object()],
+            CurvesWidget: [tpunb.History(), [tpunb.History("a"), tpunb.History("b")]],
+            ReplicasWidget: [1, "words", [], [1, 2], {"a": None}, object()],
         }
         for kind, values in shown.items():
             for value in values:
@@ -267,7 +268,7 @@ def test_show_chooses_the_widget(shell: Shell) -> None:
 
 @pytest.mark.parametrize("name", ["CurvesWidget", "ReplicasWidget", "TopologyWidget"])
 def test_a_widget_is_a_single_module(name: str) -> None:
-    source = str(getattr(tpunb, name)._esm)
+    source = str(getattr(widgets, name)._esm)
     assert source.count("export ") == 1
     assert "export default" in source
     assert "\nimport " not in source

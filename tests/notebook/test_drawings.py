@@ -27,13 +27,13 @@ def book(tf: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook
 
 def drawn(book: Notebook, operation: str) -> tuple[list[Any], list[Any], str]:
     """Return the values before and after, and the call in the title."""
-    effect = book.good(f"tpunb.draw_collective({operation!r})").value.description
+    effect = book.good(f"tpunb.draw.collective({operation!r})").value.description
     before = [held.values.tolist() for held in effect.before]
     return before, [held.values.tolist() for held in effect.after], effect.call
 
 
 def refused(book: Notebook, operation: str) -> str:
-    error = book.run(f"tpunb.draw_collective({operation!r})").error
+    error = book.run(f"tpunb.draw.collective({operation!r})").error
     assert isinstance(error, TpunbError)
     assert error.fix
     return str(error)
@@ -128,12 +128,12 @@ def test_a_cell_that_failed_has_no_picture(book: Notebook) -> None:
 
 def test_the_last_cell_says_what_the_arguments_are(book: Notebook) -> None:
     book.good('%%tpu_run\ny = ctx.all_reduce("sum", x)\n')
-    error = book.run('tpunb.draw_collective("all_reduce", reduction="max")').error
+    error = book.run('tpunb.draw.collective("all_reduce", reduction="max")').error
     assert "Leave `reduction` out" in str(error)
 
 
 def test_a_per_replica_value_can_be_given(book: Notebook) -> None:
-    effect = book.good('tpunb.draw_collective("pmax", x)').value.description
+    effect = book.good('tpunb.draw.collective("pmax", x)').value.description
     assert [held.values.tolist() for held in effect.after] == [40] * 4
 
 

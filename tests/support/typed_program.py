@@ -6,7 +6,10 @@ Each `type: ignore` is a mistake that a type checker must find.
 from __future__ import annotations
 
 import tpunb
+from tpunb.checks.compare import Comparison
+from tpunb.compiler.program import TpuProgram, TpuPrograms
 from tpunb.errors import DoesNotFitError
+from tpunb.tpu.types import Accelerator
 
 
 def step(x: float) -> float:
@@ -14,7 +17,7 @@ def step(x: float) -> float:
 
 
 def fits(batch: int) -> bool:
-    program: tpunb.TpuProgram = tpunb.compile(step, float(batch), tpu="v5e-8")
+    program: TpuProgram = tpunb.compile(step, float(batch), tpu="v5e-8")
     try:
         program.raise_if_unfit("90%")
     except DoesNotFitError as error:
@@ -23,7 +26,7 @@ def fits(batch: int) -> bool:
 
 
 def table() -> list[str]:
-    programs: tpunb.TpuPrograms = tpunb.compile(step, 1.0, tpu=["v5e-8", "v6e-8"])
+    programs: TpuPrograms = tpunb.compile(step, 1.0, tpu=["v5e-8", "v6e-8"])
     return [program.headline for program in programs]
 
 
@@ -37,13 +40,13 @@ def train(batches: list[float]) -> float:
 
 
 def facts() -> str:
-    tpu: tpunb.Accelerator = tpunb.accelerator("v4-32")
+    tpu: Accelerator = tpunb.accelerator("v4-32")
     explanation = tpunb.explain(24)
     return f"{tpu.num_devices} {explanation.fix if explanation else ''}"
 
 
 def report() -> bool:
-    comparison: tpunb.Comparison = tpunb.compare(step, 1.0)
+    comparison: Comparison = tpunb.compare(step, 1.0)
     return comparison.relative < 0.01 and tpunb.check(step, 1.0).ok and tpunb.doctor().ok
 
 

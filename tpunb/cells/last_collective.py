@@ -150,7 +150,7 @@ def last_collective(operation: str) -> CalledCollective:
     if not _last:
         raise TpunbError(
             "There are no values: no %%tpu_run cell has run.",
-            fix=f'Give them: tpunb.draw_collective("{operation}", [10, 20, 30, 40])',
+            fix=f'Give them: tpunb.draw.collective("{operation}", [10, 20, 30, 40])',
         )
     cell = _last[0]
     wanted = _SAME.get(operation, str(operation).replace("-", "_"))

@@ -49,7 +49,6 @@ from tpunb.cells.replica_function import (
 from tpunb.cells.settings import OutputOptions
 from tpunb.cells.source import DEFINITIONS, LAST, CellSource, StepSource
 from tpunb.cells.source_texts import keep_text, shown_as
-from tpunb.checks.replica_numbers import Code
 from tpunb.errors import CellError, TpuWarning
 from tpunb.virtual.tensorflow.array_conversion import refusing_jax_arrays
 
@@ -252,22 +251,6 @@ class TracedCell:
             return combine(strategy.run(replica, args=arguments))
 
         return step
-
-    def read_code(self, captured: Captured) -> list[Any]:
-        """Return the code that the replicas run, with the values of the names that it reads.
-
-        The next traces close over single numbers instead of taking them as arguments.
-        """
-        for name, value in captured.values.items():
-            if (
-                type(self._inputs.get(name)) is Slot
-                and tf.is_tensor(value)
-                and value.shape.rank == 0
-            ):
-                self._inputs[name] = value
-        if isinstance(self.cell, CellSource):
-            return [Code(self.cell.body, (self._inputs, self.namespace))]
-        return list(self._inputs.values())
 
     def _replica_function(self) -> Callable[..., Any]:
         if isinstance(self.cell, FunctionSource):

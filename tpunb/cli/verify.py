@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tpunb.verification.report import VerifyReport
     from tpunb.verification.suite import Outcome
 
-_CONNECTING = ("require_tpu", "zone", "project", "workers", "local_workers", "timeout")
+_CONNECTING = ("require_tpu", "zone", "project", "timeout")
 """The options of connecting that this command offers."""
 _BOTH = "both"
 _EPILOG = """\
@@ -35,7 +35,6 @@ examples:
   tpunb verify v3-8                  a virtual TPU
   tpunb verify local --framework both --json report.json --issue issue.md
                                      JAX and TensorFlow, and the text of an issue
-  tpunb verify v4-16 --local-workers a virtual Pod whose hosts are processes
   tpunb verify --json report.json    also write a file to attach to an issue
 
 On Colab and Kaggle the notebook's kernel may hold the TPU. Run this command before the

@@ -78,7 +78,7 @@ def show(value: Any) -> LiveWidget | None:
             TPU type such as `"v4-32"`; a training history or the record that Keras's `fit`
             returns; a list of these, or a dict with a name for each, to compare the runs; a
             compiled program or a list of them; a Keras model or layer; a drawing, such as
-            `tpunb.draw_chip` returns; or a frozen tpunb widget.
+            `tpunb.draw.chip` returns; or a frozen tpunb widget.
 
     Returns:
         The displayed widget; its `freeze` replaces it by the static form.

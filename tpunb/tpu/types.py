@@ -14,7 +14,7 @@ from tpunb.tpu.families import BY_PREFIX, FAMILIES, GIB, Family, Shape
 MAX_GENERIC_CORES = 1024
 """The largest number of cores of a generic TPU."""
 
-_SEE = "See tpunb.accelerator_types()."
+_SEE = f"TPUs are {', '.join(FAMILIES)}, with a size: {DEFAULT_TPU}."
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def accelerator_types() -> tuple[str, ...]:
     """Return the canonical names of all TPU types, by family and size.
 
     Example:
-        >>> [name for name in tpunb.accelerator_types() if name.startswith("v3-")][:3]
+        >>> [name for name in accelerator_types() if name.startswith("v3-")][:3]
         ['v3-8', 'v3-32', 'v3-64']
     """
     return tuple(f"{family.name}-{size}" for family in FAMILIES.values() for size in family.sizes)
@@ -170,17 +170,6 @@ def accelerator(spec: str | int) -> Accelerator:
         hbm_bytes=family.hbm_gib * GIB,
         wraps=family.wraps(mesh),
     )
-
-
-def generic_accelerator(hosts: int, cores_per_host: int) -> Accelerator:
-    """Return a generic TPU whose cores are spread over several hosts.
-
-    The mesh depends on the number of cores alone, and each host drives a block of it.
-
-    Raises:
-        AcceleratorTypeError: The TPU would have no core, or too many.
-    """
-    return _generic(hosts * cores_per_host, cores_per_host)
 
 
 def _unknown(spec: str, text: str) -> AcceleratorTypeError:
@@ -249,15 +238,15 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _generic(cores: int, on_host: int = 0) -> Accelerator:
-    """Return a generic TPU of one-core chips, `on_host` of them per host, or up to 8 if it is 0."""
+def _generic(cores: int) -> Accelerator:
+    """Return a generic TPU of one-core chips, up to 8 of them per host."""
     if not 1 <= cores <= MAX_GENERIC_CORES:
         raise AcceleratorTypeError(
             f"There is no TPU of {_short(cores)} cores.",
             fix=f"Choose 1 to {MAX_GENERIC_CORES} cores, or a type such as {DEFAULT_TPU}. {_SEE}",
         )
     width, height = _near_square(cores, cores, cores)
-    on_host = on_host or max(chips for chips in range(1, 9) if cores % chips == 0)
+    on_host = max(chips for chips in range(1, 9) if cores % chips == 0)
     host_width, host_height = _near_square(on_host, width, height)
     return Accelerator(
         name=f"{cores} core" if cores == 1 else f"{cores} cores",

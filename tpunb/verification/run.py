@@ -92,7 +92,6 @@ def verify_plan(
         return make_connection(plan, say)
 
     names = [plan.request.zone, plan.request.project]
-    names += [address.rpartition(":")[0] for address in plan.request.addresses]
     if plan.kind == "hardware" and plan.tpu != "local":
         names.append(plan.tpu)
     trial = Trial(ConnectedTpu(connect, connect()), scrubber(names))

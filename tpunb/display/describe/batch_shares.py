@@ -56,7 +56,7 @@ def shares_of(rows: Any, acc: Accelerator, full: Any = None) -> BatchShares:
     if rows > full:
         raise TpunbError(
             f"The last batch has {rows} rows, and a full batch only {full}.",
-            fix="A last batch is the smaller one: draw_batch(60, of=64).",
+            fix="A last batch is the smaller one: tpunb.draw.batch(60, of=64).",
         )
     # TensorFlow gives the rows that are left over to the first replicas, one each.
     sizes = [full // cores + (core < full % cores) for core in range(cores)]

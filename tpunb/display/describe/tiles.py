@@ -56,7 +56,7 @@ def tiles_of(rows: Any, columns: Any) -> Tiles:
             raise TpunbError(
                 f"The sides of a matrix are numbers of {_SMALLEST} or more, not {side!r}. Smaller "
                 "matrices have smaller tiles.",
-                fix="Such as draw_tiles(9, 129).",
+                fix="Such as tpunb.draw.tiles(9, 129).",
             )
     tiles = Tiles(rows, columns)
     if tiles.down > MOST_DOWN or tiles.across > MOST_ACROSS:

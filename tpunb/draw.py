@@ -8,8 +8,10 @@ from typing import Any
 from tpunb.display.drawing import Drawing
 from tpunb.errors import TpunbError
 
+__all__ = ["batch", "chip", "collective", "sends", "sharding", "tiles"]
 
-def draw_collective(
+
+def collective(
     operation: str,
     values: Any = None,
     *,
@@ -22,7 +24,7 @@ def draw_collective(
     """Draw what a collective does to the values of the cores: before, arrows, after.
 
     Example:
-        >>> print(tpunb.draw_collective("all_gather", [10, 20]))
+        >>> print(tpunb.draw.collective("all_gather", [10, 20]))
         All-gather over 2 cores
           Every core gets the values of all 2 cores, one after the other.
           core  before     after
@@ -96,11 +98,11 @@ def _parts(value: Any, copies: int = 0) -> list[Any]:
         ) from None
 
 
-def draw_chip(tpu: str) -> Drawing:
+def chip(tpu: str) -> Drawing:
     """Draw a chip of a TPU type: its matrix, vector and scalar units, its memory and its links.
 
     Example:
-        >>> print(tpunb.draw_chip("v5e-8"))
+        >>> print(tpunb.draw.chip("v5e-8"))
         A chip of v5e-8
           It has 1 TensorCore. A program sees it as one core.
           ...
@@ -119,11 +121,11 @@ def draw_chip(tpu: str) -> Drawing:
     return Drawing(chip_of(accelerator(tpu)), chip_text, chip_html)
 
 
-def draw_batch(rows: int, tpu: str | int = "v5e-8", *, of: int | None = None) -> Drawing:
+def batch(rows: int, tpu: str | int = "v5e-8", *, of: int | None = None) -> Drawing:
     """Draw which rows of a batch each core gets, with one replica on each core.
 
     Example:
-        >>> print(tpunb.draw_batch(60, "v3-8", of=64))
+        >>> print(tpunb.draw.batch(60, "v3-8", of=64))
         A batch of 60 rows on v3-8
           A full batch has 64 rows, and this last batch only 60: 7 cores with 8, 1 core with 4.
           ...
@@ -144,11 +146,11 @@ def draw_batch(rows: int, tpu: str | int = "v5e-8", *, of: int | None = None) ->
     return Drawing(shares_of(rows, accelerator(tpu), of), batch_text, batch_html)
 
 
-def draw_sharding(shape: Sequence[int], *specs: Any, mesh: Any, dtype: Any = "float32") -> Drawing:
+def sharding(shape: Sequence[int], *specs: Any, mesh: Any, dtype: Any = "float32") -> Drawing:
     """Draw how an array is cut over a mesh, for each of several specs. No array is needed.
 
     Example:
-        >>> print(tpunb.draw_sharding((4, 8), ("data",), mesh={"data": 2}))
+        >>> print(tpunb.draw.sharding((4, 8), ("data",), mesh={"data": 2}))
         P('data')
         float32[4, 8] · 128 B · cut into 2 parts over data
           Mesh: data 2. In parentheses: the place on (data).
@@ -175,13 +177,13 @@ def draw_sharding(shape: Sequence[int], *specs: Any, mesh: Any, dtype: Any = "fl
     return Drawing(named, specs_text, specs_html)
 
 
-def draw_sends(tpu: str | int, pairs: Iterable[tuple[int, int]] | None = None) -> Drawing:
+def sends(tpu: str | int, pairs: Iterable[tuple[int, int]] | None = None) -> Drawing:
     """Draw sends between cores on the links of a TPU's mesh.
 
     Cores without a direct link are marked, with the cores that the way passes.
 
     Example:
-        >>> print(tpunb.draw_sends("v5e-4"))
+        >>> print(tpunb.draw.sends("v5e-4"))
         A ring of the 4 cores of v5e-4
           0 → 1 → 3 → 2 → 0.
           Each core sends over one link, or inside its chip.
@@ -202,13 +204,13 @@ def draw_sends(tpu: str | int, pairs: Iterable[tuple[int, int]] | None = None) -
     return Drawing(sends_on(accelerator(tpu), pairs), sends_text, sends_html)
 
 
-def draw_tiles(rows: int, columns: int) -> Drawing:
+def tiles(rows: int, columns: int) -> Drawing:
     """Draw the tiles in which a core stores a matrix of 32-bit numbers, with their padding.
 
-    The compiler may also store a matrix transposed: `draw_tiles(columns, rows)`.
+    The compiler may also store a matrix transposed: `tiles(columns, rows)`.
 
     Example:
-        >>> print(tpunb.draw_tiles(20, 130))
+        >>> print(tpunb.draw.tiles(20, 130))
         A matrix of 20 × 130 numbers in tiles of 8 × 128
           It takes 6 tiles, 24 × 256 numbers: 2.36 times its size. The rest is padding.
 

@@ -1,13 +1,14 @@
-"""An ordinary IPython kernel that has a virtual TPU.
+"""The IPython extension that gives an ordinary kernel its virtual TPU.
 
-No framework is imported here. When a cell imports TensorFlow or JAX, the names of the first of them
-answer for the virtual TPU. If that is not possible, the import fails, or the first use of JAX, so
-that a notebook for a TPU never continues without a TPU.
+tpunb's kernel specs load it when a kernel starts. No framework is imported here. When a cell
+imports TensorFlow or JAX, the names of the first of them answer for the virtual TPU. If that is not
+possible, the import fails, or the first use of JAX, so that a notebook for a TPU never continues
+without a TPU.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
 import sys
 import types
@@ -18,6 +19,7 @@ from typing import Any
 from tpunb.errors import AcceleratorTypeError, KernelError, TpunbError
 from tpunb.machine.framework import FRAMEWORK_VARIABLE, FRAMEWORKS, JAX, TENSORFLOW
 from tpunb.machine.keras_2 import chooses_keras_2, require_keras_2
+from tpunb.notebook.kernels.specs import KERNEL_VARIABLE
 from tpunb.notebook.used_framework import framework_of
 from tpunb.tpu.types import accelerator
 from tpunb.virtual.tensorflow.import_tensorflow import QuietImport
@@ -25,60 +27,38 @@ from tpunb.virtual.tensorflow.import_tensorflow import QuietImport
 _TPU = "TPUNB_TPU"
 
 
-def main() -> None:
-    """Start the kernel with the process's arguments."""
-    sys.argv[1:] = prepare(sys.argv[1:], os.environ)
-    _application().launch_instance()
+def load_ipython_extension(shell: Any) -> None:
+    """Give the kernel its virtual TPU, and check every cell that has run."""
+    from tpunb.notebook.explain_hook import Explaining
+
+    prepare(os.environ)
+    watch(shell)
+    choose_by_cells(shell)
+    Explaining(shell, lambda explanation: None).install()
 
 
-def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> list[str]:
+def prepare(environment: MutableMapping[str, str]) -> None:
     """Prepare the process so that the import of a framework brings a virtual TPU.
 
     Args:
-        arguments: The kernel's arguments; `--tpu=TYPE` chooses the TPU, unless `TPUNB_TPU` does,
-            `--framework=NAME` the framework, unless `TPUNB_FRAMEWORK` does, and `--judge=WHEN` when
-            JAX's programs are judged.
-        environment: The process's environment variables; missing ones are added.
-
-    Returns:
-        The arguments for ipykernel.
+        environment: The process's environment variables; missing ones are added. `TPUNB_KERNEL` has
+            the kernel's TPU type and options; `TPUNB_TPU` and `TPUNB_FRAMEWORK` override them.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for option, default in (("--tpu", ""), ("--framework", ""), ("--judge", "wait")):
-        parser.add_argument(option, default=default)
-    options, rest = parser.parse_known_args(arguments)
-    tpu = environment.get(_TPU, "").strip() or options.tpu
-    framework = environment.get(FRAMEWORK_VARIABLE, "").strip() or options.framework
+    options = json.loads(environment.pop(KERNEL_VARIABLE))
+    tpu = environment.get(_TPU, "").strip() or options["tpu"]
+    framework = environment.get(FRAMEWORK_VARIABLE, "").strip() or options["framework"]
     # Otherwise every notebook would show TensorFlow's messages about missing GPUs.
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # For %tpu_connect without arguments, and for processes that a cell starts.
     environment[_TPU] = tpu
     gate = Gate()
     try:
-        _install(tpu, framework or None, options.judge)
+        _install(tpu, framework, options["judge"])
     except TpunbError as error:
         gate.errors = dict.fromkeys(FRAMEWORKS, error)
     else:
         gate.refuse_without_keras_2(environment)
     sys.meta_path.insert(0, gate)
-    return rest
-
-
-def _application() -> Any:
-    """Return ipykernel's application, with a check of every cell that has run."""
-    from ipykernel.kernelapp import IPKernelApp
-
-    class TpuKernelApp(IPKernelApp):
-        def initialize(self, argv: list[str] | None = None) -> None:
-            super().initialize(argv)
-            if self.shell is not None:
-                from tpunb.notebook.explain_hook import Explaining
-
-                watch(self.shell)
-                choose_by_cells(self.shell)
-                Explaining(self.shell, lambda explanation: None).install()
-
-    return TpuKernelApp
 
 
 def watch(shell: Any) -> None:

@@ -1,14 +1,15 @@
-"""The constants by which a traced step may scale tensors on the user's lines.
+"""The user's lines on which a traced step scales tensors by given numbers.
 
-These are literals, and numbers that no reading of names finds, such as `len(cores)`.
+The trace knows a number however the code found it: a literal, a name, `len(cores)`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
 
 from tpunb._util.user_code import is_users_file
-from tpunb.checks.replica_numbers import Number, number_in
 from tpunb.errors.code_problems import SourceLine
 from tpunb.virtual.tensorflow.graph.function_def import (
     Library,
@@ -20,25 +21,31 @@ from tpunb.virtual.tensorflow.graph.traced_function import SourceLines, TracedFu
 from tpunb.virtual.tensorflow.private_names import FunctionDef
 
 _SCALES = frozenset({"Div", "DivNoNan", "Mul", "MulNoNan", "RealDiv"})
-"""The operations whose whole numbers scale, too; in others, these are sizes and axes."""
 
 _GRADIENTS = "gradient_tape/"  # the scope of what tf.GradientTape adds, on the user's line
 _FUNCTIONS = ("/keras/src/ops/", "/keras/src/backend/", "/keras/src/utils/", "/tensorflow/")
 """The folders of functions that take their numbers from a caller, as no layer of Keras does."""
 
 
-def numbers_in(functions: Sequence[TracedFunction]) -> Iterator[Number]:
-    """Yield the constants that may scale a tensor on the user's lines.
+def lines_that_scale(
+    functions: Sequence[TracedFunction], numbers: Collection[float]
+) -> Iterator[SourceLine]:
+    """Yield the user's lines that multiply or divide a tensor by one of the numbers.
 
     Args:
         functions: The replica functions of a step.
+        numbers: The numbers; their sign does not matter.
     """
+    seen = set()
     for traced in functions:
         lines = SourceLines(traced.atomic)
         for path, value in _constants(traced.definition, traced.library):
+            if not any(np.allclose(np.abs(value), number, rtol=1e-5) for number in numbers):
+                continue
             place = next(filter(_is_told, lines.frames(path)), None)
-            if place is not None and is_users_file(place.file):
-                yield Number(f"{value:g}", place.line, value)
+            if place is not None and is_users_file(place.file) and place not in seen:
+                seen.add(place)
+                yield place
 
 
 def _is_told(place: SourceLine) -> bool:
@@ -48,22 +55,19 @@ def _is_told(place: SourceLine) -> bool:
 
 def _constants(
     function: FunctionDef, library: Library, prefix: str = ""
-) -> Iterator[tuple[str, float]]:
-    """Yield the path of each node that may scale a tensor, with its constants."""
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the path of each node that scales a tensor, with its constants."""
     nodes = {node.name: node for node in function.node_def}
     known = StaticTensors(function, nodes, {})
     for node in function.node_def:
         path = prefix + node.name
-        if _GRADIENTS in path or node.op in {"Cast", "Const"}:
+        if _GRADIENTS in path:
             continue
         for body in called_functions(node):
             yield from _constants(library(body), library, f"{path}/")
-        for source in data_inputs(node):
+        for source in data_inputs(node) if node.op in _SCALES else ():
             while (giver := nodes.get(source.source)) is not None and giver.op == "Cast":
                 source = data_inputs(giver)[0]
             value = known.value(source)
-            if value is None or (node.op not in _SCALES and value.dtype.kind in "biu"):
-                continue
-            number = number_in(value)
-            if number is not None:
-                yield path, number
+            if value is not None and value.size:
+                yield path, np.asarray(value, np.float64)
