@@ -10,7 +10,7 @@ from types import CellType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 from tpunb._util.attributes import attribute, has_attributes
-from tpunb._util.functions import closed_over, wrapped
+from tpunb._util.functions import wrapped
 from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
 from tpunb.cells.code_names import globals_named, mentions
 
@@ -83,7 +83,7 @@ class Reached:
         mentioned, names = mentions(function.__code__), function.__globals__
         read = globals_named(mentioned, names)
         if names is self._namespace:
-            shown = function.__name__
+            shown = function.__qualname__.rpartition("<locals>.")[2]
             self.read.update((name, shown) for name in read if name not in self.read)
             self.written.update((n, shown) for n in mentioned.written if n not in self.written)
         elif mentioned.written:
@@ -108,7 +108,7 @@ def _items(owner: Any) -> Iterator[tuple[Any, Any]]:
             yield "", owner.cell_contents
     else:
         yield from tuple(attribute(owner, "__dict__", {}).items())
-        for kind in type(owner).__mro__:
+        for kind in () if isinstance(owner, type) else type(owner).__mro__:
             for name, member in tuple(vars(kind).items()):
                 if isinstance(member, MemberDescriptorType) and has_attributes(owner, name):
                     yield name, attribute(owner, name)
@@ -147,14 +147,13 @@ class Contents:
         """
         lost = []
         for path, owner, before in self._before:
-            now = dict(_items(owner))
             changed = [
                 key
-                for key, value in now.items()
+                for key, value in tuple(_items(owner))
                 if (key not in before or before[key] is not value) and is_lost(value)
             ]
             if changed:
-                _put(owner, before, now)
+                _put(owner, before, changed)
             lost += [
                 key if owner is self._namespace else _item(path, owner, key)
                 for key in changed
@@ -163,29 +162,31 @@ class Contents:
         return lost
 
 
-def _put(owner: Any, before: dict[Any, Any], now: dict[Any, Any]) -> None:
-    """Let an object hold what it held before."""
-    if isinstance(owner, dict):
-        owner.clear()
-        owner.update(before)
-    elif isinstance(owner, set):
+def _put(owner: Any, before: dict[Any, Any], lost: list[Any]) -> None:
+    """Let an object hold again what it held under the lost keys; of a list, all items."""
+    if isinstance(owner, set):
         owner.clear()
         owner.update(before.values())
-    elif isinstance(owner, _CHANGING):
+        return
+    if isinstance(owner, list | collections.deque):
         owner.clear()
         owner.extend(before.values())
-    elif isinstance(owner, CellType):
-        if before:
-            owner.cell_contents = before[""]
-        else:
+        return
+    kind = type if isinstance(owner, type) else object
+    for key in lost:
+        is_new = key not in before
+        if isinstance(owner, dict) and is_new:
+            del owner[key]
+        elif isinstance(owner, dict):
+            owner[key] = before[key]
+        elif isinstance(owner, CellType) and is_new:
             del owner.cell_contents
-    else:
-        kind = type if isinstance(owner, type) else object
-        for name in now.keys() - before.keys():
-            kind.__delattr__(owner, name)
-        for name, value in before.items():
-            if now.get(name, now) is not value:
-                kind.__setattr__(owner, name, value)
+        elif isinstance(owner, CellType):
+            owner.cell_contents = before[key]
+        elif is_new:
+            kind.__delattr__(owner, key)
+        else:
+            kind.__setattr__(owner, key, before[key])
 
 
 def _is_cached(owner: Any, name: Any) -> bool:

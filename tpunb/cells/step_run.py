@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from tpunb._util.interrupts import Overdue, StopButton, Stopped, explaining_interrupts
@@ -389,7 +389,16 @@ def raise_if_ended_early(run: StepRun, *, late: bool = False) -> None:
     if run.ended and run.total is not None and run.done < run.total:
         raise CellError(
             f"The data ended after {run.done} of {run.total} steps; what they have done is kept.",
-            fix="Repeat it (`.repeat()`), or leave out the number of steps.",
+            fix=f"{_way_to_repeat(run.settings.data)}, or leave out the number of steps.",
         )
     if late:
         raise Stopped(f"when all of the {grouped(run.done)} steps were made; nothing is lost.")
+
+
+def _way_to_repeat(data: Any) -> str:
+    """Return how to get more batches from data that has ended."""
+    if callable(getattr(data, "repeat", None)):  # a dataset
+        return "Repeat it (`.repeat()`)"
+    if isinstance(data, Iterator):
+        return "Give it more batches"
+    return "Repeat it (`data = itertools.cycle(data)`)"

@@ -83,8 +83,8 @@ def _have_equal_bits(one: jax.Array, other: jax.Array) -> bool:
     """Return whether two arrays of one type and shape are the same, NaNs included."""
     if jax.dtypes.issubdtype(one.dtype, jax.dtypes.prng_key):
         one, other = jax.random.key_data(one), jax.random.key_data(other)
-    bits = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (one, other))
-    return np.array_equal(*bits)
+    first, second = (np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (one, other))
+    return np.array_equal(first, second)
 
 
 _HOST = ("pinned_host", "unpinned_host")

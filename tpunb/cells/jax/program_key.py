@@ -68,10 +68,9 @@ class ProgramKey:
             return type(value), *((key, self._of(each)) for key, each in value.items())
         if isinstance(value, jax.Array):
             return _Same(value)
-        if hasattr(value, "consts") and hasattr(value, "jaxpr"):
-            return self._of(value.jaxpr), self._of(value.consts)
-        if hasattr(value, "eqns"):
-            return self._of_program(value)
+        if hasattr(value, "eqns"):  # JAX 0.12 has one class for open and closed programs
+            constants = tuple(getattr(value, "consts", ()))
+            return self._of_program(getattr(value, "jaxpr", value)), self._of(constants)
         if hasattr(value, "__array__"):
             return _numbers(value)
         if isinstance(value, functools.partial):
@@ -140,5 +139,5 @@ def _numbers(array: Any) -> Hashable:
     plain = np.ascontiguousarray(array)
     if plain.dtype.hasobject:
         return _Same(array)
-    digest = hashlib.sha256(plain.reshape(-1).view(np.uint8)).digest()
+    digest = hashlib.sha256(plain.reshape(-1).view(np.uint8).data).digest()
     return type(array), plain.dtype, plain.shape, getattr(array, "weak_type", False), digest

@@ -78,9 +78,7 @@ class Programs:
             needed: The names to return; None for all.
         """
         self.phase = "tracing"
-        traced = TracedCell(
-            cell, namespace, arguments, self.mesh, options, shared, state, needed
-        )
+        traced = TracedCell(cell, namespace, arguments, self.mesh, options, shared, state, needed)
         with self._own_mesh(), traced.in_context():
             call = traced.trace(arguments)
         self.phase = "running"

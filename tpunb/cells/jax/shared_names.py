@@ -68,9 +68,7 @@ class SharedNames:
         return cls(assigned, changing - own, read, is_stepped)
 
     @contextlib.contextmanager
-    def traced(
-        self, namespace: dict[str, Any], values: Mapping[str, Any]
-    ) -> Iterator[CellGlobals]:
+    def traced(self, namespace: dict[str, Any], values: Mapping[str, Any]) -> Iterator[CellGlobals]:
         """Let functions of the notebook see what the cell assigns, within a block.
 
         Args:
@@ -134,8 +132,7 @@ class CellGlobals(dict[str, Any]):
             for name in self._shared.changing
             if name in self._namespace
             and (
-                name in self._values
-                or self._namespace[name] is not self._before.get(name, missing)
+                name in self._values or self._namespace[name] is not self._before.get(name, missing)
             )
         }
         return {**self, **changed}

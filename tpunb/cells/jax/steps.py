@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import time
+import warnings
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from tpunb.cells.settings import RunSettings, refuse_counts
 from tpunb.cells.source import LAST, CellSource
 from tpunb.cells.step_run import StepRun
 from tpunb.cells.steps_per_loop import StepsPerLoop
-from tpunb.errors import CellError
+from tpunb.errors import CellError, TpuWarning
 
 _AHEAD = 4
 """The number of steps that have begun while the oldest of them still runs.
@@ -77,6 +78,7 @@ class Steps(StepRun):
         self._traced: TracedCell | None = None
         self._traced_for: dict[bool, TracedCell] = {}
         self._layout: Any = None
+        self._integers: list[str] = []  # the state that was Python's integers
         self._results: Results | None = None
         self._begun: collections.deque[Results] = collections.deque()
         if settings.checkpoint is not None:
@@ -243,6 +245,7 @@ class Steps(StepRun):
             fixed = {name: value for name, value in values.items() if name not in moving}
             self._fixed = arguments_of(fixed, mesh)
             self._passed = self._state_of(values)
+            self._integers = [name for name in self._state if type(values.get(name)) is int]
         elif not self._take_state():
             self._passed = self._state_of(self._latest())
         fed = {name: self._bound[name] for name in self.names if name in self._read}
@@ -283,6 +286,23 @@ class Steps(StepRun):
             self._wait()
         except Exception:
             self._results, self._values = None, {}
+
+    def _warn(self) -> None:
+        """Warn of integers that may have passed the largest number of their type."""
+        for name in self._integers if self.settings.is_stepped else ():
+            value = self._latest().get(name)
+            if not isinstance(value, jax.Array) or value.ndim or value.dtype.kind != "i":
+                continue
+            if abs(int(value)) >= np.iinfo(value.dtype).max // 2:
+                warnings.warn_explicit(
+                    f"`{name}` went from step to step as {value.dtype.name}, which continues at "
+                    f"the negative end after {np.iinfo(value.dtype).max}. It is {int(value)} now. "
+                    f"If it may get so large, give the cell a float: {name} = jnp.float32(…).",
+                    TpuWarning,
+                    self.cell.filename,
+                    1,
+                    registry={},
+                )
 
     def _plot(self) -> None:
         """Take the plotted values, which stay on the devices for a while."""

@@ -68,9 +68,7 @@ class TracedCell:
         state: Sequence[str],
         needed: Collection[str] | None = None,
     ) -> None:
-        self.outputs = Outputs(
-            cell, arguments, options, shared.assigned, state, namespace, needed
-        )
+        self.outputs = Outputs(cell, arguments, options, shared.assigned, state, namespace, needed)
         self.key: ProgramKey | None = None
         self._shared = shared
         self._mark = object() if shared.read else None
