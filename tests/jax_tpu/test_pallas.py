@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,9 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
+from tpunb.errors import TpuWarning
 from tpunb.errors.explain import explain
+from tpunb.virtual.jax import kernels
 
 Connect = Callable[..., Any]
 
@@ -235,3 +238,19 @@ def test_a_mistake_in_a_kernel_is_the_users(connect: Connect, libtpu: None) -> N
     with pytest.raises(Exception, match="eigh") as refused:
         jax.jit(pl.pallas_call(bits, out_shape=ROWS))(jnp.ones((8, 128)))
     assert "cannot run" not in str(refused.value)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_large_grid_is_announced_before_it_runs(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    connect("v5e-1")
+    monkeypatch.setattr(kernels, "_MUCH_MOVED", 4 * (2 + 2) * 8 * 128 * 4 + (not large))
+    x = np.ones((16, 128), "f")
+    block = pl.BlockSpec((4, 128), lambda i: (i, 0))
+    out = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    call = pl.pallas_call(double, grid=(4,), in_specs=[block], out_specs=block, out_shape=out)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", TpuWarning)
+        np.testing.assert_array_equal(jax.jit(call)(x), 2 * x)
+    assert ["a grid of 4 steps" in str(each.message) for each in said] == [True] * large

@@ -43,8 +43,7 @@ def _type_found(connection: TpuConnection) -> str:
 
 def _tpu(connection: TpuConnection, plan: Plan) -> str:
     if connection.kind == "virtual":
-        fallback = "" if plan.kind == "virtual" else ", because the TPU found could not be used"
-        return f"virtual {connection.tpu}{fallback}"
+        return f"virtual {connection.tpu}"
     if plan.tpu == "local":
         return "hardware of this machine"
     return f"hardware, by its {'address' if '://' in plan.tpu else 'name'}"

@@ -11,12 +11,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import math
 import sys
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from tpunb._util.patching import Replaced
+from tpunb._util.units import byte_count, grouped
+from tpunb.errors import TpuWarning
 from tpunb.virtual.jax.private_names import private
 from tpunb.virtual.watched_import import WatchedImport
 
@@ -32,6 +36,9 @@ interpreter for any platform then loses what the kernel writes (JAX 0.7.2 and 0.
 
 _PLACE_OF_DEVICE = {"dma_start": ("tree", -1), "semaphore_signal": ("args_tree", 3)}
 """The operations that may name a device, their option with the arguments' tree, and its place."""
+
+_MUCH_MOVED = 100 * 2**30
+"""Bytes that the interpreter moves in some 10 seconds on two cores of a server."""
 
 
 @contextlib.contextmanager
@@ -110,10 +117,30 @@ def _interpreter_for_tpus() -> type:
 def rule_for_the_cpu(rule: Callable[..., Any]) -> Callable[..., Any]:
     """Return the rule of Pallas kernels that interprets them all."""
 
-    def lower(*args: Any, interpret: Any, **options: Any) -> Any:
-        return rule(*args, interpret=interpret or True, **options)
+    def lower(context: Any, *args: Any, interpret: Any, **options: Any) -> Any:
+        _warn_of_large_grid(context, options)
+        return rule(context, *args, interpret=interpret or True, **options)
 
     return lower
+
+
+def _warn_of_large_grid(context: Any, options: dict[str, Any]) -> None:
+    """Warn before the interpreter runs a kernel for long: each step moves its arrays as a whole."""
+    grid = getattr(options.get("grid_mapping"), "grid", ())
+    if not all(isinstance(size, int) for size in grid):
+        return
+    steps = math.prod(grid)
+    arrays = [*context.avals_in, *context.avals_out]
+    typed = (array for array in arrays if hasattr(getattr(array, "dtype", None), "itemsize"))
+    moved = sum(math.prod(array.shape) * array.dtype.itemsize for array in typed)
+    if steps > 1 and steps * moved >= _MUCH_MOVED:
+        warnings.warn(
+            f"A Pallas kernel has a grid of {grouped(steps)} steps on {byte_count(moved)} of "
+            "arrays. JAX's interpreter runs one step after another, which may take minutes here. "
+            "Try smaller arrays. tpunb.compile judges the large kernel without running it.",
+            TpuWarning,
+            stacklevel=2,
+        )
 
 
 def rule_for_a_tpu(rule: Callable[..., Any]) -> Callable[..., Any]:
