@@ -165,8 +165,7 @@ def test_jax_alone_has_a_virtual_tpu_or_that_of_the_machine(
 ) -> None:
     installed.clear()
     installed["jax"] = "0.10.2"
-    monkeypatch.setattr("tpunb.machine.framework.is_importable", lambda name: name == "jax")
-    monkeypatch.setattr("tpunb.machine.framework.imported_frameworks", set)
+    monkeypatch.setattr("tpunb.connection.plan.framework_for", lambda *_: ("jax", ""))
     report = tpunb.doctor()
     assert (report.prospect.kind, report.prospect.says) == ("virtual", "simulate a v5e-8 for JAX")
     vfio(bare, [0], "0x0063")
