@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 REPOSITORY = "https://github.com/tpunb/tpunb"
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT))
+sys.path.append(str(ROOT / "tests"))
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # TensorFlow's log is not about the documentation
 
 from generated_pages import with_generated  # noqa: E402
