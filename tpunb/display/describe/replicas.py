@@ -172,7 +172,7 @@ class Section:
             where NaN equals NaN. False for the pieces of one array.
         chosen: The ids of the replicas, if only some were chosen.
         name: The name of a variable; empty for other values.
-        is_cut: Whether the values are pieces of one array, which need not be equal.
+        is_cut: Whether the values are unequal pieces of one array.
     """
 
     path: str
@@ -347,17 +347,17 @@ def _section(leaf: Leaf) -> Section:
     elif len(limits := _limits_of_images(values)) > 1:
         common = min(low for low, _ in limits), max(high for _, high in limits)
         values = tuple(_values(leaf.parts, functools.partial(preview_of, limits=common)))
+    differs = tuple(value.fingerprint != values[0].fingerprint for value in values)
+    is_cut = leaf.is_cut and any(differs)
     return Section(
         path=leaf.path,
         type_name=leaf.type_name,
         distributed=leaf.distributed,
         values=values,
-        differs=tuple(
-            not leaf.is_cut and value.fingerprint != values[0].fingerprint for value in values
-        ),
+        differs=(False,) * len(values) if is_cut else differs,
         chosen=leaf.chosen,
         name=guarded(lambda: tensorflow_values.variable_name(leaf.parts[0]), ""),
-        is_cut=leaf.is_cut,
+        is_cut=is_cut,
     )
 
 
