@@ -9,7 +9,6 @@ import sys
 import time
 from typing import Any
 
-import catalogue_pages
 import pytest
 from counterparts.children import output_of
 from hypothesis import given
@@ -201,17 +200,6 @@ def test_in_ipython() -> None:
 
 def test_public_names() -> None:
     assert tpunb.explain is explain
-
-
-@pytest.mark.parametrize("name", catalogue_pages.pages())
-def test_the_pages_have_the_catalogue(name: str) -> None:
-    text = (catalogue_pages.DOCS / name).read_text(encoding="utf-8")
-    assert text == catalogue_pages.pages()[name], "cd tests && python -m catalogue_pages"
-
-
-def test_every_chapter_is_on_exactly_one_page() -> None:
-    chapters = [chapter for page in catalogue_pages.PAGES for chapter in page.chapters]
-    assert sorted(chapters) == sorted(CHAPTERS)
 
 
 def test_without_tensorflow() -> None:
