@@ -89,6 +89,7 @@ class Programs:
             self._programs.remove(known)
             self._programs.append(known)
             return traced, None
+        traced.warn_of_findings(call.jaxpr)
         reason = _CHANGED if any(each.cell == cell.text for each in self._programs) else _FIRST
         self._programs = [*self._programs[1 - _MOST :], fresh]
         self.traces += 1

@@ -24,7 +24,6 @@ from tpunb._util.patching import Replaced
 from tpunb.virtual.jax.device_identity import PLATFORM
 from tpunb.virtual.jax.kernels import kernel_primitive, rule_for_a_tpu, rule_for_the_cpu
 from tpunb.virtual.jax.private_names import owner_of, private
-from tpunb.virtual.jax.shared_work import is_repeated
 
 _LOWER = "jax._src.interpreters.mlir.lower_jaxpr_to_module"
 _REFINE = "jax._src.interpreters.mlir.refine_polymorphic_shapes"
@@ -73,8 +72,9 @@ class LoweredProgram:
         has_kernel: Whether it has a Pallas kernel.
         size: The bytes of its arguments and results, on all devices.
         wraps_jit: Whether it is a `jax.jit` around another `jax.jit`.
-        is_repeated: Whether each device computes all of it.
         arguments: The types and shapes of its arguments.
+        traced: The closed jaxpr, until `release`.
+        shardings: The shardings of its arguments and of its results.
         for_a_tpu: The same program for a TPU.
     """
 
@@ -86,8 +86,9 @@ class LoweredProgram:
     has_kernel: bool
     size: int
     wraps_jit: bool
-    is_repeated: bool
     arguments: tuple[str, ...]
+    traced: Any
+    shardings: tuple[Sequence[Any], Sequence[Any]]
     for_a_tpu: ProgramForATpu
 
     @property
@@ -112,6 +113,11 @@ class LoweredProgram:
             return self.for_a_tpu.digest()
         to_bytes = private("jax._src.interpreters.mlir.module_to_bytecode")
         return _hash(to_bytes(self.module()))
+
+    def release(self) -> None:
+        """Forget the trace. It would keep the arrays that the function has closed over."""
+        self.traced = None
+        self.for_a_tpu.release()
 
 
 class ProgramForATpu:
@@ -142,7 +148,7 @@ class ProgramForATpu:
         return self._digest
 
     def release(self) -> None:
-        """Forget the trace. It would keep the arrays that the function has closed over."""
+        """Forget how to lower it, and the artifact."""
         self._lower, self._artifact = None, b""
 
 
@@ -196,8 +202,9 @@ class Lowering:
             self._state.has_kernel,
             _bytes([*options["in_avals"], *getattr(jaxpr, "out_avals", ())]),
             _wraps_jit(_plain_name(name), open_jaxpr.eqns),
-            is_repeated(open_jaxpr, options, int(options.get("num_partitions", 1))),
             tuple(str(aval) for aval in options["in_avals"]),
+            jaxpr,
+            (options.get("arg_shardings") or (), options.get("result_shardings") or ()),
             ProgramForATpu(lambda: _for_a_tpu(original, name, jaxpr, options)),
         )
         return lowered

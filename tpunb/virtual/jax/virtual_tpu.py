@@ -160,7 +160,7 @@ class VirtualTpu:
         wait = self._judge.begin(
             program, devices.size, options, lambda: self.live_arrays(passed), moved
         )
-        program.for_a_tpu.release()
+        program.release()
         try:
             compiled = original(backend, module, devices, compile_options, *args, **named)
         except Exception as error:
