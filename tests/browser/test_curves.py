@@ -11,6 +11,7 @@ from hosting import FRAMES, darken
 from playwright.sync_api import expect
 
 from tpunb.display.widgets.curves import CurvesWidget
+from tpunb.display.widgets.page_data import es_module
 from tpunb.training.history import History
 
 ROOT = "[data-testid=tpunb-curves]"
@@ -532,6 +533,37 @@ def test_runs_with_given_names(host: Any, page: Any, screenshot: Any, width: int
         expect(root.get_by_text(f"{name} · train").first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     both_themes(page, screenshot, f"{width}")
+
+
+@pytest.mark.parametrize("width", [400, 700, 1100])
+def test_the_legend_of_three_runs(host: Any, page: Any, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    names = ["learning rate 0.1", "learning rate 0.01, warm-up of 100 steps", "no schedule"]
+    host(lambda: CurvesWidget([trained(name) for name in names]))
+    items = page.locator(f"{ROOT} .tpunb-curves-item")
+    expect(items).to_have_count(12)
+    cut = "(items) => items.filter((item) => item.scrollWidth > item.clientWidth).length"
+    assert items.evaluate_all(cut) == 0
+
+
+TICKS = [
+    [-0.001, -0.0010001, -0.0010002],
+    [1e6, 1e6 + 0.001, 1e6 + 0.002],
+    [-0.2, -0.1, 2.8e-17, 0.1, 0.30000000000000004],
+    [1e-300, 2e-300],
+    [0.1, 1.0, 10.0],
+]
+
+
+def test_the_ticks_of_an_axis_have_different_texts(page: Any) -> None:
+    script = (
+        f"(all) => {{ {es_module('common.js')}; return all.map((ticks) => tickTexts(ticks)); }}"
+    )
+    texts = page.evaluate(script, TICKS)
+    assert [len(set(axis)) for axis in texts] == list(map(len, TICKS))
+    for axis, ticks in zip(texts, TICKS, strict=True):
+        assert list(map(float, axis)) == pytest.approx(ticks, abs=1e-9 * (ticks[-1] - ticks[0]))
+    assert texts[2] == ["-0.2", "-0.1", "0", "0.1", "0.3"]
 
 
 def test_a_kernel_that_ends(host: Any, page: Any, screenshot: Any) -> None:

@@ -77,6 +77,21 @@ def test_a_trees_arrays_are_sorted_by_size(host: Host, page: Any) -> None:
     expect(rows.last).to_contain_text("['step']")
 
 
+CUT = "(nodes) => nodes.filter((node) => node.scrollWidth > node.clientWidth).length"
+
+
+def test_a_trees_columns_fit_a_page_of_700_pixels(host: Host, page: Any) -> None:
+    page.set_viewport_size({"width": 700, "height": 900})
+    leaves = [
+        dataclasses.replace(leaf, path=f"['model']['decoder']{leaf.path}['projection']")
+        for leaf in tree().leaves
+    ]
+    host(lambda: ReplicasWidget(described(dataclasses.replace(tree(), leaves=tuple(leaves)))))
+    boxes = page.locator(f"{ROOT} [role=group]:has(> table)")
+    expect(boxes.first).to_be_visible()
+    assert boxes.evaluate_all(CUT) == 0
+
+
 def show_as(page: Any, theme: str, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     page.evaluate("(theme) => { document.body.className = theme; }", theme)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tpunb._util.plain_text import aligned, listed, plain, shortened
-from tpunb._util.tables import LINED, escaped, table
+from tpunb._util.tables import LINED, escaped, scrolled, table
 from tpunb._util.units import byte_count, duration
 from tpunb.compiler.program import TpuProgram
 from tpunb.errors import TpunbError
@@ -133,4 +133,4 @@ class MeshComparison:
     def _repr_html_(self) -> str:
         shown = table(list(self._rows()), head=_HEAD, named=True, style=LINED)
         note = f"<p>{escaped(self.note)}</p>" if self.note else ""
-        return f"<p><b>{escaped(self.headline)}</b></p>{shown}{note}"
+        return f"<p><b>{escaped(self.headline)}</b></p>{scrolled(shown)}{note}"

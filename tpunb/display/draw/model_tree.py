@@ -17,8 +17,12 @@ _WIDTH = 110
 _OPEN_LAYERS = 6
 """A model of more layers shows its layers folded."""
 
-_WHOLE = dataclasses.replace(LINED, cell=f"{LINED.cell};white-space:nowrap")
-"""Shapes and ranges of cores stay in one line; a table that is too wide scrolls."""
+_WHOLE = dataclasses.replace(
+    LINED,
+    heading=f"{LINED.heading};white-space:normal",
+    cell=f"{LINED.cell};white-space:nowrap",
+)
+"""Shapes and ranges of cores stay in one line; names wrap, and then the table scrolls."""
 
 _NUMBERED = re.compile(r"(?P<name>.*\D)(?P<number>\d+)")
 _HEAD = ("variable", "type", "shape", "parameters", "on", "copies")

@@ -213,7 +213,9 @@ def _rows(tree: TreePlacement) -> Markup:
 
 def _leaf(leaf: LeafPlacement) -> list[str]:
     path, placed, on_each, size, *others = shown.leaf_cells(leaf)
-    code = Markup(f'<span style="font-family:monospace">{escaped(path)}</span>')
+    # A path wraps between its steps, so that a page of 700 pixels has room for all columns.
+    steps = escaped(path).replace("][", "]<wbr>[").replace(".", "<wbr>.")
+    code = Markup(f'<div style="font-family:monospace;white-space:normal">{steps}</div>')
     return [code, placed, _valued(on_each, leaf.on_each), _valued(size, leaf.bytes), *others]
 
 

@@ -266,7 +266,7 @@ def tree_facts(tree: TreePlacement) -> list[str]:
     return facts
 
 
-TREE_HEAD = ("array", "placed", "on a device", "size", "shape", "dtype", "spec")
+TREE_HEAD = ("array", "placed", "on a device", "size", "type", "spec")
 
 
 def leaf_cells(leaf: LeafPlacement) -> tuple[str, ...]:
@@ -276,8 +276,7 @@ def leaf_cells(leaf: LeafPlacement) -> tuple[str, ...]:
         leaf.note or placed_text(leaf),
         byte_count(leaf.on_each),
         byte_count(leaf.bytes),
-        shape_phrase(leaf.shape),
-        leaf.dtype,
+        f"{leaf.dtype}{shape_phrase(leaf.shape)}",
         leaf.spec,
     )
 

@@ -100,8 +100,8 @@ def _tree(tree: TreePlacement) -> Iterable[str]:
 
 
 def _leaf(leaf: LeafPlacement) -> tuple[str, ...]:
-    path, placed, on_each, _, shape, dtype, spec = shown.leaf_cells(leaf)
-    return _end_of(path), placed, on_each, f"{dtype}{shape}", spec
+    path, placed, on_each, _, *others = shown.leaf_cells(leaf)
+    return _end_of(path), placed, on_each, *others
 
 
 def _end_of(path: str) -> str:

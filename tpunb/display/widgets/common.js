@@ -230,6 +230,15 @@ export function numberText(value, integral = false) {
   return `${digits}e${exponent[0]}${exponent.slice(1).padStart(2, "0")}`;
 }
 
+/** Return the ticks of an axis as texts, with as many digits as tell them apart. */
+export function tickTexts(ticks) {
+  const pace = Math.abs(ticks[ticks.length - 1] - ticks[0]) / Math.max(1, ticks.length - 1);
+  // Ticks that an addition made have rounding errors, and a zero among them is not quite zero.
+  const tidy = ticks.map((tick) => (Math.abs(tick) < pace / 1e6 ? 0 : Number(tick.toPrecision(14))));
+  const short = tidy.map((tick) => numberText(tick));
+  return new Set(short).size === new Set(tidy).size ? short : tidy.map(String);
+}
+
 /** Return some five round numbers between two ends. */
 export function evenTicks(low, high) {
   // Divide first, because the difference of very large numbers is infinite.

@@ -1,6 +1,6 @@
 // Marks beside uPlot's lines: the axis of values, spreads, best values, NaN.
 
-import { evenTicks, numberText } from "./common.js";
+import { evenTicks, tickTexts } from "./common.js";
 
 /** Return the axis of the values: wide enough for its labels, decades on a log scale. */
 export function valueAxis(view, log, muted, font) {
@@ -9,14 +9,11 @@ export function valueAxis(view, log, muted, font) {
     size: (_, labels) => 14 + 6.6 * Math.max(3, ...(labels ?? []).map((label) => label.length)),
     splits: log ? (u, axis, low, high) => logTicks(low, high) : undefined,
     filter: (_, ticks) => ticks,
-    values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : numberText(tidied(tick)))),
+    values: (_, ticks) => tickTexts(ticks),
     grid: { stroke: () => gridOf(view.theme()), width: 1 },
     ticks: { show: false },
   };
 }
-
-/** Return a tick without the rounding errors of a sum of ticks. */
-function tidied(tick) { return Math.abs(tick) < 1e-12 ? 0 : Number(tick.toPrecision(8)); }
 
 function gridOf(theme) { return theme.dark ? "rgba(255,255,255,0.10)" : "rgba(31,35,40,0.09)"; }
 
