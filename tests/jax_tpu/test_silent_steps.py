@@ -425,8 +425,8 @@ def test_each_sentence_comes_once(book: Notebook) -> None:
     assert said(book, cell) == []
     (other,) = said(
         book,
-        "_ = step(jnp.ones(9))\ntable = np.ones((1024, 1024), 'f')\n"
-        "_ = jax.jit(lambda x: jnp.asarray(table) @ x)(jnp.ones(1024))",
+        "_ = step(jnp.ones(9))\ntable = jnp.ones((1024, 1024))\n"
+        "_ = jax.jit(lambda x: table @ x)(jnp.ones(1024))",
     )
     assert "`table` (float32[1024,1024], 4 MiB)" in other
 

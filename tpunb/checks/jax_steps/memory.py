@@ -66,7 +66,7 @@ def constants(call: Call) -> Iterator[Problem]:
             f"{f'`{name}` ({text})' if name else f'An array ({text})'} is a constant in the "
             f"program of {call.name}. Every core holds all of it, and later changes of it have no "
             "effect.",
-            f"Pass it as an argument: `{_called(call.name)}(..., {name or 'table'})`.",
+            f"Pass it as an argument: `{_called(call.name)}(..., {name or 'array'})`.",
         ).at(() if equation is None else places_of(equation))
 
 
