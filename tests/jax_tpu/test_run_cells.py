@@ -760,6 +760,7 @@ def test_an_interrupt_keeps_the_state(
     assert float(run.assigned["total"]) == run.done == 6
 
 
+@pytest.mark.filterwarnings("ignore:In each call of the cell, the TPU waits")
 def test_an_error_of_a_callback_names_its_step(connection: Any, names: dict[str, Any]) -> None:
     def checked(value: Any) -> Any:
         if value == 4:

@@ -77,6 +77,7 @@ class TracedCell:
         self._cell, self._namespace, self._nests = cell, namespace, arguments.nests
         self._replicas = mesh.size
         self._changed: list[str] = []
+        self._is_step = bool(state)
         specs = arguments.by_name(
             [WHOLE if form is Form.WHOLE else PARTS for form in arguments.forms]
         )
@@ -136,8 +137,7 @@ class TracedCell:
         """Warn of what the cell's program costs although it runs."""
         if not self.outputs.is_complete:
             return  # the complete program has the same lines
-        mean = 'ctx.all_reduce("mean", {0})'
-        call = Call("the cell", program, self._replicas, mean=mean)
+        call = Call("the cell", program, self._replicas, is_cell=True, is_step=self._is_step)
         for each in findings_in_cell(call, self._cell.filename):
             self._warn(f"{each.reason} {each.fix}", each.line)
 

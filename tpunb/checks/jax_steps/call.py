@@ -24,7 +24,8 @@ class Call:
         result_shardings: The same of the results.
         moved: The large arguments that each call copies from one device to several.
         name_of: Returns the user's name of an array, or an empty text.
-        mean: The call that averages `{0}` over the mesh axis `{1}`.
+        is_cell: Whether it is the cell of a `%%tpu_run`.
+        is_step: Whether it may run many times.
     """
 
     name: str
@@ -34,7 +35,16 @@ class Call:
     result_shardings: Sequence[Any] = ()
     moved: Sequence[LiveArray] = ()
     name_of: Callable[[Any], str] = lambda _: ""
-    mean: str = "jax.lax.pmean({0}, {1})"
+    is_cell: bool = False
+    is_step: bool = True
+
+    def mean(self, value: str, axis: str) -> str:
+        """Return the code that averages a value over a mesh axis."""
+        return (
+            f'ctx.all_reduce("mean", {value})'
+            if self.is_cell
+            else f"jax.lax.pmean({value}, {axis})"
+        )
 
     @functools.cached_property
     def equations(self) -> list[Located]:

@@ -36,7 +36,7 @@ def _repeated_sum(call: Call, flow: Flow, event: Event, axes: Iterable[str]) -> 
         f"added up before: the sum is {count} times as large, and a mean changes nothing. JAX "
         "itself adds up the gradient for an array that every device has whole.",
         "For the mean of the devices' gradients, take the gradient of the mean: "
-        f"`{call.mean.format('loss', axis)}` in the function that is differentiated, and no "
+        f"`{call.mean('loss', axis)}` in the function that is differentiated, and no "
         "collective after it.",
     ).at(places_of(event.source))
 
@@ -76,7 +76,7 @@ def _sum_of_means(call: Call, flow: Flow, event: Event) -> Problem:
         "sum-of-means",
         f"This adds up the means of {count} devices, each over its own part of the data: the "
         f"result is {count} times the mean of all.",
-        f"Take the mean, `{call.mean.format('x', _quoted(axes))}`, or add up sums and divide once "
+        f"Take the mean, `{call.mean('x', _quoted(axes))}`, or add up sums and divide once "
         "by the number of all examples.",
     ).at(places_of(event.source))
 
@@ -87,6 +87,8 @@ def differing_results(call: Call) -> Iterator[Problem]:
     JAX finds them itself, unless `check_vma=False` tells it not to look.
     """
     for flow in call.flows:
+        if flow.equation.params["check_vma"]:
+            continue
         for number, value, axes in flow.results_with_axes():
             wrong = value.differs - axes - value.sent
             if wrong:
@@ -106,7 +108,7 @@ def _differing_result(call: Call, flow: Flow, number: int, axes: Iterable[str]) 
         f"{which} has the spec {spec}, which promises the same value on all "
         f"{_count(flow, axes)} devices along {axis}. Nothing combines the devices' parts, so each "
         "keeps another value, and JAX shows the first one's. `check_vma=False` hides this.",
-        f"Combine gradients or losses first: `{call.mean.format('x', axis)}`. Or keep all parts, "
+        f"Combine gradients or losses first: `{call.mean('x', axis)}`. Or keep all parts, "
         f"with {axis} in out_specs. Leave out `check_vma=False`.",
     ).at(places_of(source or flow.equation))
 

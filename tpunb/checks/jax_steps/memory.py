@@ -19,7 +19,7 @@ _LARGE = 2 * 2**20
 
 def host_calls(call: Call) -> Iterator[Problem]:
     """Yield the calls of Python on the host, except those in a branch."""
-    for equation, source, is_conditional in call.equations:
+    for equation, source, is_conditional in call.equations if call.is_step else ():
         name = equation.primitive.name
         if is_conditional or name not in {*_ANSWERS, *_TELLS}:
             continue
@@ -66,8 +66,13 @@ def constants(call: Call) -> Iterator[Problem]:
             f"{f'`{name}` ({text})' if name else f'An array ({text})'} is a constant in the "
             f"program of {call.name}. Every core holds all of it, and later changes of it have no "
             "effect.",
-            f"Pass it as an argument: `{_called(call.name)}(..., {name or 'array'})`.",
+            _THROUGH_A_NAME
+            if call.is_cell
+            else f"Pass it as an argument: `{_called(call.name)}(..., {name or 'array'})`.",
         ).at(() if equation is None else places_of(equation))
+
+
+_THROUGH_A_NAME = "Read it through a name of the notebook that is an array or a tree of arrays."
 
 
 def _called(name: str) -> str:
