@@ -415,6 +415,11 @@ def test_a_static_argument_that_changes(book: Notebook) -> None:
     assert said(book, "for i in range(6): f(x, mode='ab'[i % 2], rate=0.1 * i)") == []
     (text,) = said(book, "for i in range(6): f(x, rate=0.1, mode=i)")
     assert "its static argument `mode`" in text
+    book.good(
+        "class Model:\n    @partial(jax.jit, static_argnums=0)\n    def step(self, x): return x + 4"
+    )
+    (text,) = said(book, "for i in range(6): Model().step(x)")
+    assert "Keep one object for `self`" in text
 
 
 def test_each_sentence_comes_once(book: Notebook) -> None:

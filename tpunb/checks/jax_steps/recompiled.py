@@ -19,6 +19,13 @@ _MANY = 4
 _LONGEST_VALUE = 30
 
 
+_PASS = (
+    "Pass `{}` as an ordinary argument. Only what decides a shape or a branch in Python has to be "
+    "static."
+)
+_KEEP_ONE = "Keep one object for `{}`, and pass what changes in it as an ordinary argument."
+
+
 class _Compiled(NamedTuple):
     arguments: tuple[str, ...]
     shardings: str
@@ -82,8 +89,7 @@ def _same_shapes(name: str, compiled: list[_Compiled]) -> Problem | None:
             "recompiled",
             f"{name} was compiled {len(values)} times, because its static argument `{key}` has "
             f"another value each time: {shown}, ….",
-            f"Pass `{key}` as an ordinary argument. Only what decides a shape or a branch in "
-            "Python has to be static.",
+            _KEEP_ONE.format(key) if " at 0x" in values[0] else _PASS.format(key),
         ).at(places)
     # Functions that live on, such as those in a list, are compiled once each.
     if sum(each.function() is None for each in calls) < _MANY - 1:
