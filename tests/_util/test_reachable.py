@@ -112,3 +112,14 @@ def test_a_notebooks_functions_lead_to_the_globals_they_read() -> None:
     assert found[id(book.rate)] == "rate"
     read = collect_globals(functools.partial(book.outer), vars(book))
     assert read == {"inner": book.inner, "rate": [0.1]}
+
+
+class WithoutAttributes:
+    __dict__ = None  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+
+def test_objects_whose_attributes_cannot_be_read_hold_nothing() -> None:
+    assert not reaches([WithoutAttributes()], lambda each: each is WANTED)

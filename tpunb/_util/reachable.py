@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import CellType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, TypeVar
 
-from tpunb._util.attributes import attribute, has_attributes
+from tpunb._util.attributes import attribute, attributes_of, has_attributes
 from tpunb._util.code_names import find_globals, mentions
 from tpunb._util.functions import function_of, read_closure, unwrap
 from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
@@ -73,7 +73,7 @@ def items_of(owner: Any) -> Iterator[tuple[Any, Any]]:
         with contextlib.suppress(ValueError):  # not bound yet
             yield "", owner.cell_contents
     else:
-        yield from tuple(attribute(owner, "__dict__", {}).items())
+        yield from tuple(attributes_of(owner).items())
         for kind in () if isinstance(owner, type) else type(owner).__mro__:
             for name, member in tuple(vars(kind).items()):
                 if isinstance(member, MemberDescriptorType) and has_attributes(owner, name):

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tpunb._util.attributes import attribute, has_attributes
+from tpunb._util.attributes import attribute, attributes_of, has_attributes
 from tpunb._util.code_names import Mentions, find_globals, find_imports, mentions
 from tpunb._util.functions import read_closure, unwrap
 from tpunb._util.reachable import CONTAINERS, walk
@@ -34,7 +34,6 @@ from tpunb.cells.guards import (
     Guard,
     ItemsGuard,
     NamesGuard,
-    attributes_of,
     is_plain,
     items_entry,
     open_names,
