@@ -75,7 +75,7 @@ def items_of(owner: Any) -> Iterator[tuple[Any, Any]]:
     else:
         yield from tuple(attributes_of(owner).items())
         for kind in () if isinstance(owner, type) else type(owner).__mro__:
-            for name, member in tuple(vars(kind).items()):
+            for name, member in tuple(vars(kind).items()) if "__slots__" in vars(kind) else ():
                 if isinstance(member, MemberDescriptorType) and has_attributes(owner, name):
                     yield name, attribute(owner, name)
 
