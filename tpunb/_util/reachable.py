@@ -100,8 +100,7 @@ def unpack(
         named: Names what an object holds, given the object's name, the object and the key.
     """
     if isinstance(value, FunctionType):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            yield named(path, value, name), cell
+        yield from ((named(path, value, n), each) for n, each in read_closure(value).items())
         yield from ((path, each) for each in value.__defaults__ or ())
         yield from ((path, each) for each in (value.__kwdefaults__ or {}).values())
         yield from ((path, each) for each in vars(value).values())

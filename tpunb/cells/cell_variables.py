@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator, Mapping
-from types import CellType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import tensorflow as tf
@@ -83,7 +83,8 @@ def _is_searched(value: Any) -> bool:
 
 
 def _dotted(name: str, owner: Any, key: Any) -> str:
-    return name if isinstance(owner, CellType) else f"{name}.{key}"
+    del owner
+    return f"{name}.{key}"
 
 
 def _methods(kind: type) -> Iterator[FunctionType]:

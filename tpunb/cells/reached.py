@@ -34,8 +34,11 @@ class Reached:
         self._namespace = namespace
         waiting = collections.deque(values)
         for path, value in walk(waiting):
-            if isinstance(value, FunctionType) and is_users_code(value.__code__):
-                self._note_globals(value)
+            if isinstance(value, FunctionType):
+                names = value.__code__.co_freevars
+                self.owners += zip(names, value.__closure__ or (), strict=True)
+                if is_users_code(value.__code__):
+                    self._note_globals(value)
             elif _may_change(value):
                 self.owners.append((path, value))
             waiting.extend(look_into(path, value))

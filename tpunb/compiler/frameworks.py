@@ -26,7 +26,6 @@ from tpunb.errors.jax_in_cells import FOR_JAX
 JAX, TENSORFLOW = "JAX", "TensorFlow"
 
 _PACKAGES = {"jax": JAX, "jaxlib": JAX, "tensorflow": TENSORFLOW, "tf_keras": TENSORFLOW}
-_OPEN = (*CONTAINERS, types.CellType)
 _BACKENDS = {"jax": JAX, "tensorflow": TENSORFLOW}
 
 
@@ -107,7 +106,7 @@ def _look_into(value: Any) -> Iterator[tuple[str, Any]]:
         yield from value.items()
     else:
         yield "", type(value)
-        is_open = isinstance(value, _OPEN) or is_users_class(type(value))
+        is_open = isinstance(value, CONTAINERS) or is_users_class(type(value))
         yield from unpack("", value) if is_open else (("", each) for each in unwrap(value))
 
 
