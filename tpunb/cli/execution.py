@@ -23,7 +23,7 @@ from tpunb._util.units import duration
 from tpunb.cli.command import Failed, SignalArrived, StopSignals
 from tpunb.cli.progress import Progress, explained
 from tpunb.machine.keras_2 import choose_keras_2
-from tpunb.notebook.files import NotebookError, write_notebook
+from tpunb.notebook.files import STUDENT, NotebookError, read_notebook, write_notebook
 
 TIMEOUT = 600
 """Seconds that one cell may take by default."""
@@ -45,6 +45,7 @@ class Execution:
         keep_going: Whether to execute the cells after a failed cell.
         keras: 2 to make `tf.keras` Keras 2.
         quiet: Whether to print only failures.
+        student: A student's notebook, which the executed notebook's checks grade.
     """
 
     folder: Path
@@ -52,6 +53,7 @@ class Execution:
     keep_going: bool = False
     keras: int | None = None
     quiet: bool = False
+    student: Path | None = None
 
 
 def execute_and_save(
@@ -85,12 +87,33 @@ def execute_and_save(
             _execute(notebook, progress, kernel=name, execution=execution)
         finally:
             with signals.held():
-                write_notebook(notebook, output)
+                write_notebook(_result(notebook, execution.student), output)
     if progress.failed:
         progress.end(f"{progress.summary()}; saved as {output}", stream)
         raise Failed(progress.failures())
     seconds = time.monotonic() - begin
     progress.end(f"{progress.summary()} in {duration(seconds)}, saved as {output}")
+
+
+def _result(executed: Any, student: Path | None) -> Any:
+    """Return the executed notebook; or the student's, with its checks and their outputs."""
+    if student is None:
+        return executed
+    graded = read_notebook(student)
+    checks = {_mark(cell): cell for cell in executed.cells}
+    for cell in graded.cells:
+        if (mark := _mark(cell)) and mark in checks:
+            cell.source, cell.outputs = checks[mark].source, checks[mark].outputs
+            cell.execution_count = checks[mark].execution_count
+    return graded
+
+
+def _mark(cell: Any) -> str | None:
+    """Return the name of a check, or of the cell with the score; None for another cell."""
+    marks = cell.metadata.get("nbgrader", {})
+    if marks.get("grade"):
+        return str(marks.get("grade_id"))
+    return "score" if "tpunb.course.score(" in cell.source else None
 
 
 def prepare(output: Path) -> None:
@@ -164,6 +187,8 @@ def _execute(
     }
     if execution.keras is not None:
         choose_keras_2(environment)
+    if execution.student is not None:
+        environment[STUDENT] = str(execution.student.resolve())
     try:
         _run_in_thread(client, environment)
     except KeyboardInterrupt as stop:
