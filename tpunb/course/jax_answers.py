@@ -41,10 +41,10 @@ def exported(fn: Callable[..., Any], types: Sequence[Any]) -> dict[str, Any]:
     return {"module": found.mlir_module_serialized, "results": results, "is one": is_one}
 
 
-def call(program: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    """Run a program with arrays of the types for which it was exported."""
-    results = jax_module().jit(_of_data(program, args).call)(*args)
-    return results[0] if program["is one"] else tuple(results)
+def runner(program: Mapping[str, Any], args: Sequence[Any]) -> Callable[..., Any]:
+    """Return the function of a program, for arrays of the types for which it was exported."""
+    call = _of_data(program, args).call
+    return jax_module().jit(lambda *args: call(*args)[0] if program["is one"] else call(*args))
 
 
 def structure(program: Mapping[str, Any], args: Sequence[Any]) -> tuple[list[str], bool]:

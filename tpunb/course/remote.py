@@ -230,8 +230,9 @@ def _function(question: RemoteQuestion, name: str) -> Callable[..., Any]:
             return question.ask("call", name, args)
         types = jax_answers.types_of(args)
         if str(types) not in programs:
-            programs[str(types)] = question.ask("exported", name, types)
-        return jax_answers.call(programs[str(types)], args)
+            program = question.ask("exported", name, types)
+            programs[str(types)] = jax_answers.runner(program, args)
+        return programs[str(types)](*args)
 
     return answer
 
