@@ -21,6 +21,7 @@ from typing import Any
 from tpunb._util.atomic_files import check_writable, is_stream, own_stream
 from tpunb._util.units import duration
 from tpunb.cli.command import Failed, SignalArrived, StopSignals
+from tpunb.cli.graded_notebooks import with_grades
 from tpunb.cli.progress import Progress, explained
 from tpunb.machine.keras_2 import choose_keras_2
 from tpunb.notebook.files import STUDENT, NotebookError, read_notebook, write_notebook
@@ -96,24 +97,7 @@ def execute_and_save(
 
 
 def _result(executed: Any, student: Path | None) -> Any:
-    """Return the executed notebook; or the student's, with its checks and their outputs."""
-    if student is None:
-        return executed
-    graded = read_notebook(student)
-    checks = {_mark(cell): cell for cell in executed.cells}
-    for cell in graded.cells:
-        if (mark := _mark(cell)) and mark in checks:
-            cell.source, cell.outputs = checks[mark].source, checks[mark].outputs
-            cell.execution_count = checks[mark].execution_count
-    return graded
-
-
-def _mark(cell: Any) -> str | None:
-    """Return the name of a check, or of the cell with the score; None for another cell."""
-    marks = cell.metadata.get("nbgrader", {})
-    if marks.get("grade"):
-        return str(marks.get("grade_id"))
-    return "score" if "tpunb.course.score(" in cell.source else None
+    return executed if student is None else with_grades(read_notebook(student), executed)
 
 
 def prepare(output: Path) -> None:

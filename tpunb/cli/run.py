@@ -17,6 +17,7 @@ from tpunb.cli.execution import (
     missing_packages,
     prepare,
 )
+from tpunb.cli.graded_notebooks import without_grades
 from tpunb.connection.options import JUDGE_TIMES
 from tpunb.machine.framework import FRAMEWORK_VARIABLE, TENSORFLOW
 from tpunb.notebook.files import NotebookError, code_cells, read_notebook
@@ -145,6 +146,7 @@ def _run(args: argparse.Namespace) -> None:
         set_parameters(notebook, values)
     if args.student is not None:
         read_notebook(args.student)  # an error comes before the execution
+        without_grades(notebook)
     prepare(output)
     execution = Execution(
         folder=path.parent,

@@ -64,7 +64,7 @@ class Trace:
     @property
     def collectives(self) -> set[str]:
         """The collectives that the results depend on."""
-        return COLLECTIVES & {op for each in self.operations for op in _ops(each)}
+        return {op for each in self.operations for op in _ops(each) if op in COLLECTIVES}
 
     @property
     def data(self) -> dict[str, Any]:

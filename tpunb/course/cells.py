@@ -61,18 +61,25 @@ def check_of(text: str) -> int | None:
     return int(mark[1]) if mark else None
 
 
+def is_marked(text: str, question: int) -> bool:
+    """Return whether a cell has the line `# Question N`."""
+    return re.search(rf"^# Question {question}\b", text, re.MULTILINE) is not None
+
+
 def answer_cell(cells: Sequence[RanCell], question: int, names: Collection[str]) -> RanCell | None:
     """Return the latest cell with the answer to a question; None if no such cell has run.
 
     A cell has the answer if it has the line `# Question N`, or assigns one of the names.
     """
-    mark = re.compile(rf"^# Question {question}\b", re.MULTILINE)
     return next(
         (
             cell
             for cell in reversed(cells)
             if check_of(cell.source) is None
-            and (mark.search(cell.source) or any(assigns(cell.source, name) for name in names))
+            and (
+                is_marked(cell.source, question)
+                or any(assigns(cell.source, name) for name in names)
+            )
         ),
         None,
     )

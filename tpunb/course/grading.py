@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from types import TracebackType
@@ -17,7 +16,6 @@ from tpunb.course.failures import in_library, show_users_line
 from tpunb.course.seals import plain_text_of, seal
 from tpunb.errors import CellError, NotConnectedError
 from tpunb.notebook.extension import loaded
-from tpunb.notebook.files import STUDENT
 from tpunb.notebook.ran_cells import RanCell
 from tpunb.training.history import latest_history
 
@@ -25,33 +23,12 @@ if TYPE_CHECKING:
     from tpunb.course.again import Again
 
 
-def question(number: int, *, points: int, answers: str | Sequence[str] = ()) -> Question:
-    """Return the check of an answer, for a `with` block of `assert` statements.
-
-    The block grades the answer. It runs only if the answer's cell has run to its end: the cell with
-    the line `# Question N`, or the latest cell that assigns one of the names. At the end of the
-    block, the points are printed and kept for `score`. A failed `assert` shows its message only,
-    without the code of the check.
-
-    Args:
-        number: The number of the question.
-        points: The points for a right answer.
-        answers: The names that the answer assigns.
-    """
-    names = (answers,) if isinstance(answers, str) else tuple(answers)
-    if STUDENT in os.environ:
-        from tpunb.course.remote import RemoteQuestion
-
-        return RemoteQuestion(number, points, names)
-    return Question(number, points, names)
-
-
 _MOST_BATCHES = 9
 """The largest number of batches of an epoch."""
 
 
 class Question:
-    """The check of an answer. See `question`.
+    """The check of an answer. See `tpunb.course.question`.
 
     Args:
         number: The number of the question.

@@ -43,8 +43,11 @@ def exported(fn: Callable[..., Any], types: Sequence[Any]) -> dict[str, Any]:
 
 def runner(program: Mapping[str, Any], args: Sequence[Any]) -> Callable[..., Any]:
     """Return the function of a program, for arrays of the types for which it was exported."""
-    call = _of_data(program, args).call
-    return jax_module().jit(lambda *args: call(*args)[0] if program["is one"] else call(*args))
+    call, is_one = _of_data(program, args).call, program["is one"]
+    run: Callable[..., Any] = jax_module().jit(
+        lambda *args: call(*args)[0 if is_one else slice(None)]
+    )
+    return run
 
 
 def structure(program: Mapping[str, Any], args: Sequence[Any]) -> tuple[list[str], bool]:
@@ -75,10 +78,10 @@ def _of_data(program: Mapping[str, Any], args: Sequence[Any]) -> Any:
 
 
 def _place(array: Any) -> list[Any]:
-    sharding = getattr(array, "sharding", None)
-    mesh = getattr(sharding, "mesh", None)
-    if mesh is None:
+    sharding: Any = getattr(array, "sharding", None)
+    if not hasattr(sharding, "mesh"):
         return [[], [], []]
+    mesh = sharding.mesh
     return [list(mesh.axis_names), list(mesh.devices.shape), list(sharding.spec)]
 
 

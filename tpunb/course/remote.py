@@ -21,7 +21,7 @@ import numpy as np
 
 from tpunb._util.plain_data import packed, unpacked
 from tpunb.course import jax_answers
-from tpunb.course.cells import check_of
+from tpunb.course.cells import check_of, is_marked
 from tpunb.course.grading import Question
 from tpunb.errors import CellError
 from tpunb.notebook.files import STUDENT, code_cells, read_notebook
@@ -185,9 +185,13 @@ class Student:
         atexit.register(manager.shutdown_kernel, now=True)
 
     def run_until(self, question: int) -> None:
-        """Run the cells above the check of a question, and go on after a cell that fails."""
+        """Run the cells above the check of a question, and go on after a cell that fails.
+
+        If the check is missing, run the cells to the answer.
+        """
         checks = [n for n, text in enumerate(self._cells) if check_of(text) == question]
-        end = max(checks, default=0)
+        answers = [n for n, text in enumerate(self._cells, 1) if is_marked(text, question)]
+        end = max(checks or answers, default=0)
         above, self._cells = self._cells[:end], self._cells[end:]
         for text in above:
             if check_of(text) is None:

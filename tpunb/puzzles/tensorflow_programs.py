@@ -141,7 +141,7 @@ def imported(traced: Traced) -> Callable[..., list[Any]]:
         if len(tensors) < len(traced["arguments"]):
             number = tf.distribute.get_replica_context().replica_id_in_sync_group
             tensors = (tf.convert_to_tensor(number), *tensors)
-        values = [*tensors, *map(tf.constant, traced["constants"].values())]
+        values = map(tf.convert_to_tensor, [*tensors, *traced["constants"].values()])
         known = dict(zip(places, values, strict=True))
         made = [name for name in traced["results"] if name not in known]
         inputs = {name: value for name, value in known.items() if name in read}
