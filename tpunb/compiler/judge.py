@@ -326,9 +326,10 @@ def _notes_on(program: LoweredProgram, devices: int, moved: Sequence[LiveArray])
     if moved:
         name = moved[0].name or "an argument"
         others = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
+        unless = ", as above if it is the batch, or else whole" if program.is_repeated else ""
         notes.append(
             f"Each call of {program.name} copies {name} ({byte_count(moved[0].bytes)}){others} "
-            f"from one device to {devices}. Place it once, before the calls: "
+            f"from one device to {devices}. Place it once, before the calls{unless}: "
             f"jax.device_put({moved[0].name or 'x'}, NamedSharding(mesh, P()))."
         )
     return tuple(notes)
