@@ -380,8 +380,8 @@ def _prepared(answer: Mapping[str, Any], origins: _Origins, **own: Any) -> Prepa
     """Return the request for libtpu about a module that its process has read."""
     mesh = tuple((str(name), int(size)) for name, size in answer["axes"])
     program = Fingerprint(answer["digest"], tuple(answer["names"]))
-    module = answer["module"]
-    return Prepared(origins, module=module, jax=True, fingerprint=program, mesh=mesh, **own)
+    own |= {"module": answer["module"], "shapes": set(map(tuple, answer["shapes"]))}
+    return Prepared(origins, jax=True, fingerprint=program, mesh=mesh, **own)
 
 
 def _devices_of_meshes(devices: int, meshes: Iterable[int]) -> int:
