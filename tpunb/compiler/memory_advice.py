@@ -37,18 +37,15 @@ def advice(memory: ProgramMemory, prepared: Prepared, wanted: Target) -> str:
     if most == "temporaries" or (most == "arguments" and not prepared.jax):
         return SMALLER if _has_32_bits(memory) else SMALLER_OR_MORE
     taken = f"the {most}, which take {byte_count(sizes[most])} of each core"
-    fix = _kept_less(most, taken)
     if _is_whole(largest, prepared, wanted):
         fix = _sharded(largest, taken, prepared.mesh[0][0] if prepared.mesh else "data")
     elif prepared.jax:
         fix = f"Make {taken}, smaller, or shard them over more cores."
+    elif most == "results":
+        fix = f"Return fewer of {taken}. {SMALLER_OR_MORE}"
+    else:  # every core has all variables
+        fix = f"Make {taken}, smaller: use a smaller model, or an optimizer with less state."
     return fix + _NARROWER * _has_32_bits(memory)
-
-
-def _kept_less(most: str, taken: str) -> str:
-    if most == "variables":  # every core has all of them
-        return f"Make {taken}, smaller: use a smaller model, or an optimizer with less state."
-    return f"Make {taken}, smaller or fewer."
 
 
 def _is_whole(buffer: Buffer, prepared: Prepared, wanted: Target) -> bool:
