@@ -22,7 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from tpunb._util.child_process import ChildLostError, ChildProcess, started
+from tpunb._util.child_process import ChildLostError, ChildProcess, start_child
 from tpunb._util.deadline import Deadline
 from tpunb._util.logs import timed
 from tpunb._util.units import byte_count
@@ -479,7 +479,9 @@ def _start() -> subprocess.Popen[bytes]:
         # Its Python has its own packages; and this folder may hide them, so remove it.
         path = "import sys; sys.path[:] = filter(None, sys.path)"
         environ = {**_ENVIRONMENT, "PYTHONPATH": ""}
-        return started(run, lambda code: [python, "-c", f"{path}; {code}"], environ, errors=errors)
+        return start_child(
+            run, lambda code: [python, "-c", f"{path}; {code}"], environ, errors=errors
+        )
     if not reads_only and (installed := environment.find()) and not installed.problem:
-        return started(run, installed.command, _ENVIRONMENT, errors=errors)
-    return started(run, environment=_ENVIRONMENT, errors=errors)
+        return start_child(run, installed.command, _ENVIRONMENT, errors=errors)
+    return start_child(run, environment=_ENVIRONMENT, errors=errors)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
-from tpunb._util.functions import closed_over
+from tpunb._util.functions import read_closure
 from tpunb.errors.code_problems import Choose, definition, innermost, plain_function
 
 STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
@@ -265,7 +265,7 @@ def _models(fn: Any) -> Iterator[Any]:
         if is_model(value):
             yield value
         elif callable(value) and getattr(value, "__closure__", None):
-            yield from filter(is_model, closed_over(value).values())
+            yield from filter(is_model, read_closure(value).values())
 
 
 def chooser(fn: Any) -> Choose:
