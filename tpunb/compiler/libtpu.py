@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -125,6 +125,7 @@ class Prepared:
         replicated: Whether a JAX module is one replica's, as of `jax.pmap`, and not partitioned.
         options: The user's options for the compiler, as in `jax.jit(compiler_options=...)`.
         mesh: The name and the size of each axis of the mesh of its cores; empty without names.
+        shapes: The sizes of a JAX module's arguments and results, on all cores together.
     """
 
     origins: Origins
@@ -141,6 +142,7 @@ class Prepared:
     replicated: bool = False
     options: tuple[tuple[str, str], ...] = ()
     mesh: tuple[tuple[str, int], ...] = ()
+    shapes: Collection[tuple[int, ...]] = ()
 
     def least_bytes(self, target: Target) -> int:
         """Return the bytes of its arguments or results on a core. The program needs more."""

@@ -213,15 +213,12 @@ def jax_state(model: Any, names: Sequence[str]) -> Any:
     return model._get_jax_state(**dict.fromkeys(names, True))
 
 
-def unmatched_layouts(model: Any) -> list[str]:
-    """Return the keys of the distribution's `LayoutMap` that match no variable of a model.
-
-    Keras says nothing of them, and the variables are whole on each device (keras-hub#2827).
-    """
-    distribution = sys.modules["keras"].distribution.distribution()
-    layouts = getattr(distribution, "_layout_map", None)
-    paths = [variable.path for variable in model.variables]
-    return [key for key in layouts or () if not any(re.search(key, path) for path in paths)]
+def layout_map() -> Any:
+    """Return the `LayoutMap` of the present `keras.distribution`; None if there is none."""
+    keras: Any = sys.modules.get("keras")
+    if not hasattr(keras, "distribution"):
+        return None
+    return getattr(keras.distribution.distribution(), "_layout_map", None)
 
 
 def scans_over_batches() -> bool:
