@@ -148,7 +148,7 @@ endef
 	$(TPU_WHEEL)/python $(PIP_INSTALL) -c tests/colab.txt -e ".[tpu,test]" notebook playwright
 	touch $@
 
-# The TPU's own compiler, 230 MB, which only tests and benchmarks need. Without wheels for this machine,
+# The TPU's own compiler, 280 MB, which only tests and benchmarks need. Without wheels for this machine,
 # the environment stays empty. It is separate for two reasons: Keras imports JAX wherever it finds it,
 # which takes a tenth of a process's start, and JAX's releases do not work with the oldest TensorFlow.
 .venv-compiler/.done: pyproject.toml Makefile tests/compiler.txt
@@ -296,10 +296,10 @@ site: setup
 
 dist: setup
 	$(STAGE) "wheel and sdist"
-	rm -rf dist
 	test -z "$(TAG)" || test "$(TAG)" = "v$$($(BIN)/python -c 'import tpunb; print(tpunb.__version__)')" || \
 		{ echo "The tag $(TAG) is not the version in tpunb/version.py." >&2; exit 1; }
 	$(BIN)/python -m pytest -q tests/test_wheel.py tests/test_docs.py tests/test_repository.py
+	rm -rf dist
 	$(BIN)/python -m hatchling build -d dist
 
 # ARGS="--python 3.11 --extra cpu" tries less.

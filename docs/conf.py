@@ -39,6 +39,7 @@ html_theme_options = {
 }
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(ROOT / "docs" / "scorer.js")
 html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tpunb._util.patching import variable
 from tpunb.compiler import libtpu
-from tpunb.compiler.recorded_verdicts import FOLDER
 
 WITH_COMPILER = (
     "07_will_it_fit.ipynb",
@@ -61,13 +58,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("thorough")
         if reason and getattr(item, "cell", None) and item.cell.source.startswith("%%tpu_compile"):
             item.add_marker(pytest.mark.skip(reason=reason))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup() -> Iterator[None]:
-    """Start kernels that record no verdicts: another JAX would add some to the folder."""
-    with variable(FOLDER, ""):
-        return (yield)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -22,10 +22,10 @@ ALONE = "10_verify_a_real_tpu.ipynb"
 IDENTITY = "install"
 """The id of the cell."""
 
-INSTALL = '%pip install -q "tpunb[demo] @ git+https://github.com/tpunb/tpunb"'
+INSTALL = '%pip install -q "tpunb @ git+https://github.com/tpunb/tpunb"'
 """The line for Colab and Kaggle that README, pages and notebooks share."""
 
-INSTALL_FOR_TPU = INSTALL.replace("[demo]", "[tpu]")
+INSTALL_FOR_TPU = INSTALL.replace("tpunb @", "tpunb[tpu] @")
 """The line that also installs TensorFlow for TPUs, where the runtime has no TensorFlow."""
 
 _BEGIN = f"""\

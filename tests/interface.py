@@ -36,7 +36,8 @@ def _commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.A
 def options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     """Return the options and arguments of a parser, except for its help and its commands."""
     other = argparse._HelpAction, argparse._SubParsersAction
-    return [action for action in parser._actions if not isinstance(action, other)]
+    shown = (action for action in parser._actions if action.help != argparse.SUPPRESS)
+    return [action for action in shown if not isinstance(action, other)]
 
 
 def usage(action: argparse.Action) -> str:

@@ -45,8 +45,8 @@ FOR_TPUNB = {
 }
 """Members without an underscore that are not for users, and may change in any release."""
 
-INTERNAL = {"TPUNB_RAISE_INTERNAL_ERRORS"}
-"""Variables for tpunb's own tests."""
+INTERNAL = {"TPUNB_RAISE_INTERNAL_ERRORS", "TPUNB_KERNEL"}
+"""Variables for tpunb's own tests, and for its own kernel specs."""
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 

@@ -33,7 +33,6 @@ ROOMS = (
     "notebook",
     "course",
     "keras",
-    "kernel_launcher",
     "pytest_plugin",
     "cli",
     "__main__",

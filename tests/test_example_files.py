@@ -28,13 +28,13 @@ def test_another_name_is_refused() -> None:
     assert "digits_on_a_tpu.ipynb" in raised.value.fix
 
 
-def test_the_folder_of_an_installation_is_only_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["recorded", "puzzles"])
+def test_the_recorded_verdicts_of_tpunb_are_only_read(
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(examples, "PACKAGED", tmp_path)
     monkeypatch.setattr(recorded_verdicts, "is_permanent", lambda _: True)
     monkeypatch.setattr(recorded_verdicts, "_place", refuse)
-    recorded_verdicts.record(tmp_path / "recorded", None, {}, {})  # type: ignore[arg-type]
+    recorded_verdicts.record(examples.path(name), None, {}, {})  # type: ignore[arg-type]

@@ -93,6 +93,11 @@ def test_the_citation_has_this_version() -> None:
     assert f"## {__version__} ({released})\n" in changes
 
 
+def test_a_wrong_tag_leaves_the_last_build() -> None:
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\ndist: ")[2]
+    assert recipe.index("$(TAG)") < recipe.index("pytest") < recipe.index("rm -rf dist")
+
+
 def test_binder_has_what_the_notebooks_import() -> None:
     text = (ROOT / "binder" / "requirements.txt").read_text(encoding="utf-8")
     required = {line.partition("#")[0].partition("==")[0].strip() for line in text.splitlines()}

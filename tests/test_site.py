@@ -122,12 +122,25 @@ def test_the_site_has_all_notebooks_and_images(site: Path) -> None:
     assert "TPU v3-8" in quickstart  # the saved output, not only the code
 
 
-def test_the_search_finds_the_reference_first(site: Path, chromium: Any) -> None:
-    page = chromium.new_page()
-    for name in ("tpunb.connect", "TpuProgram", "raise_if_unfit"):
-        page.goto(f"{(site / 'search.html').as_uri()}?q={name}")
+@pytest.mark.parametrize(
+    ("query", "place"),
+    [
+        ("tpunb.connect", "docs/api/"),
+        ("TpuProgram", "docs/api/"),
+        ("raise_if_unfit", "docs/api/"),
+        ("jax", "docs/start-jax.html"),
+        ("tensorflow", "docs/start-tensorflow.html"),
+        ("out of memory", "docs/errors-compiling.html"),
+        ("colab", "docs/colab.html"),
+    ],
+)
+def test_the_search_finds_what_a_reader_needs_first(
+    query: str, place: str, site: Path, chromium: Any
+) -> None:
+    with chromium.new_page() as page:
+        page.goto(f"{(site / 'search.html').as_uri()}?q={query}")
         first = page.locator("#search-results li > a").first
-        assert first.get_attribute("href").startswith("docs/api/"), name
+        assert first.get_attribute("href").startswith(place)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -10,6 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from support.modules import loaded
 from support.patience import PATIENCE
 from support.wheel import build_wheel, unpack
 from wheel_matrix import results, rows
@@ -87,6 +89,45 @@ def test_the_metadata_say_who_and_where(metadata: str) -> None:
     assert urls.keys() == {"Homepage", "Documentation", "Repository", "Issues", "Changelog"}
     for name in ("Documentation", "Changelog"):
         assert "github.com" not in urls[name]
+
+
+COLAB = {
+    "anywidget": "0.9.21",
+    "ipykernel": "6.17.1",
+    "ipython": "7.34.0",
+    "ipywidgets": "7.7.1",
+    "jupyter-client": "7.4.9",
+    "keras": "3.13.2",
+    "libtpu": "0.0.21.1",
+    "matplotlib": "3.10.0",
+    "nbclient": "0.10.4",
+    "nbformat": "5.11.1",
+    "notebook": "6.5.7",
+    "numpy": "2.1.3",
+    "scikit-learn": "1.6.1",
+}
+"""Colab's TPU runtime of August 2026, with Python 3.13: pip-freeze.tpu.txt and os-info-tpu.txt of
+https://github.com/googlecolab/backend-info."""
+
+
+@pytest.mark.parametrize(
+    ("line", "missing"), [("INSTALL", set()), ("INSTALL_FOR_TPU", {"tensorflow-tpu"})]
+)
+def test_the_first_cell_of_notebooks_replaces_nothing_on_colab(
+    line: str, missing: set[str], metadata: str
+) -> None:
+    """Another ipykernel, jupyter_client or notebook breaks the session that installs it."""
+    cells = loaded(ROOT / "notebooks" / "install_cells.py")
+    typed = re.findall(r'"(.+)"', getattr(cells, line))[0]
+    extras = Requirement(typed).extras or {""}
+    wanted = map(Requirement, re.findall(r"^Requires-Dist: (.+)$", metadata, re.MULTILINE))
+    needed = [
+        each
+        for each in wanted
+        if not each.marker or any(each.marker.evaluate({"extra": extra}) for extra in extras)
+    ]
+    assert {each.name for each in needed} - COLAB.keys() == missing
+    assert all(each.specifier.contains(COLAB[each.name]) for each in needed if each.name in COLAB)
 
 
 def test_the_page_shows_what_was_tried() -> None:

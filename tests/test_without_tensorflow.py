@@ -80,7 +80,6 @@ NEED_IT = {
     "connect()",
     "TPUStrategy()",
     "virtual.TPUStrategy",
-    "virtual.TPUStrategyV1",
     "virtual.TPUStrategyV2",
     "virtual.VirtualTPUClusterResolver",
     "virtual.VirtualTPUStrategy",

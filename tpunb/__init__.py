@@ -137,10 +137,10 @@ def _program_display() -> ProgramDisplay:
 register_program_display(_program_display)
 
 
-def _cell_runner(strategy: Any, last_resort: Any, lines: Any) -> ChecksCells:
+def _cell_runner(strategy: Any) -> ChecksCells:
     from tpunb.cells.runner import CellRunner
 
-    return CellRunner(strategy, last_resort, lines)
+    return CellRunner(strategy)
 
 
 def _jax_cell_runner(devices: Any) -> RunsCells:

@@ -20,6 +20,7 @@ from support.patience import PATIENCE, wait_until
 import tpunb
 from tpunb import cli
 from tpunb.cli.progress import Progress, explained
+from tpunb.errors import TpunbError
 
 pytestmark = [pytest.mark.oldest, pytest.mark.slow]
 
@@ -413,3 +414,19 @@ def test_the_console_script() -> None:
         pytest.skip("the console script is not installed beside this Python")
     process = subprocess.run([program, "--help"], capture_output=True, check=True, text=True)
     assert "exit codes: 0 success" in process.stdout
+
+
+@pytest.mark.parametrize("arguments", [["explain", "4"], ["demo"]])
+def test_commands_for_a_terminal_have_no_magic(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`%pip` is a command of notebooks only."""
+
+    def fail(*_: object) -> None:
+        raise TpunbError("JAX is missing.", fix="Run %pip install jax.")
+
+    monkeypatch.setattr(cli.demo, "_require_packages", fail)
+    cli.main(arguments)
+    shown = "".join(capsys.readouterr())
+    assert "pip install" in shown
+    assert "%pip" not in shown

@@ -12,6 +12,7 @@ from support.notebooks import notebook, outputs
 
 from tpunb import cli
 from tpunb.cli import demo
+from tpunb.compiler import libtpu
 
 pytestmark = pytest.mark.oldest
 
@@ -77,6 +78,22 @@ def test_no_file_is_replaced(
     out, error = capsys.readouterr()
     assert out == ""
     assert error == "tpunb: mine.ipynb already exists.\nTry: Choose another file with -o.\n"
+
+
+def test_without_the_compiler_its_cell_is_left_out(
+    folder: Path,
+    quickstart: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    notebook(quickstart, "2 + 3", "%%tpu_compile --for v5e-8\nx + 1")
+    monkeypatch.setenv(libtpu.PYTHON, "/nowhere/python")
+    assert cli.main(["demo"]) == 0
+    ran, left_out = outputs(folder / "tpunb-quickstart.ipynb")
+    assert ran[0]["data"]["text/plain"] == "5"
+    assert [each["output_type"] for each in left_out] == ["stream"]
+    assert "/nowhere/python" in left_out[0]["text"]
+    assert "/nowhere/python" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

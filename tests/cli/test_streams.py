@@ -32,7 +32,6 @@ COMMANDS: list[list[str]] = [
     ["explain", "TPU is already in use by process with pid 1"],
     ["kernel", "list"],
     ["kernel", "install", "v3-8", "--prefix"],
-    ["worker", "--help"],
     ["run", "--help"],
 ]
 

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from counterparts.children import WITHOUT_UNUSED, run_code
-from support.tiers import THOROUGH
+from counterparts.children import environment
+from support.patience import PATIENCE, wait_until
 
 from tpunb import cli
-from tpunb.cli import verify, verify_both
-from tpunb.tpu.types import accelerator
-from tpunb.verification.report import VerifyReport, schema
+from tpunb.cli import verify, verify_process
+from tpunb.verification.report import DIED, VerifyReport, schema
 from tpunb.verification.suite import Outcome
 
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return the planned connections, after the statuses of the report's outcomes."""
+    """Return the planned connections, after the statuses of the report's outcomes.
+
+    The process that verifies is this one.
+    """
     import tpunb.verification.run
 
     for name in ("TPUNB_TPU", "TPUNB_REQUIRE_TPU"):
@@ -38,12 +46,27 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             for status in statuses
         )
         for number, outcome in enumerate(outcomes, 1):
+            so_far(VerifyReport({"TPU": plan.tpu}, outcomes[:number], planned=len(outcomes)))
             progress(number, len(outcomes), outcome)
-            if so_far is not None:
-                so_far(VerifyReport({"TPU": plan.tpu}, outcomes[:number], planned=len(outcomes)))
-        return VerifyReport({"TPU": plan.tpu}, outcomes, None in statuses, "hangs" in statuses)
+        report = VerifyReport({"TPU": plan.tpu}, outcomes, None in statuses, "hangs" in statuses)
+        so_far(report)
+        return report
+
+    def in_this_process(command: Any, framework: str, say: Any, so_far: Any) -> Any:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.redirect_stderr(io.StringIO()) as lines,
+        ):
+            path = Path(folder) / "report.json"
+            code = cli.main([*command[3:], "--json", str(path)])
+            report = VerifyReport.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        for line in lines.getvalue().splitlines():
+            say(line)
+        return report, code
 
     monkeypatch.setattr(tpunb.verification.run, "verify_plan", verify_plan)
+    monkeypatch.setattr(verify_process, "end_with_parent", lambda: None)
+    monkeypatch.setattr(verify_process, "verify_in_process", in_this_process)
     plans.append(statuses)
     return plans
 
@@ -53,7 +76,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     [
         (["v3-8"], "virtual", "v3-8"),
         (["4"], "virtual", "4 cores"),
-        (["v4-16", "--local-workers"], "virtual", "v4-16"),
+        (["v4-16"], "virtual", "v4-16"),
         (["local"], "hardware", "local"),
         (["grpc://10.0.0.2:8470"], "hardware", "grpc://10.0.0.2:8470"),
         (["my-tpu", "--zone", "us-central1-b"], "hardware", "my-tpu"),
@@ -65,7 +88,6 @@ def test_the_planned_connection(
     assert cli.main(["verify", *arguments]) == 0
     plan = planned[-1]
     assert (plan.kind, plan.tpu) == (kind, tpu)
-    assert plan.request.is_pod is ("--local-workers" in arguments)
 
 
 def test_lines_while_it_runs(planned: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,14 +151,19 @@ def test_the_framework(planned: list[Any]) -> None:
 
 REPORT = """
 import json, sys
-from tpunb.verification.report import VerifyReport, schema
+from tpunb.cli.verify_process import end_with_parent
+from tpunb.verification.report import DIED, VerifyReport
 from tpunb.verification.suite import Outcome
-framework, planned, arguments, _, path = sys.argv[1:]
-print("working on", arguments, file=sys.stderr)
+framework, planned, *_, path = sys.argv[1:]
+def write(*outcomes):
+    report = VerifyReport({"TPU": "v5e-8", framework: "1"}, outcomes, planned=int(planned))
+    open(path, "w", encoding="utf-8").write(json.dumps(report.as_dict()))
 tried = Outcome(group=framework, name="one", status="holds", found="4")
-report = VerifyReport({"TPU": arguments, framework: "1"}, (tried,), planned=int(planned))
-open(path, "w", encoding="utf-8").write(json.dumps(report.as_dict()))
+begun = Outcome(group=framework, name="two", status="differs", found=DIED)
+write(tried)
+print("working", file=sys.stderr, flush=True)
 """
+"""A process that verifies in place of `tpunb verify --here`."""
 
 
 def of_both(
@@ -144,11 +171,11 @@ def of_both(
 ) -> tuple[int, Any]:
     """Return the exit code and the report of both frameworks, whose processes run some code."""
 
-    def command(python: str, framework: str, arguments: Any) -> list[str]:
+    def command(args: Any, framework: str) -> list[str]:
         source = REPORT if framework == "jax" else code
-        return [python, "-c", source, framework, str(planned), *arguments]
+        return [sys.executable, "-c", source, framework, str(planned)]
 
-    monkeypatch.setattr(verify_both, "_command", command)
+    monkeypatch.setattr(verify, "_command", command)
     path = tmp_path / "report.json"
     ended = cli.main(["verify", "v5e-8", "--framework", "both", "--json", str(path)])
     read = json.loads(path.read_text(encoding="utf-8"))
@@ -163,12 +190,17 @@ def test_both_frameworks(
     assert (code, read["ok"]) == (0, True)
     assert read["facts"] == {"TPU": "v5e-8", "jax": "1", "tensorflow": "1"}
     assert [claim["group"] for claim in read["claims"]] == ["jax", "tensorflow"]
-    assert "JAX        working on v5e-8" in capsys.readouterr().err
+    assert "JAX        working" in capsys.readouterr().err
 
 
-def test_each_framework_has_its_python() -> None:
-    command = verify_both._command("/tmp/python", "jax", ["v5e-8"])
-    assert command == ["/tmp/python", "-m", "tpunb", "verify", "v5e-8", "--framework", "jax"]
+@pytest.mark.parametrize(("framework", "python"), [("jax", None), ("tensorflow", "/tmp/python")])
+def test_each_framework_has_its_python(framework: str, python: str | None) -> None:
+    options = ["--framework", "both", "--tensorflow-python", "/tmp/python", "--timeout", "9"]
+    args = cli.parser_of_commands().parse_args(["verify", "v5e-8", *options])
+    first, *rest = verify._command(args, framework)
+    assert first == (python or sys.executable)
+    assert rest[:3] == ["-m", "tpunb", "verify"]
+    assert {"--framework", framework, "--timeout", "v5e-8"} <= set(rest)
 
 
 def test_a_python_without_tpunb(
@@ -190,16 +222,78 @@ def test_a_framework_whose_process_dies(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert (died["found"], died["message"]) == ("signal 6", "at <address>")
 
 
-def test_a_process_that_dies_keeps_its_outcomes(
+def test_a_process_that_dies_keeps_its_outcomes_and_names_the_claim(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    code, read = of_both(monkeypatch, tmp_path, f"{REPORT}\nsys.exit(3)", planned=2)
-    assert (code, read["not_reached"]) == (1, 2)
-    assert [claim["name"] for claim in read["claims"]] == ["one", "JAX", "one", "TensorFlow"]
+    died = f"{REPORT}\nwrite(tried, begun)\nimport os; os.abort()"
+    code, read = of_both(monkeypatch, tmp_path, died, planned=2)
+    assert (code, read["not_reached"]) == (1, 1)
+    found = {claim["name"]: claim["found"] for claim in read["claims"]}
+    assert found["two"] == DIED
+    assert found["TensorFlow"] == "signal 6"
 
 
-def test_both_frameworks_refuse_the_options_of_one() -> None:
-    assert cli.main(["verify", "v4-16", "--framework", "both", "--local-workers"]) == 2
+def test_a_process_that_cannot_connect(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = "import sys; print('tpunb: it is busy', file=sys.stderr); sys.exit(2)"
+    command = [sys.executable, "-c", refused]
+    monkeypatch.setattr(verify, "_command", lambda args, framework: command)
+    path = tmp_path / "report.json"
+    for quiet in ([], ["-q"]):
+        assert cli.main(["verify", "v3-8", "--json", str(path), *quiet]) == 2
+        assert capsys.readouterr().err.count("it is busy") == 1
+    assert not path.exists()
+
+
+KILLED = """
+import sys
+from tpunb import cli
+from tpunb.cli import verify
+verify._command = lambda args, framework: [sys.executable, "-c", sys.argv[1], framework, "2"]
+sys.exit(cli.main(["verify", "v5e-8", *sys.argv[2:]]))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("framework", ["jax", "both"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_killed_command_keeps_the_report_and_ends_its_process(
+    number: signal.Signals, framework: str, tmp_path: Path
+) -> None:
+    """The process would hold the TPU."""
+    path, lock = tmp_path / "report.json", tmp_path / "lock"
+    waiting = f"""{REPORT}
+import fcntl, time
+end_with_parent()
+lock = open({str(lock)!r}, "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+write(tried, begun)
+print("waiting", file=sys.stderr, flush=True)
+time.sleep({PATIENCE})
+"""
+    command = [sys.executable, "-c", KILLED, waiting, "--framework", framework, "--json", path]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment(), text=True) as process:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if line.endswith("waiting\n"))
+        assert ("JAX" in line) is (framework == "both")
+        wait_until(lambda: DIED in path.read_text(encoding="utf-8"))
+        process.send_signal(number)
+        process.stderr.read()
+    with lock.open("w") as file:
+        fcntl = pytest.importorskip("fcntl")
+        wait_until(lambda: not _is_locked(fcntl, file))
+    read = json.loads(path.read_text(encoding="utf-8"))
+    assert [claim["name"] for claim in read["claims"]][:2] == ["one", "two"]
+    assert (read["ok"], read["not_reached"]) == (False, int(framework == "both"))
+
+
+def _is_locked(fcntl: Any, file: Any) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
 
 
 def test_a_file_that_cannot_be_written(
@@ -219,35 +313,7 @@ def test_a_hanging_program_ends_the_process(
     planned: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned[0][:] = ["hangs", "differs"]
-    monkeypatch.setattr(verify.os, "_exit", sys.exit)
-    with pytest.raises(SystemExit, match="1"):
-        cli.main(["verify", "v3-8"])
-
-
-@pytest.mark.tensorflow
-@pytest.mark.slow
-@THOROUGH
-@pytest.mark.parametrize(
-    ("tpu", "workers", "cores"), [("v4-16", [], 4), ("4", ["2"], 2)], ids=["v4-16", "4 cores"]
-)
-def test_a_pod_of_two_workers(tpu: str, workers: list[str], cores: int, tmp_path: Path) -> None:
-    path = tmp_path / "report.json"
-    code = WITHOUT_UNUSED + "import sys; from tpunb.cli import main; sys.exit(main(sys.argv[1:]))"
-    process = run_code(code, "verify", tpu, "--json", path, "--local-workers", *workers)
-    assert process.returncode == 0, f"{process.stdout}\n{process.stderr}"
-    read = json.loads(path.read_text(encoding="utf-8"))
-    assert read["ok"]
-    assert read["facts"]["TPU"] == f"virtual {accelerator(tpu).name}, hosts in processes"
-    assert read["facts"]["hosts"] == f"2, each with {cores} cores"
-    holding = {claim["name"] for claim in read["claims"] if claim["status"] == "holds"}
-    assert {"order of hosts", "within a step", "connected again", "closed"} <= holding
-    text = path.read_text(encoding="utf-8") + process.stdout
-    assert not re.search(r"127\.0\.0\.1|localhost:|:\d{5}\b", text)
-    assert not {str(tmp_path), str(Path.home()), sys.prefix} & set(re.split(r"[\s\"']", text))
-    # TensorFlow 2.18 logs lines before it knows the log level.
-    expected_lines = (
-        r"\[ ?\d+/\d+\] |starting 2 workers|[IW]0000 |WARNING: All log messages before absl"
-    )
-    assert [
-        line for line in process.stderr.splitlines() if not re.match(expected_lines, line)
-    ] == []
+    ended: list[int] = []
+    monkeypatch.setattr(verify.os, "_exit", ended.append)
+    assert cli.main(["verify", "v3-8"]) == 1
+    assert ended == [0]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
-import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 from counterparts.children import environment
+from support.patience import PATIENCE
 
 from tpunb.cli.compile_requests import schema
 
@@ -44,8 +46,16 @@ def forks(x):
     import os
     os.fork()
     return x + 2.0
+def noted():
+    import os, pathlib
+    pathlib.Path("noted").write_text(str(os.getpid()))
+    os.rename("noted", "hanging")
 def hangs(x):
+    noted()
     while True: pass
+def hangs_in_c(x):
+    noted()
+    return sum(range(10 ** 14))  # without Python's lock for others
 """
 Ask = Callable[..., Any]
 
@@ -122,19 +132,38 @@ def test_code_of_a_user_does_no_harm(ask: Ask) -> None:
 
 
 @pytest.mark.usefixtures("libtpu")
-def test_a_function_that_hangs_is_ended(folder: Path) -> None:
-    code = """
-        from tpunb.cli.compile_worker import Worker, WorkerLostError
-        worker = Worker("mine.py")
-        try:
-            worker.ask({"source": "mine.py::hangs", "for": "v5e-8", "args": "x(8)"}, 1)
-        except WorkerLostError as error:
-            print(error)
-        worker.close()
-        """
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    out = subprocess.check_output(command, cwd=folder, text=True, env=environment())
-    assert out == "took longer than 1 s\n"
+def test_a_function_that_hangs_is_ended_by_its_own_time_limit(
+    ask: Ask,
+) -> None:
+    answer = ask("hangs", timeout=1)
+    assert answer["exit_code"] == 65
+    assert "took longer than 6 seconds" in answer["error"]["message"]
+    assert ask("step")["verdict"] == "fits"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere C code may keep Python's lock")
+@pytest.mark.parametrize("function", ["hangs", "hangs_in_c"])
+def test_a_function_that_hangs_ends_with_a_killed_server(folder: Path, function: str) -> None:
+    command = [sys.executable, "-m", "tpunb", "compile", "--serve"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, cwd=folder, text=True, env=environment()) as server:
+        assert server.stdin is not None
+        request = {"source": f"mine.py::{function}", "for": "v5e-8", "args": "x(8)"}
+        print(json.dumps(request), file=server.stdin, flush=True)
+        worker = wait_for(lambda: (folder / "hanging").read_text("utf-8"))
+        server.kill()
+    wait_for(lambda: not Path("/proc", worker).exists())
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    """Return a condition's result when it is true."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        with contextlib.suppress(FileNotFoundError):
+            if result := condition():
+                return result
+        time.sleep(0.05)
+    raise AssertionError("it does not become true")
 
 
 @pytest.mark.usefixtures("libtpu")

@@ -28,7 +28,7 @@ ENTRY %main (t: f32[4096,256], i: s32[1024], x: f32[65536]) -> (f32[1024,256], f
   %x = f32[65536]{0:T(1024)} parameter(2)
   %lookup = f32[1024,256]{1,0:T(8,128)} fusion(%t, %i), kind=kCustom, calls=%gathered
   %numbers = f32[1024]{0:T(1024)} gather(%x, %i), offset_dims={}, slice_sizes={1}
-  %added = f32[4096,256]{1,0:T(8,128)} scatter(%t, %i, %lookup), update_window_dims={1}
+  %added = f32[4096,256]{1,0:T(8,128)} scatter(%t, %i, %lookup), update_window_dims={1}, inserted_window_dims={0}
   %sorted = f32[65536]{0:T(1024)} sort(%x), dimensions={0}, to_apply=%compare
   %sum = f32[65536]{0:T(1024)} add(%x, %x)
   ROOT %result = (f32[1024,256]{1,0}, f32[1024]{0}) tuple(%lookup, %numbers)

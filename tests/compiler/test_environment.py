@@ -121,7 +121,9 @@ def _assert_the_compilers_process_uses_it(
     tpunb_compiler: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(libtpu, "started", lambda command, *_: started.append(command))
+    monkeypatch.setattr(
+        libtpu, "started", lambda code, command, *_, **__: started.append(command(code))
+    )
     libtpu._start()
     installed = environment.find()
     assert installed is not None

@@ -46,7 +46,7 @@ def test_an_invalid_limit_is_refused(limit: Any) -> None:
 def test_a_program_within_the_limit_passes() -> None:
     made.FITS.raise_if_unfit()
     made.FITS.raise_if_unfit(limit="3.5 GiB")
-    made.FITS.raise_if_unfit(limit=made.MEMORY.peak)
+    made.FITS.raise_if_unfit(limit=made.MEMORY.needs)
     TpuPrograms([made.FITS, made.UNTIMED]).raise_if_unfit(0.9)
 
 
@@ -58,9 +58,9 @@ def test_the_error_names_the_program_and_its_memory() -> None:
         "v3-8: the program takes 3.4 GiB a core, more than the limit of 3 GiB "
         "(of 15.48 GiB available)."
     )
-    assert (error.tpu, error.needed, error.limit) == ("v3-8", made.MEMORY.peak, 3 * GIB)
+    assert (error.tpu, error.needed, error.limit) == ("v3-8", made.MEMORY.needs, 3 * GIB)
     with pytest.raises(DoesNotFitError):
-        made.FITS.raise_if_unfit(limit=made.MEMORY.peak - 1)
+        made.FITS.raise_if_unfit(limit=made.MEMORY.needs - 1)
 
 
 @pytest.mark.parametrize("limit", [None, "90%", "1 TiB"])

@@ -39,7 +39,7 @@ def test_lowering_may_take_the_callers_whole_time_limit(monkeypatch: pytest.Monk
 def test_the_time_limit_ends_an_endless_lowering(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(xla, "_CODE", "import time; time.sleep(1000)  # {path!r}")
+    monkeypatch.setattr(xla, "_CODE", "import time; time.sleep(1000)")
     slow = ChildProcess(xla._start, PATIENCE)
     monkeypatch.setattr(lowering, "ask", slow.ask)
     messages: list[str] = []
@@ -55,7 +55,7 @@ def test_the_time_limit_ends_an_endless_lowering(
 def test_an_endless_lowering_names_the_layer_with_most_operations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(xla, "_CODE", "import time; time.sleep(1000)  # {path!r}")
+    monkeypatch.setattr(xla, "_CODE", "import time; time.sleep(1000)")
     slow = ChildProcess(xla._start, PATIENCE)
     monkeypatch.setattr(lowering, "ask", slow.ask)
     model = keras.Sequential(
@@ -72,7 +72,7 @@ def test_an_endless_lowering_names_the_layer_with_most_operations(
 def test_an_endless_lowering_names_the_line_with_most_operations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(xla, "_CODE", "import time; time.sleep(1000)  # {path!r}")
+    monkeypatch.setattr(xla, "_CODE", "import time; time.sleep(1000)")
     slow = ChildProcess(xla._start, PATIENCE)
     monkeypatch.setattr(lowering, "ask", slow.ask)
 

@@ -109,8 +109,6 @@ def test_equal_plans() -> None:
     assert resolve(simulate=2, computation_shape=[1, 1, 1, 1]) == resolve(
         simulate=2, computation_shape=(1, 1, 1, 1)
     )
-    assert resolve(workers="a:1,b:2") == resolve(workers=["grpc://a:1", "b:2"])
-    assert resolve(simulate=8, local_workers=1) != resolve(simulate=8, local_workers=True)
     assert resolve(simulate=2, strict={"scope": False}) != resolve(simulate=2)
     assert resolve(simulate=2, strict={"scope": True}) == resolve(simulate=2)
 
@@ -133,7 +131,7 @@ def test_connect_has_the_fields_of_a_request() -> None:
     ("slip", "suggestion"),
     [
         ("simulat", "simulate"),
-        ("worker", "workers"),
+        ("zon", "zone"),
         ("shape", "computation_shape"),
         ("lenient", "strict"),
         ("nothing", "tpu, simulate, "),
@@ -158,7 +156,7 @@ def test_a_virtual_tpu_may_replace_unusable_hardware(monkeypatch: pytest.MonkeyP
     assert connection.kind == "virtual"
     because, fix = connection.plan.notes
     assert "cannot be used (The zone of the TPU is not known" in because
-    assert "Give it with --zone" in fix
+    assert "projects/PROJECT/locations/ZONE/nodes/NAME" in fix
     assert "simulate" not in because + fix
     with pytest.warns(UserWarning, match="cannot be used") as warned:
         tpunb.TPUStrategy()
@@ -192,7 +190,6 @@ def test_a_virtual_tpu_may_replace_unusable_hardware(monkeypatch: pytest.MonkeyP
         ({"tpu": "v4-9"}, AcceleratorTypeError),
         ({"tpu": "v9-8"}, AcceleratorTypeError),
         ({"tpu": "LOCAL"}, ConnectError),
-        ({"local_workers": 2, "require_tpu": True}, ConnectError),
         ({"tpu": 8}, TypeError),
         ({"tpu": b"local"}, TypeError),
         ({"nothing": 1}, TypeError),

@@ -16,6 +16,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import tpunb
+from tpunb._util import child_process
 from tpunb.compiler import judge as judging
 from tpunb.compiler import libtpu as compiler
 from tpunb.compiler.program import TpuProgram
@@ -211,16 +212,40 @@ def test_recorded_verdicts_answer_without_a_compiler(
     assert replayed.label == "v5e-8 (recorded)"
 
 
-def test_a_compiler_that_dies_leaves_the_program_unjudged(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("request_number", range(4))
+def test_a_compiler_that_is_ended_leaves_the_program_unjudged(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, request_number: int
 ) -> None:
-    def die(*_: Any, **__: Any) -> Any:
-        raise judging.ChildLostError("the compiler crashed.", crashed=True)
-
-    monkeypatch.setattr(judging, "prepared_module", die)
+    """It is ended at the first request, which asks for releases, or at a later one."""
     connection = connect(judge="wait")
+    requests: list[str] = []
+    exchange = child_process._exchange
+
+    def exchange_or_kill(process: Any, request: Any) -> Any:
+        if len(requests) == request_number:
+            process.kill()
+        requests.append("")
+        return exchange(process, request)
+
+    monkeypatch.setattr(child_process, "_exchange", exchange_or_kill)
     assert float(jax.jit(lambda x: x.sum() * 13)(jnp.ones(4))) == 52.0
-    assert [program.unknown for program in connection.programs] == ["the compiler crashed."]
+    (program,) = connection.programs
+    assert len(requests) >= 2
+    assert ("SIGKILL" in program.unknown) == (0 < request_number < len(requests))
+    monkeypatch.undo()
+    assert tpunb.compile(lambda x: x.sum() * 14, jnp.ones(4), live_arrays=False).ok
+
+
+def test_compile_says_that_the_compiler_was_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    exchange = child_process._exchange
+
+    def kill(process: Any, request: Any) -> Any:
+        process.kill()
+        return exchange(process, request)
+
+    monkeypatch.setattr(child_process, "_exchange", kill)
+    program = tpunb.compile(lambda x: x.sum() * 15, jnp.ones(4), tpu="v5e-1")
+    assert "SIGKILL" in program.unknown
 
 
 def test_a_pmap_is_judged(connect: Connect) -> None:
@@ -266,3 +291,37 @@ def test_a_jit_of_jaxs_own_function_is_judged(connect: Connect) -> None:
     assert [program.name for program in connection.programs] == ["sort"]
     jnp.sort(jnp.ones(8))
     assert len(connection.programs) == 1
+
+
+def step_of_two(x: Any, y: Any) -> Any:
+    return jnp.tanh(x @ x) @ x, y + 31
+
+
+@pytest.mark.parametrize("judge", ["wait", "later"])
+def test_a_compiled_program_answers_for_a_tpu(connect: Connect, judge: str) -> None:
+    connection = connect("v5e-1", judge=judge)
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64, 64), (8,))]
+    step = jax.jit(step_of_two, donate_argnums=1)
+    compiled = step.lower(*arguments).compile()
+    found = compiled.memory_analysis()
+    memory = tpunb.compile(step, *arguments, live_arrays=False).memory
+    assert found.peak_memory_in_bytes == memory.peak
+    assert found.generated_code_size_in_bytes == memory.code
+    assert found.argument_size_in_bytes == memory.arguments
+    assert found.alias_size_in_bytes == memory.aliased > 0
+    assert found.output_size_in_bytes == memory.outputs + memory.aliased
+    assert compiled.as_text() == connection.programs[0].as_text()
+    with pytest.warns(tpunb.errors.TpuWarning, match=r"^cost_analysis\(\) answers for the CPU"):
+        compiled.cost_analysis()
+
+
+def test_a_compiled_program_without_a_verdict_says_that_it_answers_for_a_cpu(
+    connect: Connect,
+) -> None:
+    elsewhere = jax.jit(lambda x: x * 37).lower(jnp.ones(4)).compile()
+    connect("v5e-1", judge="off")
+    assert "HloModule" in elsewhere.as_text()  # of this machine's devices: no warning
+    compiled = jax.jit(lambda x: x * 41).lower(jnp.ones(4)).compile()
+    for name in ("as_text", "memory_analysis", "cost_analysis"):
+        with pytest.warns(tpunb.errors.TpuWarning, match="for the CPU"):
+            assert getattr(compiled, name)()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
+
+from tpunb.errors import TpuWarning
+from tpunb.errors.explain import explain
+from tpunb.virtual.jax import kernels
 
 Connect = Callable[..., Any]
 
@@ -149,3 +155,102 @@ def test_a_kernel_that_the_user_interprets_is_judged_as_written(
     call(np.ones((8, 128), "f"))
     (program,) = connection.programs
     assert "tpu_custom_call" not in program.as_text()
+
+
+def test_a_kernel_on_a_mesh_of_cores(connect: Connect, libtpu: None) -> None:
+    if not hasattr(pl, "kernel"):
+        pytest.skip("this JAX has no pl.kernel")
+    connection = connect("v5e-1", judge="wait")
+    x = np.arange(8 * 128.0, dtype="f").reshape(8, 128)
+    cores = pltpu.create_tensorcore_mesh("core")
+    named = "out_type" if "out_type" in inspect.signature(pl.kernel).parameters else "out_shape"
+    copy = pl.kernel(lambda a, b: pltpu.sync_copy(a, b), mesh=cores, **{named: ROWS})
+    np.testing.assert_array_equal(jax.jit(lambda x: copy(x) + 1)(x), x + 1)
+    assert "tpu_custom_call" in connection.programs[-1].as_text()
+
+
+def test_a_core_map_writes_what_it_refers_to(connect: Connect, libtpu: None) -> None:
+    connection = connect("v5e-1", judge="wait")
+    x = np.arange(8 * 128.0, dtype="f").reshape(8, 128)
+    cores = pltpu.create_tensorcore_mesh("core")
+
+    @jax.jit
+    def copied(x: Any) -> Any:
+        @pl.run_state
+        def run(refs: Any) -> None:
+            @pl.core_map(cores)
+            def _() -> None:
+                pltpu.sync_copy(*refs)
+
+        return run((x, jnp.zeros_like(x)))[1]
+
+    np.testing.assert_array_equal(copied(x), x)
+    assert "tpu_custom_call" in connection.programs[-1].as_text()
+
+
+@pytest.mark.parametrize("judge", ["off", "wait"])
+def test_a_kernel_that_the_interpreter_cannot_run_is_judged(
+    connect: Connect, judge: str, libtpu: None
+) -> None:
+    if not hasattr(pl, "BoundedSlice"):
+        pytest.skip("this JAX has no pl.BoundedSlice")
+    connection = connect("v5e-1", judge=judge)
+
+    def rows_of_other_sizes(x: Any, starts: Any, out: Any, scratch: Any) -> None:
+        pltpu.sync_copy(starts, scratch)
+
+        def rows(i: Any) -> Any:
+            return pl.ds(scratch[i, 0], scratch[i, 1] - scratch[i, 0]), 0
+
+        def copy(a: Any, b: Any) -> None:
+            b[...] = a[...]
+
+        spec = pl.BlockSpec((pl.BoundedSlice(8), 128), rows)
+        pltpu.emit_pipeline(copy, grid=(4,), in_specs=[spec], out_specs=spec)(x, out)
+
+    anywhere = pl.BlockSpec(memory_space=ANY)
+    call = pl.pallas_call(
+        rows_of_other_sizes,
+        in_specs=[anywhere] * 2,
+        out_specs=anywhere,
+        out_shape=ROWS,
+        scratch_shapes=(pltpu.SMEM((4, 2), jnp.int32),),
+    )
+
+    def step(x: Any, starts: Any) -> Any:
+        return call(x, starts).sum()
+
+    starts = np.array([[0, 2], [2, 3], [3, 5], [5, 8]], np.int32)
+    for _ in range(2):
+        with pytest.raises(NotImplementedError, match="cannot run step") as refused:
+            jax.jit(step)(jnp.ones((8, 128)), starts)
+        assert explain(refused.value) is None  # it is no mistake of the user
+        assert ("compiler takes it" in str(refused.value)) == (judge == "wait")
+    assert [program.ok for program in connection.programs] == [True] * (judge == "wait")
+
+
+def test_a_mistake_in_a_kernel_is_the_users(connect: Connect, libtpu: None) -> None:
+    connect("v5e-1", judge="wait")
+
+    def bits(x: Any, out: Any) -> None:  # neither the interpreter nor a TPU takes it
+        out[...] = jnp.linalg.eigvalsh(x[:8, :8]).sum() + x[...]
+
+    with pytest.raises(Exception, match="eigh") as refused:
+        jax.jit(pl.pallas_call(bits, out_shape=ROWS))(jnp.ones((8, 128)))
+    assert "cannot run" not in str(refused.value)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_large_grid_is_announced_before_it_runs(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    connect("v5e-1")
+    monkeypatch.setattr(kernels, "_MUCH_MOVED", 4 * (2 + 2) * 8 * 128 * 4 + (not large))
+    x = np.ones((16, 128), "f")
+    block = pl.BlockSpec((4, 128), lambda i: (i, 0))
+    out = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    call = pl.pallas_call(double, grid=(4,), in_specs=[block], out_specs=block, out_shape=out)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", TpuWarning)
+        np.testing.assert_array_equal(jax.jit(call)(x), 2 * x)
+    assert ["a grid of 4 steps" in str(each.message) for each in said] == [True] * large

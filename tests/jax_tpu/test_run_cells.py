@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+import re
 import signal
 import threading
 import time
@@ -442,15 +445,13 @@ def test_the_gradient_of_an_integer(connection: Any, names: dict[str, Any]) -> N
     assert run.assigned["g"]["n"].dtype == jax.dtypes.float0
 
 
-@pytest.mark.parametrize(
-    "change", ["params['w'] = params['w'] + 1", "seen.append(whole)", "box.value = whole * 2"]
-)
+@pytest.mark.parametrize("change", ["params['w'] = params['w'] + 1", "seen.append(whole)"])
 def test_a_change_in_place_that_is_lost_is_said(
     connection: Any, names: dict[str, Any], change: str
 ) -> None:
-    names |= {"params": {"w": jnp.zeros(2)}, "seen": [], "box": types.SimpleNamespace()}
+    names |= {"params": {"w": jnp.zeros(2)}, "seen": []}
     name = change.partition(".")[0].partition("[")[0]
-    with pytest.warns(TpuWarning, match=f"`{name}`( in place|, which has no value)"):
+    with pytest.warns(TpuWarning, match=f"`{name}` in place"):
         connection.cells.run(f"{change}\n", names)
 
 
@@ -522,3 +523,264 @@ def test_a_deleted_array_is_named(connection: Any, names: dict[str, Any]) -> Non
     names["params"]["w"].delete()
     with pytest.raises(CellError, match="`params` has an array that was deleted"):
         connection.cells.run("y = params['w'] + 1", names)
+
+
+def part(value: Any, replica: int = 3) -> Any:
+    """Return a replica's part of a value, or the value, as Python numbers."""
+    return np.asarray(value.values[replica] if isinstance(value, PerReplica) else value).tolist()
+
+
+CALLBACKS = [
+    "jax.pure_callback(call, kind, index)",
+    "jax.jit(lambda v: jax.pure_callback(call, kind, v))(index)",
+    "jax.pure_callback(lambda v: call(v), kind, index)",
+    "jax.pure_callback(functools.partial(call), kind, index)",
+    "jax.pure_callback(thing.call, kind, index)",
+    "hook(index)",
+]
+
+
+@pytest.mark.parametrize("how", CALLBACKS)
+def test_a_second_run_calls_the_present_callback(
+    connection: Any, names: dict[str, Any], how: str
+) -> None:
+    names |= {"functools": functools, "kind": jax.ShapeDtypeStruct((), np.float32)}
+    for factor in (2, 10, 10):
+        exec(
+            f"def call(v): return np.asarray(v) * np.float32({factor})\n"
+            "class Thing:\n"
+            f"    def call(self, v): return np.asarray(v) * np.float32({factor})\n"
+            "thing = Thing()\n"
+            "def hook(v): return jax.pure_callback(lambda v: call(v), kind, v)\n",
+            names,
+        )
+        assigned = connection.cells.run(f"index = replica_id * 1.0\ny = {how}", names).assigned
+        assert part(assigned["y"]) == 3.0 * factor
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "jnp.sum(box.table)",
+        "jnp.ones(4) @ box.table",
+        "jax.grad(lambda v: (v * box.table).sum())(1.0)",
+        "jax.lax.scan(lambda c, _: (c + jnp.sum(box.table), None), 0.0, None, length=1)[0]",
+        "jax.nn.relu(jnp.asarray(box.table)).sum() + jax.nn.gelu(0.0)",
+    ],
+)
+def test_an_array_that_changes_in_place_is_read_again(
+    connection: Any, names: dict[str, Any], expression: str
+) -> None:
+    names["box"] = types.SimpleNamespace(table=np.zeros(4, np.float32))
+    reasons = []
+    for number in (0, 2, 2, 0):
+        names["box"].table[:] = number
+        result = connection.cells.run(f"y = {expression} + 0 * replica_id", names)
+        reasons.append(result.trace_reason is None)
+        assert part(result.assigned["y"]) == 4.0 * number
+    assert reasons == [False, False, True, True]  # the same numbers have a program
+
+
+def test_numbers_that_compare_equal_are_not_the_same(
+    connection: Any, names: dict[str, Any]
+) -> None:
+    names["box"] = types.SimpleNamespace(value=0.0)
+    seen = []
+    for names["box"].value in (0.0, -0.0):
+        run = connection.cells.run("y = rows[0, 0] * 0 + 1\nz = jnp.abs(y) * box.value", names)
+        seen.append(np.signbit(part(run.assigned["z"])))
+    assert seen == [False, True]
+
+
+FUNCTIONS = {
+    "lambda": ("f = lambda: scale * 2", "f()"),
+    "nested": ("def inner(): return scale\ndef f(): return inner() * 2", "f()"),
+    "call": ("class Model:\n    def __call__(self): return scale * 2\nf = Model()", "f()"),
+    "method": ("class Model:\n    def go(self): return scale * 2\nf = Model()", "f.go()"),
+    "partial": ("f = functools.partial(lambda k: scale * k, 2)", "f()"),
+    "string": ("def f(): return globals()['scale'] * 2", "f()"),
+    "jit": ("f = jax.jit(lambda: scale * 2)", "f()"),
+    "checkpoint": ("f = jax.checkpoint(lambda: scale * 2)", "f()"),
+    "scan": ("def f(c, _): return c * scale, None", "jax.lax.scan(f, 2.0, None, length=1)[0]"),
+}
+
+
+@pytest.mark.parametrize("form", FUNCTIONS)
+def test_functions_see_what_the_cell_assigns(
+    connection: Any, names: dict[str, Any], form: str
+) -> None:
+    setup, call = FUNCTIONS[form]
+    names |= {"functools": functools, "scale": 1.0}
+    exec(setup, names)
+    cell = f"scale = jnp.float32(10.0)\ny = {call}\nscale = scale * 3\nz = {call}"
+    for _ in range(2):
+        before = names["scale"]
+        assigned = connection.cells.run(cell, names).assigned
+        assert (part(assigned["y"]), part(assigned["z"])) == (20, 60)
+        assert names["scale"] is before  # only the caller binds the names
+        names |= assigned
+
+
+@pytest.mark.parametrize("steps", [3, 120])
+@pytest.mark.parametrize("cell", ["lr = lr * 0.5; w = update(w)", "decay(); w = update(w)"])
+def test_functions_see_the_state_of_each_step(
+    connection: Any, names: dict[str, Any], cell: str, steps: int
+) -> None:
+    names |= {"lr": 1.0, "w": jnp.float32(0)}
+    exec(
+        "def update(w): return w - lr * 0.1\ndef decay():\n    global lr\n    lr = lr * 0.5", names
+    )
+    assigned = connection.cells.run(cell, names, steps=steps).assigned
+    assert part(assigned["w"]) == pytest.approx(-0.1 * (1 - 0.5**steps), abs=1e-6)
+    assert part(assigned["lr"]) == 0.5**steps
+
+
+def test_functions_see_the_batch(connection: Any, names: dict[str, Any]) -> None:
+    names |= {"x": jnp.zeros(8), "total": jnp.float32(0)}
+    exec("def of_batch(): return jax.lax.psum(x.sum(), 'replica')", names)
+    data = [np.full(8, number, np.float32) for number in range(4)]
+    run = connection.cells.run("total = total + of_batch()", names, data=data, names=("x",))
+    assert part(run.assigned["total"]) == 48
+    assert names["x"].sum() == 0
+
+
+def test_what_functions_assign_comes_back(connection: Any, names: dict[str, Any]) -> None:
+    names |= {"count": 0, "w": jnp.ones(2)}
+    exec("def bump():\n    global count, w\n    count += 1\n    w = w * 2\n    return count", names)
+    run = connection.cells.run("first, second = bump(), bump()\ny = count * w", names)
+    assert [run.assigned[name] for name in ("first", "second", "count")] == [1, 2, 2]
+    assert part(run.assigned["w"]) == [4, 4]
+    assert part(run.assigned["y"]) == [8, 8]
+    assert names["count"] == 0
+
+
+def test_an_error_leaves_the_names(connection: Any, names: dict[str, Any]) -> None:
+    names |= {"scale": 1.0, "box": types.SimpleNamespace(w=1.0)}
+    exec("def f(): return scale", names)
+    with pytest.raises(ZeroDivisionError):
+        connection.cells.run("scale = f() + replica_id\nbox.w = scale\n1 / 0", names)
+    assert names["scale"] == 1.0
+    assert names["box"].w == 1.0
+
+
+def test_copies_that_differ_do_not_make_an_array(connection: Any, names: dict[str, Any]) -> None:
+    for steps in (None, 2):
+        run = connection.cells.run("halves = halves + replica_id", names, steps=steps)
+        for replica, copy in enumerate(parts_of(run.assigned["halves"])):
+            wanted = parts_of(names["halves"])[replica] + replica * (steps or 1)
+            np.testing.assert_array_equal(copy, wanted)
+        assert isinstance(run.assigned["halves"], PerReplica)
+    same = connection.cells.run("halves = halves * np.nan", names).assigned["halves"]
+    assert same.sharding == names["halves"].sharding
+
+
+CHANGES = [
+    ("box.w = whole * 2", "box.w"),
+    ("box.w = box.w * 2\nbox = box", "box.w"),
+    ("setattr(box, 'w', whole * 2)", "box.w"),
+    ("box.inner.w = whole * 2", "box.inner.w"),
+    ("box.values['w'] = whole * 2", "box.values['w']"),
+    ("box.new = whole * 2", "box.new"),
+    ("box.inner = types.SimpleNamespace(w=whole * 2)", "box.inner"),
+    ("store(whole * 2)", "seen[0]"),
+    ("change(whole * 2)", "box.w"),
+    ("total(whole * 2)", "so_far"),
+    ("Slotted.w = whole * 2", "Slotted.w"),
+    ("slotted.w = whole * 2", "slotted.w"),
+]
+
+
+@pytest.mark.parametrize("steps", [None, 3])
+@pytest.mark.parametrize(("cell", "place"), CHANGES)
+def test_an_object_that_would_lose_its_array_is_refused(
+    connection: Any, names: dict[str, Any], cell: str, place: str, steps: int | None
+) -> None:
+    names |= {"types": types, "__name__": "__main__"}
+    exec(
+        "box = types.SimpleNamespace(w=jnp.ones(2), values={'w': 1}, "
+        "inner=types.SimpleNamespace(w=1))\n"
+        "seen = []\n"
+        "def store(v): seen.append(v)\n"
+        "def change(v): box.w = v\n"
+        "def totals():\n    so_far = 0\n    def add(v):\n        nonlocal so_far\n"
+        "        so_far = so_far + v\n        return so_far\n    return add\n"
+        "total = totals()\n"
+        "class Slotted:\n    __slots__ = ('w',)\nslotted = Slotted()\nslotted.w = 1\n",
+        names,
+    )
+    box = names["box"]
+    before = dict(vars(box))
+    with pytest.raises(CellError, match=re.escape(f"`{place}`")):
+        connection.cells.run(cell, names, steps=steps)
+    assert vars(box) == before
+    assert (box.values, box.inner.w, names["seen"]) == ({"w": 1}, 1, [])
+    assert names["total"](5) == 5
+    assert names["slotted"].w == 1
+
+
+def test_what_an_object_computes_once_is_computed_again(
+    connection: Any, names: dict[str, Any]
+) -> None:
+    class Model:
+        @functools.cached_property
+        def norm(self) -> Any:
+            return jnp.ones(3).sum()
+
+    names["model"] = Model()
+    for _ in range(2):
+        run = connection.cells.run("y = model.norm + replica_id", names)
+        assert part(run.assigned["y"]) == 6
+    assert float(names["model"].norm) == 3
+
+
+def test_plain_values_of_objects_are_kept(connection: Any, names: dict[str, Any]) -> None:
+    names["box"] = types.SimpleNamespace(calls=0, log=[])
+    connection.cells.run("box.calls += 1\nbox.log.append('called')\ny = whole * 2", names)
+    assert (names["box"].calls, names["box"].log) == (1, ["called"])
+
+
+def test_an_interrupt_keeps_the_state(
+    connection: Any, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names["total"] = jnp.float32(0)
+    run = connection.cells.steps("total = total + 1", names, steps=9)
+    call = type(connection.cells.calls).call
+
+    def interrupted(*arguments: Any) -> Any:
+        results = call(*arguments)
+        if run.done == 5:  # when the arrays are overwritten, and the results are not kept yet
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+        return results
+
+    monkeypatch.setattr(type(connection.cells.calls), "call", interrupted)
+    with contextlib.suppress(KeyboardInterrupt):
+        run.go()
+    assert float(run.assigned["total"]) == run.done == 6
+
+
+def test_an_error_of_a_callback_names_its_step(connection: Any, names: dict[str, Any]) -> None:
+    def checked(value: Any) -> Any:
+        if value == 4:
+            raise ValueError("too large")
+        return value
+
+    names |= {"checked": checked, "total": jnp.float32(0)}
+    cell = "total = jax.pure_callback(checked, jax.ShapeDtypeStruct((), jnp.float32), total + 1)\n"
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        connection.cells.run(cell, names, steps=10)
+    assert caught.value.tpunb_step == 4
+
+
+def test_a_large_integer_of_the_state(connection: Any, names: dict[str, Any]) -> None:
+    names["count"] = 2**31 - 2
+    with pytest.warns(TpuWarning, match="`count` went from step to step as int32"):
+        connection.cells.run("count = count + 1", names, steps=3)
+    names["count"] = 2**31
+    with pytest.raises(CellError, match="`count` goes from step to step as int32"):
+        connection.cells.run("count = count + 1", names, steps=3)
+
+
+def test_data_that_ends_too_soon(connection: Any, names: dict[str, Any]) -> None:
+    with pytest.raises(CellError, match=r"itertools\.cycle"):
+        connection.cells.run("y = batch", names, data=[np.ones(8)] * 3, steps=120)

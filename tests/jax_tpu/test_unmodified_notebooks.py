@@ -137,7 +137,7 @@ def test_an_installed_kernel(tmp_path: Path) -> None:
     installed = python(tmp_path, "tpunb", "kernel", "install", "v5e-8", "--judge", "off")
     assert installed.returncode == 0, installed.stderr
     spec = json.loads((tmp_path / "data/kernels/tpunb-v5e-8/kernel.json").read_text())
-    assert "--judge=off" in spec["argv"]
+    assert json.loads(spec["env"]["TPUNB_KERNEL"])["judge"] == "off"
     loading = "%load_ext tpunb\n_ = %tpu_connect --judge off\n_.close()"
     path = save(tmp_path / "one.ipynb", "import jax", DEVICES, loading, DEVICES)
     arguments = ("--kernel", "tpunb-v5e-8", "-o", "out.ipynb")
@@ -151,7 +151,7 @@ def test_a_kernel_for_jax(tmp_path: Path) -> None:
     python(tmp_path, "tpunb", "kernel", "install", "v5e-8", "--framework", "jax")
     spec = json.loads((tmp_path / "data/kernels/tpunb-v5e-8-jax/kernel.json").read_text())
     assert spec["display_name"] == "Python 3 (virtual TPU v5e-8, JAX)"
-    assert "--framework=jax" in spec["argv"]
+    assert json.loads(spec["env"]["TPUNB_KERNEL"])["framework"] == "jax"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("nbval") is None, reason="nbval is not installed")

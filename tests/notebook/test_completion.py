@@ -19,16 +19,11 @@ CONNECT = [
         "--speed",
         "--recorded",
         "--computation-shape",
-        "--replicas",
-        "--spmd",
         "--lenient",
         "--arithmetic",
-        "--at-once",
-        "--no-joining",
         "--patch",
     ),
-    *("--keras", "--require-tpu", "--zone", "--project", "--workers", "--local-workers"),
-    *("--timeout", "--as"),
+    *("--keras", "--require-tpu", "--timeout", "--as"),
 ]
 RUN = [
     *("--data", "--steps", "--steps-per-loop", "--as", "--plot", "--restart"),
@@ -74,20 +69,20 @@ def completed_with_old_api(book: Notebook, line: str) -> list[str]:
 
 
 CASES = [
-    ("%tpu_connect --s", ["--simulate", "--speed", "--spmd"]),
+    ("%tpu_connect --s", ["--simulate", "--speed"]),
     ("%tpu_connect ", CONNECT),
     ("%tpu_connect -", CONNECT),
-    ("%tpu_connect --simulate v3-8 --r", ["--recorded", "--replicas", "--require-tpu"]),
-    ("%tpu_connect --spmd --", [option for option in CONNECT if option != "--spmd"]),
+    ("%tpu_connect --simulate v3-8 --r", ["--recorded", "--require-tpu"]),
+    ("%tpu_connect --patch --", [option for option in CONNECT if option != "--patch"]),
     ("%tpu_connect --simulate v5e-", [name for name in TYPES if name.startswith("v5e-")]),
     ("%tpu_connect --simulate ", TYPES),
-    ("%tpu_connect --simulate --sp", ["--speed", "--spmd"]),
+    ("%tpu_connect --simulate --sp", ["--speed"]),
     ("%tpu_connect --lenient x", ["x64-op"]),
     ("%tpu_connect --arithmetic t", ["tpu"]),
-    ("%tpu_connect\t--s", ["--simulate", "--speed", "--spmd"]),
-    ("%tpu_connect   --spmd   --sim", ["--simulate"]),
-    ("  %tpu_connect --sp", ["--speed", "--spmd"]),
-    ("connection = %tpu_connect --spm", ["--spmd"]),
+    ("%tpu_connect\t--s", ["--simulate", "--speed"]),
+    ("%tpu_connect   --patch   --sim", ["--simulate"]),
+    ("  %tpu_connect --sp", ["--speed"]),
+    ("connection = %tpu_connect --spe", ["--speed"]),
     ("%tpu_topology v3-1", ["v3-128", "v3-1024"]),
     ("%tpu_topology ", TYPES),
     ("%%tpu_run --t", ["--targets", "--time"]),
@@ -151,7 +146,7 @@ def test_types_are_in_numeric_order(book: Notebook) -> None:
 
 OTHER = (
     "%timeit --s", "tpu_connect --s", "a.b --s", "x = 1 - tp", "%tpu_status --", "abs", "",
-    "%%tpu_run\nab", "%tpu_connect --zone ", "%tpu_connect --replicas ", "%tpu_conn", "%%tpu_ru",
+    "%%tpu_run\nab", "%tpu_connect --timeout ", "%tpu_connect --computation-shape ", "%tpu_conn", "%%tpu_ru",
     "# %tpu_connect --s", "%tpu_connect --nothing", "'%tpu_connect --s",
 )  # fmt: skip
 

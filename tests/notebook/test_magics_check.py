@@ -198,23 +198,20 @@ def test_an_undivided_loss(book: Notebook) -> None:
     assert report.ok
     warning = report.warnings[0]
     assert (warning.code, warning.line) == ("undivided-loss", 4)
-    assert warning.reason == "The update is 2.0 times that of one device."
-    assert warning.fix == "Divide the loss by the number of replicas: `loss / num_replicas`."
+    assert "2.0 times" in warning.reason
+    assert "`num_replicas`" in warning.fix
     assert report.comparison.factor == 2.0
     report = book.good(line + STEP.format(" / num_replicas")).value
     assert not report.warnings
-    assert "The gradients on 2 replicas equal one device's gradients." in str(report)
-    assert "The gradients on 2 replicas equal" in report._repr_html_()
+    assert "On 2 replicas, the gradients equal" in str(report)
+    assert "On 2 replicas, the gradients equal" in report._repr_html_()
     assert (book.shell.user_ns["w"].numpy() == 1).all()
     book.good("n, unused = 2, 2")
     known = book.good(line + STEP.format(" / num_replicas + 0.0 * unused")).value
     assert known.comparison.factor == 1.0
     kept = book.good(line + STEP.format(" / n")).value
-    assert kept.comparison.factor is None
-    assert "`n` on line 4 is 2, as many as there are replicas." in str(kept)
-    assert book.shell.user_ns["n"] == 2
-    book.good("t = tf.constant(2.0)")
-    assert book.good(line + STEP.format(" / t")).value.comparison.factor is None
+    assert kept.comparison.factor == 2.0
+    assert "a number in your code stands for it" in str(kept)
     refused = book.good(line + "tf.zeros([tf.cast(x[0, 0], tf.int32)])").value
     assert "so it was not run" in str(refused)
     alone = book.good("%%tpu_check --compare\ntf.matmul(tf.ones([2, 3]), w)").value

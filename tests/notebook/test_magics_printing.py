@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.shell import Notebook
-
-from tpunb.cells.printing import Printer
 
 pytestmark = pytest.mark.usefixtures("tf")
 
@@ -119,49 +116,3 @@ def test_soft_placement_needs_no_note(book: Notebook, place_softly: Callable[[bo
 def test_printing_outside_of_cells_is_refused(book: Notebook) -> None:
     ran = book.run("tf.function(lambda: strategy.run(lambda: tf.print(1)))()")
     assert "No registered 'StringFormat' OpKernel" in str(ran.error)
-
-
-def test_replicas_in_other_processes_print_the_same(
-    book: Notebook, capfd: Any, monkeypatch: Any
-) -> None:
-    """The output of replicas in other processes is read back; this process plays their part."""
-    body = """
-x = tf.reshape(tf.range(2000.0), (2, 1000)) + tf.cast(replica_id, tf.float32)
-print("x", x, x[:, :0], tf.cast(x[0, :3], tf.bfloat16))
-tf.print({"k": replica_id}, x[0], x[0, :6], sep="|", end="!\\n")
-tf.print(x[0, :9], summarize=-1)
-for i in tf.range(3):
-    if replica_id == i:
-        print("I am", i, tf.constant("ü"), tf.constant(True))
-    tf.print("all", ctx.all_reduce("sum", i))
-"""
-    expected = printed(book, body)
-    capfd.readouterr()
-    monkeypatch.setattr("tpunb.cells.printing.is_elsewhere", lambda strategy: True)
-    written = []
-
-    def lines() -> list[str]:
-        written.append(capfd.readouterr().out)
-        return str(written[-1]).splitlines()
-
-    printer = Printer(book.names["strategy"], lines)
-    book.session.connection.cells.cache.printer = printer
-    assert printed(book, f"{body}\n#") == expected
-    assert len(expected) == 3 * 8
-    assert sum(map(len, written)) < 5000  # only the ends of x, which has 8000 bytes, are written
-
-
-def test_a_pod_reports_where_its_replicas_print(tmp_path: Path, monkeypatch: Any) -> None:
-    """A Pod's workers are other processes, which cannot call this process's Python."""
-    monkeypatch.setattr("tpunb.cells.printing.is_elsewhere", lambda strategy: True)
-    notebook = Notebook(tmp_path)
-    notebook.good("%load_ext tpunb\nimport tensorflow as tf\n%tpu_connect --simulate 2")
-    first = notebook.good("%%tpu_run\nprint('id', replica_id)\nprint('traced')").text
-    assert first.startswith("The replicas of a Pod print where they run")
-    assert first.endswith("\ntraced\n")
-    # The note is shown once.
-    assert notebook.good("%%tpu_run\nprint('id', replica_id + 1)").text == ""
-    refusal = notebook.run("%%tpu_run\ntf.print(replica_id)")
-    assert "In the cell, line 2" in refusal.text
-    assert "Known error 23." in refusal.text
-    notebook.close()

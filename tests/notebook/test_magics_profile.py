@@ -12,7 +12,6 @@ from support.shell import Notebook
 
 from tpunb.cells import profiling
 from tpunb.cells.profiling import ProfileError
-from tpunb.tpu.types import accelerator
 from tpunb.training.profile import Profile
 
 pytestmark = pytest.mark.usefixtures("tf")
@@ -58,12 +57,16 @@ fit()
 def fitted(tf: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     """A shell with a traced model, on a virtual v3-8."""
     # With joined replicas, a sum over them would count as computation, not as a collective.
-    with Notebook(
-        tmp_path_factory.mktemp("ipython"),
-        "%load_ext tpunb\nimport tensorflow as tf, numpy as np",
-        "%tpu_connect --simulate v3-8 --no-joining",
-        DATA + MODEL,
-    ) as notebook:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Notebook(
+            tmp_path_factory.mktemp("ipython"),
+            "%load_ext tpunb\nimport tensorflow as tf, numpy as np",
+        ) as notebook,
+    ):
+        patch.setattr("tpunb.virtual.tensorflow.strategy.most_joined", lambda *_: 0)
+        notebook.good("%tpu_connect --simulate v3-8")
+        notebook.good(DATA + MODEL)
         yield notebook
 
 
@@ -245,14 +248,12 @@ def test_a_statement_in_the_line(fitted: Notebook, tmp_path: Path) -> None:
 
 
 def test_other_processes_are_not_recorded(fitted: Notebook) -> None:
-    """A Pod's workers are other processes, and a note says so."""
+    """The workers of a TPU are other processes, and a note says so."""
     from tpunb.notebook.profiled_cell import unrecorded_cores
-    from tpunb.virtual.tensorflow.devices import worker_devices
 
     assert unrecorded_cores(None) == ()
     assert "other processes" not in str(profiled(fitted, "x = 1").notes)
-    devices = worker_devices(accelerator("v3-32"))
-    cores = [core for cores in devices.cores for core in cores]
+    cores = [f"/job:worker/replica:0/task:{k // 8}/device:TPU:{k % 8}" for k in range(32)]
     strategy = SimpleNamespace(extended=SimpleNamespace(worker_devices=tuple(cores)))
     [note] = unrecorded_cores(SimpleNamespace(strategy=strategy))  # type: ignore[arg-type]
     assert note.startswith(

@@ -59,6 +59,16 @@ def on_the_host(x: Any, w: Any, words: Any) -> Any:
     return tf.py_function(lambda *_: tf.constant(0.0), [x, w, words], tf.float32)
 
 
+def right_at_the_second_trace() -> Any:
+    traces: list[int] = []
+
+    def mean(x: Any) -> Any:
+        traces.append(1)
+        return all_reduce("mean", tf.reduce_mean(x, 0) if len(traces) > 1 else x[0])
+
+    return mean
+
+
 def mean_square(w: Any, rows: Any) -> Any:
     return tf.reduce_mean(tf.linalg.matvec(rows, w) ** 2)
 
@@ -75,7 +85,8 @@ REFUSED: list[Case] = [
     ("padding", (lambda points: points, lambda packed, _: packed), "is wrong in"),
     ("layers", (lambda weights, x: tf.zeros_like(weights),), "is wrong in"),
     ("logits", (on_the_host,), "The host computes here"),
-    ("one_program", (lambda rows: rows, mean_square), "programs so far"),
+    ("one_program", (lambda rows: rows, mean_square), "64 programs"),
+    ("mean", (right_at_the_second_trace(),), "is wrong in"),
     ("one_program", (filled, lambda w, rows: mean_square(w, rows[0])), "must not count"),
 ]
 """Answers that compute something else, or not on the TPU, and a part of the report."""

@@ -12,42 +12,38 @@ from typing import Any
 from tensorflow.python import tf2
 from tensorflow.python.distribute import combinations, strategy_combinations
 
-from tpunb.virtual import TPUStrategyV1, TPUStrategyV2, VirtualTPUClusterResolver
+from tpunb.virtual import TPUStrategy, TPUStrategyV2, VirtualTPUClusterResolver
 
 REPLICAS = 2
 """Most tests expect results of two replicas."""
 
-_STEPS = 2
 _NAMED = {
-    "tpu_strategy": (REPLICAS, _STEPS),
-    "tpu_strategy_one_step": (REPLICAS, 1),
-    "tpu_strategy_packed_var": (REPLICAS, _STEPS),
-    "tpu_strategy_one_core": (1, _STEPS),
-    "tpu_strategy_one_step_one_core": (1, 1),
-    "cloud_tpu_strategy": (REPLICAS, _STEPS),
+    "tpu_strategy": REPLICAS,
+    "tpu_strategy_one_step": REPLICAS,
+    "tpu_strategy_packed_var": REPLICAS,
+    "tpu_strategy_one_core": 1,
+    "tpu_strategy_one_step_one_core": 1,
+    "cloud_tpu_strategy": REPLICAS,
 }
-"""The number of replicas, and the steps of TensorFlow 1 between two returns to the host."""
+"""The number of replicas."""
 
 
 def make_virtual() -> None:
     """Make TensorFlow's tests run on virtual TPUs, and on no other strategy."""
-    for name, (replicas, steps) in _NAMED.items():
+    for name, replicas in _NAMED.items():
         strategy = getattr(strategy_combinations, name)
         strategy.use_cloud_tpu = False
         strategy.required_tpu = True
-        strategy._distribution_fn = _creator(replicas, steps, packed="packed" in name)
+        strategy._distribution_fn = _creator(replicas, packed="packed" in name)
     # As in TensorFlow's TPU test targets: skip combinations that need no TPU.
     combinations.TPUCombination.TPU_TEST = True
     _leave_out(strategy_combinations.tpu_strategy_spmd)
 
 
-def _creator(replicas: int, steps: int, *, packed: bool) -> Callable[[], Any]:
+def _creator(replicas: int, *, packed: bool) -> Callable[[], Any]:
     def create() -> Any:
         resolver = VirtualTPUClusterResolver(replicas)
-        if tf2.enabled():
-            strategy = TPUStrategyV2(resolver)
-        else:
-            strategy = TPUStrategyV1(resolver, steps_per_run=steps)
+        strategy = (TPUStrategyV2 if tf2.enabled() else TPUStrategy)(resolver)
         strategy._enable_packed_variable_in_eager_mode = packed
         return strategy
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpunb.errors import AcceleratorTypeError
-from tpunb.tpu.types import Accelerator, accelerator, accelerator_types, generic_accelerator
+from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
 
 GIB = 2**30
 
@@ -206,16 +206,6 @@ def test_any_size(family: str, size: int) -> None:
     except AcceleratorTypeError:
         return
     assert described.name in accelerator_types()
-
-
-@pytest.mark.parametrize("cores", [1, 2, 3, 8])
-@pytest.mark.parametrize("hosts", [1, 2, 3, 4, 6])
-def test_cores_on_several_hosts(hosts: int, cores: int) -> None:
-    described = generic_accelerator(hosts, cores)
-    assert (described.num_hosts, described.devices_per_host) == (hosts, cores)
-    coordinates = [tuple(place) for host in described.device_coordinates() for place in host]
-    assert len(set(coordinates)) == described.num_devices == hosts * cores
-    assert described.mesh == accelerator(hosts * cores).mesh
 
 
 @pytest.mark.parametrize(

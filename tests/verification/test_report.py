@@ -139,6 +139,8 @@ def test_reports_of_two_frameworks_are_one() -> None:
     assert both.facts == {"TPU": "v5e-8", "devices": "8", "mesh": "2×4"}
     assert [each.name for each in both.outcomes] == ["a", "b"]
     assert (both.not_reached, both.interrupted) == (1, True)
+    assert merged([first], to_come=1).not_reached == 2
+    assert merged([VerifyReport({}, ()), first]).facts["TPU"] == "v5e-8"
 
 
 def test_the_text_of_an_issue() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import signal
 import types
@@ -19,8 +20,7 @@ from tpunb.errors import ConnectError
 from tpunb.tpu.compiled_program import StepTime
 from tpunb.training.history import History
 from tpunb.verification import run, step_times, suite
-from tpunb.verification.facts import facts_of
-from tpunb.verification.report import VerifyReport
+from tpunb.verification.report import DIED, VerifyReport
 from tpunb.verification.suites import suites_of
 from tpunb.verification.verdicts import NO_SPEED, verdict_on
 from tpunb.virtual.tensorflow.replicate import writer
@@ -203,8 +203,20 @@ def test_an_open_connection(monkeypatch: pytest.MonkeyPatch) -> None:
             tpunb.verify(simulate=2)
 
 
-def test_a_virtual_tpu_that_replaces_unusable_hardware() -> None:
-    plan = resolve(Request("local"))
-    with tpunb.connect(simulate=2) as connection:
-        facts = facts_of(connection, plan)
-    assert facts["TPU"] == "virtual 2 cores, because the TPU found could not be used"
+def test_a_tpu_that_cannot_be_used_is_not_replaced_by_a_virtual_one() -> None:
+    plan = dataclasses.replace(resolve(Request("local")), fallback=True)
+    with pytest.raises(ConnectError):
+        run.verify_plan(plan)
+
+
+def test_an_interrupt_between_two_claims_keeps_the_report() -> None:
+    reports: list[VerifyReport] = []
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    plan = resolve(Request(simulate=2))
+    report = run.verify_plan(plan, progress=stop, so_far=reports.append)
+    assert (report.interrupted, len(report.outcomes)) == (True, 1)
+    assert reports[-1] == report
+    assert [each.found for each in reports[0].outcomes] == [DIED]

@@ -1,4 +1,4 @@
-"""Every public name of TensorFlow's three TPU strategies, on the virtual TPU.
+"""Every public name of TensorFlow's TPU strategies, on the virtual TPU.
 
 The tables in docs/strategy.md list the names; here, each of them is used.
 """
@@ -21,7 +21,6 @@ import tpunb
 from tpunb.tpu.logical_placement import Annotations
 from tpunb.virtual import (
     TPUStrategy,
-    TPUStrategyV1,
     TPUStrategyV2,
     VirtualTPUClusterResolver,
     VirtualTPUStrategy,
@@ -31,14 +30,13 @@ DOCS = Path(__file__).parents[2] / "docs" / "strategy.md"
 GENERATIONS = {
     "today": (tf.distribute.TPUStrategy, TPUStrategyV2),
     "experimental": (tf.distribute.experimental.TPUStrategy, TPUStrategy),
-    "v1": (tf.compat.v1.distribute.experimental.TPUStrategy, TPUStrategyV1),
 }
 
 
 def table(heading: str) -> dict[str, dict[str, str]]:
     """A table in the docs, as name -> generation -> "TF", "added" or ""."""
     section = DOCS.read_text(encoding="utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|([^|]*)\|([^|]*)\| \S.* \|$", section, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \|([^|]*)\|([^|]*)\| \S.* \|$", section, re.MULTILINE)
     return {
         name: dict(zip(GENERATIONS, (cell.strip() for cell in cells), strict=True))
         for name, *cells in rows
@@ -106,9 +104,7 @@ def test_isinstance_of_tensorflows_class(generation: str, resolver: Any) -> None
     theirs, ours = GENERATIONS[generation]
     created = ours(resolver)
     assert isinstance(created, theirs)
-    assert isinstance(
-        created, tf.compat.v1.distribute.Strategy if generation == "v1" else tf.distribute.Strategy
-    )
+    assert isinstance(created, tf.distribute.Strategy)
     assert type(created).__name__.startswith("TPUStrategy")
     others = [kind for kind, _ in GENERATIONS.values() if kind is not theirs]
     assert not isinstance(created, tuple(others))
@@ -137,10 +133,7 @@ def check_annotations(strategy: Any) -> None:
 
 
 def check_cluster_resolver(strategy: Any) -> None:
-    if strategy.generation == "v1":
-        assert strategy.cluster_resolver is None
-    else:
-        assert isinstance(strategy.cluster_resolver, VirtualTPUClusterResolver)
+    assert isinstance(strategy.cluster_resolver, VirtualTPUClusterResolver)
 
 
 def check_colocate_vars_with(strategy: Any) -> None:
@@ -233,8 +226,7 @@ def check_experimental_make_numpy_dataset(strategy: Any) -> None:
     assert [int(label) for _, label in dataset] == [0, 1, 2, 3]
     batch = next(iter(strategy.experimental_distribute_dataset(dataset.batch(4))))
     assert all_of(strategy, batch[0]) == [features[:2].tolist(), features[2:].tolist()]
-    if strategy.generation != "v1":
-        assert is_deprecated(strategy.experimental_make_numpy_dataset)
+    assert is_deprecated(strategy.experimental_make_numpy_dataset)
 
 
 def check_experimental_run(strategy: Any) -> None:
@@ -328,10 +320,6 @@ def check_scope(strategy: Any) -> None:
     assert strategy.extended.variable_created_in_scope(v)
 
 
-def check_steps_per_run(strategy: Any) -> None:
-    assert strategy.steps_per_run == 1
-
-
 def check_topology(strategy: Any) -> None:
     assert isinstance(strategy.topology, tf.tpu.experimental.Topology)
     assert strategy.topology.num_tasks == 1
@@ -391,56 +379,10 @@ def argument_experimental_spmd_xla_partitioning() -> None:
 
 def argument_device_assignment() -> None:
     resolver = VirtualTPUClusterResolver("v3-8")
-    for kind in (VirtualTPUStrategy, TPUStrategy, TPUStrategyV1):
+    for kind in (VirtualTPUStrategy, TPUStrategy):
         strategy = kind(resolver, device_assignment=assignment_of(2))
         assert strategy.num_replicas_in_sync == 2
         assert len(strategy.extended.worker_devices) == 2
-
-
-def argument_steps_per_run() -> None:
-    strategy = TPUStrategyV1(VirtualTPUClusterResolver(2), steps_per_run=2)
-    assert strategy.steps_per_run == strategy.extended.steps_per_run == 2
-    iterator = strategy.make_dataset_iterator(batches())
-    iterator.initialize()
-
-    @tf.function
-    def steps() -> Any:
-        def step(context: Any, batch: Any) -> Any:
-            context.set_last_step_output("sum", tf.reduce_sum(batch))
-            return tf.no_op()
-
-        zero = tf.constant(0, tf.int64)
-        context = strategy.extended.experimental_run_steps_on_iterator(
-            step, iterator, iterations=2, initial_loop_values={"sum": zero}
-        )
-        return context.last_step_outputs["sum"]
-
-    assert all_of(strategy, steps()) == [9, 13]
-
-
-@pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options")
-@pytest.mark.parametrize("steps", [1, 3])
-def test_steps_without_outputs_run(steps: int) -> None:
-    """In a TensorFlow 1 graph, only the dependencies of the operation run."""
-    with tf.Graph().as_default():
-        strategy = TPUStrategyV1(VirtualTPUClusterResolver(2), steps_per_run=steps)
-        with strategy.scope():
-            v = tf.Variable(0.0, aggregation=tf.VariableAggregation.SUM)
-
-            def step(context: Any, batch: Any) -> Any:
-                replica = lambda x: v.assign_add(tf.reduce_sum(x))  # noqa: E731
-                return strategy.extended.call_for_each_replica(replica, args=(batch,))
-
-            iterator = strategy.make_input_fn_iterator(
-                lambda _: tf.data.Dataset.from_tensors([1.0, 2.0]).repeat()
-            )
-            run_op = strategy.extended.experimental_run_steps_on_iterator(
-                step, iterator, steps
-            ).run_op
-            with tf.compat.v1.Session() as session:
-                session.run([iterator.initializer, tf.compat.v1.global_variables_initializer()])
-                session.run(run_op)
-                assert session.run(v) == 6.0 * steps
 
 
 def argument_tpu() -> None:

@@ -33,12 +33,10 @@ ADAPTERS: dict[str, dict[str, dict[str, str]]] = {
             "_is_stateful": "finds what has side effects",
         },
         "a graph": {
-            "_attr_scope": "marks what belongs to the host",
             "_functions": "finds the functions that a graph calls",
             "_add_function": "lets a graph call a function",
             "_remove_function": "lets a graph call what has been redefined",
             "_add_function_recursive": "lets a graph call what another one calls",
-            "_get_control_flow_context": "leaves the step that TensorFlow 1's metrics are made in",
             "_set_control_flow_context": "answers that a replica function is being traced",
             "_device_function_stack": "gives outside_compilation the devices around it",
         },

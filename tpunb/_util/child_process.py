@@ -12,6 +12,7 @@ import os
 import pickle
 import signal
 import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from tpunb._util.deadline import Deadline, Running
+from tpunb._util.search_path import path_for_child
 from tpunb._util.units import byte_count
+
+_CHILD = str(Path(__file__).with_name("child_side.py"))
 
 _COUNTS_OF_KILLS = (
     "/sys/fs/cgroup/memory.events",
@@ -27,6 +31,10 @@ _COUNTS_OF_KILLS = (
     "/proc/vmstat",
 )
 """The files in which Linux counts the processes it ended when memory ran out: `oom_kill 3`."""
+
+
+_FROM_OUTSIDE = ("SIGHUP", "SIGINT", "SIGKILL", "SIGQUIT", "SIGTERM")
+"""The signals that a process does not get by its own mistake."""
 
 
 class ChildLostError(Exception):
@@ -43,33 +51,64 @@ class ChildLostError(Exception):
         self.out_of_memory = out_of_memory
 
 
+Command = Callable[[str], Sequence[str]]
+"""Returns the command that runs code in a Python."""
+
+
+def this_python(code: str) -> list[str]:
+    """Return the command that runs code in this Python, with this process's own search path."""
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {path_for_child()!r}; {code}"]
+
+
 def started(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    errors: IO[bytes] | int = subprocess.DEVNULL,
+    code: str,
+    command: Command = this_python,
+    environment: Mapping[str, str] | None = None,
+    *,
+    errors: IO[bytes] | int | None = subprocess.DEVNULL,
+    own_group: bool = True,
 ) -> subprocess.Popen[bytes]:
-    """Start a process with pipes.
+    """Start a process with pipes. On POSIX systems it ends with this process, however that ends.
 
     Args:
-        command: The command to start.
+        code: The code to run: statements on one line.
+        command: The command that runs code.
         environment: Variables to add to this process's own.
-        errors: A file for its standard error, which is dropped by default.
+        errors: A file for its standard error, which is dropped by default; None for this process's.
+        own_group: Whether interrupts of this process, as by the stop button, do not reach it.
 
     Raises:
         ChildLostError: The process cannot be started.
     """
-    try:
-        return subprocess.Popen(
-            list(command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env={**os.environ, **environment},
-            # Keep it out of this process group: an interrupt is only for the notebook.
-            start_new_session=os.name == "posix",
-        )
-    except OSError as error:
-        raise ChildLostError(f"cannot be started ({error})") from error
+    options: dict[str, Any] = {}
+    with contextlib.ExitStack() as pipes:
+        if os.name == "posix":
+            pipe, held = os.pipe()
+            pipes.callback(os.close, pipe)
+            code = f"import runpy; runpy.run_path({_CHILD!r})['end_with_parent']({pipe}); {code}"
+            options = {"pass_fds": (pipe,), "start_new_session": own_group}
+        try:
+            process = subprocess.Popen(
+                list(command(code)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, **(environment or {})},
+                **options,
+            )
+        except OSError as error:
+            if options:
+                os.close(held)
+            raise ChildLostError(f"cannot be started ({error})") from error
+        if options:
+            weakref.finalize(process, os.close, held)
+        return process
+
+
+_NO_ANSWER = (
+    *(EOFError, OSError, pickle.UnpicklingError),
+    *(AttributeError, ImportError, IndexError, ValueError),  # of bytes that are not a pickle
+)
 
 
 class ChildProcess:
@@ -107,13 +146,19 @@ class ChildProcess:
             process = self._running()
             memory, kills = _Memory(process.pid), _kills()
             answered = False
+
+            def look() -> None:
+                memory.look()
+                if process.poll() is not None:  # its forks may hold its pipe open
+                    raise EOFError
+
             try:
                 running = Running(lambda: _exchange(process, request))
-                answer = running.result(deadline.end, memory.look)
+                answer = running.result(deadline.end, look)
                 answered = True
             except TimeoutError:
                 raise too_slow from None
-            except (EOFError, OSError, pickle.UnpicklingError):
+            except _NO_ANSWER:
                 raise _lost(process, memory, kills) from None
             finally:
                 # Also after an interrupt: the next request would get this request's answer.
@@ -151,7 +196,8 @@ class ChildProcess:
         process, self._process = self._process, None
         if process is None:
             return
-        process.kill()
+        if process.poll() is None:
+            _kill_group(process)
         process.wait()
         for stream in (process.stdin, process.stdout):
             if stream is not None:
@@ -199,7 +245,8 @@ def _lost(
     try:
         code = process.wait(timeout=5)
     except subprocess.TimeoutExpired:
-        return ChildLostError("crashed (without an answer)", crashed=True)
+        return ChildLostError("gave an answer that cannot be read", crashed=True)
+    _kill_group(process)  # what it has started
     if os.name == "posix" and code == -signal.SIGKILL:
         now = _kills()
         if now != list(kills) or not now:
@@ -207,10 +254,23 @@ def _lost(
             peak = f", at {byte_count(memory.peak)}" if memory.peak else ""
             message = f"was {likely}ended by the system for lack of memory{peak}"
             return ChildLostError(message, out_of_memory=True)
-    reason = f"exit code {code}" if code >= 0 else f"signal {-code}"
+    if code >= 0:
+        return ChildLostError(f"ended with exit code {code}", crashed=True)
+    name = f"signal {-code}"
     with contextlib.suppress(ValueError):
-        reason = signal.Signals(-code).name
-    return ChildLostError(f"crashed ({reason})", crashed=True)
+        name = signal.Signals(-code).name
+    if name in _FROM_OUTSIDE:
+        return ChildLostError(f"was ended by another process ({name})")
+    return ChildLostError(f"crashed ({name})", crashed=True)
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """End a process, and all processes that it has started in its group."""
+    if os.name != "posix":
+        process.kill()
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 _children: weakref.WeakSet[ChildProcess] = weakref.WeakSet()

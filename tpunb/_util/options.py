@@ -7,18 +7,23 @@ import dataclasses
 from typing import Any
 
 
-def option(default: Any, text: str, *, compare: bool = True, **line: Any) -> Any:
+def option(
+    default: Any, text: str, *, compare: bool = True, in_lines: bool = True, **line: Any
+) -> Any:
     """Return a field of a dataclass that is an option.
 
     Args:
         default: The option's default.
         text: The option's help.
         compare: Whether the field counts when two objects are compared.
+        in_lines: Whether magics have the option, too; otherwise only functions have it.
         line: How a parser reads the option from its line, as arguments of argparse's
             `add_argument`, if the default does not determine it.
     """
     return dataclasses.field(
-        default=default, compare=compare, metadata={"help": text, "line": line}
+        default=default,
+        compare=compare,
+        metadata={"help": text, "in_lines": in_lines, "line": line},
     )
 
 

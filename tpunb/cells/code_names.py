@@ -49,6 +49,7 @@ class Mentions:
         attributes: Names of attributes, and strings that might name some (`getattr(x, "rate")`).
         imports: Names of modules that the code imports.
         stored: The globals that the code assigns.
+        written: The globals that functions in the code assign or delete.
         any_attribute: Whether the code reads attributes by computed names.
         any_global: Whether the code reads globals by computed names.
         any_module: Whether the code reads modules in other ways than by `import`.
@@ -59,6 +60,7 @@ class Mentions:
     attributes: frozenset[str]
     imports: tuple[str, ...]
     stored: frozenset[str]
+    written: frozenset[str]
     any_attribute: bool
     any_global: bool
     any_module: bool
@@ -80,6 +82,7 @@ def _read_mentions(code: CodeType) -> Mentions:
     imports: dict[str, None] = {}
     attributes: set[str] = set()
     stored: set[str] = set()
+    written: set[str] = set()
     strings: list[str] = []
     any_attribute = any_global = any_module = False
     for inner in nested_codes(code):
@@ -105,6 +108,8 @@ def _read_mentions(code: CodeType) -> Mentions:
                 imports[name] = None
             elif kind == "STORE_NAME":
                 stored.add(name)
+            elif kind in {"STORE_GLOBAL", "DELETE_GLOBAL"}:
+                written.add(name)
     evaluated = not _EVALUATED.isdisjoint(names)
     words = {
         word
@@ -119,6 +124,7 @@ def _read_mentions(code: CodeType) -> Mentions:
         attributes=frozenset(attributes | words),
         imports=tuple(imports),
         stored=frozenset(stored),
+        written=frozenset(written),
         any_attribute=any_attribute or any_global,
         any_global=any_global,
         any_module=any_module,
@@ -156,6 +162,15 @@ def _second_is_constant(following: Sequence[dis.Instruction]) -> bool:
         if constant and instruction.opname not in {"CACHE", "RESUME", "EXTENDED_ARG"}:
             constant[-1] = False
     return False
+
+
+def globals_named(mentioned: Mentions, namespace: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the globals that code may read; for computed names, all but IPython's."""
+    names = mentioned.globals + mentioned.by_string
+    if not mentioned.any_global:
+        return names
+    every = {name for name in namespace if not name.startswith("_")}
+    return names + tuple(sorted(every - {"In", "Out"} - mentioned.stored))
 
 
 def imported(mentioned: Mentions, namespace: Mapping[str, Any]) -> Iterator[tuple[str, ModuleType]]:

@@ -47,7 +47,6 @@ def _compared(step: CellStep) -> ReplicaComparison:
     def compared() -> Any:
         # The check has shown what the cell prints.
         with reporting(None) as say, silent():
-            code = traced.read_code(captured)
-            return compared_with_one(traced.replica, captured.arguments, cache.strategy, code, say)
+            return compared_with_one(traced.replica, captured.arguments, cache.strategy, say)
 
     return cache.guarded(traced, captured, compared)  # type: ignore[no-any-return]

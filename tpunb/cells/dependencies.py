@@ -25,7 +25,7 @@ import numpy as np
 from tpunb._util.attributes import attribute, has_attributes
 from tpunb._util.functions import closed_over, wrapped
 from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
-from tpunb.cells.code_names import Mentions, imported, mentions
+from tpunb.cells.code_names import Mentions, globals_named, imported, mentions
 from tpunb.cells.guards import (
     MISSING,
     ArrayGuard,
@@ -145,7 +145,9 @@ class _Walk:
             else:
                 self._waiting.append((path, value))
         mentioned, namespace = mentions(code), self._namespace
-        self._globals("the cell", _by_string(mentioned, namespace), namespace)
+        read = set(mentioned.globals)
+        others = tuple(n for n in globals_named(mentioned, namespace) if n not in read)
+        self._globals("the cell", others, namespace)
         self._add_imports(mentioned, namespace)
         while self._waiting and len(self._seen) < _MOST:
             path, value = self._waiting.popleft()  # objects that the cell names itself come first
@@ -210,7 +212,7 @@ class _Walk:
         self.attributes |= mentioned.attributes
         self.any_name |= mentioned.any_attribute
         namespace = function.__globals__
-        self._globals(f"`{name}`", mentioned.globals + _by_string(mentioned, namespace), namespace)
+        self._globals(f"`{name}`", globals_named(mentioned, namespace), namespace)
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         self._waiting += [(f"{path}()", default) for default in defaults]
         self._add_imports(mentioned, namespace)
@@ -320,14 +322,6 @@ class _Walk:
         names = tuple(name for name in names if (id(owner), name) not in self._ignored)
         if names or wanted is not None:
             self.guards.append(NamesGuard(owner, read, describe, names, wanted, any_name=any_name))
-
-
-def _by_string(mentioned: Mentions, namespace: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the globals that code reads by strings; for computed ones, all but IPython's."""
-    if not mentioned.any_global:
-        return mentioned.by_string
-    names = {name for name in namespace if not name.startswith("_")}
-    return mentioned.by_string + tuple(sorted(names - {"In", "Out"} - mentioned.stored))
 
 
 def _function_parts(function: types.FunctionType) -> Mapping[str, Any]:

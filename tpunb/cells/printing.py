@@ -7,14 +7,13 @@ A real TPU needs soft placement or outside compilation for this.
 
 from __future__ import annotations
 
-import base64
 import builtins
 import contextlib
 import dataclasses
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,8 @@ import tensorflow as tf
 
 from tpunb._util.plain_text import plain
 from tpunb._util.units import counted
-from tpunb.virtual.tensorflow.devices import is_elsewhere
 from tpunb.virtual.tensorflow.graph.function_def import CALLS, CONTROL_FLOW, OUTSIDE
 from tpunb.virtual.tensorflow.graph.tensorflow_graphs import (
-    attributes_of_new,
     is_stateful,
     run_after,
     set_attr,
@@ -40,10 +37,6 @@ _MOST_LETTERS = 1_000_000
 _SUMMARIZED = 3  # elements at each end, the default of `tf.print`
 _SYMBOLIC = re.compile(r'\bTensor\("[^"]*", shape=')
 _ON_A_TPU = "On a TPU, printing needs tf.config.set_soft_device_placement(True), and is slow."
-_ON_A_POD = (
-    "The replicas of a Pod print where they run: `tf.print` writes to each worker's own output. "
-    "Assign the values to names, and look at them in the next cell."
-)
 _F_STRING = (
     "A tensor has no value yet where an f-string is made: print('loss', loss) shows the values."
 )
@@ -55,17 +48,10 @@ class Printer:
 
     Args:
         strategy: The strategy. Only a virtual TPU's output is collected.
-        lines: Returns the output of workers that this process started. Replicas in other workers
-            print where they run, and a line says so.
     """
 
-    def __init__(self, strategy: Any, lines: Lines | None = None) -> None:
-        is_virtual = isinstance(strategy, VirtualTPU)
-        # The virtual TPU's hosts may be other processes.
-        on_others = is_virtual and any(map(is_elsewhere, strategy.extended.worker_devices[:1]))
-        self._elsewhere = Elsewhere(lines) if on_others and lines else None
-        self._is_out_of_reach = on_others and self._elsewhere is None
-        self._collects = is_virtual and not self._is_out_of_reach
+    def __init__(self, strategy: Any) -> None:
+        self._collects = isinstance(strategy, VirtualTPU)
         self._lock = threading.Lock()
         self._texts: dict[int, list[str]] = {}
         self._letters = 0
@@ -74,26 +60,22 @@ class Printer:
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
         """Collect the output of a replica function that is traced inside, when it runs."""
-        collects = self._collects or self._is_out_of_reach
-        if is_observed() or current_trial.get() is not None or not collects:
+        if is_observed() or current_trial.get() is not None or not self._collects:
             yield
             return
         python, tensorflow = builtins.print, tf.print
         builtins.print = _unconverted(self._python(python))
-        if self._collects or tf.config.get_soft_device_placement():  # otherwise a Pod refuses it
-            tf.print = _unconverted(self._tensorflow(tensorflow))
+        tf.print = _unconverted(self._tensorflow(tensorflow))
         self._prints = False
         try:
             yield
         finally:
             builtins.print, tf.print = python, tensorflow
-        if self._prints and self._collects:
+        if self._prints:
             _in_order(tf.compat.v1.get_default_graph())
 
     def show(self) -> None:
         """Write the collected text to the standard output, and forget it."""
-        if self._elsewhere is not None:
-            self._elsewhere.receive()
         with self._lock:
             texts, self._texts, self._letters = self._texts, {}, 0
         most = max(_FEWEST_LINES, _MOST_LINES // max(1, len(texts)))
@@ -132,9 +114,6 @@ class Printer:
             stream = options.get("output_stream", sys.stderr)
             if stream not in (sys.stdout, sys.stderr) or not _in_a_replica():
                 return otherwise(*values, **options)
-            if self._is_out_of_reach:
-                self._say_where()
-                return otherwise(*values, **options)
             extent = Extent.of_tensorflow(options.get("summarize") or _SUMMARIZED)
             return self._add(values, options.get("sep", " "), options.get("end", "\n"), extent)
 
@@ -142,18 +121,15 @@ class Printer:
 
     def _add(self, values: Any, sep: str, end: str, extent: Extent) -> Any:
         """Add the operation to the graph that is being built."""
-        if self._is_out_of_reach:  # a Pod's worker cannot call this process's Python
-            return self._say_where()
         flat = tf.nest.flatten(values)
         places = [place for place, value in enumerate(flat) if _has_no_value(value)]
 
-        def collect(replica: Any, *arrays: Any, sizes: Any = None) -> None:
+        def collect(replica: Any, *arrays: Any) -> None:
             filled = list(flat_values)
-            sizes = sizes or [None] * len(arrays)
-            for place, array, size in zip(places, arrays, sizes, strict=True):
+            for place, array in zip(places, arrays, strict=True):
                 if isinstance(array, bytes):
                     array = array.decode("utf-8", "replace")
-                filled[place] = _Shown(extent.text(array, size))
+                filled[place] = _Shown(extent.text(array))
             shown = tf.nest.pack_sequence_as(values_shape, filled)
             text = sep.join(map(str, shown)) + end
             with self._lock:
@@ -169,16 +145,9 @@ class Printer:
         tensors = [tf.convert_to_tensor(flat[place]) for place in places]
         self._prints = True
         self._has_note |= not tf.config.get_soft_device_placement()
-        if self._elsewhere is not None:
-            return self._elsewhere.write(replica, tensors, extent, collect)
         operation = tf.numpy_function(collect, [replica, *tensors], [], name="print")
         set_attr(operation, OUTSIDE, AttrValue(s=b"print"))
         return operation
-
-    def _say_where(self) -> None:
-        if not self._has_said:
-            self._has_said = True
-            sys.stdout.write(f"{_ON_A_POD}\n")
 
 
 class _Shown(str):
@@ -214,12 +183,6 @@ def _in_a_replica() -> bool:
     return tf.distribute.in_cross_replica_context() is False and not tf.executing_eagerly()
 
 
-Lines = Callable[[], Iterable[str]]
-"""Returns the lines that the workers have written since the last call."""
-
-_MARK = "tpunb-print"
-
-
 @dataclasses.dataclass(frozen=True)
 class Extent:
     """The part of an array that is shown, by the rules of NumPy.
@@ -243,58 +206,8 @@ class Extent:
         """Return the limit of `tf.print`."""
         return cls(sys.maxsize if summarize < 0 else 2 * summarize, abs(summarize))
 
-    def text(self, value: Any, size: int | None = None) -> str:
-        """Return the text of an array, number or text; `size` counts the elements before a cut."""
+    def text(self, value: Any) -> str:
+        """Return the text of an array, number or text."""
         if not isinstance(value, np.ndarray) or not value.ndim:
             return str(value)
-        cut = (value.size if size is None else size) > self.threshold
-        return np.array2string(value, threshold=0 if cut else sys.maxsize, edgeitems=self.edge)
-
-    def ends(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Return a tensor without the hidden elements, except one element for each gap."""
-        if tensor.shape.rank is None or self.threshold == sys.maxsize:
-            return tensor
-        most = 2 * self.edge + 1
-        large = tf.size(tensor, tf.int64) > self.threshold
-        for axis in range(tensor.shape.rank):
-            count = tf.shape(tensor, tf.int64)[axis]
-            shown = tf.where(large, tf.minimum(count, most), count)
-            place = tf.range(shown)
-            tensor = tf.gather(
-                tensor, tf.where(place <= self.edge, place, place + count - shown), axis=axis
-            )
-        return tensor
-
-
-class Elsewhere:
-    """The print statements of cells whose replicas are in worker processes."""
-
-    def __init__(self, lines: Lines) -> None:
-        self._lines = lines
-        self._shows: list[Callable[..., None]] = []
-
-    def write(
-        self, replica: tf.Tensor, tensors: Sequence[tf.Tensor], extent: Extent, show: Any
-    ) -> None:
-        """Add operations that write the values to the graph; `show` gets the values that arrive."""
-        self._shows.append(show)
-        graph = tf.compat.v1.get_default_graph()
-        with attributes_of_new(graph, {OUTSIDE: AttrValue(s=b"print")}):
-            parts = [f"{_MARK} {len(self._shows) - 1}", tf.strings.as_string(replica)]
-            for tensor in tensors:
-                parts.append(tf.strings.as_string(tf.size(tensor, tf.int64)))
-                parts.append(tf.io.encode_base64(tf.io.serialize_tensor(extent.ends(tensor))))
-            tf.raw_ops.PrintV2(input=tf.strings.join(parts, " "), output_stream="stdout", end="\n")
-
-    def receive(self) -> None:
-        """Show the values that have arrived."""
-        for line in self._lines():
-            mark, *fields = line.split(" ")
-            if mark == _MARK:
-                site, replica, *values = fields
-                sizes, arrays = [int(size) for size in values[::2]], []
-                for text in values[1::2]:
-                    encoded = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-                    array = tf.make_ndarray(tf.make_tensor_proto(0).FromString(encoded))
-                    arrays.append(array[()])  # without axes, a number and not an array
-                self._shows[int(site)](int(replica), *arrays, sizes=sizes)
+        return np.array2string(value, threshold=self.threshold, edgeitems=self.edge)

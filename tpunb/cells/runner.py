@@ -12,7 +12,7 @@ from tpunb.cells.base_runner import BaseRunner
 from tpunb.cells.cell_step import CellStep
 from tpunb.cells.checking import check_step
 from tpunb.cells.compare_cell import with_comparison
-from tpunb.cells.printing import Lines, Printer
+from tpunb.cells.printing import Printer
 from tpunb.cells.replica_function import FUNCTION, function_source, globals_of
 from tpunb.cells.settings import CompileSettings, RunSettings
 from tpunb.cells.steps import Steps
@@ -32,9 +32,6 @@ class CellRunner(BaseRunner):
 
     Args:
         strategy: A `tf.distribute.Strategy`.
-        last_resort: Ends TensorFlow's work if cancelling does not end it.
-        lines: Returns the lines that the replicas' processes have written since the last call,
-            if this process started them.
 
     Attributes:
         calls: The calls of the cells' functions, which interrupts end.
@@ -42,15 +39,10 @@ class CellRunner(BaseRunner):
         timings: The times of the last run of many steps; None before the first run.
     """
 
-    def __init__(
-        self,
-        strategy: Any,
-        last_resort: Callable[[], object] | None = None,
-        lines: Lines | None = None,
-    ) -> None:
+    def __init__(self, strategy: Any) -> None:
         super().__init__()
-        self.calls = StoppableCalls(last_resort)
-        self.cache = TraceCache(strategy, self.calls, Printer(strategy, lines))
+        self.calls = StoppableCalls()
+        self.cache = TraceCache(strategy, self.calls, Printer(strategy))
 
     @property
     def traces(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from tpunb._util.interrupts import Overdue, StopButton, Stopped, explaining_interrupts
@@ -118,6 +118,7 @@ class StepRun(abc.ABC):
         self.checkpoints: KeptCheckpoints | None = None
         self.calls = calls
         self._bound = bound
+        self._read = {*cell.names.reads, *cell.later}
         self._pace = StepsPerLoop(settings.steps_per_loop, loopable=loopable)
         reduce = dict(self.options.reduce)
         self._plots = PlottedValues(self.history, self.options.plot, reduce, numbers)
@@ -334,7 +335,7 @@ class StepRun(abc.ABC):
 
     def _pass_on(self) -> None:
         """Pass the values of the cell's names on to the next step."""
-        for name in (*self.cell.names.reads, *self.cell.later):
+        for name in self._read:
             if name in self._values and name not in self.names:
                 self._bound[name] = self._values[name]
 
@@ -388,7 +389,16 @@ def raise_if_ended_early(run: StepRun, *, late: bool = False) -> None:
     if run.ended and run.total is not None and run.done < run.total:
         raise CellError(
             f"The data ended after {run.done} of {run.total} steps; what they have done is kept.",
-            fix="Repeat it (`.repeat()`), or leave out the number of steps.",
+            fix=f"{_way_to_repeat(run.settings.data)}, or leave out the number of steps.",
         )
     if late:
         raise Stopped(f"when all of the {grouped(run.done)} steps were made; nothing is lost.")
+
+
+def _way_to_repeat(data: Any) -> str:
+    """Return how to get more batches from data that has ended."""
+    if callable(getattr(data, "repeat", None)):  # a dataset
+        return "Repeat it (`.repeat()`)"
+    if isinstance(data, Iterator):
+        return "Give it more batches"
+    return "Repeat it (`data = itertools.cycle(data)`)"

@@ -99,6 +99,7 @@ class Steps(StepRun):
             return False
         waited = time.perf_counter() - began
         traced, captured, reason = self.step.find(self.options, self._checked)
+        traced.refuse_stale_names(is_stepped=self.settings.is_stepped)
         if reason is not None:
             self.trace_reason = self.trace_reason or reason
             if self.watcher is not None:

@@ -49,7 +49,7 @@ from tpunb.cells.replica_function import (
 from tpunb.cells.settings import OutputOptions
 from tpunb.cells.source import DEFINITIONS, LAST, CellSource, StepSource
 from tpunb.cells.source_texts import keep_text, shown_as
-from tpunb.checks.replica_numbers import Code
+from tpunb.cells.stale_names import stale_names
 from tpunb.errors import CellError, TpuWarning
 from tpunb.virtual.tensorflow.array_conversion import refusing_jax_arrays
 
@@ -113,6 +113,7 @@ class TracedCell:
         replica: The function that each replica runs, with the captured arguments. It returns a
             tuple of the tensors that `traced_record` describes.
         traced_at: When the last trace was complete.
+        stale: The names that the cell changes, and that functions of the notebook use.
     """
 
     def __init__(
@@ -144,11 +145,12 @@ class TracedCell:
         self._recorders: list[OutputRecorder] = []
         self._fresh: OutputRecord | None = None
         refuse_jax_calls(cell, namespace)
+        read = {**captured.read, **captured.closed}
+        self.stale = stale_names(cell, read, captured.local, namespace)
         self.dependencies = Dependencies(captured.roots, cell.code, namespace)
         self._held = [list(leaves(value)) for value in captured.closed.values()]
-        closed = {**captured.read, **captured.closed}
-        warn_of_closed_connections(cell, closed, namespace, self.strategy)
-        self._containers = {n: v for n, v in closed.items() if isinstance(v, (list, dict))}
+        warn_of_closed_connections(cell, read, namespace, self.strategy)
+        self._containers = {n: v for n, v in read.items() if isinstance(v, (list, dict))}
         self._inputs = _inputs(cell, captured)
         function = captured.values.get(FUNCTION)
         self.name = str(attribute(function, "__name__", "step")) if function is not None else NAME
@@ -197,6 +199,16 @@ class TracedCell:
                     1,
                     registry={},
                 )
+
+    def refuse_stale_names(self, *, is_stepped: bool) -> None:
+        """Refuse a cell in which a function of the notebook would read a former value.
+
+        Raises:
+            CellError: A function would.
+        """
+        for each in self.stale:
+            if each.is_late or is_stepped:
+                each.refuse()
 
     def has_trace_for(self, captured: Captured) -> bool:
         """Return whether there is a trace for arguments of these shapes."""
@@ -252,22 +264,6 @@ class TracedCell:
             return combine(strategy.run(replica, args=arguments))
 
         return step
-
-    def read_code(self, captured: Captured) -> list[Any]:
-        """Return the code that the replicas run, with the values of the names that it reads.
-
-        The next traces close over single numbers instead of taking them as arguments.
-        """
-        for name, value in captured.values.items():
-            if (
-                type(self._inputs.get(name)) is Slot
-                and tf.is_tensor(value)
-                and value.shape.rank == 0
-            ):
-                self._inputs[name] = value
-        if isinstance(self.cell, CellSource):
-            return [Code(self.cell.body, (self._inputs, self.namespace))]
-        return list(self._inputs.values())
 
     def _replica_function(self) -> Callable[..., Any]:
         if isinstance(self.cell, FunctionSource):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -174,7 +173,6 @@ def compared_with_one(
     fn: Callable[..., Any],
     args: Sequence[Any],
     strategy: Any,
-    roots: Sequence[Any] = (),
     say: Callable[[str], object] = id,
 ) -> ReplicaComparison:
     """Compare a step on a virtual TPU's replicas with the same step on one replica.
@@ -183,7 +181,6 @@ def compared_with_one(
         fn: The step.
         args: Its arguments.
         strategy: The virtual TPU's strategy.
-        roots: The user's functions and objects that the step uses; by default the step's.
         say: Receives each next phase.
 
     Raises:
@@ -206,8 +203,7 @@ def compared_with_one(
             made = model_step(fn, with_batches(args), strategy, CompareError, "tpunb.compare")
             step = made.replica_function if made is not None else fn
         inputs = [_as_input(argument, strategy) for argument in inputs]
-        roots = roots or [functools.partial(fn, *args)]
-        return measured_scale(step, GlobalBatch(inputs, count), strategy, roots, say)
+        return measured_scale(step, GlobalBatch(inputs, count), strategy, say)
 
 
 def _batch_of_model(args: Sequence[Any], strategy: Any) -> Sequence[Any]:

@@ -11,10 +11,9 @@ if it is not, so the scale is measured, in two parts:
   variables. So no optimizer needs to be known, and clipping does not interfere, because the made-up
   gradients are too small.
 
-The single replica is asked for its number of replicas, and answers 1. A Python number, which stays
-as it is, may also be the number of replicas: `replica_numbers` finds such numbers, and
-`number_meanings` says what they may be. There is a verdict only if the scale is the same with every
-meaning of these numbers.
+On the single replica, the strategy says that there is 1 replica. A number in the user's code stays
+as it is, so a step that divides by a number 8 has the same scale as a step that does not divide.
+The scale is reported as it was measured, with the lines on which such a number scales a tensor.
 """
 
 from __future__ import annotations
@@ -27,13 +26,11 @@ from typing import Any
 
 import numpy as np
 
-from tpunb.checks.graph_numbers import numbers_in
-from tpunb.checks.number_meanings import Meaning, meaning_of
 from tpunb.checks.replica_comparison import GradientScale, ReplicaComparison
-from tpunb.checks.replica_numbers import Number, numbers_of
+from tpunb.checks.scaling_lines import lines_that_scale
 from tpunb.checks.trial_batches import GlobalBatch
 from tpunb.checks.trial_run import TrialRun
-from tpunb.virtual.tensorflow.replicate.trial import STRENGTH, shares
+from tpunb.virtual.tensorflow.replicate.trial import shares
 
 _EXACT, _ROUNDED = 1e-2, 6e-2
 """Relative differences that float32 and types of less precision may cause."""
@@ -66,7 +63,6 @@ def measured_scale(
     step: Callable[..., Any],
     batch: GlobalBatch,
     strategy: Any,
-    roots: Sequence[Any],
     say: Callable[[str], object],
 ) -> ReplicaComparison:
     """Return the scale of a step's gradients.
@@ -75,7 +71,6 @@ def measured_scale(
         step: A replica function, or a function that calls `strategy.run`.
         batch: Its arguments.
         strategy: The strategy.
-        roots: The user's functions and objects that the step uses.
         say: Receives each next phase.
 
     Raises:
@@ -86,7 +81,7 @@ def measured_scale(
         note = "The step takes no batch. Pass the batch as an argument."
         return ReplicaComparison(replicas, None, note)
     say(f"computing the gradients on {replicas} replicas")
-    experiment = _Experiment(step, batch, strategy, roots, say)
+    experiment = _Experiment(step, batch, strategy, say)
     try:
         return experiment.scale()
     except NotKnownError as reason:
@@ -101,10 +96,9 @@ class _Experiment:
         step: Callable[..., Any],
         batch: GlobalBatch,
         strategy: Any,
-        roots: Sequence[Any],
         say: Callable[[str], object],
     ) -> None:
-        self._roots, self._say = roots, say
+        self._say = say
         self._step, self._batch, self._strategy = step, batch, strategy
         self._replicas = int(strategy.num_replicas_in_sync)
         self._same = batch.repeated()
@@ -131,10 +125,17 @@ class _Experiment:
         self._say("computing the gradients of the batch itself")
         self._differences = self._on_batch_itself(one, ratio)
         factor = self._rounded(ratio * self._gain)
-        self._refuse_numbers(factor, one)
-        gradients, scales = tuple(self.rows()), self._scales_update(one)
-        places = tuple(self._many.trial.gradients[0].lines)
-        return ReplicaComparison(self._replicas, factor, note, gradients, scales, places)
+        if math.isnan(factor):
+            raise NotKnownError(_NO_MULTIPLE)
+        numbers = {float(self._replicas), 1 / self._replicas} if factor != 1 else set()
+        return ReplicaComparison(
+            self._replicas,
+            factor,
+            note,
+            tuple(self.rows()),
+            tuple(lines_that_scale(one.trial.functions, numbers)),
+            tuple(self._many.trial.gradients[0].lines),
+        )
 
     def rows(self) -> Iterator[GradientScale]:
         """Yield the gradients as far as they were measured."""
@@ -245,80 +246,11 @@ class _Experiment:
             )
         ]
 
-    def _scales_update(self, one: TrialRun) -> bool:
-        """Return whether larger gradients, of the present size, make the update as much larger."""
-        count = self._replicas
-        strength = math.hypot(*map(np.linalg.norm, self._on_many)) / STRENGTH
-        try:
-            low, high = (self._response(one, [strength * times], 1) for times in (1, count))
-        except NotKnownError:
-            return False
-        keys = [key for key in _trained(one, high) if low[key][0].ndim and low[key][0].any()]
-        return bool(keys) and all(
-            _distance(count * low[key][0], high[key][0]) <= self._tolerance * _size(high[key][0])
-            for key in keys
-        )
-
     def _rounded(self, factor: float) -> float:
         """Return the factor, exactly if it is the number of replicas, 1 or a share of 1."""
         count = float(self._replicas)
         exact = (1.0, count, 1 / count)
         return next((e for e in exact if abs(factor / e - 1) <= 2 * self._tolerance), factor)
-
-    def _refuse_numbers(self, factor: float, one: TrialRun) -> None:
-        """Refuse a verdict if the scale depends on a number that may be the number of replicas.
-
-        Raises:
-            NotKnownError: It depends on such a number.
-        """
-        names, literals = numbers_of(self._roots)
-        unused: list[tuple[Number, Meaning]] = []
-        explained: set[float] = set()
-        for number in names:
-            meaning = self._meaning(number)
-            if meaning is None:
-                continue
-            scale, trial = self._scale_with([(number, meaning)])
-            if not _is_consistent(scale, factor, meaning):
-                raise NotKnownError(_may_be(number, meaning))
-            if scale == factor:
-                one = trial
-                unused.append((number, meaning))
-            explained.add(meaning.on_one if scale == factor else number.value)
-        if math.isnan(factor):
-            raise NotKnownError(_NO_MULTIPLE)
-        if len(unused) > 1:
-            scale, one = self._scale_with(unused)
-            if scale != factor:
-                raise NotKnownError(_may_be(*unused[0]))
-        for number in numbers_in(one.trial.functions):
-            meaning = self._meaning(number, is_literal=number.value in literals)
-            if meaning and not meaning.is_weight and number.value not in explained:
-                raise NotKnownError(_may_be(number, meaning))
-
-    def _meaning(self, number: Number, *, is_literal: bool = False) -> Meaning | None:
-        examples = self._batch.examples or 1
-        return meaning_of(number.value, self._replicas, examples, is_literal=is_literal)
-
-    def _scale_with(self, pairs: Sequence[tuple[Number, Meaning]]) -> tuple[float | None, Any]:
-        """Return the scale if numbers have other meanings, and the step on one replica.
-
-        The scale is None if the step fails.
-        """
-        number, meaning = pairs[0]
-        self._say(f"trying {number.text} = {meaning.on_one:g} on one replica")
-        with contextlib.ExitStack() as stack:
-            for each, other in pairs:
-                if not stack.enter_context(each.rebound(other.on_one)):
-                    raise NotKnownError(_may_be(each, other))
-            try:
-                one = self._on_one()
-                ratio, _ = self._compared(one)
-                is_rate = all(other.is_weight and abs(each.value) < 1 for each, other in pairs)
-                gain = self._gain if is_rate else self._combined(one, ratio)[0]
-            except NotKnownError:
-                return None, None
-        return self._rounded(ratio * gain), one
 
 
 def _gradients(run: TrialRun, arguments: Sequence[Any] | None = None) -> list[np.ndarray]:
@@ -370,28 +302,6 @@ def _distance(one: np.ndarray, other: np.ndarray) -> float:
 
 def _size(*values: np.ndarray) -> float:
     return max(float(np.abs(one).max()) if one.size else 0.0 for one in values)
-
-
-def _is_consistent(scale: float | None, factor: float, meaning: Meaning) -> bool:
-    """Return whether another meaning of a number does not change the factor.
-
-    Args:
-        scale: The scale with the other meaning of the number; None if the step fails then.
-        factor: The factor.
-        meaning: The other meaning.
-    """
-    if scale is None:
-        return meaning.is_multiple or math.isnan(factor)
-    if math.isnan(scale):
-        return meaning.is_weight or math.isnan(factor)
-    return scale == factor or (meaning.is_batch and factor == 1.0)
-
-
-def _may_be(number: Number, meaning: Meaning) -> str:
-    return (
-        f"{number.where} is {number.value:g}, {meaning.what}. If it is meant so, write "
-        f"{meaning.instead}."
-    )
 
 
 @contextlib.contextmanager

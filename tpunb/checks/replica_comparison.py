@@ -16,6 +16,7 @@ from tpunb.errors.code_problems import SourceLine
 _HEAD = ("gradient", "shape", "scale", "apart from that")
 _MOST_ROWS = 40
 _LONGEST_NAME = 60
+_MOST_LINES = 3
 _SAME = 1e-3
 """The relative difference of gradients that count as equal."""
 
@@ -50,11 +51,12 @@ class ReplicaComparison:
     Attributes:
         replicas: The number of replicas.
         factor: The gradients that reach the update, as a multiple of the gradients on one replica
-            with the same global batch. 1.0 is right; None means not known.
+            with the same weights and the same global batch, as it was measured. 1.0 means that the
+            replicas together make the update of one device. None means not known.
         note: The reason that the factor is not known, or a remark about it.
         gradients: The gradients of the variables.
-        scales_update: Whether the update of the variables grows with the gradients, as in gradient
-            descent. Adam and clipping hide the scale.
+        numbers: If the factor is not 1, the lines of the user's code that scale a tensor by the
+            number of replicas, or by one over it. The single replica runs these lines unchanged.
         places: The lines of the user's code that led to the loss, innermost first.
     """
 
@@ -62,12 +64,12 @@ class ReplicaComparison:
     factor: float | None
     note: str = ""
     gradients: tuple[GradientScale, ...] = ()
-    scales_update: bool = False
+    numbers: tuple[SourceLine, ...] = dataclasses.field(default=(), compare=False)
     places: tuple[SourceLine, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
     @property
     def ok(self) -> bool | None:
-        """True if the gradients have one device's scale, False if not; None if not known."""
+        """True if the gradients equal one replica's in scale, False if not; None if not known."""
         return None if self.factor is None else self.factor == 1.0
 
     @property
@@ -81,57 +83,68 @@ class ReplicaComparison:
 
     @property
     def headline(self) -> str:
-        """The outcome in one sentence."""
+        """The outcome in a few sentences."""
         if self.factor is None:
-            return f"It is not known whether the gradients have one device's scale. {self.note}"
+            return f"It is not known whether the gradients have one replica's scale. {self.note}"
         if self.factor == 1.0:
             return " ".join(filter(None, [self._equal, self.note]))
-        return f"{self.problem}: {self.fix}"
+        return f"{self.problem} {self.fix}"
 
     @property
     def problem(self) -> str:
-        """The problem in a phrase; empty if there is no problem, or if the scale is not known."""
+        """The problem in a sentence; empty if there is no problem, or if the scale is not known."""
         if self.factor is None or self.factor == 1.0:
             return ""
         factor = f"{self.factor:.3g}" if self.factor < 1 else f"{self.factor:.1f}"
-        if self.scales_update:
-            return f"The update is {factor} times that of one device"
-        return f"The gradients are {factor} times one device's gradients"
+        return (
+            f"On {self.replicas} replicas, the gradients that reach the update are {factor} times "
+            "those of the same step on 1 replica with the same batch."
+        )
 
     @property
     def fix(self) -> str:
-        """The fix in a phrase; empty if there is no problem."""
+        """What may cause the problem, and how to find out; empty if there is no problem."""
         if self.factor is None or self.factor == 1.0:
             return ""
-        if self.factor == self.replicas:
-            return "divide the loss by the number of replicas."
-        if self.factor * self.replicas == 1.0:
-            return "the loss is divided by the number of replicas twice."
-        return "check the divisor of the loss."
+        causes = {
+            float(self.replicas): "The loss is not divided by the number of replicas",
+            1 / self.replicas: "The loss is divided by the number of replicas twice",
+        }
+        cause = causes.get(self.factor, "The loss does not have one device's divisor")
+        return (
+            f"{cause}, or a number in your code stands for it{self._where}. Inside the step, write "
+            "`tf.distribute.get_strategy().num_replicas_in_sync`; in a cell, `num_replicas`."
+        )
+
+    @property
+    def _where(self) -> str:
+        if not self.numbers:
+            return ""
+        lines = [str(place.line) for place in self.numbers[:_MOST_LINES]]
+        return f" (line{'s' if len(lines) > 1 else ''} {', '.join(lines)})"
 
     def raise_if_wrong(self) -> None:
-        """Raise an error if the gradients have another scale than one device's; for tests.
+        """Raise an error if the gradients have another scale than one replica's; for tests.
 
         Raises:
             UndividedLossError: They have another scale.
         """
         if self.problem:
-            fix = self.fix[0].upper() + self.fix[1:]
-            raise UndividedLossError(f"{self.problem}.", fix=fix)
+            raise UndividedLossError(self.problem, fix=self.fix)
 
     @property
     def _equal(self) -> str:
         difference = self.difference
+        start = f"On {self.replicas} replicas, the gradients"
         if difference is None:
-            return f"The gradients on {self.replicas} replicas have one device's scale."
+            return f"{start} have the scale of the same step on 1 replica."
         if difference <= _SAME:
-            return f"The gradients on {self.replicas} replicas equal one device's gradients."
+            return f"{start} equal those of the same step on 1 replica with the same batch."
         most = max(self.gradients, key=lambda one: order(one.difference))
         return (
-            f"The gradients on {self.replicas} replicas have one device's scale. On this "
-            f"batch they differ by up to {share(difference)} "
-            f"({shortened(most.name, _LONGEST_NAME)}), because each replica computes statistics or "
-            "means of its own part."
+            f"{start} have the scale of the same step on 1 replica. On this batch, they differ by "
+            f"up to {share(difference)} ({shortened(most.name, _LONGEST_NAME)}), because each "
+            "replica computes statistics or means of its own part."
         )
 
     def _rows(self) -> Iterator[tuple[str, ...]]:

@@ -54,7 +54,6 @@ def no_embedding_tables(error: Exception, place: tuple[str, int] | None) -> Prob
 
 
 _UNDIVIDED = "undivided-loss"
-_DIVIDE = "Divide the loss by the number of replicas: `loss / num_replicas`."
 _NOT_COMPARED = "Not checked: whether the loss is divided by the number of replicas (`--compare`)."
 _WIDTH = 92
 _MANY_TRACES = 5
@@ -131,10 +130,7 @@ class CheckReport:
         """
         warnings = self.warnings
         if comparison.problem:
-            fix = comparison.fix[0].upper() + comparison.fix[1:]
-            if comparison.factor == comparison.replicas:
-                fix = _DIVIDE
-            found = Problem(_UNDIVIDED, f"{comparison.problem}.", fix)
+            found = Problem(_UNDIVIDED, comparison.problem, comparison.fix)
             warnings = (*warnings, found.at(comparison.places).shown(choose))
         return dataclasses.replace(self, warnings=warnings, comparison=comparison)
 

@@ -1,4 +1,4 @@
-"""The command `tpunb`: notebooks, kernels, topologies, workers and errors."""
+"""The command `tpunb`: notebooks, kernels, topologies and errors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from tpunb.cli import compile as compile_command
-from tpunb.cli import compiler, demo, doctor, explain, kernel, run, topology, verify, worker
-from tpunb.cli.command import Failed, OutputError, ReaderGone, safe_streams
+from tpunb.cli import compiler, demo, doctor, explain, kernel, run, topology, verify
+from tpunb.cli.command import Failed, OutputError, ReaderGone, for_a_terminal, safe_streams
 from tpunb.cli.only_verdicts import in_a_process
 from tpunb.errors import TpunbError
 from tpunb.version import __version__
@@ -21,7 +21,6 @@ _COMMANDS = (
     run,
     kernel,
     topology,
-    worker,
     compile_command,
     compiler,
     doctor,
@@ -34,7 +33,6 @@ examples:
   tpunb run notebook.ipynb --tpu v3-8    execute a notebook on a virtual TPU
   tpunb kernel install v5e-8             add a virtual TPU to Jupyter's kernel picker
   tpunb topology v4-32                   draw the chips and cores of a TPU type
-  tpunb worker --cores 8                 serve a host of a virtual Pod to another machine
   tpunb compile train.py::step --for v5e-8   ask whether a step fits on a TPU
   tpunb compiler install                 install the TPU's own compiler, apart from your packages
   tpunb doctor                           check this machine's TPU setup
@@ -117,7 +115,7 @@ def _carry_out(
         print(failure, file=sys.stderr)
         return failure.code
     except TpunbError as error:
-        print(f"tpunb: {error}", file=sys.stderr)
+        print(f"tpunb: {for_a_terminal(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         print(str(interrupt) or "Interrupted", file=sys.stderr)

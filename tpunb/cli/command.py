@@ -45,6 +45,11 @@ def add_command(
     return parser
 
 
+def for_a_terminal(text: object) -> str:
+    """Return a text with commands for a shell in place of IPython's magic `%pip`."""
+    return str(text).replace("%pip ", "pip ")
+
+
 def add_keras(parser: argparse.ArgumentParser) -> None:
     """Add the option that chooses Keras 2."""
     text = "make tf.keras Keras 2 (tf_keras), for notebooks written for it"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
+from tpunb._util.child_process import ChildLostError
 from tpunb.cli.command import StopSignals
 from tpunb.cli.compile_requests import arguments_of, checked, read_request
-from tpunb.cli.compile_worker import Stamps, Worker, WorkerLostError, source_file, stamps_of
+from tpunb.cli.compile_worker import Stamps, Worker, source_file, stamps_of
 from tpunb.cli.compiled_source import source_of
 from tpunb.compiler import fit_report
 from tpunb.compiler.compile_settings import CompileOptions
@@ -23,8 +23,6 @@ _MOST_BYTES = 1 << 20
 """The longest line of a request."""
 
 _MOST_ANSWERS = 4096
-_IMPORTING = 60.0
-"""Seconds for importing the file and starting the compiler, beside the time limit for compiling."""
 
 
 def serve(requests: IO[bytes], write: Callable[[str], None]) -> None:
@@ -33,15 +31,7 @@ def serve(requests: IO[bytes], write: Callable[[str], None]) -> None:
     Args:
         requests: The stream with a request on each line.
         write: Writes a line.
-
-    Raises:
-        TpunbError: This system cannot fork.
     """
-    if not hasattr(os, "fork"):
-        raise TpunbError(
-            "tpunb compile --serve needs a system that can fork, and Windows cannot.",
-            fix="Use the Windows Subsystem for Linux.",
-        )
     server = _Server()
     try:
         with StopSignals():
@@ -128,11 +118,11 @@ class _Server:
     def _asked(self, asked: Mapping[str, Any]) -> tuple[Mapping[str, Any], Stamps]:
         args = arguments_of(asked)
         options = CompileOptions(timeout=args.timeout)
-        seconds = options.deadline(max(1, len(args.tpus))).seconds + _IMPORTING
+        seconds = options.deadline(max(1, len(args.tpus))).seconds
         try:
             worker = self._worker_for(source_file(args.source))
-            report, self._imported = worker.ask(asked, seconds)
-        except WorkerLostError as error:
+            report, self._imported = worker.report(asked, seconds)
+        except ChildLostError as error:
             self.close()
             source = source_of(args.source)
             message = f"The process that imports {source['path']} {error}, before it had a verdict."

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from tpunb.cli.command import Failed, add_command
+from tpunb.compiler.environment import DOWNLOAD
 
 _EPILOG = """\
 examples:
@@ -35,8 +36,8 @@ def add_to(commands: Any) -> None:
         _install,
         help="install the compiler, or another release of it",
         description="Download JAX and libtpu with pip, or with uv if Python has no pip, into "
-        "your cache folder: 230 MB to download, 1 GiB on disk. Google Cloud Platform's terms apply "
-        "to libtpu.",
+        f"your cache folder: {DOWNLOAD} to download, 1 GiB on disk. Google Cloud Platform's terms "
+        "apply to libtpu.",
         epilog="example:\n  tpunb compiler install",
     )
     install.add_argument(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tpunb.cli.execution import (
     missing_packages,
     prepare,
 )
+from tpunb.compiler import libtpu
 from tpunb.notebook.files import NotebookError, read_notebook
 
 _NAME = "tpunb-quickstart"
@@ -64,6 +66,8 @@ def _demo(args: argparse.Namespace) -> None:
         raise NotebookError(f"{output} already exists.", fix="Choose another file with -o.")
     prepare(output)
     notebook = read_notebook(_quickstart())
+    if reason := libtpu.why_unavailable():
+        _leave_out_compiling(notebook, str(reason))
     # Not in the user's folder: a random.py there would hide the standard module.
     with tempfile.TemporaryDirectory(prefix="tpunb-", ignore_cleanup_errors=True) as folder:
         execute_and_save(notebook, output, Execution(Path(folder)), own_kernel())
@@ -80,6 +84,18 @@ def _require_packages() -> None:
         f"The demo needs {', '.join(missing)}.",
         fix=f'pip install "tpunb[{extras}]"',
     )
+
+
+def _leave_out_compiling(notebook: Any, reason: str) -> None:
+    """Make nbclient skip the cells that need the compiler, and give them the reason as output."""
+    import nbformat
+
+    for cell in notebook.cells:
+        if cell.source.startswith("%%tpu_compile"):
+            cell.metadata.setdefault("tags", []).append("skip-execution")
+            text = f"The demo left this cell out. {reason}\n"
+            cell.update(outputs=[nbformat.v4.new_output("stream", text=text)], execution_count=None)
+            print(text, end="", file=sys.stderr)
 
 
 def _unused_file(folder: Path) -> Path:

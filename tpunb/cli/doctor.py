@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpunb.cli.command import Failed, add_command
+from tpunb.cli.command import Failed, add_command, for_a_terminal
 
 if TYPE_CHECKING:
     from tpunb.cli.course_check import CourseReport
@@ -50,7 +50,7 @@ def add_to(commands: Any) -> None:
 
 def _doctor(args: argparse.Namespace) -> None:
     report = _course(args.course) if args.course is not None else _machine()
-    print(json.dumps(report.as_dict(), indent=2) if args.json else report)
+    print(json.dumps(report.as_dict(), indent=2) if args.json else for_a_terminal(report))
     if not report.ok:
         raise Failed(report.headline)
 

@@ -8,9 +8,11 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import importlib.util
+import math
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -196,100 +198,52 @@ def _run_in_thread(client: Any, environment: dict[str, str]) -> None:
         client: nbclient's client, with the notebook.
         environment: The kernel's environment variables.
     """
-    run = _Run(client, environment)
+    is_stopped = threading.Event()
+    start_cell = client.on_cell_execute
+
+    def start_unless_stopped(**cell: Any) -> None:
+        if is_stopped.is_set():
+            raise asyncio.CancelledError
+        start_cell(**cell)
+
+    client.on_cell_execute = start_unless_stopped
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
-        execution = pool.submit(asyncio.run, run.execute())
+        execution = pool.submit(lambda: asyncio.run(client.async_execute(env=environment)))
         try:
             _wait(execution)
             execution.result()
         except KeyboardInterrupt:
-            run.stop()
-            try:
-                _wait(execution)
-            except KeyboardInterrupt:
-                run.stop()
+            is_stopped.set()
+            _stop(client, execution)
             raise
         finally:
             # If the kernel did not start, nbclient's own clean-up at exit would fail.
             execution.add_done_callback(lambda _: atexit.unregister(client._cleanup_kernel))
 
 
-def _wait(execution: concurrent.futures.Future[Any]) -> None:
-    # Wait in short steps: if another thread gets the signal, a wait is not interrupted.
-    while not execution.done():
-        concurrent.futures.wait([execution], timeout=0.5)
+def _stop(client: Any, execution: concurrent.futures.Future[None]) -> None:
+    """Interrupt the running cell, whose outputs are saved, and end the kernel.
 
-
-class _Run:
-    """The execution of a notebook in an event loop, which another thread can stop.
-
-    Args:
-        client: nbclient's client, with the notebook.
-        environment: The kernel's environment variables.
+    A kernel that is starting or does not answer is killed, and so is any kernel at a second Ctrl-C.
     """
-
-    def __init__(self, client: Any, environment: dict[str, str]) -> None:
-        self._client = client
-        self._environment = environment
-        self._stops = 0
-        self._execution: asyncio.Task[Any] | None = None
-        # An event loop does not keep its tasks alive.
-        self._interrupt: asyncio.Task[None] | None = None
-        self._start_cell = client.on_cell_execute
-        client.on_cell_execute = self._start_cell_unless_stopped
-
-    async def execute(self) -> None:
-        """Execute the notebook. If it is stopped, end the kernel before returning."""
-        manager = self._client.create_kernel_manager()
-        self._execution = asyncio.ensure_future(self._client.async_execute(env=self._environment))
-        if self._stops:
-            self._execution.cancel()
-        try:
-            await self._execution
-        finally:
-            if self._stops:
-                await _end(manager)
-
-    def stop(self) -> None:
-        """Interrupt the running cell, whose outputs are saved; at the second call, end the kernel.
-
-        A kernel that is starting or does not answer is ended, too.
-        """
-        self._stops += 1
-        execution = self._execution
-        with contextlib.suppress(RuntimeError):  # the execution has just ended
-            if execution is not None:
-                loop = execution.get_loop()
-                loop.call_soon_threadsafe(self._end_execution, execution, self._stops)
-
-    def _end_execution(self, execution: asyncio.Task[Any], stops: int) -> None:
-        if stops == 1 and self._client.code_cells_executed:
-            self._interrupt = asyncio.ensure_future(self._interrupt_cell(execution))
-        else:
-            self._cancel(execution)
-
-    async def _interrupt_cell(self, execution: asyncio.Task[Any]) -> None:
-        with contextlib.suppress(Exception):  # the kernel has died
-            await self._client.km.interrupt_kernel()
-        await asyncio.wait([execution], timeout=_ANSWER_TIME)
-        self._cancel(execution)
-
-    def _cancel(self, execution: asyncio.Task[Any]) -> None:
-        self._client.shutdown_kernel = "immediate"
-        execution.cancel()
-
-    def _start_cell_unless_stopped(self, **cell: Any) -> None:
-        if self._stops:
-            raise asyncio.CancelledError
-        self._start_cell(**cell)
-
-
-async def _end(manager: Any) -> None:
-    """End a kernel, which may still be starting, and its child processes."""
-    group = getattr(manager.provisioner, "pgid", None)
-    if manager.has_kernel:
-        await manager.shutdown_kernel(now=True)
+    client.shutdown_kernel = "immediate"
+    group = getattr(getattr(client.km, "provisioner", None), "pgid", None)
+    try:
+        if client.code_cells_executed:
+            with contextlib.suppress(Exception):  # the kernel has died
+                asyncio.run(client.km.interrupt_kernel())
+            _wait(execution, _ANSWER_TIME)
+    except KeyboardInterrupt:
+        pass
+    # The kernel has its own session, so the rest of the group are its children.
     if group and hasattr(os, "killpg"):
-        # The kernel has its own session, so the rest of the group are its children.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
+    _wait(execution)
+
+
+def _wait(execution: concurrent.futures.Future[None], seconds: float = math.inf) -> None:
+    # Wait in short steps: if another thread gets the signal, a wait is not interrupted.
+    end = time.monotonic() + seconds
+    while not execution.done() and time.monotonic() < end:
+        concurrent.futures.wait([execution], timeout=0.5)

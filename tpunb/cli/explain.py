@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from tpunb.cli.command import Failed, add_command
+from tpunb.cli.command import Failed, add_command, for_a_terminal
 from tpunb.errors.catalogue import CHAPTERS, Clue, link
 
 _EPILOG = """\
@@ -58,7 +58,7 @@ def _explain(args: argparse.Namespace) -> None:
     entry = explain(text)
     if entry is None:
         raise Failed("tpunb does not know this error. `tpunb explain --all` lists those it knows.")
-    print(entry)
+    print(for_a_terminal(entry))
     for address in entry.links:
         print(f"  {address}")
 

@@ -144,5 +144,4 @@ def _remove(args: argparse.Namespace) -> None:
 
     for name in args.names:
         kernel = remove_kernel(name)
-        kept = ", which still has other files" if kernel.folder.exists() else ""
-        print(f"Removed the kernel {kernel.name} from {kernel.folder}{kept}")
+        print(f"Removed the kernel {kernel.name} from {kernel.folder}")

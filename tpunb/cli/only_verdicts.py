@@ -37,7 +37,7 @@ def in_a_process(run: Callable[[], int], ended: Callable[[str], int]) -> int:
         os.close(reader)
         _report(run, writer)
     os.close(writer)
-    with _forwarding_signals(process) as forwarded:
+    with forwarding_signals(process) as forwarded:
         _, status = os.waitpid(process, 0)
     os.set_blocking(reader, False)  # a process that the file has forked may hold the other end
     with contextlib.suppress(BlockingIOError), os.fdopen(reader, "rb") as report:
@@ -64,7 +64,7 @@ def _report(run: Callable[[], int], writer: int) -> NoReturn:
 
 
 @contextlib.contextmanager
-def _forwarding_signals(process: int) -> Iterator[set[int]]:
+def forwarding_signals(process: int) -> Iterator[set[int]]:
     """Within a block, pass signals on to a process. Yields the numbers of those that arrive."""
     forwarded: set[int] = set()
 

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tpunb._util.atomic_files import check_writable, own_stream, write_file
+from tpunb._util.atomic_files import check_writable, is_stream, own_stream, write_file
 from tpunb._util.options import argument_of, options_of
 from tpunb.cli.command import Failed, add_command, writing
 from tpunb.connection.options import Request
 from tpunb.connection.plan import Plan, resolve, type_meant
 from tpunb.errors import ConnectError
-from tpunb.machine.framework import FRAMEWORKS
+from tpunb.machine.framework import FRAMEWORKS, JAX, NAMES, TENSORFLOW
 
 if TYPE_CHECKING:
     from tpunb.verification.report import VerifyReport
     from tpunb.verification.suite import Outcome
 
-_CONNECTING = ("require_tpu", "zone", "project", "workers", "local_workers", "timeout")
+_CONNECTING = ("require_tpu", "zone", "project", "timeout")
 """The options of connecting that this command offers."""
 _BOTH = "both"
+_REFUSED = 2
+"""The exit code of a process that cannot connect."""
 _EPILOG = """\
 examples:
   tpunb verify                       the TPU found here, or else a virtual TPU
@@ -35,7 +38,6 @@ examples:
   tpunb verify v3-8                  a virtual TPU
   tpunb verify local --framework both --json report.json --issue issue.md
                                      JAX and TensorFlow, and the text of an issue
-  tpunb verify v4-16 --local-workers a virtual Pod whose hosts are processes
   tpunb verify --json report.json    also write a file to attach to an issue
 
 On Colab and Kaggle the notebook's kernel may hold the TPU. Run this command before the
@@ -87,6 +89,7 @@ def add_to(commands: Any) -> None:
         help="with --framework both, the Python that has TensorFlow and tpunb, for machines on "
         "which JAX and TensorFlow need different releases of libtpu (default: this Python)",
     )
+    verify.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     verify.add_argument(
         "-q", "--quiet", action="store_true", help="print only the report, no progress"
     )
@@ -97,63 +100,96 @@ def add_to(commands: Any) -> None:
 
 
 def _verify(args: argparse.Namespace) -> None:
+    if args.here:
+        _verify_here(args)
+        return
     if args.tensorflow_python:
         _check_python(args)
     for path in filter(None, (args.json, args.issue)):
         with writing(path):
             check_writable(path)
-
-    # A report on standard output must be the only text there.
-    def say(text: str) -> None:
-        if not args.quiet:
-            print(text, file=sys.stderr, flush=True)
-
-    report = _of_both(args, say) if args.framework == _BOTH else _of_one(args, say)
+    names = (JAX, TENSORFLOW) if args.framework == _BOTH else (args.framework,)
+    # An option that a framework refuses is an error now, not after minutes.
+    report, code = _verified(args, [_plan(args, name).framework for name in names])
     try:
         _write(args, report)
     finally:  # do not lose the result of minutes
         if args.json is None or own_stream(args.json) != 1:
             print(report)
-    if args.issue is not None:
-        say(_next_steps(args, report))
-    code = 130 if report.interrupted else 0 if report.ok else 1
-    if report.hangs:
-        # When the process ends, TensorFlow would wait for ever for operations that still run.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    if code:
+    if args.issue is not None and not args.quiet:
+        _say(_next_steps(args, report))
+    if code > 128:
         raise Failed(report.headline, code)
+    if report.interrupted or not report.ok:
+        raise Failed(report.headline, 130 if report.interrupted else 1)
 
 
-def _of_one(args: argparse.Namespace, say: Callable[[str], None]) -> VerifyReport:
-    """Verify with one framework, in this process."""
+def _verified(args: argparse.Namespace, frameworks: Sequence[str]) -> tuple[VerifyReport, int]:
+    """Verify with each framework in its own process, and return the report and an exit code."""
+    from tpunb.cli.verify_process import verify_in_process
+    from tpunb.verification.report import merged
+
+    reports: list[VerifyReport] = []
+    code = 0
+
+    def so_far(report: VerifyReport) -> None:
+        to_come = len(frameworks) - len(reports) - 1
+        _write(args, merged([*reports, report], to_come=to_come), only_files=True)
+
+    for framework in frameworks:
+        lines: list[str] = []
+        label = f"{NAMES[framework]:10} " if len(frameworks) > 1 else ""
+        say = functools.partial(_note, lines, label=label, quiet=args.quiet)
+        report, code = verify_in_process(_command(args, framework), framework, say, so_far)
+        if code == _REFUSED and len(frameworks) == 1:
+            raise Failed("\n".join(lines) if args.quiet else "Nothing was verified.", code)
+        reports.append(report)
+        if report.interrupted or code > 128:
+            break
+    return merged(reports, to_come=len(frameworks) - len(reports)), code
+
+
+def _note(lines: list[str], line: str, *, label: str, quiet: bool) -> None:
+    lines.append(line)
+    if not quiet:
+        _say(f"{label}{line}")
+
+
+def _command(args: argparse.Namespace, framework: str) -> list[str]:
+    """Return the command that verifies with one framework."""
+    own = args.framework == _BOTH and framework == TENSORFLOW and args.tensorflow_python
+    command = [own or sys.executable, "-m", "tpunb", "verify", "--here", "--framework", framework]
+    for option in options_of(Request):
+        if option.name in _CONNECTING and (value := getattr(args, option.name)) != option.default:
+            flag, _ = argument_of(option)
+            command += [flag] if value is True else [flag, str(value)]
+    return [*command, args.tpu] if args.tpu else command
+
+
+def _verify_here(args: argparse.Namespace) -> None:
+    """Verify with one framework in this process, which reports to the process that started it."""
+    from tpunb.cli.verify_process import end_with_parent
     from tpunb.verification.run import verify_plan
 
     def progress(number: int, total: int, outcome: Outcome) -> None:
         place = f"[{number:{len(str(total))}}/{total}]"
         title = f"{outcome.group}: {outcome.name}"
         status = "" if outcome.status == "holds" else f"  {outcome.status}"
-        say(f"{place} {title:64} {outcome.seconds:5.1f} s{status}")
+        _say(f"{place} {title:64} {outcome.seconds:5.1f} s{status}")
 
-    # The process may die within a claim, and its report must not die with it.
-    is_file = args.json is not None and own_stream(args.json) is None
-    so_far = (lambda report: _write(args, report)) if is_file else None
-    return verify_plan(_plan(args, args.framework), say=say, progress=progress, so_far=so_far)
+    end_with_parent()
+    plan = _plan(args, args.framework)
+    report = verify_plan(
+        plan, say=_say, progress=progress, so_far=lambda report: _write(args, report)
+    )
+    if report.hangs:
+        # At its end, this process would wait for ever for operations that still run.
+        os._exit(0)
 
 
-def _of_both(args: argparse.Namespace, say: Callable[[str], None]) -> VerifyReport:
-    """Verify with both frameworks, in a process for each."""
-    from tpunb.cli.verify_both import verify_both
-
-    for framework in FRAMEWORKS:
-        _plan(args, framework)  # an option that one of them refuses is an error now
-    arguments = [args.tpu] if args.tpu else []
-    for option in options_of(Request):
-        if option.name in _CONNECTING and (value := getattr(args, option.name)) != option.default:
-            flag, _ = argument_of(option)
-            arguments += [flag] if value is True else [flag, str(value)]
-    return verify_both(arguments, say, args.tensorflow_python)
+def _say(text: str) -> None:
+    """Print progress. A report on standard output must be the only text there."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def _plan(args: argparse.Namespace, framework: str | None) -> Plan:
@@ -188,15 +224,15 @@ def _next_steps(args: argparse.Namespace, report: VerifyReport) -> str:
     )
 
 
-def _write(args: argparse.Namespace, report: VerifyReport) -> None:
-    """Write the files that were asked for."""
-    if args.json is not None:
-        text = json.dumps(report.as_dict(), indent=2, ensure_ascii=False)
-        with writing(args.json):
-            write_file(args.json, f"{text}\n")
-    if args.issue is not None:
-        from tpunb.verification.issue_text import issue_text
+def _write(args: argparse.Namespace, report: VerifyReport, *, only_files: bool = False) -> None:
+    """Write the files that were asked for, except streams if they will get another report."""
+    from tpunb.verification.issue_text import issue_text
 
-        name = args.json.name if args.json is not None else "the report of --json FILE"
-        with writing(args.issue):
-            write_file(args.issue, issue_text(report, name))
+    texts: dict[Path | None, str] = {}
+    texts[args.json] = json.dumps(report.as_dict(), indent=2, ensure_ascii=False) + "\n"
+    attached = args.json.name if args.json is not None else "the report of --json FILE"
+    texts[args.issue] = issue_text(report, attached)
+    for path, text in texts.items():
+        if path is not None and not (only_files and is_stream(path)):
+            with writing(path):
+                write_file(path, text)

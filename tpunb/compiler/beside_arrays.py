@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -14,7 +15,6 @@ from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import Problem
 from tpunb.virtual.jax import current_type
-from tpunb.virtual.jax.memory import bytes_on, listed
 
 _FIX = (
     "Delete the arrays that you no longer need, or donate them. For the program alone: "
@@ -40,18 +40,26 @@ def beside_live_arrays(
     if tpu is None or tpu.name != kind.tpu.name or memory is None or not program.ok:
         return program
     leaves = sys.modules["jax"].tree_util.tree_leaves(list(args))
-    own = {"leaves": leaves, "args": args, **dict(_reached(fn))}
-    arrays = current_type.live_arrays_without(own)
-    taken = max((bytes_on(arrays, device) for device in range(tpu.num_devices)), default=0)
-    if not taken:
-        return program
-    others = f"other arrays take {byte_count(taken)} of it:{listed(arrays)}"
-    of_a_core = f"{memory.takes} of a core's {byte_count(memory.available)}"
-    if memory.peak + taken <= memory.available:
+    here = current_type.memory()
+    own = here.ids_in({"leaves": leaves, "args": args, **dict(_reached(fn))})
+    devices = _devices_of(leaves, program.cores) or range(tpu.num_devices)
+    if others := here.beside(memory.available - memory.needs, devices, own):
+        needs = f"{memory.takes} of a core's {byte_count(memory.available)}"
+        problem = Problem("memory", f"The program needs {needs}, but {others}", _FIX)
+        return dataclasses.replace(program, errors=(problem,))
+    if others := here.beside(0, devices, own):
         note = f"Beside the program, {others.replace(' of it', ' of a core', 1)}"
         return dataclasses.replace(program, notes=(*program.notes, note))
-    problem = Problem("memory", f"The program needs {of_a_core}, but {others}", _FIX)
-    return dataclasses.replace(program, errors=(problem,))
+    return program
+
+
+def _devices_of(arrays: Sequence[Any], cores: int) -> Collection[int]:
+    """Return the numbers of the devices that have arrays, if they are as many as a program's."""
+    devices: set[int] = set()
+    for array in arrays:
+        with contextlib.suppress(AttributeError, ValueError):  # no sharding, or of absent devices
+            devices |= {device.id for device in array.sharding.device_set}
+    return devices if len(devices) == cores else ()
 
 
 def _reached(fn: Any) -> Iterator[tuple[str, Any]]:

@@ -33,6 +33,7 @@ A compiler reads what an older JAX exports, also its Pallas kernels. What a newe
 reads for some releases; a kernel of JAX 0.12 is not readable for JAX 0.10.2.
 """
 
+DOWNLOAD = "280 MB"
 DISK = 2**30
 """The bytes that the packages take on disk, about."""
 
@@ -169,7 +170,7 @@ def install(python: str = "", *, say: Callable[[str], None] = lambda _: None) ->
     with _alone() as (new, old):
         new.mkdir()
         say(f"Installing {listed(packages)} with {executable} into {target}")
-        say(f"This downloads 230 MB and takes {byte_count(DISK)} of disk.")
+        say(f"This downloads {DOWNLOAD} and takes {byte_count(DISK)} of disk.")
         pins = [f"{name}=={version}" for name, version in packages.items()]
         done = subprocess.run([*pip, "--target", str(new), *pins], env={**os.environ, **_SETTINGS})
         if done.returncode:

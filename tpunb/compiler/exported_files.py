@@ -6,6 +6,7 @@ JAX need not be imported: a `jax.export` file is a FlatBuffer, and only three of
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import struct
 from collections.abc import Sequence
@@ -165,9 +166,10 @@ def compile_exported(
         libtpu.start()
         kinds = targets(options.tpus)
         settings = options.settings(innermost, len(kinds), say)
-        prepared, devices = prepared_module(exported.module, settings)
+        prepare = functools.cache(lambda: prepared_module(exported.module, settings))
 
         def compiled(kind: Target) -> TpuProgram:
+            prepared, devices = prepare()
             cores = kind.tpu.num_devices
             if devices not in {1, cores}:
                 raise CompileError(

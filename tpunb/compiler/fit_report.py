@@ -52,7 +52,7 @@ def verdict_of(program: TpuProgram, limit: int | float | str | None = None) -> s
         return DOES_NOT_FIT
     if program.unsized or program.memory is None:
         return NOT_KNOWN
-    return DOES_NOT_FIT if program.memory.peak > _most(program.memory, limit) else FITS
+    return DOES_NOT_FIT if program.memory.exceeds(_most(program.memory, limit)) else FITS
 
 
 def verdict_of_all(programs: Sequence[TpuProgram], limit: int | float | str | None = None) -> str:

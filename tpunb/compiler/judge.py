@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Literal
 
-from tpunb._util.child_process import ChildLostError
 from tpunb._util.deadline import Deadline
 from tpunb._util.logs import logger
 from tpunb._util.plain_values import record_from
@@ -35,7 +34,7 @@ from tpunb.errors.code_problems import innermost
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.program_display import program_display
 from tpunb.tpu.types import Accelerator
-from tpunb.virtual.jax.memory import LiveArray, bytes_on, listed
+from tpunb.virtual.jax.memory import LiveArray
 
 if TYPE_CHECKING:
     from tpunb.virtual.jax.lowering import LoweredProgram
@@ -96,28 +95,22 @@ class Judge:
         program: LoweredProgram,
         devices: int,
         options: Options,
-        beside: Callable[[], list[LiveArray]],
+        beside: Callable[[int], str],
         moved: Sequence[LiveArray] = (),
-    ) -> Callable[[], None]:
+    ) -> Judgement:
         """Begin to judge a program. See `tpunb.virtual.jax.virtual_tpu.Judge`.
 
         Raises:
             Exception: The error with which JAX refuses to lower the program for a TPU.
         """
         if not self._is_worth_it(program) or self.why_off:
-            return lambda: None
+            return Judgement(program.name)
         self._shapes[program.name, program.file, program.line].add(program.arguments)
         verdict = self._verdict_on(program, devices, options, moved)
         if self._when == "later":
             self._waiting.append((program.name, verdict))
-            return lambda: None
-        arrays = beside()
-
-        def end() -> None:
-            __tracebackhide__ = True
-            self._raise_if_refused(_awaited(verdict, program.name), arrays)
-
-        return end
+            return Judgement(program.name, verdict)
+        return Judgement(program.name, verdict, beside)
 
     def take_new(self) -> list[TpuProgram]:
         """Return the programs that calls have waited for since the last call of this method."""
@@ -188,7 +181,9 @@ class Judge:
             records = recorded_verdicts.folder() is not None  # which every verdict passes through
         if kept_verdicts.folder() is None or records or libtpu.why_unavailable() is not None:
             return None
-        compiler = libtpu.identity(Deadline(_SECONDS_FOR_RELEASES))
+        compiler = None
+        with contextlib.suppress(TpunbError):  # asking for the verdict says why
+            compiler = libtpu.identity(Deadline(_SECONDS_FOR_RELEASES))
         if compiler is None:
             return None
         asked = {"tpu": self._tpu.name, "speed": self._speed, "jax": sys.modules["jax"].__version__}
@@ -231,33 +226,12 @@ class Judge:
                 if prepared.replicated:
                     target = Target(self._tpu, question.devices)
                 program = program_for(prepared, target, settings)
-        except (TpunbError, ChildLostError) as error:
-            return self._unknown(question, getattr(error, "message", str(error)))
+        except TpunbError as error:
+            return self._unknown(question, error.message)
         return dataclasses.replace(program, name=question.name)
 
     def _unknown(self, question: _Question, why: str) -> TpuProgram:
         return TpuProgram(self._tpu.name, 1, question.devices, unknown=why, name=question.name)
-
-    def _raise_if_refused(self, program: TpuProgram, beside: Sequence[LiveArray]) -> None:
-        """Raise the error with which JAX on a TPU ends a call of a program."""
-        __tracebackhide__ = True
-        error = sys.modules["jax"].errors.JaxRuntimeError
-        if program.errors:
-            problem = program.errors[0]
-            kind = "RESOURCE_EXHAUSTED" if problem.code == "memory" else "INVALID_ARGUMENT"
-            said = problem.message.strip()
-            theirs = said if said.startswith(tuple(_CODES)) else f"{kind}: {said}".rstrip(": ")
-            raise error(f"{theirs}\n\n{program.name}: {problem.reason}\n{hint(problem.fix)}")
-        if program.memory is None:
-            return
-        taken = max(bytes_on(beside, device) for device in range(self._tpu.num_devices))
-        if program.memory.peak + taken <= program.memory.available:
-            return
-        raise error(
-            f"RESOURCE_EXHAUSTED: {program.name} needs {program.memory.takes} of a core's "
-            f"{byte_count(program.memory.available)}, but other arrays take {byte_count(taken)} "
-            f"of it:{listed(beside)}\n{hint(_MAKE_ROOM)}"
-        )
 
 
 _MANY_SHAPES = 4
@@ -269,6 +243,47 @@ _CODES = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED", "INTERNAL",
 
 _Verdict = Future[TpuProgram]
 """A program that the compiler judges, or has judged."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict on a program that is compiled. See `tpunb.virtual.jax.virtual_tpu.Judgement`.
+
+    Attributes:
+        name: The function's name.
+        verdict: The verdict; None if the program is not judged.
+        beside: What leaves a program no room; None if calls do not wait for the verdict.
+    """
+
+    name: str
+    verdict: _Verdict | None = None
+    beside: Callable[[int], str] | None = None
+
+    def require(self) -> None:
+        """Wait for the verdict, and raise the error with which JAX on a TPU ends a call."""
+        __tracebackhide__ = True
+        if self.beside is None or (program := self.program(wait=True)) is None:
+            return
+        error = sys.modules["jax"].errors.JaxRuntimeError
+        if program.errors:
+            problem = program.errors[0]
+            kind = "RESOURCE_EXHAUSTED" if problem.code == "memory" else "INVALID_ARGUMENT"
+            said = problem.message.strip()
+            theirs = said if said.startswith(tuple(_CODES)) else f"{kind}: {said}".rstrip(": ")
+            raise error(f"{theirs}\n\n{program.name}: {problem.reason}\n{hint(problem.fix)}")
+        if (memory := program.memory) is None:
+            return
+        if others := self.beside(memory.available - memory.needs):
+            raise error(
+                f"RESOURCE_EXHAUSTED: {program.name} needs {memory.takes} of a core's "
+                f"{byte_count(memory.available)}, but {others}\n{hint(_MAKE_ROOM)}"
+            )
+
+    def program(self, *, wait: bool) -> TpuProgram | None:
+        """Return the program with its verdict; None if the verdict is not known."""
+        if self.verdict is None or not (wait or self.verdict.done()):
+            return None
+        return _awaited(self.verdict, self.name)
 
 
 def _when_known(verdict: _Verdict, then: Callable[[TpuProgram], None]) -> None:

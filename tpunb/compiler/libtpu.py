@@ -25,13 +25,13 @@ from typing import IO, Any, Protocol
 from tpunb._util.child_process import ChildLostError, ChildProcess, started
 from tpunb._util.deadline import Deadline
 from tpunb._util.logs import timed
-from tpunb._util.search_path import path_for_child
 from tpunb._util.units import byte_count
 from tpunb.compiler import environment, kept_verdicts, recorded_verdicts, versions
 from tpunb.compiler.answers import Compiled, Kernel, Refused
 from tpunb.compiler.fingerprint import Fingerprint
 from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.compiler.topologies import Target
+from tpunb.errors import NotKnownError
 from tpunb.errors.code_problems import Problem, SourceLine
 from tpunb.machine import resources
 from tpunb.tpu.compiled_program import Provenance
@@ -62,8 +62,9 @@ _FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 
 _SCRIPT = Path(__file__).with_name("libtpu_process.py")
 _INSTALL = (
-    "tpunb compiler install (in a cell: !tpunb compiler install). It downloads about 230 MB, 1 GiB "
-    "on disk, into your cache folder and does not change your packages."
+    "tpunb compiler install (in a cell: !tpunb compiler install). It downloads "
+    f"{environment.DOWNLOAD}, 1 GiB on disk, into your cache folder and does not change your "
+    "packages."
 )
 _PACKAGES_HERE = environment.listed(environment.packages_for(sys.version_info[:2]))
 _INSTALL_THERE = f"Install {_PACKAGES_HERE} for the Python that {PYTHON} names, or unset {PYTHON}."
@@ -249,7 +250,7 @@ def ask(
         refused: Whether the function is known not to fit, and its text is wanted.
 
     Raises:
-        ChildLostError: The compiler crashed or took too long. The message is a sentence.
+        CompilerLostError: The compiler crashed or took too long.
         CompilerUnavailableError: The compiler cannot be started.
     """
     request = {
@@ -311,7 +312,7 @@ def read_exported(module: bytes, deadline: Deadline) -> Mapping[str, Any]:
         the reason why it cannot be read.
 
     Raises:
-        ChildLostError: As for `ask`.
+        CompilerLostError: As for `ask`.
         CompilerUnavailableError: The compiler cannot be started.
     """
     return _answered({"exported": True, "module": module}, deadline)
@@ -388,6 +389,10 @@ def _flags() -> tuple[str, ...]:
     return tuple(os.environ.get(name, "") for name in _FLAGS)
 
 
+class CompilerLostError(ChildLostError, NotKnownError):
+    """The compiler's process gave no answer. The message is a sentence."""
+
+
 def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, Any]:
     try:
         answer: Mapping[str, Any] = _child().ask(request, deadline)
@@ -411,14 +416,14 @@ def _answered(request: Mapping[str, Any], deadline: Deadline) -> Mapping[str, An
                 f"{machine}. Compile for one TPU type at a time, without `speed`, close other "
                 "programs, or use a machine with more memory"
             )
-        raise ChildLostError(f"the compiler {error}{more}.", crashed=error.crashed) from None
+        raise CompilerLostError(f"the compiler {error}{more}.", crashed=error.crashed) from None
     if "missing" in answer:
         raise CompilerUnavailableError(
             f"The TPU's compiler cannot be imported: {answer['missing']}.",
             fix=_INSTALL_THERE if os.environ.get(PYTHON) else _INSTALL,
         )
     if "broken" in answer:
-        raise ChildLostError(f"the compiler's process failed ({answer['broken']}).")
+        raise CompilerLostError(f"the compiler's process failed ({answer['broken']}).")
     return answer
 
 
@@ -470,10 +475,9 @@ def _start() -> subprocess.Popen[bytes]:
     reads_only = recorded_verdicts.folder() is not None and why_unavailable() is not None
     if not reads_only and (python := os.environ.get(PYTHON)):
         # Its Python has its own packages; and this folder may hide them, so remove it.
-        code = f"import sys; sys.path[:] = filter(None, sys.path); {run}"
-        return started([python, "-c", code], {**_ENVIRONMENT, "PYTHONPATH": ""}, errors)
+        path = "import sys; sys.path[:] = filter(None, sys.path)"
+        environ = {**_ENVIRONMENT, "PYTHONPATH": ""}
+        return started(run, lambda code: [python, "-c", f"{path}; {code}"], environ, errors=errors)
     if not reads_only and (installed := environment.find()) and not installed.problem:
-        return started(installed.command(run), _ENVIRONMENT, errors)
-    # Use this process's own search path, which may differ from a new process's.
-    code = f"import sys; sys.path[:] = {path_for_child()!r}; {run}"
-    return started([sys.executable, "-c", code], _ENVIRONMENT, errors)
+        return started(run, installed.command, _ENVIRONMENT, errors=errors)
+    return started(run, environment=_ENVIRONMENT, errors=errors)

@@ -1,7 +1,7 @@
 """The process in which libtpu compiles. `libtpu` starts this file as a program.
 
 It imports nothing of tpunb, so that it can run in an environment with libtpu and JAX but without
-TensorFlow. Requests and answers are pickled dicts on the standard streams.
+TensorFlow. Requests and answers are dicts.
 
 JAX's compile-only client of a described topology compiles ahead of time. Only the HLO comes from
 elsewhere.
@@ -16,13 +16,9 @@ import hashlib
 import json
 import math
 import operator
-import os
-import pickle
 import re
-import sys
+import runpy
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -54,33 +50,6 @@ _TENSOR = re.compile(r"tensor<((?:\d+x)*)(?:u?i|s?i|bf|f)(\d+)(?:E\w+)?(?:, .*)?
 _DONATED = ("jax.buffer_donor", "tf.aliasing_output")
 
 
-def serve() -> None:
-    """Answer requests until there are no more, and end with the process that started this one."""
-    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # text that libtpu prints must not mix with answers
-    with contextlib.suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):
-        # If memory runs out, the system ends this process and not the notebook's.
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    with contextlib.suppress(EOFError):
-        while True:
-            request = pickle.load(requests)
-            answer = {"missing": _missing} if _missing else _answer(request)
-            pickle.dump(answer, answers, protocol=4)
-            answers.flush()
-
-
-def _end_with(parent: int) -> None:
-    """End this process once its parent has gone, even while it compiles."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(0)
-
-
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     """Compile the module of a request. A refusal is an answer too.
 
@@ -93,6 +62,8 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
             it is there, asks for the text of a program that does not fit. Or a `module` that JAX
             `exported`, to read it. Or packages, to return their `releases`.
     """
+    if _missing:
+        return {"missing": _missing}
     try:
         if "releases" in request:
             return _releases(request["releases"])
@@ -678,4 +649,5 @@ def _resized(barrier: Any, kernel: str, flags: str) -> Any:
 
 
 if __name__ == "__main__":
-    serve()
+    side = runpy.run_path(str(Path(__file__).parents[1] / "_util" / "child_side.py"))
+    side["serve"](lambda: _answer)

@@ -224,6 +224,7 @@ def described(
         arguments=compiled.arguments,
         variables=sum(buffer.padded_bytes for buffer in buffers if buffer.kind == "variable"),
         outputs=results,
+        aliased=compiled.aliased,
         temporaries=max(compiled.peak - compiled.arguments - results, 0),
         code=compiled.code,
         largest=tuple(buffers[:_MOST]),

@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 from collections.abc import Callable, Iterator, Sequence
 
+from tpunb._util.child_process import ChildLostError
 from tpunb._util.interrupts import Stopped
 from tpunb._util.plain_text import listed
 from tpunb.compiler.program import TpuProgram, TpuPrograms, remember_program
@@ -74,6 +75,15 @@ def for_each_type(
     def known() -> TpuPrograms:
         return TpuPrograms([shown(program) for program in programs])
 
+    def judged(kind: Target) -> TpuProgram:
+        try:
+            return compiled(kind)
+        except ChildLostError as error:  # when it read what JAX has exported
+            unknown, crashed = str(error), error.crashed
+        return TpuProgram(
+            kind.tpu.name, kind.replicas, kind.partitions, unknown=unknown, crashed=crashed
+        )
+
     def tell(left: Sequence[str]) -> None:
         if (watcher := _watcher.get()) is not None:
             watcher(known(), left)
@@ -81,7 +91,7 @@ def for_each_type(
     try:
         for place, kind in enumerate(kinds):
             tell(names[place:])
-            programs.append(compiled(kind))
+            programs.append(judged(kind))
         for place, kind in enumerate(kinds):
             tell([])
             programs[place] = completed(kind, programs[place])

@@ -120,13 +120,13 @@ class TpuProgram(_Shown, Program):
         self.raise_if_refused()
         if self.memory is None:
             raise NotKnownError(f"{self.label}: compiles, but its memory is not known.")
-        if self.memory.peak > most:
+        if self.memory.exceeds(most):
             raise DoesNotFitError(
                 f"{self.label}: the program takes {self.memory.takes} a core, more than "
                 f"{limit_phrase(most, available)}.",
                 fix="Use a smaller batch or a larger TPU type, or raise the limit.",
                 tpu=self.tpu,
-                needed=self.memory.peak,
+                needed=self.memory.needs,
                 limit=most,
             )
 

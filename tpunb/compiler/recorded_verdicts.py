@@ -129,10 +129,11 @@ def record(
 ) -> None:
     """Record an answer, unless the same compiler's answer is recorded.
 
-    A folder that cannot be written causes a warning, because the answer itself is there. The folder
-    of an installed tpunb stays as pip made it.
+    A folder that cannot be written causes a warning, because the answer itself is there. The
+    folders that come with tpunb stay as they are: a maintainer records elsewhere, and copies.
     """
-    if not is_permanent(answer) or recordings.is_relative_to(examples.PACKAGED):
+    own = [examples.path(name).resolve() for name in ("recorded", "puzzles")]
+    if not is_permanent(answer) or recordings.resolve() in own:
         return
     path, key = _place(recordings, program, question)
     former = stored_answer(path, key, program)

@@ -39,6 +39,7 @@ from tpunb.tpu.program_display import program_display
 # This close to the limit, low effort may come to another verdict than full effort.
 _CLOSE = 0.1
 _ROOMIEST = "v5p-8"
+_MUCH_CODE = 0.01
 _MOSTLY_PADDING = 2.0
 _LARGE = 10
 """A tensor is large if it takes more than this fraction of the memory, 1/10."""
@@ -220,6 +221,9 @@ class _Compilation:
         if module is None and self.settings.details:
             name = self.wanted.tpu.name
             notes.append(f"The compiler does not return the program for {name}: totals only.")
+        if answer.code >= _MUCH_CODE * self.wanted.hardware.usable_bytes:
+            size = byte_count(answer.code)
+            notes.append(f"The program's code takes {size} more, as long as the program is alive.")
         program = dataclasses.replace(
             program,
             memory=described(answer, module, self.prepared, self.wanted),

@@ -6,7 +6,7 @@ A connection calls what is registered here and imports no cells. `tpunb/__init__
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class ChecksCells(RunsCells, Protocol):
         """Check whether a cell or a function would compile for a TPU."""
 
 
-MakeRunner = Callable[[Any, Callable[[], object], Callable[[], Iterable[str]] | None], ChecksCells]
-"""Makes a runner from a strategy, from what ends a frozen worker, and from the workers' output."""
+MakeRunner = Callable[[Any], ChecksCells]
+"""Makes a runner from a strategy."""
 
 MakeJaxRunner = Callable[[Sequence[Any]], RunsCells]
 """Makes a runner from the devices of JAX."""
@@ -54,12 +54,10 @@ def register_cell_runners(make: MakeRunner, make_of_jax: MakeJaxRunner) -> None:
     _registered, _registered_of_jax = make, make_of_jax
 
 
-def cell_runner(
-    strategy: Any, last_resort: Callable[[], object], lines: Callable[[], Iterable[str]] | None
-) -> ChecksCells:
+def cell_runner(strategy: Any) -> ChecksCells:
     """Return a new runner for a strategy."""
     assert _registered is not None, "tpunb/__init__.py registers one"
-    return _registered(strategy, last_resort, lines)
+    return _registered(strategy)
 
 
 def jax_cell_runner(devices: Sequence[Any]) -> RunsCells:

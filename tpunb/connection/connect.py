@@ -15,19 +15,17 @@ from tpunb.connection.connection import Connection
 from tpunb.connection.device_assignment import device_assignment
 from tpunb.connection.options import Request, takes
 from tpunb.connection.plan import Plan, resolve
-from tpunb.connection.tpu_connection import open_connections
 from tpunb.errors import ConnectError
 from tpunb.machine.framework import JAX, TENSORFLOW
 from tpunb.machine.keras_2 import choose_keras_2
 from tpunb.machine.tested_releases import tensorflow_version, warn_if_newer
 from tpunb.tpu.default_tpu import DEFAULT_TPU
-from tpunb.tpu.types import Accelerator, accelerator
+from tpunb.tpu.types import accelerator
 from tpunb.virtual.installer import lend
 from tpunb.virtual.tensorflow import current_strategy
 from tpunb.virtual.tensorflow.import_tensorflow import import_tensorflow, require_tensorflow
 
 if TYPE_CHECKING:
-    from tpunb.connection.cluster.pod import Pod
     from tpunb.connection.jax_connection import JaxConnection
     from tpunb.connection.jax_hardware import JaxHardwareConnection
 
@@ -137,7 +135,7 @@ def _for_tensorflow(plan: Plan, say: Callable[[str], None] | None) -> Connection
     if plan.request.keras is not None:
         choose_keras_2()
     if plan.kind == "virtual":
-        return _virtual(plan, say)
+        return _virtual(plan)
     from tpunb.connection import hardware
 
     try:
@@ -163,34 +161,15 @@ def _stand_in(plan: Plan, error: ConnectError) -> Connection:
     )
 
 
-def _virtual(plan: Plan, say: Callable[[str], None] | None = None) -> Connection:
-    if not plan.request.is_pod:
-        return _on_cores(plan, accelerator(plan.tpu), None)
-    from tpunb.connection.cluster.pod import open_pod
-
-    pod = open_pod(plan, say)
-    for other in open_connections():
-        if isinstance(other, Connection):
-            other.close()  # TensorFlow connects to only one set of workers at a time
-    try:
-        connection = _on_cores(plan, pod.accelerator, pod)
-    except BaseException:
-        pod.close()
-        raise
-    pod.end_with_process()  # before TensorFlow's own wait, which the strategy registers
-    return connection
-
-
-def _on_cores(plan: Plan, tpu: Accelerator, pod: Pod | None) -> Connection:
-    """Connect to a virtual TPU in this process or on the workers of a Pod."""
-    request = plan.request
+def _virtual(plan: Plan) -> Connection:
+    request, tpu = plan.request, accelerator(plan.tpu)
     import_tensorflow()
     from tpunb.virtual.tensorflow.resolver import VirtualTPUClusterResolver, virtual_topology
     from tpunb.virtual.tensorflow.strategy import VirtualTPUStrategy
 
     topology = virtual_topology(tpu)
     assignment = device_assignment(topology, request.computation_shape, request.replicas, tpu.name)
-    resolver = VirtualTPUClusterResolver(tpu, workers=pod.addresses if pod else ())
+    resolver = VirtualTPUClusterResolver(tpu)
     strategy = VirtualTPUStrategy(
         resolver,
         device_assignment=assignment,
@@ -201,7 +180,7 @@ def _on_cores(plan: Plan, tpu: Accelerator, pod: Pod | None) -> Connection:
         joined=request.joined,
     )
     current_strategy.remember(strategy)
-    connection = Connection(plan, strategy, resolver, topology, assignment, pod=pod)
+    connection = Connection(plan, strategy, resolver, topology, assignment)
     if request.patch:
         connection.lent = lend(tpu, request.strictness, strategy.extended.arithmetic)
     return connection

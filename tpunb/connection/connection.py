@@ -15,7 +15,6 @@ from tpunb.virtual.tensorflow import current_strategy
 
 if TYPE_CHECKING:
     from tpunb.checks.rule_check import CheckReport
-    from tpunb.connection.cluster.pod import Pod
     from tpunb.connection.plan import Plan
     from tpunb.display.describe.connection import ConnectionDescription
     from tpunb.tpu.logical_placement import Annotations
@@ -33,23 +32,13 @@ class Connection(TpuConnection):
         resolver: The cluster resolver.
         topology: The `tf.tpu.experimental.Topology`.
         device_assignment: The cores of each replica; None if every core is a replica.
-        pod: The workers of a virtual Pod; None for any other TPU.
         lent: The patches of TensorFlow's names, with `patch=True`.
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        strategy: Any,
-        resolver: Any,
-        topology: Any,
-        assignment: Any,
-        *,
-        pod: Pod | None = None,
+        self, plan: Plan, strategy: Any, resolver: Any, topology: Any, assignment: Any
     ) -> None:
-        tpu = pod.accelerator.name if pod else plan.tpu
-        super().__init__(plan, tpu, (*plan.notes, *(pod.notes if pod else ())))
-        self.pod = pod
+        super().__init__(plan, plan.tpu, plan.notes)
         self.strategy = strategy
         self.resolver = resolver
         self.topology = topology
@@ -64,8 +53,6 @@ class Connection(TpuConnection):
 
         Their values are lost. Connect again, then make models and datasets again.
         """
-        if self.pod is not None:
-            return self.pod.lost()
         if self.kind == "virtual":
             return ()
         from tpunb.connection import hardware
@@ -86,9 +73,7 @@ class Connection(TpuConnection):
         return int(self.strategy.num_replicas_in_sync)
 
     def _new_cells(self) -> ChecksCells:
-        local = self.pod.local if self.pod is not None else None
-        lines = None if local is None else local.printed
-        return cell_runner(self.strategy, self._cut, lines)
+        return cell_runner(self.strategy)
 
     def check_cell(
         self,
@@ -180,14 +165,6 @@ class Connection(TpuConnection):
             checkpoint=checkpoint,
         )
 
-    def _cut(self) -> None:
-        """Close the connections to workers when cancelling cannot end TensorFlow's wait.
-
-        A frozen worker does not answer a cancellation either. TensorFlow connects again.
-        """
-        if self.pod is not None:
-            self.pod.cut()
-
     def describe(self) -> ConnectionDescription:
         """Return a description of the connection, for displays and programs."""
         from tpunb.display.describe.connection import ConnectionDescription
@@ -250,8 +227,6 @@ class Connection(TpuConnection):
         if self._cells is not None:
             self._cells.close()
             self._cells = None
-        if self.pod is not None:
-            self.pod.close()
         if self.kind == "hardware" and shut_down:
             from tpunb.connection import hardware
 

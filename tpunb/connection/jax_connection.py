@@ -14,7 +14,7 @@ from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
 from tpunb.virtual.jax.devices import other_platforms
 from tpunb.virtual.jax.import_jax import import_jax
-from tpunb.virtual.jax.memory import LiveArray, bytes_on, listed
+from tpunb.virtual.jax.memory import LiveArray, listed
 from tpunb.virtual.jax.virtual_tpu import VirtualTpu
 
 if TYPE_CHECKING:
@@ -70,17 +70,17 @@ class JaxConnection(JaxDevices):
     def live_arrays(self) -> list[LiveArray]:
         """Return the arrays in the memory of the devices, the largest first."""
         self._refuse_closed()
-        return self._virtual.live_arrays()
+        return self._virtual.memory.arrays()
 
     def overflow(self) -> str:
         """Return the sentence that the arrays do not fit on a device; empty if they do."""
-        arrays, usable = self.live_arrays(), HARDWARE[self._accelerator.family].usable_bytes
-        used = max(self.memory_per_core())
-        if used <= usable:
+        memory, usable = self._virtual.memory, HARDWARE[self._accelerator.family].usable_bytes
+        if memory.look() <= usable or (used := max(each := memory.in_use())) <= usable:
             return ""
         return (
             f"The arrays take {byte_count(used)} of a core's {byte_count(usable)}. On a TPU, this "
-            f"cell would fail with RESOURCE_EXHAUSTED. The largest:{listed(arrays)}"
+            f"cell would fail with RESOURCE_EXHAUSTED. The largest:"
+            f"{listed(memory.arrays(each.index(used)))}"
         )
 
     @property
@@ -96,9 +96,9 @@ class JaxConnection(JaxDevices):
         )
 
     def memory_per_core(self) -> tuple[int, ...]:
-        """Return the bytes of the live arrays on each device, in the devices' order."""
-        arrays = self.live_arrays()
-        return tuple(bytes_on(arrays, device) for device in range(self._accelerator.num_devices))
+        """Return the bytes of the live arrays and of the programs' code on each device."""
+        self._refuse_closed()
+        return tuple(self._virtual.memory.in_use())
 
     def close(self, *, shut_down: bool = True) -> None:
         """Give JAX back its own devices. Arrays of the virtual TPU stay readable."""

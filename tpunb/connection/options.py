@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from tpunb._util.integers import is_whole
-from tpunb._util.options import option, options_of
-from tpunb._util.secret_masking import mask
+from tpunb._util.options import argument_of, option, options_of
 from tpunb.errors import ComputationShapeError, ConnectError, nearest
 from tpunb.machine.framework import FRAMEWORKS, JAX, NAMES, TENSORFLOW
 from tpunb.tpu.default_tpu import DEFAULT_TPU
@@ -28,7 +27,7 @@ _ONLY = {
     **dict.fromkeys(
         (
             *("computation_shape", "replicas", "spmd", "strict", "arithmetic", "at_once", "joined"),
-            *("patch", "keras", "workers", "local_workers"),
+            *("patch", "keras"),
         ),
         TENSORFLOW,
     ),
@@ -39,7 +38,6 @@ JUDGE_TIMES = ("wait", "later", "off")
 """When the compiler judges JAX's programs: a call waits, the verdict is shown later, or never."""
 
 _TIMEOUT, _DAY = 60, 24 * 60 * 60
-_MOST_WORKERS = 64
 _WIDTH = 88
 
 _Parameters = ParamSpec("_Parameters")
@@ -65,10 +63,7 @@ class Request:
 
     Attributes:
         strictness: `strict` as rules.
-        addresses: `workers` as a tuple of `host:port`.
         given: The names of the options that are not left to their defaults.
-        started: The number of workers to start on this machine: None for none, 0 for one for
-            each host of the TPU.
 
     Raises:
         ArithmeticNameError: The arithmetic does not exist.
@@ -126,10 +121,12 @@ class Request:
         metavar="X,Y,Z,CORE",
     )
     replicas: int | None = option(
-        None, "the number of replicas; by default as many as fit", type=int, metavar="N"
+        None, "the number of replicas; by default as many as fit", in_lines=False
     )
     spmd: bool = option(
-        False, "partition tensors over a replica's logical devices by XLA's SPMD partitioner"
+        False,
+        "partition tensors over a replica's logical devices by XLA's SPMD partitioner",
+        in_lines=False,
     )
     strict: bool | Mapping[str, bool] = option(
         True,
@@ -154,18 +151,14 @@ class Request:
         None,
         "how many replicas of a virtual TPU run at a time; fewer need less memory; by default one "
         "for each processor",
-        type=int,
-        metavar="N",
+        in_lines=False,
     )
     joined: bool | None = option(
         None,
         "whether one operation of a virtual TPU computes the values of all replicas, joined in one "
         "tensor, where all replicas do the same; this is faster, but needs the memory of all "
         "replicas at once; by default where this is a small part of the machine's memory",
-        flag="--no-joining",
-        help="run each replica of a virtual TPU separately",
-        action="store_const",
-        const=False,
+        in_lines=False,
     )
     patch: bool = option(
         False,
@@ -187,25 +180,8 @@ class Request:
         "whole process",
         compare=False,
     )
-    zone: str | None = option(None, "the Cloud zone of a TPU given by name")
-    project: str | None = option(None, "the Cloud project of a TPU given by name")
-    workers: Sequence[str] | str | None = option(
-        None,
-        "a virtual Pod whose hosts are these `tpunb worker` processes, each as host:port; without "
-        "a type, the Pod has all their cores",
-        compare=False,
-        metavar="H:P,H:P",
-    )
-    local_workers: int | bool = option(
-        False,
-        "a virtual Pod whose hosts are processes on this machine: this many, or one for each host; "
-        "they start and end with the connection",
-        compare=False,
-        nargs="?",
-        const=True,
-        type=int,
-        metavar="N",
-    )
+    zone: str | None = option(None, "the Cloud zone of a TPU given by name", in_lines=False)
+    project: str | None = option(None, "the Cloud project of a TPU given by name", in_lines=False)
     timeout: float = option(
         _TIMEOUT,
         "seconds to wait for a worker to answer",
@@ -215,8 +191,6 @@ class Request:
     )
 
     strictness: Strictness = dataclasses.field(init=False, repr=False)
-    addresses: tuple[str, ...] = dataclasses.field(init=False, repr=False)
-    started: int | None = dataclasses.field(init=False, repr=False)
     given: frozenset[str] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -229,8 +203,6 @@ class Request:
             "computation_shape": _shape_as_given(self.computation_shape),
             "strictness": Strictness.of(self.strict),
             "arithmetic": arithmetic_of(self.arithmetic),
-            "addresses": workers_of(self.workers),
-            "started": _started(self.local_workers),
         }
         for name, value in settled.items():
             object.__setattr__(self, name, value)  # the class is frozen
@@ -270,17 +242,14 @@ class Request:
         for field in options_of(type(self)):
             if _ONLY.get(field.name) != other or field.name not in self.given:
                 continue
-            flag = field.metadata["line"].get("flag", f"--{field.name.replace('_', '-')}")
+            called = field.name
+            if field.metadata["in_lines"]:
+                called = argument_of(field)[0]
             raise ConnectError(
-                f"{flag} is an option of virtual TPUs for {NAMES[other]}, and this one is for "
+                f"{called} is an option of virtual TPUs for {NAMES[other]}, and this one is for "
                 f"{NAMES[framework]}.",
                 fix=f"Remove it, or choose the framework: --framework {other}.",
             )
-
-    @property
-    def is_pod(self) -> bool:
-        """True if the virtual TPU's hosts are worker processes."""
-        return bool(self.addresses) or self.started is not None
 
 
 def takes(
@@ -312,54 +281,6 @@ def takes(
     return decorate
 
 
-def workers_of(workers: Sequence[str] | str | None) -> tuple[str, ...]:
-    """Return the addresses of workers, without the prefix `grpc://`.
-
-    Args:
-        workers: A list, or a string of addresses separated by commas.
-
-    Raises:
-        ConnectError: An address is malformed or occurs twice.
-    """
-    if workers is None:
-        return ()
-    from tpunb.connection.cluster.probe import Unreachable, host_and_port
-
-    if isinstance(workers, str):
-        workers = [part for part in workers.split(",") if part.strip()]
-    if not isinstance(workers, Iterable) or not all(isinstance(item, str) for item in workers):
-        raise ConnectError(
-            f"Workers are addresses such as 'host:8470', not {reprlib.repr(workers)}.",
-            fix="Pass a list of addresses.",
-        )
-    addresses = tuple(address.strip().removeprefix("grpc://").strip("/") for address in workers)
-    try:
-        read = [host_and_port(address) for address in addresses]
-    except Unreachable as error:
-        raise ConnectError(f"{error}.", fix="Write workers as host:port.") from None
-    twice = {address for address, pair in zip(addresses, read, strict=True) if read.count(pair) > 1}
-    if twice:
-        raise ConnectError(
-            f"{mask(min(twice))} occurs twice.", fix="Give a different worker for each host."
-        )
-    return addresses
-
-
-def _started(local_workers: int | bool) -> int | None:
-    """Return the number of workers to start: 0 for one per host, None for none."""
-    if local_workers is False:
-        return None
-    if local_workers is True:
-        return 0
-    if not (is_whole(local_workers) and 1 <= local_workers <= _MOST_WORKERS):
-        raise ConnectError(
-            f"The number of local workers must be 1 to {_MOST_WORKERS}, not "
-            f"{reprlib.repr(local_workers)}.",
-            fix="Omit the number to start one worker for each host.",
-        )
-    return int(local_workers)
-
-
 def _check(request: Request) -> None:
     """Refuse values out of range, and options that exclude each other."""
     for name, choices in (("framework", (None, *FRAMEWORKS)), ("judge", JUDGE_TIMES)):
@@ -383,16 +304,6 @@ def _check(request: Request) -> None:
         raise ConnectError(
             f"The version of Keras to choose must be 2, not {reprlib.repr(request.keras)}.",
             fix="Omit it to use Keras 3.",
-        )
-    if request.addresses and request.started is not None:
-        raise ConnectError(
-            "The workers are either given or started on this machine, but not both.",
-            fix="Remove --workers or --local-workers.",
-        )
-    if request.is_pod and request.patch:
-        raise ConnectError(
-            "TensorFlow's own names cannot refer to a virtual Pod of workers.",
-            fix="Remove --patch, or remove the workers: a Pod in one process has as many hosts.",
         )
 
 

@@ -27,8 +27,7 @@ class Plan:
     Attributes:
         request: The options.
         kind: `"virtual"` or `"hardware"`.
-        tpu: A TPU type to simulate, or `"local"`, a name or an address; empty for a virtual
-            Pod that has all cores of its workers.
+        tpu: A TPU type to simulate, or `"local"`, a name or an address.
         fallback: Whether to simulate a TPU if connecting fails.
         notes: Sentences to show to the user.
         framework: The framework of a virtual TPU: `"tensorflow"` or `"jax"`.
@@ -88,10 +87,8 @@ def _resolved(request: Request, search: Search | None) -> Plan:
     tpu = (request.tpu or "").strip()
     simulate = DEFAULT_TPU if request.simulate is True else request.simulate
     simulate = None if simulate is False else simulate
-    if simulate is not None or request.is_pod:
-        # The workers of a Pod without a type decide its type.
-        default_name = DEFAULT_TPU if request.started == 0 else ""
-        name = default_name if simulate is None else accelerator(simulate).name
+    if simulate is not None:
+        name = accelerator(simulate).name
         _refuse_contradiction(tpu, required)
         return Plan(request, "virtual", name)
     if tpu:
@@ -156,8 +153,7 @@ def _refuse_contradiction(tpu: str, required: bool) -> None:
     if required:
         raise ConnectError(
             "A virtual TPU was requested, but a real TPU is required.",
-            fix="Remove --simulate, --workers and --local-workers; or remove --require-tpu "
-            "and unset TPUNB_REQUIRE_TPU.",
+            fix="Remove --simulate; or remove --require-tpu and unset TPUNB_REQUIRE_TPU.",
         )
 
 

@@ -68,7 +68,7 @@ class TensorFlowMissingError(ConnectError, AttributeError):
 
 
 class WorkerError(ConnectError):
-    """A worker that cannot be started, or that has ended."""
+    """A TPU's worker that has ended."""
 
 
 class NotConnectedError(TpunbError, RuntimeError):

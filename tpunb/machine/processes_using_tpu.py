@@ -20,7 +20,7 @@ from tpunb.machine.chips import text_of
 from tpunb.machine.setup_problem import SetupProblem
 
 _LOCK = "libtpu_lockfile"
-_KERNELS = ("ipykernel", "colab_kernel_launcher", "tpunb.notebook.kernels", "kernel_launcher")
+_KERNELS = ("ipykernel", "colab_kernel_launcher")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -96,7 +96,8 @@ def _targets(text: str) -> list[slice]:
 
 def _arguments_of_fields(kind: Any) -> list[argument]:
     """Return the options that are fields of a dataclass, with the same defaults."""
-    return [argument(flag, **settings) for flag, settings in map(argument_of, options_of(kind))]
+    fields = [field for field in options_of(kind) if field.metadata["in_lines"]]
+    return [argument(flag, **settings) for flag, settings in map(argument_of, fields)]
 
 
 _DATA = argument(

@@ -83,9 +83,8 @@ class TpuMagics(Magics):  # type: ignore[misc]
             %tpu_connect --simulate v3-8 --computation-shape 1,1,1,2
             %tpu_connect --simulate v3-8 --patch   TensorFlow's own names find it
             %tpu_connect local                   Colab, Kaggle, a TPU VM
-            %tpu_connect my-tpu --zone us-central1-b
-            %tpu_connect --simulate v3-32 --workers a:8470,b:8470,c:8470,d:8470
-            %tpu_connect --simulate v3-32 --local-workers
+            %tpu_connect my-tpu                  a Cloud TPU by its name
+            %tpu_connect --simulate v3-32        a Pod slice of four hosts
         """
         from tpunb.connection.plan import resolve
 

@@ -17,7 +17,6 @@ from tpunb.compiler.program import TpuProgram
 from tpunb.connection.connection import Connection
 from tpunb.training.input_speed import latest_input_speed
 from tpunb.training.profile import Profile
-from tpunb.virtual.tensorflow.devices import is_elsewhere
 
 _OPTIONS = re.compile(r"""\s*(?:(?:-o|--out|--keep)(?:=|\s+)(?:'[^']*'|"[^"]*"|\S+)(?:\s+|$))*""")
 
@@ -67,9 +66,9 @@ def run_profiled(shell: Any, source: str, keep: str | Path | None) -> Profile:
 
 
 def unrecorded_cores(connection: Connection | None) -> tuple[str, ...]:
-    """Return a sentence if the cores belong to another process, as in a Pod."""
+    """Return a sentence if the cores belong to another process, as those of a TPU's workers."""
     devices = () if connection is None else connection.strategy.extended.worker_devices
-    elsewhere = sum(map(is_elsewhere, devices))
+    elsewhere = sum("/job:worker/" in device for device in devices)
     if not elsewhere:
         return ()
     text = (

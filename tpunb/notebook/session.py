@@ -453,10 +453,10 @@ class Session:
         )
 
     def _note_closed(self, connection: TpuConnection | None) -> None:
-        """Remember a closed connection if its values were in other processes."""
+        """Remember a closed connection if its values were on a TPU."""
         if not isinstance(connection, Connection) or not connection.closed:
             return
-        if connection.pod is not None or connection.kind == "hardware":
+        if connection.kind == "hardware":
             self._last_closed = connection.phrase
 
     def remember(self, explanation: Explanation) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from tpunb._util.units import byte_count, counted, duration, percent
-from tpunb.tpu.compiled_program import Program
+from tpunb.tpu.compiled_program import Program, Transfer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Figure:
 
     Attributes:
         name: What it says, for a reader.
-        of: Returns its value; None if the compiler did not give it.
+        of: Returns its value; None if it is not known.
         text: Returns a value for a reader.
         timed: Whether the compiler has to estimate the time.
     """
@@ -35,13 +35,20 @@ def _padding(program: Program) -> float | None:
     return None if memory is None else sum(each.wasted for each in memory.padding) / memory.peak
 
 
-def _sent(program: Program) -> float:
-    talk = program.communication
-    return 0 if talk is None else sum(transfer.sent for transfer in talk.transfers)
+def _sent(program: Program) -> float | None:
+    return _sum_of(program, lambda transfer: transfer.sent)
 
 
 def _time(program: Program) -> float | None:
-    return None if program.time is None else program.time.estimate
+    if program.time is None or has_open_loops(program):
+        return None
+    return program.time.estimate
+
+
+def has_open_loops(program: Program) -> bool:
+    """Return whether a figure counts a loop, whose length depends on data, as one trip."""
+    omissions = program.time.not_counted if program.time is not None else ()
+    return any("of unknown length" in text for text in (*program.notes, *omissions))
 
 
 MEMORY = Figure("memory of a core", _peak, byte_count)
@@ -54,7 +61,7 @@ def runs_of(kind: str) -> Figure:
     """Return the figure that counts the runs of collectives of a kind in a call."""
     return Figure(
         f"{kind}s",
-        lambda program: _runs(program, lambda each: each == kind),
+        lambda program: _sum_of(program, lambda each: each.runs * (each.kind == kind)),
         lambda value: counted(round(value), kind),
     )
 
@@ -63,12 +70,14 @@ def other_than(kind: str) -> Figure:
     """Return the figure that counts the runs of collectives of all other kinds in a call."""
     return Figure(
         "collectives of other kinds",
-        lambda program: _runs(program, lambda each: each != kind),
+        lambda program: _sum_of(program, lambda each: each.runs * (each.kind != kind)),
         lambda value: str(round(value)),
     )
 
 
-def _runs(program: Program, counts: Callable[[str], bool]) -> float:
-    talk = program.communication
-    transfers = () if talk is None else talk.transfers
-    return sum(each.runs for each in transfers if counts(each.kind))
+def _sum_of(program: Program, of: Callable[[Transfer], float]) -> float | None:
+    if program.communication is None:
+        return 0
+    if has_open_loops(program):
+        return None
+    return sum(map(of, program.communication.transfers))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from tpunb.compiler.compile_settings import CompileOptions
+from tpunb.compiler.program import TpuProgram
 from tpunb.errors import TpunbError
 
 Numbers = np.ndarray[Any, Any]
+Traced = Mapping[str, Any]
+"""A traced program as plain data, which a process without the answer's code runs and compiles."""
 
 
 class AnswerError(TpunbError, ValueError):
@@ -18,27 +21,40 @@ class AnswerError(TpunbError, ValueError):
 
 
 class Framework(Protocol):
-    """A framework. A nest is an array, or a tuple, list or dict of nests."""
+    """A framework, and the cores on which its programs run.
 
-    def traced(self, fn: Callable[..., Any], args: Sequence[Any]) -> Callable[..., Any]:
-        """Trace a function, and return what runs and compiles this one program.
+    Attributes:
+        tpu: The TPU type that the compiler compiles for.
+        cores: The number of cores that compute together.
+    """
+
+    tpu: ClassVar[str]
+    cores: ClassVar[int]
+
+    def traced(self, fn: Callable[..., Any], args: Sequence[Any]) -> Traced:
+        """Trace a function, once.
 
         Args:
             fn: The function.
-            args: The types of its arguments.
+            args: Its arguments: nests of arrays of NumPy on all cores together, whose numbers do
+                not count.
 
         Raises:
-            AnswerError: The host would compute.
+            AnswerError: The program does something that no TPU does.
         """
 
-    def types(self, nest: Any) -> Any:
-        """Return the types of the arrays in a nest."""
+    def runner(self, traced: Traced, leaves: Sequence[Numbers]) -> Callable[..., list[Numbers]]:
+        """Return a function that runs a program, and returns the results as float64.
 
-    def type_of(self, shape: Sequence[int], dtype: str) -> Any:
-        """Return the type of an array."""
+        Args:
+            traced: The program.
+            leaves: The arrays in its arguments.
 
-    def numbers(self, nest: Any) -> list[Numbers]:
-        """Return the arrays in a nest, in order, as float64."""
+        Raises:
+            AnswerError: The program has other arguments, or works outside of the TPU.
+        """
 
-    def compiling(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context in which a program is compiled."""
+    def compiled(
+        self, traced: Traced, leaves: Sequence[Numbers], options: CompileOptions
+    ) -> TpuProgram:
+        """Return the program as the TPU's compiler compiles it."""

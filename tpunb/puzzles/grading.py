@@ -8,15 +8,15 @@ import sys
 import traceback
 from typing import Any
 
-from tpunb.compiler.compile import compile_call
+from tpunb._util.plain_data import packed, unpacked
 from tpunb.compiler.compile_settings import CompileOptions
-from tpunb.compiler.program import CompilerUnavailableError, NotRecordedError
+from tpunb.compiler.program import CompilerUnavailableError
 from tpunb.errors.base import hint
 from tpunb.errors.code_problems import is_library, refusal_in_short
 from tpunb.errors.explain import explain
 from tpunb.puzzles.error_hints import hint_for
 from tpunb.puzzles.framework import AnswerError
-from tpunb.puzzles.puzzle import Attempt, Puzzle
+from tpunb.puzzles.puzzle import Puzzle
 from tpunb.puzzles.report import Report
 from tpunb.puzzles.scores import remember
 
@@ -71,29 +71,37 @@ def puzzles() -> dict[str, Puzzle]:
 def graded(puzzle: Puzzle, answer: tuple[Any, ...]) -> Report:
     """Return the report about an answer."""
     try:
-        attempt = puzzle.form.attempt(puzzle, answer)
+        data = packed(puzzle.form.data(puzzle, answer))
     except NotImplementedError:
         return Report(puzzle, "There is no answer yet.")
     except AnswerError as error:
         return Report(puzzle, str(error))
     except Exception as error:  # whatever the answer raises
         return Report(puzzle, _described(error))
+    return judged(puzzle, data)
+
+
+def judged(puzzle: Puzzle, data: str) -> Report:
+    """Return the report about an answer that is plain data, without the answer's code."""
+    try:
+        attempt = puzzle.form.attempt(puzzle, unpacked(data))
+    except AnswerError as error:
+        return Report(puzzle, str(error))
+    except Exception as error:  # whatever a program raises when it is read or run
+        return Report(puzzle, _described(error))
     if attempt.problem:
         return Report(puzzle, attempt.problem)
-    try:
-        return Report(puzzle, program=_compiled(puzzle, attempt))
-    except NotRecordedError:
-        return Report(puzzle, unknown=f"No recorded verdict is about this program. {_INSTALL}")
-    except CompilerUnavailableError as error:
-        return Report(puzzle, unknown=f"{error.message} {_INSTALL}")
-
-
-def _compiled(puzzle: Puzzle, attempt: Attempt) -> Any:
     options = CompileOptions(
-        (puzzle.form.tpu,), speed=puzzle.timed, live_arrays=False, advice=False, progress=None
+        (puzzle.form.framework.tpu,),
+        speed=puzzle.timed,
+        live_arrays=False,
+        advice=False,
+        progress=None,
     )
-    with attempt.compiling():
-        return compile_call(attempt.fn, attempt.args, {}, options, attempt.strategy)[0]
+    try:
+        return Report(puzzle, program=attempt.compiled(options))
+    except CompilerUnavailableError as error:  # or no recorded verdict
+        return Report(puzzle, unknown=f"{error.message} {_INSTALL}")
 
 
 def _described(error: Exception) -> str:

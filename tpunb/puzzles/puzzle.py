@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 
 from tpunb.puzzles.comparison import difference
 from tpunb.puzzles.figures import Figure
+
+Numbers = np.ndarray[Any, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,42 +61,6 @@ class Limit:
     hint: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Attempt:
-    """An answer that was run.
-
-    Attributes:
-        problem: Why the answer is wrong, and what may help; empty if it is right.
-        fn: The function to compile; None if the answer is wrong.
-        args: Its arguments, as the compiler takes them.
-        strategy: The strategy of a TensorFlow function.
-        compiling: Returns the context in which to compile it.
-    """
-
-    problem: str = ""
-    fn: Any = None
-    args: tuple[Any, ...] = ()
-    strategy: Any = None
-    compiling: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-
-
-class Form(Protocol):
-    """The form of an answer: one function, shardings, or two functions.
-
-    Attributes:
-        tpu: The TPU type that the compiler compiles for.
-    """
-
-    tpu: ClassVar[str]
-
-    def attempt(self, puzzle: Puzzle, answer: tuple[Any, ...]) -> Attempt:
-        """Run an answer on random arguments, and compare its results with the puzzle's.
-
-        Raises:
-            Exception: The error of the answer.
-        """
-
-
 @dataclasses.dataclass(frozen=True)
 class Puzzle:
     """A puzzle.
@@ -116,7 +81,7 @@ class Puzzle:
     name: str
     spec: Callable[..., Any]
     arguments: Mapping[str, Array]
-    form: Form
+    form: Any
     score: Figure
     best: float
     limits: tuple[Limit, ...] = ()
@@ -128,11 +93,19 @@ class Puzzle:
         """True if the compiler has to estimate the time."""
         return self.score.timed or any(limit.figure.timed for limit in self.limits)
 
-    def difference(self, got: Any, right: Any, cores: int = 1) -> str:
-        """Return how results differ from the right results; empty if by rounding only."""
-        return difference(got, right, cores=cores, tolerance=self.tolerance, hint=self.hint)
+    @property
+    def typical(self) -> list[Numbers]:
+        """Arguments of the right types, whose numbers do not count and take no memory."""
+        return [
+            np.broadcast_to(np.zeros((), each.dtype), each.shape)
+            for each in self.arguments.values()
+        ]
 
-    def random_arguments(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return other random arguments in each call."""
-        chance = np.random.default_rng()
-        return {name: each.random(chance) for name, each in self.arguments.items()}
+    def difference(self, got: Any, right: Any, cores: int = 1, slack: float = 1.0) -> str:
+        """Return how results differ from the right results; empty if by rounding only."""
+        return difference(got, right, cores=cores, tolerance=slack * self.tolerance, hint=self.hint)
+
+    def random_arguments(self, seed: int | None = None) -> list[Numbers]:
+        """Return random arguments: with a seed the same, otherwise others in each call."""
+        chance = np.random.default_rng(seed)
+        return [each.random(chance) for each in self.arguments.values()]

@@ -8,6 +8,7 @@ import math
 from tpunb._util.tables import GREEN, LINED, ORANGE, Markup, badge, block, escaped, table
 from tpunb.compiler.program import TpuProgram
 from tpunb.errors import TpunbError
+from tpunb.puzzles.figures import has_open_loops
 from tpunb.puzzles.puzzle import Limit, Puzzle
 
 _FULL = 100
@@ -40,16 +41,35 @@ class Report:
     @property
     def solved(self) -> bool:
         """True if the results are right, and the program is within all limits."""
-        return self.program is not None and self.program.ok and not self.exceeded
+        known = self.program is not None and self.program.ok and not self.not_known
+        return known and not self.exceeded
+
+    @property
+    def right(self) -> bool:
+        """True if the results are right, whatever the program costs."""
+        return not self.problem
+
+    @property
+    def not_known(self) -> str:
+        """Why the figures of the program are not known; empty if they are."""
+        program = self.program
+        if program is None:
+            return self.unknown
+        if program.unknown or program.unsized or not program.ok:
+            return program.unknown or program.unsized or ""
+        figures = [self.puzzle.score, *(limit.figure for limit in self.puzzle.limits)]
+        if missing := [figure.name for figure in figures if figure.of(program) is None]:
+            why = "The length of a loop depends on data, so" if has_open_loops(program) else ""
+            return f"{why} the {missing[0]} is not known.".lstrip().capitalize()
+        return ""
 
     @property
     def exceeded(self) -> tuple[Limit, ...]:
-        """The limits that the program exceeds, or whose figure is not known."""
-        if self.program is None:
+        """The limits that the program exceeds."""
+        if self.program is None or self.not_known:
             return ()
-        program = self.program
-        values = [(limit, limit.figure.of(program)) for limit in self.puzzle.limits]
-        return tuple(limit for limit, value in values if value is None or value > limit.most)
+        values = [(limit, limit.figure.of(self.program)) for limit in self.puzzle.limits]
+        return tuple(limit for limit, value in values if value is not None and value > limit.most)
 
     @property
     def score(self) -> int:
@@ -69,10 +89,10 @@ class Report:
         name = self.puzzle.name
         if self.problem:
             return f"{name}: not solved. {self.problem}"
+        if self.not_known:
+            return f"{name}: the results are right, but the program is not judged. {self.not_known}"
         if self.program is None:
-            return f"{name}: the results are right, but the program is not judged. {self.unknown}"
-        if self.program.unknown or self.program.unsized:
-            return f"{name}: not known. {self.program.unknown or self.program.unsized}"
+            return f"{name}: not judged."
         if not self.program.ok:
             return f"{name}: not solved. The results are right, but the program does not compile."
         if self.exceeded:

@@ -31,11 +31,11 @@ def product(x: Numbers, w: Numbers) -> Numbers:
 
 
 def cross_entropy(x: Numbers, w: Numbers, words: Numbers) -> Numbers:
-    """Return the mean cross-entropy of words, whose logits are `x @ w`."""
+    """Return the cross-entropy of each word, whose logits are `x @ w`."""
     logits = x @ w
     most = logits.max(1)
     total = np.log(np.exp(logits - most[:, None]).sum(1)) + most
-    return np.asarray((total - logits[np.arange(len(words)), words]).mean())
+    return np.asarray(total - logits[np.arange(len(words)), words])
 
 
 def mean_gradient(x: Numbers, errors: Numbers) -> Numbers:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from tpunb.puzzles import right_results as right
 from tpunb.puzzles.figures import MEMORY, PADDING, SENT, TIME, other_than, runs_of
-from tpunb.puzzles.forms import OnOneCore
+from tpunb.puzzles.forms import AnySize, Form, OneFunction, Packed
 from tpunb.puzzles.framework import Framework
-from tpunb.puzzles.pairs import AnySize, Packed
-from tpunb.puzzles.puzzle import Array, Form, Limit, Puzzle
+from tpunb.puzzles.puzzle import Array, Limit, Puzzle
 
 KIB, MIB = 2**10, 2**20
+FLOAT32 = 5e-5
+"""The rounding of float32, as a fraction of the largest number. Half the digits are too few."""
 BATCH = Array((65536, 256), drifts=True)
 
 
@@ -25,6 +26,7 @@ def mean(form: Form, core: str) -> Puzzle:
         best=1792,
         limits=(Limit(SENT, 4 * KIB, few),),
         hint=f"Every {core} has the same number of rows.",
+        tolerance=FLOAT32,
     )
 
 
@@ -48,6 +50,7 @@ def variance(form: Form, core: str, all_reduce: str) -> Puzzle:
             Limit(SENT, 8 * KIB, f"Add up the rows on each {core} before you send."),
         ),
         hint=f"The variance of the whole batch is not the mean of the {core}s' variances.",
+        tolerance=FLOAT32,
     )
 
 
@@ -79,7 +82,7 @@ def layers(framework: Framework, best: float, recompute: str) -> Puzzle:
         "layers",
         right.gradient_of_layers,
         {"weights": Array((16, 256, 256), scale=0.05), "x": Array((2048, 256))},
-        OnOneCore(framework),
+        OneFunction(framework),
         MEMORY,
         best,
         limits=(Limit(MEMORY, 50 * MIB, kept),),
@@ -89,7 +92,7 @@ def layers(framework: Framework, best: float, recompute: str) -> Puzzle:
 
 def logits(framework: Framework, best: float, mapping: str) -> Puzzle:
     """Return the puzzle: a loss without all logits at a time, by a function `mapping`."""
-    parts = f"Compute the loss of some words at a time: {mapping}."
+    parts = f"Compute the losses of some states at a time: {mapping}."
     return Puzzle(
         "logits",
         right.cross_entropy,
@@ -98,10 +101,11 @@ def logits(framework: Framework, best: float, mapping: str) -> Puzzle:
             "w": Array((64, 8192), scale=4.0),
             "words": Array((2048,), "int32", below=8192),
         },
-        OnOneCore(framework),
+        OneFunction(framework),
         TIME,
         best,
         limits=(Limit(MEMORY, 16 * MIB, parts),),
+        tolerance=FLOAT32,
     )
 
 

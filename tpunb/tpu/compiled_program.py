@@ -90,9 +90,10 @@ class ProgramMemory:
         data_sheet: HBM according to the data sheet.
         arguments: Inputs and variables.
         variables: The variables' part of `arguments`.
-        outputs: Results that do not replace a variable.
+        outputs: Results that do not replace an argument.
+        aliased: Results that replace an argument.
         temporaries: Intermediate values at the peak.
-        code: The program's code.
+        code: The program's code, which is not in `peak`.
         largest: The largest buffers alive at the peak, largest first.
         padding: The buffers with the most padding, worst first.
         by_line: Bytes alive at the peak, by line of the user's code.
@@ -108,6 +109,7 @@ class ProgramMemory:
     arguments: int = 0
     variables: int = 0
     outputs: int = 0
+    aliased: int = 0
     temporaries: int = 0
     code: int = 0
     largest: tuple[Buffer, ...] = ()
@@ -127,9 +129,21 @@ class ProgramMemory:
         return f"{how}{byte_count(self.peak)}"
 
     @property
+    def needs(self) -> int:
+        """The peak and the program's code, which is in HBM as long as the program is alive."""
+        return self.peak + self.code
+
+    @property
     def fits(self) -> bool:
-        """True if the peak is within the available memory."""
-        return self.peak <= self.available
+        """True if the peak and the program's code are within the available memory."""
+        return self.needs <= self.available
+
+    def exceeds(self, limit: int) -> bool:
+        """Return whether a program that compiles takes more than a limit.
+
+        All of the available memory is no limit: the compiler itself refuses what takes more.
+        """
+        return self.needs > limit < self.available
 
     @property
     def free(self) -> int:
@@ -151,7 +165,7 @@ class ProgramMemory:
         """The parts of a core's memory at the peak, in bytes, `"free"` memory last.
 
         They add up to the peak, or to the available memory if that is larger. `"other"` is the
-        rest: the program's code and the compiler's scratch memory.
+        rest: the compiler's scratch memory.
         """
         sizes = {
             "variables": self.variables,

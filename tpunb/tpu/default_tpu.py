@@ -6,4 +6,4 @@ DEFAULT_TPU = "v5e-8"
 """The TPU type that is simulated by default."""
 
 WORKER_PORT = 8470
-"""The default port of a TPU's worker and of `tpunb worker`."""
+"""The default port of a TPU's worker."""

@@ -172,17 +172,6 @@ def accelerator(spec: str | int) -> Accelerator:
     )
 
 
-def generic_accelerator(hosts: int, cores_per_host: int) -> Accelerator:
-    """Return a generic TPU whose cores are spread over several hosts.
-
-    The mesh depends on the number of cores alone, and each host drives a block of it.
-
-    Raises:
-        AcceleratorTypeError: The TPU would have no core, or too many.
-    """
-    return _generic(hosts * cores_per_host, cores_per_host)
-
-
 def _unknown(spec: str, text: str) -> AcceleratorTypeError:
     """Return the error for a name that is not a family with a size."""
     message = f"There is no TPU type {_short(spec)}."
@@ -249,15 +238,15 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _generic(cores: int, on_host: int = 0) -> Accelerator:
-    """Return a generic TPU of one-core chips, `on_host` of them per host, or up to 8 if it is 0."""
+def _generic(cores: int) -> Accelerator:
+    """Return a generic TPU of one-core chips, up to 8 of them per host."""
     if not 1 <= cores <= MAX_GENERIC_CORES:
         raise AcceleratorTypeError(
             f"There is no TPU of {_short(cores)} cores.",
             fix=f"Choose 1 to {MAX_GENERIC_CORES} cores, or a type such as {DEFAULT_TPU}. {_SEE}",
         )
     width, height = _near_square(cores, cores, cores)
-    on_host = on_host or max(chips for chips in range(1, 9) if cores % chips == 0)
+    on_host = max(chips for chips in range(1, 9) if cores % chips == 0)
     host_width, host_height = _near_square(on_host, width, height)
     return Accelerator(
         name=f"{cores} core" if cores == 1 else f"{cores} cores",

@@ -43,10 +43,7 @@ def _type_found(connection: TpuConnection) -> str:
 
 def _tpu(connection: TpuConnection, plan: Plan) -> str:
     if connection.kind == "virtual":
-        pod = getattr(connection, "pod", None)
-        workers = ", hosts in processes" if pod is not None else ""
-        fallback = "" if plan.kind == "virtual" else ", because the TPU found could not be used"
-        return f"virtual {connection.tpu}{workers}{fallback}"
+        return f"virtual {connection.tpu}"
     if plan.tpu == "local":
         return "hardware of this machine"
     return f"hardware, by its {'address' if '://' in plan.tpu else 'name'}"

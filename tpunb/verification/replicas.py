@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpunb.machine.detect import find_tpu
-from tpunb.tpu.types import Accelerator, accelerator, generic_accelerator
+from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.verification.strategy_suite import StrategySuite
 from tpunb.verification.suite import NotRunError, Outcome, close, equal, refused
 
@@ -64,11 +64,7 @@ class Topology(StrategySuite):
             name = find_tpu().slice.accelerator_type if name == "local" else None
         if not name:
             raise NotRunError("the type of this TPU is unknown")
-        tpu, pod = accelerator(name), self.connection.pod
-        if pod is None or tpu.family != "generic":
-            return tpu
-        workers = len(pod.addresses)  # any number of workers shares the cores
-        return generic_accelerator(workers, tpu.num_devices // workers)
+        return accelerator(name)
 
 
 class Replicas(StrategySuite):
@@ -92,7 +88,7 @@ class Replicas(StrategySuite):
 
     def order_of_hosts(self) -> Outcome:
         """Check that a host's replicas are consecutive, and hosts are in their tasks' order."""
-        if self.is_virtual and self.connection.pod is None:
+        if self.is_virtual:
             raise NotRunError("the hosts of this virtual TPU share one process, which is one task")
         topology = self.connection.topology
         devices = self.strategy.extended.worker_devices

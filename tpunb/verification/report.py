@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 FORMAT = "tpunb-verify/1"
 """The version of the report as JSON. Reports of one version only gain fields."""
 
+DIED = "the process ended within this claim"
+"""What a report says of the claim that the process did not survive."""
+
 _WIDTH = 96
 _MOST_CHARACTERS = 600
 _SHORTEST_NAME = 2
@@ -159,17 +162,28 @@ def schema() -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-def merged(reports: Sequence[VerifyReport]) -> VerifyReport:
-    """Return the reports of several frameworks on one TPU as one."""
+def is_final(report: VerifyReport) -> bool:
+    """Return whether the process of a report did not die: it came to its end or was interrupted."""
+    died = report.not_reached or any(each.found == DIED for each in report.outcomes)
+    return report.interrupted or not died
+
+
+def merged(reports: Sequence[VerifyReport], *, to_come: int = 0) -> VerifyReport:
+    """Return the reports of several frameworks on one TPU as one.
+
+    Args:
+        reports: The reports.
+        to_come: The number of frameworks whose claims have not been tried yet.
+    """
     facts: dict[str, str] = {}
     for report in reports:
         facts = {**report.facts, **facts}
     return VerifyReport(
-        facts,
+        {"TPU": "not known", **facts},
         tuple(outcome for report in reports for outcome in report.outcomes),
         any(report.interrupted for report in reports),
         any(report.hangs for report in reports),
-        sum(len(report.outcomes) + report.not_reached for report in reports),
+        sum(len(report.outcomes) + report.not_reached for report in reports) + to_come,
     )
 
 

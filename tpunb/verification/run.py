@@ -21,7 +21,7 @@ from tpunb.display.live_progress import ConnectDisplay
 from tpunb.display.widgets.frontend import shows_widgets
 from tpunb.errors import ConnectError
 from tpunb.verification.facts import facts_of
-from tpunb.verification.report import VerifyReport, scrubber
+from tpunb.verification.report import DIED, VerifyReport, scrubber
 from tpunb.verification.suite import ConnectedTpu, NotRunError, Outcome, Suite, message_of
 from tpunb.verification.suites import suites_of
 
@@ -74,12 +74,13 @@ def verify_plan(
     """Connect as planned and try claims. See `verify`.
 
     Args:
-        plan: The resolved request.
+        plan: The resolved request. A TPU that was found is not replaced by a virtual one.
         suites: The suites to try. By default, all suites.
         say: Called with a description of each step of connecting.
         progress: Called with each outcome's number, from 1, the number of claims, and the
             outcome.
-        so_far: Called after each claim with the report so far, in case the process dies.
+        so_far: Called with the report to keep if the process dies: before each claim, and at the
+            end.
     """
     # Otherwise models might be lost, or their work might be measured.
     if open_connections():
@@ -87,12 +88,12 @@ def verify_plan(
             "A connection to a TPU is open, but verifying needs its own connection.",
             fix="Close the open connection first: %tpu_disconnect, or connection.close().",
         )
+    plan = dataclasses.replace(plan, fallback=False)
 
     def connect() -> TpuConnection:
         return make_connection(plan, say)
 
     names = [plan.request.zone, plan.request.project]
-    names += [address.rpartition(":")[0] for address in plan.request.addresses]
     if plan.kind == "hardware" and plan.tpu != "local":
         names.append(plan.tpu)
     trial = Trial(ConnectedTpu(connect, connect()), scrubber(names))
@@ -101,13 +102,19 @@ def verify_plan(
         total = sum(len(suite.claims()) for suite in suites)
         facts = facts_of(trial.tpu.connection, plan)
         outcomes: list[Outcome] = []
-        for outcome in trial.outcomes(suites):
-            outcomes.append(outcome)
-            if progress is not None:
-                progress(len(outcomes), total, outcome)
-            if so_far is not None:
-                so_far(VerifyReport(facts, tuple(outcomes), planned=total))
-        return VerifyReport(facts, tuple(outcomes), trial.interrupted, trial.hangs, total)
+        try:
+            for suite, claim in trial.claims(suites):
+                if so_far is not None:
+                    so_far(VerifyReport(facts, (*outcomes, claim), planned=total))
+                outcomes.append(trial.outcome(suite, claim))
+                if progress is not None:
+                    progress(len(outcomes), total, outcomes[-1])
+        except KeyboardInterrupt:  # between two claims
+            trial.interrupted = True
+        report = VerifyReport(facts, tuple(outcomes), trial.interrupted, trial.hangs, total)
+        if so_far is not None:
+            so_far(report)
+        return report
     finally:
         if not trial.hangs:  # closing would wait for a claim that hangs
             trial.tpu.connection.close()
@@ -132,23 +139,28 @@ class Trial:
     interrupted: bool = False
     hangs: bool = False
 
-    def outcomes(self, suites: Sequence[type[Suite]]) -> Iterator[Outcome]:
-        """Yield the outcome of each claim as soon as it is known."""
+    def claims(self, suites: Sequence[type[Suite]]) -> Iterator[tuple[Suite, Outcome]]:
+        """Yield each claim with its suite and with the outcome that it has if the process dies."""
         for suite in (kind(self.tpu) for kind in suites):
             for name, says in suite.claims().items():
-                begin = time.perf_counter()
-                outcome = self._outcome(suite, name)
-                _log.debug("%s: %s: %s", suite.group, name, outcome.status)
-                yield dataclasses.replace(
-                    outcome,
-                    group=suite.group,
-                    name=name,
-                    says=says,
-                    expected=self.scrub(outcome.expected),
-                    found=self.scrub(outcome.found),
-                    message=self.scrub(outcome.message),
-                    seconds=time.perf_counter() - begin,
+                yield (
+                    suite,
+                    Outcome(group=suite.group, name=name, says=says, status="differs", found=DIED),
                 )
+
+    def outcome(self, suite: Suite, claim: Outcome) -> Outcome:
+        """Return the outcome of trying a claim."""
+        begin = time.perf_counter()
+        outcome = self._outcome(suite, claim.name)
+        _log.debug("%s: %s: %s", claim.group, claim.name, outcome.status)
+        return dataclasses.replace(
+            claim,
+            status=outcome.status,
+            expected=self.scrub(outcome.expected),
+            found=self.scrub(outcome.found),
+            message=self.scrub(outcome.message),
+            seconds=time.perf_counter() - begin,
+        )
 
     def _outcome(self, suite: Suite, name: str) -> Outcome:
         """Try a claim, in a thread so that a wait of the framework cannot block the others."""

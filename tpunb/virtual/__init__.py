@@ -7,7 +7,6 @@ from typing import Any
 
 _HOMES = {
     "TPUStrategy": "tensorflow.tensorflow_strategies",
-    "TPUStrategyV1": "tensorflow.tensorflow_strategies",
     "TPUStrategyV2": "tensorflow.tensorflow_strategies",
     "VirtualTPUClusterResolver": "tensorflow.resolver",
     "VirtualTPUStrategy": "tensorflow.strategy",

@@ -24,7 +24,6 @@ from tpunb.connection.cluster.probe import (
     check,
     check_all,
     host_and_port,
-    responds,
 )
 
 pytestmark = pytest.mark.tensorflow
@@ -82,18 +81,6 @@ def test_a_frozen_worker(server: Served) -> None:
     finally:
         server.go_on()
     assert check(server.address, timeout=PATIENCE)
-
-
-def test_workers_that_still_respond(server: Served) -> None:
-    assert responds(server.address, timeout=PATIENCE)
-    server.freeze()
-    try:
-        assert not responds(server.address, timeout=0.3)
-    finally:
-        server.go_on()
-    with refusing() as address:
-        assert not responds(address)
-    assert not responds("no address")
 
 
 def test_a_late_worker(server: Served) -> None:

@@ -147,7 +147,7 @@ def test_not_on_google_cloud() -> None:
     with CloudAPI() as api:
         error = refused(api, zone=None)
         assert "zone of the TPU is not known" in str(error)
-        assert "--zone" in error.fix
+        assert "projects/PROJECT/locations/ZONE/nodes/NAME" in error.fix
         known = explain(error)
         assert known is not None
         assert known.number == 7
@@ -221,7 +221,7 @@ def test_not_found() -> None:
         assert entry is not None
         assert entry.number == 7
         api.nodes.clear()
-        assert "this zone has no TPU" in refused(api).fix
+        assert "This zone has no TPU" in refused(api).fix
 
 
 @pytest.mark.parametrize(

@@ -177,18 +177,6 @@ def test_a_late_worker_is_waited_for(server: Served) -> None:
         refused(f"grpc://{never}", 6, timeout=0.5)
 
 
-def test_a_worker_of_a_virtual_pod() -> None:
-    from tpunb.connection.cluster.local_workers import LocalWorkers
-
-    workers = LocalWorkers(1, 2, timeout=PATIENCE)
-    try:
-        error = refused(f"grpc://{workers.addresses[0]}", None)
-    finally:
-        workers.close()
-    assert "a worker of a virtual Pod" in str(error)
-    assert f"--simulate --workers {workers.addresses[0]}" in error.fix
-
-
 def by_name(api: CloudAPI, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", api.root)
     monkeypatch.setenv("CLOUDSDK_COMPUTE_ZONE", "us-central1-b")
@@ -353,8 +341,7 @@ REAL = [
     ({}, {"tpu": "grpc://{dead}"}),
     ({}, {"tpu": "local"}),
     ({}, {"simulate": "v5e-8"}),
-    ({}, {"workers": ["{dead}"]}),
-    ({}, {"simulate": True, "local_workers": 1}),
+    ({}, {"simulate": True}),
 ]
 
 
@@ -369,8 +356,6 @@ def test_a_required_tpu_is_never_replaced(
     with refusing() as dead:
 
         def filled(value: Any) -> Any:
-            if isinstance(value, list):
-                return [filled(part) for part in value]
             return value.format(dead=dead) if isinstance(value, str) else value
 
         for name, value in environment.items():

@@ -36,7 +36,7 @@ prepare()
 
 def joined(worker):
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver("grpc://" + worker.address)
-    hardware._joined[resolver] = join(check_all([worker.address], timeout=PATIENCE), PATIENCE, tpu=True)
+    hardware._joined[resolver] = join(check_all([worker.address], timeout=PATIENCE), PATIENCE)
     assert tf.add(1, 1).device == THERE
     return resolver
 

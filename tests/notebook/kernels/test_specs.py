@@ -35,6 +35,10 @@ def read_spec(folder: Path) -> Any:
     return json.loads((folder / "kernel.json").read_text())
 
 
+def chosen(spec: Any) -> Any:
+    return json.loads(spec["env"]["TPUNB_KERNEL"])
+
+
 def test_install(jupyter: Path) -> None:
     kernel = install_kernel("v5e-8")
     assert kernel.name == "tpunb-v5e-8"
@@ -47,6 +51,7 @@ def test_install(jupyter: Path) -> None:
     assert spec["metadata"]["debugger"] is True
     assert spec["argv"][0] == sys.executable
     assert "{connection_file}" in spec["argv"]
+    assert spec["argv"][-1] == "--ext=tpunb.notebook.kernels.extension"
     spec_found = KernelSpecManager().get_kernel_spec("tpunb-v5e-8")
     assert spec_found.display_name == spec["display_name"]
 
@@ -68,9 +73,9 @@ def test_options_of_jax() -> None:
     assert kernel.name == "tpunb-v5e-8-jax"
     spec = read_spec(kernel.folder)
     assert spec["display_name"] == "Python 3 (virtual TPU v5e-8, JAX)"
-    assert spec["argv"][3:6] == ["--tpu=v5e-8", "--framework=jax", "--judge=off"]
-    plain = read_spec(install_kernel("v5e-8").folder)["argv"]
-    assert not [text for text in plain if text.startswith(("--framework", "--judge"))]
+    assert chosen(spec) == {"tpu": "v5e-8", "framework": "jax", "judge": "off"}
+    plain = chosen(read_spec(install_kernel("v5e-8").folder))
+    assert plain == {"tpu": "v5e-8", "framework": None, "judge": "wait"}
 
 
 def test_a_temporary_kernel_for_jax(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,8 +123,7 @@ def test_names(tpu: str | int, name: str, shown: str) -> None:
     assert kernel.name == name
     spec = read_spec(kernel.folder)
     assert shown in spec["display_name"]
-    (argument,) = [text for text in spec["argv"] if text.startswith("--tpu=")]
-    assert " " not in argument
+    assert " " not in chosen(spec)["tpu"]
 
 
 def test_a_prefix(jupyter: Path) -> None:
@@ -145,7 +149,7 @@ def other_kernel(jupyter: Path) -> Path:
 
 
 def test_other_kernels_are_left_alone(other_kernel: Path) -> None:
-    with pytest.raises(KernelError, match="another kernel named 'theirs'"):
+    with pytest.raises(KernelError, match="something else named 'theirs'"):
         install_kernel("v3-8", name="theirs")
     with pytest.raises(KernelError, match="was not installed by tpunb"):
         remove_kernel("theirs")

@@ -312,7 +312,7 @@ if tf.config.list_physical_devices("TPU"):
 tpu = tf.compat.v2.distribute.cluster_resolver.TPUClusterResolver("")
 tf.compat.v2.config.experimental_connect_to_cluster(tpu.cluster_spec())
 tf.compat.v1.tpu.experimental.initialize_tpu_system(tpu)
-strategy = tf.compat.v1.distribute.experimental.TPUStrategy(tpu)
+strategy = tf.compat.v2.distribute.experimental.TPUStrategy(tpu)
 """,
     "private": """
 from tensorflow.python.distribute import tpu_strategy
@@ -337,7 +337,7 @@ def test_detection_takes_the_tpu_branch(block: str) -> None:
 # Strategies.
 
 
-@pytest.mark.parametrize("name", ["TPUStrategyV2", "TPUStrategy", "TPUStrategyV1"])
+@pytest.mark.parametrize("name", ["TPUStrategyV2", "TPUStrategy"])
 def test_the_class_stays_the_class(name: str) -> None:
     kind = getattr(imported_before, name)
     install("v3-8")
@@ -350,6 +350,17 @@ def test_the_class_stays_the_class(name: str) -> None:
     uninstall()
     assert isinstance(strategy, kind)
     assert strategy.reduce("SUM", strategy.run(tf.function(lambda: 1.0)), axis=None) == 8
+
+
+def test_the_strategy_of_tensorflow_1_is_refused() -> None:
+    resolver = TPUClusterResolver("local")
+    install("v3-8")
+    with pytest.raises(NotImplementedError, match=r"tf\.compat\.v2\.distribute\.TPUStrategy"):
+        tf.compat.v1.distribute.experimental.TPUStrategy(resolver, steps_per_run=2)
+    strategy = tf.compat.v2.distribute.experimental.TPUStrategy(TPUClusterResolver("local"))
+    assert strategy.num_replicas_in_sync == 8
+    with pytest.raises(NotImplementedError, match=r"strategy\.run"):
+        strategy.extended.experimental_run_steps_on_iterator(lambda *_: None, None, 2)
 
 
 def test_device_assignment_by_keyword() -> None:

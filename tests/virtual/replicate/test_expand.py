@@ -124,29 +124,6 @@ def test_values_computed_from_a_sum_are_equal_on_all_replicas(traced: Trace) -> 
     assert variances_of(analysis, "Exp") == [Variance.VARYING]
 
 
-WORKERS = [[f"/job:worker/replica:0/task:{k // 2}/device:CPU:0"] for k in range(4)]
-
-
-def test_equal_values_are_written_once_in_each_process(traced: Trace) -> None:
-    v = tf.Variable(1.0)
-
-    def function(x: Any, y: Any) -> Any:
-        total = tpu_ops.cross_replica_sum(x, [[0, 1, 2, 3]])
-        return tf.tan(y), tf.exp(v) * x, tf.sinh(total)
-
-    definition = traced(function, X, X)
-    passings = (Passing.VARYING, Passing.SHARED, Passing.MIRRORED)
-    nodes = expanded(definition, WORKERS, *passings).definition.node_def
-    places = {node.name: node.device for node in nodes}
-    for op in ("Tan", "Exp", "Sinh"):
-        same = [node for node in nodes if node.op == op]
-        assert [node.device for node in same] == [WORKERS[0][0], WORKERS[2][0]]
-    for node in nodes:
-        if node.op in {"Exp", "Sinh", "Mul"}:
-            sources = {text.partition(":")[0] for text in node.input}
-            assert {places[name] for name in sources & places.keys()} == {node.device}
-
-
 def test_equal_values_do_not_grow_with_the_replicas(traced: Trace) -> None:
     weights = [tf.Variable(tf.ones([2, 2])) for _ in range(3)]
 

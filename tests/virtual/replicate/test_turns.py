@@ -23,8 +23,7 @@ from support.strategies import (
 from support.tiers import THOROUGH
 
 import tpunb
-from tpunb.virtual.tensorflow.devices import VirtualDevices
-from tpunb.virtual.tensorflow.replicate.options import AtOnceError, processors_for_each
+from tpunb.virtual.tensorflow.replicate.options import AtOnceError
 
 
 class Counter:
@@ -66,7 +65,7 @@ def work(x: Any) -> Any:
 def test_replicas_that_need_much_memory_run_one_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tpunb.virtual.tensorflow.strategy.processors_for_each", lambda _: 4)
+    monkeypatch.setattr("tpunb.virtual.tensorflow.strategy.processors", lambda: 4)
     monkeypatch.setattr("tpunb.virtual.tensorflow.strategy.most_joined", lambda *_: 1000.0)
     strategy = strategy_of(8, strict=False)
     counter = Counter()
@@ -173,14 +172,3 @@ def test_invalid_numbers_are_refused(at_once: Any) -> None:
 def test_a_connection_takes_the_number() -> None:
     with tpunb.connect(simulate=4, at_once=3) as connection:
         assert connection.strategy.extended._options.at_once == 3
-
-
-def test_hosts_share_the_processors_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpunb.virtual.tensorflow.replicate.options.processors", lambda: 4)
-
-    def each_of(*hosts: str) -> int:
-        return processors_for_each(VirtualDevices(hosts=hosts, cores=()))
-
-    assert each_of("/job:localhost/task:0/device:CPU:0", "/job:localhost/task:0/device:CPU:1") == 4
-    assert each_of("/job:worker/task:0/device:CPU:0", "/job:worker/task:1/device:CPU:0") == 2
-    assert each_of(*(f"/job:worker/task:{k}/device:CPU:0" for k in range(8))) == 1

@@ -16,8 +16,6 @@ from tpunb.cells.runner import CellRunner
 from tpunb.errors import MemoryLimitError
 from tpunb.machine.resources import Memory
 from tpunb.tpu.types import accelerator, accelerator_types, largest_memory
-from tpunb.virtual.tensorflow.replica_call import _runs_here
-from tpunb.virtual.tensorflow.replicate.options import CallOptions
 from tpunb.virtual.tensorflow.strict import core_memory
 
 EXHAUSTED = tf.errors.ResourceExhaustedError
@@ -172,14 +170,6 @@ def test_an_optional_branch_and_a_shared_value() -> None:
         return tf.reduce_sum(tf.fill([200], total))  # the replicas share one result
 
     assert run(strategy, once, each(strategy, [1.0, 2.0])) == [600.0, 600.0]
-
-
-@pytest.mark.usefixtures("poor")
-def test_the_memory_of_other_machines_is_not_known() -> None:
-    options = strategy_of(2, strict=True).extended._options
-    assert _runs_here(options)
-    elsewhere = [["/job:worker/replica:0/task:0/device:CPU:1"]]
-    assert not _runs_here(CallOptions(cores=elsewhere))
 
 
 @pytest.mark.usefixtures("poor")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import enum
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,13 +62,29 @@ class _Cut:
     shape: tuple[int, ...]
     sharding: jax.sharding.Sharding
 
-    def put(self, array: jax.Array) -> jax.Array:
-        """Return an array of parts that follow each other, cut like this; nothing is copied."""
+    def put(self, array: jax.Array) -> jax.Array | None:
+        """Return an array of parts that follow each other, cut like this; nothing is copied.
+
+        Return None if several devices have the same part of it, and their copies differ.
+        """
         parts = {shard.device: shard.data for shard in array.addressable_shards}
         devices = self.sharding.addressable_devices_indices_map(self.shape)
+        first: dict[str, jax.Array] = {}
+        for device, index in devices.items():
+            copy = first.setdefault(str(index), parts[device])
+            if copy is not parts[device] and not _have_equal_bits(copy, parts[device]):
+                return None
         return jax.make_array_from_single_device_arrays(
             self.shape, self.sharding, [parts[device] for device in devices]
         )
+
+
+def _have_equal_bits(one: jax.Array, other: jax.Array) -> bool:
+    """Return whether two arrays of one type and shape are the same, NaNs included."""
+    if jax.dtypes.issubdtype(one.dtype, jax.dtypes.prng_key):
+        one, other = jax.random.key_data(one), jax.random.key_data(other)
+    first, second = (np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (one, other))
+    return np.array_equal(first, second)
 
 
 _HOST = ("pinned_host", "unpinned_host")
@@ -123,9 +139,10 @@ class Arguments:
             trees[name] = tree.unflatten(chosen)
         return trees
 
-    def copied(self) -> Arguments:
-        """Return the same arguments with copies of the arrays."""
-        return self.with_arrays(copied(self.arrays))
+    def copied(self, names: Collection[str]) -> Arguments:
+        """Return the same arguments with copies of the arrays of some names."""
+        owned = zip(self.owners, self.arrays, strict=True)
+        return self.with_arrays([copied(a) if owner in names else a for owner, a in owned])
 
     def with_arrays(self, arrays: list[jax.Array]) -> Arguments:
         """Return the same arguments with other arrays."""
@@ -155,15 +172,15 @@ def _layout(nest: Any) -> tuple[Any, ...]:
 
 
 def values_of(
-    cell: CellSource, namespace: Mapping[str, Any], bound: Mapping[str, Any]
+    cell: CellSource, read: Collection[str], namespace: Mapping[str, Any], bound: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the values of the names that a cell reads; `bound` hides the notebook's names.
+    """Return the values of the names that are read in a cell; `bound` hides the notebook's names.
 
     Raises:
         CellError: A name is not defined.
     """
     values = {}
-    for name in (*cell.names.reads, *cell.later):
+    for name in dict.fromkeys((*cell.names.reads, *sorted(read))):
         if name in PROVIDED:
             continue
         if name in bound:
@@ -190,6 +207,8 @@ def arguments_of(
         leaves, tree = flattened(value)
         for place, leaf in enumerate(map(_on_devices, leaves)):
             _refuse_deleted(name, leaf)
+            if with_numbers:
+                _refuse_large(name, leaf)
             placed = _placed(leaf, mesh, with_numbers=with_numbers)
             if placed is None:
                 continue
@@ -212,6 +231,15 @@ def _refuse_deleted(name: str, leaf: Any) -> None:
             f"`{name}` has an array that was deleted, or donated to another call.",
             fix=f"Make it again, or keep a copy before the call: {name} = jax.tree.map(jnp.copy, "
             f"{name}).",
+        )
+
+
+def _refuse_large(name: str, leaf: Any) -> None:
+    kind = jax.dtypes.canonicalize_dtype(np.int64)
+    if type(leaf) is int and leaf.bit_length() >= 8 * kind.itemsize:
+        raise CellError(
+            f"`{name}` goes from step to step as {kind.name}, and {leaf} is too large for it.",
+            fix=f"Give it a smaller number, or an array: {name} = jnp.float32({name}).",
         )
 
 

@@ -53,12 +53,14 @@ class Outputs:
 
     JAX's types tell which arrays are the same on all replicas. Others get a first axis of the
     replicas. The state, which the cell reads and assigns, keeps its form if it can: an array that
-    was whole comes back whole, and an array that was cut comes back cut the same way.
+    was whole comes back whole, and an array that was cut comes back cut the same way, unless copies
+    of a part differ now.
 
     Args:
         cell: The cell.
         arguments: The values that the cell reads.
         options: How results are combined.
+        assigned: The names that the cell, or a function that it reaches, assigns.
         state: The names that a step passes on to the next.
         namespace: The notebook's names.
         needed: The names to return; None for all.
@@ -74,6 +76,7 @@ class Outputs:
         cell: CellSource,
         arguments: Arguments,
         options: OutputOptions,
+        assigned: Sequence[str],
         state: Sequence[str],
         namespace: dict[str, Any],
         needed: Collection[str] | None,
@@ -84,7 +87,7 @@ class Outputs:
         self._namespace = namespace
         self._gathered = dict(options.gather)
         self._combined = {name: _REDUCTIONS[how] for name, how in options.reduce}
-        every = (*cell.names.assigned, LAST)
+        every = (*assigned, LAST)
         self.is_complete = needed is None
         self._names = [name for name in every if needed is None or name in needed]
 
@@ -213,8 +216,8 @@ class Outputs:
             return array if is_one else PerReplica(array, leaf.shape, is_whole=True)
         if isinstance(before, Slot) and before.shape == leaf.shape:
             cut = self._arguments.before[before.index]
-            if cut is not None:
-                return cut.put(array)
+            if cut is not None and (whole := cut.put(array)) is not None:
+                return whole
         return PerReplica(array, leaf.shape, is_whole=False)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from tpunb.cells.cell_errors import mark
 from tpunb.cells.jax.arguments import Arguments
 from tpunb.cells.jax.context import AXIS
 from tpunb.cells.jax.outputs import Results
+from tpunb.cells.jax.shared_names import SharedNames
 from tpunb.cells.jax.traced_cell import TracedCell
 from tpunb.cells.settings import OutputOptions
 from tpunb.cells.source import CellSource
@@ -46,7 +46,7 @@ class Programs:
         self.traces = 0
         self.phase = "running"
         self.has_run = False
-        self._programs: list[_Program] = []
+        self._programs: dict[Any, TracedCell] = {}  # the last to run is last
 
     def begin(self) -> None:
         """Prepare for a call."""
@@ -62,6 +62,7 @@ class Programs:
         namespace: dict[str, Any],
         arguments: Arguments,
         options: OutputOptions,
+        shared: SharedNames,
         state: Sequence[str],
         needed: Collection[str] | None = None,
     ) -> tuple[TracedCell, str | None]:
@@ -72,25 +73,26 @@ class Programs:
             namespace: The notebook's names.
             arguments: The values that the cell reads.
             options: How results are combined.
+            shared: The names that the cell shares with functions of the notebook.
             state: The names that a step passes on to the next. Their arrays are donated.
             needed: The names to return; None for all.
         """
         self.phase = "tracing"
-        traced = TracedCell(cell, namespace, arguments, self.mesh, options, state, needed)
-        with self._own_mesh():
+        traced = TracedCell(cell, namespace, arguments, self.mesh, options, shared, state, needed)
+        with self._own_mesh(), traced.in_context():
             call = traced.trace(arguments)
         self.phase = "running"
         trees = jax.tree.structure((call.args_info, call.out_info))
-        constants = tuple(call.jaxpr.consts)
-        fresh = _Program(cell.text, str(call.jaxpr), trees, constants, tuple(state), traced)
-        known = next((each for each in self._programs if each.is_same(fresh)), None)
+        key = (cell.text, trees, tuple(state), traced.key)
+        known = self._programs.pop(key, None)
         if known is not None:
-            traced.function = known.traced.function
-            self._programs.remove(known)
-            self._programs.append(known)
+            traced.take_program_of(known)
+            self._programs[key] = known
             return traced, None
-        reason = _CHANGED if any(each.cell == cell.text for each in self._programs) else _FIRST
-        self._programs = [*self._programs[1 - _MOST :], fresh]
+        reason = _CHANGED if any(text == cell.text for text, *_ in self._programs) else _FIRST
+        self._programs[key] = traced
+        if len(self._programs) > _MOST:
+            del self._programs[next(iter(self._programs))]
         self.traces += 1
         return traced, reason
 
@@ -98,7 +100,7 @@ class Programs:
         """Call a cell's function, and mark its errors with the cell's lines."""
         self.has_run = True
         try:
-            with self._own_mesh():
+            with self._own_mesh(), traced.in_context():
                 returned = traced.function(*arguments.values)
         except Exception as error:
             mark(error, cell)
@@ -113,33 +115,3 @@ class Programs:
             return
         with jax.set_mesh(self.mesh):
             yield
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Program:
-    """A cell's program.
-
-    Attributes:
-        cell: The cell's text.
-        text: The program's text.
-        trees: The trees of its arguments and results.
-        constants: The arrays that it holds.
-        state: The names whose arrays a call overwrites.
-        traced: The cell that was traced.
-    """
-
-    cell: str
-    text: str
-    trees: Any
-    constants: tuple[Any, ...]
-    state: tuple[str, ...]
-    traced: TracedCell
-
-    def is_same(self, other: _Program) -> bool:
-        """Return whether another program is the same, so that compiling it gains nothing."""
-        return (
-            (self.cell, self.text, self.trees) == (other.cell, other.text, other.trees)
-            and self.state == other.state
-            and len(self.constants) == len(other.constants)
-            and all(a is b for a, b in zip(self.constants, other.constants, strict=True))
-        )

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import collections
 import time
+import warnings
 from typing import Any
 
 import jax
 import numpy as np
 
+from tpunb._util.interrupts import uninterrupted
 from tpunb.cells.jax.arguments import Arguments, Slot, arguments_of, copied, values_of
 from tpunb.cells.jax.batches import Batches
 from tpunb.cells.jax.checkpoints import Checkpoints
 from tpunb.cells.jax.outputs import Results
 from tpunb.cells.jax.programs import Programs
+from tpunb.cells.jax.shared_names import SharedNames
 from tpunb.cells.jax.traced_cell import TracedCell
 from tpunb.cells.plotted_values import plotted_leaf, refuse_shape
 from tpunb.cells.settings import RunSettings, refuse_counts
 from tpunb.cells.source import LAST, CellSource
 from tpunb.cells.step_run import StepRun
 from tpunb.cells.steps_per_loop import StepsPerLoop
-from tpunb.errors import CellError
+from tpunb.errors import CellError, TpuWarning
 
 _AHEAD = 4
 """The number of steps that have begun while the oldest of them still runs.
@@ -62,9 +65,12 @@ class Steps(StepRun):
             batches = Batches(settings.data, programs.mesh, repeat=repeat)
         super().__init__(cell, settings, programs, {}, batches, _numbers, loopable=False)
         self._programs, self._namespace = programs, namespace
-        self._read = {*cell.names.reads, *cell.later}
+        self._shared = SharedNames.of(
+            cell, namespace, self.names, is_stepped=self.settings.is_stepped
+        )
+        self._read |= self._shared.read
         read = self._read - {*self.names}
-        self._state = tuple(name for name in cell.names.assigned if name in read)
+        self._state = tuple(name for name in self._shared.assigned if name in read)
         is_known = batches is None or batches.left is not None
         self._pace = _LaterSteps(is_useful=is_known and not self._needed >= self._returned)
         self._fixed: Arguments | None = None
@@ -72,6 +78,7 @@ class Steps(StepRun):
         self._traced: TracedCell | None = None
         self._traced_for: dict[bool, TracedCell] = {}
         self._layout: Any = None
+        self._integers: list[str] = []  # the state that was Python's integers
         self._results: Results | None = None
         self._begun: collections.deque[Results] = collections.deque()
         if settings.checkpoint is not None:
@@ -95,7 +102,7 @@ class Steps(StepRun):
         self.bind_first_batch()
         arguments = self._arguments()
         traced, _ = self._programs.traced(
-            self.cell, self._namespace, arguments, self.options, self._passed_on
+            self.cell, self._namespace, arguments, self.options, self._shared, self._passed_on
         )
         return traced, arguments
 
@@ -157,8 +164,6 @@ class Steps(StepRun):
         waited = time.perf_counter() - began
         with self._button.work():
             reason = self._call_function(all_names=all_names)
-        self.done += 1
-        self._plot()
         self._limit_begun()
         self.trace_reason = self.trace_reason or reason
         if reason is None and self.batches is not None:
@@ -167,13 +172,20 @@ class Steps(StepRun):
         return True, reason
 
     def _call_function(self, *, all_names: bool) -> str | None:
-        """Call the step's function; return why it was traced, or None if it was not."""
+        """Call the step's function; return why it was traced, or None if it was not.
+
+        A call overwrites the state's arrays. So its results have to be kept before an interrupt is
+        raised. The first call of a program may wait for its compiler, and gets copies instead.
+        """
         arguments = self._arguments()
         if arguments.layout != self._layout:
             self._traced_for.clear()
             self._layout, self.cuts = arguments.layout, arguments.cuts
         traced, reason = self._traced_for.get(all_names), None
-        if traced is None:
+        if traced is not None:
+            with uninterrupted():
+                self._keep(traced, self._called(traced, arguments))
+        else:
             if self.watcher is not None:
                 self.watcher.tracing("step")
             traced, reason = self._programs.traced(
@@ -181,19 +193,36 @@ class Steps(StepRun):
                 self._namespace,
                 arguments,
                 self.options,
+                self._shared,
                 self._passed_on,
                 None if all_names else self._needed,
             )
+            results = self._called(traced, arguments.copied(self._passed_on))
+            with uninterrupted():
+                self._keep(traced, results)
             self._traced_for[all_names] = traced
         if all_names:
             self._withheld = traced.outputs.withheld
-        self._results, self._traced = self._programs.call(traced, arguments, self.cell), traced
         return reason
+
+    def _called(self, traced: TracedCell, arguments: Arguments) -> Results:
+        """Return the results of a step; wait if it calls Python, so that an error has its step."""
+        results = self._programs.call(traced, arguments, self.cell)
+        assert traced.key is not None
+        if traced.key.calls_host and self.settings.is_stepped:
+            jax.block_until_ready(results.arrays)
+        return results
+
+    def _keep(self, traced: TracedCell, results: Results) -> None:
+        """Keep the results of a step, which is done now."""
+        self._results, self._traced = results, traced
+        self.done += 1
+        self._plot()
 
     @property
     def _returned(self) -> set[str]:
         """The names that a complete step returns."""
-        return {*self.cell.names.assigned, *([LAST] if self.cell.has_value else [])}
+        return {*self._shared.assigned, *([LAST] if self.cell.has_value else [])}
 
     @property
     def _needed(self) -> set[str]:
@@ -211,13 +240,12 @@ class Steps(StepRun):
         """Return the arguments of the next step."""
         mesh = self._programs.mesh
         if self._fixed is None:
-            values = values_of(self.cell, self._namespace, self._bound)
+            values = values_of(self.cell, self._read, self._namespace, self._bound)
             moving = {*self._state, *self.names}
             fixed = {name: value for name, value in values.items() if name not in moving}
             self._fixed = arguments_of(fixed, mesh)
             self._passed = self._state_of(values)
-            if self._passed_on:  # the notebook, and other names, may still use the arrays
-                self._passed = self._passed.copied()
+            self._integers = [name for name in self._state if type(values.get(name)) is int]
         elif not self._take_state():
             self._passed = self._state_of(self._latest())
         fed = {name: self._bound[name] for name in self.names if name in self._read}
@@ -258,6 +286,23 @@ class Steps(StepRun):
             self._wait()
         except Exception:
             self._results, self._values = None, {}
+
+    def _warn(self) -> None:
+        """Warn of integers that may have passed the largest number of their type."""
+        for name in self._integers if self.settings.is_stepped else ():
+            value = self._latest().get(name)
+            if not isinstance(value, jax.Array) or value.ndim or value.dtype.kind != "i":
+                continue
+            if abs(int(value)) >= np.iinfo(value.dtype).max // 2:
+                warnings.warn_explicit(
+                    f"`{name}` went from step to step as {value.dtype.name}, which continues at "
+                    f"the negative end after {np.iinfo(value.dtype).max}. It is {int(value)} now. "
+                    f"If it may get so large, give the cell a float: {name} = jnp.float32(…).",
+                    TpuWarning,
+                    self.cell.filename,
+                    1,
+                    registry={},
+                )
 
     def _plot(self) -> None:
         """Take the plotted values, which stay on the devices for a while."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import operator
@@ -13,11 +14,15 @@ from typing import Any
 
 import jax
 
+from tpunb._util.interrupts import uninterrupted
 from tpunb.cells.cell_errors import mark
 from tpunb.cells.jax.arguments import PARTS, WHOLE, Arguments, Form, Slot, flattened, substituted
 from tpunb.cells.jax.context import AXIS, ReplicaContext
 from tpunb.cells.jax.outputs import Outputs, holds_traced
+from tpunb.cells.jax.program_key import ProgramKey
 from tpunb.cells.jax.repeated_sums import line_of, repeated_sums
+from tpunb.cells.jax.shared_names import SharedNames, in_context
+from tpunb.cells.reached import Contents, Reached
 from tpunb.cells.settings import OutputOptions
 from tpunb.cells.source import LAST, CellSource
 from tpunb.cells.source_texts import keep_text, shown_as
@@ -31,10 +36,6 @@ _LOST = (
     "The cell changes `{name}` in place, and the change stays in the cell: each replica has a copy "
     "of it. Assign it in the cell's last line to keep it: `{name} = {name}`."
 )
-_STORED = (
-    "The cell stores an array in `{name}`, which has no value after the cell. Assign the array to "
-    "a name in the cell, and store it in a cell below."
-)
 
 
 class TracedCell:
@@ -46,12 +47,14 @@ class TracedCell:
         arguments: The values that the cell reads.
         mesh: The mesh of all devices.
         options: How results are combined.
+        shared: The names that the cell shares with functions of the notebook.
         state: The names that a step passes on to the next. Their arrays are donated.
         needed: The names to return; None for all.
 
     Attributes:
         function: The function of the arguments' arrays, which returns the outputs' arrays.
         outputs: What the arrays mean in the notebook; known when the function was traced.
+        key: The key of the program; known when the function was traced.
     """
 
     def __init__(
@@ -61,13 +64,18 @@ class TracedCell:
         arguments: Arguments,
         mesh: jax.sharding.Mesh,
         options: OutputOptions,
+        shared: SharedNames,
         state: Sequence[str],
         needed: Collection[str] | None = None,
     ) -> None:
-        self.outputs = Outputs(cell, arguments, options, state, namespace, needed)
+        self.outputs = Outputs(cell, arguments, options, shared.assigned, state, namespace, needed)
+        self.key: ProgramKey | None = None
+        self._shared = shared
+        self._mark = object() if shared.read else None
+        self._latest = [self]  # for all cells that have the same program
         self._cell, self._namespace, self._nests = cell, namespace, arguments.nests
         self._replicas = mesh.size
-        self._changed: dict[str, str] = {}
+        self._changed: list[str] = []
         specs = arguments.by_name(
             [WHOLE if form is Form.WHOLE else PARTS for form in arguments.forms]
         )
@@ -81,9 +89,11 @@ class TracedCell:
 
     def _function(self, names: Sequence[str]) -> Callable[..., Any]:
         """Return the function of one replica, whose arguments have the names of the notebook."""
+        latest = self._latest
 
         def cell(*values: Any) -> Any:
-            return self.outputs.taken_from(self.run_code(jax.tree.leaves(values)))
+            traced = latest[0]  # JAX traces again if, for example, its caches were cleared
+            return traced.outputs.taken_from(traced.run_code(jax.tree.leaves(values)))
 
         kind = inspect.Parameter.POSITIONAL_ONLY
         parameters = [inspect.Parameter(name, kind) for name in names]
@@ -91,6 +101,15 @@ class TracedCell:
         cell.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         cell.__code__ = cell.__code__.replace(co_filename=self._cell.filename, co_firstlineno=1)
         return cell
+
+    def take_program_of(self, other: TracedCell) -> None:
+        """Take the compiled program of a cell that has the same key."""
+        self.function, self._mark, self._latest = other.function, other._mark, other._latest
+        self._latest[0] = self
+
+    def in_context(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which JAX traces the cell, and finds its trace again."""
+        return in_context(self._mark)
 
     def trace(self, arguments: Arguments) -> Any:
         """Trace the cell; return the traced call.
@@ -107,6 +126,7 @@ class TracedCell:
             if _names_other_axis(error):
                 raise _other_axis(error) from error
             raise
+        self.key = ProgramKey(traced.jaxpr)
         self.outputs.define()
         self._warn_of_lost_changes()
         self._warn_of_repeated_sums(traced.jaxpr)
@@ -126,27 +146,47 @@ class TracedCell:
             "num_replicas": self._replicas,
             "replica_id": jax.lax.axis_index(AXIS),
         }
-        names = {**self._namespace, **values}
-        names.update(
-            (name, value) for name, value in provided.items() if name in self._cell.provided
-        )
-        for name in self._cell.names.assigned:
-            if name not in values:
-                names.pop(name, None)  # the cell has not assigned it yet
-        lost = self._namespace.keys() - {*self._cell.names.assigned}  # batches may be changed
-        kept = {name: value for name, value in values.items() if name in lost}
-        before = {name: flattened(value)[0] for name, value in kept.items()}
-        exec(_code(self._cell), names)
-        self._changed = {
-            name: text for name, value in kept.items() if (text := _changed(before[name], value))
-        }
+        provided = {name: value for name, value in provided.items() if name in self._cell.provided}
+        kept = values.keys() & self._namespace.keys() - {*self._shared.assigned}
+        before = {name: flattened(values[name])[0] for name in kept}
+        contents = Contents(self._owners(), self._namespace)
+        try:
+            with self._shared.traced(self._namespace, {**values, **provided}) as names:
+                exec(_code(self._cell), names)
+                taken = names.taken()
+        finally:
+            with uninterrupted():
+                lost = contents.put_back(_is_traced)
+        if lost:
+            raise self._refused(lost[0])
+        self._changed = [name for name in kept if _is_changed(before[name], values[name])]
         if self._cell.has_value:
-            names[LAST] = names.pop(_LAST)
-        return names
+            taken[LAST] = taken.pop(_LAST)
+        return taken
+
+    def _owners(self) -> list[tuple[str, Any]]:
+        """Return the objects of the notebook that the cell may change; of trees it has copies."""
+        names = self._namespace
+        values = [(name, names[name]) for name in self._nests if name in names]
+        leaves = [(n, leaf) for n, nest in self._nests.items() for leaf in flattened(nest)[0]]
+        opaque = [(n, leaf) for n, leaf in leaves if not isinstance(leaf, Slot | dict | list)]
+        return Reached([*values, *opaque], names).owners
+
+    def _refused(self, path: str) -> CellError:
+        """Return the error for a traced array that the notebook's objects would keep."""
+        refused = CellError(
+            f"The cell stores an array in `{path}`, which has no value outside of the cell. "
+            f"Nothing has run, and `{path}` is as it was.",
+            fix="Assign the array to a name in the cell, and store it in a cell below. What steps "
+            "pass on is a name, or a tree of arrays such as a dict.",
+        )
+        line = self._first_mention(path.partition(".")[0].partition("[")[0])
+        refused.tpunb_lines = [] if line is None else [line]  # type: ignore[attr-defined]
+        return refused
 
     def _warn_of_lost_changes(self) -> None:
-        for name, text in self._changed.items() if self.outputs.is_complete else ():
-            self._warn(text.format(name=name), self._first_mention(name))
+        for name in self._changed if self.outputs.is_complete else ():
+            self._warn(_LOST.format(name=name), self._first_mention(name))
 
     def _warn_of_repeated_sums(self, program: Any) -> None:
         for equation in repeated_sums(program.jaxpr):
@@ -189,12 +229,15 @@ def _other_axis(error: Exception) -> CellError:
     return refused
 
 
-def _changed(before: Sequence[Any], value: Any) -> str:
-    """Return what is lost if the cell has changed a value that it got; empty if it has not."""
+def _is_traced(value: Any) -> bool:
+    """Return whether a value is, or contains, an array that exists only in the trace."""
+    return isinstance(value, jax.core.Tracer) or holds_traced(value)
+
+
+def _is_changed(before: Sequence[Any], value: Any) -> bool:
+    """Return whether the cell has changed a tree that it got."""
     after, _ = flattened(value)
-    if any(map(holds_traced, after)):
-        return _STORED
-    return "" if len(before) == len(after) and all(map(operator.is_, before, after)) else _LOST
+    return len(before) != len(after) or not all(map(operator.is_, before, after))
 
 
 @functools.lru_cache(maxsize=64)

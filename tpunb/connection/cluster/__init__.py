@@ -1,1 +1,1 @@
-"""Workers in other processes and on other machines: health checks, joining, virtual Pods."""
+"""A TPU's workers on other machines: health checks and joining."""

@@ -31,8 +31,6 @@ from tpunb.machine.tested_releases import is_newer
 from tpunb.virtual.tensorflow.private_names import pywrap_tfe
 
 _GRACE = 1.5  # seconds for a call to end once its sockets are shut down
-_CLOSING = 0.5  # seconds for sockets to close after a shutdown, which takes a millisecond
-_SECONDS_BETWEEN_LOOKS = 0.005
 # Idle seconds until the first probe, seconds between probes, the number of probes that may fail,
 # and the milliseconds that sent data may stay unacknowledged.
 _KEEPALIVE = {
@@ -95,36 +93,15 @@ def _end(running: Running[Any], peers: Collection[tuple[str, int]]) -> None:
         running.wait(time.monotonic() + 0.1)
 
 
-def cut(peers: Collection[tuple[str, int]]) -> set[int]:
+def cut(peers: Collection[tuple[str, int]]) -> None:
     """Shut down this process's own sockets to other machines.
 
     Args:
         peers: The machines' IP addresses and ports.
-
-    Returns:
-        The sockets' inodes.
     """
-    inodes = set()
     for connection in _sockets_to(peers):
         with contextlib.suppress(OSError):  # closed in the meantime
             connection.shutdown(socket.SHUT_RDWR)
-            inodes.add(os.fstat(connection.fileno()).st_ino)
-    return inodes
-
-
-def cut_off(peers: Collection[tuple[str, int]]) -> None:
-    """Shut down this process's own sockets to other machines, and wait until they are closed.
-
-    TensorFlow closes the sockets as soon as it notices. A call before that fails with a broken
-    pipe, although the machine is there; a call afterwards opens a new connection.
-
-    Args:
-        peers: The machines' IP addresses and ports.
-    """
-    shut = cut(peers)
-    deadline = time.monotonic() + _CLOSING
-    while shut & _open_inodes() and time.monotonic() < deadline:
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 def set_keepalive(peers: Collection[tuple[str, int]]) -> None:
@@ -157,14 +134,6 @@ def _sockets_to(peers: Collection[tuple[str, int]]) -> Iterator[socket.socket]:
                 host, port = connection.getpeername()[:2]
                 if (host.removeprefix("::ffff:"), port) in peers:
                     yield connection
-
-
-def _open_inodes() -> set[int]:
-    inodes = set()
-    for number in _open_files():
-        with contextlib.suppress(OSError):
-            inodes.add(os.fstat(number).st_ino)
-    return inodes
 
 
 def _open_files() -> list[int]:

@@ -1,4 +1,4 @@
-"""TensorFlow's connection to the workers of a TPU or of a virtual Pod.
+"""TensorFlow's connection to the workers of a TPU.
 
 TensorFlow connects to workers in two ways. The public `experimental_connect_to_cluster` starts
 over: the devices of the previous cluster disappear, and a process that touches a variable or
@@ -9,7 +9,6 @@ cluster that exists.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import logging
@@ -26,7 +25,7 @@ from tpunb._util.patching import attribute
 from tpunb.connection.cluster.hanging_calls import StillWaitingError, set_keepalive, within
 from tpunb.connection.cluster.probe import Unreachable, Worker, check_all, peers_of
 from tpunb.virtual.tensorflow import private_names as private
-from tpunb.virtual.tensorflow.devices import WORKER_JOB, prepare
+from tpunb.virtual.tensorflow.devices import prepare
 from tpunb.virtual.tensorflow.private_names import context
 from tpunb.virtual.tensorflow.tensorflow_state import (
     forget_cluster,
@@ -36,9 +35,9 @@ from tpunb.virtual.tensorflow.tensorflow_state import (
 
 # With this variable, a call to a worker that has gone fails instead of waiting for ever.
 _FAIL_FAST = "GRPC_FAIL_FAST"
-# Streamed operations to a worker that has gone vanish silently, while single calls fail. The
-# worker of a real TPU is more likely to freeze, and closing the stream ends that wait.
-_STREAMING = "TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE"
+WORKER_JOB = "worker"
+"""The job name of a TPU's workers, as in TPUClusterResolver."""
+
 _LOCAL_JOB = "localhost"
 # TensorFlow retries a worker that was away only once a second.
 _PATIENCE = 5.0
@@ -50,20 +49,6 @@ _ANSWERING = 2.0
 _current: Joined | None = None
 """The workers that TensorFlow is connected to. It connects to one cluster at a time."""
 _has_connected = False  # whether this process has ever connected to a cluster
-
-
-def runs_without_workers() -> bool:
-    """Return whether TensorFlow runs in this process without a cluster.
-
-    In this case, connecting invalidates existing variables. TensorFlow makes its own devices
-    again too, and an assignment to a variable on an earlier device has no effect.
-    """
-    return has_started() and context.get_server_def() is None
-
-
-def skip_exit_wait() -> None:
-    """Keep TensorFlow from waiting for its workers at the end of the process."""
-    atexit.unregister(context.async_wait)
 
 
 @dataclasses.dataclass(eq=False)
@@ -128,26 +113,16 @@ class Joined:
         if _current is self:
             _current = None
 
-    def _connect(self, *, coordinated: bool) -> None:
-        """Add the workers' devices to TensorFlow. Values on earlier workers are lost.
-
-        Args:
-            coordinated: Whether to run TensorFlow's coordination service on the first worker,
-                as for a real TPU.
-        """
+    def _connect(self) -> None:
+        """Add the workers' devices to TensorFlow. Values on earlier workers are lost."""
         global _has_connected
         os.environ.setdefault(_FAIL_FAST, "true")
-        if not coordinated:
-            os.environ.setdefault(_STREAMING, "false")
         running = context.context()
         if not has_started():
             prepare()
-            if coordinated:
-                # TensorFlow sets this when it connects, but only before it starts.
-                leader = f"/job:{WORKER_JOB}/task:0"
-                running.configure_coordination_service(
-                    "standalone", leader, enable_health_check=False
-                )
+            # TensorFlow sets this when it connects, but only before it starts.
+            leader = f"/job:{WORKER_JOB}/task:0"
+            running.configure_coordination_service("standalone", leader, enable_health_check=False)
             running.ensure_initialized()  # connect now, not at the next use of TensorFlow
         if context.get_server_def() is not None:
             _update(self.addresses)
@@ -162,16 +137,15 @@ class Joined:
 
 
 @timed("connection", "connect TensorFlow to the workers")
-def join(workers: Sequence[Worker], timeout: float, *, tpu: bool = False) -> Joined:
-    """Connect TensorFlow to workers that have just passed their health check.
+def join(workers: Sequence[Worker], timeout: float) -> Joined:
+    """Connect TensorFlow to a TPU's workers, which have just passed their health check.
 
-    TensorFlow waits for ever for a worker that accepts connections but does not answer.
+    The first worker becomes the default device. TensorFlow waits for ever for a worker that accepts
+    connections but does not answer.
 
     Args:
         workers: The workers.
         timeout: The time limit in seconds.
-        tpu: Whether they are a real TPU's. Then TensorFlow's coordination service runs, and
-            the first worker is the default device.
 
     Raises:
         StillWaitingError: The workers no longer answer.
@@ -186,13 +160,12 @@ def join(workers: Sequence[Worker], timeout: float, *, tpu: bool = False) -> Joi
         with _without_hint():
             # Do not cut its connections: if connecting fails, some releases of TensorFlow end
             # the process.
-            within(timeout, lambda: joined._connect(coordinated=tpu))
+            within(timeout, joined._connect)
         set_keepalive(joined.peers)
         joined._undo.enter_context(_restored_eagerly())
-        if tpu:
-            # As in TensorFlow's guide, datasets must be made on a device that the TPU can read.
-            joined._scope = tf.device(f"/job:{WORKER_JOB}/replica:0/task:0/device:CPU:0")
-            joined._scope.__enter__()
+        # As in TensorFlow's guide, datasets must be made on a device that the TPU can read.
+        joined._scope = tf.device(f"/job:{WORKER_JOB}/replica:0/task:0/device:CPU:0")
+        joined._scope.__enter__()
     except BaseException:
         if not _has_connected:
             # TensorFlow keeps a cluster as its current one even if connecting to it failed.

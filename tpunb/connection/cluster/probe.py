@@ -32,7 +32,6 @@ _log = logger("connection")
 _STATUS = "/tensorflow.WorkerService/GetStatus"
 # Needs no eager context: a healthy worker answers that it has none.
 _EAGER = "/tensorflow.eager.EagerService/KeepAlive"
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # no settings
 # The proxies of gRPC, and so of TensorFlow.
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 _MOST_AT_ONCE = 64
@@ -144,23 +143,6 @@ def check(address: str, *, timeout: float) -> Worker:
         except grpc.RpcError as error:
             raise _unreachable(address, error, timeout) from None
     return _worker(address, answer)
-
-
-def responds(address: str, *, timeout: float = 1.0) -> bool:
-    """Return whether a worker that answered before still responds. A frozen worker does not.
-
-    The check starts no thread, because no thread can start at the end of the process.
-
-    Args:
-        address: The worker's address.
-        timeout: The time limit in seconds.
-    """
-    try:
-        with socket.create_connection(host_and_port(address), timeout) as connection:
-            connection.sendall(_GREETING)
-            return bool(connection.recv(1))
-    except (OSError, Unreachable):
-        return False
 
 
 def peers_of(addresses: Sequence[str]) -> set[tuple[str, int]]:

@@ -162,7 +162,7 @@ def _joined_to(node: cloud.Node | None, workers: list[Worker], attempt: Attempt)
     require_same_version(tf.__version__, workers[0].address, attempt, node)
     attempt.say("connecting TensorFlow to the TPU")
     with _in_time(attempt, "connecting TensorFlow to it"):
-        joined = join(workers, attempt.deadline.left, tpu=True)
+        joined = join(workers, attempt.deadline.left)
     attempt.note("TensorFlow is connected")
     return joined
 

@@ -213,6 +213,7 @@ def described(node: Node, answer: Mapping[str, Any]) -> Node:
 
 
 _SHOWN = 5
+_FULL = "projects/PROJECT/locations/ZONE/nodes/NAME"
 
 
 def explain_refusal(answer: Answer, node: Node, attempt: Attempt) -> ConnectError:
@@ -268,9 +269,9 @@ def not_found(node: Node, others: Sequence[str] | None, attempt: Attempt) -> Con
         near += [other for other in sorted(others) if other not in near]
         shown = ", ".join(near[:_SHOWN])
         more = f" and {len(near) - _SHOWN} more" if len(near) > _SHOWN else ""
-        fix = f"Choose {shown}{more}, or give another --zone or --project."
+        fix = f"Choose {shown}{more}, or give another zone or project: %tpu_connect {_FULL}."
     elif others is not None:
-        fix = f"Give the TPU's --zone and --project: this zone has no TPU. {SIMULATE}"
+        fix = f"This zone has no TPU. Give the TPU's full name: %tpu_connect {_FULL}. {SIMULATE}"
     if others is not None:
         attempt.note(f"the zone {node.zone} has {counted(len(others), 'TPU')}")
     return attempt.error(message, fix)
@@ -356,7 +357,7 @@ class Asking:
                 source = f"{source[0].upper()}{source[1:]}"
                 raise self.attempt.error(
                     f"{source} is not a {kind} of Google Cloud: {mask(place)[:80]!r}.",
-                    f"Give it with --{kind}.",
+                    f"Correct it, or give the TPU's full name: {_FULL}.",
                 )
             if choice is None:
                 self.attempt.note(f"{kind} {place}, from {source}")
@@ -373,8 +374,8 @@ class Asking:
             raise self.attempt.error(
                 f"The {kind} of the TPU is not known: this does not seem to be a machine of "
                 f"Google Cloud ({error.reason}).",
-                f"Give it with --{kind}, for example %tpu_connect NAME --zone ZONE --project "
-                f"PROJECT, or give an address: %tpu_connect grpc://HOST:8470. {SIMULATE}",
+                f"Give the TPU's full name: %tpu_connect {_FULL}. Or give an address: "
+                f"%tpu_connect grpc://HOST:8470. {SIMULATE}",
             ) from None
         self.attempt.note(f"{kind} {place}, from the metadata server")
         return place

@@ -9,7 +9,6 @@ from tpunb._util.deadline import Deadline
 from tpunb._util.secret_masking import mask
 from tpunb._util.units import counted
 from tpunb.connection.cluster.probe import Reason, Unreachable, Worker, check_all, host_and_port
-from tpunb.connection.cluster.worker import version_of
 from tpunb.connection.hardware.attempt import SIMULATE, Attempt
 from tpunb.connection.hardware.cloud import Node, ask
 from tpunb.errors import ConnectError
@@ -102,13 +101,6 @@ def require_tpu_devices(workers: Sequence[Worker], attempt: Attempt) -> None:
     first = workers[0]
     if any(":TPU" in device for device in first.devices):
         return
-    virtual = [worker for worker in workers if any(map(version_of, worker.devices))]
-    if virtual:
-        addresses = ",".join(worker.address for worker in workers)
-        raise attempt.error(
-            f"The server at {virtual[0].address} is a worker of a virtual Pod, not a TPU.",
-            f"To simulate a TPU on it: %tpu_connect --simulate --workers {addresses}.",
-        )
     raise attempt.error(
         f"{first.address} is a TensorFlow server without a TPU: TPUs not found in the cluster.",
         f"Check the address, and that TensorFlow there is tensorflow-tpu. {SIMULATE}",

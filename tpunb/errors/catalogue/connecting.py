@@ -115,8 +115,8 @@ CONNECTING = (
         "Google Cloud's metadata, which only its own machines can read, is where a TPU's name is "
         "looked up. Either this is another machine, or this zone and project have no TPU of that "
         "name.",
-        "Pass `local`, an address (`%tpu_connect grpc://HOST:8470`), or the name with `--zone` "
-        "and `--project`.",
+        "Pass `local`, an address (`%tpu_connect grpc://HOST:8470`), or the full name "
+        "(`%tpu_connect projects/PROJECT/locations/ZONE/nodes/NAME`).",
         ("tensorflow: tpu/client/client.py",),
     ),
     Explanation(

@@ -248,7 +248,7 @@ STRATEGY = (
         "A replica has as many logical devices as its computation shape has cores: one by default. "
         "In SPMD mode tensors are split, not assigned.",
         "`%tpu_connect --computation-shape 1,1,1,2` makes two logical devices, numbered from 0. "
-        "Remove `--spmd` to assign tensors.",
+        "Remove `spmd=True` to assign tensors.",
         (_TPU_STRATEGY,),
     ),
     Explanation(

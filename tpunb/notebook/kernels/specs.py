@@ -7,6 +7,8 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,17 +19,16 @@ from tpunb.errors import KernelError, nearest
 from tpunb.machine.detect import refuse_simulation
 from tpunb.machine.framework import FRAMEWORK_VARIABLE, JAX, NAMES
 from tpunb.machine.keras_2 import choose_keras_2, require_keras_2
-from tpunb.notebook.kernels.spec_folders import (
-    LAUNCHER,
-    MARK,
-    checked_name,
-    delete,
-    folder_for,
-    tpu_of,
-    write,
-)
 from tpunb.tpu.types import Accelerator, accelerator
 
+EXTENSION = "tpunb.notebook.kernels.extension"
+KERNEL_VARIABLE = "TPUNB_KERNEL"
+"""The environment variable that gives the extension a kernel's TPU type and options."""
+
+_MARK = "tpunb"
+# jupyter_client also accepts dots alone, which mean the kernels' own folder or its parent.
+_NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]+(?<!\.)")
+_LONGEST = 200  # file systems allow 255 characters for a name
 _OWN = "tpunb-own"
 _WITHOUT_HISTORY = "--HistoryManager.hist_file=:memory:"  # keep its code out of the user's history
 
@@ -61,12 +62,6 @@ class KernelOptions:
         """The options that the kernel's name shows: `("JAX",)`."""
         keras = ("Keras 2",) if self.keras is not None else ()
         return (*((NAMES[self.framework],) if self.framework else ()), *keras)
-
-    @property
-    def arguments(self) -> list[str]:
-        """The kernel's arguments."""
-        framework = [f"--framework={self.framework}"] if self.framework else []
-        return [*framework, *([f"--judge={self.judge}"] if self.judge != "wait" else [])]
 
 
 _PLAIN = KernelOptions()
@@ -120,16 +115,21 @@ def install_kernel(
     simulated = accelerator(tpu)
     if options.keras is not None:
         require_keras_2()
-    name = _default_name(simulated, options) if name is None else checked_name(name)
+    name = _default_name(simulated, options) if name is None else _checked_name(name)
     manager = _manager()
-    base = manager.user_kernel_dir
+    base = Path(manager.user_kernel_dir)
     if prefix is not None:
         base = Path(prefix, "share", "jupyter", "kernels").absolute()
+    folder = base / name
+    _refuse_others(name, [folder, Path(manager.find_kernel_specs().get(name, folder))])
+    replaced = folder.exists()
     try:
-        folder = folder_for(Path(base), name, manager.find_kernel_specs())
-        replaced = tpu_of(folder) is not None
-        logos = {file.name: file.read_bytes() for file in Path(__file__).parent.glob("logo-*")}
-        write(folder, {**_spec_file(_spec(simulated, options)), **logos})
+        with tempfile.TemporaryDirectory(prefix="tpunb-") as parent:
+            source = Path(parent, name)  # it gives the installed folder its permissions
+            _write(source, _spec(simulated, options))
+            manager.install_kernel_spec(
+                str(source), name, user=prefix is None, prefix=prefix and os.fspath(prefix)
+            )
     except OSError as error:
         raise KernelError(
             f"Cannot write {error.filename or base}: {error.strerror}.",
@@ -141,7 +141,7 @@ def install_kernel(
 def installed_kernels() -> list[InstalledKernel]:
     """Return the kernels of tpunb that Jupyter finds, by name."""
     folders = _manager().find_kernel_specs()
-    kernels = ((name, tpu_of(Path(folder)), Path(folder)) for name, folder in folders.items())
+    kernels = ((name, _tpu_of(Path(folder)), Path(folder)) for name, folder in folders.items())
     return sorted(
         (InstalledKernel(name, tpu, folder) for name, tpu, folder in kernels if tpu is not None),
         key=lambda kernel: kernel.name,
@@ -149,10 +149,9 @@ def installed_kernels() -> list[InstalledKernel]:
 
 
 def remove_kernel(name: str) -> InstalledKernel:
-    """Remove a kernel that `install_kernel` has added.
+    """Remove a kernel that `install_kernel` has added, with its folder.
 
-    Other files in the kernel's folder stay. If the folder is a symbolic link, the link's target
-    stays too.
+    If the folder is a symbolic link, only the link is removed.
 
     Args:
         name: The kernel's name, or the TPU type that it was installed for.
@@ -177,7 +176,7 @@ def remove_kernel(name: str) -> InstalledKernel:
         fix = f"Did you mean {near}?" if near else "See all with `tpunb kernel list`."
         raise KernelError(f"There is no kernel {name!r} of tpunb.", fix=fix)
     try:
-        delete(kernel.folder)
+        manager.remove_kernel_spec(kernel.name)
     except OSError as error:
         raise KernelError(f"Cannot remove {kernel.folder}: {error.strerror}.") from error
     return kernel
@@ -240,7 +239,7 @@ def own_kernel() -> Iterator[str]:
 def _only_here(name: str, spec: Mapping[str, Any]) -> Iterator[None]:
     """Let Jupyter find a kernel inside a block, by `JUPYTER_PATH`."""
     with tempfile.TemporaryDirectory(prefix="tpunb-", ignore_cleanup_errors=True) as directory:
-        write(Path(directory, "kernels", name), _spec_file(spec))
+        _write(Path(directory, "kernels", name), spec)
         before = os.environ.get("JUPYTER_PATH")
         os.environ["JUPYTER_PATH"] = os.pathsep.join([directory, *([before] if before else [])])
         try:
@@ -288,27 +287,79 @@ def _spec(
 ) -> dict[str, Any]:
     """Return the contents of kernel.json.
 
-    The type is an argument, not a variable, because Jupyter lets the variables of a spec override
-    the user's variables. `TPUNB_TPU` must remain the user's choice.
+    The type is in a variable of its own, because Jupyter lets the variables of a spec override the
+    user's variables. `TPUNB_TPU` must remain the user's choice.
     """
     from ipykernel.kernelspec import get_kernel_dict
 
     ordinary = get_kernel_dict()  # keys that front ends may read, by release
     called = f"of {simulated.name}" if simulated.family == "generic" else simulated.name
-    # Without this, debugpy would warn about modules that CPython has frozen.
-    environment = {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+    chosen = {"framework": options.framework, "judge": options.judge}
+    environment = {
+        # Without this, debugpy would warn about modules that CPython has frozen.
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        KERNEL_VARIABLE: json.dumps({"tpu": _argument(simulated), **chosen}),
+    }
     if options.keras is not None:
         choose_keras_2(environment)
     called = ", ".join([called, *options.names])
-    ours = [f"--tpu={_argument(simulated)}", *options.arguments]
     return {
         **ordinary,
-        "argv": [sys.executable, "-m", LAUNCHER, *ours, "-f", "{connection_file}", *extra],
+        "argv": [*ordinary["argv"], f"--ext={EXTENSION}", *extra],
         "display_name": f"Python {sys.version_info[0]} (virtual TPU {called})",
         "env": environment,
-        "metadata": {**ordinary["metadata"], MARK: {"tpu": simulated.name}},
+        "metadata": {**ordinary["metadata"], _MARK: {"tpu": simulated.name}},
     }
 
 
-def _spec_file(spec: Mapping[str, Any]) -> dict[str, bytes]:
-    return {"kernel.json": (json.dumps(spec, indent=1) + "\n").encode()}
+def _write(folder: Path, spec: Mapping[str, Any]) -> None:
+    """Write `kernel.json` and the logos into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "kernel.json").write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
+    for logo in Path(__file__).parent.glob("logo-*"):
+        shutil.copy(logo, folder)
+
+
+def _checked_name(name: str) -> str:
+    """Return a kernel's name in lower case, as Jupyter has it.
+
+    Raises:
+        KernelError: The name is not valid.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _LONGEST:
+        raise KernelError(
+            f"{name!r} is not a valid name for a kernel.",
+            fix=f"Use at most {_LONGEST} ASCII letters, digits and . _ -, with no dot at the start "
+            "or end, such as my-tpu.",
+        )
+    return name.lower()
+
+
+def _tpu_of(folder: Path) -> str | None:
+    """Return the TPU type of a tpunb kernel, or None for any other kernel.
+
+    A kernel belongs to tpunb if it loads tpunb's extension and its metadata name the TPU type.
+    """
+    try:
+        spec = json.loads((folder / "kernel.json").read_text(encoding="utf-8"))
+        tpu = spec["metadata"][_MARK]["tpu"]
+        ours = isinstance(tpu, str) and f"--ext={EXTENSION}" in list(spec["argv"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return tpu if ours else None
+
+
+def _refuse_others(name: str, folders: Sequence[Path]) -> None:
+    """Refuse a name whose folder is not a kernel of tpunb: Jupyter deletes the folder first.
+
+    A kernel in another place would stay, but the user could no longer choose it.
+
+    Raises:
+        KernelError: One of the folders belongs to somebody else.
+    """
+    for folder in folders:
+        if os.path.lexists(folder) and (folder.is_symlink() or _tpu_of(folder) is None):
+            raise KernelError(
+                f"There is already something else named {name!r} in {folder.parent}.",
+                fix=f"Choose a name for this one: --name tpunb-{name}.",
+            )

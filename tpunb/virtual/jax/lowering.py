@@ -22,7 +22,12 @@ from typing import Any
 
 from tpunb._util.patching import Replaced
 from tpunb.virtual.jax.device_identity import PLATFORM
-from tpunb.virtual.jax.kernels import kernel_primitive, rule_for_a_tpu, rule_for_the_cpu
+from tpunb.virtual.jax.kernels import (
+    kernel_primitives,
+    rule_for_a_tpu,
+    rule_for_nothing,
+    rule_for_the_cpu,
+)
 from tpunb.virtual.jax.private_names import owner_of, private
 from tpunb.virtual.jax.shared_work import is_repeated
 
@@ -73,6 +78,8 @@ class LoweredProgram:
         has_kernel: Whether it has a Pallas kernel.
         size: The bytes of its arguments and results, on all devices.
         wraps_jit: Whether it is a `jax.jit` around another `jax.jit`.
+        uninterpreted: Why the interpreter cannot run one of its Pallas kernels; None if it can. The
+            module must not run then.
         is_repeated: Whether each device computes all of it.
         arguments: The types and shapes of its arguments.
         for_a_tpu: The same program for a TPU.
@@ -84,6 +91,7 @@ class LoweredProgram:
     module: weakref.ref[Any]
     settles: bool
     has_kernel: bool
+    uninterpreted: Exception | None
     size: int
     wraps_jit: bool
     is_repeated: bool
@@ -181,10 +189,21 @@ class Lowering:
         if exported or options.get("backend") is not self._client:
             return original(name, jaxpr, **options)
         self._state.differs = self._state.has_kernel = False
-        parameters = _with_rules(options["lowering_parameters"], self._rules())
-        run = {**options, "backend": None, "platforms": ("cpu",), "lowering_parameters": parameters}
-        with _said_of_a_tpu():
-            lowered = original(name, jaxpr, **run)
+        self._state.uninterpreted = None
+
+        def lowered_by(rule_for_kernels: Callable[..., Any]) -> Any:
+            rules = self._rules(rule_for_kernels)
+            parameters = _with_rules(options["lowering_parameters"], rules)
+            run = {"backend": None, "platforms": ("cpu",), "lowering_parameters": parameters}
+            with _said_of_a_tpu():
+                return original(name, jaxpr, **{**options, **run})
+
+        try:
+            lowered = lowered_by(rule_for_the_cpu)
+        except Exception:
+            if self._state.uninterpreted is None:
+                raise
+            lowered = lowered_by(rule_for_nothing)
         open_jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
         debug_info = open_jaxpr.debug_info
         self._programs[id(lowered.module)] = LoweredProgram(
@@ -194,6 +213,7 @@ class Lowering:
             self._watched(lowered.module),
             not self._state.differs,
             self._state.has_kernel,
+            self._state.uninterpreted,
             _bytes([*options["in_avals"], *getattr(jaxpr, "out_avals", ())]),
             _wraps_jit(_plain_name(name), open_jaxpr.eqns),
             is_repeated(open_jaxpr, options, int(options.get("num_partitions", 1))),
@@ -215,8 +235,12 @@ class Lowering:
         number = id(module)
         return weakref.ref(module, lambda _: self._programs.pop(number, None))
 
-    def _rules(self) -> Iterator[tuple[Any, Any]]:
-        """Yield the operations that are lowered in another way than on a CPU."""
+    def _rules(self, rule_for_kernels: Callable[..., Any]) -> Iterator[tuple[Any, Any]]:
+        """Yield the operations that are lowered in another way than on a CPU.
+
+        Args:
+            rule_for_kernels: Turns JAX's rule of Pallas kernels into the rule to use.
+        """
         tables = private("jax._src.interpreters.mlir._platform_specific_lowerings")
         common = private("jax._src.interpreters.mlir._lowerings")
         for primitive in tables["cpu"]:
@@ -229,8 +253,8 @@ class Lowering:
         for name, platforms in _BRANCHES.items():
             yield (branch := private(name)), _taking_its_side(_rule(common[branch]), platforms)
         yield (call := private(_EXPORTED)), self._noting(_of_exported(_rule(common[call])))
-        if (kernel := kernel_primitive()) is not None:
-            interpreted = rule_for_the_cpu(_rule(common[kernel]))
+        for kernel in kernel_primitives():
+            interpreted = rule_for_kernels(_rule(common[kernel]))
             yield kernel, self._noting(interpreted, has_kernel=True)
 
     def _noting(self, rule: Any, *, has_kernel: bool = False) -> Any:
@@ -239,7 +263,12 @@ class Lowering:
         def lower(*args: Any, **options: Any) -> Any:
             self._state.differs = True
             self._state.has_kernel |= has_kernel
-            return rule(*args, **options)
+            try:
+                return rule(*args, **options)
+            except Exception as error:
+                if has_kernel:
+                    self._state.uninterpreted = error
+                raise
 
         return lower
 
@@ -347,9 +376,9 @@ def _said_of_a_tpu() -> Iterator[None]:
 def _for_a_tpu(original: Any, name: str, jaxpr: Any, options: dict[str, Any]) -> bytes:
     # For export, so that a compiler of another release can read Pallas kernels.
     parameters = dataclasses.replace(options["lowering_parameters"], for_export=True)
-    if (kernel := kernel_primitive()) is not None:
-        rule = _rule(private("jax._src.interpreters.mlir._lowerings")[kernel])
-        parameters = _with_rules(parameters, iter([(kernel, rule_for_a_tpu(rule))]))
+    common = private("jax._src.interpreters.mlir._lowerings")
+    rules = ((kernel, rule_for_a_tpu(_rule(common[kernel]))) for kernel in kernel_primitives())
+    parameters = _with_rules(parameters, rules)
     options = {**options, "backend": _TpuBackend(), "platforms": (PLATFORM,)}
     lowered = original(name, jaxpr, **{**options, "lowering_parameters": parameters})
     module = lowered.module

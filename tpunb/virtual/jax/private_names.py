@@ -27,6 +27,7 @@ PRIVATE_NAMES = {
     "jaxlib._jax.Client": "the class of clients, which has the name of the platform",
     "jax._src.interpreters.mlir.lower_jaxpr_to_module": "lowers a traced program for a platform",
     "jax._src.interpreters.mlir._platform_specific_lowerings": "the operations of each platform",
+    "jax._src.interpreters.mlir.make_ir_context": "reads a module of StableHLO",
     "jax._src.interpreters.mlir._lowerings": "the operations of all platforms",
     "jax._src.interpreters.mlir.module_to_bytecode": "serialises a module",
     "jax._src.interpreters.mlir.refine_polymorphic_shapes": "a module with exported functions",

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from tpunb._util.patching import Replaced
+from tpunb.tpu.compiled_program import Program
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import Accelerator
 from tpunb.virtual.jax import current_type
+from tpunb.virtual.jax.compiled import NotOfVirtualTpuError, answering_for_a_tpu
 from tpunb.virtual.jax.device_identity import identify
 from tpunb.virtual.jax.devices import default_client, make_client, require_free_platform
 from tpunb.virtual.jax.kernels import tracing_kernels
 from tpunb.virtual.jax.lowering import LoweredProgram, Lowering
-from tpunb.virtual.jax.memory import LiveArray, bytes_on, live_arrays, moved_arrays
+from tpunb.virtual.jax.memory import DeviceMemory, LiveArray, moved_arrays
 from tpunb.virtual.jax.private_names import owner_of, require_all
 
 _COMPILE = "jax._src.compiler.compile_or_get_cached"
@@ -32,6 +35,20 @@ Options = tuple[tuple[str, str], ...]
 """Names and values of options for a compiler."""
 
 
+class Judgement(Protocol):
+    """The verdict on a program, which may not be known yet."""
+
+    def require(self) -> None:
+        """Wait for the verdict, and raise an error if a TPU refuses the program."""
+
+    def program(self, *, wait: bool) -> Program | None:
+        """Return the program with its figures; None if they are not known.
+
+        Args:
+            wait: Whether to wait for them.
+        """
+
+
 class Judge(Protocol):
     """A judge of the programs that JAX compiles for the virtual devices."""
 
@@ -40,21 +57,18 @@ class Judge(Protocol):
         program: LoweredProgram,
         devices: int,
         options: Options,
-        beside: Callable[[], list[LiveArray]],
+        beside: Callable[[int], str],
         moved: Sequence[LiveArray],
-    ) -> Callable[[], None]:
+    ) -> Judgement:
         """Begin to judge a program, while the CPU compiles it.
 
         Args:
             program: The program.
             devices: The number of devices that run it.
             options: The user's options for a TPU's compiler.
-            beside: Returns the arrays that are alive beside the arguments of the call.
+            beside: Returns what takes more than some bytes on these devices, beside the arguments
+                of the call; empty if nothing does. See `DeviceMemory.beside`.
             moved: The large arguments that each call copies from one device to several.
-
-        Returns:
-            A function that waits for the verdict, and raises an error if a TPU refuses the
-            program.
         """
 
 
@@ -68,6 +82,7 @@ class VirtualTpu:
 
     Attributes:
         client: JAX's client of the devices.
+        memory: What is in the memory of the devices.
 
     Raises:
         ConnectError: JAX cannot get a virtual TPU here. Nothing has changed then.
@@ -77,9 +92,10 @@ class VirtualTpu:
         require_all()
         require_free_platform()
         self._tpu, self._judge, self._namespace = tpu, judge, namespace
-        self._most = [0] * tpu.num_devices
         self._calls = threading.local()
         self.client = make_client(tpu.num_devices)
+        self._compiled: dict[int, _Compiled] = {}
+        self.memory = DeviceMemory(self.client, namespace, self._code)
         self._lowering = Lowering(self.client)
         with contextlib.ExitStack() as undo:
             undo.enter_context(identify(self.client, tpu, self._memory_stats))
@@ -87,34 +103,25 @@ class VirtualTpu:
             undo.enter_context(tracing_kernels(self.client))
             for name, replacement in ((_COMPILE, self._compile), (_CALL, self._call)):
                 undo.enter_context(Replaced(*owner_of(name), replacement))
+            undo.enter_context(answering_for_a_tpu(self._program_of))
             undo.enter_context(default_client(self.client))
             self._undo = undo.pop_all()
-        current_type.remember(tpu, self.client, self.live_arrays)
+        current_type.remember(tpu, self.memory)
 
     def close(self) -> None:
         """Restore everything that was changed. Arrays on the devices stay readable."""
         current_type.forget()
         self._undo.close()
 
-    def live_arrays(self, without: Collection[int] = ()) -> list[LiveArray]:
-        """Return the arrays in the memory of the devices, the largest first.
-
-        Args:
-            without: The ids of arrays that do not count.
-        """
-        arrays = live_arrays(self.client, self._namespace, without)
-        for device in range(self._tpu.num_devices):
-            self._most[device] = max(self._most[device], bytes_on(arrays, device))
-        return arrays
-
     def _memory_stats(self, device: Any) -> dict[str, int]:
         """Return the use of a device's memory, under the names of a TPU's statistics."""
-        arrays = [array for array in self.live_arrays() if device.id in array.devices]
-        in_use, limit = bytes_on(arrays, device.id), HARDWARE[self._tpu.family].usable_bytes
+        arrays = self.memory.arrays(device.id)
+        in_use = self.memory.in_use()[device.id]
+        limit = HARDWARE[self._tpu.family].usable_bytes
         return {
             "num_allocs": len(arrays),
             "bytes_in_use": in_use,
-            "peak_bytes_in_use": self._most[device.id],
+            "peak_bytes_in_use": self.memory.peak[device.id],
             "largest_alloc_size": max((array.bytes for array in arrays), default=0),
             "bytes_limit": limit,
             "bytes_reserved": 0,
@@ -122,6 +129,30 @@ class VirtualTpu:
             "bytes_reservable_limit": limit,
             "largest_free_block_bytes": max(0, limit - in_use),
         }
+
+    def _code(self) -> list[int]:
+        """Return the bytes of the code of the programs that are alive, on each device."""
+        known = list(self._compiled)  # before the look: another thread may compile meanwhile
+        for gone in {*known}.difference(map(id, self.client.live_executables())):
+            self._compiled.pop(gone, None)
+        sums = [0] * self._tpu.num_devices
+        for compiled in list(self._compiled.values()):
+            program = compiled.judgement.program(wait=False)
+            if program is not None and program.memory is not None:
+                for device in compiled.devices:
+                    sums[device] += program.memory.code
+        return sums
+
+    def _program_of(self, executable: Any) -> Program | None:
+        """Wait for the verdict on an executable, and return the TPU's program; None if unknown.
+
+        Raises:
+            NotOfVirtualTpuError: The executable is another client's.
+        """
+        if getattr(executable, "client", None) is not self.client:
+            raise NotOfVirtualTpuError
+        compiled = self._compiled.get(id(executable))
+        return None if compiled is None else compiled.judgement.program(wait=True)
 
     def _call(self, original: Any, *args: Any, **options: Any) -> Any:
         """Call a program that may not be compiled yet, and note its arguments meanwhile."""
@@ -152,24 +183,48 @@ class VirtualTpu:
         __tracebackhide__ = True
         program = self._lowering.program_of(module) if backend is self.client else None
         if program is None:
-            return original(backend, module, devices, compile_options, *args, **named)
+            compiled = original(backend, module, devices, compile_options, *args, **named)
+            self._compiled.pop(id(compiled), None)  # of an earlier program
+            return compiled
         arguments = getattr(self._calls, "args", ())
         passed = {id(arg) for arg in arguments}
         moved = moved_arrays(arguments, devices.size, self._namespace)
         options = _taken_for_a_tpu(compile_options)
-        wait = self._judge.begin(
-            program, devices.size, options, lambda: self.live_arrays(passed), moved
+        here = frozenset(device.id for device in devices.flat)
+        judgement = self._judge.begin(
+            program,
+            devices.size,
+            options,
+            lambda room: self.memory.beside(room, here, passed),
+            moved,
         )
         program.for_a_tpu.release()
+        if program.uninterpreted is not None:
+            judgement.require()
+            raise _uninterpreted(program, judgement.program(wait=True)) from None
         try:
             compiled = original(backend, module, devices, compile_options, *args, **named)
         except Exception as error:
-            wait()  # a TPU's refusal comes first
+            judgement.require()  # a TPU's refusal comes first
             if not any(sign in str(error) for sign in _OF_THIS_CPU):
                 raise
             raise _missing_kernel(program, error) from error
-        wait()
+        judgement.require()
+        self._compiled[id(compiled)] = _Compiled(judgement, here)
         return compiled
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Compiled:
+    """A program that JAX has compiled.
+
+    Attributes:
+        judgement: The verdict on it.
+        devices: The numbers of its devices.
+    """
+
+    judgement: Judgement
+    devices: frozenset[int]
 
 
 def _taken_for_a_tpu(compile_options: Any) -> Options:
@@ -183,9 +238,23 @@ def _taken_for_a_tpu(compile_options: Any) -> Options:
     return for_a_tpu
 
 
+def _uninterpreted(program: LoweredProgram, judged: Program | None) -> Exception:
+    """Return the error that JAX's interpreter cannot run a Pallas kernel."""
+    said = _STILL
+    if judged is not None and judged.ok:
+        said = f"The TPU's compiler takes it: {judged.headline}"
+    return NotImplementedError(
+        f"The virtual TPU cannot run {program.name}, because JAX's interpreter cannot run a Pallas "
+        f"kernel in it. {said}"
+    )
+
+
+_STILL = "tpunb.compile still says what the TPU's compiler makes of it."
+
+
 def _missing_kernel(program: LoweredProgram, error: Exception) -> Exception:
     """Return the error that this machine's CPU cannot run a program."""
     return NotImplementedError(
         f"The virtual TPU cannot run {program.name}: this machine's CPU has no kernel for it "
-        f"({error}). tpunb.compile still says what the TPU's compiler makes of it."
+        f"({error}). {_STILL}"
     )

@@ -1,10 +1,10 @@
 """Datasets on their way to the replicas: which host reads them, and how batches are cut.
 
 TensorFlow cuts each batch of a distributed dataset into as many parts as there are replicas, and
-copies the dataset for each worker. Workers that are processes shuffle their copies alike, by the
-seed, and divide the elements among them. In one process the copies share a generator of seeds: each
-host would shuffle in its own way. Some data would be read by several hosts, and some by none. So
-hosts in one process get copies that share nothing, or the data is read once for all.
+copies the dataset for each worker. A TPU's workers are processes: they shuffle their copies alike,
+by the seed, and divide the elements among them. In one process the copies share a generator of
+seeds: each host would shuffle in its own way. Some data would be read by several hosts, and some by
+none. So the virtual TPU's hosts get copies that share nothing, or the data is read once for all.
 
 Only this module uses `tf.data`'s private attributes. `tests/virtual/test_tensorflow_adapters.py`
 lists them and reports if a release of TensorFlow no longer has them.
@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tpunb._util.patching import Replaced
-from tpunb.virtual.tensorflow.devices import is_elsewhere
 from tpunb.virtual.tensorflow.graph.tensorflow_graphs import body_of, functions_of
 from tpunb.virtual.tensorflow.private_names import (
     IN_MEMORY_DATASETS,
@@ -361,17 +360,14 @@ def replicas_of_parts(hosts: int, each: int) -> list[int]:
 
 
 def _replicated(replicate: Any, dataset: Any, devices: Sequence[str]) -> Mapping[str, Any]:
-    here = tf.executing_eagerly() and not any(map(is_elsewhere, devices))
-    if not here or len(devices) == 1 or not isinstance(dataset, tf.data.Dataset):
+    alone = len(devices) == 1
+    if alone or not tf.executing_eagerly() or not isinstance(dataset, tf.data.Dataset):
         return replicate(dataset, devices)  # type: ignore[no-any-return]
     return _Clones(dataset, devices)
 
 
 CLONED_FOR_EACH_HOST = Replaced(dataset_distribution, "replicate", _replicated)
-"""Inside this context, each of several hosts in this process gets an independent dataset.
-
-For one worker, and for workers that are processes, TensorFlow behaves as before.
-"""
+"""Inside this context, each of several hosts gets an independent dataset."""
 
 
 class _Clones(Mapping[str, Any]):

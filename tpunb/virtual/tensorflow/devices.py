@@ -23,10 +23,6 @@ _LEAST_THREADS = 16
 _LEAST_DEVICES = 160
 
 
-WORKER_JOB = "worker"
-"""The job name of a Pod's workers, as in TPUClusterResolver."""
-
-
 @dataclasses.dataclass(frozen=True)
 class VirtualDevices:
     """The devices of one virtual TPU.
@@ -78,28 +74,6 @@ def virtual_devices(accelerator: Accelerator) -> VirtualDevices:
     )
 
 
-def worker_devices(accelerator: Accelerator) -> VirtualDevices:
-    """Return the CPU devices of a virtual Pod's workers; each worker's first is the host's.
-
-    Args:
-        accelerator: The TPU; TensorFlow is connected to a worker for each of its hosts.
-    """
-
-    def name(worker: int, number: int) -> str:
-        return f"/job:{WORKER_JOB}/replica:0/task:{worker}/device:CPU:{number}"
-
-    workers, cores = range(accelerator.num_hosts), range(1, accelerator.devices_per_host + 1)
-    return VirtualDevices(
-        tuple(name(worker, 0) for worker in workers),
-        tuple(tuple(name(worker, core) for core in cores) for worker in workers),
-    )
-
-
-def is_elsewhere(device: str) -> bool:
-    """Return whether a device is a worker's."""
-    return f"/job:{WORKER_JOB}/" in device
-
-
 def prepare() -> None:
     """Make the logical devices of later virtual TPUs, unless TensorFlow has started already.
 
@@ -141,11 +115,6 @@ def full_name(name: str) -> str:
     return str(
         tf.DeviceSpec.from_string(name).replace(job="localhost", replica=0, task=0).to_string()
     )
-
-
-def process_of(device: str) -> str:
-    """Return the process that a device belongs to, which is the beginning of its name."""
-    return device.partition("/device:")[0]
 
 
 def replica_devices(

@@ -16,7 +16,6 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb.virtual.tensorflow.datasets import Cut, copied, cut_of, mapped
-from tpunb.virtual.tensorflow.devices import is_elsewhere
 from tpunb.virtual.tensorflow.iterators import (
     UNTUNED,
     SettledIterator,
@@ -49,14 +48,12 @@ def iterator_of_whole_batches(distributed: Any) -> Any | None:
 
     Returns:
         The iterator. None if the parts must be taken one by one: they are not successive batches'
-        parts for the replicas of one process.
+        parts for the replicas.
     """
     pairs = distributed._input_workers._worker_device_pairs
     if len(pairs) != 1 or len(pairs[0][1]) < 2 or distributed._options is not None:
         return None
     host, devices = pairs[0]
-    if is_elsewhere(host):
-        return None
     with tf.device(host):
         dataset = distributed._cloned_datasets[0]
         cut = cut_of(dataset, len(devices))

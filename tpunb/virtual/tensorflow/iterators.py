@@ -25,7 +25,6 @@ import tensorflow as tf
 
 from tpunb._util.patching import Replaced
 from tpunb.virtual.tensorflow.datasets import copied, without_tuning
-from tpunb.virtual.tensorflow.devices import is_elsewhere
 from tpunb.virtual.tensorflow.private_names import (
     context,
     input_lib,
@@ -93,14 +92,7 @@ class HostIterator:
 
     def _next(self) -> Any:
         with on_host(self.host):
-            if not (tf.executing_eagerly() and is_elsewhere(self.host)):
-                return self.iterator.get_next()
-            # If another process raised the end, TensorFlow 2.21 prints it once more when it deletes
-            # the executor in which it came.
-            optional = self.iterator.get_next_as_optional()
-            if not optional.has_value():
-                raise tf.errors.OutOfRangeError(None, None, "End of sequence")
-            return optional.get_value()
+            return self.iterator.get_next()
 
     def get_next_as_optional_list(self) -> list[Any]:
         """Return a `tf.experimental.Optional` for each core, empty after the end."""

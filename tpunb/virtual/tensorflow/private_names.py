@@ -15,7 +15,6 @@ from tensorflow.python.distribute.tpu_strategy import (
     TPUStrategyV1,
     TPUStrategyV2,
     _TPUReplicaContext,
-    _set_last_step_outputs,
 )
 
 # The description of the TPU system that TPUExtended asks a resolver for.

@@ -12,7 +12,6 @@ import tensorflow as tf
 from tpunb._util.freed_memory import uncollected
 from tpunb._util.internal_errors import report_internal_error
 from tpunb._util.logs import logger
-from tpunb.virtual.tensorflow.devices import is_elsewhere
 from tpunb.virtual.tensorflow.graph.collectives import check_all
 from tpunb.virtual.tensorflow.graph.tensorflow_graphs import (
     add_functions_of,
@@ -195,7 +194,7 @@ class _Call:
             refuse_uncertain_reads(
                 function, traced, lambda: passed_to(traced, self._columns, options.devices)[0]
             )
-        if _runs_here(options):
+        if options.strictness.holds("memory"):
             spare_the_machine(traced, len(options.cores), written.expansion.repeated)
         batches = self._batches(function)
         failure = None
@@ -307,11 +306,6 @@ class _Call:
 def _is_of_loop(value: Any) -> bool:
     """Return whether a value comes from a loop over a dataset."""
     return not isinstance(value, ops.EagerTensor) and value.op.type == "OptionalGetValue"
-
-
-def _runs_here(options: CallOptions) -> bool:
-    """Return whether this process makes the tensors, and must protect its memory."""
-    return not is_elsewhere(options.cores[0][0]) and options.strictness.holds("memory")
 
 
 def _emit(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -11,12 +11,7 @@ from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual.arithmetic import arithmetic_of
 from tpunb.virtual.strictness import Strictness
-from tpunb.virtual.tensorflow.devices import (
-    WORKER_JOB,
-    VirtualDevices,
-    virtual_devices,
-    worker_devices,
-)
+from tpunb.virtual.tensorflow.devices import VirtualDevices, virtual_devices
 from tpunb.virtual.tensorflow.private_names import (
     DeviceAttributes,
     TPUClusterResolver,
@@ -40,12 +35,9 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
             none, or a mapping from a rule's name to whether it holds.
         arithmetic: The arithmetic in which such a strategy multiplies matrices, as for
             `VirtualTPUStrategy`.
-        workers: The addresses of worker processes, one for each host of the TPU. TensorFlow must be
-            connected to them already. Empty for cores in this process.
 
     Attributes:
         accelerator: The TPU type.
-        workers: The addresses of the worker processes.
         strictness: The rules that a strategy made under TensorFlow's names enforces.
         arithmetic: The arithmetic in which such a strategy multiplies matrices.
         devices: The logical CPU devices that act as its hosts and cores.
@@ -64,17 +56,13 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
         *,
         strict: bool | Mapping[str, bool] | Strictness = True,
         arithmetic: str | None = None,
-        workers: Sequence[str] = (),
     ) -> None:
         # TPUClusterResolver's own __init__ looks for a TPU in Google's cloud.
         self.accelerator = tpu if isinstance(tpu, Accelerator) else accelerator(tpu)
         self.strictness = Strictness.of(strict)
         self.arithmetic = arithmetic_of(arithmetic)
-        self.workers = tuple(workers)
-        self.devices: VirtualDevices = (
-            worker_devices(self.accelerator) if workers else virtual_devices(self.accelerator)
-        )
-        self.task_type = WORKER_JOB
+        self.devices: VirtualDevices = virtual_devices(self.accelerator)
+        self.task_type = "worker"
         self.task_id = 0
         self.rpc_layer = None
         self._tpu = "local"
@@ -102,21 +90,21 @@ class VirtualTPUClusterResolver(TPUClusterResolver):  # type: ignore[misc]
     def master(
         self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """Return a worker's address, by default the first's; an empty string for this process."""
-        del task_type, rpc_layer
-        return f"grpc://{self.workers[task_id or 0]}" if self.workers else ""
+        """Return an empty string: the cores are in this process."""
+        del task_type, task_id, rpc_layer
+        return ""
 
     def get_master(self) -> str:
-        """Return the address of the first worker; an empty string for this process."""
+        """Return the address of the first worker; empty if the cores are in this process."""
         return self.master()
 
     def get_job_name(self) -> str:
         """Return the job that the devices belong to."""
-        return WORKER_JOB if self.workers else "localhost"
+        return "localhost"
 
     def cluster_spec(self) -> tf.train.ClusterSpec:
-        """Return the workers; an empty cluster if there is nothing to connect to."""
-        return tf.train.ClusterSpec({WORKER_JOB: list(self.workers)} if self.workers else {})
+        """Return an empty cluster, because there is nothing to connect to."""
+        return tf.train.ClusterSpec({})
 
     def num_accelerators(
         self,

@@ -93,9 +93,6 @@ class StoppableCalls:
     the next call waits for it. The context can be entered only on the main thread: on other
     threads, and within itself, it does nothing.
 
-    Args:
-        last_resort: Called if cancelling was not enough.
-
     Attributes:
         phase: The present activity: one of this module's constants.
         has_run: Whether a function was started since `begin`.
@@ -103,10 +100,9 @@ class StoppableCalls:
         left_behind: Whether a stopped call is still running.
     """
 
-    def __init__(self, last_resort: Callable[[], object] | None = None) -> None:
+    def __init__(self) -> None:
         self.phase = TRACING
         self.has_run = self.was_cut = False
-        self._last_resort = last_resort
         self._known: set[str] = set()
         self._worker: _Worker | None = None
         self._left_job: Job | None = None
@@ -231,10 +227,6 @@ class StoppableCalls:
         self._start(job)  # the interrupt may have come before the job was started
         if job.wait(_GRACE):
             return
-        if self._last_resort is not None:
-            self._last_resort()
-            if job.wait(_GRACE):
-                return
         self.close()  # the next call gets another thread
 
     def _await_left_behind(self) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.units import counted
+from tpunb.errors import TpunbError
+from tpunb.machine.resources import processors
 from tpunb.machine.tested_releases import warn_if_newer
 from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.logical_placement import Annotations
@@ -30,7 +32,7 @@ from tpunb.virtual.tensorflow.datasets import (
     replicas_of_parts,
     without_tuning,
 )
-from tpunb.virtual.tensorflow.devices import VirtualDevices, is_elsewhere, replica_devices
+from tpunb.virtual.tensorflow.devices import VirtualDevices, replica_devices
 from tpunb.virtual.tensorflow.distributed_datasets import settled
 from tpunb.virtual.tensorflow.graph.collectives import broadcast_from_first
 from tpunb.virtual.tensorflow.iterators import UNTUNED
@@ -59,13 +61,11 @@ from tpunb.virtual.tensorflow.replicate.options import (
     CallOptions,
     checked,
     most_joined,
-    processors_for_each,
 )
 from tpunb.virtual.tensorflow.replicate.padding import padded
 from tpunb.virtual.tensorflow.replicate.trial import Trial, current_trial
 from tpunb.virtual.tensorflow.replicate.without_chance import Examples
 from tpunb.virtual.tensorflow.resolver import VirtualTPUClusterResolver, virtual_topology
-from tpunb.virtual.tensorflow.v1_steps import OuterGraph, run_steps
 from tpunb.virtual.tensorflow.variable_copies import Copies, are_given_one_value, copies_of
 
 
@@ -74,8 +74,12 @@ def current() -> Any:
     return tf.distribute.get_strategy() if tf.distribute.has_strategy() else current_strategy.get()
 
 
+class LoopOfV1Error(TpunbError, NotImplementedError):
+    """A training loop of TensorFlow 1, or the strategy for it: a virtual TPU has neither."""
+
+
 class VirtualTPU:
-    """The common parts of the strategies of all three generations."""
+    """The common parts of the strategies of both generations."""
 
     extended: Any
     num_replicas_in_sync: int
@@ -211,9 +215,8 @@ class VirtualTPUStrategy(ModelParallelism, VirtualTPU, NumpyDatasets, TPUStrateg
         arithmetic: `"tpu"` multiplies matrices as a TPU does: float32 numbers are rounded to
             bfloat16, and products are summed in float32. `"cpu"` multiplies in float32. The default
             is the value of `TPUNB_ARITHMETIC`, or `"cpu"`.
-        at_once: The number of replicas of a process that run at a time. It changes the memory that
-            a step takes, and not its numbers. By default it is the number of the process's
-            processors.
+        at_once: The number of replicas that run at a time. It changes the memory that a step takes,
+            and not its numbers. By default it is the number of processors.
         joined: Whether one operation does the work of all replicas, on their values joined in one
             tensor. This takes the memory of all replicas at once. By default, values are joined if
             they take a small part of the machine's memory, unless `at_once` is given.
@@ -265,7 +268,6 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         device_assignment: tf.tpu.experimental.DeviceAssignment | None,
         spmd: bool,
         strictness: Strictness,
-        steps_per_run: int | None = None,
         *,
         arithmetic: Arithmetic = "cpu",
         at_once: int | None = None,
@@ -274,7 +276,6 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         super().__init__(
             strategy,
             tpu_cluster_resolver=resolver,
-            steps_per_run=steps_per_run,
             device_assignment=device_assignment,
             use_spmd_for_xla_partitioning=spmd,
         )
@@ -294,7 +295,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
             assigned=device_assignment is not None,
             memory=memory,
             called=called,
-            at_once=checked(at_once) or processors_for_each(resolver.devices),
+            at_once=checked(at_once) or processors(),
             joined=most_joined(joined, at_once),
             arithmetic=arithmetic,
         )
@@ -422,21 +423,11 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
                 self.recorder.variable(variable, device)
         return variable
 
-    def _experimental_run_steps_on_iterator(
-        self, fn: Any, multi_worker_iterator: Any, iterations: int, initial_loop_values: Any = None
-    ) -> Any:
-        # TPUExtended also ignores `iterations` if the strategy runs one step at a time.
-        steps = 1 if self.steps_per_run == 1 else iterations
-        on_replicas = functools.partial(call_on_replicas, options=self._options)
-        replicas = len(self._options.cores)
-        # TensorFlow 1's metrics make their values there, outside the steps.
-        self._outer_control_flow_context = OuterGraph()
-        try:
-            return run_steps(
-                fn, multi_worker_iterator, steps, initial_loop_values, on_replicas, replicas
-            )
-        finally:
-            del self._outer_control_flow_context
+    def _experimental_run_steps_on_iterator(self, *_: Any, **__: Any) -> Any:
+        raise LoopOfV1Error(
+            "A virtual TPU does not run TensorFlow 1's experimental_run_steps_on_iterator.",
+            fix="Loop over the batches: for batch in dataset: strategy.run(step, args=(batch,)).",
+        )
 
     def _tpu_function_creator(
         self, fn: Callable[..., Any], options: tf.distribute.RunOptions | None
@@ -510,11 +501,11 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         return settled(distributed)
 
     def _hosts_are_on_one_device(self) -> bool:
-        """Return whether several hosts of equal size are one device of this process."""
+        """Return whether several hosts of equal size are one device."""
         fed = self._device_input_worker_devices
         devices = {self._options.device_for(host) for host in fed}
         alike = len(set(map(len, fed.values()))) == 1
-        return len(fed) > 1 and alike and len(devices) == 1 and not any(map(is_elsewhere, devices))
+        return len(fed) > 1 and alike and len(devices) == 1
 
     def _distribute_once(self, dataset: tf.data.Dataset) -> Any:
         """Distribute a dataset as the hosts would, with one input pipeline for all."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import sys
 import types
-from typing import Any, NamedTuple
 
 _PACKAGE = "tensorflow"
 
@@ -28,30 +27,3 @@ def leave_out_python_api() -> None:
     module.__file__ = spec.origin
     module.__path__ = list(spec.submodule_search_locations or ())
     sys.modules[_PACKAGE] = module
-
-
-class ServerRuntime(NamedTuple):
-    """The parts of TensorFlow's runtime that let a process serve its devices to others.
-
-    Attributes:
-        Server: `tf.distribute.Server`.
-        ConfigProto: `tf.compat.v1.ConfigProto`.
-        OpError: `tf.errors.OpError`.
-        version: `tf.__version__`.
-    """
-
-    Server: Any
-    ConfigProto: Any
-    OpError: type[Exception]
-    version: str
-
-
-def server_runtime() -> ServerRuntime:
-    """Import a server's parts, without the Python API unless that is imported already."""
-    leave_out_python_api()
-    from tensorflow.core.protobuf.config_pb2 import ConfigProto
-    from tensorflow.python.framework.errors_impl import OpError
-    from tensorflow.python.framework.versions import VERSION
-    from tensorflow.python.training.server_lib import Server
-
-    return ServerRuntime(Server, ConfigProto, OpError, VERSION)

@@ -1,4 +1,4 @@
-"""TensorFlow's three TPU strategies under their own names, on the virtual TPU.
+"""TensorFlow's TPU strategies under their own names, on the virtual TPU.
 
 They take the arguments of the classes that they replace, and are subclasses of these: `isinstance`
 gives the same answer as on a TPU.
@@ -73,58 +73,24 @@ class TPUStrategy(VirtualTPU, NumpyDatasets, private.TPUStrategy):  # type: igno
             "the non-experimental symbol `tf.distribute.TPUStrategy` instead."
         )
         resolver = _resolver(tpu_cluster_resolver)
-        super(private.TPUStrategy, self).__init__(_extended(self, resolver, device_assignment))
-        distribute_lib.distribution_strategy_gauge.get_cell("V2").set("TPUStrategy")
-
-
-class TPUStrategyV1(VirtualTPU, private.TPUStrategyV1):  # type: ignore[misc]
-    """`tf.compat.v1.distribute.experimental.TPUStrategy`, on a virtual TPU.
-
-    Args:
-        tpu_cluster_resolver: A `VirtualTPUClusterResolver`; a v5e-8 by default.
-        steps_per_run: Steps between two returns to the host; 1 by default.
-        device_assignment: The cores that form each replica; by default every core is a replica.
-
-    Raises:
-        TypeError: The resolver is not a virtual TPU's.
-    """
-
-    def __init__(
-        self,
-        tpu_cluster_resolver: VirtualTPUClusterResolver | None = None,
-        steps_per_run: int | None = None,
-        device_assignment: tf.tpu.experimental.DeviceAssignment | None = None,
-    ) -> None:
-        resolver = _resolver(tpu_cluster_resolver)
-        super(private.TPUStrategyV1, self).__init__(
-            _extended(self, resolver, device_assignment, steps_per_run)
+        super(private.TPUStrategy, self).__init__(
+            VirtualTPUExtended(
+                self,
+                resolver,
+                device_assignment,
+                spmd=False,
+                strictness=resolver.strictness,
+                arithmetic=resolver.arithmetic,
+            )
         )
-        distribute_lib.distribution_strategy_gauge.get_cell("V1").set("TPUStrategy")
+        distribute_lib.distribution_strategy_gauge.get_cell("V2").set("TPUStrategy")
 
 
 STAND_INS: dict[type, type] = {
     private.TPUStrategyV2: TPUStrategyV2,
     private.TPUStrategy: TPUStrategy,
-    private.TPUStrategyV1: TPUStrategyV1,
 }
 """TensorFlow's strategies, each with its replacement."""
-
-
-def _extended(
-    strategy: Any,
-    resolver: VirtualTPUClusterResolver,
-    device_assignment: tf.tpu.experimental.DeviceAssignment | None,
-    steps_per_run: int | None = None,
-) -> VirtualTPUExtended:
-    return VirtualTPUExtended(
-        strategy,
-        resolver,
-        device_assignment,
-        spmd=False,
-        strictness=resolver.strictness,
-        arithmetic=resolver.arithmetic,
-        steps_per_run=steps_per_run,
-    )
 
 
 def _resolver(resolver: Any) -> VirtualTPUClusterResolver:

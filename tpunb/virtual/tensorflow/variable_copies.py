@@ -1,6 +1,6 @@
 """The places where the copies of a strategy's variables are kept.
 
-A variable has a copy on each replica. The cores of a process share one memory, so the copies of a
+A variable has a copy on each replica. The cores share one memory, so the copies of a
 mirrored variable, which have one value, are kept together there:
 
 - *Together*: one resource holds the value. A step takes a single handle instead of one for each
@@ -56,7 +56,7 @@ from tpunb.virtual.tensorflow.private_names import (
 COPIES = "_tpunb_copies"
 INDEX = "_tpunb_index"
 
-# A Pod's workers may have resources of an earlier client.
+# The workers of a TPU may have resources of an earlier client.
 _PROCESS = uuid.uuid4().hex[:12]
 numbers = itertools.count()
 
@@ -97,8 +97,8 @@ class _Deleter:
         self._handle = handle
 
     def __del__(self) -> None:
-        # A Pod's workers may have ended before. At the process's end TensorFlow may have ended too,
-        # and so may this module: `contextlib` is then None.
+        # At the process's end TensorFlow may have ended before, and so may this module:
+        # `contextlib` is then None.
         try:
             with context.eager_mode(), tf.device(self._handle.device):
                 tf.raw_ops.DestroyResourceOp(resource=self._handle, ignore_lookup_error=True)
@@ -170,12 +170,12 @@ class Copies:
 
     @property
     def are_together(self) -> bool:
-        """True if the copies of a process share a resource."""
+        """True if the copies share a resource."""
         return self.began_together and not self.are_separate
 
     @property
     def are_separate(self) -> bool:
-        """True if the copies of a process shared a resource, and do not any more."""
+        """True if the copies shared a resource, and do not any more."""
         return bool(self.resources)
 
     @property
@@ -184,7 +184,7 @@ class Copies:
         return self.key not in self.watcher.variables
 
     def handles(self) -> list[Any]:
-        """Return a handle for each process, or for each copy once they are separate."""
+        """Return one handle, or a handle for each copy once they are separate."""
         if self.are_together:
             return [self._handles[lead] for lead in sorted(set(self._leads))]
         return list(self._handles)

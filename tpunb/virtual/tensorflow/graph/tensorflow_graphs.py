@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 from tpunb.virtual.tensorflow.graph.function_def import CALLS, KnownSizes, Library, Sizes
@@ -25,13 +24,6 @@ from tpunb.virtual.tensorflow.private_names import (
 def set_attr(operation: Any, name: str, value: AttrValue) -> None:
     """Set an attribute of an operation that is in a graph already."""
     operation._set_attr(name, value)
-
-
-def attributes_of_new(
-    graph: Any, attributes: Mapping[str, AttrValue]
-) -> AbstractContextManager[None]:
-    """Give these attributes to every operation that the block adds to a graph."""
-    return graph._attr_scope(attributes)  # type: ignore[no-any-return]
 
 
 def run_after(operation: Any, before: Any) -> None:
@@ -100,11 +92,6 @@ def outermost_graph() -> Any:
     while isinstance(outer := getattr(graph, "outer_graph", None), FuncGraph):
         graph = outer
     return graph
-
-
-def control_flow_context(graph: Any) -> Any:
-    """Return the control flow context of a graph's next operations; None outside any context."""
-    return graph._get_control_flow_context()
 
 
 def set_control_flow_context(graph: Any, context: Any) -> None:

@@ -24,6 +24,7 @@ from tpunb.virtual.tensorflow.private_names import is_flat
 from tpunb.virtual.tensorflow.replica_call import call_on_replicas
 from tpunb.virtual.tensorflow.replicate.options import CallOptions
 from tpunb.virtual.tensorflow.resolver import VirtualTPUClusterResolver, virtual_topology
+from tpunb.virtual.tensorflow.strategy import LoopOfV1Error
 from tpunb.virtual.tensorflow.tensorflow_state import initialized_tpu_systems
 
 # The public name has a copy of the function.
@@ -60,7 +61,16 @@ def _change_classes(
         undo.enter_context(
             construct_as_subclass(original, virtual, replacements.make_strategy(virtual))
         )
+    undo.enter_context(attribute(private.TPUStrategyV1, "__init__", _refuse_strategy_of_v1))
     _change_sessions(replacements, undo)
+
+
+def _refuse_strategy_of_v1(*_: Any, **__: Any) -> None:
+    """Refuse TensorFlow 1's strategy, which would look for a TPU's devices."""
+    raise LoopOfV1Error(
+        "A virtual TPU has no tf.compat.v1.distribute.experimental.TPUStrategy.",
+        fix="Write tf.compat.v2.distribute.TPUStrategy(resolver), without steps_per_run.",
+    )
 
 
 def _change_sessions(replacements: Replacements, undo: contextlib.ExitStack) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from tpunb.virtual.tensorflow.devices import process_of
 from tpunb.virtual.tensorflow.graph.function_def import (
     FRESH,
     Add,
@@ -259,7 +258,7 @@ class Handles:
         self._written: dict[tuple[str, int], str] = {}
 
     def are_together(self, source: Reference) -> bool:
-        """Return whether a tensor is the handle of a copy that the replicas of a process share."""
+        """Return whether a tensor is the handle of a copy that the replicas share."""
         argument = self._arguments.get(source.source)
         return argument is not None and argument.is_together
 
@@ -317,14 +316,13 @@ class Builder:
         cores: The devices of each replica, its logical devices in order.
         copies: Makes the per-replica copies of called functions.
         name: The name of the function for all replicas.
-        at_once: The number of replicas of a process that run at a time; None for all.
+        at_once: The number of replicas that run at a time; None for all.
         path: The names of the nodes around a body, as a prefix.
         shapes: The shapes of convolutions of unknown batches; None if all sizes are known.
 
     Attributes:
         result: The part of the function for all replicas that is written so far.
         bodies: The functions of its control flow.
-        processes: The process of each replica.
         handles: The handles of the replicas' copies of variables.
     """
 
@@ -356,13 +354,7 @@ class Builder:
         self._ends: dict[str, dict[int, list[str]]] = defaultdict(dict)
         self._one_end: dict[str, bool] = {}
         self._types = {a.name: a.type for a in function.signature.input_arg}
-        self.processes = [process_of(core[0]) for core in cores]
-        self._firsts = leads(self.processes)
-        self._sharing: dict[int, list[int]] = defaultdict(list)
-        for replica, first in enumerate(self._firsts):
-            self._sharing[first].append(replica)
         self.handles = Handles(analysis.arguments, [core[0] for core in self.cores], self.add)
-        self._broadcast: dict[tuple[str, str], str] = {}
         self._write_signature(name)
 
     def for_body(self, body: FunctionDef, analysis: Analysis, path: str) -> Builder:
@@ -402,9 +394,9 @@ class Builder:
 
     # The nodes that stand for the replica function's nodes.
     #
-    # A node is written for each replica, for each process if its replicas share the value, or once
-    # if it is joined. A replica reads the node that its owner has, unless `give` names another
-    # tensor, and waits for it, unless `end` names other nodes.
+    # A node is written for each replica, or once if the replicas share the value or it is joined. A
+    # replica reads the node that its owner has, unless `give` names another tensor, and waits for
+    # it, unless `end` names other nodes.
 
     def repeated(self) -> frozenset[str]:
         """Return the nodes that compute a value for each replica, separately or in one tensor."""
@@ -418,12 +410,12 @@ class Builder:
         return varies and name not in self.analysis.plans
 
     def owners(self, name: str) -> Sequence[int]:
-        """Return the replicas that have an instance of a node: all, or each process's first."""
-        return self.replicas if self.is_repeated(name) else list(self._sharing)
+        """Return the replicas that have an instance of a node: all, or the first."""
+        return self.replicas if self.is_repeated(name) else [0]
 
     def _owner(self, name: str, replica: int) -> int:
         """Return the replica whose instance of a node a replica uses."""
-        return replica if self.is_repeated(name) else self._firsts[replica]
+        return replica if self.is_repeated(name) else 0
 
     def tensor(self, source: Reference, replica: int) -> str:
         """Return the tensor that a replica reads for a tensor of the replica function."""
@@ -455,10 +447,9 @@ class Builder:
     def waits(self, node: NodeDef, replica: int) -> list[str]:
         """Return the control inputs of a replica's instance of a node.
 
-        An instance that is written once for a process waits for all replicas of the process.
+        An instance that is written once waits for all replicas.
         """
-        alone = self.is_repeated(node.name)
-        return self.all_waits(node, [replica] if alone else self._sharing[replica])
+        return self.all_waits(node, [replica] if self.is_repeated(node.name) else self.replicas)
 
     def all_waits(self, node: NodeDef, replicas: Sequence[int]) -> list[str]:
         """Return the control inputs of a node that represents several replicas."""
@@ -568,18 +559,3 @@ class Builder:
         copy.attr.pop("_class", None)
         del copy.input[:]
         return copy
-
-    def broadcast(self, tensor: str, dtype: AttrValue, replica: int, source: int = 0) -> str:
-        """Return a core's value as another replica reads it.
-
-        It is sent to each process once, to the first core there that reads it.
-        """
-        process = self.processes[replica]
-        if process == self.processes[source]:
-            return tensor
-        if (tensor, process) not in self._broadcast:
-            node, _, output = tensor.partition(":")
-            name = f"{node}/{output.replace(':', '_')}/for_replica_{replica}"
-            self.add("Identity", name, self.cores[replica][0], [tensor], T=dtype)
-            self._broadcast[tensor, process] = f"{name}:output:0"
-        return self._broadcast[tensor, process]

@@ -39,7 +39,7 @@ class Expansion:
             A tensor that is returned twice is a single output.
         repeated: The nodes of the replica function that it contains once for each replica.
         joined: The nodes that it contains once for all replicas, on their values in one tensor.
-        at_once: The number of replicas of a process that run at a time; None for all.
+        at_once: The number of replicas that run at a time; None for all.
     """
 
     definition: FunctionDef

@@ -12,7 +12,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from tpunb.virtual.tensorflow.devices import process_of
 from tpunb.virtual.tensorflow.graph.collectives import gives_one_value
 from tpunb.virtual.tensorflow.graph.function_def import (
     CONTROL_FLOW,
@@ -85,12 +84,11 @@ def join(
     """Find the nodes of a replica function that one node can compute for all replicas.
 
     Returns:
-        The analysis with these nodes, and the number of replicas of a process that run at a time.
+        The analysis with these nodes, and the number of replicas that run at a time.
         It is smaller if the values of all replicas, or of several, would take too much memory.
     """
     cores, at_once = function.cores, function.at_once
-    processes = {process_of(core) for logical in cores for core in logical}
-    if function.sizes is None or len(cores) < 2 or len(cores[0]) > 1 or len(processes) > 1:
+    if function.sizes is None or len(cores) < 2 or len(cores[0]) > 1:
         return analysis, at_once
     needed = 0.0
     # Loops may take more memory than there is, while the nodes around them do not.

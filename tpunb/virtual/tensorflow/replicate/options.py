@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from tpunb._util.integers import is_whole
 from tpunb.errors import TpunbError
-from tpunb.machine.resources import measure, processors
+from tpunb.machine.resources import measure
 from tpunb.tpu.types import largest_memory
 from tpunb.virtual.arithmetic import Arithmetic
 from tpunb.virtual.strictness import Strictness
-from tpunb.virtual.tensorflow.devices import VirtualDevices, process_of
 from tpunb.virtual.tensorflow.replicate.divergence import Divergence
 from tpunb.virtual.tensorflow.replicate.trial import Trial
 
@@ -38,12 +37,6 @@ def checked(at_once: int | None) -> int | None:
         f"{reprlib.repr(at_once)} replicas cannot run at a time.",
         fix="Give a whole number from 1, or nothing for as many as there are processors.",
     )
-
-
-def processors_for_each(devices: VirtualDevices) -> int:
-    """Return the number of this machine's processors for each host's process."""
-    processes = {process_of(host) for host in devices.hosts}
-    return max(1, processors() // len(processes))
 
 
 def most_joined(joined: bool | None, at_once: int | None) -> float:
@@ -75,7 +68,7 @@ class CallOptions:
         strictness: The rules of a TPU that are enforced.
         memory: The memory of a replica's cores, in bytes.
         called: The name of these cores in a sentence.
-        at_once: The number of replicas of a process that run at a time; None for all.
+        at_once: The number of replicas that run at a time; None for all.
         joined: The total bytes that values of all replicas in single tensors may take; 0 keeps the
             replicas' values separate.
         arithmetic: The arithmetic in which the replicas multiply.
@@ -113,7 +106,7 @@ class CallOptions:
         return len({device for logical in self.devices for device in logical}) == 1
 
     def device_for(self, device: str) -> str:
-        """Return the device that computes and keeps a device's values: the first of its process.
+        """Return the device that computes and keeps a device's values: the first device.
 
         TensorFlow runs each device's part of a function with an executor of its own, and passes
         tensors between executors through a rendezvous. For small layers that takes longer than
@@ -122,4 +115,4 @@ class CallOptions:
         """
         if len(self.cores[0]) > 1:
             return device  # the user wants to see which logical device has what
-        return f"{process_of(device)}/device:CPU:0"
+        return f"{device.partition('/device:')[0]}/device:CPU:0"

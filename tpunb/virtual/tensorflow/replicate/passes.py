@@ -51,7 +51,7 @@ class ReplicaFunction:
         shapes: The convolutions of batches of unknown size, as `unknown_sizes` finds them; None if
             all sizes are known.
         unit: Rounds as a TPU's matrix unit does; None for no rounding.
-        at_once: The number of replicas of a process that run at a time; None for all.
+        at_once: The number of replicas that run at a time; None for all.
         sizes: The shapes of the function's tensors; None to keep the replicas' values separate.
         body_sizes: Finds the shapes of the tensors of a function of control flow; None to keep the
             replicas' control flow separate.

@@ -44,7 +44,7 @@ class TracedVariable:
         mirrored: Whether the components are kept in sync.
         key: A value that stays the same for as long as the variable lives.
         name: The variable's name.
-        together: Its components, if the components of a process share or shared a resource.
+        together: Its components, if they share or shared a resource.
         home: The logical device that holds the variable.
         copies: If every logical device holds the variable: the handles on the devices after the
             first, replica by replica. Otherwise empty.

@@ -4,7 +4,7 @@ A replica function is traced once and then represents all replicas. Most of its 
 per replica, but not all. The results of an all-reduce are the same everywhere, and so is the update
 of a mirrored variable with them. A TPU computes them on every core, because that costs nothing
 there. Cores that share one processor would pay for each computation, so the virtual TPU computes
-such values once in each process.
+such values once.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Argument:
             number of the protocol buffers; otherwise None. The handles of these copies come after
             the handles of all replicas, for each replica in the order of its logical devices.
         diverged: Whether the copies of a mirrored variable may differ between replicas.
-        traced_together: Whether its copies in one process shared a resource when the function was
-            traced. Then each process has a single handle.
+        traced_together: Whether its copies shared a resource when the function was traced. Then
+            there is a single handle.
         resources: The resources of the copies since they became separate; None for copies whose
             handle is passed.
         form: The form of one tensor of all replicas' values.
@@ -124,7 +124,7 @@ class Argument:
 
     @property
     def is_together(self) -> bool:
-        """True if its copies in one process share a resource."""
+        """True if its copies share a resource."""
         return self.traced_together and not self.resources
 
     @property
@@ -169,7 +169,7 @@ class Role(enum.Enum):
     """The way a node is written when the function is written for all replicas.
 
     Attributes:
-        COMPUTE: It is copied for each replica, or for each process if replicas share its value.
+        COMPUTE: It is copied for each replica, or written once if the replicas share its value.
         UPDATE: It updates every copy of a variable with one value, computed once.
         COLLECTIVE: It is wired between the replicas.
         LIFTED: It is control flow containing collectives, and runs once for all replicas.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tpunb.virtual.tensorflow.devices import full_name
 from tpunb.virtual.tensorflow.graph.collectives import (
@@ -49,7 +49,7 @@ _FIRST_DEVICE = full_name("/device:CPU:0")
 
 
 def write_copies(builder: Builder, node: NodeDef) -> None:
-    """Write a node for each replica, or for each process if its replicas share the value."""
+    """Write a node for each replica, or once if the replicas share the value."""
     for replica in builder.owners(node.name):
         write_copy(builder, node, replica)
 
@@ -124,7 +124,7 @@ def write_update(builder: Builder, node: NodeDef) -> None:
                     builder.device_of(handle, replica),
                     [
                         builder.tensor(handle, replica),
-                        builder.broadcast(value, dtype, replica),
+                        value,
                         *_waits_of_copy(builder, node, handle, replica),
                     ],
                     dtype=dtype,
@@ -228,8 +228,7 @@ def _hand_out(builder: Builder, node: NodeDef, tensor: str, group: Sequence[int]
     """Give the replicas of a group the result that its first replica computes."""
     name = reference(tensor).source
     for replica in group:
-        value = builder.broadcast(tensor, node.attr["T"], replica, group[0])
-        builder.give(node.name, ":output:0", replica, value)
+        builder.give(node.name, ":output:0", replica, tensor)
         builder.end(node.name, replica, [name])
 
 
@@ -242,7 +241,7 @@ An eighth of the replicas' values is held at a time. More sums would save little
 
 def _is_held_in_turns(builder: Builder, node: NodeDef, group: Sequence[int]) -> bool:
     """Return whether replicas that take turns would hold much memory until the last has a value."""
-    if builder.at_once is None or len(group) < 3 or len(set(builder.processes)) > 1:
+    if builder.at_once is None or len(group) < 3:
         return False
     return builder.analysis.statics.bytes_of(node) * len(group) > _LITTLE
 
@@ -322,9 +321,9 @@ _LITTLE = 2**24
 
 def take_turns(builder: Builder) -> None:
     """Make the replicas' nodes, which are written already, wait for earlier replicas' nodes."""
-    pairs = list(_followers(builder.processes, builder.at_once))
-    if not pairs:
+    if builder.at_once is None or builder.at_once >= len(builder.replicas):
         return
+    pairs = list(zip(builder.replicas, builder.replicas[builder.at_once :], strict=False))
     parts = _Parts(builder)
     written = {node.name: node for node in builder.result.node_def}
     for part, starts in parts.starts.items():
@@ -338,17 +337,6 @@ def take_turns(builder: Builder) -> None:
             builder.add("NoOp", began, builder.cores[later][0], [f"^{ended}"])
             for name in starts:
                 written[instance(name, later)].input.append(f"^{began}")
-
-
-def _followers(processes: Sequence[str], at_once: int | None) -> Iterator[tuple[int, int]]:
-    """Yield pairs of replicas in which the second waits for the first."""
-    if at_once is None:
-        return
-    inside: dict[str, list[int]] = defaultdict(list)
-    for replica, process in enumerate(processes):
-        inside[process].append(replica)
-    for replicas in inside.values():
-        yield from zip(replicas, replicas[at_once:], strict=False)
 
 
 class _Parts:

@@ -7,18 +7,13 @@ takes half a second.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
-import pickle
 import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from tpunb._util.child_process import ChildProcess, started
-from tpunb._util.search_path import path_for_child
+from tpunb._util.child_side import serve
 from tpunb.virtual.tensorflow.tensorflow_runtime import leave_out_python_api
 
 Spec = tuple[tuple[int, ...], int]
@@ -62,12 +57,7 @@ class Answer:
 SECONDS = 60.0
 """The time limit for a function that is about to run; whole models take a few seconds."""
 
-_CODE = """\
-import sys
-sys.path[:] = {path!r}
-from tpunb.virtual.tensorflow.strict.xla import serve
-serve()
-"""
+_CODE = "from tpunb.virtual.tensorflow.strict.xla import run; run()"
 _ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     # Accelerators belong to the notebook's process.
@@ -78,7 +68,7 @@ _ENVIRONMENT = {
 
 
 def _start() -> subprocess.Popen[bytes]:
-    return started([sys.executable, "-c", _CODE.format(path=path_for_child())], _ENVIRONMENT)
+    return started(_CODE, environment=_ENVIRONMENT)
 
 
 _compiler = ChildProcess(_start, SECONDS)
@@ -86,32 +76,9 @@ ask, start = _compiler.ask, _compiler.start
 """Ask with a `Request`; the result is an `Answer`."""
 
 
-def serve() -> None:
+def run() -> None:
     """Answer requests on the standard streams until there are no more."""
-    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # TensorFlow's own output is not an answer
-    _yield_to_others()
-    runtime = _Runtime()
-    while (request := _read(requests)) is not None:
-        pickle.dump(runtime.compile(request), answers)
-        answers.flush()
-
-
-def _read(stream: BinaryIO) -> Request | None:
-    try:
-        return pickle.load(stream)  # type: ignore[no-any-return]
-    except EOFError:
-        return None
-
-
-def _yield_to_others() -> None:
-    """Write no core files; if memory runs out, end this process and not the notebook's."""
-    with contextlib.suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    serve(lambda: _Runtime().compile)
 
 
 class _Runtime:
