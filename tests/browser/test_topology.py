@@ -44,11 +44,11 @@ def focused(root: Any) -> str:
 
 
 def colours(root: Any) -> list[str]:
-    """Return the different colours of the cores in the drawing."""
+    """Return the colour of each core in the drawing."""
     found = root.evaluate(
         "(root) => [...root.querySelectorAll('.tpunb-cores path')].map((path) => path.getAttribute('fill'))"
     )
-    return list(dict.fromkeys(map(str, found)))
+    return [str(colour) for colour in found]
 
 
 SIZES = {
@@ -89,7 +89,7 @@ def test_sizes(host: Any, page: Any, screenshot: Any, name: str) -> None:
 def test_the_drawing_follows_the_theme(host: Any, page: Any) -> None:
     host(lambda: TopologyWidget("v3-32"))
     root = drawn(page)
-    assert colours(root) == ["#0072b2", "#d55e00", "#008f68", "#b3578c"]
+    assert list(dict.fromkeys(colours(root))) == ["#0072b2", "#d55e00", "#008f68", "#b3578c"]
     fill = "(root) => getComputedStyle(root.querySelector('svg g[fill^=var] path')).fill"
     assert root.evaluate(fill) == "rgb(255, 255, 255)"
     page.evaluate("document.body.classList.add('dark')")
@@ -275,7 +275,7 @@ def test_memory(host: Any, page: Any, screenshot: Any) -> None:
     expect(root).to_have_attribute("data-colour", "memory")
     legend = root.locator(".tpunb-legend")
     expect(legend).to_contain_text("1008 MiB · 6.15% of 16 GiB · least 0 B")
-    assert len(colours(root)) > 20
+    assert len(set(colours(root))) > 20
     core(root, 63).focus()
     expect(root.locator(".tpunb-about")).to_contain_text("variables 1008 MiB · 6.15% of 16 GiB")
     screenshot(root, "light")

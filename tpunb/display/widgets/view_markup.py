@@ -37,7 +37,7 @@ def page(
         f'<div{data}><h3 class="tpunb-title">{escaped(title)}</h3>'
         f'<div class="tpunb-facts">{lines(facts)}</div>'
         f'<div class="tpunb-toolbar">{"".join(controls)}</div>{content}'
-        f'<output class="tpunb-about"></output><div class="tpunb-legend">{legend}</div></div>'
+        f'<div class="tpunb-about" aria-hidden="true"></div><div class="tpunb-legend">{legend}</div></div>'
     )
 
 
