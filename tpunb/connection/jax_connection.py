@@ -55,7 +55,9 @@ class JaxConnection(JaxDevices):
             other.close()  # JAX has one client for each platform
         request = plan.request
         when: Any = request.judge
-        self.judge = Judge(tpu, when, speed=request.speed, recorded=request.recorded)
+        self.judge = Judge(
+            tpu, when, speed=request.speed, recorded=request.recorded, namespace=namespace
+        )
         self._virtual = VirtualTpu(tpu, self.judge, namespace)
         beside = [_BESIDE.format(platform) for platform in other_platforms()]
         notes = (*plan.notes, *filter(None, [self.judge.why_off]), *beside)

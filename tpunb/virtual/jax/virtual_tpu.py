@@ -198,7 +198,7 @@ class VirtualTpu:
             lambda room: self.memory.beside(room, here, passed),
             moved,
         )
-        program.for_a_tpu.release()
+        program.release()
         if program.uninterpreted is not None:
             judgement.require()
             raise _uninterpreted(program, judgement.program(wait=True)) from None
