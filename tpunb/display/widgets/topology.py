@@ -252,8 +252,7 @@ def _named(
     first, *others = (lines[core] for core in cores)
     common = [line for line in first if all(line in other for other in others)]
     title = f"Core{'s' if others else ''} {', '.join(map(str, cores))}"
-    attributes = f' role="option" tabindex="-1" data-part="{chosen}"'
-    return attributes, "\n".join([title, *common])
+    return f' data-part="{chosen}"', "\n".join([title, *common])
 
 
 def _check(description: TopologyDescription) -> None:

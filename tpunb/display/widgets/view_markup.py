@@ -7,6 +7,7 @@ draws the view again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tpunb._util.tables import Markup, escaped, lines
 from tpunb.display.draw.topology_colours import LegendItem
@@ -37,11 +38,12 @@ def page(
         f'<div{data}><h3 class="tpunb-title">{escaped(title)}</h3>'
         f'<div class="tpunb-facts">{lines(facts)}</div>'
         f'<div class="tpunb-toolbar">{"".join(controls)}</div>{content}'
-        f'<div class="tpunb-about" aria-hidden="true"></div><div class="tpunb-legend">{legend}</div></div>'
+        '<div class="tpunb-about" aria-hidden="true"></div>'
+        f'<div class="tpunb-legend">{legend}</div></div>'
     )
 
 
-def choice(label: str, trait: str, options: Mapping[Setting, str], value: Setting) -> Markup:
+def choice(label: str, trait: str, options: Mapping[Any, str], value: Setting) -> Markup:
     """Return a labelled choice of a trait's value; nothing if there is no choice."""
     if len(options) < 2:
         return Markup("")

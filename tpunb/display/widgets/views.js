@@ -14,10 +14,11 @@ export function viewOf(name, label, equip = () => {}) {
       const root = rootOf(el, name, label);
       const selection = sharedSelection(model, () => mark(root, model));
       const build = () => {
-        replace(root, model.get("html"));
+        const refocus = replace(root, model.get("html"));
         equip(root);
         root.querySelectorAll("[data-trait]").forEach((control) => steer(root, model, control));
         mark(root, model);
+        refocus();
       };
       const choose = (part, more) => {
         const replicas = part.dataset.part.split(" ").filter(Boolean).map(Number);
@@ -53,7 +54,7 @@ export function viewOf(name, label, equip = () => {}) {
 
 const partsOf = (root) => [...root.querySelectorAll("[data-part]")];
 
-/** Show other markup. Sections that are open stay open, and the focus stays at its control or part. */
+/** Show other markup; sections that are open stay open. Return what puts the focus back to its place. */
 function replace(root, html) {
   const open = [...root.querySelectorAll("details")].map((section) => section.open);
   const focused = root.querySelector(":focus");
@@ -65,7 +66,7 @@ function replace(root, html) {
   root.removeAttribute("aria-busy");
   const sections = [...root.querySelectorAll("details")];
   if (open.length === sections.length) sections.forEach((section, number) => { section.open = open[number]; });
-  (at < 0 ? trait && root.querySelector(`[data-trait="${trait}"]`) : partsOf(root)[at])?.focus();
+  return () => (at < 0 ? trait && root.querySelector(`[data-trait="${trait}"]`) : partsOf(root)[at])?.focus();
 }
 
 /** Let a control set the trait that it names. */
@@ -85,6 +86,10 @@ function mark(root, model) {
   const kept = [];
   for (const part of parts) {
     const chosen = part.dataset.part.split(" ").filter((replica) => replica && selected.has(Number(replica)));
+    part.setAttribute("role", "option");
+    // Notebook 7 asks the focused element itself before it takes the arrow keys for its cells.
+    part.setAttribute("data-lm-suppress-shortcuts", "true");
+    part.setAttribute("tabindex", part.getAttribute("tabindex") ?? -1);
     part.setAttribute("aria-selected", chosen.length > 0);
     kept.push(...chosen.map(Number));
   }
