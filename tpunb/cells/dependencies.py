@@ -22,10 +22,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tpunb._util.attributes import attribute, has_attributes
-from tpunb._util.functions import closed_over, wrapped
+from tpunb._util.attributes import attribute, attributes_of, has_attributes
+from tpunb._util.code_names import Mentions, find_globals, find_imports, mentions
+from tpunb._util.functions import read_closure, unwrap
+from tpunb._util.reachable import CONTAINERS, walk
 from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
-from tpunb.cells.code_names import Mentions, globals_named, imported, mentions
 from tpunb.cells.guards import (
     MISSING,
     ArrayGuard,
@@ -33,7 +34,6 @@ from tpunb.cells.guards import (
     Guard,
     ItemsGuard,
     NamesGuard,
-    attributes_of,
     is_plain,
     items_entry,
     open_names,
@@ -108,11 +108,10 @@ class Dependencies:
             attributes, any_name = walk.attributes, walk.any_name
 
 
-_MOST = 20_000  # objects to visit
 _LARGE = 1000  # items: a larger container counts as one object
 _MOST_COMPARED = 1 << 24  # bytes of arrays that are compared before each run: some 10 ms
-_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _NESTS = (list, tuple, dict)
+_WITHOUT_ATTRIBUTES = frozenset({"builtins", "functools"})
 _FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
 
 
@@ -133,7 +132,6 @@ class _Walk:
         self._wanted = frozenset(attributes)
         self.attributes = set(attributes)
         self.guards: list[Guard] = []
-        self._seen: dict[int, Any] = {}  # kept alive, so that no id is used twice during the walk
         self._waiting: collections.deque[tuple[str, Any]] = collections.deque()
         self._has_all_modules = False
         self._compared = 0  # bytes of arrays
@@ -146,14 +144,11 @@ class _Walk:
                 self._waiting.append((path, value))
         mentioned, namespace = mentions(code), self._namespace
         read = set(mentioned.globals)
-        others = tuple(n for n in globals_named(mentioned, namespace) if n not in read)
+        others = tuple(n for n in find_globals(mentioned, namespace) if n not in read)
         self._globals("the cell", others, namespace)
         self._add_imports(mentioned, namespace)
-        while self._waiting and len(self._seen) < _MOST:
-            path, value = self._waiting.popleft()  # objects that the cell names itself come first
-            if not is_plain(value) and id(value) not in self._seen:
-                self._seen[id(value)] = value
-                self._visit(path, value)
+        for path, value in walk(self._waiting):
+            self._visit(path, value)
 
     def _visit(self, path: str, value: Any) -> None:
         kind = type(value)
@@ -167,7 +162,7 @@ class _Walk:
                 self._waiting.append((kind.__name__, kind))
             for base in filter(is_users_class, value.__mro__):
                 self._attributes(base.__name__, base, _called_by_others(base))
-        elif isinstance(value, _CONTAINERS):
+        elif isinstance(value, CONTAINERS):
             if len(value) <= _LARGE and not isinstance(value, (tuple, frozenset)):
                 self._add(ItemsGuard(value, path))
             self._add_items(path, value)
@@ -181,24 +176,27 @@ class _Walk:
                 value, lambda it: {"value": it.get(MISSING)}, lambda _: f"`{path}`", ("value",)
             )
             self._waiting.append((path, value.get(None)))
-        elif inner := wrapped(value):
-            self._waiting += [(path, part) for part in inner]
         # A `tf.function` keeps its own trace in any cell. Its type shows this. A look-up on the
         # object could run the user's `__getattr__`.
-        elif not (hasattr(kind, "python_function") and hasattr(kind, "get_concrete_function")):
-            self._instance(path, value)
+        elif hasattr(kind, "python_function") and hasattr(kind, "get_concrete_function"):
+            return
+        else:
+            inner = unwrap(value)
+            self._waiting += [(path, part) for part in inner]
+            if not inner or kind.__module__ not in _WITHOUT_ATTRIBUTES:
+                self._instance(path, value)
 
     # Functions
 
     def _function(self, path: str, function: types.FunctionType) -> None:
         name = function.__name__
-        self._waiting += closed_over(function).items()  # a library may wrap the user's function
+        self._waiting += read_closure(function).items()  # a library may wrap the user's function
         self._add_wrapped(name, function)
         if not is_users_code(function.__code__):
             return
         self._guard(
             function,
-            closed_over,
+            read_closure,
             lambda read: f"`{read}`, which `{name}` closes over,",
             function.__code__.co_freevars,
         )
@@ -212,7 +210,7 @@ class _Walk:
         self.attributes |= mentioned.attributes
         self.any_name |= mentioned.any_attribute
         namespace = function.__globals__
-        self._globals(f"`{name}`", globals_named(mentioned, namespace), namespace)
+        self._globals(f"`{name}`", find_globals(mentioned, namespace), namespace)
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         self._waiting += [(f"{path}()", default) for default in defaults]
         self._add_imports(mentioned, namespace)
@@ -225,12 +223,12 @@ class _Walk:
 
     def _add_wrapped(self, path: str, value: Any) -> None:
         """Visit the function that a decorator keeps; TensorFlow's decorators are objects."""
-        if (wrapped := attributes_of(value).get("__wrapped__")) is not None:
-            self._waiting.append((path, wrapped))
+        if (inner := attributes_of(value).get("__wrapped__")) is not None:
+            self._waiting.append((path, inner))
 
     def _add_imports(self, mentioned: Mentions, namespace: Mapping[str, Any]) -> None:
         """Visit the modules that code imports, and guard the environment if the code reads it."""
-        self._waiting += imported(mentioned, namespace)
+        self._waiting += find_imports(mentioned, namespace)
         if mentioned.any_module and not self._has_all_modules:
             self._has_all_modules = True
             loaded = [(n, m) for n, m in sys.modules.items() if isinstance(m, types.ModuleType)]

@@ -17,6 +17,7 @@ from tpunb.cli.execution import (
     missing_packages,
     prepare,
 )
+from tpunb.cli.graded_notebooks import without_grades
 from tpunb.connection.options import JUDGE_TIMES
 from tpunb.machine.framework import FRAMEWORK_VARIABLE, TENSORFLOW
 from tpunb.notebook.files import NotebookError, code_cells, read_notebook
@@ -33,6 +34,7 @@ examples:
   tpunb run notebook.ipynb --tpu v3-8 --keras 2     a notebook written for Keras 2
   tpunb run notebook.ipynb --tpu v5e-8 --judge off  a JAX notebook, without the compiler
   tpunb run notebook.ipynb --kernel tpunb-v5e-8     in an installed kernel
+  tpunb run solution.ipynb --student ada.ipynb      grade a student's notebook
   tpunb run notebook.ipynb -p lr 0.01 -p epochs 3   with other parameters
 
 exit codes: 0 all cells passed; 1 a cell failed; 2 the notebook could not be read,
@@ -104,6 +106,13 @@ def add_to(commands: Any) -> None:
         metavar=("NAME", "TEXT"),
         help="set a parameter to text, also if the text looks like a number",
     )
+    run.add_argument(
+        "--student",
+        metavar="NOTEBOOK",
+        type=Path,
+        help="grade this notebook by the checks of the first notebook, its solution, which run in "
+        "another kernel than the student's cells. OUT is this notebook with the checks' outputs",
+    )
     kernel = run.add_mutually_exclusive_group()
     kernel.add_argument(
         "--tpu",
@@ -118,7 +127,7 @@ def add_to(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     path: Path = args.notebook
-    output: Path = args.output or path.with_suffix(".executed.ipynb")
+    output: Path = args.output or (args.student or path).with_suffix(".executed.ipynb")
     if missing := missing_packages(EXECUTING):
         raise NotebookError(
             f"Executing a notebook needs {', '.join(missing)}.",
@@ -135,13 +144,17 @@ def _run(args: argparse.Namespace) -> None:
     values |= dict(args.raw_parameters)
     if values:
         set_parameters(notebook, values)
+    if args.student is not None:
+        read_notebook(args.student)  # an error comes before the execution
+        without_grades(notebook)
     prepare(output)
     execution = Execution(
         folder=path.parent,
         timeout=args.timeout,
-        keep_going=args.keep_going,
+        keep_going=args.keep_going or args.student is not None,
         keras=args.keras,
         quiet=args.quiet,
+        student=args.student,
     )
     kernel: contextlib.AbstractContextManager[str | None] = contextlib.nullcontext(args.kernel)
     if args.tpu is not None:

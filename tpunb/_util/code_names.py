@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
 
-from tpunb._util.functions import closed_over, function_of, nested_codes
+from tpunb._util.functions import nested_codes
 
 _READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 # Only names that are read count. If stored names counted, the code would retrace in every run.
@@ -164,7 +164,7 @@ def _second_is_constant(following: Sequence[dis.Instruction]) -> bool:
     return False
 
 
-def globals_named(mentioned: Mentions, namespace: Mapping[str, Any]) -> tuple[str, ...]:
+def find_globals(mentioned: Mentions, namespace: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the globals that code may read; for computed names, all but IPython's."""
     names = mentioned.globals + mentioned.by_string
     if not mentioned.any_global:
@@ -173,7 +173,9 @@ def globals_named(mentioned: Mentions, namespace: Mapping[str, Any]) -> tuple[st
     return names + tuple(sorted(every - {"In", "Out"} - mentioned.stored))
 
 
-def imported(mentioned: Mentions, namespace: Mapping[str, Any]) -> Iterator[tuple[str, ModuleType]]:
+def find_imports(
+    mentioned: Mentions, namespace: Mapping[str, Any]
+) -> Iterator[tuple[str, ModuleType]]:
     """Yield the loaded modules that code imports when it runs, among the globals `namespace`."""
     package = namespace.get("__package__")
     for name in mentioned.imports:
@@ -206,26 +208,3 @@ def value_of(
         return None
     owner = value_of(node.value, namespace, owners)
     return getattr(owner, node.attr, None) if isinstance(owner, owners) else None
-
-
-def globals_read(function: Any, namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the notebook's names that a function reads, directly or through others, with values.
-
-    Functions of other modules are not examined.
-    """
-    values: dict[str, Any] = {}
-    seen: set[int] = set()
-    waiting = [function]
-    while waiting:
-        current = function_of(waiting.pop())
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        waiting.extend(closed_over(current).values())  # functions that decorators keep
-        if current.__globals__ is not namespace:
-            continue
-        for name in mentions(current.__code__).globals:
-            if name in namespace and name not in values:
-                values[name] = namespace[name]
-                waiting.append(namespace[name])
-    return values
