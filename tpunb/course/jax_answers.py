@@ -35,7 +35,7 @@ def exported(fn: Callable[..., Any], types: Sequence[Any]) -> dict[str, Any]:
     """Return the program of a function as plain data: its module and the types of its results."""
     jax = jax_module()
     program = jax.jit(lambda *args: fn(*args), keep_unused=True)
-    found = jax.export.export(program, platforms=["cpu"])(*map(_type, types))
+    found = jax.export.export(program, platforms=["tpu"])(*map(_type, types))
     results = [[list(each.shape), each.dtype.name] for each in found.out_avals]
     is_one = found.out_tree == jax.tree_util.tree_structure(0)
     return {"module": found.mlir_module_serialized, "results": results, "is one": is_one}
@@ -73,8 +73,11 @@ def _of_data(program: Mapping[str, Any], args: Sequence[Any]) -> Any:
         return [jax.numpy.zeros(*each) for each in program["results"]]
 
     empty = jax.jit(nothing, keep_unused=True)
-    frame = jax.export.export(empty, platforms=["cpu"])(*map(_type, types_of(args)))
-    return dataclasses.replace(frame, mlir_module_serialized=program["module"])
+    frame = jax.export.export(empty, platforms=["tpu"])(*map(_type, types_of(args)))
+    here = jax.export.DisabledSafetyCheck.platform()  # the module is for a TPU
+    return dataclasses.replace(
+        frame, mlir_module_serialized=program["module"], disabled_safety_checks=(here,)
+    )
 
 
 def _place(array: Any) -> list[Any]:
