@@ -176,7 +176,7 @@ class Question:
         epochs = [list(dataset.take(_MOST_BATCHES).as_numpy_iterator()) for _ in range(2)]
         return [type(dataset).__name__, *epochs]
 
-    def structure(self, name: str, *args: Any) -> tuple[list[str], bool]:
+    def structure(self, name: str, *args: Any) -> tuple[list[str], list[str], bool]:
         """Return how a function of JAX computes its results.
 
         Args:
@@ -184,7 +184,8 @@ class Question:
             *args: Its arguments.
 
         Returns:
-            The collectives of its program, and whether `jax.shard_map` has all of its arithmetic.
+            The collectives of its compiled program; those that its code has; whether
+            `jax.shard_map` has all of its arithmetic.
         """
         from tpunb.course import jax_answers
 
