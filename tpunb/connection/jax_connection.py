@@ -56,7 +56,7 @@ class JaxConnection(JaxDevices):
         request = plan.request
         when: Any = request.judge
         self.judge = Judge(tpu, when, speed=request.speed, recorded=request.recorded)
-        self._virtual = VirtualTpu(tpu, self.judge, namespace)
+        self._virtual = VirtualTpu(tpu, self.judge, namespace, dry=request.dry)
         beside = [_BESIDE.format(platform) for platform in other_platforms()]
         notes = (*plan.notes, *filter(None, [self.judge.why_off]), *beside)
         super().__init__(plan, tpu, self._virtual.client.devices(), notes)

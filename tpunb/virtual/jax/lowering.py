@@ -207,7 +207,7 @@ class Lowering:
         open_jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
         debug_info = open_jaxpr.debug_info
         self._programs[id(lowered.module)] = LoweredProgram(
-            _plain_name(name),
+            plain_name(name),
             debug_info.func_filename or "",
             debug_info.func_lineno or 0,
             self._watched(lowered.module),
@@ -215,7 +215,7 @@ class Lowering:
             self._state.has_kernel,
             self._state.uninterpreted,
             _bytes([*options["in_avals"], *getattr(jaxpr, "out_avals", ())]),
-            _wraps_jit(_plain_name(name), open_jaxpr.eqns),
+            _wraps_jit(plain_name(name), open_jaxpr.eqns),
             is_repeated(open_jaxpr, options, int(options.get("num_partitions", 1))),
             tuple(str(aval) for aval in options["in_avals"]),
             ProgramForATpu(lambda: _for_a_tpu(original, name, jaxpr, options)),
@@ -285,7 +285,7 @@ def _bytes(avals: Iterable[Any]) -> int:
     return sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in plain)
 
 
-def _plain_name(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return a function's name without JAX's `jit(…)`, or `jit_` before JAX 0.7."""
     plain = match[1] if (match := _JIT.fullmatch(name)) else name
     return "shard_map" if plain.startswith("<unnamed") else plain

@@ -16,6 +16,7 @@ from tpunb.virtual.jax import current_type
 from tpunb.virtual.jax.compiled import NotOfVirtualTpuError, answering_for_a_tpu
 from tpunb.virtual.jax.device_identity import identify
 from tpunb.virtual.jax.devices import default_client, make_client, require_free_platform
+from tpunb.virtual.jax.execution import Execution, donated_in
 from tpunb.virtual.jax.kernels import tracing_kernels
 from tpunb.virtual.jax.lowering import LoweredProgram, Lowering
 from tpunb.virtual.jax.memory import DeviceMemory, LiveArray, moved_arrays
@@ -79,6 +80,7 @@ class VirtualTpu:
         tpu: The TPU type.
         judge: What is asked about each program.
         namespace: The notebook's names, for messages about arrays.
+        dry: Whether large calls are judged and not computed.
 
     Attributes:
         client: JAX's client of the devices.
@@ -88,7 +90,9 @@ class VirtualTpu:
         ConnectError: JAX cannot get a virtual TPU here. Nothing has changed then.
     """
 
-    def __init__(self, tpu: Accelerator, judge: Judge, namespace: Mapping[str, Any]) -> None:
+    def __init__(
+        self, tpu: Accelerator, judge: Judge, namespace: Mapping[str, Any], *, dry: bool = False
+    ) -> None:
         require_all()
         require_free_platform()
         self._tpu, self._judge, self._namespace = tpu, judge, namespace
@@ -97,9 +101,11 @@ class VirtualTpu:
         self._compiled: dict[int, _Compiled] = {}
         self.memory = DeviceMemory(self.client, namespace, self._code)
         self._lowering = Lowering(self.client)
+        self._execution = Execution(self.client, self._donated, dry=dry)
         with contextlib.ExitStack() as undo:
             undo.enter_context(identify(self.client, tpu, self._memory_stats))
             undo.enter_context(self._lowering.installed())
+            undo.enter_context(self._execution.installed())
             undo.enter_context(tracing_kernels(self.client))
             for name, replacement in ((_COMPILE, self._compile), (_CALL, self._call)):
                 undo.enter_context(Replaced(*owner_of(name), replacement))
@@ -142,6 +148,11 @@ class VirtualTpu:
                 for device in compiled.devices:
                     sums[device] += program.memory.code
         return sums
+
+    def _donated(self, executable: Any) -> tuple[int, ...]:
+        """Return the places of the donated arguments of an executable."""
+        compiled = self._compiled.get(id(executable))
+        return () if compiled is None else compiled.donated
 
     def _program_of(self, executable: Any) -> Program | None:
         """Wait for the verdict on an executable, and return the TPU's program; None if unknown.
@@ -199,6 +210,8 @@ class VirtualTpu:
             moved,
         )
         program.for_a_tpu.release()
+        self._execution.compile_options(compile_options, program.size, arguments)
+        donated = donated_in(module)
         if program.uninterpreted is not None:
             judgement.require()
             raise _uninterpreted(program, judgement.program(wait=True)) from None
@@ -210,7 +223,7 @@ class VirtualTpu:
                 raise
             raise _missing_kernel(program, error) from error
         judgement.require()
-        self._compiled[id(compiled)] = _Compiled(judgement, here)
+        self._compiled[id(compiled)] = _Compiled(judgement, here, donated)
         return compiled
 
 
@@ -221,10 +234,12 @@ class _Compiled:
     Attributes:
         judgement: The verdict on it.
         devices: The numbers of its devices.
+        donated: The places of its donated arguments.
     """
 
     judgement: Judgement
     devices: frozenset[int]
+    donated: tuple[int, ...]
 
 
 def _taken_for_a_tpu(compile_options: Any) -> Options:
