@@ -9,9 +9,11 @@ from tpunb._util.units import byte_count
 from tpunb.compiler.judge import Judge
 from tpunb.connection.jax_devices import JaxDevices
 from tpunb.connection.plan import Plan
+from tpunb.display.widgets.frontend import execution
 from tpunb.errors import ConnectError
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
+from tpunb.virtual.jax.dry_record import DryRecord
 from tpunb.virtual.jax.devices import other_platforms
 from tpunb.virtual.jax.import_jax import import_jax
 from tpunb.virtual.jax.memory import LiveArray, listed
@@ -41,6 +43,7 @@ class JaxConnection(JaxDevices):
 
     Attributes:
         judge: What the TPU's own compiler says of the programs.
+        dry: The calls of a dry run; None if this is no dry run.
     """
 
     def __init__(self, plan: Plan, namespace: Mapping[str, Any]) -> None:
@@ -56,7 +59,8 @@ class JaxConnection(JaxDevices):
         request = plan.request
         when: Any = request.judge
         self.judge = Judge(tpu, when, speed=request.speed, recorded=request.recorded)
-        self._virtual = VirtualTpu(tpu, self.judge, namespace, dry=request.dry)
+        self.dry = DryRecord(execution) if request.dry else None
+        self._virtual = VirtualTpu(tpu, self.judge, namespace, self.dry)
         beside = [_BESIDE.format(platform) for platform in other_platforms()]
         notes = (*plan.notes, *filter(None, [self.judge.why_off]), *beside)
         super().__init__(plan, tpu, self._virtual.client.devices(), notes)

@@ -53,7 +53,7 @@ def prepare(environment: MutableMapping[str, str]) -> None:
     environment[_TPU] = tpu
     gate = Gate()
     try:
-        _install(tpu, framework, options["judge"])
+        _install(tpu, framework, options["judge"], dry=options.get("dry", False))
     except TpunbError as error:
         gate.errors = dict.fromkeys(FRAMEWORKS, error)
     else:
@@ -96,7 +96,7 @@ def choose_by_cells(shell: Any) -> None:
     shell.events.register("pre_run_cell", look)
 
 
-def _install(tpu: str, framework: str | None, judge: str) -> None:
+def _install(tpu: str, framework: str | None, judge: str, *, dry: bool) -> None:
     from tpunb.virtual import install_when_imported
 
     try:
@@ -106,7 +106,8 @@ def _install(tpu: str, framework: str | None, judge: str) -> None:
             f"This kernel has a virtual TPU, and {_TPU} is {tpu!r}: {error}",
             fix=f"Set {_TPU} to a TPU type before the kernel starts, or unset it.",
         ) from error
-    install_when_imported(tpu, environment=True, required=True, framework=framework, judge=judge)
+    options: dict[str, Any] = {"framework": framework, "judge": judge, "dry": dry}
+    install_when_imported(tpu, environment=True, required=True, **options)
 
 
 class Gate(QuietImport):

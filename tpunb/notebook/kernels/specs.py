@@ -41,6 +41,7 @@ class KernelOptions:
         keras: 2 makes `tf.keras` Keras 2, for notebooks that were written for it.
         framework: `"tensorflow"` or `"jax"`; None for the first that is imported.
         judge: When the TPU's own compiler judges JAX's programs: `"wait"`, `"later"` or `"off"`.
+        dry: Whether large calls of JAX are judged and not computed.
 
     Raises:
         KernelError: Keras 2 is for JAX.
@@ -49,6 +50,7 @@ class KernelOptions:
     keras: int | None = None
     framework: str | None = None
     judge: str = "wait"
+    dry: bool = False
 
     def __post_init__(self) -> None:
         if self.keras is not None and self.framework == JAX:
@@ -294,7 +296,7 @@ def _spec(
 
     ordinary = get_kernel_dict()  # keys that front ends may read, by release
     called = f"of {simulated.name}" if simulated.family == "generic" else simulated.name
-    chosen = {"framework": options.framework, "judge": options.judge}
+    chosen = {"framework": options.framework, "judge": options.judge, "dry": options.dry}
     environment = {
         # Without this, debugpy would warn about modules that CPython has frozen.
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
