@@ -87,7 +87,7 @@ help:
 	echo "make dist    build the release's wheel and sdist in dist (TAG=v0.1.0: which has to be this version)"
 	echo "make test-wheels"
 	echo "             install the wheel on Python 3.10 to 3.13 with each extra, and write the table in docs/compatibility.md"
-	echo "make bench   run the benchmarks in a quarter of an hour (ARGS=--write: update docs/benchmarks.md)"
+	echo "make bench   run the benchmarks in a quarter of an hour (ARGS=--write: update docs/maintainers/benchmarks.md)"
 	echo "make clean   remove environments, builds and caches"
 
 # The extras of .venv, in three steps. Each step contains the step before.

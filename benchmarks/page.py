@@ -1,4 +1,4 @@
-"""The documentation's page with the figures, `docs/benchmarks.md`."""
+"""The documentation's page with the figures, `docs/maintainers/benchmarks.md`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tpunb.machine.resources import measure, processors
 
 __all__ = ["PAGE", "put"]
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+PAGE = Path(__file__).parents[1] / "docs" / "maintainers" / "benchmarks.md"
 
 _HEADER = ("case", "tpunb", "compared with", "", "ratio (spread)", "wanted")
 

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 REPOSITORY = "https://github.com/tpunb/tpunb"
 sys.path.insert(0, str(ROOT))
+sys.path.append(str(ROOT / "tests"))
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # TensorFlow's log is not about the documentation
+
+from generated_pages import with_generated  # noqa: E402
 
 import tpunb  # noqa: E402
 
@@ -78,13 +81,14 @@ nb_mime_priority_overrides = [
 ]
 
 _LINK = re.compile(r"\]\(([\w./-]+\.(?:md|ipynb))\)")
-_HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
+_HEADING = re.compile(r"^### (.+)$", re.MULTILINE)
 _PICTURE = re.compile(
     r'<picture>\s*<source [^>]*srcset="(?P<dark>[^"]+)">'
     r'\s*<img src="(?P<light>[^"]+)"(?P<rest>[^>]*)>\s*</picture>'
 )
 _BADGE = re.compile(r"\[!\[([^\]]+)\]\(https:[^)]+\)\]")
 _ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>\n', re.MULTILINE)
+_RECORDS = ROOT / "docs" / "maintainers"
 _PROJECT = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md"]
 
 
@@ -112,7 +116,8 @@ def setup(app: Sphinx) -> None:
 
 def _read(app: Sphinx, name: str, source: list[str]) -> None:
     """Add what only the site has to a page."""
-    text = _ANCHOR.sub(r"(\1)=\n", _without_badges(_pictures(source[0])))
+    text = _without_badges(_pictures(with_generated(source[0])))
+    text = _ANCHOR.sub(r"(\1)=\n", text)
     if name.endswith("README"):  # its HTML links to sources
         text = re.sub(r'(href="[\w/-]+)\.md', r"\1.html", text)
     source[0] = f"{text}\n\n{_contents()}" if name == root_doc else text
@@ -133,12 +138,13 @@ def _without_badges(text: str) -> str:
 
 
 def _contents() -> str:
-    """Return the navigation: a tree for each section of the documentation's index."""
+    """Return the navigation: a tree for each section of the index's list of pages."""
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    _, *sections = _HEADING.split(index)
+    _, *sections = _HEADING.split(index.partition("\n## All pages\n")[2])
     named = dict(zip(sections[::2], map(_LINK.findall, sections[1::2]), strict=True))
     trees = [_tree(title, _paths(pages)) for title, pages in named.items()]
-    trees += [_tree("Course", _lessons()), _tree("Project", _PROJECT)]
+    records = sorted(f"docs/maintainers/{path.name}" for path in _RECORDS.glob("*.md"))
+    trees += [_tree("Course", _lessons()), _tree("Project", [*_PROJECT, *records])]
     return "\n\n".join(trees)
 
 

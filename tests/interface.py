@@ -1,13 +1,17 @@
-"""The parsers of the magics and of the commands, by the name that users type."""
+"""The parsers of the magics, the commands and pytest's plugin, by the name that users type."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator
 
 from tpunb.cli import parser_of_commands
 from tpunb.notebook.magics import TpuMagics
+from tpunb.pytest_plugin import pytest_addoption
+
+_CODES = re.compile(r"^exit codes?: .*?(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
 
 
 def magics() -> dict[str, argparse.ArgumentParser]:
@@ -31,6 +35,36 @@ def _commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.A
         if isinstance(action, argparse._SubParsersAction):
             for each in action.choices.values():
                 yield from _commands(each)
+
+
+def pytest_options() -> list[argparse.Action]:
+    """Return the options of the plugin for pytest."""
+    group = _Group()
+    pytest_addoption(group)  # type: ignore[arg-type]
+    return options(group.parser)
+
+
+class _Group:
+    """A parser of pytest that keeps the options in a parser of argparse."""
+
+    def __init__(self) -> None:
+        self.parser = argparse.ArgumentParser()
+        self.addoption = self.parser.add_argument
+
+    def getgroup(self, *_: str) -> _Group:
+        return self
+
+
+def exit_codes(parser: argparse.ArgumentParser) -> str:
+    """Return the paragraph about the exit codes of a command, or an empty text."""
+    codes = _CODES.search(parser.epilog or "")
+    return codes[0].strip() if codes else ""
+
+
+def described(parser: argparse.ArgumentParser) -> str:
+    """Return a command's description, without this machine's path and without the epilog below."""
+    text = parser.description or ""
+    return text.replace(sys.executable, "sys.executable").replace(": see below", "")
 
 
 def options(parser: argparse.ArgumentParser) -> list[argparse.Action]:

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from interface import commands, magics, options, usage
-from options_page import exit_codes, pytest_options
+from interface import commands, exit_codes, magics, options, pytest_options, usage
 
 import tpunb
 from tpunb.cells import kept_checkpoints

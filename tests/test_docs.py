@@ -6,13 +6,18 @@ import json
 import re
 from pathlib import Path
 
+import interface
 import pytest
+from generated_pages import with_generated
 
 from tpunb import __version__
+from tpunb.errors.catalogue import ENTRIES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
+FOR_USERS = sorted(DOCS.glob("*.md"))
+RECORDS = sorted((DOCS / "maintainers").glob("*.md"))
+PAGES = [*sorted(ROOT.glob("*.md")), *FOR_USERS, *RECORDS, *sorted((DOCS / "api").glob("*.md"))]
 GITHUB = sorted((ROOT / ".github").rglob("*.yml")) + sorted((ROOT / ".github").rglob("*.md"))
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
 REPOSITORY = "https://github.com/tpunb/tpunb/blob/main/"
@@ -36,8 +41,8 @@ LINK = re.compile(r"(?:\]\(|\b(?:href|src|srcset)=\")([^)\"\s]+)")
 
 
 def prose(path: Path) -> str:
-    """Return the text of a page in Markdown, without its code blocks."""
-    text = path.read_text(encoding="utf-8")
+    """Return the text of a page in Markdown, as the site has it, without its code blocks."""
+    text = with_generated(path.read_text(encoding="utf-8"))
     if path.suffix == ".ipynb":
         cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
         text = "\n\n".join("".join(cell["source"]) for cell in cells)
@@ -100,7 +105,7 @@ def test_pictures_of_notebooks_are_inside(page: Path) -> None:
         assert [link for link in loaded if not link.startswith("data:")] == []
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
+@pytest.mark.parametrize("page", [*FOR_USERS, *RECORDS], ids=lambda path: path.name)
 def test_a_page_starts_with_a_sentence_and_has_an_example(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     title, sentence = text.split("\n\n")[:2]
@@ -109,15 +114,26 @@ def test_a_page_starts_with_a_sentence_and_has_an_example(page: Path) -> None:
     assert re.search(r"^```", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
+@pytest.mark.parametrize("page", [*FOR_USERS, *RECORDS], ids=lambda path: path.name)
 def test_a_long_page_has_contents(page: Path) -> None:
     contents = [link for link in LINK.findall(prose(page)) if link.startswith("#")]
     assert len(prose(page).split()) < LONG or len(contents) >= 3
 
 
 def test_the_index_has_every_page() -> None:
-    listed = set(re.findall(r"\]\(([\w-]+\.md)\)", prose(DOCS / "README.md")))
-    assert listed == {path.name for path in DOCS.glob("*.md")} - {"README.md"}
+    _, _, pages = prose(DOCS / "README.md").partition("\n## All pages\n")
+    assert set(re.findall(r"\]\(([\w-]+\.md)\)", pages)) == {path.name for path in FOR_USERS} - {
+        "README.md"
+    }
+    listed = re.findall(r"\]\(docs/maintainers/([\w-]+\.md)\)", prose(ROOT / "CONTRIBUTING.md"))
+    assert set(listed) == {path.name for path in RECORDS}
+
+
+def test_every_error_and_every_command_has_an_anchor() -> None:
+    """Messages print addresses such as errors.html#error-24."""
+    assert {entry.anchor for entry in ENTRIES.values()} <= anchors(DOCS / "errors.md")
+    commands = {name.replace(" ", "-") for name in interface.commands()}
+    assert {*commands, "pytest"} <= anchors(DOCS / "magics.md")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The examples in the docstrings of public names, and the Python code on the start pages, run."""
+"""The examples in the docstrings of public names, and the Python code on the start page, run."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def output(source: str, path: Path, names: dict[str, Any]) -> str:
     return printed.getvalue()
 
 
-@pytest.mark.parametrize("page", ["start-tensorflow.md", "start-programs.md"])
+@pytest.mark.parametrize("heading", ["Start with TensorFlow", "Start with a program or an agent"])
 @pytest.mark.usefixtures("tf")
-def test_the_code_of_a_start_page(page: str) -> None:
+def test_the_code_on_the_start_page(heading: str) -> None:
     require_compiler()
-    run_code(page)
+    run_code(heading)

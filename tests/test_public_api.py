@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import options_page
 import public_api
 import pytest
 
@@ -24,11 +23,6 @@ def test_the_list_of_public_names_is_written_anew() -> None:
     """After a deliberate change, write it by the command, and tell users in CHANGELOG.md."""
     written = public_api.LIST.read_text(encoding="utf-8")
     assert public_api.public_api() == written, "cd tests && python -m public_api"
-
-
-def test_the_page_of_options_is_written_anew() -> None:
-    written = options_page.PAGE.read_text(encoding="utf-8")
-    assert options_page.page() == written, "cd tests && python -m options_page"
 
 
 def directives(name: str) -> set[str]:

@@ -140,6 +140,31 @@ def test_a_refusal_has_the_needed_memory() -> None:
     assert needed_bytes(OOM.replace("16.06G", "-1.50E")) == 0
 
 
+SCOPED = (
+    "memory space vmem while allocating on stack for %dynamic-slice.1. Scoped allocation with size "
+    "31.07M and limit 16.00M exceeded scoped vmem limit by 15.07M."
+)
+ALLOCATION = (
+    "Allocation (size=268435456) would exceed memory (size=134217728) :: #allocation3 [shape = "
+    "'u8[268435456]{0}', space=vmem, size = 0x10000000]"
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "sizes"),
+    [
+        ("memory space vmem. Used 193.09M of 127.94M vmem.", "193.09M of 127.94M"),
+        (SCOPED, "31.07M of 16.00M"),
+        (ALLOCATION, "256 MiB of 128 MiB"),
+        ("Ran out of memory in memory space vmem.", "than the core has."),
+    ],
+)
+def test_a_refusal_for_fast_memory_has_its_numbers(message: str, sizes: str) -> None:
+    problem = refusal(f"RESOURCE_EXHAUSTED: {message}")
+    assert sizes in problem.reason
+    assert "vmem_limit_bytes" in problem.fix
+
+
 def test_a_refusal_has_the_type_and_the_node() -> None:
     fused = refusal(
         "UNIMPLEMENTED: While rewriting computation to not contain X{64|128} element types, XLA "

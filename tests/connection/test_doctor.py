@@ -148,12 +148,33 @@ def test_jax_users_need_not_install_tensorflow_first(
         assert "would fail: TensorFlow is not installed; for JAX, add --framework jax" in str(
             report
         )
-        assert "Worth knowing\n  tensorflow" in str(report)
+        (known,) = [problem for problem in report.problems if problem.about == "tensorflow"]
+        assert "JAX works without TensorFlow" in known.message
+        assert "%tpu_connect" in known.message
+        assert "%tpu_connect" not in known.fix
+        assert "%%tpu_profile" in known.fix
         vfio(bare, [0], "0x0063")  # not on a TPU either
     monkeypatch.setattr(libtpu, "why_unavailable", lambda: error)
     report = tpunb.doctor()
     assert report.next_step == "tpunb compiler install"
     assert "Next, in a terminal (or in a cell, with ! before it)" in str(report)
+
+
+def test_jax_alone_has_a_virtual_tpu_or_that_of_the_machine(
+    bare: Path, installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed.clear()
+    installed["jax"] = "0.10.2"
+    monkeypatch.setattr("tpunb.connection.plan.framework_for", lambda *_: ("jax", ""))
+    report = tpunb.doctor()
+    assert (report.prospect.kind, report.prospect.says) == ("virtual", "simulate a v5e-8 for JAX")
+    vfio(bare, [0], "0x0063")
+    report = tpunb.doctor()
+    assert report.prospect.kind == "hardware"
+    assert "use the TPU of this machine (local) for JAX" in str(report)
+    installed["jax"] = "0.6.2"  # too old for a virtual TPU; the compiler is another process
+    (known,) = report.machine.software.problems(local_tpu=True)
+    assert "%%tpu_compile" in known.message
 
 
 @pytest.mark.parametrize(("jax", "older"), [("0.12.0.1", True), ("0.10.2", False), (None, False)])

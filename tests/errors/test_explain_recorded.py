@@ -25,7 +25,7 @@ def test_recorded(expected: int, text: str) -> None:
 
 def test_every_error_is_recorded() -> None:
     assert {expected for expected, _ in RECORDED} == {*range(1, 48), *range(59, 73), 140}
-    assert {expected for expected, *_ in RECORDED_OF_JAX} >= {*range(74, 140), 141}
+    assert {expected for expected, *_ in RECORDED_OF_JAX} >= {*range(74, 140), *range(141, 151)}
 
 
 @pytest.mark.parametrize(("expected", "release", "text"), RECORDED_OF_JAX)
@@ -36,6 +36,16 @@ def test_recorded_of_jax(expected: int, release: str, text: str) -> None:
     kind, _, message = text.partition(": ")
     if kind.isidentifier():
         assert number(type(kind, (Exception,), {})(message)) == expected
+
+
+def test_a_sharding_that_needs_the_whole_array() -> None:
+    entry = explain(
+        "E0531 10:54:04.832741 2609008 spmd_partitioner.cc:569] [spmd] Involuntary full "
+        "rematerialization. The compiler was not able to go from sharding {devices=[2,1,4]<=[8]} to "
+        "{devices=[1,8,1]<=[8]} without doing a full rematerialization of the tensor."
+    )
+    assert entry is not None
+    assert entry.code == "P11"
 
 
 def test_a_performance_trap() -> None:

@@ -1,1 +1,1 @@
-"""A comparison of a virtual TPU for JAX with plain CPU devices, for docs/jax-fidelity.md."""
+"""A comparison of a virtual TPU for JAX with CPU devices: docs/maintainers/jax-fidelity.md."""

@@ -3,7 +3,7 @@
     cd tests && python -m jax_fidelity [NAMES]
 
 The command runs each operation on plain CPU devices and on a virtual TPU, whose programs the TPU's
-own compiler judges. It writes docs/jax-fidelity.md, and fails if numbers differ. With names of
+own compiler judges. It writes docs/maintainers/jax-fidelity.md, and fails if numbers differ. With names of
 operations, or beginnings of names, it prints their rows and writes nothing.
 """
 

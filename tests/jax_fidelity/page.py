@@ -1,4 +1,4 @@
-"""docs/jax-fidelity.md, as text and from its text."""
+"""docs/maintainers/jax-fidelity.md, as text and from its text."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 from jax_fidelity.compare import Row
 
-PATH = Path(__file__).parents[2] / "docs" / "jax-fidelity.md"
+PATH = Path(__file__).parents[2] / "docs" / "maintainers" / "jax-fidelity.md"
 
 TPU = "v5e-8"
 
 _TOP = """\
 # JAX operations on a virtual TPU and on a TPU
 
-Use this table to see whether a number of a [virtual TPU for JAX](jax.md) is the number of a TPU. To make the rows again:
+Use this table to see whether a number of a [virtual TPU for JAX](../jax.md) is the number of a TPU. To make the rows again:
 
 ```bash
 cd tests && python -m jax_fidelity   # in a Python with JAX; minutes

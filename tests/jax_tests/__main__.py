@@ -6,7 +6,7 @@
 `~/jax` is a clone of the recorded release, its git directory, or an unpacked archive. The test
 files are copied to a temporary folder. The results are compared with `record.json`: the command
 lists what got worse and what got better, and fails if something got worse. `--write` records
-improvements in `record.json` and in `docs/jax-tests.md`. Add a test that no longer passes by hand,
+improvements in `record.json` and in `docs/maintainers/jax-tests.md`. Add a test that no longer passes by hand,
 with the reason.
 """
 

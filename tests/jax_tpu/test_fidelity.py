@@ -1,4 +1,4 @@
-"""docs/jax-fidelity.md has the operations that `python -m jax_fidelity` compares."""
+"""docs/maintainers/jax-fidelity.md has the operations that `python -m jax_fidelity` compares."""
 
 from __future__ import annotations
 

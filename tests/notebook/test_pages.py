@@ -25,7 +25,7 @@ def cells(page: str, blocks: int) -> Iterator[tuple[str, list[str]]]:
         yield "\n".join(line for line in lines if not line.startswith("│")), expected
 
 
-PAGES = [("README.md", 2), ("docs/start-tensorflow.md", 2), ("docs/virtual-tpu.md", 1)]
+PAGES = [("README.md", 2), ("docs/README.md", 2), ("docs/virtual-tpu.md", 1)]
 
 
 @pytest.mark.usefixtures("tf")

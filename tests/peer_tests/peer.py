@@ -64,4 +64,4 @@ class Peer:
     @property
     def page(self) -> Path:
         """The documentation page that shows the record."""
-        return ROOT / "docs" / f"{self.command}.md"
+        return ROOT / "docs" / "maintainers" / f"{self.command}.md"

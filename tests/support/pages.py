@@ -1,4 +1,4 @@
-"""The Python code on the documentation's pages."""
+"""Sections of the documentation's pages, and their Python code."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ import re
 from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 
 
-def run_code(page: str) -> None:
-    """Run the Python code of a page, as one program."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    code = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+def section(heading: str, page: str = "docs/README.md") -> str:
+    """Return the section of a page below a heading of the second level."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    _, found, rest = text.partition(f"\n## {heading}\n")
+    assert found, f"{page} has no section {heading}"
+    return rest.partition("\n## ")[0]
+
+
+def run_code(heading: str) -> None:
+    """Run the Python code of a section of the start page, as one program."""
+    blocks = re.findall(r"^```python\n(.*?)^```", section(heading), re.DOTALL | re.MULTILINE)
+    assert blocks
     names: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(code, page, "exec"), names)
+    exec(compile("\n".join(blocks), heading, "exec"), names)

@@ -6,7 +6,7 @@
 `~/tensorflow` is a clone of the recorded release, its git directory, or an unpacked archive. The
 test files are copied to a temporary folder. The results are compared with `record.json`: the
 command lists what got worse and what got better, and fails if something got worse. `--write`
-records improvements in `record.json` and in `docs/tensorflow-tests.md`. Add a test that no longer
+records improvements in `record.json` and in `docs/maintainers/tensorflow-tests.md`. Add a test that no longer
 passes by hand, with the reason.
 """
 

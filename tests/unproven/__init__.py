@@ -1,4 +1,4 @@
-"""The page of claims that only hardware can prove: `docs/unproven.md`."""
+"""The page of claims that only hardware can prove: `docs/maintainers/claims.md`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from tpunb.machine.framework import JAX, TENSORFLOW
 from tpunb.verification.suites import suites_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "unproven.md"
+PAGE = Path(__file__).parents[2] / "docs" / "maintainers" / "claims.md"
 REPORTS = Path(__file__).parents[1] / "hardware_reports"
 """The reports that volunteers sent, as `tpunb verify --json` wrote them."""
 

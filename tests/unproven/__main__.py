@@ -1,4 +1,4 @@
-"""Write the tables of `docs/unproven.md`, for the frameworks that are installed here."""
+"""Write the tables of `docs/maintainers/claims.md`, for the frameworks that are installed here."""
 
 from tpunb.machine.framework import installed_frameworks
 from unproven import PAGE, reports, section, with_section

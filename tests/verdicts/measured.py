@@ -2,7 +2,7 @@
 
     cd tests && python -m verdicts.measured [NAMES]
 
-Prints a row of the table in `docs/compiler-measured.md` for each model. Compiles each model at full
+Prints a row of the table in `docs/compiler-accuracy.md` for each model. Compiles each model at full
 effort, which takes minutes.
 """
 

@@ -2,7 +2,7 @@
 
     cd tests && python -m verdicts.measured_of_jax [NAMES]
 
-Prints a row of the table in `docs/compiler-measured.md` for each operation. Needs a Python with
+Prints a row of the table in `docs/compiler-accuracy.md` for each operation. Needs a Python with
 JAX.
 """
 

@@ -5,7 +5,7 @@
 `ACCELERATOR_AGENTS` is a clone of AI-Hypercomputer/accelerator-agents at commit `c6e66f4`: the
 times are from before commit `5d39d1a`, which gave a batch to `4p_Sparse_Attention`. As in
 JAXBench's own harness, numbers are bfloat16 where a program lets its caller choose. Prints a row of
-the table in `docs/compiler-measured.md` for each program. Needs a Python with JAX.
+the table in `docs/compiler-accuracy.md` for each program. Needs a Python with JAX.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ def say(text: str) -> None:
 
 
 def say_row(name: str, tpu: str, program: Any, seconds: float) -> None:
-    """Print a row for `docs/compiler-measured.md`: the estimate and the measured time."""
+    """Print a row for `docs/compiler-accuracy.md`: the estimate and the measured time."""
     time = program.time
     estimate = program.headline if time is None else f"{time} | {1e3 * time.estimate:.3g} ms"
     say(f"| {name} | {tpu} | {estimate} | {1e3 * seconds:.3g} ms |")

@@ -1,4 +1,4 @@
-"""`docs/unproven.md` lists every claim about TensorFlow, with its state on hardware."""
+"""`docs/maintainers/claims.md` lists every claim about TensorFlow, with its state on hardware."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings of public notebooks on TPUs, against a virtual TPU: docs/virtual-and-real.md."""
+"""Recordings of public notebooks on TPUs, against a virtual TPU: docs/verify.md."""
 
 from __future__ import annotations
 

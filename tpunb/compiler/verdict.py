@@ -395,6 +395,13 @@ _OF_X64 = re.compile(r"not implemented: (?:ROOT )?%?\S+ = (\w+)\[")
 _PLACE = re.compile(r'"([^"\n]{1,400}\.py)":(\d{1,7}):\d')
 _OF_A_KERNEL = "Mosaic failed to compile TPU kernel"  # the beginning of such a message (0.0.52)
 
+# "Used 193.09M of 127.94M vmem.", "Scoped allocation with size 31.07M and limit 16.00M exceeded …"
+# (libtpu 2023 to 2026), and an allocation in bytes, as above.
+_OF_VMEM = re.compile(
+    r"Used (\S+) of (\S+) vmem|with size (\S+) and limit (\S+) exceeded"
+    r"|Allocation \(size=(\d+)\) would exceed memory \(size=(\d+)\)"
+)
+
 _TYPES = {"s64": "int64", "u64": "uint64", "f64": "float64", "c128": "complex128"}
 
 
@@ -419,6 +426,13 @@ def _allocation(message: str) -> int:
     """Return the bytes of the single buffer that an error names. The program needs more."""
     match = _ALLOCATION.search(message)
     return int(match[1]) if match else 0
+
+
+def _of_vmem(message: str) -> str:
+    """Return how much of the core's fast memory an error asks for: `: 32.4M of 16.0M`, or empty."""
+    match = _OF_VMEM.search(message)
+    sizes = [size for size in match.groups() if size] if match else []
+    return f": {' of '.join(byte_count(int(s)) if s.isdigit() else s for s in sizes)}" * bool(sizes)
 
 
 def _has_32_bits(memory: ProgramMemory) -> bool:
@@ -447,7 +461,8 @@ def refusal(message: str) -> Problem:
     if known:
         kind = _OF_X64.search(message)
         types = _TYPES.get(kind[1], "64 bits") if kind else "64 bits"
-        code, reason, fix = known.code, known.reason.format(types=types), known.fix
+        reason = known.reason.format(types=types, of_vmem=_of_vmem(message))
+        code, fix = known.code, known.fix
     else:
         code, reason = "compile", f"The TPU's compiler refuses it: {libtpu.reason_in(message)}."
         explained = explain(message)

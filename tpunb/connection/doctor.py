@@ -282,7 +282,10 @@ def _prospect(machine: Machine) -> Prospect:
     if plan.framework == JAX:
         if stops is not None and stops.about == "jax":
             return Prospect("error", "", stops.message, stops.fix)
-        return Prospect("virtual", plan.tpu, f"simulate a {plan.tpu} for JAX")
+        says = f"simulate a {plan.tpu} for JAX"
+        if plan.kind == "hardware":
+            says = "use the TPU of this machine (local) for JAX"
+        return Prospect(plan.kind, plan.tpu, says)
     if machine.software.tensorflow is None:
         says = "TensorFlow is not installed"
         says += "; for JAX, add --framework jax" if machine.software.stays_with_jax else ""

@@ -87,6 +87,13 @@ XLA = (
 
 LIBTPU = (
     Refusal(
+        r"memory space vmem|scoped vmem limit|would exceed memory [^\n]{1,400}space=vmem",
+        "compile",
+        "One operation needs more fast memory (VMEM) than the core has{of_vmem}.",
+        "Split the tensor that it works on, or change its shape. In a Pallas kernel, make the "
+        "blocks smaller, or raise `vmem_limit_bytes` in its `pltpu.CompilerParams`.",
+    ),
+    Refusal(
         r"X\{64\|128\}",
         "x64-op",
         "The TPU's compiler does not support this operation in {types}.",
@@ -109,13 +116,6 @@ LIBTPU = (
         "compile",
         "An operation goes through more elements than the TPU's compiler can count.",
         "Make its tensors smaller: check their shapes, or work on parts of them in a loop.",
-    ),
-    Refusal(
-        r"memory space vmem",
-        "compile",
-        "One operation needs more fast memory than the core has.",
-        "Split the tensor that it works on, or change its shape. In a Pallas kernel, make the "
-        "blocks smaller, or raise `vmem_limit_bytes` in its `pltpu.CompilerParams`.",
     ),
 )
 """Refusals of the TPU's own compiler, except for programs that do not fit in memory."""

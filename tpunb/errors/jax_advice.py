@@ -325,6 +325,20 @@ _say(
     "The mesh comes first: NamedSharding(mesh, spec).",
 )
 _say(
+    {"142": r"Conflicting required assignment"},
+    "One array must be in two memories at once: in the one that its `memory_space`, "
+    "`pltpu.with_memory_space_constraint` or `pinned_host` asks for, and in that of an array which "
+    "shares its place (a donated argument, `input_output_aliases`, a loop's carry).",
+    "Remove one of both for this array, or copy it between them (`jnp.copy(x)`). If the program "
+    "has neither, try another libtpu, and report it to https://github.com/jax-ml/jax.",
+)
+_say(
+    {"125": r"for an operand of shape (?P<shape>\w{1,12}\[(?:\d{1,9},){0,8}0(?:,\d{1,9}){0,8}\])"},
+    "An argument of the kernel is empty: {shape}. Mosaic takes arrays with elements only.",
+    "Leave the kernel out if there is nothing to do (`if x.size:`, shapes are known while JAX "
+    "traces), or pass an array with a single element that it does not read.",
+)
+_say(
     {"98": r"[Tt]he context mesh cannot be empty\. Use "},
     "`jax.shard_map` has no argument `mesh`, and no mesh is set.",
     f"Pass it: {_SHARD_MAP}. Or set it for all cells that follow: jax.set_mesh(mesh).",

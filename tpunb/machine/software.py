@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
-from tpunb._util.logs import logger
 from tpunb._util.secret_masking import mask, secrets_in
 from tpunb.machine.framework import is_importable
 from tpunb.machine.jax_releases import too_old_jax
@@ -29,8 +28,7 @@ from tpunb.machine.tested_releases import (
     release,
     version_of,
 )
-
-_log = logger("machine")
+from tpunb.tpu.default_tpu import DEFAULT_TPU
 
 # Every build of TensorFlow has this file, with a different size in each build.
 _FILE = "tensorflow/python/_pywrap_tensorflow_internal.so"
@@ -155,11 +153,15 @@ class Software:
     def _missing(self, *, local_tpu: bool) -> SetupProblem:
         extra = "tpu" if local_tpu else "cpu"
         if self.stays_with_jax:
+            works = "%%tpu_compile asks the TPU's compiler"
+            if too_old_jax(self.versions["jax"]) is None:
+                tpu = "uses this machine's TPU" if local_tpu else f"simulates a {DEFAULT_TPU}"
+                works = f"%tpu_connect {tpu}, %%tpu_run runs cells on all cores, and {works}"
             return SetupProblem(
                 "tensorflow",
-                "TensorFlow is not installed: %tpu_connect, %%tpu_run and %%tpu_profile need it.",
-                "Stay with JAX: %%tpu_compile takes its functions and Keras models without a "
-                f'connection. Or install TensorFlow: pip install "tpunb[{extra}]"',
+                f"JAX works without TensorFlow: {works}.",
+                "For %%tpu_profile and TensorFlow's notebooks, install TensorFlow: "
+                f'pip install "tpunb[{extra}]"',
                 stops=False,
             )
         if release(self.python)[:2] > (_NEWEST_PYTHON if local_tpu else _NEWEST_WITH_CPU):

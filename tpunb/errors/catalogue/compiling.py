@@ -140,4 +140,28 @@ COMPILING = (
         "`dataset.batch(n, drop_remainder=True)`.",
         ("`_convert_dynamic_dimension_to_zero` in TensorFlow's tensorflow/python/ops/cond_v2.py",),
     ),
+    Explanation(
+        "142",
+        "A check inside the compiler or libtpu failed",
+        (
+            r"\bCheck failed: [^\n]{1,300} \([\w./-]{1,160}\.(?:cc|h):\d+\)",
+            # As libtpu writes it, and as TensorFlow and XLA write it. Others name their own folder.
+            r"(?m)^(?:.{0,40} )?F\d{4} [\d:.]{8,24} +\d+ \w{1,80}\.(?:cc|h):\d+\] ",
+            r": F (?:external/(?:local_)?xla|tensorflow/core/tpu)/[\w./-]{1,160}\.(?:cc|h):\d+\] ",
+            r"RET_CHECK failure \([\w./-]{1,160}\.(?:cc|h):\d+\)",
+            r"\*\*\* (?:SIGABRT|SIGSEGV|SIGFPE|SIGILL) received by PID \d",
+            r"Conflicting required assignment for ?: ",
+            r"Cannot lower jaxpr with verifier errors",
+        ),
+        "The compiler contradicts itself at the place that the message names (`file.cc:123`), "
+        "which is a file of XLA or libtpu, and may end the process. No line of yours is forbidden "
+        "there: it is a fault of this release, or of a pair of releases that do not fit.",
+        "If an error stands in the lines before, it is the cause. Otherwise try another release: "
+        '`%pip install -U "jax[tpu]"`, or the last that worked, then restart the kernel. '
+        '`tpunb.compile(step, *args, tpu="v5e-8")` asks the compiler without ending the notebook: '
+        "leave out parts of the step until it answers, and write that part differently. Report it "
+        "with the message to https://github.com/jax-ml/jax.",
+        ("pytorch/xla#8591", "jax-ml/jax#23825", "TensorSpeech/TensorFlowASR#214"),
+        rank=1,
+    ),
 )

@@ -213,11 +213,12 @@ CONNECTING = (
         "67",
         "libtpu finds no TPU",
         (r"No TPU [Pp]latform available", r"\bNo ba16c7433 device found"),
-        "libtpu is installed but finds no TPU on this machine: the runtime has none, or the "
-        "container hides it.",
-        "Choose a runtime with a TPU, or start the container with `--privileged`. `%tpu_doctor` "
-        "shows what this machine has. Without a TPU, use `%tpu_connect --simulate v5e-8`, or "
-        "`JAX_PLATFORMS=cpu` for JAX.",
-        ("jax-ml/jax#13260",),
+        "libtpu is installed but finds no TPU on this machine: the runtime has none, the container "
+        "hides it, or this libtpu is older than the TPU's generation and does not know it.",
+        "`%tpu_doctor` shows what this machine has. If it has a TPU, install a newer libtpu: "
+        '`%pip install -U "jax[tpu]"` (v7x needs 0.0.42.1), or start the container with '
+        "`--privileged`. Otherwise choose a runtime with a TPU, or use `%tpu_connect --simulate "
+        "v5e-8`, or `JAX_PLATFORMS=cpu` for JAX.",
+        ("jax-ml/jax#13260", "AI-Hypercomputer/maxdiffusion#471"),
     ),
 )

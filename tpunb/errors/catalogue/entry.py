@@ -36,7 +36,7 @@ class Explanation:
     """The explanation of a known error, which displays itself in notebooks and terminals.
 
     Attributes:
-        code: The entry's code in the catalogue: `"1"` to `"141"` for an error, `"P1"` to `"P10"`
+        code: The entry's code in the catalogue: `"1"` to `"150"` for an error, `"P1"` to `"P11"`
             for a performance trap.
         title: The error in a few words.
         clues: The patterns of its messages; empty if it has none.

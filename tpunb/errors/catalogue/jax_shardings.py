@@ -103,6 +103,37 @@ JAX_SHARDINGS = (
         (_SHARD_MAP, "jax-ml/jax#18951"),
     ),
     Explanation(
+        "143",
+        "jax.shard_map uses a sharded array that is no argument",
+        (r"Check failed: !IsManual\(\)",),
+        "The function in `jax.shard_map` reads an array from outside that is cut along an axis of "
+        "the mesh. The compiler cannot cut it again there, and ends the process.",
+        "Pass it as an argument with a spec of its own: `jax.shard_map(f, mesh=mesh, "
+        "in_specs=(P('data'), P('model')), out_specs=P('data'))(x, w)`.",
+        ("jax-ml/jax#29162", "openxla/xla#4340"),
+    ),
+    Explanation(
+        "149",
+        "A device's own number where XLA cuts the arrays",
+        (r"PartitionId instruction is not supported for SPMD partitioning",),
+        "`jax.lax.axis_index` in `jax.shard_map` became part of a program that XLA cuts by "
+        "itself: in a branch or loop that does not use it, or on a mesh of which only some axes "
+        "are mapped.",
+        "Pass the number as an argument: `jax.shard_map(f, mesh=mesh, in_specs=(P('data'), "
+        "P('data')), out_specs=P('data'))(x, jnp.arange(mesh.shape['data']))`; in `f`, it is "
+        "`number[0]`. Or use it outside of the branch.",
+        ("jax-ml/jax#15780", "EnzymeAD/Enzyme-JAX#789"),
+    ),
+    Explanation(
+        "150",
+        "custom_partitioning on a TPU",
+        (r"Custom emitter for CustomSPMDPartitioning not found",),
+        "`custom_partitioning` cuts a function by code in Python, which the TPU's compiler does "
+        "not call. On other processors it works.",
+        "Use `jax.shard_map` around the function: each device then runs it on its part.",
+        ("jax-ml/jax#38196",),
+    ),
+    Explanation(
         "94",
         "jax.shard_map: the same on all devices, or not",
         (
@@ -249,6 +280,18 @@ JAX_SHARDINGS = (
         "`jax.shard_map(step, mesh=mesh, in_specs=P('data'), out_specs=P())`. "
         "With `jax.jit` and shardings, write `x.mean()` without a collective.",
         (_SHARD_MAP,),
+    ),
+    Explanation(
+        "144",
+        "The compiler chose another sharding than JAX asked for",
+        (r"Unexpected XLA sharding override",),
+        "JAX promises a result or an argument the sharding behind `!=`, and the compiler gave it "
+        "the one before. They disagree about rare shardings, such as `unreduced` of a single "
+        "number, and about another memory; it is a fault of JAX.",
+        "Leave this sharding out of `in_shardings`, `out_shardings` or `out_sharding`, and change "
+        "it after the call: `x = jax.device_put(x, sharding)`, on explicit axes `jax.reshard(x, "
+        "P('data'))`. Newer releases of JAX may do it.",
+        ("jax-ml/jax#31931",),
     ),
     Explanation(
         "102",

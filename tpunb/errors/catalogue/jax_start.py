@@ -54,8 +54,48 @@ JAX_START = (
         "until they reach each other on ports 8470 to 8479.",
         "Start it on all hosts at once: `gcloud compute tpus tpu-vm ssh NAME --zone=ZONE "
         '--worker=all --command="python train.py"`. For one host alone, set '
-        "`TPU_CHIPS_PER_PROCESS_BOUNDS=2,2,1` and `TPU_PROCESS_BOUNDS=1,1,1` before the import.",
-        ("jax-ml/jax#19971", "google/gemma_pytorch#25", _HOSTS),
+        "`TPU_CHIPS_PER_PROCESS_BOUNDS=2,2,1` and `TPU_PROCESS_BOUNDS=1,1,1` before the import. A "
+        "TPU with a single host says it if its image lacks the driver: create it with its type's "
+        "own.",
+        ("jax-ml/jax#19971", "google/gemma_pytorch#25", "pytorch/xla#9753", _HOSTS),
+    ),
+    Explanation(
+        "145",
+        "libtpu finds the chips, but cannot start them",
+        (
+            r"TPU\s+initialization\s+failed:\s+TPU_RET_CHECK failure",
+            r"GetChip\(\w{1,9}\)->location\(\)\.index_on_host\(\) == ",
+            r"Couldn't mmap: ",
+        ),
+        "This machine has a TPU, and finding or mapping its chips failed: they are incomplete, in "
+        "another order than libtpu expects, or held. JAX then says that it cannot initialize the "
+        "backend, as without a TPU.",
+        "`ls /dev/accel* /dev/vfio` shows the chips: there must be as many as the TPU type has, "
+        "in a container too (`--privileged`). Restart the TPU, or delete and create it: that has "
+        'helped others. Then try another libtpu (`%pip install -U "jax[tpu]"`), and report the '
+        "message.",
+        ("jax-ml/jax#37230", "jax-ml/jax#30834", "jax-ml/jax#21761"),
+    ),
+    Explanation(
+        "146",
+        "The environment describes another TPU than this one",
+        (r"Invalid --\w{1,20}_slice_builder_worker_addresses specified\. Expected \d+ worker",),
+        "The variables of the environment name more or fewer processes than the TPU is to be "
+        "shared by. A notebook's platform sets them for another kind of program.",
+        'For one process, before the import: `os.environ.pop("TPU_PROCESS_ADDRESSES", None)`. '
+        "`%tpu_doctor` shows the variables that begin with `TPU_`.",
+        ("huggingface/transformers#28204", "Lightning-AI/litgpt#866"),
+    ),
+    Explanation(
+        "147",
+        "libtpu is loaded twice in one process",
+        (r"TPU platform already registered for platform ",),
+        "libtpu registered its hardware a second time: another import loads it again, or another "
+        "package (TensorFlow for TPUs, PyTorch) brings a libtpu of its own.",
+        "Restart the kernel, and call `jax.devices()` directly after `import jax`, before other "
+        "imports. Keep one framework for TPUs in an environment; `%tpu_doctor` shows which are "
+        "there.",
+        ("AI-Hypercomputer/maxtext#20", "jax-ml/jax#15210"),
     ),
     Explanation(
         "77",
@@ -151,6 +191,7 @@ JAX_START = (
             r"error: unknown vhlo (?:type|op|attribute) code: \d+",
             r"in bytecode version \d+ produced by: StableHLO_v",
             r"module 'libtpu' has no attribute 'get_library_path'",
+            r"external/org_tensorflow/\S{1,80}_fns\.inc:\d+\] \w{1,100} not available",
         ),
         "They are released together. A package that pins one of them, or a libtpu of PyTorch or "
         "TensorFlow, leaves a pair of different ages.",
@@ -158,6 +199,20 @@ JAX_START = (
         "PyTorch or TensorFlow, install the libtpu that their release asks for, in an environment "
         "of their own. `%tpu_doctor` shows the releases.",
         ("google-deepmind/weathernext#185", "pytorch/xla#6949", "Kaggle/docker-python#1499"),
+    ),
+    Explanation(
+        "148",
+        "A program in the persistent cache that does not fit",
+        (
+            r"Error reading persistent compilation cache entry",
+            r"Expected args to execute_sharded_on_local_devices to have \d+ shards, got",
+        ),
+        "JAX keeps compiled programs in a folder, and this one was compiled by another release, or "
+        "for other devices than it is to run on.",
+        "Empty the folder that `JAX_COMPILATION_CACHE_DIR` names, or use another one for each "
+        "release and each set of devices. `JAX_ENABLE_COMPILATION_CACHE=false` runs without it.",
+        ("pytorch/xla#7771", "openxla/xla#18286", "jax-ml/jax#27814"),
+        rank=2,
     ),
     Explanation(
         "82",

@@ -96,4 +96,17 @@ PERFORMANCE = (
         'Call `keras.mixed_precision.set_global_policy("mixed_bfloat16")`.',
         ("https://cloud.google.com/tpu/docs/bfloat16",),
     ),
+    Explanation(
+        "P11",
+        "An array is gathered to change its sharding",
+        (r"Involuntary full rematerialization",),
+        "Two shardings of one array follow each other, and XLA cannot go from the first to the "
+        "second by exchanging parts: every device gets the whole array and cuts it again.",
+        "The message names the operation and both shardings (in `devices=[2,1,4]`, the array's "
+        "axes are cut in 2, 1 and 4 parts). Give both places the same sharding with "
+        "`jax.lax.with_sharding_constraint`, or go over one that changes a single axis at a time. "
+        "`tpunb.compile` lists the collectives with their lines and bytes.",
+        ("openxla/xla#15207", "jax-ml/jax#18591"),
+        rank=2,
+    ),
 )
