@@ -14,6 +14,7 @@ from tpunb.tpu.compiled_program import Program
 
 _BAR = 24
 _MOST_CODE = 48
+_WORST_FIRST = ("does not fit", "refused", "not known", "fits")
 _HEAD = ("line", "program", "calls", "memory of a core", "verdict")
 
 
@@ -47,7 +48,10 @@ def dry_run_text(calls: Sequence[Calls], limit: int, seconds: float) -> str:
         limit: The bytes of a core's memory.
         seconds: The time that the run has waited for verdicts.
     """
-    rows = [_HEAD, *((*_row(each, limit)[:3], _filled(each, limit), _verdict(each)) for each in calls)]
+    rows = [
+        _HEAD,
+        *((*_row(each, limit)[:3], _filled(each, limit), _verdict(each)) for each in calls),
+    ]
     return plain("\n".join([*_sentences(calls, limit, seconds), *aligned(rows, "  ")]))
 
 
@@ -61,7 +65,7 @@ def dry_run_html(calls: Sequence[Calls], limit: int, seconds: float) -> str:
 def dry_run_json(calls: Sequence[Calls], limit: int, seconds: float) -> dict[str, Any]:
     """Return the report as values of JSON; sizes in bytes, of one core."""
     return {
-        "fits": fits(calls),
+        "verdict": _verdict_of_all(calls),
         "peak": max((each.peak or 0 for each in calls), default=0),
         "limit": limit,
         "seconds": round(seconds, 3),
@@ -75,36 +79,39 @@ def dry_run_json(calls: Sequence[Calls], limit: int, seconds: float) -> dict[str
                 "computed": each.computed,
                 "beside": each.beside,
                 "peak": each.peak,
-                "fits": each.fits,
                 "verdict": _verdict(each),
-                "collectives": [str(one) for one in each.program.collectives] if each.program else [],
+                "collectives": [str(one) for one in each.program.collectives]
+                if each.program
+                else [],
             }
             for each in calls
         ],
     }
 
 
-def fits(calls: Sequence[Calls]) -> bool | None:
-    """Return whether all calls fit; None if nobody knows."""
-    each = [call.fits for call in calls]
-    return False if False in each else None if None in each else True
+def _verdict_of_all(calls: Sequence[Calls]) -> str:
+    """Return the worst verdict, as in the exit codes of `tpunb compile`."""
+    verdicts = {_verdict(each).partition(":")[0] for each in calls}
+    worst = next((text for text in _WORST_FIRST if text in verdicts), "not known")
+    return worst.replace(" ", "-")
 
 
 def _sentences(calls: Sequence[Calls], limit: int, seconds: float) -> Iterator[str]:
     programs = len({each.name for each in calls})
+    computed = sum(each.computed for each in calls)
     yield (
-        f"Dry run: {counted(programs, 'program')} judged, {counted(_total(calls), 'call')}, of which "
-        f"{sum(each.computed for each in calls)} computed. Calls waited {duration(seconds)} for "
-        "verdicts."
+        f"Dry run: {counted(programs, 'program')} judged, {counted(_total(calls), 'call')}, of "
+        f"which {computed} computed. Calls waited {duration(seconds)} for verdicts."
     )
-    if refused := next((each for each in calls if each.fits is False), None):
+    refused = next((each for each in calls if each.fits is False), None)
+    fullest = max(calls, key=lambda each: each.peak or 0, default=None)
+    if refused is not None:
         yield f"It does not fit: {refused.name} in {_place(refused)}. {refused.refused}"
-    elif highest := max(calls, key=lambda each: each.peak or 0, default=None):
-        if highest.peak is not None:
-            yield (
-                f"A core's memory is fullest in {_place(highest)}: {byte_count(highest.peak)} of "
-                f"{byte_count(limit)}."
-            )
+    elif fullest is not None and fullest.peak is not None:
+        yield (
+            f"A core's memory is fullest in {_place(fullest)}: {byte_count(fullest.peak)} of "
+            f"{byte_count(limit)}."
+        )
 
 
 def _total(calls: Sequence[Calls]) -> int:
@@ -148,4 +155,7 @@ def _verdict(calls: Calls) -> str:
     if calls.fits is None:
         unknown = calls.program.unknown if calls.program is not None else ""
         return f"not known: {unknown}" if unknown else "not known"
-    return "fits" if calls.fits else "does not fit"
+    if calls.fits:
+        return "fits"
+    errors = calls.program.errors if calls.program is not None else ()
+    return "refused" if any(error.code != "memory" for error in errors) else "does not fit"

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from importlib.machinery import ModuleSpec
 from typing import Any
 
+from tpunb.connection.dry_report import REPORT_VARIABLE, save_dry_report
 from tpunb.errors import AcceleratorTypeError, KernelError, TpunbError
 from tpunb.machine.framework import FRAMEWORK_VARIABLE, FRAMEWORKS, JAX, TENSORFLOW
 from tpunb.machine.keras_2 import chooses_keras_2, require_keras_2
@@ -35,6 +36,8 @@ def load_ipython_extension(shell: Any) -> None:
     watch(shell)
     choose_by_cells(shell)
     Explaining(shell, lambda explanation: None).install()
+    if report := os.environ.pop(REPORT_VARIABLE, ""):
+        shell.events.register("post_run_cell", lambda result: save_dry_report(report))
 
 
 def prepare(environment: MutableMapping[str, str]) -> None:

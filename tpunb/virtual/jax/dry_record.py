@@ -28,7 +28,7 @@ class Calls:
         count: The number of calls.
         computed: How many of them were computed.
         beside: The most bytes that other arrays took on a device of the program.
-        refused: The first line of the error with which a call ended; empty if none did.
+        refused: Why a call ended with an error, in a sentence; empty if none did.
     """
 
     file: str
@@ -101,7 +101,9 @@ class DryRecord:
         calls = self._of_this_line(name)
         calls.count += 1
         calls.program = program or calls.program
-        calls.refused = next(iter(str(error).splitlines()), "") or type(error).__name__
+        problems = () if program is None else program.errors
+        said = problems[0].reason if problems else next(iter(str(error).splitlines()), "")
+        calls.refused = said or type(error).__name__
 
     def _of_this_line(self, name: str) -> Calls:
         file, line = users_line()

@@ -14,21 +14,17 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tpunb._util.patching import Replaced
+from tpunb._util.patching import Replaced, attribute
 from tpunb._util.units import byte_count
 from tpunb.machine import resources
 from tpunb.virtual.jax.lowering import plain_name
 from tpunb.virtual.jax.private_names import owner_of, private
-from tpunb.virtual.jax.uncomputed import Uncomputed
+from tpunb.virtual.jax.uncomputed import LARGE, Uncomputed, uncomputed_arrays
 
 _EXECUTED = "jax._src.interpreters.pxla.ExecuteReplicated"
 _EXECUTABLE = "jax._src.interpreters.pxla.MeshExecutable"
 _FAST = "jax._src.pjit._get_fastpath_data"
 _PUT = "jax._src.interpreters.pxla.batched_device_put"
-_HANDLERS = "jax._src.interpreters.pxla.shard_arg_handlers"
-
-LARGE = 2**24
-"""The bytes of results, on all devices together, from which a dry run does not compute a call."""
 
 _TOGETHER = 2**29
 """The bytes that all computed arrays of a dry run may take together."""
@@ -109,7 +105,7 @@ class Execution:
         note: Callable[[Any, Sequence[Any], bool], None] | None,
     ) -> None:
         self._client, self._donated, self._note = client, donated, note
-        self.uncomputed = None if note is None else Uncomputed(client)
+        self.uncomputed = None if note is None else uncomputed_arrays()
         self._programs: weakref.WeakKeyDictionary[Any, _Program] = weakref.WeakKeyDictionary()
         self._running: list[weakref.ref[Any]] = []
         self._computed = 0
@@ -118,13 +114,12 @@ class Execution:
     def installed(self) -> Iterator[None]:
         """Decide about the calls of the client's programs within a block."""
         with contextlib.ExitStack() as undo:
+            if self.uncomputed is not None:
+                undo.enter_context(attribute(self.uncomputed, "client", self._client))
             undo.enter_context(Replaced(private(_EXECUTED), "__call__", self._execute))
             undo.enter_context(Replaced(private(_EXECUTABLE), "create_cpp_call", self._call_ahead))
             undo.enter_context(Replaced(*owner_of(_FAST), self._fast))
             undo.enter_context(Replaced(*owner_of(_PUT), self._put))
-            if self.uncomputed is not None:
-                undo.enter_context(self.uncomputed.shown())
-                undo.enter_context(self._moving(self.uncomputed))
             yield
 
     def compile_options(self, options: Any, size: int, args: Sequence[Any]) -> None:
@@ -151,16 +146,28 @@ class Execution:
             assert self._note is not None
             self._note(executed, args, computed)
         if uncomputed is not None and not computed:
-            results = program.uncomputed(uncomputed)
-            kept = [arg for place, arg in enumerate(args) if place in executed.kept_var_idx]
-            for place in self._donated(executed.xla_executable):
-                kept[place - len(executed.ordered_effects)].delete()
-            return results
+            return self._left_out(program.uncomputed(uncomputed), executed, args)
         self._require_memory(program.needs, plain_name(executed.name))
         results = original(executed, *args)
         if program.needs >= _LOOKED_AT:
             arrays = (getattr(result, "_base_array", result) for result in results)
             self._running += map(weakref.ref, arrays)
+        return results
+
+    def _left_out(self, results: list[Any], executed: Any, args: Sequence[Any]) -> list[Any]:
+        """Return the results of a call as JAX does: references and donated arrays change."""
+        kept = [arg for place, arg in enumerate(args) if place in executed.kept_var_idx]
+        if (changed := executed.mut) is not None:
+            kept += changed.in_mut
+            into = list(zip(changed.out_mut, results, strict=True))
+            results = [result for place, result in into if place is None]
+            for place, result in into:
+                if place is not None:
+                    kept[place]._refs._buf._replace_with(result)
+        for place in self._donated(executed.xla_executable):
+            argument = kept[place - len(executed.ordered_effects)]
+            if isinstance(argument, private("jax._src.array.ArrayImpl")):
+                argument.delete()
         return results
 
     def _program_of(self, executed: Any) -> _Program:
@@ -223,36 +230,6 @@ class Execution:
             committed = args[0] if args else named.get("committed", True)
             return uncomputed.make(aval, sharding, committed=committed)
         return original(aval, sharding, xs, devices, *args, **named)
-
-    @contextlib.contextmanager
-    def _moving(self, uncomputed: Uncomputed) -> Iterator[None]:
-        """Move uncomputed arrays without a copy within a block."""
-        handlers, kind = private(_HANDLERS), private("jax._src.array.ArrayImpl")
-        original = handlers[kind]
-
-        def is_moved(array: Any, sharding: Any) -> bool:
-            here = array.sharding
-            return uncomputed.has(array) and not (
-                sharding.device_set == here.device_set
-                and here.is_equivalent_to(sharding, array.ndim)
-            )
-
-        def move(xs: Sequence[Any], shardings: Sequence[Any], *args: Any) -> list[Any]:
-            moved = [
-                uncomputed.make(x.aval, sharding) if is_moved(x, sharding) else None
-                for x, sharding in zip(xs, shardings, strict=True)
-            ]
-            rest = [place for place, array in enumerate(moved) if array is None]
-            each = [[values[place] for place in rest] for values in (xs, shardings, *args)]
-            for place, array in zip(rest, original(*each) if rest else [], strict=True):
-                moved[place] = array
-            return moved
-
-        handlers[kind] = move
-        try:
-            yield
-        finally:
-            handlers[kind] = original
 
     def _require_memory(self, size: int, name: str) -> None:
         """Check that this machine has the memory for a call.

@@ -7,21 +7,23 @@ without a copy. An array is recognised by its address there, so `shard.data` is 
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
+import functools
 import math
 import mmap
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from tpunb._util.patching import Replaced, attribute
+from tpunb._util.patching import Replaced
 from tpunb.errors import ConnectError, TpuWarning
 from tpunb.virtual.jax.dry_record import users_line
-from tpunb.virtual.jax.private_names import private
+from tpunb.virtual.jax.private_names import owner_of, private
 
 NOT_COMPUTED = "not computed: dry run"
 
@@ -88,18 +90,23 @@ class ReservedMemory:
 
 
 class Uncomputed:
-    """The uncomputed arrays of a dry run.
+    """The uncomputed arrays of this process.
 
-    Args:
-        client: The client of the virtual devices.
+    An array goes on to say that it is not computed when its dry run has ended, because it stays in
+    the notebook. So there is one object for all dry runs, and what it changes in JAX stays changed.
+
+    Attributes:
+        client: The client whose programs may be left out; None without a dry run.
     """
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self) -> None:
         require_reserved_memory()
-        self._client = client
+        self.client: Any = None
         self._memory = ReservedMemory()
+        self._elsewhere: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._put = private("jaxlib._jax.batched_device_put")
         self._warned: set[tuple[str, int]] = set()
+        self._show()
 
     def has(self, array: Any) -> bool:
         """Return whether an array has not been computed. A deleted array counts as computed."""
@@ -107,7 +114,9 @@ class Uncomputed:
         parts = getattr(base, "_arrays", None)
         if not parts or base.is_deleted():
             return False
-        return self._memory.has(parts[0].unsafe_buffer_pointer())
+        if self._memory.has(parts[0].unsafe_buffer_pointer()):
+            return True
+        return bool(self._elsewhere) and self._elsewhere.get(id(base)) is base
 
     def make(self, aval: Any, sharding: Any, *, committed: bool = True) -> Any:
         """Return an uncomputed array.
@@ -128,29 +137,86 @@ class Uncomputed:
         def make(committed: bool) -> Any:
             return put(aval, sharding, [zeros(shape, dtype)] * count, devices, committed)
 
-        return make
+        def make_packed(committed: bool) -> Any:
+            array = make(committed)
+            self._elsewhere[id(array)] = array
+            return array
 
-    @contextlib.contextmanager
-    def shown(self) -> Iterator[None]:
+        # JAX packs several numbers of such a type in a byte, and takes memory for that.
+        return make_packed if dtype.name in _PACKED else make
+
+    def _show(self) -> None:
         """Let arrays say that they are not computed, and warn where Python reads one."""
         kind = private("jax._src.array.ArrayImpl")
         answers: dict[str, Callable[[Any], Any]] = {
             "__repr__": lambda array: f"Array({_described(array)})",
             "__str__": lambda array: f"<{_described(array)}>",
-            "__bool__": lambda array: bool(self._read(array, "a decision on it takes False")),
+            "__bool__": lambda array: bool(self._read(array, "a decision on it takes False", 0)),
+            "__int__": lambda array: int(self._read(array, "it reads as 0", 0)),
             "copy_to_host_async": lambda array: None,
         }
-        with contextlib.ExitStack() as undo:
-            for name, answer in answers.items():
-                undo.enter_context(Replaced(kind, name, self._instead(answer)))
-            for name in ("__reduce__", "__dlpack__", "tobytes"):
-                undo.enter_context(Replaced(kind, name, self._refusing(name)))
-            undo.enter_context(Replaced(kind, "__format__", self._format))
-            values = vars(kind)["_value"]
-            value = self._instead(lambda array: self._read(array, "its values read as NaN or 0"))
-            reading = property(lambda array: value(values.__get__, array))
-            undo.enter_context(attribute(kind, "_value", reading))
-            yield
+        methods = {name: self._instead(answer) for name, answer in answers.items()}
+        methods |= {name: self._refusing(name) for name in ("__reduce__", "__dlpack__", "tobytes")}
+        methods["__format__"] = self._format
+        for name, method in methods.items():
+            Replaced(kind, name, method).__enter__()
+        value = self._instead(lambda array: self._read(array, "its values read as NaN or 0"))
+        values = vars(kind)["_value"]
+        kind._value = property(lambda array: value(values.__get__, array))
+        hide_buffers(kind)
+        handlers = private("jax._src.interpreters.pxla.shard_arg_handlers")
+        handlers[kind] = functools.partial(self._move, handlers[kind])
+        executed = private("jax._src.interpreters.pxla.ExecuteReplicated")
+        Replaced(executed, "__call__", self._execute).__enter__()
+        Replaced(*owner_of("jax._src.interpreters.pxla.batched_device_put"), self._copy).__enter__()
+
+    def _execute(self, original: Callable[..., Any], executed: Any, *args: Any) -> Any:
+        """Refuse to compute with arrays that have no values, after a dry run."""
+        for array in filter(self.has, args):
+            raise RuntimeError(_left(array))
+        return original(executed, *args)
+
+    def _copy(
+        self,
+        original: Callable[..., Any],
+        aval: Any,
+        sharding: Any,
+        xs: Sequence[Any],
+        devices: Sequence[Any],
+        *args: Any,
+        **named: Any,
+    ) -> Any:
+        """Refuse to copy arrays that have no values to other devices than those of a dry run."""
+        for x, device in zip(xs, devices, strict=True):
+            if self.has(x) and x.devices() != {device}:
+                raise RuntimeError(_left(x))
+        return original(aval, sharding, xs, devices, *args, **named)
+
+    def _move(
+        self, original: Callable[..., Any], xs: Sequence[Any], shardings: Sequence[Any], *args: Any
+    ) -> list[Any]:
+        """Place arrays by other shardings, the uncomputed without a copy."""
+        moved = [self._moved(x, sharding) for x, sharding in zip(xs, shardings, strict=True)]
+        rest = [place for place, array in enumerate(moved) if array is None]
+        each = [[values[place] for place in rest] for values in (xs, shardings, *args)]
+        for place, array in zip(rest, original(*each) if rest else [], strict=True):
+            moved[place] = array
+        return moved
+
+    def _moved(self, array: Any, sharding: Any) -> Any:
+        """Return an uncomputed array with another sharding; None for other arrays.
+
+        Raises:
+            RuntimeError: The devices are not those of a dry run.
+        """
+        here = array.sharding
+        if not self.has(array) or (
+            sharding.device_set == here.device_set and here.is_equivalent_to(sharding, array.ndim)
+        ):
+            return None
+        if next(iter(sharding.device_set)).client is not self.client:
+            raise RuntimeError(_left(array))
+        return self.make(array.aval, sharding)
 
     def _instead(self, answer: Callable[[Any], Any]) -> Callable[..., Any]:
         """Return a method that answers in another way for uncomputed arrays."""
@@ -167,25 +233,73 @@ class Uncomputed:
         def method(original: Callable[..., Any], array: Any, *args: Any, **options: Any) -> Any:
             if self.has(array):
                 raise RuntimeError(
-                    f"{_described(array)} has no values to save or to pass on ({name}). Leave it "
-                    "out of the dry run."
+                    f"{_described(array)} has no values to save or to pass on ({name}). Leave this "
+                    "line out of the dry run."
                 )
             return original(array, *args, **options)
 
         return method
 
-    def _read(self, array: Any, how: str) -> np.ndarray[Any, Any]:
-        """Return values in the place of those that were not computed, and warn once a line."""
+    def _read(self, array: Any, how: str, value: float = math.nan) -> np.ndarray[Any, Any]:
+        """Return values in the place of those that were not computed, and warn once a line.
+
+        Raises:
+            RuntimeError: There are so many that somebody wants to save them.
+        """
+        if array.nbytes >= LARGE:
+            raise RuntimeError(
+                f"{_described(array)} has no values to read or to save. Leave this line out of the "
+                "dry run."
+            )
         where = users_line()
         if where not in self._warned:
             self._warned.add(where)
             said = f"The array ({_described(array)}) is read here: {how}."
             warnings.warn_explicit(said, TpuWarning, *where)
-        is_inexact = np.issubdtype(array.dtype, np.inexact) or array.dtype.name.startswith("bf")
-        value = np.asarray(np.nan if is_inexact else 0).astype(array.dtype)
-        return np.broadcast_to(value, array.shape)
+        is_whole = array.dtype.kind in "biu" or array.dtype.name in _PACKED
+        value = 0 if is_whole else value
+        return np.broadcast_to(np.asarray(value).astype(array.dtype), array.shape)
+
+
+LARGE = 2**24
+"""The bytes from which arrays are not computed in a dry run, on all devices together."""
+
+_PACKED = frozenset({"int4", "uint4", "int2", "uint2", "float4_e2m1fn"})
+
+
+@functools.cache
+def uncomputed_arrays() -> Uncomputed:
+    """Return the uncomputed arrays of this process.
+
+    Raises:
+        ConnectError: This system has none.
+    """
+    return Uncomputed()
+
+
+def hide_buffers(kind: type) -> None:
+    """Take the buffer protocol from a class of arrays, so that NumPy asks for `__array__`.
+
+    NumPy prefers the protocol, which would show the zeros of uncomputed arrays. A class of an
+    extension cannot lose it in Python, so the pointer in CPython's type object is cleared:
+    `tp_as_buffer`, the same place in 3.10 to 3.14 (https://docs.python.org/3/c-api/typeobj.html).
+    """
+    if not hasattr(np.ndarray, "__buffer__") and sys.implementation.name != "cpython":
+        return
+    place = id(kind) + _TP_AS_BUFFER * ctypes.sizeof(ctypes.c_void_p)
+    ctypes.c_void_p.from_address(place).value = None
+
+
+_TP_AS_BUFFER = 20
+"""The pointers before `tp_as_buffer` in a type object."""
 
 
 def _described(array: Any) -> str:
     return f"{NOT_COMPUTED}, shape={array.shape}, dtype={array.dtype.name}"
 
+
+def _left(array: Any) -> str:
+    return (
+        f"{_described(array)} has no values, and its devices are not those of the present dry run. "
+        "Connect with --dry, and make the meshes and the arrays again."
+    )
