@@ -31,10 +31,10 @@ from tpunb.cli.execution import (
 )
 from tpunb.cli.script import run_script
 from tpunb.compiler.exit_codes import BAD_INPUT, EXIT_CODES
-from tpunb.connection.dry_report import REPORT_VARIABLE
 from tpunb.connection.options import JUDGE_TIMES
 from tpunb.machine.framework import FRAMEWORK_VARIABLE, TENSORFLOW
 from tpunb.notebook.files import NotebookError, code_cells, read_notebook
+from tpunb.notebook.kernels.specs import DRY_REPORT_VARIABLE
 from tpunb.notebook.parameters import set_parameters, typed
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def _reporting(args: argparse.Namespace) -> Iterator[None]:
     failed: Failed | None = None
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "report.json")
-        with variable(REPORT_VARIABLE, str(file)):
+        with variable(DRY_REPORT_VARIABLE, str(file)):
             try:
                 yield
             except Failed as error:

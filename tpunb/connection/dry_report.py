@@ -12,9 +12,6 @@ from tpunb.display.draw.dry_run import dry_run_json, dry_run_text
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
 
-REPORT_VARIABLE = "TPUNB_DRY_REPORT"
-"""The environment variable with the file that a dry run writes its report to."""
-
 
 def dry_report() -> dict[str, Any] | None:
     """Return the report of the open connection's dry run, with its text; None without one."""

@@ -9,7 +9,7 @@ from tpunb._util.units import byte_count
 from tpunb.compiler.judge import Judge
 from tpunb.connection.jax_devices import JaxDevices
 from tpunb.connection.plan import Plan
-from tpunb.display.widgets.frontend import execution
+from tpunb.display.widgets.frontend import cell_number
 from tpunb.errors import ConnectError
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
@@ -68,7 +68,7 @@ class JaxConnection(JaxDevices):
         self.judge = Judge(tpu, when, speed=request.speed, recorded=request.recorded)
         installed = current()  # %tpu_connect in the kernel of a dry run goes on with it
         is_dry = request.dry or (installed is not None and "dry" in installed.options_of_jax)
-        self.dry = (before or DryRecord(execution)) if is_dry else None
+        self.dry: DryRecord | None = (before or DryRecord(cell_number)) if is_dry else None
         self._virtual = VirtualTpu(tpu, self.judge, namespace, self.dry)
         beside = [_BESIDE.format(platform) for platform in other_platforms()]
         beside += [_DRY] if self.dry is not None else []

@@ -64,9 +64,9 @@ def measure() -> Memory:
         if used is not None:
             left = max(0, limit - used)
             available = left if available is None else min(available, left)
-    left = _left_addresses()
-    if left is not None:
-        available = left if available is None else min(available, left)
+    addresses = _left_addresses()
+    if addresses is not None:
+        available = addresses if available is None else min(available, addresses)
     try:
         shared = shutil.disk_usage(chips.ROOT / "dev" / "shm").total
     except OSError:  # it does not exist

@@ -16,11 +16,10 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from importlib.machinery import ModuleSpec
 from typing import Any
 
-from tpunb.connection.dry_report import REPORT_VARIABLE, save_dry_report
 from tpunb.errors import AcceleratorTypeError, KernelError, TpunbError
 from tpunb.machine.framework import FRAMEWORK_VARIABLE, FRAMEWORKS, JAX, TENSORFLOW
 from tpunb.machine.keras_2 import chooses_keras_2, require_keras_2
-from tpunb.notebook.kernels.specs import KERNEL_VARIABLE
+from tpunb.notebook.kernels.specs import DRY_REPORT_VARIABLE, KERNEL_VARIABLE
 from tpunb.notebook.used_framework import framework_of
 from tpunb.tpu.types import accelerator
 from tpunb.virtual.tensorflow.import_tensorflow import QuietImport
@@ -36,8 +35,8 @@ def load_ipython_extension(shell: Any) -> None:
     watch(shell)
     choose_by_cells(shell)
     Explaining(shell, lambda explanation: None).install()
-    if report := os.environ.pop(REPORT_VARIABLE, ""):
-        shell.events.register("post_run_cell", lambda result: save_dry_report(report))
+    if report := os.environ.pop(DRY_REPORT_VARIABLE, ""):
+        shell.events.register("post_run_cell", lambda result: _save_dry_report(report))
 
 
 def prepare(environment: MutableMapping[str, str]) -> None:
@@ -97,6 +96,12 @@ def choose_by_cells(shell: Any) -> None:
         choose_framework(lambda: framework_of([cell.raw_cell]))
 
     shell.events.register("pre_run_cell", look)
+
+
+def _save_dry_report(path: str) -> None:
+    from tpunb.connection.dry_report import save_dry_report
+
+    save_dry_report(path)
 
 
 def _install(tpu: str, framework: str | None, judge: str, *, dry: bool) -> None:

@@ -25,6 +25,9 @@ EXTENSION = "tpunb.notebook.kernels.extension"
 KERNEL_VARIABLE = "TPUNB_KERNEL"
 """The environment variable that gives the extension a kernel's TPU type and options."""
 
+DRY_REPORT_VARIABLE = "TPUNB_DRY_REPORT"
+"""The environment variable with the file that a dry run writes its report to."""
+
 _MARK = "tpunb"
 # jupyter_client also accepts dots alone, which mean the kernels' own folder or its parent.
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]+(?<!\.)")

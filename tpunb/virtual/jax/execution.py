@@ -52,7 +52,7 @@ class _Program:
 
     def __init__(self, executed: Any) -> None:
         handler = executed.out_handler
-        self._executed = weakref.ref(executed)
+        self._handlers = handler.handlers
         self._kinds = list(zip(handler.out_avals, handler.out_shardings, strict=True))
         self.results = sum(itertools.starmap(_size, self._kinds))
         program = executed.xla_executable
@@ -64,8 +64,7 @@ class _Program:
     def uncomputed(self, uncomputed: Uncomputed) -> list[Any]:
         """Return results that are not computed."""
         if not self._makers:
-            handlers = self._executed().out_handler.handlers
-            made = zip(self._kinds, handlers, strict=True)
+            made = zip(self._kinds, self._handlers, strict=True)
             self._makers = [_maker(uncomputed, kind, handler) for kind, handler in made]
         return [make() for make in self._makers]
 
@@ -222,7 +221,7 @@ class Execution:
         if not devices or devices[0].client is not self._client:
             return original(aval, sharding, xs, devices, *args, **named)
         new = [x for x, device in zip(xs, devices, strict=True) if not _is_on(x, device)]
-        size = sum(x.nbytes for x in new if hasattr(x, "nbytes"))
+        size = len(new) * _size(aval, sharding) // max(1, len(devices))
         uncomputed = self.uncomputed
         if uncomputed is None:
             self._require_memory(size, "jax.device_put")

@@ -282,16 +282,11 @@ def hide_buffers(kind: type) -> None:
 
     NumPy prefers the protocol, which would show the zeros of uncomputed arrays. A class of an
     extension cannot lose it in Python, so the pointer in CPython's type object is cleared:
-    `tp_as_buffer`, the same place in 3.10 to 3.14 (https://docs.python.org/3/c-api/typeobj.html).
+    `tp_as_buffer`, 17 pointers after the size (https://docs.python.org/3/c-api/typeobj.html).
     """
-    if not hasattr(np.ndarray, "__buffer__") and sys.implementation.name != "cpython":
-        return
-    place = id(kind) + _TP_AS_BUFFER * ctypes.sizeof(ctypes.c_void_p)
+    pointer = ctypes.sizeof(ctypes.c_void_p)
+    place = id(kind) + object.__basicsize__ + (1 + 17) * pointer
     ctypes.c_void_p.from_address(place).value = None
-
-
-_TP_AS_BUFFER = 20
-"""The pointers before `tp_as_buffer` in a type object."""
 
 
 def _described(array: Any) -> str:
