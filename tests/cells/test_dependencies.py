@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tpunb._util import user_code
+from tpunb._util.code_names import mentions
 from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
-from tpunb.cells.code_names import mentions
 from tpunb.cells.dependencies import Dependencies
 
 CFG = """

@@ -20,6 +20,7 @@ from counterparts.children import environment
 from support.patience import PATIENCE, wait_until
 
 from tpunb import cli
+from tpunb._util import child_side
 from tpunb.cli import verify, verify_process
 from tpunb.verification.report import DIED, VerifyReport, schema
 from tpunb.verification.suite import Outcome
@@ -65,7 +66,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return report, code
 
     monkeypatch.setattr(tpunb.verification.run, "verify_plan", verify_plan)
-    monkeypatch.setattr(verify_process, "end_with_parent", lambda: None)
+    monkeypatch.setattr(child_side, "end_with_parent", lambda _: None)
     monkeypatch.setattr(verify_process, "verify_in_process", in_this_process)
     plans.append(statuses)
     return plans
@@ -151,7 +152,7 @@ def test_the_framework(planned: list[Any]) -> None:
 
 REPORT = """
 import json, sys
-from tpunb.cli.verify_process import end_with_parent
+from tpunb._util.child_side import end_with_parent
 from tpunb.verification.report import DIED, VerifyReport
 from tpunb.verification.suite import Outcome
 framework, planned, *_, path = sys.argv[1:]
@@ -265,7 +266,7 @@ def test_a_killed_command_keeps_the_report_and_ends_its_process(
     path, lock = tmp_path / "report.json", tmp_path / "lock"
     waiting = f"""{REPORT}
 import fcntl, time
-end_with_parent()
+end_with_parent(0)
 lock = open({str(lock)!r}, "w")
 fcntl.flock(lock, fcntl.LOCK_EX)
 write(tried, begun)

@@ -128,7 +128,7 @@ def step(w, x):
 def test_work_that_the_cores_do_not_share_is_said(book: Notebook, libtpu: None) -> None:
     book.good("%tpu_connect --simulate v5e-4 --framework jax")
     book.good(SHARED)
-    (alone,) = shown(book, "_ = step(w, batch)")
+    _, alone = shown(book, "_ = step(w, batch)")
     assert "Each of the 4 cores computes all of step" in alone
     assert "If one of them is a batch, shard it" in alone
     (right,) = shown(book, "_ = step(w, sharded)")
@@ -142,7 +142,7 @@ def test_an_array_that_each_call_moves_is_said(book: Notebook, libtpu: None) -> 
     book.good("%tpu_connect --simulate v5e-4 --framework jax")
     book.good(SHARED)
     book.good("large = jnp.ones((512, 1024))\nadd = jax.jit(lambda x, y: x @ x.T + y.sum())")
-    (said,) = shown(book, "_ = add(sharded, large)")
+    _, said = shown(book, "_ = add(sharded, large)")
     assert "copies large (2 MiB) from one device to 4. Place it once" in said
     book.good("placed = jax.device_put(large, NamedSharding(mesh, P()))")
     (right,) = shown(book, "_ = jax.jit(lambda x, y: x @ x.T - y.sum())(sharded, placed)")

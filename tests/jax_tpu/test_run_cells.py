@@ -277,7 +277,7 @@ def test_a_sum_of_a_sum_is_said(connection: Any, names: dict[str, Any]) -> None:
         "gradient = jax.grad(lambda w: jnp.mean((rows @ w) ** 2))(whole)\n"
         "gradient = ctx.all_reduce('mean', gradient)"
     )
-    with pytest.warns(TpuWarning, match="already the same on all replicas") as caught:
+    with pytest.warns(TpuWarning, match="already the same on all 8") as caught:
         connection.cells.run(cell, names)
     assert caught[0].lineno == 3
     inside = (
@@ -466,6 +466,7 @@ def test_a_change_in_place_that_is_assigned(connection: Any, names: dict[str, An
     assert np.array_equal(run.assigned["params"]["w"], [5, 5])
 
 
+@pytest.mark.filterwarnings("ignore:In each call of the cell, the TPU waits")
 @pytest.mark.parametrize("plot", [(), ("total",)])
 def test_a_step_that_fails_on_the_devices_leaves_the_names(
     connection: Any, names: dict[str, Any], plot: tuple[str, ...]
@@ -759,6 +760,7 @@ def test_an_interrupt_keeps_the_state(
     assert float(run.assigned["total"]) == run.done == 6
 
 
+@pytest.mark.filterwarnings("ignore:In each call of the cell, the TPU waits")
 def test_an_error_of_a_callback_names_its_step(connection: Any, names: dict[str, Any]) -> None:
     def checked(value: Any) -> Any:
         if value == 4:

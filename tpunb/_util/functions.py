@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
+
+from tpunb._util.attributes import attribute
+from tpunb._util.user_code import is_users_class
+
+_WRAPPED = "__wrapped__"
 
 
 def nested_codes(code: CodeType) -> Iterator[CodeType]:
@@ -28,7 +33,11 @@ def closed_over(function: FunctionType) -> dict[str, Any]:
 
 
 def wrapped(value: Any) -> tuple[Any, ...]:
-    """Return the objects behind a method, partial function, property or the like; else nothing."""
+    """Return the objects behind a method, partial function, property or the like; else nothing.
+
+    The objects that libraries' decorators make, such as `jax.jit` and `tf.function`, count too.
+    """
+    kind = type(value)
     if isinstance(value, MethodType):
         return (value.__func__, value.__self__)
     if isinstance(value, (functools.partial, functools.partialmethod)):
@@ -39,9 +48,10 @@ def wrapped(value: Any) -> tuple[Any, ...]:
         return (value.fget,)
     if isinstance(value, functools.cached_property):
         return (value.func,)
-    if type(value).__module__ == "functools" and hasattr(value, "__wrapped__"):  # lru_cache
-        return (value.__wrapped__,)
-    return ()
+    if isinstance(value, (FunctionType, ModuleType, type)) or is_users_class(kind):
+        return ()
+    inner = attribute(value, "python_function" if hasattr(kind, "python_function") else _WRAPPED)
+    return () if inner is None else (inner,)
 
 
 def function_of(value: Any) -> FunctionType | None:

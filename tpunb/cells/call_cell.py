@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tpunb.cells.code_names import value_of
+from tpunb._util.code_names import value_of
 from tpunb.cells.keras_calls import METHODS, KerasCall, is_keras_method, keras_call
 from tpunb.cells.settings import CompileSettings
 from tpunb.cells.source import CellSource

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpunb.cells.code_names import globals_read
-from tpunb.cells.guards import PLAIN
+from tpunb._util.reachable import PLAIN, globals_read
 from tpunb.cells.jax_calls import is_jax_array
 from tpunb.cells.names import bound_in
 from tpunb.cells.nests import leaves

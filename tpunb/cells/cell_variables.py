@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator, Mapping
-from types import FunctionType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import tensorflow as tf
 
 from tpunb._util.attributes import attribute, has_attributes
-from tpunb._util.functions import closed_over, wrapped
+from tpunb._util.functions import wrapped
+from tpunb._util.reachable import held_by, read_by, walk
 from tpunb._util.user_code import is_users_class
-from tpunb.cells.code_names import mentions
 from tpunb.cells.nests import is_nest
 
-_MOST = 20_000  # objects to visit
 _Trackable = tf.__internal__.tracking.Trackable
+_SEARCHED = frozenset({"builtins", "collections", "functools"})
 
 
 def owners_of(values: Mapping[str, Any], namespace: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,17 +30,15 @@ def owners_of(values: Mapping[str, Any], namespace: Mapping[str, Any]) -> dict[s
         namespace: The notebook's names, which functions may read.
     """
     found: dict[str, Any] = {}
-    seen: dict[int, Any] = {}  # kept alive, so that no id is used twice during the search
     waiting = collections.deque(values.items())
-    while waiting and len(seen) < _MOST:
-        name, value = waiting.popleft()
-        if id(value) in seen:
-            continue
-        seen[id(value)] = value
+    for name, value in walk(waiting):
         if _owns_variables(value):
             found[name] = value
-        else:
-            waiting.extend(_inside(name, value, namespace))
+        elif _is_searched(value):
+            if isinstance(value, FunctionType) and value.__globals__ is namespace:
+                waiting.extend(read_by(value))
+            waiting.extend(held_by(name, value, _dotted))
+            waiting.extend((name, method) for method in _methods(type(value)))
     return found
 
 
@@ -76,37 +74,19 @@ def _owns_variables(value: Any) -> bool:
     return has_attributes(value, "variables", "get_config") or plain_variable(value) is not None
 
 
-def _inside(name: str, value: Any, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the values that a value leads to, with their names."""
-    if isinstance(value, dict):
-        yield from ((f"{name}.{key}", inner) for key, inner in value.items())
-    elif isinstance(value, list | tuple | set | frozenset):
-        yield from ((f"{name}.{number}", inner) for number, inner in enumerate(value))
-    elif isinstance(value, FunctionType):
-        yield from _read_by(name, value, namespace)
-    elif inner := (*wrapped(value), attribute(value, "python_function")):
-        yield from ((name, each) for each in inner if each is not None)
-        if is_users_class(type(value)):
-            yield from _of_object(name, value)
+def _is_searched(value: Any) -> bool:
+    """Return whether a value is the user's, a container or a function, and no class or module."""
+    if isinstance(value, type | ModuleType):
+        return False
+    kind = type(value)
+    return kind.__module__ in _SEARCHED or is_users_class(kind) or bool(wrapped(value))
 
 
-def _read_by(
-    name: str, function: FunctionType, namespace: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
-    """Yield what a function reads."""
-    if function.__globals__ is namespace:
-        names = mentions(function.__code__).globals
-        yield from ((each, namespace[each]) for each in names if each in namespace)
-    yield from ((f"{name}.{each}", inner) for each, inner in closed_over(function).items())
-    yield from ((name, each) for each in function.__defaults__ or ())
-    yield name, attribute(function, "__wrapped__")
+def _dotted(name: str, owner: Any, key: Any) -> str:
+    return name if isinstance(owner, CellType) else f"{name}.{key}"
 
 
-def _of_object(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of an object of a user's class, and its methods."""
-    attributes = attribute(value, "__dict__", {})
-    yield from ((f"{name}.{each}", inner) for each, inner in attributes.items())
-    for kind in type(value).__mro__:
-        if is_users_class(kind):
-            methods = [each for each in vars(kind).values() if isinstance(each, FunctionType)]
-            yield from ((name, method) for method in methods)
+def _methods(kind: type) -> Iterator[FunctionType]:
+    """Yield the methods that a user's class defines or inherits."""
+    for base in filter(is_users_class, kind.__mro__):
+        yield from (each for each in vars(base).values() if isinstance(each, FunctionType))

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from tpunb.cells.code_names import mentions
+from tpunb._util.code_names import mentions
 from tpunb.cells.source import PROVIDED, StepSource
 
 

@@ -23,9 +23,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tpunb._util.attributes import attribute, has_attributes
+from tpunb._util.code_names import Mentions, globals_named, imported, mentions
 from tpunb._util.functions import closed_over, wrapped
+from tpunb._util.reachable import CONTAINERS, walk
 from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
-from tpunb.cells.code_names import Mentions, globals_named, imported, mentions
 from tpunb.cells.guards import (
     MISSING,
     ArrayGuard,
@@ -108,11 +109,10 @@ class Dependencies:
             attributes, any_name = walk.attributes, walk.any_name
 
 
-_MOST = 20_000  # objects to visit
 _LARGE = 1000  # items: a larger container counts as one object
 _MOST_COMPARED = 1 << 24  # bytes of arrays that are compared before each run: some 10 ms
-_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _NESTS = (list, tuple, dict)
+_WITHOUT_ATTRIBUTES = frozenset({"builtins", "functools"})
 _FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
 
 
@@ -133,7 +133,6 @@ class _Walk:
         self._wanted = frozenset(attributes)
         self.attributes = set(attributes)
         self.guards: list[Guard] = []
-        self._seen: dict[int, Any] = {}  # kept alive, so that no id is used twice during the walk
         self._waiting: collections.deque[tuple[str, Any]] = collections.deque()
         self._has_all_modules = False
         self._compared = 0  # bytes of arrays
@@ -149,11 +148,8 @@ class _Walk:
         others = tuple(n for n in globals_named(mentioned, namespace) if n not in read)
         self._globals("the cell", others, namespace)
         self._add_imports(mentioned, namespace)
-        while self._waiting and len(self._seen) < _MOST:
-            path, value = self._waiting.popleft()  # objects that the cell names itself come first
-            if not is_plain(value) and id(value) not in self._seen:
-                self._seen[id(value)] = value
-                self._visit(path, value)
+        for path, value in walk(self._waiting):
+            self._visit(path, value)
 
     def _visit(self, path: str, value: Any) -> None:
         kind = type(value)
@@ -167,7 +163,7 @@ class _Walk:
                 self._waiting.append((kind.__name__, kind))
             for base in filter(is_users_class, value.__mro__):
                 self._attributes(base.__name__, base, _called_by_others(base))
-        elif isinstance(value, _CONTAINERS):
+        elif isinstance(value, CONTAINERS):
             if len(value) <= _LARGE and not isinstance(value, (tuple, frozenset)):
                 self._add(ItemsGuard(value, path))
             self._add_items(path, value)
@@ -181,12 +177,15 @@ class _Walk:
                 value, lambda it: {"value": it.get(MISSING)}, lambda _: f"`{path}`", ("value",)
             )
             self._waiting.append((path, value.get(None)))
-        elif inner := wrapped(value):
-            self._waiting += [(path, part) for part in inner]
         # A `tf.function` keeps its own trace in any cell. Its type shows this. A look-up on the
         # object could run the user's `__getattr__`.
-        elif not (hasattr(kind, "python_function") and hasattr(kind, "get_concrete_function")):
-            self._instance(path, value)
+        elif hasattr(kind, "python_function") and hasattr(kind, "get_concrete_function"):
+            return
+        else:
+            inner = wrapped(value)
+            self._waiting += [(path, part) for part in inner]
+            if not inner or kind.__module__ not in _WITHOUT_ATTRIBUTES:
+                self._instance(path, value)
 
     # Functions
 

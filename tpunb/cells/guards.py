@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from tpunb._util.attributes import attribute
+from tpunb._util.reachable import PLAIN
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda _: "missing"})()
-PLAIN = (int, float, complex, bool, str, bytes, type(None), type(...), range)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from tpunb.cells.code_names import value_of
+from tpunb._util.code_names import value_of
 from tpunb.cells.source import StepSource
 from tpunb.errors import CellError
 from tpunb.errors.jax_in_cells import JAX_IN_CELL, WAY_FOR_JAX

@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from tpunb._util.attributes import attribute, has_attributes
+from tpunb._util.code_names import value_of
 from tpunb.cells.capture import Captured
-from tpunb.cells.code_names import value_of
 from tpunb.cells.source import CellSource, StepSource
 from tpunb.errors import CellError
 

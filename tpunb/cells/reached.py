@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from types import CellType, FunctionType, MemberDescriptorType, ModuleType
+from collections.abc import Callable, Iterable
+from types import CellType, FunctionType
 from typing import Any
 
-from tpunb._util.attributes import attribute, has_attributes
+from tpunb._util.code_names import globals_named, mentions
 from tpunb._util.functions import wrapped
-from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
-from tpunb.cells.code_names import globals_named, mentions
-
-_MOST = 20_000  # objects to visit
-_PLAIN = (str, bytes, int, float, complex, type(None), range)
-_LIBRARIES = frozenset({"IPython", "jax", "jaxlib", "numpy", "tensorflow", "tpunb"})
-"""The packages whose objects are not searched."""
-
-_CHANGING = (dict, list, set, collections.deque)
+from tpunb._util.reachable import expression, is_searched, items_of, used_by, walk
+from tpunb._util.user_code import is_users_code
 
 
 class Reached:
@@ -40,87 +32,30 @@ class Reached:
         self.written: dict[str, str] = {}
         self.owners: list[tuple[str, Any]] = []
         self._namespace = namespace
-        self._waiting = collections.deque(values)
-        seen: dict[int, Any] = {}  # kept alive, so that no id is used twice
-        while self._waiting and len(seen) < _MOST:
-            path, value = self._waiting.popleft()
-            if not isinstance(value, _PLAIN) and id(value) not in seen:
-                seen[id(value)] = value
-                self._visit(path, value)
-
-    def _visit(self, path: str, value: Any) -> None:
-        if isinstance(value, FunctionType):
-            self._function(path, value)
-        elif isinstance(value, ModuleType):
-            if is_users_module(value):
-                self._object(path, value)
-        elif isinstance(value, type):
-            for base in filter(is_users_class, value.__mro__):
-                self._object(base.__name__, base)
-        elif isinstance(value, (*_CHANGING, tuple, frozenset, CellType)):
-            if not isinstance(value, tuple | frozenset):
+        waiting = collections.deque(values)
+        for path, value in walk(waiting):
+            if isinstance(value, FunctionType) and is_users_code(value.__code__):
+                self._note_globals(value)
+            elif _may_change(value):
                 self.owners.append((path, value))
-            self._waiting += [(_item(path, value, key), each) for key, each in _items(value)]
-        elif inner := wrapped(value) or _decorated(value):
-            self._waiting += [(path, part) for part in inner]
-        elif type(value).__module__.partition(".")[0] not in _LIBRARIES:
-            if is_users_class(type(value)):
-                self._waiting.append((type(value).__name__, type(value)))
-            self._object(path, value)
+            waiting.extend(used_by(path, value))
 
-    def _object(self, path: str, value: Any) -> None:
-        self.owners.append((path, value))
-        self._waiting += [(_item(path, value, name), each) for name, each in _items(value)]
-
-    def _function(self, path: str, function: FunctionType) -> None:
-        closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        self._waiting += closure
-        self._waiting += [(path, each) for each in function.__defaults__ or ()]
-        self._waiting += [(path, each) for each in (function.__kwdefaults__ or {}).values()]
-        self._waiting += [(path, each) for each in vars(function).values()]
-        if not is_users_code(function.__code__):
-            return
+    def _note_globals(self, function: FunctionType) -> None:
         mentioned, names = mentions(function.__code__), function.__globals__
-        read = globals_named(mentioned, names)
         if names is self._namespace:
             shown = function.__qualname__.rpartition("<locals>.")[2]
-            self.read.update((name, shown) for name in read if name not in self.read)
-            self.written.update((n, shown) for n in mentioned.written if n not in self.written)
+            for name in globals_named(mentioned, names):
+                self.read.setdefault(name, shown)
+            for name in mentioned.written:
+                self.written.setdefault(name, shown)
         elif mentioned.written:
             self.owners.append((f"{function.__module__}", names))
-        self._waiting += [(name, names[name]) for name in read if name in names]
 
 
-def _decorated(value: Any) -> tuple[Any, ...]:
-    """Return the function that a decorator's object, such as that of `jax.jit`, calls."""
-    inner = attribute(value, "__wrapped__")
-    return () if inner is None else (inner,)
-
-
-def _items(owner: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield what an object holds, with its key, its number or the name of its attribute."""
-    if isinstance(owner, dict):
-        yield from owner.items()
-    elif isinstance(owner, (*_CHANGING, tuple, frozenset)):
-        yield from enumerate(owner)
-    elif isinstance(owner, CellType):
-        with contextlib.suppress(ValueError):  # not bound yet
-            yield "", owner.cell_contents
-    else:
-        yield from tuple(attribute(owner, "__dict__", {}).items())
-        for kind in () if isinstance(owner, type) else type(owner).__mro__:
-            for name, member in tuple(vars(kind).items()):
-                if isinstance(member, MemberDescriptorType) and has_attributes(owner, name):
-                    yield name, attribute(owner, name)
-
-
-def _item(path: str, owner: Any, key: Any) -> str:
-    """Return the expression for what an object holds."""
-    if isinstance(owner, CellType):
-        return path
-    if isinstance(owner, (*_CHANGING, tuple, frozenset)):
-        return f"{path}[{key!r}]"
-    return f"{path}.{key}"
+def _may_change(value: Any) -> bool:
+    """Return whether what an object holds may change in place."""
+    fixed = (tuple, frozenset, FunctionType)
+    return is_searched(value) and not isinstance(value, fixed) and not wrapped(value)
 
 
 class Contents:
@@ -133,7 +68,7 @@ class Contents:
 
     def __init__(self, owners: list[tuple[str, Any]], namespace: dict[str, Any]) -> None:
         self._namespace = namespace
-        self._before = [(path, owner, dict(_items(owner))) for path, owner in owners]
+        self._before = [(path, owner, dict(items_of(owner))) for path, owner in owners]
         self._before.append(("", namespace, dict(namespace)))
 
     def put_back(self, is_lost: Callable[[Any], bool]) -> list[str]:
@@ -149,13 +84,13 @@ class Contents:
         for path, owner, before in self._before:
             changed = [
                 key
-                for key, value in tuple(_items(owner))
+                for key, value in tuple(items_of(owner))
                 if (key not in before or before[key] is not value) and is_lost(value)
             ]
             if changed:
                 _put(owner, before, changed)
             lost += [
-                key if owner is self._namespace else _item(path, owner, key)
+                key if owner is self._namespace else expression(path, owner, key)
                 for key in changed
                 if not _is_cached(owner, key)
             ]

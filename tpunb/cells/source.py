@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import TypeAlias
 
-from tpunb.cells.code_names import mentions
+from tpunb._util.code_names import mentions
 from tpunb.cells.names import Names, analyse, bound_in, in_scope, unbound_in
 from tpunb.errors import CellError
 

@@ -276,6 +276,9 @@ class StepRun(abc.ABC):
             raise
         finally:
             self._plots.flush()
+            self.history.finish(stopped=self.left > 0 and not self.ended)
+            if self.settings.plot and self.done:
+                remember_history(self.history)
             times = self.timings
             times.steady_step, times.steps_per_loop = self._pace.step, self._pace.steps_per_loop
             if self._watched > 0:
@@ -289,12 +292,7 @@ class StepRun(abc.ABC):
         if not self.settings.is_stepped:
             self.once()
             return
-        try:
-            self.go()
-        finally:
-            self.history.finish(stopped=self.stopped)
-            if self.settings.plot and self.done:
-                remember_history(self.history)
+        self.go()
         if self.is_half_done or not self.stopped:
             raise_if_ended_early(self)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpunb.cells.reachable_values import reaches
+from tpunb._util.reachable import reaches
 
 _HELPERS = (tf.GradientTape, tf.TensorArray, tf.autodiff.ForwardAccumulator)
 

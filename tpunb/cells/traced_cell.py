@@ -18,12 +18,12 @@ import numpy as np
 import tensorflow as tf
 
 from tpunb._util.attributes import attribute
+from tpunb._util.code_names import value_of
 from tpunb._util.logs import logger
 from tpunb._util.units import byte_count
 from tpunb.cells.capture import Captured, Shortcut, is_argument
 from tpunb.cells.cell_errors import mark, original
 from tpunb.cells.closed_connections import warn_of_closed_connections
-from tpunb.cells.code_names import value_of
 from tpunb.cells.dependencies import Dependencies
 from tpunb.cells.jax_calls import refuse_jax_calls
 from tpunb.cells.mistakes import is_traced_in_branch, mistake

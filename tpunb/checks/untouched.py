@@ -15,13 +15,14 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tpunb._util.functions import nested_codes
+from tpunb._util.reachable import walk
 from tpunb._util.user_code import is_users_class
 from tpunb.virtual.tensorflow.private_names import (
     Trackable,
@@ -39,7 +40,6 @@ _OF_FUNCTIONS = (
     "tensorflow.core.function.polymorphism",
 )
 _CONTAINERS = (collections.OrderedDict, dict, list, set, collections.deque)
-_PLAIN = (str, bytes, int, float, complex, bool, type(None), np.ndarray, np.generic)
 _GLOBALS = {
     "keras.src.backend.common.global_state": ("GLOBAL_STATE_TRACKER",),
     "tf_keras.src.backend": ("PER_GRAPH_OBJECT_NAME_UIDS", "_SEED_GENERATOR"),
@@ -66,15 +66,14 @@ def untouched(*roots: Any) -> Iterator[None]:
 
 def remembered(*roots: Any) -> Callable[[], None]:
     """Return a function that restores objects to their present state; see `untouched`."""
-    state = _State()
-    for root in roots:
-        state.keep(root, own=False)
-    for name, variables in _GLOBALS.items():
-        for variable in variables:
-            state.keep(getattr(sys.modules.get(name), variable, None), own=True)
+    counts = [
+        getattr(sys.modules.get(module), name, None)
+        for module, names in _GLOBALS.items()
+        for name in names
+    ]
     # TensorFlow's generator, which exists once it has a seed.
     seeds = getattr(context.context(), "_rng", None)
-    state.keep((random._inst, seeds), own=True)
+    state = _State([*((False, root) for root in roots), (True, (*counts, random._inst, seeds))])
     generator = np.random.get_state()
 
     def restore() -> None:
@@ -88,39 +87,31 @@ def remembered(*roots: Any) -> Callable[[], None]:
 class _State:
     """The values that objects held.
 
+    Args:
+        roots: Whether each object belongs to others and not to the user's code alone, and the
+            object.
+
     Attributes:
         restorers: Functions that each restore the values of one object.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, roots: Iterable[tuple[bool, Any]]) -> None:
         self.restorers: list[Callable[[], None]] = []
-        self._seen: dict[int, Any] = {}
+        waiting = collections.deque(roots)
+        for own, value in walk(waiting, sys.maxsize):
+            waiting.extend(self._parts(value, own))
 
-    def keep(self, root: Any, *, own: bool) -> None:
-        """Keep the state of an object, and of all objects that it reaches.
-
-        Args:
-            root: The object.
-            own: Whether it belongs to another object, and not to the user's code alone.
-        """
-        waiting = [(root, own)]
-        while waiting:
-            value, own = waiting.pop()
-            if isinstance(value, dict) and not issubclass(type(value), dict):
-                self._keep_mapping(vars(value))
-                value = value.__wrapped__  # type: ignore[attr-defined]  # TensorFlow's stand-in for a dict
-            if isinstance(value, _PLAIN) or id(value) in self._seen:
-                continue
-            self._seen[id(value)] = value
-            waiting += self._parts(value, own)
-
-    def _parts(self, value: Any, own: bool) -> Iterator[tuple[Any, bool]]:
+    def _parts(self, value: Any, own: bool) -> Iterator[tuple[bool, Any]]:
+        if isinstance(value, dict) and not issubclass(type(value), dict):
+            self._keep_mapping(vars(value))
+            yield own, value.__wrapped__  # type: ignore[attr-defined]  # TensorFlow's stand-in for a dict
+            return
         if isinstance(value, (tuple, frozenset)):
-            yield from ((item, own) for item in value)
+            yield from ((own, item) for item in value)
         elif isinstance(value, random.Random):
             self.restorers.append(functools.partial(value.setstate, value.getstate()))
         elif isinstance(value, types.MethodType):
-            yield from ((value.__self__, own), (value.__func__, own))
+            yield from ((own, value.__self__), (own, value.__func__))
         elif isinstance(value, types.FunctionType):
             yield from self._used(value)
         elif isinstance(value, _CONTAINERS):
@@ -129,13 +120,13 @@ class _State:
             attributes = getattr(value, "__dict__", {})
             self._keep_mapping(attributes)
             slots = [getattr(value, name, None) for name in getattr(value, "__slots__", ())]
-            yield from ((item, True) for item in (*attributes.values(), *slots))
+            yield from ((True, item) for item in (*attributes.values(), *slots))
             methods = (
                 attribute for kind in type(value).__mro__ for attribute in vars(kind).values()
             )
-            yield from ((method, True) for method in methods if _is_of_functions(method))
+            yield from ((True, method) for method in methods if _is_of_functions(method))
 
-    def _contents(self, value: Any, own: bool) -> Iterator[tuple[Any, bool]]:
+    def _contents(self, value: Any, own: bool) -> Iterator[tuple[bool, Any]]:
         kind = next(container for container in _CONTAINERS if isinstance(value, container))
         before = kind(value)
 
@@ -154,7 +145,7 @@ class _State:
 
         self.restorers.append(restore)
         yield from (
-            (item, own) for item in (before.values() if isinstance(before, dict) else before)
+            (own, item) for item in (before.values() if isinstance(before, dict) else before)
         )
 
     def _keep_mapping(self, mapping: dict[str, Any]) -> None:
@@ -167,11 +158,11 @@ class _State:
 
         self.restorers.append(restore)
 
-    def _used(self, function: types.FunctionType) -> Iterator[tuple[Any, bool]]:
+    def _used(self, function: types.FunctionType) -> Iterator[tuple[bool, Any]]:
         """Yield a function's closure, and the globals that it and its inner functions name."""
         for cell in function.__closure__ or ():
             with contextlib.suppress(ValueError):  # the cell is empty
-                yield cell.cell_contents, False
+                yield False, cell.cell_contents
                 self._keep_binding(
                     functools.partial(getattr, cell, "cell_contents"),
                     functools.partial(setattr, cell, "cell_contents"),
@@ -179,13 +170,13 @@ class _State:
         names = function.__globals__
         for code in nested_codes(function.__code__):
             for name in filter(names.__contains__, code.co_names):
-                yield names[name], False
+                yield False, names[name]
                 self._keep_binding(
                     functools.partial(names.get, name),
                     functools.partial(names.__setitem__, name),
                 )
-        yield from ((default, False) for default in function.__defaults__ or ())
-        yield from ((attribute, False) for attribute in vars(function).values())
+        yield from ((False, default) for default in function.__defaults__ or ())
+        yield from ((False, attribute) for attribute in vars(function).values())
 
     def _keep_binding(self, read: Callable[[], Any], write: Callable[[Any], None]) -> None:
         before = read()

@@ -21,9 +21,10 @@ from typing import Any
 from tpunb._util.atomic_files import check_writable, is_stream, own_stream
 from tpunb._util.units import duration
 from tpunb.cli.command import Failed, SignalArrived, StopSignals
+from tpunb.cli.graded_notebooks import with_grades
 from tpunb.cli.progress import Progress, explained
 from tpunb.machine.keras_2 import choose_keras_2
-from tpunb.notebook.files import NotebookError, write_notebook
+from tpunb.notebook.files import STUDENT, NotebookError, read_notebook, write_notebook
 
 TIMEOUT = 600
 """Seconds that one cell may take by default."""
@@ -45,6 +46,7 @@ class Execution:
         keep_going: Whether to execute the cells after a failed cell.
         keras: 2 to make `tf.keras` Keras 2.
         quiet: Whether to print only failures.
+        student: A student's notebook, which the executed notebook's checks grade.
     """
 
     folder: Path
@@ -52,6 +54,7 @@ class Execution:
     keep_going: bool = False
     keras: int | None = None
     quiet: bool = False
+    student: Path | None = None
 
 
 def execute_and_save(
@@ -85,12 +88,16 @@ def execute_and_save(
             _execute(notebook, progress, kernel=name, execution=execution)
         finally:
             with signals.held():
-                write_notebook(notebook, output)
+                write_notebook(_result(notebook, execution.student), output)
     if progress.failed:
         progress.end(f"{progress.summary()}; saved as {output}", stream)
         raise Failed(progress.failures())
     seconds = time.monotonic() - begin
     progress.end(f"{progress.summary()} in {duration(seconds)}, saved as {output}")
+
+
+def _result(executed: Any, student: Path | None) -> Any:
+    return executed if student is None else with_grades(read_notebook(student), executed)
 
 
 def prepare(output: Path) -> None:
@@ -164,6 +171,8 @@ def _execute(
     }
     if execution.keras is not None:
         choose_keras_2(environment)
+    if execution.student is not None:
+        environment[STUDENT] = str(execution.student.resolve())
     try:
         _run_in_thread(client, environment)
     except KeyboardInterrupt as stop:

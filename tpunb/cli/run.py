@@ -29,6 +29,7 @@ from tpunb.cli.execution import (
     missing_packages,
     prepare,
 )
+from tpunb.cli.graded_notebooks import without_grades
 from tpunb.cli.script import run_script
 from tpunb.compiler.exit_codes import BAD_INPUT, EXIT_CODES
 from tpunb.connection.options import JUDGE_TIMES
@@ -50,6 +51,7 @@ examples:
   tpunb run notebook.ipynb --tpu v5e-8 --dry        without computing: does it fit?
   tpunb run --tpu v5e-8 --dry train.py --steps 100  the same for a script and its options
   tpunb run notebook.ipynb --kernel tpunb-v5e-8     in an installed kernel
+  tpunb run solution.ipynb --student ada.ipynb      grade a student's notebook
   tpunb run notebook.ipynb -p lr 0.01 -p epochs 3   with other parameters
 
 exit codes: 0 all cells passed; 1 a cell failed; 2 the notebook could not be read,
@@ -137,6 +139,13 @@ def add_to(commands: Any) -> None:
         metavar=("NAME", "TEXT"),
         help="set a parameter to text, also if the text looks like a number",
     )
+    run.add_argument(
+        "--student",
+        metavar="NOTEBOOK",
+        type=Path,
+        help="grade this notebook by the checks of the first notebook, its solution, which run in "
+        "another kernel than the student's cells. OUT is this notebook with the checks' outputs",
+    )
     kernel = run.add_mutually_exclusive_group()
     kernel.add_argument(
         "--tpu",
@@ -189,7 +198,7 @@ def _run_notebook(args: argparse.Namespace, path: Path) -> None:
             f"A notebook takes no arguments: {' '.join(args.arguments)}.",
             fix="Write tpunb's options before the notebook, or set parameters with -p.",
         )
-    output: Path = args.output or path.with_suffix(".executed.ipynb")
+    output: Path = args.output or (args.student or path).with_suffix(".executed.ipynb")
     if missing := missing_packages(EXECUTING):
         raise NotebookError(
             f"Executing a notebook needs {', '.join(missing)}.",
@@ -202,13 +211,17 @@ def _run_notebook(args: argparse.Namespace, path: Path) -> None:
     values |= dict(args.raw_parameters)
     if values:
         set_parameters(notebook, values)
+    if args.student is not None:
+        read_notebook(args.student)  # an error comes before the execution
+        without_grades(notebook)
     prepare(output)
     execution = Execution(
         folder=path.parent,
         timeout=args.timeout,
-        keep_going=args.keep_going,
+        keep_going=args.keep_going or args.student is not None,
         keras=args.keras,
         quiet=args.quiet,
+        student=args.student,
     )
     kernel: contextlib.AbstractContextManager[str | None] = contextlib.nullcontext(args.kernel)
     if args.tpu is not None:

@@ -168,7 +168,7 @@ def _command(args: argparse.Namespace, framework: str) -> list[str]:
 
 def _verify_here(args: argparse.Namespace) -> None:
     """Verify with one framework in this process, which reports to the process that started it."""
-    from tpunb.cli.verify_process import end_with_parent
+    from tpunb._util.child_side import end_with_parent
     from tpunb.verification.run import verify_plan
 
     def progress(number: int, total: int, outcome: Outcome) -> None:
@@ -177,7 +177,8 @@ def _verify_here(args: argparse.Namespace) -> None:
         status = "" if outcome.status == "holds" else f"  {outcome.status}"
         _say(f"{place} {title:64} {outcome.seconds:5.1f} s{status}")
 
-    end_with_parent()
+    if os.name == "posix":
+        end_with_parent(0)  # its standard input is a pipe from the process that started it
     plan = _plan(args, args.framework)
     report = verify_plan(
         plan, say=_say, progress=progress, so_far=lambda report: _write(args, report)

@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -45,7 +44,7 @@ def verify_in_process(
         path = Path(folder) / "report.json"
         process = subprocess.Popen(
             [*command, "--json", str(path)],
-            stdin=subprocess.PIPE,  # see `end_with_parent`
+            stdin=subprocess.PIPE,  # the process ends with this pipe
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -65,16 +64,6 @@ def verify_in_process(
         return report, code
     ended = _ended(framework, process.returncode, lines)
     return ended if report is None else merged([report, ended]), code
-
-
-def end_with_parent() -> None:
-    """End this process as soon as the process that started it has ended, however it ended."""
-
-    def watch() -> None:
-        os.read(0, 1)  # returns when nobody can write to it any more
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _read(path: Path) -> VerifyReport | None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Collection, Iterator, Sequence
-from types import FunctionType
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from tpunb._util.functions import closed_over, nested_codes, wrapped
+from tpunb._util.reachable import used_by, walk
 from tpunb._util.units import byte_count
 from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import Problem
 from tpunb.virtual.jax import current_type
+from tpunb.virtual.jax.per_replica import PerReplica
 
 _FIX = (
     "Delete the arrays that you no longer need, or donate them. For the program alone: "
@@ -41,7 +42,11 @@ def beside_live_arrays(
         return program
     leaves = sys.modules["jax"].tree_util.tree_leaves(list(args))
     here = current_type.memory()
-    own = here.ids_in({"leaves": leaves, "args": args, **dict(_reached(fn))})
+    waiting = collections.deque([("", fn), ("", leaves), ("", list(args))])
+    own = set()
+    for path, value in walk(waiting):
+        own.add(id(value.array if isinstance(value, PerReplica) else value))
+        waiting.extend(used_by(path, value))
     devices = _devices_of(leaves, program.cores) or range(tpu.num_devices)
     if others := here.beside(memory.available - memory.needs, devices, own):
         needs = f"{memory.takes} of a core's {byte_count(memory.available)}"
@@ -60,19 +65,3 @@ def _devices_of(arrays: Sequence[Any], cores: int) -> Collection[int]:
         with contextlib.suppress(AttributeError, ValueError):  # no sharding, or of absent devices
             devices |= {device.id for device in array.sharding.device_set}
     return devices if len(devices) == cores else ()
-
-
-def _reached(fn: Any) -> Iterator[tuple[str, Any]]:
-    """Yield everything that a function and the functions that it uses can reach."""
-    pending, seen = [fn], set()
-    for value in pending:  # it grows
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        yield f"value {len(seen)}", value
-        inner = getattr(value, "__wrapped__", None)  # of jax.jit
-        pending += [*wrapped(value), *([] if inner is None else [inner])]
-        if isinstance(value, FunctionType):
-            names = {name for code in nested_codes(value.__code__) for name in code.co_names}
-            used = (value.__globals__[name] for name in names if name in value.__globals__)
-            pending += [*closed_over(value).values(), *used]

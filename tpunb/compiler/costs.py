@@ -175,7 +175,8 @@ def link_seconds(kind: str, size: int, group: int | None, target: Target) -> tup
     chips = max(cores // tpu.devices_per_chip, 2)
     wraps = [wraps for side, wraps in zip(tpu.mesh, tpu.wraps, strict=True) if side > 1]
     links = 1 if kind == "collective-permute" else len(wraps) + sum(wraps)
-    sent = link_bytes(kind, size, chips) / target.hardware.link
+    hardware = target.hardware
+    sent = link_bytes(kind, size, chips) / (hardware.link * hardware.sustained_link)
     started = _START + sum(side // 2 for side in tpu.mesh) * _HOP
     return started + sent / links, started + sent / (links if all(wraps) else 1)
 

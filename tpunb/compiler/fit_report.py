@@ -19,6 +19,7 @@ from tpunb.compiler.exit_codes import (
 )
 from tpunb.compiler.memory_limits import limit_in_bytes
 from tpunb.compiler.program import TpuProgram
+from tpunb.errors import CompileError, DoesNotFitError, NotKnownError
 from tpunb.errors.code_problems import Problem
 from tpunb.tpu.compiled_program import ProgramMemory
 
@@ -44,15 +45,15 @@ def verdict_of(program: TpuProgram, limit: int | float | str | None = None) -> s
     Returns:
         `"fits"`, `"does-not-fit"`, `"refused"` for another refusal than memory, or `"not-known"`.
     """
-    if program.unknown:
-        return NOT_KNOWN
-    if any(error.code != "memory" for error in program.errors):
-        return REFUSED
-    if program.errors:
+    try:
+        program.raise_if_unfit(limit)
+    except DoesNotFitError:
         return DOES_NOT_FIT
-    if program.unsized or program.memory is None:
+    except NotKnownError:
         return NOT_KNOWN
-    return DOES_NOT_FIT if program.memory.exceeds(_most(program.memory, limit)) else FITS
+    except CompileError:
+        return REFUSED
+    return FITS
 
 
 def verdict_of_all(programs: Sequence[TpuProgram], limit: int | float | str | None = None) -> str:

@@ -7,14 +7,18 @@ operators alone, JAX is asked whether it can trace the function.
 
 from __future__ import annotations
 
-import dis
+import collections
 import functools
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from tpunb._util.functions import closed_over, nested_codes
+from tpunb._util.attributes import attribute
+from tpunb._util.code_names import imported, mentions
+from tpunb._util.functions import wrapped
+from tpunb._util.reachable import CONTAINERS, held_by, read_by, walk
+from tpunb._util.user_code import is_users_class, is_users_module
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_library
 from tpunb.errors.jax_in_cells import FOR_JAX
@@ -22,9 +26,8 @@ from tpunb.errors.jax_in_cells import FOR_JAX
 JAX, TENSORFLOW = "JAX", "TensorFlow"
 
 _PACKAGES = {"jax": JAX, "jaxlib": JAX, "tensorflow": TENSORFLOW, "tf_keras": TENSORFLOW}
+_OPEN = (*CONTAINERS, types.CellType)
 _BACKENDS = {"jax": JAX, "tensorflow": TENSORFLOW}
-_MOST_VALUES = 1000
-"""The most values to visit. The values that a function computes with are among the first."""
 
 
 def frameworks_of(value: Any) -> frozenset[str]:
@@ -34,10 +37,13 @@ def frameworks_of(value: Any) -> frozenset[str]:
 
 def frameworks_in(values: Iterable[Any]) -> frozenset[str]:
     """Return the frameworks that any of the values reaches."""
-    walk = _Walk()
-    for value in values:
-        walk.visit(value)
-    return frozenset(walk.found)
+    found: set[str] = set()
+    waiting = collections.deque(("", value) for value in values)
+    for _, value in walk(waiting):
+        for module in _modules_of(value):
+            found.update(_frameworks_of_module(module))
+        waiting.extend(_used_by(value))
+    return frozenset(found)
 
 
 def refuse_jax(door: str, fn: Any, args: Iterable[Any], error: type[TpunbError]) -> None:
@@ -69,108 +75,60 @@ def framework_of_module(name: str) -> str | None:
     return _PACKAGES.get(package)
 
 
-class _Walk:
-    """A walk along the reads of functions, through the user's own functions, objects and modules.
+def _modules_of(value: Any) -> Iterable[str]:
+    """Return the names of the modules that a value is, belongs to or imports."""
+    if isinstance(value, types.ModuleType):
+        return (value.__name__,)
+    if isinstance(value, type):
+        return [base.__module__ for base in value.__mro__ if base.__module__ != "builtins"]
+    if not isinstance(value, types.FunctionType):
+        return ()
+    if is_library(value.__code__.co_filename):
+        # If it wraps a function of the notebook, its own module is `__main__`.
+        return (value.__globals__.get("__name__", ""),)
+    return mentions(value.__code__).imports
 
-    Attributes:
-        found: The frameworks reached so far.
-    """
 
-    def __init__(self) -> None:
-        self.found: set[str] = set()
-        self._visited: dict[int, Any] = {}  # keeps the values alive, so that ids stay unique
-
-    def visit(self, value: Any, names: Iterable[str] = ()) -> None:
-        """Visit a value.
-
-        Args:
-            value: The value.
-            names: The names that the code reads together with it: the attributes of a module.
-        """
-        if len(self._visited) >= _MOST_VALUES:
+def _used_by(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what the code behind a value computes with."""
+    if isinstance(value, types.ModuleType):
+        return
+    if isinstance(value, types.FunctionType):
+        if is_library(value.__code__.co_filename):
+            yield "", attribute(value, "__wrapped__")
             return
-        if isinstance(value, types.ModuleType):
-            self._module(value, names)
-            return
-        if id(value) in self._visited:
-            return
-        self._visited[id(value)] = value
-        if isinstance(value, types.FunctionType):
-            self._function(value)
-        elif isinstance(value, types.MethodType):
-            self.visit(value.__func__)
-            self.visit(value.__self__)
-        elif isinstance(value, type):
-            self._class(value)
-        elif isinstance(value, Mapping):
-            self._each(list(value.values()))
-        elif isinstance(value, (list, tuple, set, frozenset)):
-            self._each(list(value))
-        else:
-            self._object(value)
+        yield from held_by("", value)
+        yield from _read_by(value)
+    elif isinstance(value, type):
+        if is_users_class(value):
+            functions = (each for each in vars(value).values() if type(each) is types.FunctionType)
+            yield from (("", each) for each in functions)
+    elif isinstance(value, Mapping):
+        yield from value.items()
+    else:
+        yield "", type(value)
+        is_open = isinstance(value, _OPEN) or is_users_class(type(value))
+        yield from held_by("", value) if is_open else (("", each) for each in wrapped(value))
 
-    def _each(self, values: Iterable[Any]) -> None:
-        for value in values:
-            self.visit(value)
 
-    def _module(self, module: types.ModuleType, names: Iterable[str]) -> None:
-        if framework := framework_of_module(module.__name__):
-            self.found.add(framework)
-        elif is_library(getattr(module, "__file__", None) or "") or not hasattr(module, "__file__"):
-            self.found |= _imported_by(module.__name__)
-        else:  # a module of the user
-            self._each(vars(module)[name] for name in names if name in vars(module))
+def _read_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the globals that a function reads; of the user's modules, what its code names."""
+    mentioned = mentions(function.__code__)
+    names, modules = mentioned.attributes, imported(mentioned, function.__globals__)
+    waiting = collections.deque([*read_by(function), *modules])
+    for name, value in walk(waiting):
+        yield name, value
+        if isinstance(value, types.ModuleType) and is_users_module(value):
+            waiting.extend((each, vars(value)[each]) for each in names & vars(value).keys())
 
-    def _function(self, function: types.FunctionType) -> None:
-        if (wrapped := getattr(function, "__wrapped__", None)) is not None:
-            self.visit(wrapped)
-        if is_library(function.__code__.co_filename):
-            # If it wraps a function of the notebook, its own module is `__main__`.
-            self._library(function.__globals__.get("__name__", ""))
-            return
-        names = {name for code in nested_codes(function.__code__) for name in code.co_names}
-        for name in names & function.__globals__.keys():
-            self.visit(function.__globals__[name], names)
-        for code in nested_codes(function.__code__):
-            for instruction in dis.get_instructions(code):
-                if instruction.opname == "IMPORT_NAME":
-                    self._library(instruction.argval)
-        for value in closed_over(function).values():
-            self.visit(value, names)
-        self._each([*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()])
 
-    def _class(self, kind: type) -> None:
-        for base in kind.__mro__:
-            if base.__module__ != "builtins":
-                self._library(base.__module__)
-        if not self._is_library(kind):
-            self._each(
-                value for value in vars(kind).values() if isinstance(value, types.FunctionType)
-            )
-
-    def _object(self, value: Any) -> None:
-        self.visit(type(value))
-        attributes = getattr(value, "__dict__", None)
-        attributes = attributes if isinstance(attributes, dict) else {}
-        if isinstance(value, functools.partial):
-            self._each([value.func, value.args, value.keywords])
-        elif not self._is_library(type(value)):
-            self._each(list(attributes.values()))
-        elif "__wrapped__" in attributes:  # for example of functools.cache
-            self.visit(attributes["__wrapped__"])
-
-    def _library(self, module: str) -> None:
-        """Visit a module of a framework, or of a library that builds on a framework."""
-        if framework := framework_of_module(module or ""):
-            self.found.add(framework)
-        elif is_library(getattr(sys.modules.get(module or ""), "__file__", None) or ""):
-            self.found |= _imported_by(module)
-
-    @staticmethod
-    def _is_library(kind: type) -> bool:
-        module = sys.modules.get(kind.__module__)
-        file = getattr(module, "__file__", None)
-        return kind.__module__ != "__main__" and (file is None or is_library(file))
+def _frameworks_of_module(name: str) -> Collection[str]:
+    """Return the framework of a module, or those that a library's module builds on."""
+    if framework := framework_of_module(name or ""):
+        return (framework,)
+    module = sys.modules.get(name)
+    is_users = module is not None and is_users_module(module)
+    return () if is_users else _imported_by(name)
 
 
 @functools.cache

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from tpunb.checks.jax_steps.equations import all_equations, programs_in, scan_counts
 from tpunb.compiler.jax_functions import arrays_in, batch_of, is_keras_model, kinds_of, traced_call
 from tpunb.compiler.program import CompileError
 
@@ -116,29 +117,15 @@ class _Call:
 
     def is_trained(self) -> bool:
         """Return whether the function has a gradient."""
-        return any("transpose" in str(eqn.source_info.name_stack) for eqn in _eqns(self._jaxpr))
+        return any(
+            "transpose" in str(each.equation.source_info.name_stack)
+            for each in all_equations(self._jaxpr)
+        )
 
     def scans(self, place: int) -> bool:
         """Return whether a `jax.lax.scan` goes over the first axis of an argument's arrays."""
         arrays = (self._jaxpr.invars[leaf] for leaf in self._places[place])
         return any(_is_scanned(self._jaxpr, array) for array in arrays)
-
-
-def _inner(eqn: Any) -> Iterator[Any]:
-    """Yield the programs inside an operation."""
-    for value in eqn.params.values():
-        for each in value if isinstance(value, tuple | list) else [value]:
-            each = getattr(each, "jaxpr", each)
-            if hasattr(each, "eqns"):
-                yield each
-
-
-def _eqns(jaxpr: Any) -> Iterator[Any]:
-    """Yield the operations of a program, and of the programs inside them."""
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for inner in _inner(eqn):
-            yield from _eqns(inner)
 
 
 def _is_scanned(jaxpr: Any, array: Any) -> bool:
@@ -147,12 +134,12 @@ def _is_scanned(jaxpr: Any, array: Any) -> bool:
         for place in (place for place, operand in enumerate(eqn.invars) if operand is array):
             name = eqn.primitive.name
             if name == "scan":
-                if place >= eqn.params["num_consts"] + eqn.params["num_carry"]:
+                if place >= sum(scan_counts(eqn)):
                     return True
                 continue
             if name in _TRANSPARENT and _is_scanned(jaxpr, eqn.outvars[0]):
                 return True
-            for inner in _inner(eqn):
+            for inner in programs_in(eqn):
                 if len(inner.invars) == len(eqn.invars) and _is_scanned(inner, inner.invars[place]):
                     return True
     return False

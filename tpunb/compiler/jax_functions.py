@@ -27,6 +27,8 @@ import numpy as np
 
 from tpunb._util.plain_text import listed
 from tpunb._util.units import byte_count
+from tpunb.checks.jax_steps.call import Call
+from tpunb.checks.jax_steps.table import findings, sentence
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.fingerprint import Fingerprint
@@ -319,7 +321,8 @@ def _export(
     prepared = _prepared(
         answer, origins, parameters=parameters, held_bytes=size, options=_options_of(traced)
     )
-    return prepared, devices
+    found = findings(Call(traced.fun_name, traced.jaxpr, devices), settings.choose)
+    return dataclasses.replace(prepared, notes=tuple(map(sentence, found))), devices
 
 
 def _options_of(traced: Any) -> tuple[tuple[str, str], ...]:

@@ -6,21 +6,22 @@ for the compiler on a TPU.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import functools
 import queue
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from tpunb._util.deadline import Deadline
 from tpunb._util.logs import logger
 from tpunb._util.plain_values import record_from
 from tpunb._util.units import byte_count
+from tpunb.checks.jax_steps.findings import Findings
 from tpunb.compiler import kept_verdicts, libtpu, recorded_verdicts
 from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.fingerprint import Fingerprint
@@ -61,13 +62,21 @@ class Judge:
         when: Whether calls wait.
         speed: Whether to estimate times, which takes the compiler ten times as long.
         recorded: A folder of recorded verdicts, or None for the folder that the environment names.
+        namespace: The notebook's names.
 
     Attributes:
+        findings: What the checks of a step find.
         programs: The judged programs, in the order of their verdicts.
     """
 
     def __init__(
-        self, tpu: Accelerator, when: When = "wait", *, speed: bool = False, recorded: Any = None
+        self,
+        tpu: Accelerator,
+        when: When = "wait",
+        *,
+        speed: bool = False,
+        recorded: Any = None,
+        namespace: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._tpu, self._when, self._speed, self._recorded = tpu, when, speed, recorded
         self._verdicts: dict[str, _Verdict] = {}
@@ -75,9 +84,9 @@ class Judge:
         self._questions: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._new: list[TpuProgram] = []
-        self._shapes: dict[tuple[str, str, int], set[Any]] = collections.defaultdict(set)
         self._waiting: list[tuple[str, _Verdict]] = []
         self.programs: list[TpuProgram] = []
+        self.findings = Findings(namespace)
 
     @property
     def why_off(self) -> str:
@@ -103,10 +112,10 @@ class Judge:
         Raises:
             Exception: The error with which JAX refuses to lower the program for a TPU.
         """
+        self.findings.look_at(program, devices, moved)
         if not self._is_worth_it(program) or self.why_off:
             return Judgement(program.name)
-        self._shapes[program.name, program.file, program.line].add(program.arguments)
-        verdict = self._verdict_on(program, devices, options, moved)
+        verdict = self._verdict_on(program, devices, options)
         if self._when == "later":
             self._waiting.append((program.name, verdict))
             return Judgement(program.name, verdict)
@@ -126,19 +135,6 @@ class Judge:
         waiting, self._waiting = self._waiting, []
         return [(name, functools.partial(_when_known, verdict)) for name, verdict in waiting]
 
-    def take_recompiled(self) -> list[str]:
-        """Return a sentence for each function that was compiled for many shapes.
-
-        Programs before the last call of this method do not count.
-        """
-        shapes, self._shapes = self._shapes, collections.defaultdict(set)
-        return [
-            f"{name} was compiled {len(kinds)} times, for arguments of other shapes each time: "
-            f"{' and '.join(map(_listed, list(kinds)[:2]))}, …. Pad them to one shape."
-            for (name, _, _), kinds in shapes.items()
-            if len(kinds) >= _MANY_SHAPES
-        ]
-
     def close(self) -> None:
         """End the thread when it has answered its present question."""
         self._questions.put(None)
@@ -148,31 +144,24 @@ class Judge:
         is_large = program.size >= _LARGE * HARDWARE[self._tpu.family].usable_bytes
         return is_large or program.has_kernel or not program.is_of_jax
 
-    def _verdict_on(
-        self,
-        program: LoweredProgram,
-        devices: int,
-        options: Options,
-        moved: Sequence[LiveArray],
-    ) -> _Verdict:
+    def _verdict_on(self, program: LoweredProgram, devices: int, options: Options) -> _Verdict:
         """Return the verdict on a program, which may not be known yet."""
         digest = f"{program.digest()} {devices} {options}"
         with self._lock:
             if digest in self._verdicts:
                 return self._verdicts[digest]
             verdict = self._verdicts[digest] = _Verdict()
-        notes = _notes_on(program, devices, moved)
         try:
             key = self._key(digest)
             if key is not None and (known := _kept(*key)) is not None:
-                self._settle(verdict, known, notes)
+                self._settle(verdict, known)
                 return verdict
             lowered = program.for_a_tpu.artifact()
         except BaseException:
             with self._lock:
                 del self._verdicts[digest]
             raise
-        self._ask(_Question(verdict, lowered, program.name, devices, options, notes, key))
+        self._ask(_Question(verdict, lowered, program.name, devices, options, key))
         return verdict
 
     def _key(self, digest: str) -> tuple[Fingerprint, dict[str, Any]] | None:
@@ -207,10 +196,9 @@ class Judge:
                 program = self._unknown(question, f"{type(error).__name__}: {error}")
             if question.key is not None:
                 _keep(*question.key, program)
-            self._settle(question.verdict, program, question.notes)
+            self._settle(question.verdict, program)
 
-    def _settle(self, verdict: _Verdict, program: TpuProgram, notes: Sequence[str]) -> None:
-        program = dataclasses.replace(program, notes=(*program.notes, *notes))
+    def _settle(self, verdict: _Verdict, program: TpuProgram) -> None:
         self.programs.append(program)
         if self._when == "wait":
             self._new.append(program)
@@ -233,9 +221,6 @@ class Judge:
     def _unknown(self, question: _Question, why: str) -> TpuProgram:
         return TpuProgram(self._tpu.name, 1, question.devices, unknown=why, name=question.name)
 
-
-_MANY_SHAPES = 4
-"""A function that a cell compiles for so many shapes probably gets another shape in each step."""
 
 _MAKE_ROOM = "Delete the arrays that you no longer need, or donate them."
 _CODES = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED", "INTERNAL", "NOT_FOUND")
@@ -316,7 +301,6 @@ class _Question:
         name: The function's name.
         devices: The number of devices that run it.
         options: The user's options for the compiler.
-        notes: What the compiler does not say about it.
         key: What the answer is kept under; None to keep it in this process only.
     """
 
@@ -325,32 +309,7 @@ class _Question:
     name: str
     devices: int
     options: Options
-    notes: tuple[str, ...]
     key: tuple[Fingerprint, dict[str, Any]] | None
-
-
-def _notes_on(program: LoweredProgram, devices: int, moved: Sequence[LiveArray]) -> tuple[str, ...]:
-    """Return the sentences about work that the cores do not share, and arrays that calls copy."""
-    notes = []
-    if program.is_repeated:
-        notes.append(
-            f"Each of the {devices} cores computes all of {program.name}, because none of its "
-            "arguments is sharded. If one of them is a batch, shard it: "
-            'jax.device_put(batch, NamedSharding(mesh, P("data"))).'
-        )
-    if moved:
-        name = moved[0].name or "an argument"
-        others = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
-        notes.append(
-            f"Each call of {program.name} copies {name} ({byte_count(moved[0].bytes)}){others} "
-            f"from one device to {devices}. Place it once, before the calls: "
-            f"jax.device_put({moved[0].name or 'x'}, NamedSharding(mesh, P()))."
-        )
-    return tuple(notes)
-
-
-def _listed(arguments: tuple[str, ...]) -> str:
-    return f"({', '.join(arguments[-3:])})"
 
 
 def _kept(program: Fingerprint, question: dict[str, Any]) -> TpuProgram | None:

@@ -65,7 +65,9 @@ class JaxConnection(JaxDevices):
             other.close()  # JAX has one client for each platform
         request = plan.request
         when: Any = request.judge
-        self.judge = Judge(tpu, when, speed=request.speed, recorded=request.recorded)
+        self.judge = Judge(
+            tpu, when, speed=request.speed, recorded=request.recorded, namespace=namespace
+        )
         installed = current()  # %tpu_connect in the kernel of a dry run goes on with it
         is_dry = request.dry or (installed is not None and "dry" in installed.options_of_jax)
         self.dry: DryRecord | None = (before or DryRecord(cell_number)) if is_dry else None

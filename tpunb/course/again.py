@@ -7,10 +7,11 @@ result. The notebook's names and the caches of its connection stay as they are.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,75 @@ import tensorflow as tf
 from tpunb.cells.cell_step import CellStep
 from tpunb.cells.runner import CellRunner
 from tpunb.cells.settings import RunSettings
+from tpunb.cells.source import parse_cell
 from tpunb.cells.steps import Steps
-from tpunb.course.cells import TpuCell, maker_of
+from tpunb.course.cells import TpuCell, attribute_of, maker_of
 from tpunb.notebook.ran_cells import RanCell
 from tpunb.virtual.tensorflow.graph.function_def import COLLECTIVES, called_functions
+from tpunb.virtual.tensorflow.graph.tensorflow_graphs import body_of
 
 _REPLICA_ID = re.compile(r"(?<![\w.])(?:ctx\.)?replica_id(?:_in_sync_group)?\b")
 _OTHER_ID = "other_replica_id"
+_MARK, _TF = "answer_", "tensorflow_of_the_check"
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """A cell's replica function.
+
+    Attributes:
+        cell: The cell.
+        names: Names that it assigns.
+        results: Their tensors.
+        owners: By name of a placeholder, the name of the notebook whose value it gets.
+        graph: The graph.
+    """
+
+    cell: TpuCell
+    names: tuple[str, ...]
+    results: list[Any]
+    owners: dict[str, str]
+    graph: Any
+
+    @property
+    def operations(self) -> list[Any]:
+        """The operations that the results depend on."""
+        todo, seen = [tensor.op for tensor in self.results], {}
+        while todo:
+            operation = todo.pop()
+            if operation.name not in seen:
+                seen[operation.name] = operation
+                todo += [tensor.op for tensor in operation.inputs]
+        return list(seen.values())
+
+    @property
+    def collectives(self) -> set[str]:
+        """The collectives that the results depend on."""
+        return {op for each in self.operations for op in _ops(each) if op in COLLECTIVES}
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The function as plain data.
+
+        Raises:
+            AssertionError: It has a variable, or a name with several tensors.
+        """
+        places, kept = list(self.owners.values()), self.graph.captures
+        assert len({*places}) == len(places) == len(self.graph.inputs) - len(kept), (
+            "Read names with one tensor each."
+        )
+        assert all(tensor.dtype != tf.resource for tensor in self.graph.inputs), (
+            "Compute the answer without a variable."
+        )
+        return {
+            "graph": self.graph.as_graph_def().SerializeToString(),
+            "arguments": [tensor.name for tensor in self.graph.inputs[: len(places)]],
+            "constants": {inner.name: outer.numpy() for outer, inner in kept},
+            "results": [tensor.name for tensor in self.results],
+            "names": self.names,
+            "magic": self.cell.magic,
+            "owners": places,
+        }
 
 
 class Again:
@@ -47,42 +110,82 @@ class Again:
         given: Mapping[str, Any],
     ) -> None:
         self._cells, self._strategy = cells, strategy
+        self._initial = {n: v for n, v in given.items() if _is_variable(namespace.get(n))}
         self._given = {
             _OTHER_ID if name == "replica_id" else name: self._on_replicas(value, namespace, name)
             for name, value in given.items()
+            if name not in self._initial
         }
         self._names = {**namespace, **self._given}
         self._made: set[str] = set(self._given)
 
     def run(self, cell: TpuCell) -> dict[str, Any]:
         """Run a cell, and return the names that it assigns."""
-        with _silent(), self._ready(cell) as steps:
-            steps.complete()
-            return dict(steps.assigned)
+        return self.results(cell, lambda value: value)
 
-    def collectives(self, cell: TpuCell) -> set[str]:
-        """Return the operations of TensorFlow by which a cell's replicas exchange values.
+    def results(self, cell: TpuCell, of: Callable[[Any], Any]) -> dict[str, Any]:
+        """Run a cell, and give its variables back their values.
 
-        The cells that make the values that it reads count too.
+        Args:
+            cell: The cell.
+            of: Turns a value, or a variable with its new numbers, into a result.
+
+        Returns:
+            The results of the names that it assigns, and of its variables.
         """
-        return {op for each in self._cells_behind(cell, {}) for op in self._collectives_in(each)}
-
-    def _cells_behind(self, cell: TpuCell, found: dict[str, TpuCell]) -> list[TpuCell]:
-        """Return a cell and the `%%tpu_run` cells whose results reach it."""
-        found[cell.body] = cell
-        for name in sorted(cell.reads):
-            maker = maker_of(self._cells, name)
-            if maker is not None and maker.body not in found:
-                self._cells_behind(maker, found)
-        return list(found.values())
-
-    def _collectives_in(self, cell: TpuCell) -> set[str]:
         with _silent(), self._ready(cell) as steps:
+            owners = steps.step.owners()
+            variables = [each for owner in owners.values() for each in _variables_of(owner)]
+            before = [each.numpy() for each in variables]
+            try:
+                for name, value in self._initial.items():
+                    self._names[name].assign(value)
+                steps.complete()
+                own = {name: each for name, each in owners.items() if _is_variable(each)}
+                return {name: of(each) for name, each in {**own, **steps.assigned}.items()}
+            finally:
+                for each, value in zip(variables, before, strict=True):
+                    each.assign(value)
+
+    def traces(
+        self, cell: TpuCell, names: Sequence[str], known: Collection[str] = ()
+    ) -> Iterator[Trace]:
+        """Yield the trace of a cell, and those of the cells behind it, as replicas run them.
+
+        Args:
+            cell: The cell.
+            names: The names that it assigns. Only what they depend on counts.
+            known: Names whose cells do not count.
+        """
+        todo, seen = [(cell, tuple(names))], set()
+        while todo:
+            cell, names = todo.pop()
+            if (cell.body, names) in seen:
+                continue
+            seen.add((cell.body, names))
+            trace = self._trace(cell, names)
+            yield trace
+            read = {operation.name for operation in trace.operations}
+            for place, owner in trace.owners.items():
+                maker = maker_of(self._cells, owner)
+                if maker is not None and owner not in known and place in read:
+                    todo.append((maker, (owner,)))
+
+    def _trace(self, cell: TpuCell, names: tuple[str, ...]) -> Trace:
+        marks = [f"{_MARK}{name} = {_TF}.identity({name}, '{_MARK}{name}')" for name in names]
+        body = "\n".join([cell.body, *marks])
+        marked = dataclasses.replace(cell, body=body, source=parse_cell(body))
+        self._names[_TF] = tf
+        with _silent(), self._ready(marked) as steps:
             steps.bind_first_batch()
             step: CellStep = steps.step
-            functions = step.functions_to_check({})
-        ops = (op for each in functions for op in _ops(each.definition, each.library))
-        return {op for op in ops if op in COLLECTIVES}
+            captured, (traced, *_) = step.functions_to_compile()
+        # The number of the replica comes first.
+        inputs = [tensor.op.name for tensor in traced.graph.inputs]
+        owners = dict(zip(inputs, ["replica_id", *captured.owners], strict=False))
+        operations = {op.name.rpartition("/")[2]: op for op in traced.graph.get_operations()}
+        results = [operations[f"{_MARK}{name}"].outputs[0] for name in names]
+        return Trace(cell, names, results, owners, traced.graph)
 
     @contextlib.contextmanager
     def _ready(self, cell: TpuCell) -> Iterator[Steps]:
@@ -99,8 +202,10 @@ class Again:
         """Compute a name again if it depends on the other values."""
         self._made.add(name)
         maker = maker_of(self._cells, name)
-        if maker is not None and self._depends(maker, set()):
-            self._names[name] = self.run(maker).get(name, self._names[name])
+        if maker is None:
+            return
+        if name not in self._names or self._depends(maker, set()):
+            self._names[name] = self.run(maker).get(name, self._names.get(name))
 
     def _depends(self, cell: TpuCell, seen: set[str]) -> bool:
         """Return whether a cell reads one of the other values, also through other cells."""
@@ -117,7 +222,7 @@ class Again:
 
     def _settings(self, cell: TpuCell) -> RunSettings:
         """Return the settings of one step: with the first batch, and without curves."""
-        data = [_attribute_of(self._names, name) for name in cell.data]
+        data = [attribute_of(self._names, name) for name in cell.data]
         if not data:
             return RunSettings()
         return RunSettings(
@@ -137,20 +242,25 @@ class Again:
         return self._strategy.experimental_distribute_values_from_function(of_replica)
 
 
-def _attribute_of(names: Mapping[str, Any], path: str) -> Any:
-    first, *rest = path.split(".")
-    value = names[first]
-    for part in rest:
-        value = getattr(value, part)
-    return value
+def _is_variable(value: Any) -> bool:
+    return isinstance(value, tf.Variable)
 
 
-def _ops(function: Any, library: Any) -> Iterator[str]:
-    """Yield the operations of a function, and of the functions that it calls."""
-    for node in function.node_def:
-        yield node.op
-        for name in called_functions(node):
-            yield from _ops(library(name), library)
+def _variables_of(owner: Any) -> list[Any]:
+    """Return the variables of an object, such as an optimizer; or the variable itself."""
+    if _is_variable(owner):
+        return [owner]
+    found = getattr(owner, "variables", ())
+    return list(found() if callable(found) else found)
+
+
+def _ops(operation: Any) -> Iterator[str]:
+    """Yield the name of an operation, and of those in the functions that it calls."""
+    yield operation.type
+    for name in called_functions(operation.node_def):
+        body = body_of(operation.graph, name)
+        for inner in body.get_operations() if body is not None else ():
+            yield from _ops(inner)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,8 @@ import ast
 import dataclasses
 import functools
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from tpunb.cells.names import bound_in
 from tpunb.cells.source import CellSource, parse_cell
@@ -15,7 +16,7 @@ from tpunb.notebook.magics import TpuMagics
 from tpunb.notebook.ran_cells import RanCell
 
 _MAGIC = re.compile(r"\s*%%tpu_run\b([^\n]*)\n?")
-_CHECK = re.compile(r"\s*# Check\b")
+_CHECK = re.compile(r"\s*# Check question (\d+)\b")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,12 +24,14 @@ class TpuCell:
     """A `%%tpu_run` cell that has run.
 
     Attributes:
-        body: The text below the magic.
+        magic: The line of the magic.
+        body: The text below it.
         source: The parsed body.
         data: The names of the datasets after `-d`.
         names: The names of a batch.
     """
 
+    magic: str
     body: str
     source: CellSource
     data: tuple[str, ...]
@@ -47,9 +50,20 @@ def tpu_cell(text: str) -> TpuCell | None:
     magic = _MAGIC.match(text)
     if magic is None:
         return None
-    arguments = arguments_of(TpuMagics.tpu_run, magic[1])
-    body = text[magic.end() :]
-    return TpuCell(body, parse_cell(body), tuple(arguments.data), tuple(arguments.names))
+    given = arguments_of(TpuMagics.tpu_run, magic[1])
+    line, body = magic[0].strip(), text[magic.end() :]
+    return TpuCell(line, body, parse_cell(body), tuple(given.data), tuple(given.names))
+
+
+def check_of(text: str) -> int | None:
+    """Return the number of the question that a cell checks; None for another cell."""
+    mark = _CHECK.match(text)
+    return int(mark[1]) if mark else None
+
+
+def is_marked(text: str, question: int) -> bool:
+    """Return whether a cell has the line `# Question N`."""
+    return re.search(rf"^# Question {question}\b", text, re.MULTILINE) is not None
 
 
 def answer_cell(cells: Sequence[RanCell], question: int, names: Collection[str]) -> RanCell | None:
@@ -57,13 +71,15 @@ def answer_cell(cells: Sequence[RanCell], question: int, names: Collection[str])
 
     A cell has the answer if it has the line `# Question N`, or assigns one of the names.
     """
-    mark = re.compile(rf"^# Question {question}\b", re.MULTILINE)
     return next(
         (
             cell
             for cell in reversed(cells)
-            if not _CHECK.match(cell.source)
-            and (mark.search(cell.source) or any(assigns(cell.source, name) for name in names))
+            if check_of(cell.source) is None
+            and (
+                is_marked(cell.source, question)
+                or any(assigns(cell.source, name) for name in names)
+            )
         ),
         None,
     )
@@ -72,7 +88,7 @@ def answer_cell(cells: Sequence[RanCell], question: int, names: Collection[str])
 def maker_of(cells: Sequence[RanCell], name: str) -> TpuCell | None:
     """Return the `%%tpu_run` cell that assigned a name last; None if it was another cell."""
     for cell in reversed(cells):
-        if not cell.error and not _CHECK.match(cell.source) and assigns(cell.source, name):
+        if not cell.error and check_of(cell.source) is None and assigns(cell.source, name):
             return tpu_cell(cell.source)
     return None
 
@@ -83,6 +99,12 @@ def assigns(text: str, name: str) -> bool:
     if bound is None:
         return re.search(rf"^\s*(?:def )?{name}\b\s*[=(\[]", text, re.MULTILINE) is not None
     return name in bound
+
+
+def attribute_of(names: Mapping[str, Any], path: str) -> Any:
+    """Return the value of a name, or of an attribute of its value, such as `"data.train"`."""
+    first, *rest = path.split(".")
+    return functools.reduce(getattr, rest, names[first])
 
 
 @functools.lru_cache(maxsize=1024)

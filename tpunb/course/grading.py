@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -13,36 +11,24 @@ import numpy as np
 
 from tpunb.cells.cell_errors import first_line
 from tpunb.course import scores
-from tpunb.course.cells import TpuCell, answer_cell, assigns, tpu_cell
+from tpunb.course.cells import TpuCell, answer_cell, assigns, attribute_of, tpu_cell
 from tpunb.course.failures import in_library, show_users_line
 from tpunb.course.seals import plain_text_of, seal
 from tpunb.errors import CellError, NotConnectedError
 from tpunb.notebook.extension import loaded
 from tpunb.notebook.ran_cells import RanCell
+from tpunb.training.history import latest_history
 
 if TYPE_CHECKING:
     from tpunb.course.again import Again
 
 
-def question(number: int, *, points: int, answers: str | Sequence[str] = ()) -> Question:
-    """Return the check of an answer, for a `with` block of `assert` statements.
-
-    The block grades the answer. It runs only if the answer's cell has run to its end: the cell with
-    the line `# Question N`, or the latest cell that assigns one of the names. At the end of the
-    block, the points are printed and kept for `score`. A failed `assert` shows its message only,
-    without the code of the check.
-
-    Args:
-        number: The number of the question.
-        points: The points for a right answer.
-        answers: The names that the answer assigns.
-    """
-    names = (answers,) if isinstance(answers, str) else tuple(answers)
-    return Question(number, points, names)
+_MOST_BATCHES = 9
+"""The largest number of batches of an epoch."""
 
 
 class Question:
-    """The check of an answer. See `question`.
+    """The check of an answer. See `tpunb.course.question`.
 
     Args:
         number: The number of the question.
@@ -59,6 +45,8 @@ class Question:
             )
         self._session = extension.magics.session
         self._cells: Sequence[RanCell] = extension.ran.cells
+        self._namespace: dict[str, Any] = self._session.namespace
+        self._before: set[str] = set()
 
     def __enter__(self) -> Question:
         """Find the answer.
@@ -69,6 +57,7 @@ class Question:
         scores.remember(self._number, 0)
         if (reason := self._why_no_answer()) is not None:
             raise _short(AssertionError(reason))
+        self._before = {*self._session.namespace}
         return self
 
     def __exit__(
@@ -77,7 +66,9 @@ class Question:
         error: BaseException | None,
         frames: TracebackType | None,
     ) -> None:
-        """Give the points, or show why there are none."""
+        """Give the points, or show why there are none. What the check knows is forgotten."""
+        for name in {*self._session.namespace} - self._before:
+            del self._session.namespace[name]
         if error is None:
             scores.remember(self._number, self._points)
             print(f"Question {self._number}: {self._points} point{'s' * (self._points > 1)}")  # noqa: T201
@@ -97,7 +88,10 @@ class Question:
         Raises:
             AssertionError: The value is the same for all replicas, as in Python.
         """
-        return self._parts(name, self._session.namespace[name])
+        value = self._namespace[name]
+        parts = self._parts(value)
+        assert len(parts) > 1, _same_for_all(name, value)
+        return parts
 
     def again(self, *names: str, **given: Any) -> Any:
         """Run the answer's cell again with other values, and return its names on each replica.
@@ -106,32 +100,31 @@ class Question:
         too, if they are `%%tpu_run` cells.
 
         Args:
-            *names: The names to return; for several names a list of each.
+            *names: The names to return, also of variables; for several names a list of each.
             **given: By name of the notebook, the other value: a list with a value for each replica,
-                or a dataset. `replica_id` gives the replicas other numbers.
+                a dataset, or the first numbers of a variable. `replica_id` gives the replicas other
+                numbers. Variables get their values back.
 
         Raises:
             AssertionError: The answer is not computed in a `%%tpu_run` cell.
         """
+        cell, again = self._tpu_cell(), self._again(given)
         try:
-            made = self._again(given).run(self._tpu_cell())
+            made = again.results(cell, self._parts)
         except Exception as error:
             text = f"With other numbers, your cell stops with an error: {first_line(error)}"
             raise AssertionError(text) from None
         missing = [name for name in names if name not in made]
         assert not missing, f"Assign `{', '.join(missing)}` in one `%%tpu_run` cell."
-        parts = [self._parts(name, made[name]) for name in names]
+        for name in names:
+            assert len(made[name]) > 1, _same_for_all(name, made[name][0])
+        parts = [made[name] for name in names]
         return parts[0] if len(parts) == 1 else parts
 
-    def calls(self) -> set[str]:
-        """Return the names of the functions and methods that the answer's cell calls."""
-        nodes = self._tpu_cell().source.nodes
-        functions = [node.func for node in nodes if isinstance(node, ast.Call)]
-        return {str(getattr(f, "attr", getattr(f, "id", ""))) for f in functions}
-
     def collectives(self) -> set[str]:
-        """Return the operations by which the replicas of the answer's cell exchange values."""
-        return self._again({}).collectives(self._tpu_cell())
+        """Return the collectives on which the answer's names depend, also by other cells."""
+        traces = self._again({}).traces(self._tpu_cell(), self._names)
+        return {collective for trace in traces for collective in trace.collectives}
 
     def predicted(
         self, name: str, right: str, hints: Mapping[Any, str] | None = None, *, hint: str
@@ -160,20 +153,49 @@ class Question:
         known = {plain_text_of(wrong): text for wrong, text in (hints or {}).items()}
         assert seal(value, name) == right, f"Not {text}: {known.get(text, hint)}"
 
-    def copies(self, variable: Any) -> list[Any]:
-        """Return the copy of a variable on each replica, as arrays of NumPy."""
-        strategy = self._session.of_tensorflow().strategy
-        return [copy.numpy() for copy in strategy.experimental_local_results(variable)]
+    def value(self, path: str) -> Any:
+        """Return the value of a name, or of an attribute such as `"trainer.iterations"`.
 
-    @contextlib.contextmanager
-    def restoring(self, *variables: Any) -> Iterator[None]:
-        """Give variables their values back at the end of a block."""
-        before = [variable.numpy() for variable in variables]
-        try:
-            yield
-        finally:
-            for variable, value in zip(variables, before, strict=True):
-                variable.assign(value)
+        The value of a variable is its number, or an array of NumPy.
+        """
+        value = attribute_of(self._namespace, path)
+        return value.numpy() if hasattr(value, "assign") else value
+
+    def curves(self) -> dict[str, list[float]]:
+        """Return the values of the last loop's curves, by name."""
+        history = latest_history()
+        return {} if history is None else {n: list(history.values(n)) for n in history.metrics}
+
+    def epochs(self, name: str, *args: Any) -> list[Any]:
+        """Return the type of the dataset that a function returns, and the batches of two epochs.
+
+        Args:
+            name: The function.
+            *args: Its arguments: arrays, and functions of one tensor.
+        """
+        dataset = self.value(name)(*args)
+        epochs = [list(dataset.take(_MOST_BATCHES).as_numpy_iterator()) for _ in range(2)]
+        return [type(dataset).__name__, *epochs]
+
+    def structure(self, name: str, *args: Any) -> tuple[list[str], bool]:
+        """Return how a function of JAX computes its results.
+
+        Args:
+            name: The function.
+            *args: Its arguments.
+
+        Returns:
+            The collectives of its program, and whether `jax.shard_map` has all of its arithmetic.
+        """
+        from tpunb.course import jax_answers
+
+        return jax_answers.structure(self._exported(name, jax_answers.types_of(args)), args)
+
+    def _exported(self, name: str, types: Sequence[Any]) -> dict[str, Any]:
+        """Return the program of a function of JAX as plain data."""
+        from tpunb.course import jax_answers
+
+        return jax_answers.exported(self.value(name), types)
 
     def _why_no_answer(self) -> str | None:
         cell = answer_cell(self._cells, self._number, self._names)
@@ -194,14 +216,12 @@ class Question:
         todo = f"assign {names}" if names else "write its cell"
         return f"Question {self._number} has no answer yet: {todo}, and run the cell."
 
-    def _parts(self, name: str, value: Any) -> list[Any]:
+    def _parts(self, value: Any) -> list[Any]:
+        """Return a value on each replica, or on each device of an array of JAX."""
+        if hasattr(value, "addressable_shards"):
+            return [np.asarray(shard.data) for shard in value.addressable_shards]
         strategy = self._session.of_tensorflow().strategy
-        parts = [np.asarray(part) for part in strategy.experimental_local_results(value)]
-        assert len(parts) == strategy.num_replicas_in_sync, (
-            f"`{name}` is one value ({type(value).__name__}) for all replicas. Compute a tensor on "
-            "each replica with TensorFlow, in a `%%tpu_run` cell."
-        )
-        return parts
+        return [np.asarray(part) for part in strategy.experimental_local_results(value)]
 
     def _tpu_cell(self) -> TpuCell:
         cell = answer_cell(self._cells, self._number, self._names)
@@ -216,7 +236,14 @@ class Question:
         from tpunb.course.again import Again  # imports TensorFlow
 
         strategy = self._session.of_tensorflow().strategy
-        return Again(self._cells, self._session.namespace, strategy, given)
+        return Again(self._cells, self._namespace, strategy, given)
+
+
+def _same_for_all(name: str, value: Any) -> str:
+    return (
+        f"`{name}` is one value ({type(value).__name__}) for all replicas. Compute a tensor on "
+        "each replica with TensorFlow, in a `%%tpu_run` cell."
+    )
 
 
 def _short(error: AssertionError) -> AssertionError:

@@ -133,9 +133,6 @@ class RunDisplay:
         link: The connection's link, for the curves.
         awaited: Names of the plotted values.
         metrics: Names of the values to draw; None for all that the history has.
-
-    Attributes:
-        stopped: Whether the run has ended early.
     """
 
     def __init__(
@@ -147,7 +144,6 @@ class RunDisplay:
         awaited: Iterable[str] = (),
         metrics: Iterable[str] | None = None,
     ) -> None:
-        self.stopped = False
         self._awaited, self._metrics = tuple(awaited), metrics
         self._history, self._total, self._link = history, total, link
         self._begin = self._steps = begin
@@ -175,7 +171,8 @@ class RunDisplay:
         plotted = self._history is not None and len(self._history) > 0
         has_nothing = kind is not None and not self._steps and not plotted
         if self._history is not None and self._curves is not None:
-            self._history.finish(stopped=self.stopped or kind is not None)
+            if not self._history.finished:
+                self._history.finish(stopped=kind is not None)
             if has_nothing:
                 self._curves.remove()
             elif self._curves.live or self._history.metrics:

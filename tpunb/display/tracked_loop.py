@@ -157,7 +157,6 @@ class TrackedLoop(Generic[_Batch]):
             if self.history.metrics:
                 remember_history(self.history)
             if display is not None:
-                display.stopped = self.stopped
                 display.__exit__(None, None, None)
 
     def _fetch(self, wanted: int) -> None:

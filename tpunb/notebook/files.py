@@ -11,6 +11,9 @@ from typing import Any
 from tpunb._util.atomic_files import write_file
 from tpunb.errors import TpunbError
 
+STUDENT = "TPUNB_STUDENT"
+"""The variable with the student's notebook that the checks of a kernel grade."""
+
 
 class NotebookError(TpunbError):
     """The error of a notebook that cannot be read, or of a missing package to execute it."""

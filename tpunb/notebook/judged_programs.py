@@ -32,6 +32,7 @@ class JudgedPrograms:
             judge = connection.judge
             judge.take_new()  # an installed virtual TPU has judged programs before
             judge.take_waiting()
+            judge.findings.take()
         self._shell.events.register("post_run_cell", self._show)
 
     def remove(self) -> None:
@@ -46,7 +47,7 @@ class JudgedPrograms:
             display(_bundle(new), raw=True)
         if waiting := judge.take_waiting():
             _Later(waiting)
-        for sentence in judge.take_recompiled():
+        for sentence in judge.findings.take():
             display(Sentence(sentence))
         if said := connection.overflow():
             display(Sentence(said))

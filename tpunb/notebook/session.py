@@ -282,8 +282,6 @@ class Session:
 
     def _go(self, run: StepRun) -> None:
         """Run a run's steps, show their progress, and bind the cell's names."""
-        from tpunb.training.history import remember_history
-
         plotted = run.history if run.settings.plot else None
         resumed = run.done > 0
         before = self._values_read(run)
@@ -292,12 +290,10 @@ class Session:
             with RunDisplay(plotted, run.total, run.done, link, awaited) as shown:
                 run.watcher = shown
                 run.go()
-                shown.stopped = run.stopped
         finally:
             # A run that has failed before its first step gets no number and no name.
             if plotted is not None and run.done > 0:
                 self._runs += not resumed
-                remember_history(plotted)
                 self._names.bind_if_free("history", plotted)
             self.namespace.update(run.assigned)
             if run.done > 0:

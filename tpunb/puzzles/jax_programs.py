@@ -31,7 +31,7 @@ _KERNEL = "tpu_custom_call"
 _CALLBACKS = frozenset({"pure_callback", "io_callback", "debug_callback", "outside_call"})
 _CUSTOM = re.compile(r"stablehlo\.custom_call @(\w+)")
 _OWN_CALLS = frozenset({_KERNEL, "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
-_ARITHMETIC = frozenset(
+ARITHMETIC = frozenset(
     f"stablehlo.{name}" for name in ("add", "subtract", "multiply", "divide", "dot_general")
 )
 _TYPES = re.compile(r"tensor<[^>]*>|sdy\.sharding = #sdy\.sharding<[^>]*>")
@@ -144,7 +144,7 @@ class Jax:
         names = {operation.name for operation in live_operations(text)}
         if _KERNEL not in names:
             raise AnswerError("The answer has to use pallas_call, and to return what it computes.")
-        if names & _ARITHMETIC:
+        if names & ARITHMETIC:
             raise AnswerError("All arithmetic has to be in pallas_call, and not outside of it.")
 
 

@@ -58,7 +58,7 @@ class TensorFlow:
 
     def runner(self, traced: Traced, leaves: Sequence[Numbers]) -> Callable[..., list[Numbers]]:
         """Return a function that runs the graph. It has only operations that a TPU has."""
-        step = tf.function(_imported(traced))
+        step = tf.function(imported(traced))
         graph = step.get_concrete_function(*self._types(leaves))
         for problem in statically_found(traced_function_of(graph)):
             raise AnswerError(f"{problem.reason} {problem.fix}")
@@ -72,7 +72,7 @@ class TensorFlow:
         self, traced: Traced, leaves: Sequence[Numbers], options: CompileOptions
     ) -> TpuProgram:
         """Return the graph as the TPU's compiler compiles it."""
-        fn, types = _imported(traced), self._types(leaves)
+        fn, types = imported(traced), self._types(leaves)
         return compile_call(fn, types, {}, options, self._strategy())[0]
 
     def _graph(self, fn: Callable[..., Any], types: Sequence[Any]) -> Any:
@@ -94,7 +94,7 @@ class TensorFlowOnReplicas(TensorFlow):
 
     def runner(self, traced: Traced, leaves: Sequence[Numbers]) -> Callable[..., list[Numbers]]:
         """Return a function that runs the graph on all replicas."""
-        strategy, fn = self._strategy(), _imported(traced)
+        strategy, fn = self._strategy(), imported(traced)
         step = tf.function(lambda *parts: strategy.run(fn, args=parts))
 
         def run(*arrays: Numbers) -> list[Numbers]:
@@ -127,7 +127,7 @@ class TensorFlowOnReplicas(TensorFlow):
         return strategy
 
 
-def _imported(traced: Traced) -> Callable[..., list[Any]]:
+def imported(traced: Traced) -> Callable[..., list[Any]]:
     """Return the function of a graph, without the code that it was traced from."""
     definition = tf.compat.v1.GraphDef.FromString(traced["graph"])
     places = [*traced["arguments"], *traced["constants"]]
@@ -141,7 +141,7 @@ def _imported(traced: Traced) -> Callable[..., list[Any]]:
         if len(tensors) < len(traced["arguments"]):
             number = tf.distribute.get_replica_context().replica_id_in_sync_group
             tensors = (tf.convert_to_tensor(number), *tensors)
-        values = [*tensors, *map(tf.constant, traced["constants"].values())]
+        values = map(tf.convert_to_tensor, [*tensors, *traced["constants"].values()])
         known = dict(zip(places, values, strict=True))
         made = [name for name in traced["results"] if name not in known]
         inputs = {name: value for name, value in known.items() if name in read}

@@ -18,6 +18,7 @@ class ChipParts:
         name: The TPU type.
         tensor_cores: The TensorCores of the chip.
         devices: The cores that a program sees: TensorFlow's or JAX's devices.
+        matrix_units: The matrix units of a TensorCore; 0 if Google does not say.
         flops: The peak of a TensorCore, in multiplications and additions per second in bfloat16.
         hbm_bytes: The memory of the whole chip in bytes.
         hbm_bandwidth: The chip's bytes per second to and from its memory.
@@ -28,6 +29,7 @@ class ChipParts:
     name: str
     tensor_cores: int
     devices: int
+    matrix_units: int
     flops: float
     hbm_bytes: int
     hbm_bandwidth: float
@@ -55,6 +57,7 @@ def chip_of(acc: Accelerator) -> ChipParts:
         acc.name,
         tensor_cores,
         family.devices_per_chip,
+        hardware.matrix_units,
         hardware.flops / per_device,
         acc.hbm_bytes * family.devices_per_chip,
         hardware.hbm * family.devices_per_chip,

@@ -137,8 +137,10 @@ class Hardware:
         flops: The peak of multiplications and additions per second in bfloat16.
         hbm: HBM bandwidth in bytes per second.
         link: The bandwidth of one link between chips in one direction, in bytes per second.
+        matrix_units: The matrix units of a TensorCore; 0 if Google does not say.
         sustained_flops: The part of the peak that large products reach.
         sustained_hbm: The part of the bandwidth that a long stream of reads and writes reaches.
+        sustained_link: The part of a link's bandwidth that a collective reaches.
     """
 
     usable_bytes: int
@@ -146,8 +148,10 @@ class Hardware:
     flops: float
     hbm: float
     link: float
+    matrix_units: int
     sustained_flops: float = 0.94
     sustained_hbm: float = 0.9
+    sustained_link: float = 0.9
 
 
 def _hardware(
@@ -156,9 +160,10 @@ def _hardware(
     tflops: float,
     hbm: float,
     link: float,
+    matrix_units: int,
     *,
     cores: int = 1,
-    sustained: tuple[float, float] = (0.94, 0.9),
+    sustained: tuple[float, ...] = (),
 ) -> Hardware:
     """Return a core with `gib` of memory. Other figures are a chip's; bandwidths are in GB/s."""
     return Hardware(
@@ -167,29 +172,33 @@ def _hardware(
         tflops * 1e12 / cores,
         hbm * 1e9 / cores,
         link * 1e9,
+        matrix_units,
         *sustained,
     )
 
 
+_NO_LOSS_ON_LINKS = (0.94, 0.9, 1.0)
 HARDWARE: dict[str, Hardware] = {
-    "v2": _hardware(7.48, 0.7, 46, 700, 62, cores=2),
-    "v3": _hardware(15.48, 0.94, 123, 900, 82, cores=2),
-    "v4": _hardware(30.75, 1.05, 275, 1200, 45),
-    "v5e": _hardware(15.75, 1.5, 197, 819, 45),
-    "v5p": _hardware(95.73, 1.75, 459, 2765, 90),
-    "v6e": _hardware(31.24, 1.75, 918, 1640, 90, sustained=(0.78, 0.8)),
-    "tpu7x": _hardware(94.74, 2.2, 2307, 7380, 90, cores=2),
+    "v2": _hardware(7.48, 0.7, 46, 700, 62, 1, cores=2, sustained=_NO_LOSS_ON_LINKS),
+    "v3": _hardware(15.48, 0.94, 123, 900, 82, 2, cores=2, sustained=_NO_LOSS_ON_LINKS),
+    "v4": _hardware(30.75, 1.05, 275, 1200, 50, 4),
+    "v5e": _hardware(15.75, 1.5, 197, 819, 50, 4),
+    "v5p": _hardware(95.73, 1.75, 459, 2765, 100, 4),
+    "v6e": _hardware(31.24, 1.75, 918, 1640, 100, 2, sustained=(0.78, 0.8)),
+    "tpu7x": _hardware(94.74, 2.2, 2307, 7380, 100, 0, cores=2),
 }
 """A core of each family, by the family's name.
 
 A core is a TensorFlow device: half a chip on v2, v3 and tpu7x. Usable memory is the limit for
 programs of libtpu 0.0.52, as its refusals print it; libtpu keeps the rest for itself. Clocks,
-multiplications and bandwidths are from Jouppi et al., "A domain-specific supercomputer for
-training deep neural networks" (2020: v2, v3), Jouppi et al., "TPU v4" (2023) and the Cloud TPU
-documentation's pages of each generation (v5e, v5p, v6e, tpu7x). The link bandwidth of v4 and
-later is from Austin et al., "How to Scale Your Model" (2025), and is a tenth less than on those
-pages. The clock of tpu7x is not published: a core multiplies 2,307 / 2 TFLOPS with four units of
-256 × 256, as libtpu counts the cycles of its products, which takes 2.2 GHz.
+multiplications, matrix units and bandwidths are from Jouppi et al., "A domain-specific
+supercomputer for training deep neural networks" (2020: v2, v3), Jouppi et al., "TPU v4" (2023)
+and the pages of each generation in the Cloud TPU documentation (docs.cloud.google.com/tpu/docs/v3,
+v4, v5e, v5p, v6e, tpu7x). These give the bandwidth of a chip's links in both directions together:
+v5e has 400 GB/s on 4 links, so a link has 50 GB/s each way. Austin et al., "How to Scale Your
+Model" (2025), count on a tenth less. The clock of tpu7x is not published: a core multiplies
+2,307 / 2 TFLOPS with four units of 256 × 256, as libtpu counts the cycles of its products, which
+takes 2.2 GHz.
 """
 
 DEVICE_KINDS: dict[str, str] = {

@@ -12,10 +12,10 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from tpunb._util.reachable import reaches
 from tpunb.cells.definitions import defined_by
 from tpunb.cells.jax.arguments import PARTS, WHOLE, Arguments, Form, Slot, flattened
 from tpunb.cells.jax.context import AXIS, varies
-from tpunb.cells.reachable_values import reaches
 from tpunb.cells.settings import OutputOptions
 from tpunb.cells.source import LAST, PROVIDED, CellSource
 from tpunb.errors import CellError

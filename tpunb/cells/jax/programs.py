@@ -89,6 +89,7 @@ class Programs:
             traced.take_program_of(known)
             self._programs[key] = known
             return traced, None
+        traced.warn_of_findings(call.jaxpr)
         reason = _CHANGED if any(text == cell.text for text, *_ in self._programs) else _FIRST
         self._programs[key] = traced
         if len(self._programs) > _MOST:

@@ -9,8 +9,8 @@ from typing import Any
 
 import jax
 
+from tpunb._util.code_names import mentions
 from tpunb._util.interrupts import uninterrupted
-from tpunb.cells.code_names import mentions
 from tpunb.cells.reached import Reached
 from tpunb.cells.source import CellSource
 from tpunb.errors import CellError

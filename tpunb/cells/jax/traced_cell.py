@@ -20,12 +20,13 @@ from tpunb.cells.jax.arguments import PARTS, WHOLE, Arguments, Form, Slot, flatt
 from tpunb.cells.jax.context import AXIS, ReplicaContext
 from tpunb.cells.jax.outputs import Outputs, holds_traced
 from tpunb.cells.jax.program_key import ProgramKey
-from tpunb.cells.jax.repeated_sums import line_of, repeated_sums
 from tpunb.cells.jax.shared_names import SharedNames, in_context
 from tpunb.cells.reached import Contents, Reached
 from tpunb.cells.settings import OutputOptions
 from tpunb.cells.source import LAST, CellSource
 from tpunb.cells.source_texts import keep_text, shown_as
+from tpunb.checks.jax_steps.call import Call
+from tpunb.checks.jax_steps.table import findings_in_cell
 from tpunb.errors import CellError, TpuWarning
 
 _LAST = "__tpu_last__"
@@ -76,6 +77,7 @@ class TracedCell:
         self._cell, self._namespace, self._nests = cell, namespace, arguments.nests
         self._replicas = mesh.size
         self._changed: list[str] = []
+        self._is_step = bool(state)
         specs = arguments.by_name(
             [WHOLE if form is Form.WHOLE else PARTS for form in arguments.forms]
         )
@@ -129,8 +131,15 @@ class TracedCell:
         self.key = ProgramKey(traced.jaxpr)
         self.outputs.define()
         self._warn_of_lost_changes()
-        self._warn_of_repeated_sums(traced.jaxpr)
         return traced
+
+    def warn_of_findings(self, program: Any) -> None:
+        """Warn of what the cell's program costs although it runs."""
+        if not self.outputs.is_complete:
+            return  # the complete program has the same lines
+        call = Call("the cell", program, self._replicas, is_cell=True, is_step=self._is_step)
+        for each in findings_in_cell(call, self._cell.filename):
+            self._warn(f"{each.reason} {each.fix}", each.line)
 
     def run_code(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """Run the cell's code on one replica; return its names."""
@@ -187,17 +196,6 @@ class TracedCell:
     def _warn_of_lost_changes(self) -> None:
         for name in self._changed if self.outputs.is_complete else ():
             self._warn(_LOST.format(name=name), self._first_mention(name))
-
-    def _warn_of_repeated_sums(self, program: Any) -> None:
-        for equation in repeated_sums(program.jaxpr):
-            self._warn(
-                "This adds up values that are already the same on all replicas, because they were "
-                f"added up before: the sum is {self._replicas} times as large, and a mean changes "
-                "nothing. JAX itself adds up the gradient for an array that every replica has "
-                "whole. For the mean of the replicas' gradients, take the gradient of the mean: "
-                '`ctx.all_reduce("mean", loss)` in the function that is differentiated.',
-                line_of(equation, self._cell.filename),
-            )
 
     def _first_mention(self, name: str) -> int | None:
         named = (node for node in self._cell.nodes if isinstance(node, ast.Name))

@@ -12,7 +12,7 @@ from tpunb.display.draw.colours import HOST_COLOURS, INK
 from tpunb.tpu.chip_parts import ChipParts
 
 _UNITS = (
-    ("matrix unit (MXU)", "multiplies matrices", HOST_COLOURS[0]),
+    ("matrix units (MXU)", "multiply matrices", HOST_COLOURS[0]),
     ("vector unit (VPU)", "element by element, sums", HOST_COLOURS[2]),
     ("scalar unit", "control, addresses", HOST_COLOURS[4]),
 )
@@ -42,6 +42,15 @@ def _peak(chip: ChipParts) -> str:
     return f"{chip.flops / 1e12:.4g} TFLOP/s in bfloat16"
 
 
+def _units(chip: ChipParts) -> list[tuple[str, str, str]]:
+    """Return the name, the work and the colour of the units of a TensorCore."""
+    matrix, *others = _UNITS
+    if chip.matrix_units == 1:
+        return [("matrix unit (MXU)", "multiplies matrices", matrix[2]), *others]
+    number = f"{chip.matrix_units} " if chip.matrix_units else ""
+    return [(f"{number}{matrix[0]}", *matrix[1:]), *others]
+
+
 def _memory(chip: ChipParts) -> str:
     each = f", {byte_count(chip.hbm_bytes // chip.devices)} a core" if chip.devices > 1 else ""
     return f"HBM, {byte_count(chip.hbm_bytes)}{each}"
@@ -62,7 +71,7 @@ def chip_text(chip: ChipParts) -> str:
     """Return a chip as plain text."""
     bandwidth = _per_second(chip.hbm_bandwidth)
     core = "each TensorCore" if chip.tensor_cores > 1 else "TensorCore"
-    inner = [f"{name}: {what}" for name, what, _ in _UNITS]
+    inner = [f"{name}: {what}" for name, what, _ in _units(chip)]
     inner[0] += f", at most {_peak(chip)}"
     lines = [
         chip_title(chip),
@@ -123,7 +132,7 @@ def _core(chip: ChipParts, left: float, top: float) -> Iterator[str]:
     yield svg.words(left + _CORE / 2, top + 12, "TensorCore", bold=True)
     below = top + 24
     for number, ((name, what, colour), height) in enumerate(
-        zip(_UNITS, _UNIT_HEIGHTS, strict=True)
+        zip(_units(chip), _UNIT_HEIGHTS, strict=True)
     ):
         lines = [name, what, *([_peak(chip)] if number == 0 else [])]
         yield svg.box(left + 8, below, _CORE - 16, height - 4, colour)

@@ -29,7 +29,6 @@ from tpunb.virtual.jax.kernels import (
     rule_for_the_cpu,
 )
 from tpunb.virtual.jax.private_names import owner_of, private
-from tpunb.virtual.jax.shared_work import is_repeated
 
 _LOWER = "jax._src.interpreters.mlir.lower_jaxpr_to_module"
 _REFINE = "jax._src.interpreters.mlir.refine_polymorphic_shapes"
@@ -80,8 +79,9 @@ class LoweredProgram:
         wraps_jit: Whether it is a `jax.jit` around another `jax.jit`.
         uninterpreted: Why the interpreter cannot run one of its Pallas kernels; None if it can. The
             module must not run then.
-        is_repeated: Whether each device computes all of it.
         arguments: The types and shapes of its arguments.
+        traced: The closed jaxpr, until `release`.
+        shardings: The shardings of its arguments and of its results.
         for_a_tpu: The same program for a TPU.
     """
 
@@ -94,8 +94,9 @@ class LoweredProgram:
     uninterpreted: Exception | None
     size: int
     wraps_jit: bool
-    is_repeated: bool
     arguments: tuple[str, ...]
+    traced: Any
+    shardings: tuple[Sequence[Any], Sequence[Any]]
     for_a_tpu: ProgramForATpu
 
     @property
@@ -120,6 +121,11 @@ class LoweredProgram:
             return self.for_a_tpu.digest()
         to_bytes = private("jax._src.interpreters.mlir.module_to_bytecode")
         return _hash(to_bytes(self.module()))
+
+    def release(self) -> None:
+        """Forget the trace. It would keep the arrays that the function has closed over."""
+        self.traced = None
+        self.for_a_tpu.release()
 
 
 class ProgramForATpu:
@@ -150,7 +156,7 @@ class ProgramForATpu:
         return self._digest
 
     def release(self) -> None:
-        """Forget the trace. It would keep the arrays that the function has closed over."""
+        """Forget how to lower it, and the artifact."""
         self._lower, self._artifact = None, b""
 
 
@@ -216,8 +222,9 @@ class Lowering:
             self._state.uninterpreted,
             _bytes([*options["in_avals"], *getattr(jaxpr, "out_avals", ())]),
             _wraps_jit(plain_name(name), open_jaxpr.eqns),
-            is_repeated(open_jaxpr, options, int(options.get("num_partitions", 1))),
             tuple(str(aval) for aval in options["in_avals"]),
+            jaxpr,
+            (options.get("arg_shardings") or (), options.get("result_shardings") or ()),
             ProgramForATpu(lambda: _for_a_tpu(original, name, jaxpr, options)),
         )
         return lowered

@@ -12,11 +12,9 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tpunb._util.reachable import held_by, walk
 from tpunb._util.units import byte_count
 from tpunb.virtual.jax.per_replica import PerReplica
-
-_MOST_VALUES = 10_000
-"""The most values to search for the names of arrays."""
 
 _MOST_LISTED = 5
 
@@ -123,10 +121,6 @@ class DeviceMemory:
         if device is not None:
             arrays = [array for array in arrays if device in self._part(array).devices]
         return _named(arrays, self._namespace)
-
-    def ids_in(self, values: Mapping[str, Any]) -> Collection[int]:
-        """Return the ids of the live arrays that some values contain."""
-        return names_of(self._client.live_arrays(), values).keys()
 
     def beside(self, room: int, devices: Collection[int], without: Collection[int] = ()) -> str:
         """Return what takes more than some room on the fullest of some devices; empty if it fits.
@@ -277,22 +271,15 @@ def names_of(arrays: Collection[Any], namespace: Mapping[str, Any]) -> dict[int,
     """
     wanted = {id(array) for array in arrays}
     found: dict[int, str] = {}
-    pending = [(value, name) for name, value in namespace.items() if not name.startswith("_")]
-    visited: set[int] = set()
-    for value, name in pending:  # it grows: breadth first, so that the shortest name wins
+    named = ((name, value) for name, value in namespace.items() if not name.startswith("_"))
+    waiting = collections.deque(named)
+    for name, value in walk(waiting):
         if id(value) in wanted:
-            found.setdefault(id(value), name)
-        if id(value) in visited or len(pending) > _MOST_VALUES:
-            continue
-        visited.add(id(value))
-        if isinstance(value, PerReplica):
-            pending.append((value.array, name))
-        elif isinstance(value, dict):
-            pending += [(item, f"{name}[{key!r}]") for key, item in value.items()]
-        elif isinstance(value, list | tuple):
-            pending += [(item, f"{name}[{place}]") for place, item in enumerate(value)]
-        elif hasattr(value, "__dict__") and not _is_of_python(value):
-            pending += [(item, f"{name}.{key}") for key, item in vars(value).items()]
+            found[id(value)] = name
+        elif isinstance(value, PerReplica):
+            waiting.append((name, value.array))
+        elif not _is_of_python(value):
+            waiting.extend(held_by(name, value))
     return found
 
 

@@ -246,7 +246,7 @@ class VirtualTpu:
             lambda room: self.memory.beside(room, here, passed),
             moved,
         )
-        program.for_a_tpu.release()
+        program.release()
         self._execution.compile_options(compile_options, program.size, arguments)
         donated = donated_in(module)
         if program.uninterpreted is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
 
-from tpunb._util.functions import closed_over, function_of, nested_codes
+from tpunb._util.functions import nested_codes
 
 _READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 # Only names that are read count. If stored names counted, the code would retrace in every run.
@@ -206,26 +206,3 @@ def value_of(
         return None
     owner = value_of(node.value, namespace, owners)
     return getattr(owner, node.attr, None) if isinstance(owner, owners) else None
-
-
-def globals_read(function: Any, namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the notebook's names that a function reads, directly or through others, with values.
-
-    Functions of other modules are not examined.
-    """
-    values: dict[str, Any] = {}
-    seen: set[int] = set()
-    waiting = [function]
-    while waiting:
-        current = function_of(waiting.pop())
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        waiting.extend(closed_over(current).values())  # functions that decorators keep
-        if current.__globals__ is not namespace:
-            continue
-        for name in mentions(current.__code__).globals:
-            if name in namespace and name not in values:
-                values[name] = namespace[name]
-                waiting.append(namespace[name])
-    return values

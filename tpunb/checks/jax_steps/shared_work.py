@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
+
+from tpunb.checks.jax_steps.call import Call
+from tpunb.errors.code_problems import Problem
 
 _TARGETS = ("sharding", "dst_sharding", "out_sharding")
 """The options with which operations cut an array over the devices inside of a program."""
@@ -11,22 +14,24 @@ _TARGETS = ("sharding", "dst_sharding", "out_sharding")
 _PRODUCTS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
 
 
-def is_repeated(program: Any, options: Mapping[str, Any], devices: int) -> bool:
-    """Return whether each of several devices computes all products of a program.
+def repeated_work(call: Call) -> Iterator[Problem]:
+    """Yield that each of several devices computes all products of a program.
 
     Nothing cuts an array then: no argument, no result, and no operation.
-
-    Args:
-        program: The jaxpr.
-        options: The options with which JAX lowers it.
-        devices: The number of devices.
     """
-    arguments, results = options.get("arg_shardings"), options.get("result_shardings")
-    if devices < 2 or not arguments or any(map(_may_cut, [*arguments, *(results or ())])):
-        return False
-    equations = list(_equations(program))
+    shardings = [*call.shardings, *call.result_shardings]
+    if call.devices < 2 or not call.shardings or any(map(_may_cut, shardings)):
+        return
+    equations = [each.equation for each in call.equations]
     multiplies = any(equation.primitive.name in _PRODUCTS for equation in equations)
-    return multiplies and not any(map(_cuts, equations))
+    if multiplies and not any(map(_cuts, equations)):
+        yield Problem(
+            "repeated-work",
+            f"Each of the {call.devices} cores computes all of {call.name}, because none of its "
+            "arguments is sharded.",
+            "If one of them is a batch, shard it: "
+            'jax.device_put(batch, NamedSharding(mesh, P("data"))).',
+        )
 
 
 def _cuts(equation: Any) -> bool:
@@ -41,14 +46,3 @@ def _may_cut(sharding: Any) -> bool:
     if sharding is None or type(sharding).__name__ == "UnspecifiedValue":
         return False  # XLA chooses, by the other arrays
     return not getattr(sharding, "is_fully_replicated", False)
-
-
-def _equations(program: Any) -> Iterator[Any]:
-    for equation in program.eqns:
-        yield equation
-        for value in equation.params.values():
-            several: Collection[Any] = value if isinstance(value, list | tuple) else (value,)
-            for each in several:
-                inner = getattr(each, "jaxpr", each)
-                if hasattr(inner, "eqns"):
-                    yield from _equations(inner)

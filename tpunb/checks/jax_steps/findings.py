@@ -1,0 +1,61 @@
+"""What the checks find in the programs of one connection, until it is shown."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tpunb.checks.jax_steps.call import Call
+from tpunb.checks.jax_steps.recompiled import Recompiled
+from tpunb.checks.jax_steps.table import findings, sentence
+from tpunb.errors.code_problems import Problem
+from tpunb.virtual.jax.memory import LiveArray, names_of
+
+if TYPE_CHECKING:
+    from tpunb.virtual.jax.lowering import LoweredProgram
+
+
+class Findings:
+    """The findings of one connection.
+
+    Args:
+        namespace: The notebook's names, for sentences about arrays.
+    """
+
+    def __init__(self, namespace: Mapping[str, Any]) -> None:
+        self._namespace = namespace
+        self._recompiled = Recompiled()
+        self._said: set[str] = set()
+        self._new: list[str] = []
+
+    def look_at(self, program: LoweredProgram, devices: int, moved: Sequence[LiveArray]) -> None:
+        """Look at a program that is compiled for the first time."""
+        if program.traced is None or program.is_of_jax:
+            return
+        self._recompiled.add(program)
+        call = Call(
+            program.name,
+            program.traced,
+            devices,
+            *program.shardings,
+            moved,
+            functools.partial(_name_of, self._namespace),
+        )
+        self._add(findings(call))
+
+    def take(self) -> list[str]:
+        """Return the sentences since the last call of this method, which were never said before."""
+        self._add(self._recompiled.take())
+        new, self._new = self._new, []
+        return new
+
+    def _add(self, found: Iterable[Problem]) -> None:
+        for text in map(sentence, found):
+            if text not in self._said:
+                self._said.add(text)
+                self._new.append(text)
+
+
+def _name_of(namespace: Mapping[str, Any], array: Any) -> str:
+    return names_of([array], namespace).get(id(array), "")
