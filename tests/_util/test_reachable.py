@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tpunb._util.reachable import globals_read, reaches, used_by, walk
+from tpunb._util.reachable import collect_globals, look_into, reaches, walk
 
 WANTED = object()
 
@@ -35,7 +35,7 @@ def names_of(**values: Any) -> dict[int, str]:
     found = {}
     for name, value in walk(waiting):
         found[id(value)] = name
-        waiting.extend(used_by(name, value))
+        waiting.extend(look_into(name, value))
     return found
 
 
@@ -92,7 +92,7 @@ def test_each_object_comes_once_also_from_a_circle() -> None:
     seen = []
     for name, value in walk(waiting):
         seen.append(name)
-        waiting.extend(used_by(name, value))
+        waiting.extend(look_into(name, value))
     assert seen == ["a"]
 
 
@@ -110,5 +110,16 @@ def test_a_notebooks_functions_lead_to_the_globals_they_read() -> None:
     exec("rate = [0.1]\ndef inner(): return rate\ndef outer(): return inner()", vars(book))
     found = names_of(outer=book.outer)
     assert found[id(book.rate)] == "rate"
-    read = globals_read(functools.partial(book.outer), vars(book))
+    read = collect_globals(functools.partial(book.outer), vars(book))
     assert read == {"inner": book.inner, "rate": [0.1]}
+
+
+class WithoutAttributes:
+    __dict__ = None  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+
+def test_objects_whose_attributes_cannot_be_read_hold_nothing() -> None:
+    assert not reaches([WithoutAttributes()], lambda each: each is WANTED)

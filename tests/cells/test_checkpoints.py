@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from support.tiers import thorough
 
 from tpunb._util.interrupts import Stopped
 from tpunb.cells import checkpoints
-from tpunb.cells.cell_variables import plain_variable
+from tpunb.cells.cell_variables import owners_of, plain_variable
 from tpunb.cells.settings import RunSettings
 from tpunb.cells.steps import Steps
 from tpunb.errors import CellError, TpuWarning
@@ -415,3 +416,28 @@ def test_steps_without_data(tmp_path: Path) -> None:
         session.run(cell, total, None, every=2)
     assert session.count.numpy() == 7
     assert session.book.each(session.book.names["x"]) == [7.0, 7.0]
+
+
+class Slotted:
+    __slots__ = ("weights",)
+
+    def __init__(self, weights: Any) -> None:
+        self.weights = weights
+
+
+def test_variables_in_objects_and_functions_have_the_names_of_their_places() -> None:
+    """A checkpoint finds them by these names."""
+    inner, listed, slotted = (tf.Variable(0.0) for _ in range(3))
+
+    def step(given: Any = inner) -> Any:
+        return given + inner
+
+    @functools.wraps(step)
+    def wrapping() -> Any:
+        return step()
+
+    values = {"step": step, "state": {"w": [listed]}, "slots": Slotted(slotted)}
+    found = owners_of(values, {})
+    assert found.keys() == {"step.inner", "state.w.0", "slots.weights"}
+    assert found["state.w.0"] is listed
+    assert owners_of({"wrapping": wrapping}, {}).keys() == {"wrapping.step.inner"}

@@ -8,7 +8,7 @@ import pytest
 from support.jax_process import said_with_jax
 
 PROGRAM = """said = {}
-import functools
+import functools, types
 import jax, jax.numpy as jnp, tpunb
 
 jax.config.update("jax_platforms", None)
@@ -21,7 +21,10 @@ def step(x):
 def grow(a):
     return jnp.tanh(a).T @ a
 x, nest = jnp.zeros((1024, 1024)), {"w": [jnp.zeros((8, 8))]}
+settings = types.ModuleType("settings")
+settings.held = types.SimpleNamespace(table=jnp.zeros((1024, 768)))
 own = {"step": jax.jit(step), "partial": functools.partial(lambda w, x: x @ w, x)}
+own["module"] = lambda x: x @ settings.held.table
 for name, fn in own.items():
     del_x = jnp.zeros((1024, 1024))
     said[name] = tpunb.compile(fn, del_x).notes
@@ -47,6 +50,8 @@ def test_a_program_must_fit_beside_the_live_arrays(tmp_path: Path) -> None:
     assert "used:" not in str(said["step"])  # part of the call itself
     assert "  x: float32[1024,1024]" in str(said["step"])
     assert "  x: " not in str(said["partial"])
+    assert ": float32[1024,768]" in str(said["step"])
+    assert ": float32[1024,768]" not in str(said["module"])
     assert (said["alone"], said["beside"], said["elsewhere"], said["deleted"]) == (1, 0, 1, 1)
     assert "but other arrays take" in said["why"]
     assert "table: float32[1024,1024,512], 2 GiB" in said["why"]

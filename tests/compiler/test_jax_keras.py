@@ -170,5 +170,6 @@ said["notes"] = tpunb.compile(model, *batch, tpu="v5e-8").notes
         keras=True,
     )
     (note,) = said["notes"]
-    assert note.startswith("'decoder/.*' of the LayoutMap match no variable")
+    assert "0 of 2 weights of sequential are sharded: `dense.*kernel` and `decoder/.*`" in note
     assert "sequential/dense/kernel" in note
+    assert "`.*dense.*kernel`" in note

@@ -57,6 +57,45 @@ def test_fit_gives_the_numbers_of_plain_devices() -> None:
     assert on_tpu.stderr.splitlines()[-1] == "{'tpu'} False"
 
 
+LAYOUTS = """
+import numpy as np
+import tpunb
+connection = tpunb.connect(simulate="v5e-8", framework="jax", judge="off")
+import keras
+mesh = keras.distribution.DeviceMesh((2, 4), ["batch", "model"], keras.distribution.list_devices())
+
+def said(*keys):
+    layout = keras.distribution.LayoutMap(mesh)
+    for key in keys:
+        layout[key] = (None, "model")
+    keras.distribution.set_distribution(
+        keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch")
+    )
+    layers = [keras.layers.Dense(128, name="d1"), keras.layers.Dense(8, name="d2")]
+    model = keras.Sequential([keras.Input((64,)), *layers], name="net")
+    model.compile("adam", "mse")
+    model.fit(np.ones((64, 64)), np.ones((64, 8)), verbose=0, epochs=2)
+    model.evaluate(np.ones((64, 64)), np.ones((64, 8)), verbose=0)
+    print(connection.judge.findings.take())
+
+said("decoder.*kernel")
+said(".*d1.*kernel", ".*d3.*kernel")
+said(".*d1.*kernel")
+said("net/d1/kernel", ".*d2/kernel")
+said(".*kernel")
+keras.distribution.set_distribution(keras.distribution.DataParallel())
+"""
+
+
+def test_keys_of_a_layout_map_that_match_no_path() -> None:
+    run = run_code(LAYOUTS, KERAS_BACKEND="jax")
+    nothing, one, *right = run.stdout.splitlines()[-5:]
+    assert "0 of 4 weights of net are sharded: `decoder.*kernel`" in nothing, run.stderr
+    assert "net/d1/kernel, net/d1/bias" in nothing
+    assert "1 of 4 weights of net are sharded: `.*d3.*kernel`" in one
+    assert right == ["[]"] * 3
+
+
 CURVES = """
 import sys
 import numpy as np

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 _MISSING = object()
@@ -18,3 +20,9 @@ def attribute(value: Any, name: str, default: Any = None) -> Any:
 def has_attributes(value: Any, *names: str) -> bool:
     """Return whether an object has attributes of all these names."""
     return all(attribute(value, name, _MISSING) is not _MISSING for name in names)
+
+
+def attributes_of(owner: Any) -> Mapping[str, Any]:
+    """Return the attributes that an object, a class or a module has itself."""
+    found = attribute(owner, "__dict__")
+    return found if isinstance(found, dict | MappingProxyType) else {}

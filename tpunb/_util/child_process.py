@@ -60,7 +60,7 @@ def this_python(code: str) -> list[str]:
     return [sys.executable, "-c", f"import sys; sys.path[:] = {path_for_child()!r}; {code}"]
 
 
-def started(
+def start_child(
     code: str,
     command: Command = this_python,
     environment: Mapping[str, str] | None = None,

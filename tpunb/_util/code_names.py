@@ -164,7 +164,7 @@ def _second_is_constant(following: Sequence[dis.Instruction]) -> bool:
     return False
 
 
-def globals_named(mentioned: Mentions, namespace: Mapping[str, Any]) -> tuple[str, ...]:
+def find_globals(mentioned: Mentions, namespace: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the globals that code may read; for computed names, all but IPython's."""
     names = mentioned.globals + mentioned.by_string
     if not mentioned.any_global:
@@ -173,7 +173,9 @@ def globals_named(mentioned: Mentions, namespace: Mapping[str, Any]) -> tuple[st
     return names + tuple(sorted(every - {"In", "Out"} - mentioned.stored))
 
 
-def imported(mentioned: Mentions, namespace: Mapping[str, Any]) -> Iterator[tuple[str, ModuleType]]:
+def find_imports(
+    mentioned: Mentions, namespace: Mapping[str, Any]
+) -> Iterator[tuple[str, ModuleType]]:
     """Yield the loaded modules that code imports when it runs, among the globals `namespace`."""
     package = namespace.get("__package__")
     for name in mentioned.imports:

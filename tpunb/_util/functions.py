@@ -21,7 +21,7 @@ def nested_codes(code: CodeType) -> Iterator[CodeType]:
             yield from nested_codes(const)
 
 
-def closed_over(function: FunctionType) -> dict[str, Any]:
+def read_closure(function: FunctionType) -> dict[str, Any]:
     """Return the variables that a function closes over, if they are bound."""
     values = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -32,7 +32,7 @@ def closed_over(function: FunctionType) -> dict[str, Any]:
     return values
 
 
-def wrapped(value: Any) -> tuple[Any, ...]:
+def unwrap(value: Any) -> tuple[Any, ...]:
     """Return the objects behind a method, partial function, property or the like; else nothing.
 
     The objects that libraries' decorators make, such as `jax.jit` and `tf.function`, count too.
@@ -57,5 +57,5 @@ def wrapped(value: Any) -> tuple[Any, ...]:
 def function_of(value: Any) -> FunctionType | None:
     """Return the plain function that a call of `value` would run, if it is cheap to find."""
     while isinstance(value, functools.partial | MethodType):
-        value = wrapped(value)[0]
+        value = unwrap(value)[0]
     return value if isinstance(value, FunctionType) else None

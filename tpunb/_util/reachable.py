@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from types import CellType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, TypeVar
 
-from tpunb._util.attributes import attribute, has_attributes
-from tpunb._util.code_names import globals_named, mentions
-from tpunb._util.functions import closed_over, function_of, wrapped
+from tpunb._util.attributes import attribute, attributes_of, has_attributes
+from tpunb._util.code_names import find_globals, mentions
+from tpunb._util.functions import function_of, read_closure, unwrap
 from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
 
 PLAIN = (int, float, complex, bool, str, bytes, type(None), type(...), range)
@@ -59,7 +59,7 @@ def reaches(value: Any, is_wanted: Callable[[Any], bool], opaque: tuple[type, ..
             return True
         is_closed = isinstance(each, (*opaque, type, ModuleType))
         if not is_closed and not has_attributes(each, "_keras_api_export_path"):
-            waiting.extend(held_by("", each))
+            waiting.extend(unpack("", each))
     return False
 
 
@@ -73,9 +73,9 @@ def items_of(owner: Any) -> Iterator[tuple[Any, Any]]:
         with contextlib.suppress(ValueError):  # not bound yet
             yield "", owner.cell_contents
     else:
-        yield from tuple(attribute(owner, "__dict__", {}).items())
+        yield from tuple(attributes_of(owner).items())
         for kind in () if isinstance(owner, type) else type(owner).__mro__:
-            for name, member in tuple(vars(kind).items()):
+            for name, member in tuple(vars(kind).items()) if "__slots__" in vars(kind) else ():
                 if isinstance(member, MemberDescriptorType) and has_attributes(owner, name):
                     yield name, attribute(owner, name)
 
@@ -89,7 +89,7 @@ def expression(path: str, owner: Any, key: Any) -> str:
     return str(key) if isinstance(owner, FunctionType) else f"{path}.{key}"
 
 
-def held_by(
+def unpack(
     path: str, value: Any, named: Callable[[str, Any, Any], str] = expression
 ) -> Iterator[tuple[str, Any]]:
     """Yield what a value holds, with names: items, attributes, a function's closure and defaults.
@@ -100,12 +100,11 @@ def held_by(
         named: Names what an object holds, given the object's name, the object and the key.
     """
     if isinstance(value, FunctionType):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            yield named(path, value, name), cell
+        yield from ((named(path, value, n), each) for n, each in read_closure(value).items())
         yield from ((path, each) for each in value.__defaults__ or ())
         yield from ((path, each) for each in (value.__kwdefaults__ or {}).values())
         yield from ((path, each) for each in vars(value).values())
-    elif inner := wrapped(value):
+    elif inner := unwrap(value):
         yield from ((path, each) for each in inner)
     elif not isinstance(value, CONTAINERS) or len(value) <= _MOST:
         for key, each in items_of(value):
@@ -113,16 +112,16 @@ def held_by(
                 yield named(path, value, key), each
 
 
-def read_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
+def read_globals(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the globals that a function's code may read, with their names."""
     names = function.__globals__
-    for name in globals_named(mentions(function.__code__), names):
+    for name in find_globals(mentions(function.__code__), names):
         if name in names:
             yield name, names[name]
 
 
 def is_searched(value: Any) -> bool:
-    """Return whether `used_by` looks into a value: the user's, or a library's for data."""
+    """Return whether a value's contents count: the user's, or those of a library for data."""
     if isinstance(value, ModuleType):
         return is_users_module(value)
     if isinstance(value, type):
@@ -130,7 +129,7 @@ def is_searched(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] not in _CLOSED
 
 
-def used_by(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def look_into(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a value holds, its class, and the globals that the code of a function reads.
 
     Args:
@@ -138,18 +137,18 @@ def used_by(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         value: The value.
     """
     if not is_searched(value):
-        yield from ((path, each) for each in wrapped(value))
+        yield from ((path, each) for each in unwrap(value))
         return
-    yield from held_by(path, value)
+    yield from unpack(path, value)
     if isinstance(value, FunctionType):
         if is_users_code(value.__code__):
-            yield from read_by(value)
+            yield from read_globals(value)
         return
     kinds = value.__bases__ if isinstance(value, type) else (type(value),)
     yield from ((kind.__name__, kind) for kind in kinds if is_users_class(kind))
 
 
-def globals_read(function: Any, namespace: Mapping[str, Any]) -> dict[str, Any]:
+def collect_globals(function: Any, namespace: Mapping[str, Any]) -> dict[str, Any]:
     """Return the notebook's names that a function reads, directly or through others, with values.
 
     Functions of other modules are not examined.
@@ -159,7 +158,7 @@ def globals_read(function: Any, namespace: Mapping[str, Any]) -> dict[str, Any]:
     for _, value in walk(waiting):
         if (current := function_of(value)) is None:
             continue
-        waiting.extend(closed_over(current).items())  # functions that decorators keep
+        waiting.extend(read_closure(current).items())  # functions that decorators keep
         if current.__globals__ is namespace:
             names = mentions(current.__code__).globals
             read = {name: namespace[name] for name in names if name in namespace}

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tpunb._util.code_names import value_of
+from tpunb._util.code_names import mentions, value_of
 from tpunb.cells.keras_calls import METHODS, KerasCall, is_keras_method, keras_call
 from tpunb.cells.settings import CompileSettings
 from tpunb.cells.source import CellSource
@@ -59,7 +59,7 @@ def is_call_cell(cell: CellSource, namespace: dict[str, Any], *, connected: bool
     if not has_tensorflow():
         return True
     values = [namespace[name] for name in {*cell.names.reads, *cell.later} & namespace.keys()]
-    in_cell = frameworks_in(values) | _imported_by(cell)
+    in_cell = frameworks_in(values) | _find_imported(cell)
     if call is None:
         return in_cell == {JAX}
     called = _value_of(call.func, cell, namespace)
@@ -93,13 +93,9 @@ def may_be_jax(cell: CellSource, namespace: dict[str, Any]) -> bool:
     return called is not None and not frameworks_of(called)
 
 
-def _imported_by(cell: CellSource) -> set[str]:
+def _find_imported(cell: CellSource) -> set[str]:
     """Return the frameworks that a cell imports itself."""
-    modules = [
-        alias.name for node in cell.nodes if isinstance(node, ast.Import) for alias in node.names
-    ]
-    modules += [node.module or "" for node in cell.nodes if isinstance(node, ast.ImportFrom)]
-    return {framework for name in modules if (framework := framework_of_module(name)) is not None}
+    return {*filter(None, map(framework_of_module, mentions(cell.code).imports))}
 
 
 def compile_call_cell(

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpunb._util.reachable import PLAIN, globals_read
+from tpunb._util.reachable import PLAIN, collect_globals
 from tpunb.cells.jax_calls import is_jax_array
 from tpunb.cells.names import bound_in
 from tpunb.cells.nests import leaves
@@ -114,7 +114,7 @@ class Captured:
             if any(map(is_argument, leaves(value))):
                 return (CaptureKind.NEST, _nest_key(value, leaf_key))
         elif kind is CaptureKind.FUNCTION:
-            self.read.update(globals_read(value, namespace))
+            self.read.update(collect_globals(value, namespace))
         self.closed[name] = value
         return _closed_key(value)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator, Mapping
-from types import CellType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import tensorflow as tf
 
 from tpunb._util.attributes import attribute, has_attributes
-from tpunb._util.functions import wrapped
-from tpunb._util.reachable import held_by, read_by, walk
+from tpunb._util.functions import unwrap
+from tpunb._util.reachable import read_globals, unpack, walk
 from tpunb._util.user_code import is_users_class
 from tpunb.cells.nests import is_nest
 
@@ -36,8 +36,8 @@ def owners_of(values: Mapping[str, Any], namespace: Mapping[str, Any]) -> dict[s
             found[name] = value
         elif _is_searched(value):
             if isinstance(value, FunctionType) and value.__globals__ is namespace:
-                waiting.extend(read_by(value))
-            waiting.extend(held_by(name, value, _dotted))
+                waiting.extend(read_globals(value))
+            waiting.extend(unpack(name, value, _dotted))
             waiting.extend((name, method) for method in _methods(type(value)))
     return found
 
@@ -79,11 +79,12 @@ def _is_searched(value: Any) -> bool:
     if isinstance(value, type | ModuleType):
         return False
     kind = type(value)
-    return kind.__module__ in _SEARCHED or is_users_class(kind) or bool(wrapped(value))
+    return kind.__module__ in _SEARCHED or is_users_class(kind) or bool(unwrap(value))
 
 
 def _dotted(name: str, owner: Any, key: Any) -> str:
-    return name if isinstance(owner, CellType) else f"{name}.{key}"
+    del owner
+    return f"{name}.{key}"
 
 
 def _methods(kind: type) -> Iterator[FunctionType]:

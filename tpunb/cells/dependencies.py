@@ -22,9 +22,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tpunb._util.attributes import attribute, has_attributes
-from tpunb._util.code_names import Mentions, globals_named, imported, mentions
-from tpunb._util.functions import closed_over, wrapped
+from tpunb._util.attributes import attribute, attributes_of, has_attributes
+from tpunb._util.code_names import Mentions, find_globals, find_imports, mentions
+from tpunb._util.functions import read_closure, unwrap
 from tpunb._util.reachable import CONTAINERS, walk
 from tpunb._util.user_code import is_users_class, is_users_code, is_users_module
 from tpunb.cells.guards import (
@@ -34,7 +34,6 @@ from tpunb.cells.guards import (
     Guard,
     ItemsGuard,
     NamesGuard,
-    attributes_of,
     is_plain,
     items_entry,
     open_names,
@@ -145,7 +144,7 @@ class _Walk:
                 self._waiting.append((path, value))
         mentioned, namespace = mentions(code), self._namespace
         read = set(mentioned.globals)
-        others = tuple(n for n in globals_named(mentioned, namespace) if n not in read)
+        others = tuple(n for n in find_globals(mentioned, namespace) if n not in read)
         self._globals("the cell", others, namespace)
         self._add_imports(mentioned, namespace)
         for path, value in walk(self._waiting):
@@ -182,7 +181,7 @@ class _Walk:
         elif hasattr(kind, "python_function") and hasattr(kind, "get_concrete_function"):
             return
         else:
-            inner = wrapped(value)
+            inner = unwrap(value)
             self._waiting += [(path, part) for part in inner]
             if not inner or kind.__module__ not in _WITHOUT_ATTRIBUTES:
                 self._instance(path, value)
@@ -191,13 +190,13 @@ class _Walk:
 
     def _function(self, path: str, function: types.FunctionType) -> None:
         name = function.__name__
-        self._waiting += closed_over(function).items()  # a library may wrap the user's function
+        self._waiting += read_closure(function).items()  # a library may wrap the user's function
         self._add_wrapped(name, function)
         if not is_users_code(function.__code__):
             return
         self._guard(
             function,
-            closed_over,
+            read_closure,
             lambda read: f"`{read}`, which `{name}` closes over,",
             function.__code__.co_freevars,
         )
@@ -211,7 +210,7 @@ class _Walk:
         self.attributes |= mentioned.attributes
         self.any_name |= mentioned.any_attribute
         namespace = function.__globals__
-        self._globals(f"`{name}`", globals_named(mentioned, namespace), namespace)
+        self._globals(f"`{name}`", find_globals(mentioned, namespace), namespace)
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         self._waiting += [(f"{path}()", default) for default in defaults]
         self._add_imports(mentioned, namespace)
@@ -224,12 +223,12 @@ class _Walk:
 
     def _add_wrapped(self, path: str, value: Any) -> None:
         """Visit the function that a decorator keeps; TensorFlow's decorators are objects."""
-        if (wrapped := attributes_of(value).get("__wrapped__")) is not None:
-            self._waiting.append((path, wrapped))
+        if (inner := attributes_of(value).get("__wrapped__")) is not None:
+            self._waiting.append((path, inner))
 
     def _add_imports(self, mentioned: Mentions, namespace: Mapping[str, Any]) -> None:
         """Visit the modules that code imports, and guard the environment if the code reads it."""
-        self._waiting += imported(mentioned, namespace)
+        self._waiting += find_imports(mentioned, namespace)
         if mentioned.any_module and not self._has_all_modules:
             self._has_all_modules = True
             loaded = [(n, m) for n, m in sys.modules.items() if isinstance(m, types.ModuleType)]

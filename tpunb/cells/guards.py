@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from tpunb._util.attributes import attribute
 from tpunb._util.reachable import PLAIN
 
 MISSING: Any = type("Missing", (), {"__repr__": lambda _: "missing"})()
@@ -216,9 +215,3 @@ def items_entry(owner: Any) -> Hashable:
 
 
 Guard = NamesGuard | ItemsGuard | ArrayGuard
-
-
-def attributes_of(owner: Any) -> Mapping[str, Any]:
-    """Return the attributes that an object, a class or a module has itself."""
-    attributes: Mapping[str, Any] = attribute(owner, "__dict__", {})
-    return attributes

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from types import CellType, FunctionType
 from typing import Any
 
-from tpunb._util.code_names import globals_named, mentions
-from tpunb._util.functions import wrapped
-from tpunb._util.reachable import expression, is_searched, items_of, used_by, walk
+from tpunb._util.code_names import find_globals, mentions
+from tpunb._util.functions import unwrap
+from tpunb._util.reachable import expression, is_searched, items_of, look_into, walk
 from tpunb._util.user_code import is_users_code
 
 
@@ -34,17 +34,20 @@ class Reached:
         self._namespace = namespace
         waiting = collections.deque(values)
         for path, value in walk(waiting):
-            if isinstance(value, FunctionType) and is_users_code(value.__code__):
-                self._note_globals(value)
+            if isinstance(value, FunctionType):
+                names = value.__code__.co_freevars
+                self.owners += zip(names, value.__closure__ or (), strict=True)
+                if is_users_code(value.__code__):
+                    self._note_globals(value)
             elif _may_change(value):
                 self.owners.append((path, value))
-            waiting.extend(used_by(path, value))
+            waiting.extend(look_into(path, value))
 
     def _note_globals(self, function: FunctionType) -> None:
         mentioned, names = mentions(function.__code__), function.__globals__
         if names is self._namespace:
             shown = function.__qualname__.rpartition("<locals>.")[2]
-            for name in globals_named(mentioned, names):
+            for name in find_globals(mentioned, names):
                 self.read.setdefault(name, shown)
             for name in mentioned.written:
                 self.written.setdefault(name, shown)
@@ -55,7 +58,7 @@ class Reached:
 def _may_change(value: Any) -> bool:
     """Return whether what an object holds may change in place."""
     fixed = (tuple, frozenset, FunctionType)
-    return is_searched(value) and not isinstance(value, fixed) and not wrapped(value)
+    return is_searched(value) and not isinstance(value, fixed) and not unwrap(value)
 
 
 class Contents:

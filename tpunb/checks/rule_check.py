@@ -16,7 +16,7 @@ from tpunb.checks.dataset_sizes import DatasetBatch, with_batches
 from tpunb.checks.empty_shares import EMPTY, empty_share
 from tpunb.checks.keras_models import model_step
 from tpunb.checks.replica_comparison import ReplicaComparison
-from tpunb.checks.untouched import remembered
+from tpunb.checks.untouched import remember
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import Choose, Problem, SourceLine, innermost
 from tpunb.errors.explain import explain
@@ -301,7 +301,7 @@ def trace_for(fn: Callable[..., Any], args: Sequence[Any], strategy: Any) -> lis
     if any(hasattr(argument, "__next__") for argument in args):
         ways.reverse()  # only a caller takes an iterator
     failures = []
-    restore = remembered(fn, args)
+    restore = remember(fn, args)
     for way in ways:
         try:
             if functions := way():

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpunb._util.patching import Replaced
-from tpunb.checks.untouched import remembered
+from tpunb.checks.untouched import remember
 from tpunb.virtual.tensorflow.private_names import (
     ResourceVariable,
     XLAControlFlowContext,
@@ -213,7 +213,7 @@ class TrialRun:
                 current_trial.reset(token)
 
         # A tf.function makes variables only in its first trace.
-        return traced_step(traced, step, strategy, remembered(step, arguments))
+        return traced_step(traced, step, strategy, remember(step, arguments))
 
     def _with_others_replaced(self) -> list[tuple[Any, Any]]:
         """Replace the variables that the step uses outside its replicas.

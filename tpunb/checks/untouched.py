@@ -57,14 +57,14 @@ def untouched(*roots: Any) -> Iterator[None]:
     Args:
         roots: Functions, models, and their arguments.
     """
-    restore = remembered(*roots)
+    restore = remember(*roots)
     try:
         yield
     finally:
         restore()
 
 
-def remembered(*roots: Any) -> Callable[[], None]:
+def remember(*roots: Any) -> Callable[[], None]:
     """Return a function that restores objects to their present state; see `untouched`."""
     counts = [
         getattr(sys.modules.get(module), name, None)

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tpunb._util.child_process import ChildProcess, started
+from tpunb._util.child_process import ChildProcess, start_child
 from tpunb._util.child_side import serve
 from tpunb._util.deadline import Deadline
 from tpunb.cli.compile_requests import arguments_of
@@ -57,7 +57,7 @@ class Worker(ChildProcess):
     """
 
     def __init__(self, path: str) -> None:
-        super().__init__(lambda: started(_CODE.format(path), errors=None), _IMPORTING)
+        super().__init__(lambda: start_child(_CODE.format(path), errors=None), _IMPORTING)
         self.path = path
 
     def report(self, request: Mapping[str, Any], seconds: float) -> tuple[dict[str, Any], Stamps]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from tpunb._util.reachable import used_by, walk
+from tpunb._util.reachable import look_into, walk
 from tpunb._util.units import byte_count
 from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.topologies import Target
@@ -46,7 +46,7 @@ def beside_live_arrays(
     own = set()
     for path, value in walk(waiting):
         own.add(id(value.array if isinstance(value, PerReplica) else value))
-        waiting.extend(used_by(path, value))
+        waiting.extend(look_into(path, value))
     devices = _devices_of(leaves, program.cores) or range(tpu.num_devices)
     if others := here.beside(memory.available - memory.needs, devices, own):
         needs = f"{memory.takes} of a core's {byte_count(memory.available)}"

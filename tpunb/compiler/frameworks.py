@@ -15,9 +15,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from tpunb._util.attributes import attribute
-from tpunb._util.code_names import imported, mentions
-from tpunb._util.functions import wrapped
-from tpunb._util.reachable import CONTAINERS, held_by, read_by, walk
+from tpunb._util.code_names import find_imports, mentions
+from tpunb._util.functions import unwrap
+from tpunb._util.reachable import CONTAINERS, read_globals, unpack, walk
 from tpunb._util.user_code import is_users_class, is_users_module
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_library
@@ -26,7 +26,6 @@ from tpunb.errors.jax_in_cells import FOR_JAX
 JAX, TENSORFLOW = "JAX", "TensorFlow"
 
 _PACKAGES = {"jax": JAX, "jaxlib": JAX, "tensorflow": TENSORFLOW, "tf_keras": TENSORFLOW}
-_OPEN = (*CONTAINERS, types.CellType)
 _BACKENDS = {"jax": JAX, "tensorflow": TENSORFLOW}
 
 
@@ -42,7 +41,7 @@ def frameworks_in(values: Iterable[Any]) -> frozenset[str]:
     for _, value in walk(waiting):
         for module in _modules_of(value):
             found.update(_frameworks_of_module(module))
-        waiting.extend(_used_by(value))
+        waiting.extend(_look_into(value))
     return frozenset(found)
 
 
@@ -89,7 +88,7 @@ def _modules_of(value: Any) -> Iterable[str]:
     return mentions(value.__code__).imports
 
 
-def _used_by(value: Any) -> Iterator[tuple[str, Any]]:
+def _look_into(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what the code behind a value computes with."""
     if isinstance(value, types.ModuleType):
         return
@@ -97,8 +96,8 @@ def _used_by(value: Any) -> Iterator[tuple[str, Any]]:
         if is_library(value.__code__.co_filename):
             yield "", attribute(value, "__wrapped__")
             return
-        yield from held_by("", value)
-        yield from _read_by(value)
+        yield from unpack("", value)
+        yield from _read_globals(value)
     elif isinstance(value, type):
         if is_users_class(value):
             functions = (each for each in vars(value).values() if type(each) is types.FunctionType)
@@ -107,15 +106,15 @@ def _used_by(value: Any) -> Iterator[tuple[str, Any]]:
         yield from value.items()
     else:
         yield "", type(value)
-        is_open = isinstance(value, _OPEN) or is_users_class(type(value))
-        yield from held_by("", value) if is_open else (("", each) for each in wrapped(value))
+        is_open = isinstance(value, CONTAINERS) or is_users_class(type(value))
+        yield from unpack("", value) if is_open else (("", each) for each in unwrap(value))
 
 
-def _read_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+def _read_globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the globals that a function reads; of the user's modules, what its code names."""
     mentioned = mentions(function.__code__)
-    names, modules = mentioned.attributes, imported(mentioned, function.__globals__)
-    waiting = collections.deque([*read_by(function), *modules])
+    names, modules = mentioned.attributes, find_imports(mentioned, function.__globals__)
+    waiting = collections.deque([*read_globals(function), *modules])
     for name, value in walk(waiting):
         yield name, value
         if isinstance(value, types.ModuleType) and is_users_module(value):
@@ -128,11 +127,11 @@ def _frameworks_of_module(name: str) -> Collection[str]:
         return (framework,)
     module = sys.modules.get(name)
     is_users = module is not None and is_users_module(module)
-    return () if is_users else _imported_by(name)
+    return () if is_users else _find_frameworks(name)
 
 
 @functools.cache
-def _imported_by(module: str) -> frozenset[str]:
+def _find_frameworks(module: str) -> frozenset[str]:
     """Return the frameworks among the names in a library's module; Flax's modules have JAX."""
     names = vars(sys.modules[module]).values() if module in sys.modules else ()
     modules = [value.__name__ for value in list(names) if isinstance(value, types.ModuleType)]

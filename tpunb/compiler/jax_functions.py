@@ -28,6 +28,7 @@ import numpy as np
 from tpunb._util.plain_text import listed
 from tpunb._util.units import byte_count
 from tpunb.checks.jax_steps.call import Call
+from tpunb.checks.jax_steps.layouts import unmatched_layouts
 from tpunb.checks.jax_steps.table import findings, sentence
 from tpunb.compiler import libtpu
 from tpunb.compiler.compile_settings import Settings
@@ -51,7 +52,6 @@ from tpunb.virtual.tensorflow.keras_internals import (
     layer_names,
     model_of,
     scans_over_batches,
-    unmatched_layouts,
 )
 
 _TRANSFORM = re.compile(r"(\w+)\((.*)\)")
@@ -171,7 +171,8 @@ def function_for(fn: Any, args: Sequence[Any], settings: Settings) -> JaxFunctio
         def model_for(wanted: Target) -> tuple[Prepared, int]:
             step = _model_step(fn, args, wanted.replicas)
             prepared, devices = _export(settings, layers, *step)
-            own = (*_notes_on_many_steps(fn, args, wanted.replicas), *_notes_on_layouts(fn))
+            layouts = unmatched_layouts(Call("", None, model=model_of(fn)))
+            own = (*_notes_on_many_steps(fn, args, wanted.replicas), *map(sentence, layouts))
             notes = (*prepared.notes, *own)
             return dataclasses.replace(prepared, notes=notes), devices
 
@@ -380,8 +381,8 @@ def _prepared(answer: Mapping[str, Any], origins: _Origins, **own: Any) -> Prepa
     """Return the request for libtpu about a module that its process has read."""
     mesh = tuple((str(name), int(size)) for name, size in answer["axes"])
     program = Fingerprint(answer["digest"], tuple(answer["names"]))
-    module = answer["module"]
-    return Prepared(origins, module=module, jax=True, fingerprint=program, mesh=mesh, **own)
+    own |= {"module": answer["module"], "shapes": set(map(tuple, answer["shapes"]))}
+    return Prepared(origins, jax=True, fingerprint=program, mesh=mesh, **own)
 
 
 def _devices_of_meshes(devices: int, meshes: Iterable[int]) -> int:
@@ -673,17 +674,6 @@ def _notes_on_many_steps(fn: Any, args: Sequence[Any], cores: int) -> Iterator[s
         f"steps_per_execution={steps}: this Keras keeps {steps} batches in the TPU's memory. The "
         f"figures are those of one step: add {byte_count((steps - 1) * size // cores)} a core."
     )
-
-
-def _notes_on_layouts(fn: Any) -> Iterator[str]:
-    """Yield the sentence that keys of a `LayoutMap` match no variable of the model."""
-    model = model_of(fn)
-    if unmatched := unmatched_layouts(model):
-        example = model.variables[0].path
-        yield (
-            f"{', '.join(map(repr, unmatched))} of the LayoutMap match no variable, so no variable "
-            f"is sharded by them. A variable's path is {example!r}, for example."
-        )
 
 
 def _shardings(jax: Any, values: Any, cores: int) -> tuple[Any, Callable[[Sequence[int]], Any]]:

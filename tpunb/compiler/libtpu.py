@@ -17,12 +17,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from tpunb._util.child_process import ChildLostError, ChildProcess, started
+from tpunb._util.child_process import ChildLostError, ChildProcess, start_child
 from tpunb._util.deadline import Deadline
 from tpunb._util.logs import timed
 from tpunb._util.units import byte_count
@@ -125,6 +125,7 @@ class Prepared:
         replicated: Whether a JAX module is one replica's, as of `jax.pmap`, and not partitioned.
         options: The user's options for the compiler, as in `jax.jit(compiler_options=...)`.
         mesh: The name and the size of each axis of the mesh of its cores; empty without names.
+        shapes: The sizes of a JAX module's arguments and results, on all cores together.
     """
 
     origins: Origins
@@ -141,6 +142,7 @@ class Prepared:
     replicated: bool = False
     options: tuple[tuple[str, str], ...] = ()
     mesh: tuple[tuple[str, int], ...] = ()
+    shapes: Collection[tuple[int, ...]] = ()
 
     def least_bytes(self, target: Target) -> int:
         """Return the bytes of its arguments or results on a core. The program needs more."""
@@ -477,7 +479,9 @@ def _start() -> subprocess.Popen[bytes]:
         # Its Python has its own packages; and this folder may hide them, so remove it.
         path = "import sys; sys.path[:] = filter(None, sys.path)"
         environ = {**_ENVIRONMENT, "PYTHONPATH": ""}
-        return started(run, lambda code: [python, "-c", f"{path}; {code}"], environ, errors=errors)
+        return start_child(
+            run, lambda code: [python, "-c", f"{path}; {code}"], environ, errors=errors
+        )
     if not reads_only and (installed := environment.find()) and not installed.problem:
-        return started(run, installed.command, _ENVIRONMENT, errors=errors)
-    return started(run, environment=_ENVIRONMENT, errors=errors)
+        return start_child(run, installed.command, _ENVIRONMENT, errors=errors)
+    return start_child(run, environment=_ENVIRONMENT, errors=errors)

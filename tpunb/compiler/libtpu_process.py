@@ -137,6 +137,7 @@ def _exported(artifact: bytes) -> dict[str, Any]:
         "devices": [_count(module, f"mhlo.num_{kind}") for kind in ("replicas", "partitions")],
         "open": next((str(kind) for kind in main.type.inputs if "?" in str(kind)), ""),
         "bytes": max(sum(map(_size, kinds)) for kinds in (main.type.inputs, main.type.results)),
+        "shapes": [_sizes(kind) for kind in (*main.type.inputs, *main.type.results)],
         "digest": digest,
         "names": (*names, *(name for name, _ in arguments)),
     }
@@ -174,8 +175,13 @@ def _size(kind: Any) -> int:
     match = _TENSOR.fullmatch(str(kind))
     if match is None:
         return 0
-    numbers = math.prod(int(size) for size in match[1].split("x") if size)
-    return numbers * max(int(match[2]) // 8, match[2] == "1")
+    return math.prod(_sizes(kind)) * max(int(match[2]) // 8, match[2] == "1")
+
+
+def _sizes(kind: Any) -> list[int]:
+    """Return the sizes of a tensor by its type; none if they are not known."""
+    match = _TENSOR.fullmatch(str(kind))
+    return [int(size) for size in match[1].split("x") if size] if match else []
 
 
 def _digest(module: Any) -> str:

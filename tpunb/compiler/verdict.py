@@ -19,19 +19,14 @@ from tpunb.compiler.compile_settings import Settings
 from tpunb.compiler.hlo import Module, parse
 from tpunb.compiler.libtpu import Bounded, Prepared, unmarked
 from tpunb.compiler.memory import described, line_name, of_refused
+from tpunb.compiler.memory_advice import advice
 from tpunb.compiler.partial_answers import CompilationStopped, is_watched, watching
 from tpunb.compiler.program import NotRecordedError, TpuProgram, merged
 from tpunb.compiler.runs import Runs
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
 from tpunb.errors.code_problems import Problem, SourceLine, is_library
-from tpunb.errors.compiler_refusals import (
-    LESS_PADDING,
-    LIBTPU,
-    SMALLER,
-    SMALLER_OR_MORE,
-    refusal_of,
-)
+from tpunb.errors.compiler_refusals import LIBTPU, refusal_of
 from tpunb.errors.explain import explain
 from tpunb.tpu.compiled_program import CodeLine, ProgramMemory, Provenance
 from tpunb.tpu.program_display import program_display
@@ -40,9 +35,6 @@ from tpunb.tpu.program_display import program_display
 _CLOSE = 0.1
 _ROOMIEST = "v5p-8"
 _MUCH_CODE = 0.01
-_MOSTLY_PADDING = 2.0
-_LARGE = 10
-"""A tensor is large if it takes more than this fraction of the memory, 1/10."""
 
 _PARTLY = "The largest tensors are from the same program compiled for v5p, where it fits."
 DEPENDS_ON_DATA = (
@@ -270,9 +262,10 @@ class _Compilation:
         reason = f"The program needs {memory.takes} of a core's {byte_count(memory.available)}."
         if memory.bound and memory.peak == memory.available + 1:  # nothing more is known
             reason = f"The program does not fit in a core's {byte_count(memory.available)}."
+        fix = advice(memory, self.prepared, self.wanted)
         largest = memory.largest[0] if memory.largest else None
         if largest is None:
-            problem = self._located(Problem("memory", reason, SMALLER, message=message))
+            problem = self._located(Problem("memory", reason, fix, message=message))
             return dataclasses.replace(program, errors=(problem,), memory=memory)
         source = largest.operation or largest.kind
         if largest.node:
@@ -281,12 +274,10 @@ class _Compilation:
             f" The largest tensor, {largest.text} of {source}, takes "
             f"{byte_count(largest.padded_bytes)}."
         )
-        fix = SMALLER if _has_32_bits(memory) else SMALLER_OR_MORE
-        if largest.factor > _MOSTLY_PADDING:
+        if largest.wasted > largest.unpadded_bytes:
             reason += (
                 f" {byte_count(largest.wasted)} of it are padding ({largest.factor:.0f} times)."
             )
-            fix = f"{LESS_PADDING} {SMALLER}"
         problem = Problem("memory", reason, fix, message=message, node=largest.node)
         problem = self._located(problem)
         # An error names the cell's line, not a line inside a function that the cell calls.
@@ -433,12 +424,6 @@ def _of_vmem(message: str) -> str:
     match = _OF_VMEM.search(message)
     sizes = [size for size in match.groups() if size] if match else []
     return f": {' of '.join(byte_count(int(s)) if s.isdigit() else s for s in sizes)}" * bool(sizes)
-
-
-def _has_32_bits(memory: ProgramMemory) -> bool:
-    """Return whether a large tensor has a type that could be smaller."""
-    large = (one for one in memory.largest if one.padded_bytes * _LARGE > memory.peak)
-    return any(one.dtype.lstrip("fsu") in {"32", "64"} for one in large)
 
 
 def _node_in(message: str) -> str:

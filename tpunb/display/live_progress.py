@@ -171,7 +171,7 @@ class RunDisplay:
         plotted = self._history is not None and len(self._history) > 0
         has_nothing = kind is not None and not self._steps and not plotted
         if self._history is not None and self._curves is not None:
-            if not self._history.finished:
+            if kind is not None or not self._history.finished:
                 self._history.finish(stopped=kind is not None)
             if has_nothing:
                 self._curves.remove()

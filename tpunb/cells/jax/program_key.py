@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tpunb._util.functions import closed_over
+from tpunb._util.functions import read_closure
 
 _OF_JAX = str(Path(jax.__file__).parent)
 
@@ -76,7 +76,7 @@ class ProgramKey:
         if isinstance(value, functools.partial):
             return functools.partial, self._of((value.func, value.args, value.keywords))
         if isinstance(value, FunctionType) and value.__code__.co_filename.startswith(_OF_JAX):
-            closed = closed_over(value)
+            closed = read_closure(value)
             return value.__code__, self._of((closed, value.__defaults__, value.__kwdefaults__))
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = dataclasses.fields(value)

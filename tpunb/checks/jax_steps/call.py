@@ -24,6 +24,7 @@ class Call:
         result_shardings: The same of the results.
         moved: The large arguments that each call copies from one device to several.
         name_of: Returns the user's name of an array, or an empty text.
+        model: The Keras model whose step it is, or None.
         is_cell: Whether it is the cell of a `%%tpu_run`.
         is_step: Whether it may run many times.
     """
@@ -35,6 +36,7 @@ class Call:
     result_shardings: Sequence[Any] = ()
     moved: Sequence[LiveArray] = ()
     name_of: Callable[[Any], str] = lambda _: ""
+    model: Any = None
     is_cell: bool = False
     is_step: bool = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from tpunb.checks.jax_steps.recompiled import Recompiled
 from tpunb.checks.jax_steps.table import findings, sentence
 from tpunb.errors.code_problems import Problem
 from tpunb.virtual.jax.memory import LiveArray, names_of
+from tpunb.virtual.tensorflow.keras_internals import layout_map, model_call
 
 if TYPE_CHECKING:
     from tpunb.virtual.jax.lowering import LoweredProgram
@@ -41,6 +43,7 @@ class Findings:
             *program.shardings,
             moved,
             functools.partial(_name_of, self._namespace),
+            None if layout_map() is None else _fitted_model(),
         )
         self._add(findings(call))
 
@@ -55,6 +58,11 @@ class Findings:
             if text not in self._said:
                 self._said.add(text)
                 self._new.append(text)
+
+
+def _fitted_model() -> Any:
+    call = model_call(sys._getframe())
+    return None if call is None else call.model
 
 
 def _name_of(namespace: Mapping[str, Any], array: Any) -> str:

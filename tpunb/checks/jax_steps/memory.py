@@ -109,5 +109,5 @@ def moved_arguments(call: Call) -> Iterator[Problem]:
         f"({byte_count(first.bytes)}){f' and {others} more' if others else ''} from one device to "
         f"{call.devices}.",
         f"Place it once, before the calls: jax.device_put({first.name or 'x'}, "
-        'NamedSharding(mesh, P())), or P("data") if it is a batch.',
+        'NamedSharding(mesh, P("data"))) if it is a batch, and with P() if it is not.',
     )

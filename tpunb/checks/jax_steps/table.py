@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from tpunb._util.internal_errors import report_internal_error
 from tpunb._util.logs import logger
 from tpunb._util.plain_text import shortened
-from tpunb.checks.jax_steps import collectives, memory, numbers, shared_work
+from tpunb.checks.jax_steps import collectives, layouts, memory, numbers, shared_work
 from tpunb.checks.jax_steps.call import Call
 from tpunb.errors.code_problems import Choose, Problem, innermost
 
@@ -24,6 +24,7 @@ ROWS: tuple[Row, ...] = (
     memory.constants,
     memory.moved_arguments,
     shared_work.repeated_work,
+    layouts.unmatched_layouts,
 )
 """The checks, the gravest first: wrong numbers before time and memory."""
 

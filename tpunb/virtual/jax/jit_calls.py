@@ -37,12 +37,13 @@ def present_jit_call() -> JitCall | None:
     """
     frame = sys._getframe(1)
     while frame is not None:
-        code, known = frame.f_code, frame.f_locals
+        code = frame.f_code
         if code.co_name == _CALL and code.co_filename.endswith("pjit.py"):
             break
         frame = frame.f_back  # type: ignore[assignment]
     else:
         return None
+    known = frame.f_locals
     try:
         function = weakref.ref(known["fun"])
         static = _static(known["fun"], known["jit_info"], known["args"], known["kwargs"])

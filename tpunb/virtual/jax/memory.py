@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tpunb._util.reachable import held_by, walk
+from tpunb._util.reachable import unpack, walk
 from tpunb._util.units import byte_count
 from tpunb.virtual.jax.per_replica import PerReplica
 
@@ -279,7 +279,7 @@ def names_of(arrays: Collection[Any], namespace: Mapping[str, Any]) -> dict[int,
         elif isinstance(value, PerReplica):
             waiting.append((name, value.array))
         elif not _is_of_python(value):
-            waiting.extend(held_by(name, value))
+            waiting.extend(unpack(name, value))
     return found
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
-from tpunb._util.functions import closed_over
+from tpunb._util.functions import read_closure
 from tpunb.errors.code_problems import Choose, definition, innermost, plain_function
 
 STEPS = {"fit": "train_step", "evaluate": "test_step", "predict": "predict_step"}
@@ -213,15 +213,12 @@ def jax_state(model: Any, names: Sequence[str]) -> Any:
     return model._get_jax_state(**dict.fromkeys(names, True))
 
 
-def unmatched_layouts(model: Any) -> list[str]:
-    """Return the keys of the distribution's `LayoutMap` that match no variable of a model.
-
-    Keras says nothing of them, and the variables are whole on each device (keras-hub#2827).
-    """
-    distribution = sys.modules["keras"].distribution.distribution()
-    layouts = getattr(distribution, "_layout_map", None)
-    paths = [variable.path for variable in model.variables]
-    return [key for key in layouts or () if not any(re.search(key, path) for path in paths)]
+def layout_map() -> Any:
+    """Return the `LayoutMap` of the present `keras.distribution`; None if there is none."""
+    keras: Any = sys.modules.get("keras")
+    if not hasattr(keras, "distribution"):
+        return None
+    return getattr(keras.distribution.distribution(), "_layout_map", None)
 
 
 def scans_over_batches() -> bool:
@@ -268,7 +265,7 @@ def _models(fn: Any) -> Iterator[Any]:
         if is_model(value):
             yield value
         elif callable(value) and getattr(value, "__closure__", None):
-            yield from filter(is_model, closed_over(value).values())
+            yield from filter(is_model, read_closure(value).values())
 
 
 def chooser(fn: Any) -> Choose:

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from tpunb._util.child_process import ChildProcess, started
+from tpunb._util.child_process import ChildProcess, start_child
 from tpunb._util.child_side import serve
 from tpunb.virtual.tensorflow.tensorflow_runtime import leave_out_python_api
 
@@ -68,7 +68,7 @@ _ENVIRONMENT = {
 
 
 def _start() -> subprocess.Popen[bytes]:
-    return started(_CODE, environment=_ENVIRONMENT)
+    return start_child(_CODE, environment=_ENVIRONMENT)
 
 
 _compiler = ChildProcess(_start, SECONDS)
