@@ -122,7 +122,7 @@ def select_a_core(page: Any) -> None:
     """Select a core: a selection in one display appears in the other."""
     expect(widget(page, "topology")).to_have_attribute("data-replicas", "8")
     expect(widget(page, "replicas")).to_have_attribute("data-replicas", "8")
-    widget(page, "topology").locator(".tpunb-mesh").first.focus()
+    widget(page, "topology").locator("[data-part]").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     for name in ("topology", "replicas"):

@@ -22,7 +22,7 @@ from support.placements import ARRAYS, described, tree
 from support.tiers import THOROUGH
 from test_curves import noise, trained, without_timer
 from test_replicas import distributed, structure, with_nan  # noqa: F401
-from test_topology import assigned, drawn, places
+from test_topology import assigned, core, drawn
 
 from tpunb.compiler.program import TpuPrograms
 from tpunb.display.widgets.curves import CurvesWidget
@@ -44,15 +44,12 @@ Scene = Callable[[Any, Any], Any]
 
 
 def topology(host: Host, page: Any) -> Any:
-    """Planes side by side, with the pointer on a core whose replica is selected."""
+    """Planes side by side, with the focus on a core whose replica is selected."""
     host(lambda: TopologyWidget(assigned("v4-64", 2), selected=[5]))
     root = drawn(page)
-    page.wait_for_function(FRAMES)
-    x, y = places(page, root)[10]
-    root.locator(".tpunb-mesh").hover(position={"x": x, "y": y})
-    expect(root).to_have_attribute("data-hover", "10")
+    core(root, 10).focus()
     expect(root).to_have_attribute("data-selected", "5")
-    expect(root.locator(".tpunb-tip")).to_contain_text("replica 5, logical device 0")
+    expect(root.locator(".tpunb-about")).to_contain_text("replica 5, logical device 0")
     return root
 
 

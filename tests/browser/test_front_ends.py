@@ -83,7 +83,7 @@ def test_all_displays(book: Callable[..., Book], page: Any, screenshot: Any) -> 
 def select_a_core(page: Any) -> None:
     """Select a core: a selection in one display appears in the other."""
     expect(widget(page, "replicas")).to_have_attribute("data-replicas", "8")
-    widget(page, "topology").locator(".tpunb-mesh").first.focus()
+    widget(page, "topology").locator("[data-part]").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     for name in ("topology", "replicas"):
@@ -121,7 +121,8 @@ def test_a_display_may_arrive_before_its_widget(book: Callable[..., Book], page:
     opened.run_cell(2)
     expect(widget(page, "topology")).to_be_visible()
     expect(page.get_by_text("Error displaying widget")).to_have_count(0)
-    page.locator('[data-testid="tpunb-topology"]').get_by_text("+", exact=True).click()
+    widget(page, "topology").get_by_label("Zoom").select_option("2.0")
+    expect(widget(page, "topology")).to_have_attribute("data-zoom", "2")
     assert errors(opened) == []
 
 

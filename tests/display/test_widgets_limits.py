@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import html
 import json
 import math
 import os
@@ -81,7 +82,7 @@ def test_the_largest_topology_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     widget = TopologyWidget(description)
     bundle = widget.static_bundle()
     assert description.num_chips == 8960
-    assert sent(widget) + len(bundle["text/html"]) + len(bundle["text/plain"]) < 300_000
+    assert sent(widget) + len(bundle["text/html"]) + len(bundle["text/plain"]) < 550_000
     assert max(map(len, bundle["text/plain"].splitlines())) < 120
 
 
@@ -190,7 +191,8 @@ def test_names_of_topologies_are_escaped() -> None:
     for words in HOSTILE:
         description = dataclasses.replace(describe_accelerator(accelerator("v3-8")), name=words)
         widget = TopologyWidget(description)
-        assert widget.header["name"] == words
+        assert html.escape(words) in widget.html
+        assert Tags(widget.html).names.isdisjoint({"img", "script", "b"})
         bundle = widget.static_bundle()
         assert bundle.keys() == {"text/plain", "text/html"}
         assert Tags(bundle["text/html"]).names <= {"div", "img"}
@@ -299,10 +301,8 @@ def test_values_of_a_closed_connection() -> None:
         assert "<img" in widget.live_bundle()[0]["text/html"]
     for value in (variable, step):
         assert ReplicasWidget(value).static_bundle()["text/plain"]
-    sent_back: list[Any] = []
-    topology.send = lambda content, buffers=(): sent_back.append(content)  # type: ignore[method-assign]
-    topology._handle_custom_msg({"request": "memory"}, [])
-    assert len(sent_back) == 1
+    topology.colour = "memory"
+    assert "variables" in topology.html
     assert topology.static_bundle()["text/html"]
 
 

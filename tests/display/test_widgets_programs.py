@@ -48,6 +48,6 @@ def test_a_topology_with_a_program() -> None:
     assert widget.colour == "host"
     widget.update(topology_shown)
     assert widget.colour == "program"
-    assert line in widget.header["facts"]
+    assert line in widget.html
     too_much = replace(topology_shown, needed_bytes=16 * made.GIB)
     assert f"{line.replace('3.4', '16')}: 532.5 MiB too much" in topology_text(too_much)

@@ -1,16 +1,16 @@
-"""The live topology in the kernel: accepted values, messages and answers."""
+"""The live topology in the kernel: accepted values and views."""
 
 from __future__ import annotations
 
 import gc
+import html
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-from support.displayed import columns
 from support.patience import calls
 from support.topologies import assigned, described
 
@@ -21,8 +21,9 @@ from tpunb.display.describe.connection import (
     device_of,
     memory_per_core,
 )
-from tpunb.display.describe.topology_description import UNASSIGNED, group_shades
+from tpunb.display.describe.topology_description import group_shades
 from tpunb.display.draw.static_forms import mimebundle
+from tpunb.display.draw.topology_svg import drawing_phrases
 from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.errors import AcceleratorTypeError
 from tpunb.tpu.types import accelerator, accelerator_types
@@ -34,67 +35,70 @@ pytestmark = [
 ]
 
 
-def sent(widget: TopologyWidget) -> dict[str, np.ndarray[Any, Any]]:
-    return columns(widget.header["columns"], widget.cores)
+def parts(widget: TopologyWidget) -> list[tuple[str, str]]:
+    """Return the replicas and the title of each part of the drawing."""
+    found = re.findall(r'data-part="([^"]*)"><title>([^<]*)</title>', widget.html)
+    return [(replicas, html.unescape(title)) for replicas, title in found]
 
 
-def answers(widget: TopologyWidget, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
-    """Record the widget's messages from now on."""
-    messages: list[tuple[Any, Any]] = []
-    monkeypatch.setattr(
-        widget, "send", lambda content, buffers=None: messages.append((content, buffers))
-    )
-    return messages
-
-
-def ask(widget: TopologyWidget, content: Any = None) -> None:
-    widget._handle_custom_msg({"request": "memory"} if content is None else content, [])
-
-
-@pytest.mark.parametrize("name", ["v5e-1", "v3-8", "v4-32", "tpu7x-16", "v5p-17920", "13"])
-def test_the_description_is_sent(name: str) -> None:
+@pytest.mark.parametrize("name", ["v5e-1", "v3-8", "v4-32", "tpu7x-16", "v5e-256"])
+def test_every_core_has_a_title(name: str) -> None:
     topology = described(name)
     widget = TopologyWidget(name)
-    header, data = widget.header, sent(widget)
-    assert header["name"] == topology.name
-    assert header["mesh"] == list(topology.mesh)
-    assert header["hosts"] == topology.num_hosts
-    assert (header["replicas"], header["logical_devices"], header["memory"]) == (0, 0, False)
-    width, height, _ = topology.mesh
-    chip, core = np.divmod(data["place"].astype(int), topology.cores_per_chip)
-    rest, x = np.divmod(chip, width)
-    z, y = np.divmod(rest, height)
-    assert [*zip(x.tolist(), y.tolist(), z.tolist(), core.tolist(), strict=True)] == [
-        *topology.coordinates
-    ]
-    assert data["host"].tolist() == list(topology.hosts)
-    assert data["ordinal"].tolist() == list(topology.ordinals)
-    assert len(data["colour.host"]) == topology.num_cores
-    assert "replica" not in data
+    assert f'data-cores="{topology.num_cores}" data-replicas="0"' in widget.html
+    shown = parts(widget)
+    assert [replicas for replicas, _ in shown] == [str(core) for core in range(topology.num_cores)]
+    for core, (_, title) in enumerate(shown):
+        x, y, z, slot = topology.coordinates[core]
+        host, ordinal = topology.hosts[core], topology.ordinals[core]
+        assert title.startswith(f"Core {core}\nchip ({x}, {y}, {z})")
+        assert (f"core {slot} of it" in title) == (topology.cores_per_chip > 1)
+        assert f"\nhost {host}\n" in title
+        assert f"/task:{host}/device:TPU:{ordinal}" in title
+        assert "replica" not in title.replace("replica:0", "")
 
 
-def test_replicas_and_idle_cores_are_sent() -> None:
-    topology = replace(described("v5e-4"), replicas=(1, 0, -1, -1), logical_devices=(0, 0, -1, -1))
-    widget = TopologyWidget(topology)
-    data = sent(widget)
-    assert data["replica"].tolist() == [1, 0, UNASSIGNED, UNASSIGNED]
-    assert data["logical"].tolist() == [0, 0, UNASSIGNED, UNASSIGNED]
-    assert "2 replicas, 2 cores unassigned" in widget.header["facts"]
+def test_dots_have_a_title_for_each_host() -> None:
+    shown = parts(TopologyWidget("v5p-17920"))
+    assert len(shown) == 2240
+    replicas, title = shown[-1]
+    assert replicas == "8956 8957 8958 8959"
+    assert title == "Cores 8956, 8957, 8958, 8959\nhost 2239\nHBM 95 GiB"
 
 
-@pytest.mark.parametrize("most", [100, 127, 128, 200, 40_000])
-def test_numbers_keep_their_values_in_small_types(most: int) -> None:
+def test_replicas_and_idle_cores() -> None:
     topology = replace(
-        described("v5e-4"), replicas=(most, 0, -1, -1), logical_devices=(0, 0, -1, -1)
+        described("v5e-4"), replicas=(40_000, 0, -1, -1), logical_devices=(0, 0, -1, -1)
     )
-    assert sent(TopologyWidget(topology))["replica"].tolist() == [most, 0, -1, -1]
+    shown = parts(TopologyWidget(topology))
+    assert [replicas for replicas, _ in shown] == ["40000", "0", "", ""]
+    assert ["in no replica" in title for _, title in shown] == [False, False, True, True]
+    assert "replica 40000" in shown[0][1]
+    assert "2 cores unassigned" in TopologyWidget(topology).html
+
+
+def test_one_plane_is_drawn_alone() -> None:
+    widget = TopologyWidget("v4-128", plane=2)
+    planes = {z for (_, _, z, _) in described("v4-128").coordinates}
+    assert 'data-trait="plane"' in widget.html
+    assert all(re.search(r"chip \(\d+, \d+, 2\)", title) for _, title in parts(widget))
+    assert len(parts(widget)) == 64 // len(planes)
+    widget.plane = 9  # a plane that does not exist
+    assert len(parts(widget)) == 64
+
+
+def test_the_zoom_is_a_width() -> None:
+    widget = TopologyWidget("v3-8", zoom=4)
+    assert "width:calc(4 * min(100%, 196px))" in widget.html
+    assert '<option value="4.0" selected>' in widget.html
 
 
 def test_texts_match_the_static_form() -> None:
     widget = TopologyWidget(assigned("v3-8", 2))
     text = widget.static_bundle()["text/plain"]
-    for line in widget.header["facts"]:
+    for line in drawing_phrases(widget.description):
         assert line in text
+        assert line in widget.html
     assert repr(widget) == text
 
 
@@ -111,10 +115,9 @@ def test_the_largest_topology_is_small_and_takes_few_calls() -> None:
             )
         )
         bundle = widget.static_bundle()
-        sent = len(widget.cores) + len(repr(widget.header)) + len(widget.drawing)
-        return sent + sum(map(len, bundle.values()))
+        return len(widget.html) + sum(map(len, bundle.values()))
 
-    assert create() < 350_000
+    assert create() < 550_000
     assert calls(create) < 1_000_000  # for 8960 cores
 
 
@@ -188,7 +191,7 @@ def test_the_description_can_be_replaced() -> None:
     widget = TopologyWidget("v5e-8", selected=[0, 6], plane=0, zoom=2)
     widget.description = "v5e-4"
     assert widget.description == described("v5e-4")
-    assert widget.header["mesh"] == [2, 2, 1]
+    assert len(parts(widget)) == 4
     assert widget.selected == [0]
     assert (widget.plane, widget.zoom) == (-1, 1)
     with pytest.raises(TypeError):
@@ -201,27 +204,27 @@ def test_the_description_can_be_replaced() -> None:
 # Memory
 
 
-def phrases(content: dict[str, Any], buffers: list[bytes]) -> list[str]:
-    """Return the page's phrase about the variables on each core."""
-    memory = content["memory"]
-    return [memory["sizes"][at] for at in columns(memory["layout"], buffers[0])["held"]]
+def phrases(widget: TopologyWidget) -> list[str]:
+    """Return what the title of each core says about the variables on it."""
+    return [title.splitlines()[-1] for _, title in parts(widget)]
 
 
-def test_memory_is_sent_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    widget = TopologyWidget("v5e-4", memory=lambda: (0, 2**40, 3, 4))
-    assert widget.header["memory"] is True
-    messages = answers(widget, monkeypatch)
-    for noise in ({}, {"request": "other"}, "memory", ["request"]):
-        ask(widget, noise)
-    assert messages == []
-    ask(widget)
-    ((content, buffers),) = messages
-    assert phrases(content, buffers) == [
+def test_memory_is_read_when_it_is_shown() -> None:
+    sizes = [0, 2**40, 3, 4]
+    widget = TopologyWidget("v5e-4", memory=lambda: sizes)
+    assert "variables" not in "".join(phrases(widget))
+    widget.colour = "memory"
+    assert phrases(widget) == [
         "variables 0 B · 0% of 16 GiB",
         "variables 1 TiB · 6400% of 16 GiB",
         "variables 3 B · less than 0.01% of 16 GiB",
         "variables 4 B · less than 0.01% of 16 GiB",
     ]
+    sizes[:] = [1] * 4
+    assert "<button" in widget.html
+    assert 'data-trait="asked" value="1"' in widget.html
+    widget.asked = 1
+    assert phrases(widget) == ["variables 1 B · less than 0.01% of 16 GiB"] * 4
 
 
 @pytest.mark.parametrize(
@@ -233,42 +236,36 @@ def test_memory_is_sent_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
     ],
 )
-def test_memory_that_cannot_be_read(
-    memory: Callable[[], Any], error: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    widget = TopologyWidget("v5e-4", memory=memory)
-    messages = answers(widget, monkeypatch)
-    ask(widget)
-    assert messages[0][0]["memory"] is None
-    assert error in messages[0][0]["error"]
+def test_memory_that_cannot_be_read(memory: Callable[[], Any], error: str) -> None:
+    widget = TopologyWidget("v5e-4", memory=memory, colour="memory")
+    assert '<span role="status">No answer: ' in widget.html
+    assert error in widget.html
+    assert len(parts(widget)) == 4
 
 
-def test_without_a_source_of_memory_there_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    widget = TopologyWidget("v5e-4")
-    messages = answers(widget, monkeypatch)
-    ask(widget)
-    assert messages == []
+def test_without_a_source_of_memory_hosts_are_shown() -> None:
+    widget = TopologyWidget("v5e-4", colour="memory")
+    assert 'data-colour="host"' in widget.html
+    assert 'value="memory"' not in widget.html
 
 
-def test_a_connection(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection(tf: Any) -> None:
     with tpunb.connect(simulate="v3-8") as connection:
         widget = TopologyWidget(connection, link="c")
         assert widget.link == "c"
         # Every core is a replica, as in the connection's strategy, and the static form is
         # unchanged.
-        assert widget.header["replicas"] == 8
-        assert sent(widget)["replica"].tolist() == list(range(8))
+        assert [title.splitlines()[4] for _, title in parts(widget)] == [
+            f"replica {core}" for core in range(8)
+        ]
         assert widget.static_bundle() == dict(mimebundle(connection.describe().topology))
         with connection.strategy.scope():
             variable = tf.Variable(tf.zeros([256]))
-        messages = answers(widget, monkeypatch)
-        ask(widget)
-        assert phrases(*messages[0]) == ["variables 1 KiB · less than 0.01% of 16 GiB"] * 8
+        widget.colour = "memory"
+        assert phrases(widget) == ["variables 1 KiB · less than 0.01% of 16 GiB"] * 8
         del variable
-    with_own_source = TopologyWidget(connection, memory=lambda: [7] * 8)
-    messages = answers(with_own_source, monkeypatch)
-    ask(with_own_source)
-    assert phrases(*messages[0]) == ["variables 7 B · less than 0.01% of 16 GiB"] * 8
+    with_own_source = TopologyWidget(connection, memory=lambda: [7] * 8, colour="memory")
+    assert phrases(with_own_source) == ["variables 7 B · less than 0.01% of 16 GiB"] * 8
 
 
 def held(connection: Any) -> tuple[int, ...]:

@@ -1,21 +1,19 @@
 """A topology as one SVG: chips on their mesh, cores in chips, hosts by colour.
 
-A saved notebook has the SVG as a picture. The live form has it in its page, where a script adds
-marks for the core under the pointer and for selected cores. On a page, CSS variables set its
-colours. A picture uses the default colours, which can be read on light and dark pages.
+A saved notebook has the SVG as a picture. The live form has it in its page, with a title for each
+core, or for each host of a mesh that is drawn as dots. On a page, CSS variables set its colours. A
+picture uses the default colours, which can be read on light and dark pages.
 """
 
 from __future__ import annotations
 
 import base64
-import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tpunb._util.tables import block, escaped
 from tpunb.display.describe.topology_description import (
@@ -32,7 +30,7 @@ MAX_DRAWN_CHIPS = 256
 """Meshes of more chips are drawn as one dot a chip."""
 
 _MAX_DRAWN_SIDE = 32
-_WIDTH, _HEIGHT, _DOTS_HEIGHT = 640, 900, 560
+_WIDTH, _HEIGHT, _DOTS_HEIGHT, _PLANE_HEIGHT = 640, 900, 560, 480
 _MARGIN = 8
 _HOST_LABEL = 15
 _MUTED = f"var(--tpunb-muted,{INK})"
@@ -43,31 +41,20 @@ Box = tuple[float, float, float, float]
 """Left, top, width and height."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyDrawing:
-    """A drawing, and the positions of its parts.
+Corners = list[tuple[float, float]]
+"""The top left corner of each core."""
 
-    Attributes:
-        svg: The drawing.
-        level: `"chips"`, or `"dots"` if a chip is a dot.
-        page: The size of the whole drawing.
-        planes: The box of each plane.
-        corners: The left top corner of each core.
-        core: The width and height of a core.
-    """
+Size = tuple[float, float]
+"""Width and height."""
 
-    svg: str
-    level: str
-    page: tuple[float, float]
-    planes: list[Box]
-    corners: npt.NDArray[np.float32]
-    core: tuple[float, float]
+Named = Callable[[Sequence[int]], tuple[str, str]]
+"""Returns the attributes and the title of the part of the drawing that shows some cores."""
 
 
 def topology_html(topology: TopologyDescription) -> str:
     """Return the topology's name, its facts, and the drawing as a picture."""
     facts = drawing_phrases(topology)
-    svg = topology_drawing(topology).svg
+    svg = topology_drawing(topology)
     data = base64.b64encode(svg.encode()).decode("ascii")
     says = escaped(f"{topology.name or 'TPU topology'}: {' · '.join(facts)}")
     # JupyterLab removes SVG from notebooks that it does not trust, but keeps pictures.
@@ -79,55 +66,69 @@ def topology_html(topology: TopologyDescription) -> str:
 def drawing_phrases(topology: TopologyDescription) -> list[str]:
     """Return the topology's facts, and how to read the drawing."""
     lines = topology_phrases(topology)
-    if _has_dots(topology):
+    if has_dots(topology):
         lines[1] += " · one dot a chip, hosts by colour"
     elif topology.mesh[2] > 1:
         lines[1] += " · diagonal links lead to the next planes"
     return lines
 
 
-def _has_dots(topology: TopologyDescription) -> bool:
+def has_dots(topology: TopologyDescription) -> bool:
+    """Return whether the mesh is so large that a chip is drawn as a dot."""
     return topology.num_chips > MAX_DRAWN_CHIPS or max(topology.mesh[:2]) > _MAX_DRAWN_SIDE
 
 
-@functools.lru_cache(maxsize=8)  # the live form and the picture beside it are drawn once
-def topology_drawing(topology: TopologyDescription) -> TopologyDrawing:
+def topology_drawing(
+    topology: TopologyDescription,
+    colouring: Colouring | None = None,
+    *,
+    plane: int = -1,
+    zoom: float = 1,
+    named: Named | None = None,
+) -> str:
     """Draw a topology.
 
     Args:
         topology: The topology. Up to 256 chips get links and labels; larger meshes are drawn as
-            one dot a chip, coloured by host.
+            one dot a chip.
+        colouring: The colours of the cores; by default of the program, or of the hosts.
+        plane: The z of the only plane to draw; -1 for all planes.
+        zoom: The size of a live drawing, as a multiple of the size that fits.
+        named: The attributes and titles of a live drawing's parts, each a core, or the dots of a
+            host; None for a picture.
     """
-    has_dots = _has_dots(topology)
-    page = (_dots_page if has_dots else _chips_page)(topology)
-    corners, core = _core_boxes(topology, page, has_dots)
-    colouring = by_program(topology) if topology.usable_bytes else by_host(topology)
-    planes = planes_of(topology)
-    parts: list[str] = [_plane_titles(page, planes, has_dots)]
-    if has_dots:
-        parts += [_cores(corners, core, colouring)]
-    else:
+    dots = has_dots(topology)
+    page = (_dots_page if dots else _chips_page)(topology)
+    boxes = _core_boxes(topology, page, dots)
+    if colouring is None:
+        colouring = by_program(topology) if topology.usable_bytes else by_host(topology)
+    planes = [each for each in planes_of(topology) if plane in (-1, each.z)]
+    cores = [core for core, (_, _, z, _) in enumerate(topology.coordinates) if plane in (-1, z)]
+    owners: Sequence[int] = topology.hosts if dots else range(topology.num_cores)
+    if named is None:
+        owners = [0] * topology.num_cores
+    parts: list[str] = [_plane_titles(page, planes, dots)]
+    if not dots:
         shades = group_shades(topology, topology.hosts, len(HOST_COLOURS))
-        for plane in planes:
-            parts += [_hosts(plane, page, shades), _links(topology, plane, page)]
+        for each in planes:
+            parts += [_hosts(each, page, shades), _links(topology, each, page)]
         parts += [_chips(topology, planes, page, shades)]
-        parts += [
-            _cores(corners, core, colouring),
-            _labels(topology, corners, core, colouring),
-        ]
-    size = f"{_short(page.width)} {_short(page.height)}"
-    width, height = size.split()
-    svg = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" width="{width}" '
-        f'height="{height}" font-family="system-ui, DejaVu Sans, sans-serif">{"".join(parts)}</svg>'
-    )
-    return TopologyDrawing(
-        svg,
-        "dots" if has_dots else "chips",
-        (page.width, page.height),
-        [page.box(z) for z in range(page.depth)],
-        corners,
-        core,
+    parts += [_cores(cores, *boxes, colouring, owners, named)]
+    if not dots:
+        parts += [_labels(topology, cores, *boxes, colouring)]
+    box = page.box(plane) if plane >= 0 else (0, 0, page.width, page.height)
+    left, top, width, height = map(_short, box)
+    size = f'width="{width}" height="{height}"'
+    if named is not None:
+        # A single plane is larger.
+        fits = max(1, min(page.width / box[2], _PLANE_HEIGHT / box[3])) * box[2]
+        size = (
+            f'style="width:calc({zoom:g} * min(100%, {_short(fits)}px))" role="listbox" '
+            'aria-multiselectable="true" aria-label="Cores"'
+        )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{left} {top} {width} {height}" '
+        f'{size} font-family="system-ui, DejaVu Sans, sans-serif">{"".join(parts)}</svg>'
     )
 
 
@@ -237,34 +238,31 @@ def _chip_inset(page: _Page) -> float:
     return max(2.0, page.pitch * 0.09)
 
 
-def _core_boxes(
-    topology: TopologyDescription, page: _Page, has_dots: bool
-) -> tuple[npt.NDArray[np.float32], tuple[float, float]]:
+def _core_boxes(topology: TopologyDescription, page: _Page, dots: bool) -> tuple[Corners, Size]:
     """Return the corner of each core, and the common size of all cores."""
     x, y, z, slot = np.asarray(topology.coordinates).T
     left, top = page.corner(x, y, z)
     per_chip = topology.cores_per_chip
-    if has_dots:
-        side = page.pitch - 1
-        width, height = side / per_chip, side
-        return np.stack([left + slot * width, top], axis=1).astype(np.float32), (width, height)
-    inset = _chip_inset(page)
-    side = page.pitch - 2 * inset
-    rim = max(1.5, side * 0.08)
+    inset = rim = 0.0
+    side = page.pitch - 1
+    if not dots:
+        inset = _chip_inset(page)
+        side = page.pitch - 2 * inset
+        rim = max(1.5, side * 0.08)
     width, height = (side - rim * (per_chip + 1)) / per_chip, side - 2 * rim
     corners = np.stack([left + inset + rim + slot * (width + rim), top + inset + rim], axis=1)
-    return corners.astype(np.float32), (width, height)
+    return corners.tolist(), (width, height)
 
 
-def _plane_titles(page: _Page, planes: Sequence[Plane], has_dots: bool) -> str:
+def _plane_titles(page: _Page, planes: Sequence[Plane], dots: bool) -> str:
     if page.depth == 1:
         return ""
     texts = []
     for plane in planes:
         left, top = page.corner(0, 0, plane.z)
-        above = 4 if has_dots else 10 + (_HOST_LABEL if plane.blocks else 0)
+        above = 4 if dots else 10 + (_HOST_LABEL if plane.blocks else 0)
         texts.append(_text(left, top - above, f"z = {plane.z}"))
-    size = 10 if has_dots else 12
+    size = 10 if dots else 12
     return f'<g font-size="{size}" font-weight="600" fill="{_MUTED}">{"".join(texts)}</g>'
 
 
@@ -350,42 +348,57 @@ def _chips(
 
 
 def _cores(
-    corners: npt.NDArray[np.float32], size: tuple[float, float], colouring: Colouring
+    shown: Sequence[int],
+    corners: Corners,
+    size: Size,
+    colouring: Colouring,
+    owners: Sequence[int],
+    named: Named | None,
 ) -> str:
-    """Return a path for each colour, in a group that the live form redraws.
+    """Return a path for each colour and owner.
 
-    A core is a short line, as thick as the core is high, so that each of thousands takes a few
-    bytes.
+    In a picture, a core is a short line, as thick as the core is high, so that each of thousands
+    takes a few bytes. A live core is a box, which has a height for pointers and for the focus.
     """
     width, height = (round(side, 1) for side in size)
-    begins = np.round(corners.astype(np.float64) + np.array([0, height / 2]), 1)
-    ends = begins + np.array([width, 0])
-    places = np.asarray(colouring.places)
+    paint, shape, to_end, down = "stroke", f"h{width:g}", width, height / 2
+    if named:
+        paint, shape, to_end, down = "fill", f"h{width:g}v{height:g}h-{width:g}z", 0, 0
+    begins = np.round(np.add(corners, (0, down)), 1).tolist()
+    groups: dict[tuple[int, int], list[int]] = {}
+    for core in shown:
+        groups.setdefault((colouring.places[core], owners[core]), []).append(core)
     paths = []
-    for place, fill in enumerate(colouring.fills):
-        cores = np.flatnonzero(places == place)
-        moves = begins[cores] - np.vstack([[(0.0, 0.0)], ends[cores[:-1]]])
-        d = "".join(f"m{x:g} {y:g}h{width:g}" for x, y in np.round(moves, 1).tolist())
-        paths.append(f'<path d="{d}" stroke="{fill}"/>')
+    for (place, _), cores in groups.items():
+        ends = [(0.0, 0.0), *((x + to_end, y) for x, y in (begins[core] for core in cores))]
+        d = "".join(
+            f"m{begins[core][0] - x:.5g} {begins[core][1] - y:.5g}{shape}"
+            for core, (x, y) in zip(cores, ends, strict=False)
+        )
+        attributes, title = named(cores) if named else ("", "")
+        end = f"><title>{escaped(title)}</title></path>" if title else "/>"
+        paths.append(f'<path d="{d}" {paint}="{colouring.fills[place]}"{attributes}{end}')
     return f'<g class="tpunb-cores" stroke-width="{_short(height)}">{"".join(paths)}</g>'
 
 
 def _labels(
     topology: TopologyDescription,
-    corners: npt.NDArray[np.float32],
-    size: tuple[float, float],
+    shown: Sequence[int],
+    corners: Corners,
+    size: Size,
     colouring: Colouring,
 ) -> str:
-    """Return the cores' labels, in the order of the cores; empty if they would be unreadable."""
+    """Return the cores' labels; empty if they would be unreadable."""
     width, height = size
     labels = [core_label(topology, core) for core in range(topology.num_cores)]
     letters = min(14.0, 0.92 * width / (0.64 * max(map(len, labels))))
     if letters < 5.5:
         return ""
     texts = []
-    for label, (left, top), place in zip(labels, corners.tolist(), colouring.places, strict=True):
-        ink = f' fill="{colouring.inks[place]}"'
-        texts.append(_text(left + width / 2, top + height / 2 + 0.36 * letters, label, ink))
+    for core in shown:
+        left, top = corners[core]
+        ink = f' fill="{colouring.inks[colouring.places[core]]}"'
+        texts.append(_text(left + width / 2, top + height / 2 + 0.36 * letters, labels[core], ink))
     return (
         f'<g class="tpunb-labels" font-size="{_short(letters)}" font-weight="600" '
         f'text-anchor="middle">{"".join(texts)}</g>'

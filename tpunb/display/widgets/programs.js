@@ -1,8 +1,8 @@
 // Compiled programs: the page of programs_html.py, whose tables can be sorted.
 
-import { button, listen, rootOf } from "./common.js";
-import { saveStatically } from "./saving.js";
+import { button } from "./common.js";
 import { makeSortable } from "./sorting.js";
+import { viewOf } from "./views.js";
 
 /** Let a press on a tensor's line lead to the code, in the same program. */
 function leadToCode(cell, page) {
@@ -18,23 +18,8 @@ function leadToCode(cell, page) {
   }));
 }
 
-function render({ model, el }) {
-  const root = rootOf(el, "programs", "Compiled TPU program");
-  const build = () => {
-    const open = [...root.querySelectorAll("details")].map((section) => section.open);
-    const page = new DOMParser().parseFromString(model.get("html"), "text/html");
-    root.replaceChildren(...page.body.childNodes);
-    const sections = [...root.querySelectorAll("details")];
-    if (open.length === sections.length) sections.forEach((section, at) => { section.open = open[at]; });
-    root.querySelectorAll("table").forEach(makeSortable);
-    root.querySelectorAll("[data-line]").forEach((cell) => leadToCode(cell, root));
-    root.setAttribute("data-tables", root.querySelectorAll("table").length);
-  };
-  build();
-  return listen(model, ["change:html"], build);
-}
-
-export default {
-  initialize({ model }) { saveStatically(model); },
-  render,
-};
+export default viewOf("programs", "Compiled TPU program", (root) => {
+  root.querySelectorAll("table").forEach(makeSortable);
+  root.querySelectorAll("[data-line]").forEach((cell) => leadToCode(cell, root));
+  root.setAttribute("data-tables", root.querySelectorAll("table").length);
+});

@@ -1,18 +1,20 @@
-"""The live topology: the drawing, whose cores can be pointed at and selected."""
+"""The live topology: the drawing, whose cores can be selected, from the view that is chosen."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import traitlets
 
+from tpunb._util.tables import Markup, escaped
 from tpunb._util.units import byte_count
 from tpunb.display.describe.connection import memory_per_core
 from tpunb.display.describe.topology_description import (
+    UNASSIGNED,
     TopologyDescription,
     describe_accelerator,
     describe_device_assignment,
@@ -20,9 +22,10 @@ from tpunb.display.describe.topology_description import (
 )
 from tpunb.display.draw.static_forms import mimebundle
 from tpunb.display.draw.topology_colours import Colouring, by_memory, colourings, size_phrase
-from tpunb.display.draw.topology_svg import TopologyDrawing, drawing_phrases, topology_drawing
+from tpunb.display.draw.topology_svg import drawing_phrases, has_dots, topology_drawing
 from tpunb.display.widgets.live_widget import LiveWidget
-from tpunb.display.widgets.page_data import es_module, pack
+from tpunb.display.widgets.page_data import es_module
+from tpunb.display.widgets.view_markup import button, choice, legend_of, page
 from tpunb.tpu.types import Accelerator, accelerator
 
 Memory = Callable[[], Sequence[int]]
@@ -46,7 +49,8 @@ class TopologyWidget(LiveWidget):
         colour: The property that the colours show: `"host"`, `"replica"`, `"logical"` devices,
             `"memory"` of variables, or the memory that a compiled `"program"` needs.
         plane: The z of the displayed plane; -1 for all planes.
-        zoom: The size of the drawing, as a multiple of the size that fits, 1 to 40.
+        zoom: The size of the drawing, as a multiple of the size that fits, 1 to 32.
+        asked: How often the memory of variables was read.
 
     Raises:
         TypeError: The value has no topology, or `memory` cannot be called.
@@ -56,14 +60,13 @@ class TopologyWidget(LiveWidget):
 
     _esm = es_module("topology.js")
 
-    header = traitlets.Dict().tag(sync=True)
-    cores = traitlets.Bytes().tag(sync=True)
-    drawing = traitlets.Unicode().tag(sync=True)
+    html = traitlets.Unicode().tag(sync=True)
     colour = traitlets.Enum(["host", "replica", "logical", "memory", "program"], "host").tag(
         sync=True
     )
     plane = traitlets.Int(-1, min=-1).tag(sync=True)
-    zoom = traitlets.Float(1.0, min=1.0, max=40.0).tag(sync=True)
+    zoom = traitlets.Float(1.0, min=1.0, max=32.0).tag(sync=True)
+    asked = traitlets.Int(0).tag(sync=True)
 
     def __init__(
         self, value: Any, *, memory: Memory | None = None, link: str = "", **state: Any
@@ -73,11 +76,10 @@ class TopologyWidget(LiveWidget):
         self._description = description = _described(value)
         self._strategy = getattr(value, "strategy", None)
         self._memory = memory if self._strategy is None else memory or self._variables
-        header, cores, drawing = _payload(description, connected=self._memory is not None)
         if description.usable_bytes:
             state = {"colour": "program", **state}
-        super().__init__(header=header, cores=cores, drawing=drawing, link=link, **state)
-        self.on_msg(self._on_request)
+        super().__init__(link=link, **state)
+        self.observe(self._draw, ["colour", "plane", "zoom", "asked"])
 
     @property
     def description(self) -> TopologyDescription:
@@ -86,18 +88,16 @@ class TopologyWidget(LiveWidget):
 
     @description.setter
     def description(self, value: Any) -> None:
-        description = _described(value)
-        header, cores, drawing = _payload(description, connected=self._memory is not None)
-        if description.usable_bytes and not self._description.usable_bytes:
-            self.colour = "program"
-        mesh_differs = description.mesh != self._description.mesh
-        self._description = description
-        with self.hold_sync():
-            self.header, self.cores, self.drawing = header, cores, drawing
+        former, self._description = self._description, _described(value)
+        description = self._description
+        with self.hold_trait_notifications():
+            if description.usable_bytes and not former.usable_bytes:
+                self.colour = "program"
             known = description.num_replicas or description.num_cores
             self.selected = [replica for replica in self.selected if replica < known]
-            if mesh_differs:
+            if description.mesh != former.mesh:
                 self.plane, self.zoom = -1, 1.0
+        self._draw()
 
     def update(self, value: Any) -> bool:
         """Show another topology in place; settings that still fit stay."""
@@ -112,27 +112,93 @@ class TopologyWidget(LiveWidget):
         """Return the memory of the connection's variables on each core."""
         return memory_per_core(self._strategy, self._description)
 
-    def _on_request(self, _: Any, content: Any, buffers: Any) -> None:
-        """Answer a view that requests the memory of variables."""
-        del buffers
-        if self._memory is None or content != {"request": "memory"}:
-            return
+    @traitlets.default("html")
+    def _drawn(self) -> str:
+        """Return the chosen view: facts, controls, the drawing and what the colours mean."""
+        topology = drawn = self._description
+        if self._memory is not None and not topology.num_replicas:
+            # Every core runs a replica; the facts and the labels do not repeat it.
+            cores = tuple(range(topology.num_cores))
+            drawn = replace(topology, replicas=cores, logical_devices=(0,) * len(cores))
+        known = {each.name: each for each in colourings(drawn)}
+        names = {name: each.label for name, each in known.items()}
+        if self._memory is not None:
+            names["memory"] = "memory"
+        colour = self.colour if self.colour in names else "host"
+        depth = topology.mesh[2]
+        plane = self.plane if 1 < depth > self.plane else -1
+        lines = [_core_lines(drawn, core) for core in range(topology.num_cores)]
+        legend = Markup("")
+        if colour == "memory":
+            known[colour], legend = self._coloured_by_memory(lines, known["host"])
+        planes = {-1: "all", **{z: str(z) for z in range(depth)}}
+        zooms = {2.0**power: f"{2**power}×" for power in range(6)}
+        controls = (
+            choice("z", "plane", planes if depth > 1 else {}, plane),
+            choice("Colour by", "colour", names, colour),
+            choice("Zoom", "zoom", zooms, self.zoom),
+        )
+        numbers = {
+            "chips": topology.num_chips,
+            "cores": topology.num_cores,
+            "replicas": drawn.num_replicas,
+            "level": "dots" if has_dots(topology) else "chips",
+            "colour": colour,
+            "plane": "all" if plane < 0 else plane,
+            "zoom": f"{self.zoom:g}",
+        }
+        named = functools.partial(_named, drawn, lines)
+        svg = topology_drawing(topology, known[colour], plane=plane, zoom=self.zoom, named=named)
+        return page(
+            topology.name or "TPU topology",
+            drawing_phrases(topology),
+            controls,
+            f'<div class="tpunb-mesh">{svg}</div>',
+            legend_of(known[colour].legend) + legend,
+            **numbers,
+        )
+
+    def _draw(self, _: Any = None) -> None:
+        self.html = self._drawn()
+
+    def _coloured_by_memory(
+        self, lines: Sequence[list[str]], otherwise: Colouring
+    ) -> tuple[Colouring, Markup]:
+        """Return colours by the variables' memory, and what to say and offer below the drawing.
+
+        Args:
+            lines: What is said about each core; the memory is added.
+            otherwise: The colours if the memory cannot be read.
+        """
+        assert self._memory is not None
+        topology = self._description
+        refresh = button("Refresh", "Read again what variables hold", "asked", self.asked + 1)
         try:
             sizes = np.asarray(self._memory(), np.float64)
-            if sizes.shape != (self._description.num_cores,):
-                raise ValueError(f"{sizes.size} sizes for {self._description.num_cores} cores")
-        except Exception as error:  # a user's function may raise anything, and the view waits
-            self.send({"memory": None, "error": f"{type(error).__name__}: {error}"})
-            return
-        colouring = by_memory(self._description, sizes.astype(np.int64).tolist())
-        different, held = np.unique(sizes, return_inverse=True)
-        phrases = [f"variables {size_phrase(self._description, int(size))}" for size in different]
-        layout, buffer = pack({"held": _small(held), "places": _small(colouring.places)})
-        self.send({"memory": {**_words(colouring), "sizes": phrases, "layout": layout}}, [buffer])
+            if sizes.shape != (topology.num_cores,):
+                raise ValueError(f"{sizes.size} sizes for {topology.num_cores} cores")
+        except Exception as error:  # a user's function may raise anything
+            text = escaped(f"No answer: {type(error).__name__}: {error}")
+            return otherwise, Markup(f'<span role="status">{text}</span>{refresh}')
+        of_cores = [int(size) for size in sizes]
+        for line, size in zip(lines, of_cores, strict=True):
+            line.append(f"variables {size_phrase(topology, size)}")
+        return by_memory(topology, of_cores), refresh
 
 
 def _described(value: Any) -> TopologyDescription:
-    """Return the description of anything that has a topology."""
+    """Return the description of anything that has a topology.
+
+    Raises:
+        TypeError: The value has no topology.
+        ValueError: The description has no cores, or its parts differ in length.
+    """
+    description = _description_of(value)
+    _check(description)
+    return description
+
+
+def _description_of(value: Any) -> TopologyDescription:
     if isinstance(value, TopologyDescription):
         return value
     if isinstance(value, str | int):
@@ -154,77 +220,39 @@ def _described(value: Any) -> TopologyDescription:
     )
 
 
-def _payload(
-    description: TopologyDescription, *, connected: bool
-) -> tuple[dict[str, Any], bytes, str]:
-    """Return words and sizes as JSON, the cores' properties as one buffer, and the drawing.
-
-    Args:
-        description: The topology to show.
-        connected: Whether there is a strategy, which runs a replica on every core
-            unless there is a device assignment.
-    """
-    _check(description)
-    facts, drawing = drawing_phrases(description), topology_drawing(description)
-    if connected and not description.num_replicas:  # the facts and labels do not repeat it
-        cores = range(description.num_cores)
-        description = replace(description, replicas=tuple(cores), logical_devices=(0,) * len(cores))
-    usable = f", {byte_count(description.usable_bytes)} usable" if description.usable_bytes else ""
-    hbm = f"HBM {byte_count(description.hbm_bytes)}{usable}" if description.hbm_bytes else ""
-    colours = colourings(description)
-    layout, buffer = pack(_columns(description, drawing, colours))
-    header = {
-        "name": description.name or "TPU topology",
-        "facts": facts,
-        "mesh": list(description.mesh),
-        "cores_per_chip": description.cores_per_chip,
-        "hbm": hbm,
-        "hosts": description.num_hosts,
-        "replicas": description.num_replicas,
-        "logical_devices": description.num_logical_devices,
-        "memory": connected,
-        "program": f"program needs {byte_count(description.needed_bytes)}" if usable else "",
-        "level": drawing.level,
-        "page": list(drawing.page),
-        "planes": [list(plane) for plane in drawing.planes],
-        "core": list(drawing.core),
-        "colours": [_words(colouring) for colouring in colours],
-        "columns": layout,
-    }
-    return header, buffer, drawing.svg
+def _core_lines(topology: TopologyDescription, core: int) -> list[str]:
+    """Return what the title of a core says about it, below its number."""
+    x, y, z, slot = topology.coordinates[core]
+    host, ordinal, replica = (
+        each[core] for each in (topology.hosts, topology.ordinals, topology.replicas)
+    )
+    part = f", logical device {topology.logical_devices[core]}"
+    usable = f", {byte_count(topology.usable_bytes)} usable" if topology.usable_bytes else ""
+    needed = usable and f"program needs {byte_count(topology.needed_bytes)}"
+    named = f"replica {replica}{part if topology.num_logical_devices > 1 else ''}"
+    if replica == UNASSIGNED:
+        named, needed = ("in no replica", "") if topology.num_replicas else ("", needed)
+    lines = [
+        f"chip ({x}, {y}, {z}){f', core {slot} of it' if topology.cores_per_chip > 1 else ''}",
+        f"host {host}",
+        f"/job:worker/replica:0/task:{host}/device:TPU:{ordinal}",
+        named,
+        f"HBM {byte_count(topology.hbm_bytes)}{usable}" if topology.hbm_bytes else "",
+        needed,
+    ]
+    return [line for line in lines if line]
 
 
-def _words(colouring: Colouring) -> dict[str, Any]:
-    """Return a colouring without the cores' own colours."""
-    return {name: value for name, value in asdict(colouring).items() if name != "places"}
-
-
-def _columns(
-    description: TopologyDescription, drawing: TopologyDrawing, colours: Sequence[Colouring]
-) -> dict[str, npt.NDArray[Any]]:
-    """Return the cores' properties, in as few bytes as possible.
-
-    A core's position is a single number: `((z * height + y) * width + x) * cores + core`.
-    """
-    width, height, _ = description.mesh
-    x, y, z, core = np.asarray(description.coordinates, np.int64).T
-    columns: dict[str, Any] = {
-        "place": ((z * height + y) * width + x) * description.cores_per_chip + core,
-        "host": description.hosts,
-        "ordinal": description.ordinals,
-    }
-    if description.num_replicas:
-        columns |= {"replica": description.replicas, "logical": description.logical_devices}
-    columns |= {f"colour.{colouring.name}": colouring.places for colouring in colours}
-    small = {name: _small(column) for name, column in columns.items()}
-    return {"corner": drawing.corners.reshape(-1), **small}
-
-
-def _small(column: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return whole numbers in the smallest type that has them all."""
-    numbers = np.asarray(column)
-    least, most = int(numbers.min()), int(numbers.max())
-    return numbers.astype(np.min_scalar_type(-most - 1 if least < 0 else most))
+def _named(
+    topology: TopologyDescription, lines: Sequence[Sequence[str]], cores: Sequence[int]
+) -> tuple[str, str]:
+    """Return the attributes and the title of a part of the drawing: what all its cores share."""
+    of_cores = topology.replicas if topology.num_replicas else range(topology.num_cores)
+    chosen = " ".join(str(of_cores[core]) for core in cores if of_cores[core] != UNASSIGNED)
+    first, *others = (lines[core] for core in cores)
+    common = [line for line in first if all(line in other for other in others)]
+    title = f"Core{'s' if others else ''} {', '.join(map(str, cores))}"
+    return f' data-part="{chosen}"', "\n".join([title, *common])
 
 
 def _check(description: TopologyDescription) -> None:
