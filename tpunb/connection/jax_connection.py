@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _BESIDE = "jax.devices() are the virtual TPU's. jax.devices({0!r}) still lists this machine's."
 
+_SECONDS, _SECONDS_WHEN_DRY = 300.0, 3600.0
+"""How long the compiler may take for a program; a dry run has no other purpose than its answer."""
+
 _DRY = (
     "This is a dry run: the TPU's compiler judges every program, and this machine computes only "
     "small ones."
@@ -65,11 +68,16 @@ class JaxConnection(JaxDevices):
             other.close()  # JAX has one client for each platform
         request = plan.request
         when: Any = request.judge
-        self.judge = Judge(
-            tpu, when, speed=request.speed, recorded=request.recorded, namespace=namespace
-        )
         installed = current()  # %tpu_connect in the kernel of a dry run goes on with it
         is_dry = request.dry or (installed is not None and "dry" in installed.options_of_jax)
+        self.judge = Judge(
+            tpu,
+            when,
+            speed=request.speed,
+            recorded=request.recorded,
+            namespace=namespace,
+            seconds=_SECONDS_WHEN_DRY if is_dry else _SECONDS,
+        )
         self.dry: DryRecord | None = (before or DryRecord(cell_number)) if is_dry else None
         self._virtual = VirtualTpu(tpu, self.judge, namespace, self.dry)
         beside = [_BESIDE.format(platform) for platform in other_platforms()]

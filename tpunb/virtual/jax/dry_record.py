@@ -54,6 +54,9 @@ class Calls:
             return False
         if self.program is None or self.program.unknown:
             return None
+        memory, peak = self.program.memory, self.peak
+        if memory is not None and peak is not None and peak > memory.available:
+            return False
         return self.program.ok
 
 
