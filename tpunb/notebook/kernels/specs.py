@@ -299,7 +299,8 @@ def _spec(
 
     ordinary = get_kernel_dict()  # keys that front ends may read, by release
     called = f"of {simulated.name}" if simulated.family == "generic" else simulated.name
-    chosen = {"framework": options.framework, "judge": options.judge, "dry": options.dry}
+    chosen: dict[str, Any] = {"framework": options.framework, "judge": options.judge}
+    chosen |= {"dry": True} if options.dry else {}
     environment = {
         # Without this, debugpy would warn about modules that CPython has frozen.
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
