@@ -187,6 +187,9 @@ def test_derived_properties_of_a_program() -> None:
     time = StepTime(0.1, 0.4)
     assert time.estimate == pytest.approx(0.2)
     assert str(time) == repr(time) == "100 ms to 400 ms"
+    small = TpuProgram("v5e-8", 8, time=StepTime(10e-6, 530e-6, start=500e-6))
+    assert repr(small.time) == "10 µs to 30 µs on the TPU, up to 530 µs with the host"
+    assert "about 10 µs to 30 µs a call on the TPU, up to 530 µs with the host" in small.headline
     assert repr(memory) == "12 B of 10 B per core"
     program = TpuProgram("v5e-8", 4, 2, 64, memory=memory, time=time)
     assert program.cores == 8

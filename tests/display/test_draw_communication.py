@@ -24,8 +24,8 @@ TEXT = """\
   ▏             2%     2 ms     1 MiB  reduce-scatter of 256 KiB · along model · line 8
   ▏             1%     1 ms       7 B  all-reduce of 4 B, 0.5 runs · along data and model
   ▏             1%     1 ms     1 MiB  all-to-all of 1 MiB · cores not known · line 4
-  along data: 0,2,4,6  1,3,5,7
-  along model: 0,1  2,3  4,5  6,7
+  along data: (0, 0) (1, 0) (2, 0) (3, 0)  (0, 1) (1, 1) (2, 1) (3, 1)
+  along model: (0, 0) (0, 1)  (1, 0) (1, 1)  (2, 0) (2, 1)  (3, 0) (3, 1)
 """
 
 
@@ -49,7 +49,7 @@ def test_each_way_of_grouping_has_a_picture() -> None:
     assert html.count('role="img"') == 3  # not for cores that are not known
     assert html.index("along data</b>") < html.index("along model</b>")
     assert "cores not known</b>" in html
-    assert 'title="core 5: data 2, model 1"' in html
+    assert re.search('title="core 5: data 2, model 1"[^>]*>\\(2, 1\\)<', html)
     assert "↓ data 4  → model 2" in html
 
 

@@ -160,7 +160,7 @@ def test_shares_add_up_to_the_estimates_share() -> None:
 def test_the_step_is_drawn_with_its_axes_and_lines() -> None:
     program, _ = sharded_step()
     text, html = str(program), program._repr_html_()
-    assert "along data: 0,2,4,6  1,3,5,7" in text
+    assert "along data: (0, 0) (1, 0) (2, 0) (3, 0)  (0, 1) (1, 1) (2, 1) (3, 1)" in text
     assert "along data · line" in text
     assert "cores of the same colour exchange data along data" in html
     assert "of the step." in html

@@ -88,9 +88,24 @@ def test_the_compilers_figures(args: Any, libtpu: None) -> None:
     assert programs[1].collectives[0].kind == "all-reduce"
     assert programs[3] is None
     assert "No v5e has 2 cores" in result.note
-    text = str(result)
-    assert "all-reduce of" in text
-    assert "all-reduce of" in result._repr_html_()
+    times = [program.time for program in programs if program is not None]
+    assert all(time is not None and time.host_decides for time in times)
+    for text in (str(result), result._repr_html_()):
+        assert "all-reduce of" in text
+        assert "The host takes up to 500 µs more to start a call." in text
+
+
+@pytest.mark.parametrize("judge", ["wait", "later"])
+def test_the_table_is_the_only_word_on_the_programs(
+    connect: Callable[..., Any], libtpu: None, judge: str
+) -> None:
+    connection = connect("v5e-8", judge=judge)
+    x = jax.device_put(np.ones((16, 16)), NamedSharding(jax.make_mesh((8,), ("data",)), P("data")))
+    before = jax.jit(lambda x: x + 1)
+    before(x)
+    tpunb.compare(lambda x: jnp.tanh(x).sum(), x, meshes=[(1,), (8,)])
+    shown = connection.judge.take_new() or connection.judge.take_waiting()
+    assert len(shown) == 1
 
 
 def test_arguments_stay(args: Any) -> None:

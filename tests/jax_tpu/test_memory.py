@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -142,3 +143,17 @@ def test_the_code_counts_in_the_verdict() -> None:
     program.raise_if_unfit(memory.needs)
     with pytest.raises(DoesNotFitError):
         program.raise_if_unfit(memory.needs - 1)
+
+
+def test_a_connection_is_shown_with_its_memory(connect: Connect) -> None:
+    pytest.importorskip("anywidget")
+    from tpunb.display.widgets.topology import TopologyWidget
+
+    connection = connect("v5e-4")
+    kept = jax.device_put(jnp.zeros(2**20), jax.devices()[1])
+    widget = TopologyWidget(connection, colour="memory")
+    sizes = re.findall(r"variables ([^ ]+ [^ ]+)", widget.html)
+    assert sizes[1] == "4 MiB"
+    assert sizes[0] != "4 MiB"
+    assert tpunb.show(connection) is not None
+    del kept

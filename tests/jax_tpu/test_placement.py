@@ -51,6 +51,15 @@ def test_values_of_any_size_are_read_on_a_virtual_tpu(connect: Connect) -> None:
     assert len(description.sections) == 1
 
 
+@pytest.mark.parametrize(("spec", "is_cut"), [(("data",), True), ((), False)])
+def test_only_copies_are_compared(connect: Connect, spec: tuple[str, ...], is_cut: bool) -> None:
+    connect("v5e-8")
+    description = describe_replica_values({"w": put(jnp.arange(8.0), *spec)})
+    (section,) = description.sections
+    assert (section.is_cut, section.all_equal) == (is_cut, not is_cut)
+    assert section.num_differing == 0
+
+
 def test_show_draws_the_array_above_its_values(
     connect: Connect, capsys: pytest.CaptureFixture[str]
 ) -> None:

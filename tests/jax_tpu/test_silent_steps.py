@@ -422,6 +422,22 @@ def test_a_static_argument_that_changes(book: Notebook) -> None:
     assert "Keep one object for `self`" in text
 
 
+def test_the_call_that_took_a_donated_array(book: Notebook) -> None:
+    book.good(
+        "def change(w, x): return w - x.sum()\nstep = jax.jit(change, donate_argnums=0)\n"
+        "other = jax.jit(lambda w: w * 2, donate_argnums=0)\n_ = other(jnp.ones(9))\n"
+        "w = jnp.ones(8)\nnew = step(w, x)"
+    )
+    for cell in ("w + 1", "print(w)"):
+        (said,) = [each["text/plain"] for each in book.run(cell).shown]
+        assert said.startswith("line 6, `new = step(w, x)`: Each call of change deletes float32[8]")
+        assert "`x = change(x, ...)`" in said
+    for cell in ("1 / 0", "raise RuntimeError('Array has been deleted with shape=float32[7].')"):
+        assert book.run(cell).shown == []
+    shown = book.run("w = jnp.ones(8)\nfor i in range(3): new = step(w, x)").shown
+    assert "Each call of change deletes" in shown[-1]["text/plain"]
+
+
 def test_each_sentence_comes_once(book: Notebook) -> None:
     cell = "step = jax.jit(lambda x: [x, jax.debug.print('{}', x.sum())][0])\n_ = step(x)"
     (text,) = said(book, cell)

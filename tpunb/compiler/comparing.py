@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from tpunb.compiler.compare_meshes import MeshError, compare_meshes
 from tpunb.compiler.frameworks import refuse_jax
+from tpunb.compiler.judge import shown_elsewhere
 from tpunb.compiler.mesh_comparison import MeshComparison
 from tpunb.virtual.jax import current_type
 from tpunb.virtual.tensorflow.import_tensorflow import needing_tensorflow
@@ -105,7 +106,8 @@ def compare(
         Exception: The function raised this error.
     """
     if meshes is not None:
-        return compare_meshes(fn, args, meshes, current_type.get())
+        with shown_elsewhere():
+            return compare_meshes(fn, args, meshes, current_type.get())
     if strategy is None and current_type.get() is not None:
         raise MeshError(
             "In JAX, tpunb.compare runs a function on several meshes, which are missing.",

@@ -12,7 +12,8 @@ import functools
 import queue
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -53,6 +54,18 @@ _LARGE = 1 / 16
 """The part of a device's memory from which JAX's own operations are judged too."""
 
 
+_judges: weakref.WeakSet[Judge] = weakref.WeakSet()
+
+
+@contextlib.contextmanager
+def shown_elsewhere() -> Iterator[None]:
+    """Keep the verdicts of a block out of the lines below the cell, unless the block fails."""
+    before = [(judge, len(judge._new), len(judge._waiting)) for judge in _judges]
+    yield
+    for judge, new, waiting in before:
+        del judge._new[new:], judge._waiting[waiting:]
+
+
 class Judge:
     """The judge of one virtual TPU: the TPU's own compiler, and its verdicts.
 
@@ -89,6 +102,7 @@ class Judge:
         self._waiting: list[tuple[str, _Verdict]] = []
         self.programs: list[TpuProgram] = []
         self.findings = Findings(namespace)
+        _judges.add(self)
 
     @property
     def why_off(self) -> str:

@@ -11,6 +11,7 @@ from tpunb._util.tables import LINED, escaped, scrolled, table
 from tpunb._util.units import byte_count, duration
 from tpunb.compiler.program import TpuProgram
 from tpunb.errors import TpunbError
+from tpunb.tpu.compiled_program import time_of_tpu
 
 _HEAD = ("mesh", "result", "memory of a core", "collectives", "time of a call")
 _LONGEST = 60
@@ -118,19 +119,27 @@ class MeshComparison:
                 if program.memory is not None:
                     memory = byte_count(program.memory.peak)
                 if program.time is not None:
-                    low, high = duration(program.time.low), duration(program.time.high)
-                    time = f"{low} to {high}"
+                    time = time_of_tpu(program.time)
             yield row.shape, result if number else "compared with", memory, collectives, time
+
+    @property
+    def _notes(self) -> list[str]:
+        """The note, and how long the host takes to start a call if that is longer than the call."""
+        times = [row.program.time for row in self.rows if row.program and row.program.time]
+        starts = [time.start for time in times if time.host_decides]
+        notes = [self.note] if self.note else []
+        if starts:
+            notes.append(f"The host takes up to {duration(max(starts))} more to start a call.")
+        return notes
 
     def __str__(self) -> str:
         rows = [tuple(shortened(cell, _LONGEST) for cell in row) for row in self._rows()]
-        lines = [self.headline, *aligned([_HEAD, *rows], "  "), *filter(None, [self.note])]
-        return plain("\n".join(lines))
+        return plain("\n".join([self.headline, *aligned([_HEAD, *rows], "  "), *self._notes]))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text("MeshComparison(...)" if cycle else str(self))
 
     def _repr_html_(self) -> str:
         shown = table(list(self._rows()), head=_HEAD, named=True, style=LINED)
-        note = f"<p>{escaped(self.note)}</p>" if self.note else ""
-        return f"<p><b>{escaped(self.headline)}</b></p>{scrolled(shown)}{note}"
+        notes = "".join(f"<p>{escaped(note)}</p>" for note in self._notes)
+        return f"<p><b>{escaped(self.headline)}</b></p>{scrolled(shown)}{notes}"

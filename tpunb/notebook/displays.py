@@ -108,8 +108,7 @@ def show(value: Any) -> LiveWidget | None:
     elif programs:
         widget = widgets.ProgramsWidget(programs, link=link)
     elif _is_topology(value):
-        memory = connection.memory_per_core if connection is value else None
-        widget = widgets.TopologyWidget(value, link=link, memory=memory)
+        widget = widgets.TopologyWidget(value, link=link)
     else:
         widget = widgets.ReplicasWidget(value, link=link)
     widget.show_once()

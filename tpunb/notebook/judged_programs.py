@@ -39,7 +39,7 @@ class JudgedPrograms:
         """End the display."""
         self._shell.events.unregister("post_run_cell", self._show)
 
-    def _show(self, *_: Any) -> None:
+    def _show(self, result: Any = None) -> None:
         if (connection := _jax_connection()) is None:
             return
         judge = connection.judge
@@ -47,7 +47,7 @@ class JudgedPrograms:
             display(_bundle(new), raw=True)
         if waiting := judge.take_waiting():
             _Later(waiting)
-        for sentence in judge.findings.take():
+        for sentence in judge.findings.take(getattr(result, "error_in_exec", None)):
             display(Sentence(sentence))
         if said := connection.overflow():
             display(Sentence(said))

@@ -241,7 +241,26 @@ class StepTime:
         return {**parts, "other": rest} if parts and rest > 0.005 else parts
 
     def __repr__(self) -> str:
-        return f"{duration(self.low)} to {duration(self.high)}"
+        return time_in_words(self)
+
+
+def time_in_words(time: StepTime, of: str = "") -> str:
+    """Return a range of times, and the host's time apart if it is longer than the TPU's own.
+
+    Args:
+        time: The time.
+        of: What takes this time, such as `" a call"`.
+    """
+    on_tpu = f"{time_of_tpu(time)}{of}"
+    if not time.host_decides:
+        return on_tpu
+    return f"{on_tpu} on the TPU, up to {duration(time.high)} with the host"
+
+
+def time_of_tpu(time: StepTime) -> str:
+    """Return a range of times, without the host's if it is longer than the TPU's own."""
+    high = time.high - time.start if time.host_decides else time.high
+    return f"{duration(time.low)} to {duration(high)}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -509,7 +528,7 @@ class Program:
         if self.memory is not None:
             parts.append(f"{self.memory.takes} of {byte_count(self.memory.available)} a core")
         if self.time is not None:
-            parts.append(f"about {self.time} a call")
+            parts.append(f"about {time_in_words(self.time, ' a call')}")
         return ", ".join(parts) + "."
 
     @property

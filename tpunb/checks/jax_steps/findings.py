@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tpunb.checks.jax_steps.call import Call
+from tpunb.checks.jax_steps.donated import Donors
 from tpunb.checks.jax_steps.recompiled import Recompiled
-from tpunb.checks.jax_steps.table import findings, sentence
+from tpunb.checks.jax_steps.table import findings, is_shown_elsewhere, sentence
 from tpunb.errors.code_problems import Problem
+from tpunb.virtual.jax.jit_calls import present_jit_call
 from tpunb.virtual.jax.memory import LiveArray, names_of
 from tpunb.virtual.tensorflow.keras_internals import layout_map, model_call
 
@@ -27,7 +29,7 @@ class Findings:
 
     def __init__(self, namespace: Mapping[str, Any]) -> None:
         self._namespace = namespace
-        self._recompiled = Recompiled()
+        self._recompiled, self._donors = Recompiled(), Donors()
         self._said: set[str] = set()
         self._new: list[str] = []
 
@@ -35,7 +37,10 @@ class Findings:
         """Look at a program that is compiled for the first time."""
         if program.traced is None or program.is_of_jax:
             return
-        self._recompiled.add(program)
+        jit_call = present_jit_call()
+        self._recompiled.add(program, jit_call)
+        if not is_shown_elsewhere(program.file):  # a cell of `%%tpu_run` donates its own copies
+            self._donors.add(program, jit_call)
         call = Call(
             program.name,
             program.traced,
@@ -47,11 +52,15 @@ class Findings:
         )
         self._add(findings(call))
 
-    def take(self) -> list[str]:
-        """Return the sentences since the last call of this method, which were never said before."""
+    def take(self, error: BaseException | None = None) -> list[str]:
+        """Return the sentences since the last call of this method, which were never said before.
+
+        Args:
+            error: The error that ended the cell; None if there was none.
+        """
         self._add(self._recompiled.take())
         new, self._new = self._new, []
-        return new
+        return [*new, *map(sentence, self._donors.about(error))]
 
     def _add(self, found: Iterable[Problem]) -> None:
         for text in map(sentence, found):

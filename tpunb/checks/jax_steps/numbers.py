@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 
 from tpunb.checks.jax_steps.call import Call
 from tpunb.checks.jax_steps.collectives import summed_axes
@@ -11,6 +12,7 @@ from tpunb.checks.jax_steps.flow import SUMS, Axes, Event, Flow, Value
 from tpunb.errors.code_problems import Problem
 
 _DOUBLE = frozenset({"float64", "complex128"})
+_BYTES = 8
 _PRODUCTS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
 
 _MANY = 1024
@@ -62,8 +64,13 @@ def float64(call: Call) -> Iterator[Problem]:
     """Yield the first operation on many float64 numbers, which no TPU has hardware for."""
     for equation, source, _ in call.equations:
         for variable in equation.outvars:
-            kind = str(getattr(variable.aval, "dtype", ""))
-            is_much = equation.primitive.name in _PRODUCTS or _size(variable.aval.shape) >= _MANY
+            dtype = getattr(variable.aval, "dtype", None)
+            if getattr(dtype, "itemsize", 0) < _BYTES:
+                continue  # a dtype's name is slow to make
+            kind = str(dtype)
+            is_much = (
+                equation.primitive.name in _PRODUCTS or math.prod(variable.aval.shape) >= _MANY
+            )
             if kind in _DOUBLE and is_much:
                 yield Problem("float64", _SLOW.format(kind), _USE_FLOAT32).at(places_of(source))
                 return
@@ -74,10 +81,3 @@ _SLOW = (
     "each, and each number takes twice the memory."
 )
 _USE_FLOAT32 = "Use float32: `x.astype(jnp.float32)`, or leave out jax_enable_x64."
-
-
-def _size(shape: Sequence[int]) -> int:
-    size = 1
-    for each in shape:
-        size *= each if isinstance(each, int) else 1
-    return size

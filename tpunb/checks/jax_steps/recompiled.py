@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tpunb._util.plain_text import shortened
 from tpunb.errors.code_problems import Problem, innermost
-from tpunb.virtual.jax.jit_calls import JitCall, present_jit_call
 
 if TYPE_CHECKING:
+    from tpunb.virtual.jax.jit_calls import JitCall
     from tpunb.virtual.jax.lowering import LoweredProgram
 
 _MANY = 4
@@ -38,11 +38,11 @@ class Recompiled:
     def __init__(self) -> None:
         self._compiled: dict[tuple[str, str, int], list[_Compiled]] = {}
 
-    def add(self, program: LoweredProgram) -> None:
+    def add(self, program: LoweredProgram, call: JitCall | None) -> None:
         """Note that a program is compiled now."""
         key = program.name, program.file, program.line
         shardings = str(program.shardings[0])
-        compiled = _Compiled(program.arguments, shardings, present_jit_call())
+        compiled = _Compiled(program.arguments, shardings, call)
         self._compiled.setdefault(key, []).append(compiled)
 
     def take(self) -> Iterator[Problem]:

@@ -48,7 +48,12 @@ def findings(call: Call, choose: Choose = innermost) -> list[Problem]:
         choose: Chooses the line to show.
     """
     file = call.program.jaxpr.debug_info.func_filename
-    return [] if file in _shown_elsewhere else _findings(call, choose)
+    return [] if is_shown_elsewhere(file) else _findings(call, choose)
+
+
+def is_shown_elsewhere(file: str | None) -> bool:
+    """Return whether a function's file is a cell of `%%tpu_run`."""
+    return file in _shown_elsewhere
 
 
 def _findings(call: Call, choose: Choose) -> list[Problem]:

@@ -46,6 +46,7 @@ class Leaf:
         parts: The value on each replica.
         distributed: Whether there is a part per replica.
         chosen: The ids of the replicas, if only some were chosen.
+        is_cut: Whether the parts are pieces of one array, which need not be equal.
     """
 
     path: str
@@ -53,6 +54,7 @@ class Leaf:
     parts: tuple[Any, ...]
     distributed: bool
     chosen: tuple[int, ...] = ()
+    is_cut: bool = False
 
 
 def leaves_of(value: Any) -> tuple[list[Leaf], int]:
@@ -96,10 +98,11 @@ def _leaves(path: str, item: Any) -> tuple[list[Leaf], int]:
         more += _flatten(path, component, inner, depth=0, counting=not structures)
         structures.append(inner)
     paths = [[where for where, _ in inner] for inner in structures]
+    is_cut = guarded(lambda: not jax_values.array_of(item).sharding.is_fully_replicated, False)
     if not paths or any(other != paths[0] for other in paths):
         return [Leaf(path, name, components, distributed=True)], 0
     return [
-        Leaf(where, name, tuple(inner[number][1] for inner in structures), distributed=True)
+        Leaf(where, name, tuple(inner[number][1] for inner in structures), True, is_cut=is_cut)
         for number, where in enumerate(paths[0])
     ], more
 
@@ -166,9 +169,10 @@ class Section:
         values: The value on each replica; a single value if it is not
             distributed.
         differs: For each replica whether its value differs from the first replica's,
-            where NaN equals NaN.
+            where NaN equals NaN. False for the pieces of one array.
         chosen: The ids of the replicas, if only some were chosen.
         name: The name of a variable; empty for other values.
+        is_cut: Whether the values are unequal pieces of one array.
     """
 
     path: str
@@ -178,6 +182,7 @@ class Section:
     differs: tuple[bool, ...]
     chosen: tuple[int, ...] = ()
     name: str = ""
+    is_cut: bool = False
 
     def replica(self, place: int) -> int:
         """Return the id of the replica whose value is at a position."""
@@ -186,7 +191,7 @@ class Section:
     @property
     def all_equal(self) -> bool:
         """True if there are several replicas, and all hold equal values."""
-        return len(self.values) > 1 and not any(self.differs)
+        return len(self.values) > 1 and not self.is_cut and not any(self.differs)
 
     @property
     def num_differing(self) -> int:
@@ -342,14 +347,17 @@ def _section(leaf: Leaf) -> Section:
     elif len(limits := _limits_of_images(values)) > 1:
         common = min(low for low, _ in limits), max(high for _, high in limits)
         values = tuple(_values(leaf.parts, functools.partial(preview_of, limits=common)))
+    differs = tuple(value.fingerprint != values[0].fingerprint for value in values)
+    is_cut = leaf.is_cut and any(differs)
     return Section(
         path=leaf.path,
         type_name=leaf.type_name,
         distributed=leaf.distributed,
         values=values,
-        differs=tuple(value.fingerprint != values[0].fingerprint for value in values),
+        differs=(False,) * len(values) if is_cut else differs,
         chosen=leaf.chosen,
         name=guarded(lambda: tensorflow_values.variable_name(leaf.parts[0]), ""),
+        is_cut=is_cut,
     )
 
 

@@ -147,7 +147,16 @@ def _core(core: int, axes: Sequence[MeshAxis], colour: str) -> Tile:
     if colour:
         ground = f"background:{colour}40;border:1px solid {colour}"
     style = f"{ground};{_CORE}"
-    return Tile(str(core), style, f"core {core}" + (f": {named}" if named else ""))
+    return Tile(_name(core, axes), style, f"core {core}" + (f": {named}" if named else ""))
+
+
+def _name(core: int, axes: Sequence[MeshAxis]) -> str:
+    """Return a core's coordinates in the mesh, or its number without a mesh.
+
+    The picture of an array has the same coordinates beside the numbers of the devices, which
+    `jax.make_mesh` does not take in order.
+    """
+    return f"({', '.join(map(str, _place(core, axes)))})" if axes else str(core)
 
 
 def _place(core: int, axes: Sequence[MeshAxis]) -> list[int]:
@@ -163,6 +172,9 @@ def group_lines(communication: Communication) -> list[str]:
     for group, _ in by_group(communication)[:MOST_PICTURES]:
         if group.known and group.groups:
             shown = itertools.islice(group.groups, 8)
-            cores = "  ".join(",".join(map(str, each)) for each in shown)
+            between = " " if communication.mesh else ","
+            cores = "  ".join(
+                between.join(_name(core, communication.mesh) for core in each) for each in shown
+            )
             lines.append(f"{along_phrase(communication, group)}: {cores}")
     return lines

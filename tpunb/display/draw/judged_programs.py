@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from tpunb._util.plain_text import aligned, plain
 from tpunb._util.tables import block, scrolled, table
 from tpunb._util.units import byte_count
-from tpunb.tpu.compiled_program import Program
+from tpunb.tpu.compiled_program import Program, time_in_words
 from tpunb.tpu.types import accelerator
 
 _MOST_LINES = 4
@@ -53,7 +53,7 @@ def _row(program: Program) -> tuple[str, ...]:
     )
     takes = "" if memory is None else f"{memory.takes} of {byte_count(memory.available)} a core"
     collectives = ", ".join(map(str, program.collectives))
-    time = "" if program.time is None else f"about {program.time} a call"
+    time = "" if program.time is None else f"about {time_in_words(program.time, ' a call')}"
     return program.name, _verdict(program), takes, cores, collectives, time
 
 

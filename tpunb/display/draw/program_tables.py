@@ -19,6 +19,8 @@ from tpunb.tpu.compiled_program import (
     ProgramMemory,
     Share,
     StepTime,
+    time_in_words,
+    time_of_tpu,
 )
 
 MAX_LINES = 80
@@ -339,7 +341,7 @@ def time_phrases(program: Program) -> Iterator[str]:
     time, examples = program.time, program.examples
     if time is None:
         return
-    yield f"{time} a call (estimated)"
+    yield f"{time_in_words(time, ' a call')} (estimated)"
     if time.host_decides:
         yield "too small to compare types: the host decides"
         return
@@ -375,8 +377,8 @@ def type_rows(programs: Iterable[Program]) -> tuple[list[str], list[list[str]]]:
         memory = time = ""
         if row.peak is not None and row.available is not None:
             memory = f"{byte_count(row.peak)} of {byte_count(row.available)}"
-        if row.low is not None and row.high is not None:
-            time = f"{duration(row.low)} to {duration(row.high)}"
+        if program.time is not None:
+            time = time_of_tpu(program.time)
         per_core = row.examples_per_second_per_core
         rows.append(
             {
@@ -403,4 +405,5 @@ def types_note(programs: Iterable[Program]) -> str:
     ]
     if not small:
         return ""
-    return f"Too small to compare types by time ({', '.join(small)}): the host decides."
+    labels = ", ".join(small)
+    return f"Too small to compare types by time ({labels}): the host takes longer to start a call."

@@ -17,7 +17,7 @@ from tpunb._util.units import and_more, number_text, shape_phrase
 from tpunb.display.describe.replicas import ReplicaValuesDescription, Section
 from tpunb.display.describe.values import ReplicaValue
 from tpunb.display.draw.placement_html import placement_html
-from tpunb.display.draw.replicas_panels import curves_html, panels_html, replica_name
+from tpunb.display.draw.replicas_panels import curves_html, panels_html
 from tpunb.display.draw.replicas_text import (
     bracketed,
     nested_values,
@@ -73,43 +73,22 @@ def _kind(section: Section) -> str:
 def _section(section: Section, *, alone: bool) -> str:
     title, kind = section_title(section, alone=alone and section.distributed), _kind(section)
     if not kind:
-        return f"{block(title)}{_small_values(section)}"
+        return f"{block(title)}{_table(section)}"
     values = section.drawn_values
     preview = values[0].preview
     assert preview is not None
     sampled = sampled_note(kind, preview.steps)
-    names = [replica_name(section, place) for place in range(len(values))]
-    if kind == "curve":
-        drawn = curves_html(values, names)
-    else:
-        drawn = panels_html(values, names, images=kind == "images")
+    drawn = (
+        curves_html(section) if kind == "curve" else panels_html(section, images=kind == "images")
+    )
     more = 0 if section.all_equal else len(section.values) - len(values)
     note = block(and_more(more)) if more else ""
     return f"{block(' · '.join(filter(None, [title, sampled])))}{drawn}{note}"
 
 
-def _small_values(section: Section) -> str:
+def _table(section: Section) -> str:
     shown = section.drawn_values
     labelled = section.distributed and not section.all_equal
-    places = range(len(shown))
-    names = [f"replica {section.replica(place)}" if labelled else "" for place in places]
-    marked = [section.values[0] if section.differs[place] else None for place in places]
-    more = len(section.values) - len(shown)
-    note = block(and_more(more)) if more and not section.all_equal else ""
-    return f"{values_table(shown, names, marked)}{note}"
-
-
-def values_table(
-    shown: Sequence[ReplicaValue], names: Sequence[str], references: Sequence[ReplicaValue | None]
-) -> Markup:
-    """Return small values in rows, with their statistics.
-
-    Args:
-        shown: The values.
-        names: The name of each value's replica; empty texts for no names.
-        references: For each value, the value whose differences are marked, or None.
-    """
-    labelled = any(names)
     statistics = any(value.statistics is not None and value.shape != () for value in shown)
     flagged = any(nonfinite_phrase(value.statistics) for value in shown)
     head = [
@@ -119,8 +98,9 @@ def values_table(
         *(["not finite"] if flagged else []),
     ]
     rows = []
-    for value, name, reference in zip(shown, names, references, strict=True):
-        cells = [name] if labelled else []
+    for replica, value in enumerate(shown):
+        reference = section.values[0] if section.differs[replica] else None
+        cells = [f"replica {section.replica(replica)}"] if labelled else []
         cells += [_values(value, reference), shape_phrase(value.shape), value.dtype]
         facts = value.statistics
         if facts is None:
@@ -136,7 +116,9 @@ def values_table(
             text = escaped(nonfinite_phrase(facts))
             cells.append(Markup(f'<span style="{_NONFINITE}">{text}</span>' if text else ""))
         rows.append(cells)
-    return scrolled(table(rows, head=head, named=labelled))
+    more = len(section.values) - len(shown)
+    note = block(and_more(more)) if more and not section.all_equal else ""
+    return f"{scrolled(table(rows, head=head, named=labelled))}{note}"
 
 
 def _values(value: ReplicaValue, reference: ReplicaValue | None) -> Markup:

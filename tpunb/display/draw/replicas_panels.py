@@ -6,18 +6,16 @@ Pictures are written in the page's text, and need no script, style sheet or netw
 from __future__ import annotations
 
 import base64
-import html
 import math
-import re
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tpunb._util.tables import Markup, escaped
+from tpunb._util.tables import escaped
 from tpunb._util.units import grouped, number_text
 from tpunb.display.describe.replicas import Section
 from tpunb.display.describe.statistics import limits_of
@@ -41,10 +39,6 @@ _MAX_PIXELS = 150_000
 _MAX_POINTS = 8_000
 """The largest number of points in a leaf's curves together."""
 
-_MOST_TITLES = 1024
-"""The largest number of means with a title each; beyond it, only outliers have one."""
-
-_TAG = re.compile(r"<[^>]*>")
 _CURVE_WIDTH, _CURVE_HEIGHT = 560, 150
 _SWATCH = "display:inline-block"
 _SMALL = "font-size:11px;opacity:.8"
@@ -55,43 +49,32 @@ Pixels = npt.NDArray[np.uint8]
 Limits = tuple[float, float]
 
 
-Names = Sequence[str]
-"""The name of each value's replica; `Markup` in a live page, whose names can be pressed."""
-
-
-def panels_html(
-    values: Sequence[ReplicaValue], names: Names, *, images: bool, limits: Limits | None = None
-) -> str:
-    """Return heat maps or images beside each other, and the scale of the colours.
-
-    Args:
-        values: The values, which have previews.
-        names: The name of each value's replica.
-        images: Whether to draw images.
-        limits: The ends of the scale; by default the values' own.
-    """
-    limits = limits or limits_of(value.statistics for value in values)
-    arrays = [_elements(value) if images else matrix_of(value) for value in values]
+def panels_html(section: Section, *, images: bool) -> str:
+    """Return heat maps or images beside each other, and the scale of the colours."""
+    values = section.drawn_values
+    limits = limits_of(value.statistics for value in values)
+    arrays = [_elements(value) for value in values]
     stride = math.ceil(math.sqrt(sum(array.size for array in arrays) / _MAX_PIXELS))
     widest = 300 if images else 260
     width = widest if len(values) <= 4 else 150 if len(values) <= 16 else 84
     panels = []
-    for value, name, array in zip(values, names, arrays, strict=True):
+    for place, (value, array) in enumerate(zip(values, arrays, strict=True)):
         if images:
             pixels = _tiled(array[:, ::stride, ::stride])
         else:
             pixels = _heat_map(array[::stride, ::stride], limits)
         phrase = "  ".join(number_phrases(value))
+        caption = _caption(section, place)
         # A heat map may be stretched, an image may not. Front ends have a style for the height of
         # pictures, which only another style overrides.
         ratio = pixels.shape[0] / max(1, pixels.shape[1])
         height = "auto" if images else f"{round(width * min(1.2, max(0.25, ratio)))}px"
         size = f"width:{width}px;height:{height};max-width:100%"
         style = f"display:block;{size};image-rendering:pixelated;border:1px solid {GRID}"
-        alt = escaped(", ".join(filter(None, [_words(name) or "value", phrase])))
+        alt = escaped(", ".join(filter(None, [caption or "value", phrase])))
         source = _data(_png(pixels), "image/png")
         panels.append(
-            f'<div style="width:{width}px;max-width:100%;font-size:12px"><b>{escaped(name)}</b>'
+            f'<div style="width:{width}px;max-width:100%;font-size:12px"><b>{escaped(caption)}</b>'
             f'<img alt="{alt}" style="{style}" src="{source}"/>'
             f'<div style="{_SMALL}">{escaped(phrase) if width > 100 else ""}</div></div>'
         )
@@ -99,21 +82,8 @@ def panels_html(
     return f'<div style="{_GRID}">{"".join(panels)}</div>{scale}'
 
 
-def matrix_of(value: ReplicaValue) -> Array:
-    """Return the drawn elements in rows and columns; images by their brightness, in a column."""
-    array = _elements(value)
-    if value.preview is not None and value.preview.kind == "images":
-        array = array[..., :3].mean(-1)
-    return array.reshape(-1, array.shape[-1] if array.ndim else 1)
-
-
-def _words(name: str) -> str:
-    """Return a name without its markup."""
-    return html.unescape(_TAG.sub("", name)) if isinstance(name, Markup) else name
-
-
-def replica_name(section: Section, place: int) -> str:
-    """Name a replica, and compare it with the first replica."""
+def _caption(section: Section, place: int) -> str:
+    """Name the replica, and compare it with the first replica."""
     if not section.distributed:
         return ""
     if section.all_equal:
@@ -126,18 +96,19 @@ def replica_name(section: Section, place: int) -> str:
     return caption
 
 
-def curves_html(values: Sequence[ReplicaValue], names: Names) -> str:
+def curves_html(section: Section) -> str:
     """Return long vectors as curves on one axis, and a legend with their statistics."""
+    values = section.drawn_values
     limits = limits_of(value.statistics for value in values)
     colours = _curve_colours(len(values))
-    arrays = [_elements(value).reshape(-1) for value in values]
+    arrays = [_elements(value) for value in values]
     stride = math.ceil(sum(array.size for array in arrays) / _MAX_POINTS)
     lines = "".join(
         f'<path d="{_curve(array[::stride], limits)}" stroke="{colour}"/>'
         for array, colour in zip(arrays, colours, strict=True)
     )
     last = math.prod(side or 0 for side in values[0].shape or ()) - 1
-    low, high = end_texts(limits)
+    low, high = map(number_text, limits)
     right, bottom = _CURVE_WIDTH, _CURVE_HEIGHT
     svg = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 -8 {right} {bottom + 28}" '
@@ -153,90 +124,14 @@ def curves_html(values: Sequence[ReplicaValue], names: Names) -> str:
         f'<img alt="{alt}" style="max-width:100%" src="{_data(svg.encode(), "image/svg+xml")}"/>'
     )
     items = []
-    for value, name, colour in zip(values, names, colours, strict=True):
+    for place, (value, colour) in enumerate(zip(values, colours, strict=True)):
+        phrases = (_caption(section, place), *number_phrases(value))
         swatch = (
             f"display:inline-block;width:14px;height:4px;margin:3px 6px 3px 0;background:{colour}"
         )
-        text = "   ".join(map(escaped, filter(None, [name, *number_phrases(value)])))
+        text = escaped("   ".join(filter(None, phrases)))
         items.append(f'<div style="font-size:12px"><span style="{swatch}"></span>{text}</div>')
     return f"{picture}{''.join(items)}"
-
-
-def end_texts(limits: Limits) -> tuple[str, str]:
-    """Return the ends of an axis, with as many digits as tell them apart."""
-    low, high = map(number_text, limits)
-    if low == high and limits[0] != limits[1]:
-        low, high = map(repr, limits)
-    return low, high
-
-
-def histograms_html(
-    values: Sequence[ReplicaValue], names: Names, counts: Sequence[Sequence[int]], limits: Limits
-) -> str:
-    """Return a histogram of each value, on the same axes."""
-    most = max(1, *(max(each) for each in counts))
-    ends = "".join(f"<span>{end}</span>" for end in end_texts(limits))
-    panels = []
-    for value, name, each in zip(values, names, counts, strict=True):
-        bars = "".join(
-            # A bin that is not empty is visible, however small its share.
-            f"M{8 * place} 100v-{max(2, round(96 * count / most))}h7V100z"
-            for place, count in enumerate(each)
-            if count
-        )
-        right = 8 * len(each)
-        svg = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {right} 101" '
-            f'preserveAspectRatio="none"><path d="{bars}" fill="{HOST_COLOURS[5]}"/>'
-            f'<path d="M0 100H{right}" stroke="{INK}"/></svg>'
-        )
-        alt = escaped(f"histogram of {_words(name) or 'the value'}")
-        phrase = escaped("  ".join(number_phrases(value)))
-        panels.append(
-            f'<div style="width:220px;max-width:100%;font-size:12px"><b>{escaped(name)}</b>'
-            f'<img alt="{alt}" style="display:block;width:100%;height:96px" '
-            f'src="{_data(svg.encode(), "image/svg+xml")}"/><div style="{_SMALL};display:flex;'
-            f'justify-content:space-between">{ends}</div><div style="{_SMALL}">{phrase}</div></div>'
-        )
-    note = (
-        f"from {' to '.join(end_texts(limits))}, the same {len(counts[0])} ranges everywhere; "
-        f"the highest bar has {grouped(most)} elements"
-    )
-    return f'<div style="{_GRID}">{"".join(panels)}</div><div style="{_SMALL}">{note}</div>'
-
-
-def means_html(section: Section, odd: Iterable[int]) -> str:
-    """Return the mean of every replica side by side, with outliers in orange."""
-    means = [value.statistics.mean if value.statistics else None for value in section.values]
-    known = [mean for mean in means if mean is not None]
-    low, high = limits = (min(known), max(known))
-    odd = set(odd)
-    step, span = 960 / len(means), (high / 2 - low / 2) or 1
-    radius = max(1.6, min(4, 0.32 * step))
-    dots = []
-    for place, mean in enumerate(means):
-        if mean is None:
-            continue
-        fill, size = (HOST_COLOURS[1], radius + 1) if place in odd else (HOST_COLOURS[5], radius)
-        says = f"replica {section.replica(place)}  mean {number_text(mean)}"
-        far = ", far from the others" if place in odd else ""
-        title = f"<title>{says}{far}</title>" if len(means) <= _MOST_TITLES or far else ""
-        share = (mean / 2 - low / 2) / span if high > low else 0.5
-        dots.append(
-            f'<circle cx="{(place + 0.5) * step:.1f}" cy="{40 - 34 * share:.1f}" r="{size:.1f}" '
-            f'fill="{fill}">{title}</circle>'
-        )
-    far = ", ".join(f"replica {section.replica(place)}" for place in sorted(odd))
-    says = f"the means of {grouped(len(means))} replicas"
-    if far:
-        says += f"; far from the others: {far}"
-    ends = "".join(f'<div style="text-align:right">{end}</div>' for end in end_texts(limits)[::-1])
-    return (
-        f'<div style="display:flex;gap:8px;{_SMALL};line-height:23px"><div>{ends}</div>'
-        f'<svg role="img" aria-label="{escaped(says)}" viewBox="0 0 960 46" style="flex:1;'
-        f'min-width:0;height:46px" preserveAspectRatio="none"><path d="M0 23H960" '
-        f'stroke="{GRID}"/>{"".join(dots)}</svg></div>'
-    )
 
 
 def _curve(array: Array, limits: Limits) -> str:
@@ -306,24 +201,17 @@ def _coloured(shares: Array, stops: tuple[str, ...]) -> Pixels:
 
 def _tiled(images: Array) -> Pixels:
     """Return a few images side by side as one, in red, green, blue and opacity."""
-    _, height, width, channels = images.shape
-    columns, sides, gap = tiling(images.shape)
-    page = np.zeros((*sides, 4), np.uint8)
+    count, height, width, channels = images.shape
+    columns = math.ceil(math.sqrt(count))
+    rows = math.ceil(count / columns)
+    gap = 0 if count == 1 else 2
+    page = np.zeros((rows * (height + gap) - gap, columns * (width + gap) - gap, 4), np.uint8)
     for number, image in enumerate(images):
         top, left = number // columns * (height + gap), number % columns * (width + gap)
         tile = page[top : top + height, left : left + width]
         tile[..., :3] = image[..., :3]  # grey is repeated
         tile[..., 3] = image[..., 3] if channels == 4 else 255
     return page
-
-
-def tiling(shape: Sequence[int]) -> tuple[int, tuple[int, int], int]:
-    """Return how images are side by side: images in a row, rows and columns of pixels, the gap."""
-    count, height, width, _ = shape
-    across = math.ceil(math.sqrt(count))
-    down = math.ceil(count / across)
-    gap = 0 if count == 1 else 2
-    return across, (down * (height + gap) - gap, across * (width + gap) - gap), gap
 
 
 def _scale(values: Sequence[ReplicaValue], limits: Limits) -> str:

@@ -95,17 +95,32 @@ def line(points: Iterable[Point], colour: str, *, width: float = 2, opacity: flo
 
 
 def picture(parts: Iterable[str], width: float, height: float, says: str) -> Markup:
-    """Return a drawing as a picture with an alternative text.
+    """Return a drawing as a picture with an alternative text."""
+    return as_picture(document(parts, (0, 0, width, height)), says)
+
+
+def document(parts: Iterable[str], box: tuple[float, float, float, float], size: str = "") -> str:
+    """Return a drawing as SVG.
+
+    Args:
+        parts: The shapes and texts.
+        box: Left, top, width and height of what is shown.
+        size: Attributes in place of the width and the height.
+    """
+    left, top, width, height = map(short, box)
+    size = size or f'width="{width}" height="{height}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{left} {top} {width} {height}" {size} '
+        f'font-family="system-ui, DejaVu Sans, sans-serif">{"".join(parts)}</svg>'
+    )
+
+
+def as_picture(drawing: str, says: str) -> Markup:
+    """Return SVG as a picture with an alternative text.
 
     JupyterLab removes SVG from notebooks that it does not trust, but keeps pictures.
     """
-    size = f"{short(width)} {short(height)}"
-    svg = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" width="{short(width)}" '
-        f'height="{short(height)}" font-family="system-ui, DejaVu Sans, sans-serif">'
-        f"{''.join(parts)}</svg>"
-    )
-    data = base64.b64encode(svg.encode()).decode("ascii")
+    data = base64.b64encode(drawing.encode()).decode("ascii")
     return Markup(
         f'<img alt="{escaped(says)}" style="max-width:100%" '
         f'src="data:image/svg+xml;base64,{data}"/>'

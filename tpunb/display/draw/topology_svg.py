@@ -7,7 +7,6 @@ picture uses the default colours, which can be read on light and dark pages.
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from tpunb._util.tables import block, escaped
+from tpunb._util.tables import escaped
 from tpunb.display.describe.topology_description import (
     Plane,
     TopologyDescription,
     group_shades,
     planes_of,
 )
+from tpunb.display.draw import svg
 from tpunb.display.draw.colours import HOST_COLOURS, INK
 from tpunb.display.draw.topology_colours import Colouring, by_host, by_program
 from tpunb.display.draw.topology_text import core_label, topology_phrases
@@ -53,14 +53,9 @@ Named = Callable[[Sequence[int]], tuple[str, str]]
 
 def topology_html(topology: TopologyDescription) -> str:
     """Return the topology's name, its facts, and the drawing as a picture."""
-    facts = drawing_phrases(topology)
-    svg = topology_drawing(topology)
-    data = base64.b64encode(svg.encode()).decode("ascii")
-    says = escaped(f"{topology.name or 'TPU topology'}: {' · '.join(facts)}")
-    # JupyterLab removes SVG from notebooks that it does not trust, but keeps pictures.
-    picture = f'<img alt="{says}" style="max-width:100%" src="data:image/svg+xml;base64,{data}"/>'
-    title = block(topology.name or "TPU topology", bold=True)
-    return f"<div>{title}{''.join(map(block, facts))}{picture}</div>"
+    name, facts = topology.name or "TPU topology", drawing_phrases(topology)
+    drawn = svg.as_picture(topology_drawing(topology), f"{name}: {' · '.join(facts)}")
+    return svg.titled(name, facts, drawn)
 
 
 def drawing_phrases(topology: TopologyDescription) -> list[str]:
@@ -117,19 +112,15 @@ def topology_drawing(
     if not dots:
         parts += [_labels(topology, cores, *boxes, colouring)]
     box = page.box(plane) if plane >= 0 else (0, 0, page.width, page.height)
-    left, top, width, height = map(_short, box)
-    size = f'width="{width}" height="{height}"'
+    size = ""
     if named is not None:
         # A single plane is larger.
         fits = max(1, min(page.width / box[2], _PLANE_HEIGHT / box[3])) * box[2]
         size = (
-            f'style="width:calc({zoom:g} * min(100%, {_short(fits)}px))" role="listbox" '
+            f'style="width:calc({zoom:g} * min(100%, {svg.short(fits)}px))" role="listbox" '
             'aria-multiselectable="true" aria-label="Cores"'
         )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{left} {top} {width} {height}" '
-        f'{size} font-family="system-ui, DejaVu Sans, sans-serif">{"".join(parts)}</svg>'
-    )
+    return svg.document(parts, box, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +265,8 @@ def _hosts(plane: Plane, page: _Page, shades: Sequence[int]) -> str:
         left, top = page.corner(of_host.left, of_host.top, plane.z)
         width, height = of_host.width * page.pitch + 8, of_host.height * page.pitch + 8
         regions.append(
-            f'<rect x="{_short(left - 4)}" y="{_short(top - 4)}" width="{_short(width)}" '
-            f'height="{_short(height)}" rx="8" fill="{colour}" stroke="{colour}"/>'
+            f'<rect x="{svg.short(left - 4)}" y="{svg.short(top - 4)}" width="{svg.short(width)}" '
+            f'height="{svg.short(height)}" rx="8" fill="{colour}" stroke="{colour}"/>'
         )
         # Place the name between two chips, so that a link along y does not cross it.
         even = of_host.width % 2 == 0
@@ -339,9 +330,9 @@ def _chips(
         for (x, y), cores in plane.chips.items():
             left, top = page.corner(x, y, plane.z)
             colour = HOST_COLOURS[shades[topology.hosts[cores[0]]]]
-            place = f"M{_short(left + inset)} {_short(top + inset)}"
+            place = f"M{svg.short(left + inset)} {svg.short(top + inset)}"
             outlines.setdefault(colour, []).append(
-                f"{place}h{_short(side)}v{_short(side)}h-{_short(side)}z"
+                f"{place}h{svg.short(side)}v{svg.short(side)}h-{svg.short(side)}z"
             )
     paths = (f'<path d="{"".join(d)}" stroke="{colour}"/>' for colour, d in outlines.items())
     return f'<g fill="{_PAPER}" stroke-width="1.5" stroke-linejoin="round">{"".join(paths)}</g>'
@@ -378,7 +369,7 @@ def _cores(
         attributes, title = named(cores) if named else ("", "")
         end = f"><title>{escaped(title)}</title></path>" if title else "/>"
         paths.append(f'<path d="{d}" {paint}="{colouring.fills[place]}"{attributes}{end}')
-    return f'<g class="tpunb-cores" stroke-width="{_short(height)}">{"".join(paths)}</g>'
+    return f'<g class="tpunb-cores" stroke-width="{svg.short(height)}">{"".join(paths)}</g>'
 
 
 def _labels(
@@ -400,7 +391,7 @@ def _labels(
         ink = f' fill="{colouring.inks[colouring.places[core]]}"'
         texts.append(_text(left + width / 2, top + height / 2 + 0.36 * letters, labels[core], ink))
     return (
-        f'<g class="tpunb-labels" font-size="{_short(letters)}" font-weight="600" '
+        f'<g class="tpunb-labels" font-size="{svg.short(letters)}" font-weight="600" '
         f'text-anchor="middle">{"".join(texts)}</g>'
     )
 
@@ -408,14 +399,10 @@ def _labels(
 def _lines(ends: Iterable[tuple[tuple[float, float], tuple[float, float]]]) -> str:
     """Return straight lines as a path."""
     return "".join(
-        f"M{_short(x)} {_short(y)}L{_short(to_x)} {_short(to_y)}" for (x, y), (to_x, to_y) in ends
+        f"M{svg.short(x)} {svg.short(y)}L{svg.short(to_x)} {svg.short(to_y)}"
+        for (x, y), (to_x, to_y) in ends
     )
 
 
 def _text(x: float, y: float, text: str, attributes: str = "") -> str:
-    return f'<text{attributes} x="{_short(x)}" y="{_short(y)}">{escaped(text)}</text>'
-
-
-def _short(number: float) -> str:
-    """Return a number with one digit after the point, if the number needs it."""
-    return f"{round(number, 1):g}"
+    return f'<text{attributes} x="{svg.short(x)}" y="{svg.short(y)}">{escaped(text)}</text>'

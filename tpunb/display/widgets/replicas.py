@@ -124,7 +124,7 @@ def _section(
         "kind": values[0].kind if values else "none",
         "dtypes": _common([value.dtype for value in values]),
         "shapes": shapes,
-        "equal": section.all_equal if len(values) > 1 else None,
+        "equal": section.all_equal if len(values) > 1 and not section.is_cut else None,
         "differing": section.num_differing,
         "marks_differing": section.marks_differing,
         "limits": limits_of(value.statistics for value in values),

@@ -12,7 +12,6 @@ import traitlets
 
 from tpunb._util.tables import Markup, escaped
 from tpunb._util.units import byte_count
-from tpunb.display.describe.connection import memory_per_core
 from tpunb.display.describe.topology_description import (
     UNASSIGNED,
     TopologyDescription,
@@ -74,8 +73,7 @@ class TopologyWidget(LiveWidget):
         if memory is not None and not callable(memory):
             raise TypeError(f"memory is a function or None, not a {type(memory).__name__}")
         self._description = description = _described(value)
-        self._strategy = getattr(value, "strategy", None)
-        self._memory = memory if self._strategy is None else memory or self._variables
+        self._memory = memory or getattr(value, "memory_per_core", None)
         if description.usable_bytes:
             state = {"colour": "program", **state}
         super().__init__(link=link, **state)
@@ -107,10 +105,6 @@ class TopologyWidget(LiveWidget):
     def static_bundle(self) -> dict[str, Any]:
         """Return the topology as text and as a picture in HTML."""
         return dict(mimebundle(self._description))
-
-    def _variables(self) -> Sequence[int]:
-        """Return the memory of the connection's variables on each core."""
-        return memory_per_core(self._strategy, self._description)
 
     @traitlets.default("html")
     def _drawn(self) -> str:

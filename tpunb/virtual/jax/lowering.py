@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import math
 import re
 import sys
@@ -80,6 +81,7 @@ class LoweredProgram:
         uninterpreted: Why the interpreter cannot run one of its Pallas kernels; None if it can. The
             module must not run then.
         arguments: The types and shapes of its arguments.
+        donated: The types of the arguments that it donates.
         traced: The closed jaxpr, until `release`.
         shardings: The shardings of its arguments and of its results.
         for_a_tpu: The same program for a TPU.
@@ -95,6 +97,7 @@ class LoweredProgram:
     size: int
     wraps_jit: bool
     arguments: tuple[str, ...]
+    donated: frozenset[str]
     traced: Any
     shardings: tuple[Sequence[Any], Sequence[Any]]
     for_a_tpu: ProgramForATpu
@@ -212,6 +215,7 @@ class Lowering:
             lowered = lowered_by(rule_for_nothing)
         open_jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
         debug_info = open_jaxpr.debug_info
+        kinds = tuple(str(aval) for aval in options["in_avals"])
         self._programs[id(lowered.module)] = LoweredProgram(
             plain_name(name),
             debug_info.func_filename or "",
@@ -222,7 +226,8 @@ class Lowering:
             self._state.uninterpreted,
             _bytes([*options["in_avals"], *getattr(jaxpr, "out_avals", ())]),
             _wraps_jit(plain_name(name), open_jaxpr.eqns),
-            tuple(str(aval) for aval in options["in_avals"]),
+            kinds,
+            frozenset(itertools.compress(kinds, options.get("donated_args") or ())),
             jaxpr,
             (options.get("arg_shardings") or (), options.get("result_shardings") or ()),
             ProgramForATpu(lambda: _for_a_tpu(original, name, jaxpr, options)),
