@@ -81,7 +81,7 @@ def test_a_constant_gets_no_points(book: Notebook, answer: str) -> None:
 
 def test_a_python_value_is_no_computation(book: Notebook) -> None:
     book.good(ANSWER + "sum_of_tens = 280")
-    assert "`sum_of_tens` is one value (int) for all replicas" in said(book)
+    assert "`sum_of_tens` is one value for all replicas" in said(book)
 
 
 def test_an_answer_of_two_cells_runs_again_as_one(book: Notebook) -> None:

@@ -2,7 +2,7 @@
 
     cd tests && LIBTPU_INIT_ARGS=--xla_tpu_scoped_vmem_limit_kib=98304 python -m verdicts.decoders
 
-Prints a row of the table in `docs/compiler-accuracy.md`, after a quarter of an hour. Needs a Python
+Prints a row of the table in `docs/compiler-accuracy.md`, after half an hour. Needs a Python
 with JAX. The flag gives the kernels the memory for tiles that they had in that run.
 
 The program follows vlasenkoalexey/tpu_performance_autoresearch_wiki, `wiki/experiments/

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from tpunb._util.units import duration
+
 
 def say(text: str) -> None:
     """Print a line."""
@@ -14,6 +16,7 @@ def say(text: str) -> None:
 
 def say_row(name: str, tpu: str, program: Any, seconds: float) -> None:
     """Print a row for `docs/compiler-accuracy.md`: the estimate and the measured time."""
-    time = program.time
-    estimate = program.headline if time is None else f"{time} | {1e3 * time.estimate:.3g} ms"
-    say(f"| {name} | {tpu} | {estimate} | {1e3 * seconds:.3g} ms |")
+    time, estimate = program.time, program.headline
+    if time is not None:  # the published times include the host's start
+        estimate = f"{duration(time.low)} to {duration(time.high)} | {duration(time.estimate)}"
+    say(f"| {name} | {tpu} | {estimate} | {duration(seconds)} |")

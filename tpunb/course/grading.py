@@ -88,9 +88,8 @@ class Question:
         Raises:
             AssertionError: The value is the same for all replicas, as in Python.
         """
-        value = self._namespace[name]
-        parts = self._parts(value)
-        assert len(parts) > 1, _same_for_all(name, value)
+        parts = self._parts(self._namespace[name])
+        assert len(parts) > 1, _same_for_all(name)
         return parts
 
     def again(self, *names: str, **given: Any) -> Any:
@@ -117,7 +116,7 @@ class Question:
         missing = [name for name in names if name not in made]
         assert not missing, f"Assign `{', '.join(missing)}` in one `%%tpu_run` cell."
         for name in names:
-            assert len(made[name]) > 1, _same_for_all(name, made[name][0])
+            assert len(made[name]) > 1, _same_for_all(name)
         parts = [made[name] for name in names]
         return parts[0] if len(parts) == 1 else parts
 
@@ -177,7 +176,7 @@ class Question:
         epochs = [list(dataset.take(_MOST_BATCHES).as_numpy_iterator()) for _ in range(2)]
         return [type(dataset).__name__, *epochs]
 
-    def structure(self, name: str, *args: Any) -> tuple[list[str], bool]:
+    def structure(self, name: str, *args: Any) -> tuple[list[str], list[str], bool]:
         """Return how a function of JAX computes its results.
 
         Args:
@@ -185,7 +184,8 @@ class Question:
             *args: Its arguments.
 
         Returns:
-            The collectives of its program, and whether `jax.shard_map` has all of its arithmetic.
+            The collectives of its compiled program; those that its code has; whether
+            `jax.shard_map` has all of its arithmetic.
         """
         from tpunb.course import jax_answers
 
@@ -239,9 +239,9 @@ class Question:
         return Again(self._cells, self._namespace, strategy, given)
 
 
-def _same_for_all(name: str, value: Any) -> str:
+def _same_for_all(name: str) -> str:
     return (
-        f"`{name}` is one value ({type(value).__name__}) for all replicas. Compute a tensor on "
+        f"`{name}` is one value for all replicas. Compute a tensor on "
         "each replica with TensorFlow, in a `%%tpu_run` cell."
     )
 

@@ -11,9 +11,8 @@ import numpy as np
 
 from tpunb.puzzles.jax_programs import ARITHMETIC, jax_module
 
-_COLLECTIVE = re.compile(
-    r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
-)
+_COLLECTIVES = {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"}
+_COLLECTIVE = re.compile(rf" ({'|'.join(sorted(_COLLECTIVES))})(?:-start)?\(")
 
 
 def are_of_jax(values: Sequence[Any]) -> bool:
@@ -35,7 +34,7 @@ def exported(fn: Callable[..., Any], types: Sequence[Any]) -> dict[str, Any]:
     """Return the program of a function as plain data: its module and the types of its results."""
     jax = jax_module()
     program = jax.jit(lambda *args: fn(*args), keep_unused=True)
-    found = jax.export.export(program, platforms=["cpu"])(*map(_type, types))
+    found = jax.export.export(program, platforms=["tpu"])(*map(_type, types))
     results = [[list(each.shape), each.dtype.name] for each in found.out_avals]
     is_one = found.out_tree == jax.tree_util.tree_structure(0)
     return {"module": found.mlir_module_serialized, "results": results, "is one": is_one}
@@ -50,10 +49,12 @@ def runner(program: Mapping[str, Any], args: Sequence[Any]) -> Callable[..., Any
     return run
 
 
-def structure(program: Mapping[str, Any], args: Sequence[Any]) -> tuple[list[str], bool]:
-    """Return a program's collectives, and whether `jax.shard_map` has all of its arithmetic.
+def structure(program: Mapping[str, Any], args: Sequence[Any]) -> tuple[list[str], list[str], bool]:
+    """Return how a program computes its results; what they do not depend on does not count.
 
-    The program is compiled without what its results do not depend on.
+    Returns:
+        The collectives of the compiled program; those that its code has; whether `jax.shard_map`
+        has all of its arithmetic.
     """
     from tpunb.puzzles.live_operations import SHARD_MAP, live_operations
 
@@ -62,7 +63,8 @@ def structure(program: Mapping[str, Any], args: Sequence[Any]) -> tuple[list[str
     live = live_operations(of_data.mlir_module())
     has_map = any(each.name == SHARD_MAP for each in live)
     outside = [each for each in live if each.name in ARITHMETIC and SHARD_MAP not in each.around]
-    return sorted({*_COLLECTIVE.findall(compiled)}), has_map and not outside
+    written = {each.name.partition(".")[2].replace("_", "-") for each in live} & _COLLECTIVES
+    return sorted({*_COLLECTIVE.findall(compiled)}), sorted(written), has_map and not outside
 
 
 def _of_data(program: Mapping[str, Any], args: Sequence[Any]) -> Any:
@@ -73,8 +75,11 @@ def _of_data(program: Mapping[str, Any], args: Sequence[Any]) -> Any:
         return [jax.numpy.zeros(*each) for each in program["results"]]
 
     empty = jax.jit(nothing, keep_unused=True)
-    frame = jax.export.export(empty, platforms=["cpu"])(*map(_type, types_of(args)))
-    return dataclasses.replace(frame, mlir_module_serialized=program["module"])
+    frame = jax.export.export(empty, platforms=["tpu"])(*map(_type, types_of(args)))
+    here = jax.export.DisabledSafetyCheck.platform()  # the module is for a TPU
+    return dataclasses.replace(
+        frame, mlir_module_serialized=program["module"], disabled_safety_checks=(here,)
+    )
 
 
 def _place(array: Any) -> list[Any]:

@@ -43,6 +43,8 @@ class RemoteQuestion(Question):
         _student().run_until(self._number)
         super().__enter__()
         names = self._session.namespace
+        if missing := [name for name in self._names if name not in names]:
+            raise CellError(f"The solution's cell has not run to its end: {missing[0]} is missing.")
         self._solution = {name: names[name] for name in self._names}
         for name in self._names:
             is_function = self.ask("is_function", name)
@@ -179,10 +181,10 @@ class Student:
 
         self._cells = code_cells(read_notebook(path))
         environment = {name: value for name, value in os.environ.items() if name != STUDENT}
-        manager, self._client = start_new_kernel(
+        self._manager, self._client = start_new_kernel(
             _PATIENCE, cwd=str(path.parent), env=environment, extra_arguments=["--log-level=50"]
         )
-        atexit.register(manager.shutdown_kernel, now=True)
+        atexit.register(self._manager.shutdown_kernel, now=True)
 
     def run_until(self, question: int) -> None:
         """Run the cells above the check of a question, and go on after a cell that fails.
@@ -215,6 +217,8 @@ class Student:
         return data
 
     def _execute(self, text: str, **options: Any) -> Any:
+        if not self._manager.is_alive():
+            raise CellError("The student's kernel has ended.")
         return self._client.execute_interactive(
             text, timeout=_PATIENCE, allow_stdin=False, output_hook=lambda _: None, **options
         )

@@ -108,11 +108,10 @@ def _described(error: Exception) -> str:
     """Return an error of an answer with its line, and what helps."""
     if short := refusal_in_short(str(error)):
         return short
-    message = " ".join(str(error).split())
-    most = _WITH_HINT if hint_for(error) else _LONGEST
-    message = message if len(message) <= most else f"{message[:most].rsplit(' ', 1)[0]} …"
     known = explain(error)
     fix = hint_for(error) or (known.fix if known else "")
+    message, most = " ".join(str(error).split()), _WITH_HINT if fix else _LONGEST
+    message = message if len(message) <= most else f"{message[:most].rsplit(' ', 1)[0]} …"
     place = f"Line {line}: " if (line := _line_of(error)) else ""
     text = ": ".join(filter(None, (type(error).__name__, message)))
     text = text if text.endswith((".", "…")) else f"{text}."
