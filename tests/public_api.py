@@ -44,8 +44,8 @@ FOR_TPUNB = {
 }
 """Members without an underscore that are not for users, and may change in any release."""
 
-INTERNAL = {"TPUNB_RAISE_INTERNAL_ERRORS", "TPUNB_KERNEL"}
-"""Variables for tpunb's own tests, and for its own kernel specs."""
+INTERNAL = {"TPUNB_RAISE_INTERNAL_ERRORS", "TPUNB_KERNEL", "TPUNB_DRY_REPORT"}
+"""Variables for tpunb's own tests, its own kernel specs, and processes that it starts."""
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 

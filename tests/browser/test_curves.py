@@ -593,3 +593,38 @@ def test_no_speed_is_shown_after_a_long_silence(host: Any, page: Any) -> None:
     expect(page.locator(ROOT)).to_contain_text("running · step 240 of 938")
     page.clock.run_for(45_000)
     expect(page.locator(ROOT)).to_contain_text("running · step 240 of 938 · no news for 4")
+
+
+def test_a_spread_that_reaches_below_zero_on_a_log_scale(
+    host: Any, page: Any, screenshot: Any
+) -> None:
+    """The bands of two metrics go to the edge of the plot, and go away with the button."""
+    history = History("8 replicas")
+    for step in range(100):
+        history.append(step, loss=[1.0, -0.5, 3.0])
+        if step % 10 == 0:
+            history.append(step, val_loss=[2.0 + step / 100, 4.0])
+    history.finish()
+    host(lambda: CurvesWidget(history, scale="log"))
+    root = page.locator(ROOT)
+    expect(root).to_have_attribute("data-scale", "log")
+    faint = """(root) => {
+      const canvas = root.querySelector(".tpunb-curves-plot canvas");
+      const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
+      copy.drawImage(canvas, 0, 0);
+      const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
+      let lowest = -1;
+      let count = 0;
+      for (let at = 3; at < data.length; at += 4) {
+        // The tints of the two bands, one below the other.
+        if (data[at] >= 0x2c && data[at] <= 0x5c) { count += 1; lowest = Math.floor(at / 4 / canvas.width); }
+      }
+      return [count, lowest / canvas.height];
+    }"""
+    screenshot(root)
+    count, lowest = root.evaluate(faint)
+    assert count > 10_000
+    assert lowest > 0.7  # the plot's edge: the axis is below
+    root.get_by_text("Spread", exact=True).click()
+    page.evaluate(FRAMES)
+    assert root.evaluate(faint)[0] < count / 10

@@ -147,4 +147,4 @@ def test_one_list_of_requirements() -> None:
 
     course = (COURSE / "requirements.txt").read_text(encoding="utf-8")
     binder = (ROOT / "binder" / "requirements.txt").read_text(encoding="utf-8")
-    assert lines(course) == lines(binder) == [f"keras=={PINNED}", "jax"]
+    assert lines(course) == lines(binder) == [f"keras=={PINNED}", "jax==0.10.2"]

@@ -105,14 +105,17 @@ def _carry_out(
     command: Callable[[argparse.Namespace], None],
 ) -> int:
     try:
-        args, unknown = parser.parse_known_args(argv)
+        args, unknown = parser.parse_known_args(
+            run.separated(sys.argv[1:] if argv is None else argv)
+        )
         if unknown:  # the command's own parser shows its usage, and knows its exit code
             args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         command(args)
     except OutputError:
         raise
     except Failed as failure:
-        print(failure, file=sys.stderr)
+        if said := str(failure):
+            print(said, file=sys.stderr)
         return failure.code
     except TpunbError as error:
         print(f"tpunb: {for_a_terminal(error)}", file=sys.stderr)

@@ -1,14 +1,26 @@
-"""`tpunb run`: execute a notebook and save it with its outputs."""
+"""`tpunb run`: execute a notebook or a script, on a virtual TPU if one is named."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpunb.cli.command import add_command, add_framework, add_keras, whole_number
+from tpunb._util.atomic_files import write_file
+from tpunb._util.patching import variable
+from tpunb.cli.command import (
+    Failed,
+    add_command,
+    add_framework,
+    add_keras,
+    whole_number,
+    writing,
+)
 from tpunb.cli.execution import (
     EXECUTING,
     TIMEOUT,
@@ -18,9 +30,12 @@ from tpunb.cli.execution import (
     prepare,
 )
 from tpunb.cli.graded_notebooks import without_grades
+from tpunb.cli.script import run_script
+from tpunb.compiler.exit_codes import BAD_INPUT, EXIT_CODES
 from tpunb.connection.options import JUDGE_TIMES
 from tpunb.machine.framework import FRAMEWORK_VARIABLE, TENSORFLOW
 from tpunb.notebook.files import NotebookError, code_cells, read_notebook
+from tpunb.notebook.kernels.specs import DRY_REPORT_VARIABLE
 from tpunb.notebook.parameters import set_parameters, typed
 
 if TYPE_CHECKING:
@@ -33,13 +48,18 @@ examples:
   tpunb run notebook.ipynb --tpu v3-8 --keep-going  all cells, even after a failure
   tpunb run notebook.ipynb --tpu v3-8 --keras 2     a notebook written for Keras 2
   tpunb run notebook.ipynb --tpu v5e-8 --judge off  a JAX notebook, without the compiler
+  tpunb run notebook.ipynb --tpu v5e-8 --dry        without computing: does it fit?
+  tpunb run --tpu v5e-8 --dry train.py --steps 100  the same for a script and its options
   tpunb run notebook.ipynb --kernel tpunb-v5e-8     in an installed kernel
   tpunb run solution.ipynb --student ada.ipynb      grade a student's notebook
   tpunb run notebook.ipynb -p lr 0.01 -p epochs 3   with other parameters
 
 exit codes: 0 all cells passed; 1 a cell failed; 2 the notebook could not be read,
 executed or written; 130 interrupted, 143 terminated (SIGTERM). The notebook is
-always saved with the cells executed so far; if saving fails, OUT does not change.
+always saved with the cells executed so far; if saving fails, OUT does not change. A
+script's exit code is its own. A dry run has those of tpunb compile: 0 all programs
+fit, 1 one does not fit, 2 one is refused, 3 a verdict is not known; 65 it failed for
+another reason.
 """
 
 
@@ -49,12 +69,25 @@ def add_to(commands: Any) -> None:
         commands,
         "run",
         _run,
-        help="execute a notebook and save it with its outputs",
+        help="execute a notebook and save it with its outputs, or run a script",
         description="Execute a notebook cell by cell and save it with its outputs. If a cell "
-        "fails, execution stops, and the error is saved in the notebook too.",
+        "fails, execution stops, and the error is saved in the notebook too. A Python script runs "
+        "unmodified, with the arguments after its name.",
         epilog=_EPILOG,
     )
-    run.add_argument("notebook", metavar="NOTEBOOK", type=Path, help="the notebook to execute")
+    run.add_argument("notebook", metavar="FILE", type=Path, help="a notebook, or a script (.py)")
+    run.add_argument(
+        "arguments", metavar="ARGUMENT", nargs="*", help="what follows a script: its arguments"
+    )
+    run.add_argument(
+        "--dry",
+        action="store_true",
+        help="with --tpu, for JAX: the TPU's own compiler judges every program, and only small "
+        "ones are computed. The report says what takes a core's memory, line by line",
+    )
+    run.add_argument(
+        "--json", metavar="OUT", type=Path, help="write the report of a dry run to a file"
+    )
     run.add_argument(
         "-o",
         "--output",
@@ -125,17 +158,51 @@ def add_to(commands: Any) -> None:
     )
 
 
+def separated(argv: Sequence[str]) -> list[str]:
+    """Return the command's arguments with `--` after a script, whose options are its own."""
+    scripts = [place for place, word in enumerate(argv) if place and word.endswith(".py")]
+    if list(argv[:1]) != ["run"] or not scripts or "--" in argv:
+        return list(argv)
+    end = scripts[0] + 1
+    return [*argv[:end], "--", *argv[end:]]
+
+
 def _run(args: argparse.Namespace) -> None:
     path: Path = args.notebook
+    if args.tpu is None and (args.framework or args.dry or args.judge != JUDGE_TIMES[0]):
+        raise NotebookError(
+            "--framework, --judge and --dry are options of a virtual TPU.", fix="Add --tpu v5e-8."
+        )
+    if args.json is not None and not args.dry:
+        raise NotebookError("--json is for dry runs.", fix="Add --dry.")
+    with _reporting(args) if args.dry else contextlib.nullcontext():
+        (_run_script if path.suffix == ".py" else _run_notebook)(args, path)
+
+
+def _run_script(args: argparse.Namespace, path: Path) -> None:
+    if not path.is_file():
+        raise NotebookError(f"There is no file {path}.")
+    if args.tpu is None:
+        raise NotebookError(
+            "A script needs a virtual TPU.", fix=f"Name one before it: --tpu v5e-8 {path.name}"
+        )
+    framework = args.framework or os.environ.get(FRAMEWORK_VARIABLE)
+    options = {"tpu": args.tpu, "framework": framework, "judge": args.judge, "dry": args.dry}
+    if code := run_script(path, args.arguments, options):
+        raise Failed("", code)
+
+
+def _run_notebook(args: argparse.Namespace, path: Path) -> None:
+    if args.arguments:
+        raise NotebookError(
+            f"A notebook takes no arguments: {' '.join(args.arguments)}.",
+            fix="Write tpunb's options before the notebook, or set parameters with -p.",
+        )
     output: Path = args.output or (args.student or path).with_suffix(".executed.ipynb")
     if missing := missing_packages(EXECUTING):
         raise NotebookError(
             f"Executing a notebook needs {', '.join(missing)}.",
             fix='Install them: pip install "tpunb[run]".',
-        )
-    if args.tpu is None and (args.framework or args.judge != JUDGE_TIMES[0]):
-        raise NotebookError(
-            "--framework and --judge are options of a virtual TPU.", fix="Add --tpu v5e-8."
         )
     from tpunb.notebook.kernels.specs import temporary_kernel
 
@@ -170,4 +237,37 @@ def _options(args: argparse.Namespace, notebook: Any) -> KernelOptions:
     framework = args.framework or os.environ.get(FRAMEWORK_VARIABLE)
     if not framework:
         framework = TENSORFLOW if args.keras else framework_of(code_cells(notebook))
-    return KernelOptions(args.keras, framework, args.judge)
+    return KernelOptions(args.keras, framework, args.judge, args.dry)
+
+
+@contextlib.contextmanager
+def _reporting(args: argparse.Namespace) -> Iterator[None]:
+    """Print the report of a dry run after a block, and end with its exit code.
+
+    Raises:
+        Failed: A program does not fit, is refused or is not judged, or the run failed.
+    """
+    failed: Failed | None = None
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "report.json")
+        with variable(DRY_REPORT_VARIABLE, str(file)):
+            try:
+                yield
+            except Failed as error:
+                failed = error
+        report = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    if report is not None:
+        text = report.pop("text")
+        print(text)
+        if args.json is not None:
+            with writing(args.json):
+                write_file(args.json, json.dumps(report, indent=1))
+    code = BAD_INPUT if report is None else EXIT_CODES[report["verdict"]]
+    if failed is not None and (code == 0 or failed.code > _SIGNALS):
+        code = failed.code if failed.code > _SIGNALS else BAD_INPUT
+    if failed is not None or code:
+        raise Failed("" if failed is None else str(failed), code)
+
+
+_SIGNALS = 128
+"""The exit codes of signals are greater."""

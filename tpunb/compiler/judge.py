@@ -46,7 +46,6 @@ When = Literal["wait", "later", "off"]
 """A call waits for its verdict, the verdict is shown later, or the compiler is not asked."""
 
 
-_SECONDS = 300.0
 _SECONDS_FOR_RELEASES = 60.0
 _TURN = 0.1
 """Seconds between two looks for an interrupt."""
@@ -76,6 +75,7 @@ class Judge:
         speed: Whether to estimate times, which takes the compiler ten times as long.
         recorded: A folder of recorded verdicts, or None for the folder that the environment names.
         namespace: The notebook's names.
+        seconds: How long the compiler may take for a program.
 
     Attributes:
         findings: What the checks of a step find.
@@ -90,7 +90,9 @@ class Judge:
         speed: bool = False,
         recorded: Any = None,
         namespace: Mapping[str, Any] = MappingProxyType({}),
+        seconds: float = 300.0,
     ) -> None:
+        self._seconds = seconds
         self._tpu, self._when, self._speed, self._recorded = tpu, when, speed, recorded
         self._verdicts: dict[str, _Verdict] = {}
         self._lock = threading.Lock()
@@ -219,7 +221,7 @@ class Judge:
         verdict.set_result(program)
 
     def _compiled(self, question: _Question) -> TpuProgram:
-        settings = Settings(innermost, Deadline(_SECONDS), self._speed)
+        settings = Settings(innermost, Deadline(self._seconds), self._speed)
         target = Target(self._tpu, 1, question.devices)
         try:
             with recorded_verdicts.recorded_in(self._recorded):

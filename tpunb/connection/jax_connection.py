@@ -9,10 +9,13 @@ from tpunb._util.units import byte_count
 from tpunb.compiler.judge import Judge
 from tpunb.connection.jax_devices import JaxDevices
 from tpunb.connection.plan import Plan
+from tpunb.display.widgets.frontend import cell_number
 from tpunb.errors import ConnectError
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
+from tpunb.virtual.installation import current
 from tpunb.virtual.jax.devices import other_platforms
+from tpunb.virtual.jax.dry_record import DryRecord
 from tpunb.virtual.jax.import_jax import import_jax
 from tpunb.virtual.jax.memory import LiveArray, listed
 from tpunb.virtual.jax.virtual_tpu import VirtualTpu
@@ -22,6 +25,14 @@ if TYPE_CHECKING:
 
 
 _BESIDE = "jax.devices() are the virtual TPU's. jax.devices({0!r}) still lists this machine's."
+
+_SECONDS, _SECONDS_WHEN_DRY = 300.0, 3600.0
+"""How long the compiler may take for a program; a dry run has no other purpose than its answer."""
+
+_DRY = (
+    "This is a dry run: the TPU's compiler judges every program, and this machine computes only "
+    "small ones."
+)
 
 _open: list[JaxConnection] = []
 """The open connection, which its devices keep alive as long as JAX has them."""
@@ -41,6 +52,7 @@ class JaxConnection(JaxDevices):
 
     Attributes:
         judge: What the TPU's own compiler says of the programs.
+        dry: The calls of a dry run; None if this is no dry run.
     """
 
     def __init__(self, plan: Plan, namespace: Mapping[str, Any]) -> None:
@@ -51,15 +63,25 @@ class JaxConnection(JaxDevices):
                 f"JAX's devices need a TPU type, and {tpu.name} is none.",
                 fix="Name a type, such as v5e-8, instead of a number of cores.",
             )
+        before = next((other.dry for other in _open if other.dry is not None), None)
         for other in list(_open):
             other.close()  # JAX has one client for each platform
         request = plan.request
         when: Any = request.judge
+        installed = current()  # %tpu_connect in the kernel of a dry run goes on with it
+        is_dry = request.dry or (installed is not None and "dry" in installed.options_of_jax)
         self.judge = Judge(
-            tpu, when, speed=request.speed, recorded=request.recorded, namespace=namespace
+            tpu,
+            when,
+            speed=request.speed,
+            recorded=request.recorded,
+            namespace=namespace,
+            seconds=_SECONDS_WHEN_DRY if is_dry else _SECONDS,
         )
-        self._virtual = VirtualTpu(tpu, self.judge, namespace)
+        self.dry: DryRecord | None = (before or DryRecord(cell_number)) if is_dry else None
+        self._virtual = VirtualTpu(tpu, self.judge, namespace, self.dry)
         beside = [_BESIDE.format(platform) for platform in other_platforms()]
+        beside += [_DRY] if self.dry is not None else []
         notes = (*plan.notes, *filter(None, [self.judge.why_off]), *beside)
         super().__init__(plan, tpu, self._virtual.client.devices(), notes)
         _open.append(self)

@@ -23,7 +23,7 @@ from tpunb.virtual.arithmetic import ARITHMETICS, arithmetic_of
 from tpunb.virtual.strictness import Strictness
 
 _ONLY = {
-    **dict.fromkeys(("judge", "speed", "recorded"), JAX),
+    **dict.fromkeys(("dry", "judge", "speed", "recorded"), JAX),
     **dict.fromkeys(
         (
             *("computation_shape", "replicas", "spmd", "strict", "arithmetic", "at_once", "joined"),
@@ -96,6 +96,11 @@ class Request:
         compare=False,
         choices=FRAMEWORKS,
         metavar="NAME",
+    )
+    dry: bool = option(
+        False,
+        "a dry run on a virtual TPU for JAX: the TPU's own compiler judges every program, and only "
+        "small ones are computed",
     )
     judge: str = option(
         "wait",

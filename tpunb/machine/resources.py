@@ -1,6 +1,7 @@
 """The memory and the processors that this process may use.
 
-Memory is also read from cgroups, which limit a container's memory. psutil ignores them.
+Memory is also read from cgroups, which limit a container's memory, and from the limit of this
+process's addresses. psutil ignores them.
 """
 
 from __future__ import annotations
@@ -63,11 +64,27 @@ def measure() -> Memory:
         if used is not None:
             left = max(0, limit - used)
             available = left if available is None else min(available, left)
+    addresses = _left_addresses()
+    if addresses is not None:
+        available = addresses if available is None else min(available, addresses)
     try:
         shared = shutil.disk_usage(chips.ROOT / "dev" / "shm").total
     except OSError:  # it does not exist
         shared = None
     return Memory(total, available, shared)
+
+
+def _left_addresses() -> int | None:
+    """Return the bytes that a limit of address space leaves this process (`ulimit -v`), if any."""
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    pages = (text_of(chips.ROOT / "proc" / "self" / "statm") or "").split()
+    if limit == resource.RLIM_INFINITY or not pages:
+        return None
+    return max(0, limit - int(pages[0]) * resource.getpagesize())
 
 
 def _first_number(paths: tuple[str, ...]) -> int | None:

@@ -24,19 +24,34 @@ _MOST_ARRAYS = 5
 
 
 class Report:
-    """Facts in two columns, under a headline."""
+    """Facts in two columns, under a headline.
 
-    def __init__(self, headline: str, rows: Iterable[tuple[str, str]]) -> None:
-        self.headline, self.rows = headline, list(rows)
+    Args:
+        headline: The headline.
+        rows: The facts, each with its name.
+        below: What is shown below, as text and as HTML.
+    """
+
+    def __init__(
+        self,
+        headline: str,
+        rows: Iterable[tuple[str, str]],
+        below: tuple[str, str] = ("", ""),
+    ) -> None:
+        self.headline, self.rows, self.below = headline, list(rows), below
 
     def __repr__(self) -> str:
-        return plain("\n".join([self.headline, *aligned(self.rows, "  ")]))
+        facts = [self.headline, *aligned(self.rows, "  ")]
+        return plain("\n".join([*facts, *filter(None, [self.below[0]])]))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
         from tpunb.display.draw.connection_text import facts_html
 
         del include, exclude
-        return {"text/plain": repr(self), "text/html": facts_html(self.headline, self.rows)}
+        return {
+            "text/plain": repr(self),
+            "text/html": facts_html(self.headline, self.rows) + self.below[1],
+        }
 
 
 def status_report(session: Session) -> Report:
@@ -84,7 +99,18 @@ def _jax_report(session: Session, connection: Any, failed: list[tuple[str, str]]
         ("jax", sys.modules["jax"].__version__),
         *failed,
     ]
-    return Report(f"Connection to {connection.phrase}", rows)
+    return Report(f"Connection to {connection.phrase}", rows, _dry_run(connection, limit))
+
+
+def _dry_run(connection: Any, limit: int) -> tuple[str, str]:
+    """Return the report of a dry run as text and as HTML; both are empty without one."""
+    record = getattr(connection, "dry", None)
+    if record is None:
+        return "", ""
+    from tpunb.display.draw.dry_run import dry_run_html, dry_run_text
+
+    found = record.calls, limit, record.seconds
+    return dry_run_text(*found), dry_run_html(*found)
 
 
 def cell_report(run: StepRun, *, timed: bool, verbose: bool) -> Report:

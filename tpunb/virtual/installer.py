@@ -47,6 +47,7 @@ def install(
     arithmetic: str | None = None,
     framework: str | None = None,
     judge: str = "wait",
+    dry: bool = False,
 ) -> None:
     """Make the own names of TensorFlow or of JAX find a virtual TPU.
 
@@ -68,6 +69,7 @@ def install(
             the framework that is installed. If both are installed, it is the framework that is
             imported first.
         judge: When the TPU's own compiler judges JAX's programs: as for `tpunb.connect`.
+        dry: Whether large calls of JAX are judged and not computed: as for `tpunb.connect`.
 
     Raises:
         AcceleratorTypeError: The TPU type does not exist.
@@ -76,7 +78,7 @@ def install(
         VirtualDevicesError: TensorFlow has started with too few devices. An earlier installation
             stays.
     """
-    installation = _installation(tpu, strict, environment, arithmetic, framework, judge)
+    installation = _installation(tpu, strict, environment, arithmetic, framework, judge, dry=dry)
     if not _is_open(framework):
         _put(installation, _here(framework))
     else:
@@ -182,6 +184,7 @@ def installed(
     arithmetic: str | None = None,
     framework: str | None = None,
     judge: str = "wait",
+    dry: bool = False,
 ) -> Iterator[Accelerator]:
     """Apply `install` for the length of a `with` block, then restore the earlier installation.
 
@@ -194,7 +197,7 @@ def installed(
         VirtualDevicesError: TensorFlow has started with too few devices.
     """
     before = current()
-    installation = _installation(tpu, strict, environment, arithmetic, framework, judge)
+    installation = _installation(tpu, strict, environment, arithmetic, framework, judge, dry=dry)
     mine = _put(installation, _here(framework))
     try:
         yield mine.accelerator
@@ -248,6 +251,7 @@ def install_when_imported(
     arithmetic: str | None = None,
     framework: str | None = None,
     judge: str = "wait",
+    dry: bool = False,
     required: bool = False,
 ) -> None:
     """Install as soon as TensorFlow or JAX is imported, at no cost until then.
@@ -262,6 +266,7 @@ def install_when_imported(
         arithmetic: As for `install`.
         framework: `"tensorflow"` or `"jax"`, to wait for this one only.
         judge: As for `install`.
+        dry: As for `install`.
         required: Whether the import fails if the installation fails. Otherwise a `TpuWarning` gives
             the reason, and the framework is unchanged.
 
@@ -270,7 +275,7 @@ def install_when_imported(
         ConnectError: `TPUNB_REQUIRE_TPU` requires a real TPU.
         VirtualDevicesError: TensorFlow has started already with too few devices.
     """
-    installation = _installation(tpu, strict, environment, arithmetic, framework, judge)
+    installation = _installation(tpu, strict, environment, arithmetic, framework, judge, dry=dry)
     frameworks = FRAMEWORKS if framework is None else (framework,)
     imported = imported_frameworks() & {*frameworks}
     if imported:
@@ -325,6 +330,8 @@ def _installation(
     arithmetic: str | None,
     framework: str | None = None,
     judge: str = "wait",
+    *,
+    dry: bool = False,
 ) -> Installation:
     from tpunb.machine.detect import default_tpu, refuse_simulation
 
@@ -336,6 +343,7 @@ def _installation(
     if tpu is None:
         tpu = default_tpu() or DEFAULT_TPU
     options: dict[str, Any] = {"judge": judge}
+    options |= {"dry": True} if dry else {}
     # JAX has no such options, so they are passed on to be refused.
     options |= {} if strict is True else {"strict": strict}
     options |= {} if arithmetic is None else {"arithmetic": arithmetic}

@@ -90,7 +90,13 @@ def started(
 def test_the_type(variable: str | None, expected: str, hooked: list[tuple[Any, ...]]) -> None:
     environment = started() if variable is None else started(TPUNB_TPU=variable)
     extension.prepare(environment)
-    options = {"environment": True, "required": True, "framework": None, "judge": "wait"}
+    options = {
+        "environment": True,
+        "required": True,
+        "framework": None,
+        "judge": "wait",
+        "dry": False,
+    }
     assert hooked == [(expected, options)]
     assert environment["TPUNB_TPU"] == expected
     assert "TPUNB_KERNEL" not in environment, "processes that a cell starts have no use for it"

@@ -1,4 +1,4 @@
-// Marks beside uPlot's lines: the axis of values, spreads, best values, NaN.
+// Marks beside uPlot's lines: the axis of values, best values, NaN.
 
 import { evenTicks, tickTexts } from "./common.js";
 
@@ -35,40 +35,23 @@ function logTicks(low, high) {
   return ticks;
 }
 
-/** Fill the spread over replicas behind the lines. */
-export function paintSpread(u, state, view) {
-  if (!state) return;
-  inside(u, (context, x, y) => {
-    state.spreads.forEach((band, number) => {
-      if (!band || !band.x.length) return;
-      const floor = state.bounds[0];
-      context.fillStyle = view.colourOf(state.lines[number]);
-      context.globalAlpha = view.theme().dark ? 0.28 : 0.18;
-      context.beginPath();
-      band.x.forEach((step, row) => context.lineTo(x(step), y(band.high[row])));
-      for (let row = band.x.length - 1; row >= 0; row -= 1) {
-        const low = state.log && band.low[row] <= 0 ? floor : band.low[row];
-        context.lineTo(x(band.x[row]), y(low));
-      }
-      context.fill();
-    });
-  });
-}
-
 /** Mark single points, the best value of each line, and NaN or infinite values. */
 export function paintMarks(u, state, view) {
   if (!state) return;
   const ratio = devicePixelRatio || 1;
   const labels = [];
-  inside(u, (context, x) => {
-    state.lines.forEach((line) => {
-      if (line.hidden) return;
-      context.strokeStyle = context.fillStyle = view.colourOf(line);
-      paintBad(context, u, line.series, state, { x, ratio, labels });
-    });
-  });
   const context = u.ctx;
   context.save();
+  context.save();
+  context.beginPath();
+  context.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
+  context.clip();
+  state.lines.forEach((line) => {
+    if (line.hidden) return;
+    context.strokeStyle = context.fillStyle = view.colourOf(line);
+    paintBad(context, u, line.series, state, { x: (step) => u.valToPos(step, "x", true), ratio, labels });
+  });
+  context.restore();
   // uPlot leaves the dashes of its last line behind.
   context.setLineDash([]);
   state.lines.forEach((line, number) => {
@@ -142,16 +125,4 @@ function paintBest(context, u, line, state, view, ratio) {
   context.lineWidth = 1.8 * ratio;
   context.fill();
   context.stroke();
-}
-
-/** Paint within the plot's frame, with functions from values to canvas pixels. */
-function inside(u, paint) {
-  const { left, top, width, height } = u.bbox;
-  const context = u.ctx;
-  context.save();
-  context.beginPath();
-  context.rect(left, top, width, height);
-  context.clip();
-  paint(context, (step) => u.valToPos(step, "x", true), (value) => u.valToPos(value, "y", true));
-  context.restore();
 }

@@ -3,7 +3,7 @@
 
 import { element, groups, numberText } from "./common.js";
 import { alignedLines, seenLine, seenSpread, withinReach } from "./curves_store.js";
-import { paintMarks, paintSpread, valueAxis } from "./curves_marks.js";
+import { paintMarks, valueAxis } from "./curves_marks.js";
 
 // A plot has the same height in any number of columns, so that nothing below moves.
 const [PLOT, LEAST_PLOT] = [240, 200];
@@ -80,8 +80,10 @@ export function curvePanel(view, title) {
     ]);
     const spreads = drawn.map(({ series, hidden }) =>
       (!hidden && view.spread() && series.lows ? seenSpread(series, range, pixels) : null));
-    return { lines: drawn, range, log, seen, spreads, data: alignedLines(seen),
-      bounds: boundsOf(seen, spreads, range, log) };
+    const bounds = boundsOf(seen, spreads, range, log);
+    const edges = spreads.flatMap((band) => (band ? [band.low.map((low) => (log && low <= 0 ? bounds[0] : low)), band.high]
+      .map((y) => ({ x: band.x, y })) : [nothing, nothing]));
+    return { lines: drawn, range, log, seen, bounds, data: alignedLines([...seen, ...edges]) };
   }
 
   function build(drawn, wanted) {
@@ -94,8 +96,11 @@ export function curvePanel(view, title) {
         dash: line.dashed ? [6, 4] : undefined };
       return [{ ...common, width: 1.7 }, { ...common, width: 2 }];
     });
+    const edges = drawn.map((_, number) => 2 * (drawn.length + number) + 1);
     chart = new uPlot({
-      width, height, series: [{}, ...series], legend: { show: false }, pxAlign: 0,
+      width, height, series: [{}, ...series, ...edges.flatMap(() => [{ points: { show: false } }, { points: { show: false } }])],
+      bands: edges.map((low, number) => ({ series: [low + 1, low],
+        fill: () => view.colourOf(drawn[number]) + (view.theme().dark ? "47" : "2e") })), legend: { show: false }, pxAlign: 0,
       // Half of the last step's label is beside the plot.
       padding: [8, () => Math.max(10, 4 + 3.4 * stepText(Math.floor(state.range[1])).length), 0, 0],
       scales: {
@@ -113,14 +118,13 @@ export function curvePanel(view, title) {
         y: false,
         drag: { x: true, y: false, setScale: false, dist: 4 },
         points: { size: 7, width: 1.5, fill: () => view.theme().paper,
-          stroke: (_, number) => view.colourOf(drawn[(number - 1) >> 1]) },
+          stroke: (_, number) => view.colourOf(drawn[((number - 1) >> 1) % drawn.length]) },
         dataIdx: (_, number, closest) => shownIndex(number, closest),
         bind: { dblclick: () => () => view.setZoom(null) },
       },
       hooks: {
         setSelect: [onSelect],
         setCursor: [onCursor],
-        drawAxes: [(u) => paintSpread(u, state, view)],
         draw: [(u) => paintMarks(u, state, view)],
       },
     }, state.data, plot);
@@ -130,6 +134,7 @@ export function curvePanel(view, title) {
   function shownIndex(number, closest) {
     // The steps are the first series.
     if (number === 0) return closest;
+    if (number > 2 * state.lines.length) return null; // an edge of a spread
     const raw = number % 2 === 1;
     if (raw === view.weight() > 0) return null;
     const column = state.data[number];

@@ -112,6 +112,15 @@ def execution() -> int | None:
     return count if isinstance(count, int) else None
 
 
+def cell_number() -> int | None:
+    """Return the number of the running cell, as in `In [7]`; None outside IPython.
+
+    `execution_count` is one more while a cell runs, from IPython 9 on.
+    """
+    inputs = getattr(_shell(), "user_ns", {}).get("In", ())
+    return len(inputs) - 1 if len(inputs) > 1 else None
+
+
 def publish(
     data: dict[str, Any], metadata: dict[str, Any], *, display_id: str, update: bool
 ) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from tpunb.errors import AcceleratorTypeError, KernelError, TpunbError
 from tpunb.machine.framework import FRAMEWORK_VARIABLE, FRAMEWORKS, JAX, TENSORFLOW
 from tpunb.machine.keras_2 import chooses_keras_2, require_keras_2
-from tpunb.notebook.kernels.specs import KERNEL_VARIABLE
+from tpunb.notebook.kernels.specs import DRY_REPORT_VARIABLE, KERNEL_VARIABLE
 from tpunb.notebook.used_framework import framework_of
 from tpunb.tpu.types import accelerator
 from tpunb.virtual.tensorflow.import_tensorflow import QuietImport
@@ -35,6 +35,8 @@ def load_ipython_extension(shell: Any) -> None:
     watch(shell)
     choose_by_cells(shell)
     Explaining(shell, lambda explanation: None).install()
+    if report := os.environ.pop(DRY_REPORT_VARIABLE, ""):
+        shell.events.register("post_run_cell", lambda result: _save_dry_report(report))
 
 
 def prepare(environment: MutableMapping[str, str]) -> None:
@@ -53,7 +55,7 @@ def prepare(environment: MutableMapping[str, str]) -> None:
     environment[_TPU] = tpu
     gate = Gate()
     try:
-        _install(tpu, framework, options["judge"])
+        _install(tpu, framework, options["judge"], dry=options.get("dry", False))
     except TpunbError as error:
         gate.errors = dict.fromkeys(FRAMEWORKS, error)
     else:
@@ -96,7 +98,13 @@ def choose_by_cells(shell: Any) -> None:
     shell.events.register("pre_run_cell", look)
 
 
-def _install(tpu: str, framework: str | None, judge: str) -> None:
+def _save_dry_report(path: str) -> None:
+    from tpunb.connection.dry_report import save_dry_report
+
+    save_dry_report(path)
+
+
+def _install(tpu: str, framework: str | None, judge: str, *, dry: bool) -> None:
     from tpunb.virtual import install_when_imported
 
     try:
@@ -106,7 +114,8 @@ def _install(tpu: str, framework: str | None, judge: str) -> None:
             f"This kernel has a virtual TPU, and {_TPU} is {tpu!r}: {error}",
             fix=f"Set {_TPU} to a TPU type before the kernel starts, or unset it.",
         ) from error
-    install_when_imported(tpu, environment=True, required=True, framework=framework, judge=judge)
+    options: dict[str, Any] = {"framework": framework, "judge": judge, "dry": dry}
+    install_when_imported(tpu, environment=True, required=True, **options)
 
 
 class Gate(QuietImport):

@@ -25,6 +25,9 @@ EXTENSION = "tpunb.notebook.kernels.extension"
 KERNEL_VARIABLE = "TPUNB_KERNEL"
 """The environment variable that gives the extension a kernel's TPU type and options."""
 
+DRY_REPORT_VARIABLE = "TPUNB_DRY_REPORT"
+"""The environment variable with the file that a dry run writes its report to."""
+
 _MARK = "tpunb"
 # jupyter_client also accepts dots alone, which mean the kernels' own folder or its parent.
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]+(?<!\.)")
@@ -41,6 +44,7 @@ class KernelOptions:
         keras: 2 makes `tf.keras` Keras 2, for notebooks that were written for it.
         framework: `"tensorflow"` or `"jax"`; None for the first that is imported.
         judge: When the TPU's own compiler judges JAX's programs: `"wait"`, `"later"` or `"off"`.
+        dry: Whether large calls of JAX are judged and not computed.
 
     Raises:
         KernelError: Keras 2 is for JAX.
@@ -49,6 +53,7 @@ class KernelOptions:
     keras: int | None = None
     framework: str | None = None
     judge: str = "wait"
+    dry: bool = False
 
     def __post_init__(self) -> None:
         if self.keras is not None and self.framework == JAX:
@@ -294,7 +299,8 @@ def _spec(
 
     ordinary = get_kernel_dict()  # keys that front ends may read, by release
     called = f"of {simulated.name}" if simulated.family == "generic" else simulated.name
-    chosen = {"framework": options.framework, "judge": options.judge}
+    chosen: dict[str, Any] = {"framework": options.framework, "judge": options.judge}
+    chosen |= {"dry": True} if options.dry else {}
     environment = {
         # Without this, debugpy would warn about modules that CPython has frozen.
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",

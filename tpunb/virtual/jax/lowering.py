@@ -217,7 +217,7 @@ class Lowering:
         debug_info = open_jaxpr.debug_info
         kinds = tuple(str(aval) for aval in options["in_avals"])
         self._programs[id(lowered.module)] = LoweredProgram(
-            _plain_name(name),
+            plain_name(name),
             debug_info.func_filename or "",
             debug_info.func_lineno or 0,
             self._watched(lowered.module),
@@ -225,7 +225,7 @@ class Lowering:
             self._state.has_kernel,
             self._state.uninterpreted,
             _bytes([*options["in_avals"], *getattr(jaxpr, "out_avals", ())]),
-            _wraps_jit(_plain_name(name), open_jaxpr.eqns),
+            _wraps_jit(plain_name(name), open_jaxpr.eqns),
             kinds,
             frozenset(itertools.compress(kinds, options.get("donated_args") or ())),
             jaxpr,
@@ -297,7 +297,7 @@ def _bytes(avals: Iterable[Any]) -> int:
     return sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in plain)
 
 
-def _plain_name(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return a function's name without JAX's `jit(…)`, or `jit_` before JAX 0.7."""
     plain = match[1] if (match := _JIT.fullmatch(name)) else name
     return "shard_map" if plain.startswith("<unnamed") else plain

@@ -36,6 +36,16 @@ PRIVATE_NAMES = {
     "jax._src.lax.control_flow.conditionals.cond_p": "a branch, also on the platform",
     "jax._src.compiler.compile_or_get_cached": "compiles each program, once",
     "jax._src.pjit._pjit_call_impl_python": "calls a program that is not compiled yet",
+    "jax._src.pjit._get_fastpath_data": "lets calls do without Python",
+    "jax._src.interpreters.pxla.ExecuteReplicated": "executes a program",
+    "jax._src.interpreters.pxla.MeshExecutable": "makes the call of a program compiled ahead",
+    "jax._src.interpreters.pxla.batched_device_put": "puts the parts of an array on devices",
+    "jaxlib._jax.batched_device_put": "the same without looking at the parts",
+    "jax._src.interpreters.pxla.shard_arg_handlers": "moves arrays to other devices",
+    "jax._src.array.ArrayImpl": "the class of arrays, which say that they are not computed",
+    "jax._src.dtypes": "knows JAX's own types, such as random keys",
+    "jax._src.core": "knows what arrays of these types consist of",
+    "jax._src.sharding_impls": "knows their sharding",
     "jax._src.export._export._module_to_bytecode": "serialises a module for other releases",
 }
 """Each name with its purpose."""

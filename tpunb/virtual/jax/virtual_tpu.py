@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -16,6 +17,8 @@ from tpunb.virtual.jax import current_type
 from tpunb.virtual.jax.compiled import NotOfVirtualTpuError, answering_for_a_tpu
 from tpunb.virtual.jax.device_identity import identify
 from tpunb.virtual.jax.devices import default_client, make_client, require_free_platform
+from tpunb.virtual.jax.dry_record import DryRecord
+from tpunb.virtual.jax.execution import Execution, donated_in
 from tpunb.virtual.jax.kernels import tracing_kernels
 from tpunb.virtual.jax.lowering import LoweredProgram, Lowering
 from tpunb.virtual.jax.memory import DeviceMemory, LiveArray, moved_arrays
@@ -79,6 +82,8 @@ class VirtualTpu:
         tpu: The TPU type.
         judge: What is asked about each program.
         namespace: The notebook's names, for messages about arrays.
+        dry: Notes the calls of a dry run, in which large calls are judged and not computed; None
+            if this is no dry run.
 
     Attributes:
         client: JAX's client of the devices.
@@ -88,7 +93,13 @@ class VirtualTpu:
         ConnectError: JAX cannot get a virtual TPU here. Nothing has changed then.
     """
 
-    def __init__(self, tpu: Accelerator, judge: Judge, namespace: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        tpu: Accelerator,
+        judge: Judge,
+        namespace: Mapping[str, Any],
+        dry: DryRecord | None = None,
+    ) -> None:
         require_all()
         require_free_platform()
         self._tpu, self._judge, self._namespace = tpu, judge, namespace
@@ -97,9 +108,12 @@ class VirtualTpu:
         self._compiled: dict[int, _Compiled] = {}
         self.memory = DeviceMemory(self.client, namespace, self._code)
         self._lowering = Lowering(self.client)
+        self._execution = Execution(self.client, self._donated, self._note if dry else None)
+        self._dry = dry
         with contextlib.ExitStack() as undo:
             undo.enter_context(identify(self.client, tpu, self._memory_stats))
             undo.enter_context(self._lowering.installed())
+            undo.enter_context(self._execution.installed())
             undo.enter_context(tracing_kernels(self.client))
             for name, replacement in ((_COMPILE, self._compile), (_CALL, self._call)):
                 undo.enter_context(Replaced(*owner_of(name), replacement))
@@ -142,6 +156,40 @@ class VirtualTpu:
                 for device in compiled.devices:
                     sums[device] += program.memory.code
         return sums
+
+    def _note(self, executed: Any, args: Sequence[Any], computed: bool) -> None:
+        """Note a call of a dry run, if its program is one that is judged."""
+        compiled = self._compiled.get(id(executed.xla_executable))
+        program = None if compiled is None else compiled.judgement.program(wait=False)
+        if compiled is None or program is None:
+            return
+        assert self._dry is not None
+        here, passed = compiled.devices, {*map(id, args)}
+        self._dry.call(
+            program.name,
+            program,
+            lambda: max(self.memory.in_use(passed)[device] for device in here),
+            computed=computed,
+        )
+
+    def _require(self, judgement: Judgement, name: str) -> None:
+        """Wait for a verdict, and raise an error if a TPU refuses the program."""
+        __tracebackhide__ = True
+        began = time.monotonic()
+        try:
+            judgement.require()
+        except Exception as error:
+            if self._dry is not None:
+                self._dry.refuse(name, judgement.program(wait=False), error)
+            raise
+        finally:
+            if self._dry is not None:
+                self._dry.seconds += time.monotonic() - began
+
+    def _donated(self, executable: Any) -> tuple[int, ...]:
+        """Return the places of the donated arguments of an executable."""
+        compiled = self._compiled.get(id(executable))
+        return () if compiled is None else compiled.donated
 
     def _program_of(self, executable: Any) -> Program | None:
         """Wait for the verdict on an executable, and return the TPU's program; None if unknown.
@@ -199,6 +247,8 @@ class VirtualTpu:
             moved,
         )
         program.release()
+        self._execution.compile_options(compile_options, program.size, arguments)
+        donated = donated_in(module)
         if program.uninterpreted is not None:
             judgement.require()
             raise _uninterpreted(program, judgement.program(wait=True)) from None
@@ -209,8 +259,8 @@ class VirtualTpu:
             if not any(sign in str(error) for sign in _OF_THIS_CPU):
                 raise
             raise _missing_kernel(program, error) from error
-        judgement.require()
-        self._compiled[id(compiled)] = _Compiled(judgement, here)
+        self._require(judgement, program.name)
+        self._compiled[id(compiled)] = _Compiled(judgement, here, donated)
         return compiled
 
 
@@ -221,10 +271,12 @@ class _Compiled:
     Attributes:
         judgement: The verdict on it.
         devices: The numbers of its devices.
+        donated: The places of its donated arguments.
     """
 
     judgement: Judgement
     devices: frozenset[int]
+    donated: tuple[int, ...]
 
 
 def _taken_for_a_tpu(compile_options: Any) -> Options:

@@ -1,0 +1,359 @@
+"""Dry runs: what is computed, what says that it is not, and what this machine cannot hold."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import nbformat
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from tpunb.cli import main
+from tpunb.errors import TpuWarning
+from tpunb.machine import resources
+from tpunb.virtual.jax.uncomputed import uncomputed_arrays
+
+Connect = Callable[..., Any]
+MIB, GIB = 2**20, 2**30
+NOT = "not computed: dry run"
+
+
+@pytest.fixture
+def dry(connect: Connect) -> Any:
+    return connect(dry=True)
+
+
+def along_rows() -> NamedSharding:
+    return NamedSharding(jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,)), P("d"))
+
+
+def is_computed(array: Any) -> bool:
+    return not uncomputed_arrays().has(array)
+
+
+def large(*shape: int) -> jax.Array:
+    """Return an array that a dry run does not compute."""
+    array = jnp.ones(shape or (2048, 4096))
+    assert not is_computed(array)
+    return array
+
+
+def resident() -> int:
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * 4096
+
+
+def test_a_model_larger_than_this_machine_trains(dry: Any) -> None:
+    """32 GiB with gradients, of parameters and momentum, and the machine provides next to nothing."""
+    layers = 8
+
+    def initial(key: jax.Array) -> dict[str, jax.Array]:
+        keys = jax.random.split(key, 2)
+        shapes = {"up": (layers, 8192, 16384), "down": (layers, 16384, 8192)}
+        named = zip(shapes.items(), keys, strict=True)
+        return {name: jax.random.normal(each, shape) for (name, shape), each in named}
+
+    def loss(weights: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+        def layer(x: jax.Array, w: dict[str, jax.Array]) -> tuple[jax.Array, None]:
+            return x + jax.nn.relu(x @ w["up"]) @ w["down"], None
+
+        return jax.lax.scan(layer, x, weights)[0].mean()
+
+    @jax.jit
+    def step(weights: Any, momentum: Any, x: jax.Array) -> Any:
+        value, gradients = jax.value_and_grad(loss)(weights, x)
+        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, gradients)
+        return jax.tree.map(jnp.subtract, weights, momentum), momentum, value
+
+    before = resident()
+    rows = along_rows()
+    places = NamedSharding(rows.mesh, P(None, "d"))
+    weights = jax.jit(initial, out_shardings=places)(jax.random.key(0))
+    momentum = jax.tree.map(jnp.zeros_like, weights)
+    x = jax.device_put(jnp.ones((16, 8192)), rows)
+    for _ in range(3):
+        weights, momentum, value = step(weights, momentum, x)
+    assert sum(array.nbytes for array in jax.tree.leaves((weights, momentum))) == 16 * GIB
+    assert resident() - before < 1.5 * GIB
+    assert weights["up"].sharding.is_equivalent_to(places, 3)
+    assert NOT in repr(value)
+    assert NOT in f"{value:.3f}"
+    assert max(dry.memory_per_core()) >= 2 * GIB
+
+
+def test_small_calls_are_computed(connect: Connect) -> None:
+    def results() -> list[Any]:
+        key = jax.random.key(3)
+        x = jax.device_put(jax.random.normal(key, (64, 16)), along_rows())
+        grads = jax.jit(jax.grad(lambda x: (jnp.tanh(x) ** 2).sum()))(x)
+        return [*map(np.asarray, (x, grads, jnp.arange(5) * 3, jax.random.split(key, 3).shape))]
+
+    connect(dry=True)
+    mine = results()
+    connect()
+    for left, right in zip(mine, results(), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+MADE: dict[str, Callable[[Any], Any]] = {
+    "an operation": lambda x: x + 1,
+    "a part": lambda x: x[0, :3],
+    "a loss": lambda x: jax.jit(lambda x: (x**2).mean())(x),
+    "a gradient": jax.grad(lambda x: (x**2).sum()),
+    "a loop": lambda x: jax.lax.while_loop(lambda v: v.sum() < 3, lambda v: v + 1, x),
+    "a branch": lambda x: jax.lax.cond(x[0, 0] > 0, lambda: 1, lambda: 2),
+    "a copy": jnp.array,
+    "another sharding": lambda x: jax.device_put(x, along_rows()),
+    "another device": lambda x: jax.device_put(x, jax.devices()[3]),
+    "a part on a device": lambda x: jax.device_put(x, along_rows()).addressable_shards[2].data,
+    "parts put together": lambda x: jax.make_array_from_single_device_arrays(
+        x.shape,
+        along_rows(),
+        [shard.data for shard in jax.device_put(x, along_rows()).addressable_shards],
+    ),
+    "a large array of NumPy": lambda x: jax.device_put(np.ones(x.shape, "f"), along_rows()),
+    "a callback's array": lambda x: jax.make_array_from_callback(
+        (8 * 8192, 1024), along_rows(), lambda _: np.ones((8192, 1024), "f")
+    ),
+    "a program compiled ahead": lambda x: jax.jit(jnp.negative).lower(x).compile()(x),
+    "its second call": lambda x: (f := jax.jit(jnp.negative).lower(x).compile(), f(x), f(x))[2],
+    "a pmap": lambda x: jax.pmap(lambda x: x * 2)(x.reshape(8, -1)),
+    "random keys": lambda x: jax.random.split(jax.random.key(0), 2**22),
+    "key of them": lambda x: jax.random.split(jax.random.key(0), 2**22)[3],
+    "bfloat16": lambda x: x.astype(jnp.bfloat16),
+    "int4": lambda x: x.astype(jnp.int4),
+    "the host's memory": lambda x: jax.device_put(x, x.sharding.with_memory_kind("pinned_host")),
+    "a reference": lambda x: changed(x),
+}
+
+
+def changed(x: jax.Array) -> Any:
+    reference = jax.new_ref(x) if hasattr(jax, "new_ref") else jax.array_ref(x)
+    jax.jit(lambda ref: ref.__setitem__(..., ref[...] * 2))(reference)
+    return reference[...]
+
+
+@pytest.mark.usefixtures("dry")
+@pytest.mark.parametrize("name", MADE)
+def test_what_comes_of_an_uncomputed_array_is_uncomputed(name: str) -> None:
+    made = MADE[name](large())
+    assert not is_computed(made)
+    assert NOT in repr(made)
+    assert NOT in str(made)
+
+
+@pytest.mark.usefixtures("dry")
+def test_reading_says_so_once_a_line() -> None:
+    loss, count, flag = large().sum(), large().astype(int).sum(), large().any()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            values = float(loss)
+        assert math.isnan(values)
+        assert math.isnan(np.asarray(loss))
+        assert int(count) == int(loss) == 0
+        assert not bool(flag)
+        assert np.isnan(np.add(large()[0, :3], 1)).all()
+        assert large()[0, :2].tolist()[0] is not None
+    assert all(warning.category is TpuWarning and NOT in str(warning.message) for warning in caught)
+    assert {Path(warning.filename).name for warning in caught} == {"test_dry_runs.py"}
+    lines = [warning.lineno for warning in caught]
+    assert len(lines) == len(set(lines)) == 6
+
+
+@pytest.mark.usefixtures("dry")
+@pytest.mark.parametrize("save", [np.asarray, jax.device_get, pickle.dumps, np.from_dlpack])
+def test_large_arrays_are_not_saved(save: Callable[[Any], Any]) -> None:
+    with pytest.raises(RuntimeError, match=f"{NOT}.*no values"):
+        save(large())
+
+
+@pytest.mark.usefixtures("dry")
+def test_computed_arrays_are_read_as_ever() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        array = jnp.arange(4.0)
+        assert np.asarray(array).tolist() == [0, 1, 2, 3]
+        assert float(array[3]) == 3
+        assert pickle.loads(pickle.dumps(array)).sum() == 6
+
+
+@pytest.mark.usefixtures("dry")
+def test_donated_arrays_are_deleted() -> None:
+    given, kept = large(), large()
+    result = jax.jit(lambda x, y: (x + y, y.sum()), donate_argnums=0)(given, kept)
+    assert given.is_deleted()
+    assert not kept.is_deleted()
+    assert not is_computed(result[0])
+    with pytest.raises(RuntimeError, match="deleted"):
+        np.asarray(given)
+
+
+@pytest.mark.usefixtures("dry")
+def test_callbacks_of_uncomputed_calls_are_not_called() -> None:
+    called: list[float] = []
+
+    @jax.jit
+    def step(x: jax.Array) -> jax.Array:
+        jax.debug.callback(lambda value: called.append(float(value)), x.sum())
+        return x * 2
+
+    step(large())
+    step(jnp.ones(3))
+    jax.effects_barrier()
+    assert called == [3.0]
+
+
+def test_arrays_stay_uncomputed_when_the_dry_run_has_ended(connect: Connect) -> None:
+    connect(dry=True)
+    array = large()
+    connect()
+    assert NOT in repr(array)
+    with pytest.raises(RuntimeError, match="no values"):
+        array + 1
+    with pytest.raises(RuntimeError, match="no values"):
+        jax.device_put(array, jax.devices("cpu")[0])
+    assert (jnp.ones(3) + 1).tolist() == [2, 2, 2]
+
+
+CALLS: dict[str, Callable[[NamedSharding], Any]] = {
+    "jit": lambda whole: jax.jit(lambda: jnp.zeros(2**26), out_shardings=whole)(),
+    "ahead": lambda whole: (
+        jax.jit(lambda: jnp.zeros(2**26), out_shardings=whole).lower().compile()()
+    ),
+    "an operation": lambda whole: jnp.zeros(2**29),
+    "device_put": lambda whole: jax.device_put(np.zeros(2**26, "f"), whole),
+}
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave this machine 1 GiB of free memory."""
+    monkeypatch.setattr(resources, "measure", lambda: resources.Memory(16 * GIB, GIB))
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("name", CALLS)
+def test_what_this_machine_cannot_hold_is_refused(name: str, connect: Connect) -> None:
+    connect()
+    whole = NamedSharding(along_rows().mesh, P())
+    for _ in range(2):
+        with pytest.raises(MemoryError, match=r"takes 2 GiB .* 1 GiB are free.*--dry"):
+            CALLS[name](whole)
+    assert jnp.ones(2**20).sum() == 2**20
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("name", CALLS)
+def test_a_dry_run_leaves_it_out(name: str, connect: Connect) -> None:
+    connect(dry=True)
+    assert not is_computed(CALLS[name](NamedSharding(along_rows().mesh, P())))
+
+
+def test_the_limit_of_addresses_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    import resource
+
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (2**62, 2**62))
+    unlimited = resources.measure().available
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1, 1))
+    assert unlimited
+    assert resources.measure().available == 0
+
+
+# The command
+
+SCRIPT = """\
+import argparse
+import jax, jax.numpy as jnp
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--width", type=int)
+width = parser.parse_args().width
+step = jax.jit(lambda w: (w - 0.1 * w, (w @ w).mean()))
+w = jax.jit(lambda: jnp.ones((width, width)))()
+for number in range(3):
+    w, loss = step(w)
+    print(number, f"loss {loss:.1f}")
+"""
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, Any]:
+    """Run the command with a report."""
+    report = folder / "report.json"
+    code = main(["run", "--tpu", "v5e-8", "--dry", "--json", str(report), *arguments])
+    return code, json.loads(report.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_a_script_runs_dry(script: str, tmp_path: Path, capfd: Any) -> None:
+    code, report = run(tmp_path, script, "--width", "8192")
+    shown = capfd.readouterr().out
+    assert code == 0
+    assert f"2 loss <{NOT}>" in shown
+    assert "train.py:10" in shown
+    assert report["verdict"] == "fits"
+    assert [call["line"] for call in report["calls"]] == [8, 10]
+    step = report["calls"][1]
+    assert (step["program"], step["calls"], step["computed"]) == ("<lambda>", 3, 0)
+    assert 2 * 256 * MIB <= step["peak"] < GIB
+    assert report["peak"] == step["peak"]
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_a_script_that_does_not_fit(script: str, tmp_path: Path, capfd: Any) -> None:
+    code, report = run(tmp_path, script, "--width", "65536")
+    assert code == 1
+    assert report["verdict"] == "does-not-fit"
+    assert "It does not fit: <lambda> in train.py:8" in capfd.readouterr().out
+
+
+def test_a_script_without_a_judge(script: str, tmp_path: Path) -> None:
+    code, report = run(tmp_path, "--judge", "off", script, "--width", "8192")
+    assert (code, report["verdict"], report["calls"]) == (3, "not-known", [])
+
+
+def test_a_script_that_fails(tmp_path: Path, capfd: Any) -> None:
+    path = tmp_path / "fails.py"
+    path.write_text("import jax\njax.devices()\nraise SystemExit(7)\n", encoding="utf-8")
+    assert main(["run", "--tpu", "v5e-8", "--dry", "--judge", "off", str(path)]) == 3
+    assert main(["run", "--tpu", "v5e-8", "--judge", "off", str(path)]) == 7
+    assert main(["run", str(path)]) == 2
+    assert "--tpu v5e-8 fails.py" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("libtpu")
+def test_a_notebook_runs_dry(tmp_path: Path, capfd: Any) -> None:
+    sources = [
+        "import jax, jax.numpy as jnp\nw = jnp.ones((8192, 8192))",
+        "step = jax.jit(lambda w: (w + 1, w.sum()))\nw, loss = step(w)\nprint(loss)",
+        "%load_ext tpunb\n%tpu_connect\n%tpu_status",
+    ]
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    path = tmp_path / "notebook.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    code, report = run(tmp_path, str(path), "-o", str(tmp_path / "out.ipynb"))
+    assert code == 0
+    assert report["calls"][-1]["cell"] == 2
+    executed = nbformat.read(tmp_path / "out.ipynb", 4)
+    assert NOT in executed.cells[1].outputs[0].text
+    status = "".join(str(output) for output in executed.cells[2].outputs)
+    assert "This is a dry run" in status
+    assert "Dry run: " in status
+    assert "line 2" in capfd.readouterr().out

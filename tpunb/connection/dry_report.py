@@ -1,0 +1,32 @@
+"""The report of a dry run, for displays and for the process that started it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+from tpunb._util.atomic_files import write_file
+from tpunb.connection.tpu_connection import open_connections
+from tpunb.display.draw.dry_run import dry_run_json, dry_run_text
+from tpunb.tpu.families import HARDWARE
+from tpunb.tpu.types import accelerator
+
+
+def dry_report() -> dict[str, Any] | None:
+    """Return the report of the open connection's dry run, with its text; None without one."""
+    connections: list[Any] = list(open_connections())
+    for connection in connections:
+        if (record := getattr(connection, "dry", None)) is not None:
+            limit = HARDWARE[accelerator(connection.tpu).family].usable_bytes
+            found = record.calls, limit, record.seconds
+            report = {"tpu": connection.tpu, **dry_run_json(*found)}
+            return {**report, "text": dry_run_text(*found)}
+    return None
+
+
+def save_dry_report(path: str) -> None:
+    """Write the report to a file, if there is a dry run."""
+    with contextlib.suppress(OSError):  # the process that asked for it is gone
+        if (report := dry_report()) is not None:
+            write_file(path, json.dumps(report))

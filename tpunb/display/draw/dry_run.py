@@ -1,0 +1,161 @@
+"""The report of a dry run: the memory of a device by line, and what does not fit."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from tpunb._util.plain_text import aligned, plain, shortened
+from tpunb._util.tables import Markup, escaped, scrolled, table
+from tpunb._util.units import byte_count, counted, duration
+from tpunb.tpu.compiled_program import Program
+
+_BAR = 24
+_MOST_CODE = 48
+_WORST_FIRST = ("does not fit", "refused", "not known", "fits")
+_HEAD = ("line", "program", "calls", "memory of a core", "verdict")
+
+
+class Calls(Protocol):
+    """The calls of a program in a line. See `tpunb.virtual.jax.dry_record.Calls`."""
+
+    file: str
+    line: int
+    cell: int | None
+    name: str
+    program: Program | None
+    count: int
+    computed: int
+    beside: int
+    refused: str
+
+    @property
+    def peak(self) -> int | None:
+        """The bytes of a device during the call."""
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the calls fit."""
+
+
+def dry_run_text(calls: Sequence[Calls], limit: int, seconds: float) -> str:
+    """Return the report as text.
+
+    Args:
+        calls: The calls, in the order of the run.
+        limit: The bytes of a core's memory.
+        seconds: The time that the run has waited for verdicts.
+    """
+    rows = [
+        _HEAD,
+        *((*_row(each, limit)[:3], _filled(each, limit), _verdict(each)) for each in calls),
+    ]
+    return plain("\n".join([*_sentences(calls, limit, seconds), *aligned(rows, "  ")]))
+
+
+def dry_run_html(calls: Sequence[Calls], limit: int, seconds: float) -> str:
+    """Return the report as HTML; see `dry_run_text`."""
+    rows = [(*_row(each, limit)[:3], _bar(each, limit), _verdict(each)) for each in calls]
+    said = "".join(f"<div>{escaped(line)}</div>" for line in _sentences(calls, limit, seconds))
+    return f"<div>{said}{scrolled(table(rows, head=_HEAD, named=True))}</div>"
+
+
+def dry_run_json(calls: Sequence[Calls], limit: int, seconds: float) -> dict[str, Any]:
+    """Return the report as values of JSON; sizes in bytes, of one core."""
+    return {
+        "verdict": _verdict_of_all(calls),
+        "peak": max((each.peak or 0 for each in calls), default=0),
+        "limit": limit,
+        "seconds": round(seconds, 3),
+        "calls": [
+            {
+                "file": each.file,
+                "line": each.line,
+                "cell": each.cell,
+                "program": each.name,
+                "calls": each.count,
+                "computed": each.computed,
+                "beside": each.beside,
+                "peak": each.peak,
+                "verdict": _verdict(each),
+                "collectives": [str(one) for one in each.program.collectives]
+                if each.program
+                else [],
+            }
+            for each in calls
+        ],
+    }
+
+
+def _verdict_of_all(calls: Sequence[Calls]) -> str:
+    """Return the worst verdict, as in the exit codes of `tpunb compile`."""
+    verdicts = {_verdict(each).partition(":")[0] for each in calls}
+    worst = next((text for text in _WORST_FIRST if text in verdicts), "not known")
+    return worst.replace(" ", "-")
+
+
+def _sentences(calls: Sequence[Calls], limit: int, seconds: float) -> Iterator[str]:
+    programs = len({each.name for each in calls})
+    computed = sum(each.computed for each in calls)
+    yield (
+        f"Dry run: {counted(programs, 'program')} judged, {counted(_total(calls), 'call')}, of "
+        f"which {computed} computed. Calls waited {duration(seconds)} for verdicts."
+    )
+    refused = next((each for each in calls if each.fits is False), None)
+    fullest = max(calls, key=lambda each: each.peak or 0, default=None)
+    if refused is not None:
+        yield f"It does not fit: {refused.name} in {_place(refused)}. {refused.refused}"
+    elif fullest is not None and fullest.peak is not None:
+        yield (
+            f"A core's memory is fullest in {_place(fullest)}: {byte_count(fullest.peak)} of "
+            f"{byte_count(limit)}."
+        )
+
+
+def _total(calls: Sequence[Calls]) -> int:
+    return sum(each.count for each in calls)
+
+
+def _place(calls: Calls) -> str:
+    if calls.cell is not None:
+        return f"cell [{calls.cell}], line {calls.line}"
+    return f"{Path(calls.file).name}:{calls.line}"
+
+
+def _row(calls: Calls, limit: int) -> tuple[str, str, str, str]:
+    code = shortened(linecache.getline(calls.file, calls.line).strip(), _MOST_CODE)
+    taken = "" if calls.peak is None else f"{byte_count(calls.peak)} of {byte_count(limit)}"
+    return f"{_place(calls)}  {code}".rstrip(), calls.name, f"{calls.count:,}", taken
+
+
+def _filled(calls: Calls, limit: int) -> str:
+    peak = calls.peak
+    if peak is None:
+        return ""
+    cells = min(_BAR, max(1, round(_BAR * peak / limit)))
+    return f"{'█' * cells:░<{_BAR}} {byte_count(peak)}"
+
+
+def _bar(calls: Calls, limit: int) -> Markup:
+    text = _row(calls, limit)[3]
+    if calls.peak is None:
+        return Markup("")
+    width = min(100.0, round(100 * calls.peak / limit, 1))
+    colour = "#d55e00" if calls.fits is False or calls.peak > limit else "#0072b2"
+    return Markup(
+        f'<div style="white-space:nowrap;min-width:9em">{escaped(text)}<div style="height:4px;'
+        f'background:rgba(128,128,128,.25)"><div style="width:{width}%;height:4px;'
+        f'background:{colour}"></div></div></div>'
+    )
+
+
+def _verdict(calls: Calls) -> str:
+    if calls.fits is None:
+        unknown = calls.program.unknown if calls.program is not None else ""
+        return f"not known: {unknown}" if unknown else "not known"
+    if calls.fits:
+        return "fits"
+    errors = calls.program.errors if calls.program is not None else ()
+    return "refused" if any(error.code != "memory" for error in errors) else "does not fit"
