@@ -216,7 +216,7 @@ test-newest: .venv/.gnn .venv-compiler/.done
 
 test-jax: .venv-compiler/.done
 	$(STAGE) "virtual TPU for JAX"
-	$(COMPILER)/python $(JAX_TESTS) $(JAX_PUZZLES)
+	$(COMPILER)/python $(JAX_TESTS) $(JAX_PUZZLES) notebooks/11_dry_run.ipynb
 
 test-jax-oldest: .venv-jax-oldest/.done .venv-compiler/.done
 	$(STAGE) "virtual TPU for JAX, oldest JAX"

@@ -13,7 +13,8 @@ from tpunb._util.units import byte_count, counted, duration
 from tpunb.tpu.compiled_program import Program
 
 _BAR = 24
-_MOST_CODE = 48
+_MOST_CODE = 36
+_CODE = "font-family:monospace;font-weight:400"
 _WORST_FIRST = ("does not fit", "refused", "not known", "fits")
 _HEAD = ("line", "program", "calls", "memory of a core", "verdict")
 
@@ -49,15 +50,23 @@ def dry_run_text(calls: Sequence[Calls], limit: int, seconds: float) -> str:
         seconds: The time that the run has waited for verdicts.
     """
     rows = [
-        _HEAD,
-        *((*_row(each, limit)[:3], _filled(each, limit), _verdict(each)) for each in calls),
+        (
+            f"{_place(each)}  {_code(each)}".rstrip(),
+            *_figures(each),
+            _filled(each, limit),
+            _verdict(each),
+        )
+        for each in calls
     ]
-    return plain("\n".join([*_sentences(calls, limit, seconds), *aligned(rows, "  ")]))
+    return plain("\n".join([*_sentences(calls, limit, seconds), *aligned([_HEAD, *rows], "  ")]))
 
 
 def dry_run_html(calls: Sequence[Calls], limit: int, seconds: float) -> str:
     """Return the report as HTML; see `dry_run_text`."""
-    rows = [(*_row(each, limit)[:3], _bar(each, limit), _verdict(each)) for each in calls]
+    rows = [
+        (_place_and_code(each), *_figures(each), _bar(each, limit), _verdict(each))
+        for each in calls
+    ]
     said = "".join(f"<div>{escaped(line)}</div>" for line in _sentences(calls, limit, seconds))
     return f"<div>{said}{scrolled(table(rows, head=_HEAD, named=True))}</div>"
 
@@ -97,7 +106,7 @@ def _verdict_of_all(calls: Sequence[Calls]) -> str:
 
 
 def _sentences(calls: Sequence[Calls], limit: int, seconds: float) -> Iterator[str]:
-    programs = len({each.name for each in calls})
+    programs = len({id(each.program) for each in calls if each.program is not None})
     computed = sum(each.computed for each in calls)
     yield (
         f"Dry run: {counted(programs, 'program')} judged, {counted(_total(calls), 'call')}, of "
@@ -124,10 +133,12 @@ def _place(calls: Calls) -> str:
     return f"{Path(calls.file).name}:{calls.line}"
 
 
-def _row(calls: Calls, limit: int) -> tuple[str, str, str, str]:
-    code = shortened(linecache.getline(calls.file, calls.line).strip(), _MOST_CODE)
-    taken = "" if calls.peak is None else f"{byte_count(calls.peak)} of {byte_count(limit)}"
-    return f"{_place(calls)}  {code}".rstrip(), calls.name, f"{calls.count:,}", taken
+def _code(calls: Calls) -> str:
+    return shortened(linecache.getline(calls.file, calls.line).strip(), _MOST_CODE)
+
+
+def _figures(calls: Calls) -> tuple[str, str]:
+    return calls.name, f"{calls.count:,}"
 
 
 def _filled(calls: Calls, limit: int) -> str:
@@ -138,10 +149,15 @@ def _filled(calls: Calls, limit: int) -> str:
     return f"{'█' * cells:░<{_BAR}} {byte_count(peak)}"
 
 
+def _place_and_code(calls: Calls) -> Markup:
+    code = escaped(_code(calls))
+    return Markup(f'{escaped(_place(calls))}<div style="{_CODE}">{code}</div>')
+
+
 def _bar(calls: Calls, limit: int) -> Markup:
-    text = _row(calls, limit)[3]
     if calls.peak is None:
         return Markup("")
+    text = f"{byte_count(calls.peak)} of {byte_count(limit)}"
     width = min(100.0, round(100 * calls.peak / limit, 1))
     colour = "#d55e00" if calls.fits is False or calls.peak > limit else "#0072b2"
     return Markup(
