@@ -278,7 +278,8 @@ time.sleep({PATIENCE})
         assert process.stderr is not None
         line = next(line for line in process.stderr if line.endswith("waiting\n"))
         assert ("JAX" in line) is (framework == "both")
-        wait_until(lambda: DIED in path.read_text(encoding="utf-8"))
+        # The command shows a line before it saves what the report has by then.
+        wait_until(lambda: path.exists() and DIED in path.read_text(encoding="utf-8"))
         process.send_signal(number)
         process.stderr.read()
     with lock.open("w") as file:

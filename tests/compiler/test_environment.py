@@ -122,7 +122,7 @@ def _assert_the_compilers_process_uses_it(
 ) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(
-        libtpu, "started", lambda code, command, *_, **__: started.append(command(code))
+        libtpu, "start_child", lambda code, command, *_, **__: started.append(command(code))
     )
     libtpu._start()
     installed = environment.find()

@@ -15,6 +15,7 @@ CONNECT = [
     *(
         "--simulate",
         "--framework",
+        "--dry",
         "--judge",
         "--speed",
         "--recorded",

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.tables import Markup, escaped, scrolled, table
-from tpunb._util.units import byte_count, counted, duration
+from tpunb._util.units import byte_count, counted, duration, grouped
 from tpunb.tpu.compiled_program import Program
 
 _BAR = 24
@@ -138,7 +138,7 @@ def _code(calls: Calls) -> str:
 
 
 def _figures(calls: Calls) -> tuple[str, str]:
-    return calls.name, f"{calls.count:,}"
+    return calls.name, grouped(calls.count)
 
 
 def _filled(calls: Calls, limit: int) -> str:
