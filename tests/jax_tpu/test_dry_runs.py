@@ -21,6 +21,7 @@ from jax.sharding import PartitionSpec as P
 from tpunb.cli import main
 from tpunb.errors import TpuWarning
 from tpunb.machine import resources
+from tpunb.virtual.jax import execution
 from tpunb.virtual.jax.uncomputed import uncomputed_arrays
 
 Connect = Callable[..., Any]
@@ -258,6 +259,20 @@ def test_what_this_machine_cannot_hold_is_refused(name: str, connect: Connect) -
 def test_a_dry_run_leaves_it_out(name: str, connect: Connect) -> None:
     connect(dry=True)
     assert not is_computed(CALLS[name](NamedSharding(along_rows().mesh, P())))
+
+
+def test_calls_that_are_looked_at_compute(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Donated results of earlier calls do not count, and none of them is asked."""
+    monkeypatch.setattr(execution, "_LOOKED_AT", 1)
+    connect()
+    step = jax.jit(lambda x, y: (x + y, y.sum(), jax.random.key(3)), donate_argnums=0)
+    x, y = jnp.zeros(2**16), jnp.ones(2**16)
+    for _ in range(5):
+        x, total, key = step(x, y)
+    assert (float(x[0]), float(total)) == (5, 2**16)
+    assert jax.random.key_data(key).tolist() == [0, 3]
 
 
 def test_the_limit_of_addresses_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -252,7 +252,7 @@ class Execution:
         if size < _LOOKED_AT:
             return None
         running = [array for each in self._running if (array := each()) is not None]
-        running = [array for array in running if not array.is_ready()]
+        running = [array for array in running if not (array.is_deleted() or array.is_ready())]
         free = resources.measure().available
         if free is not None and size > free - sum(map(_bytes, running)):
             for array in running:  # what is not executed yet has not taken its memory
