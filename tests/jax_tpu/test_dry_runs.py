@@ -275,6 +275,17 @@ def test_calls_that_are_looked_at_compute(
     assert jax.random.key_data(key).tolist() == [0, 3]
 
 
+@pytest.mark.parametrize("dry", [False, True])
+def test_calls_with_tokens_run(dry: bool, connect: Connect) -> None:
+    connect(dry=dry)
+    token, x = jax.jit(lambda x, token: (token, x + 1))(jnp.ones(2), jax.lax.create_token())
+    token, x = jax.jit(lambda x, token: (token, x + 1))(x, token)
+    assert x.tolist() == [3, 3]
+    if dry:
+        with pytest.raises(NotImplementedError, match="token"):
+            jax.jit(lambda x, token: (token, x + 1))(large(), token)
+
+
 def test_the_limit_of_addresses_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     import resource
 

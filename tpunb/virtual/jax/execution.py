@@ -10,6 +10,7 @@ import contextlib
 import functools
 import itertools
 import math
+import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -31,6 +32,9 @@ _TOGETHER = 2**29
 
 _LOOKED_AT = 2**28
 """The bytes from which a call is compared with this machine's free memory."""
+
+_REPLACE = operator.attrgetter("_refs._buf._replace_with")
+"""The method that gives a reference of JAX (`jax.new_ref`) another array."""
 
 _UNOPTIMISED = (
     ("xla_backend_optimization_level", "0"),
@@ -63,6 +67,8 @@ class _Program:
 
     def uncomputed(self, uncomputed: Uncomputed) -> list[Any]:
         """Return results that are not computed."""
+        if not all(hasattr(aval, "dtype") for aval, _ in self._kinds):
+            raise NotImplementedError("A dry run cannot leave out a call that returns a token.")
         if not self._makers:
             made = zip(self._kinds, self._handlers, strict=True)
             self._makers = [_maker(uncomputed, kind, handler) for kind, handler in made]
@@ -81,7 +87,7 @@ def _maker(uncomputed: Uncomputed, kind: tuple[Any, Any], handler: Any) -> Calla
     result = handler(make(True)._arrays)
     if hasattr(result, "_base_array"):  # of random keys
         return lambda: handler(make(True)._arrays)
-    return functools.partial(make, result._committed)
+    return functools.partial(make, result.committed)
 
 
 class Execution:
@@ -162,7 +168,7 @@ class Execution:
             results = [result for place, result in into if place is None]
             for place, result in into:
                 if place is not None:
-                    kept[place]._refs._buf._replace_with(result)
+                    _REPLACE(kept[place])(result)
         for place in self._donated(executed.xla_executable):
             argument = kept[place - len(executed.ordered_effects)]
             if isinstance(argument, private("jax._src.array.ArrayImpl")):
@@ -276,7 +282,9 @@ def _bytes(array: Any) -> int:
 
 
 def _size(aval: Any, sharding: Any) -> int:
-    """Return the bytes of an array on all its devices."""
+    """Return the bytes of an array on all its devices; 0 for a token."""
+    if not hasattr(aval, "dtype"):
+        return 0
     aval, sharding = _physical(aval, sharding)
     count = len(sharding.device_set)
     return int(count * math.prod(sharding.shard_shape(aval.shape)) * aval.dtype.itemsize)

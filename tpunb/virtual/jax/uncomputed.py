@@ -130,7 +130,7 @@ class Uncomputed:
 
     def maker(self, aval: Any, sharding: Any) -> Callable[[bool], Any]:
         """Return a function that makes such arrays in microseconds; see `make`."""
-        devices = list(sharding._addressable_device_assignment)
+        devices = list(sharding.addressable_devices_indices_map(aval.shape))
         shape, dtype = sharding.shard_shape(aval.shape), aval.dtype
         zeros, put, count = self._memory.zeros, self._put, len(devices)
 
