@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.tables import Markup, escaped, scrolled, table
 from tpunb._util.units import byte_count, counted, duration, grouped
+from tpunb.display.draw.programs_html import figure_bar
 from tpunb.tpu.compiled_program import Program
 
 _BAR = 24
@@ -155,16 +156,11 @@ def _place_and_code(calls: Calls) -> Markup:
 
 
 def _bar(calls: Calls, limit: int) -> Markup:
-    if calls.peak is None:
+    peak = calls.peak
+    if peak is None:
         return Markup("")
-    text = f"{byte_count(calls.peak)} of {byte_count(limit)}"
-    width = min(100.0, round(100 * calls.peak / limit, 1))
-    colour = "#d55e00" if calls.fits is False or calls.peak > limit else "#0072b2"
-    return Markup(
-        f'<div style="white-space:nowrap;min-width:9em">{escaped(text)}<div style="height:4px;'
-        f'background:rgba(128,128,128,.25)"><div style="width:{width}%;height:4px;'
-        f'background:{colour}"></div></div></div>'
-    )
+    colour = "#d55e00" if calls.fits is False or peak > limit else "#0072b2"
+    return figure_bar(peak / limit, f"{byte_count(peak)} of {byte_count(limit)}", colour)
 
 
 def _verdict(calls: Calls) -> str:

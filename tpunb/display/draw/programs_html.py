@@ -216,8 +216,8 @@ def _code(lines: shown.Table, *, timed: bool, with_memory: bool) -> Markup:
         rows.append(
             [
                 Markup(f'<span data-code="{number}">{number}{mark}</span>'),
-                *([_bar(row.fraction, row.share, _BAR)] if timed else []),
-                *([_bar(row.part, row.size, _MEMORY)] if with_memory else []),
+                *([figure_bar(row.fraction, row.share, _BAR)] if timed else []),
+                *([figure_bar(row.part, row.size, _MEMORY)] if with_memory else []),
                 Markup(f'<div style="{style}">{escaped(row.name)}</div>'),
             ]
         )
@@ -225,7 +225,7 @@ def _code(lines: shown.Table, *, timed: bool, with_memory: bool) -> Markup:
     return scrolled(table(rows, head=head, named=True, style=_CODE))
 
 
-def _bar(fraction: float, text: str, colour: str) -> Markup:
+def figure_bar(fraction: float, text: str, colour: str) -> Markup:
     """Return a bar with its figure below; empty without a figure."""
     if not text:
         return Markup("")
@@ -243,10 +243,10 @@ def _rows(rows: shown.Table, name: str) -> Markup:
     tensors = name in ("largest", "padding")
     columns: dict[str, Callable[[shown.Row], str]] = {
         "tensor" if tensors else "name": lambda row: row.name,
-        "time": lambda row: _bar(row.fraction, row.share, _BAR),
+        "time": lambda row: figure_bar(row.fraction, row.share, _BAR),
         "seconds": lambda row: _whole(row.seconds),
         "memory": lambda row: (
-            _whole(row.size) if name == "padding" else _bar(row.part, row.size, _MEMORY)
+            _whole(row.size) if name == "padding" else figure_bar(row.part, row.size, _MEMORY)
         ),
         "along": lambda row: _whole(row.along),
         "moved": lambda row: _whole(row.moved),

@@ -248,7 +248,7 @@ class VirtualTpu:
         )
         program.release()
         self._execution.compile_options(compile_options, program.size, arguments)
-        donated = donated_in(module)
+        donated = donated_in(module) if self._dry is not None else ()
         if program.uninterpreted is not None:
             judgement.require()
             raise _uninterpreted(program, judgement.program(wait=True)) from None
@@ -271,7 +271,7 @@ class _Compiled:
     Attributes:
         judgement: The verdict on it.
         devices: The numbers of its devices.
-        donated: The places of its donated arguments.
+        donated: The places of its donated arguments, in a dry run.
     """
 
     judgement: Judgement
