@@ -129,7 +129,9 @@ def programs(host: Host, page: Any) -> Any:
 def step(host: Host, page: Any) -> Any:
     """The upper half of a transformer's step on a mesh, which the TPU's own compiler compiled."""
     program = load_program(Path(__file__).with_name("step.tpuprogram"))
-    assert isinstance(program, TpuProgram) and program.memory and program.time
+    assert isinstance(program, TpuProgram)
+    assert program.memory
+    assert program.time
     upper = dataclasses.replace(
         program,
         memory=dataclasses.replace(program.memory, largest=()),

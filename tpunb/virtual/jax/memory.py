@@ -284,7 +284,7 @@ def names_of(arrays: Collection[Any], namespace: Mapping[str, Any]) -> dict[int,
 
 
 def _has_no_names(value: Any) -> bool:
-    """Return whether attributes of a value mean nothing to the user: of code, of JAX and of tpunb."""
+    """Return whether a value is code, or an object of JAX or tpunb, whose parts are private."""
     kinds = (type, type(sys), type(_has_no_names))
     of = type(value).__module__.partition(".")[0]
     return isinstance(value, kinds) or of in {"jax", "jaxlib", "tpunb"}
