@@ -207,6 +207,18 @@ def test_large_arrays_are_not_saved_in_parts(name: str) -> None:
 
 
 @pytest.mark.usefixtures("dry")
+def test_an_array_with_an_uncomputed_part_is_uncomputed() -> None:
+    """Orbax puts the parts of an array on the devices one by one."""
+    part = jax.device_put(large().sum(keepdims=True)[0], jax.devices()[7])
+    parts = [*(jax.device_put(np.ones(1, "f"), device) for device in jax.devices()[:7]), part]
+    rows = along_rows()
+    in_order = [parts[device.id] for device in rows.mesh.devices.flat]
+    array = jax.make_array_from_single_device_arrays((8,), rows, in_order)
+    assert not is_computed(array)
+    assert not is_computed(array + 1)
+
+
+@pytest.mark.usefixtures("dry")
 def test_copies_on_the_host_say_so() -> None:
     host = jax.devices("cpu")[0]
     with pytest.warns(TpuWarning, match=NOT):

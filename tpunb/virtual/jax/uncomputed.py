@@ -77,8 +77,9 @@ class ReservedMemory:
         return part
 
     def whole(self, array: Any) -> int | None:
-        """Return the bytes of the array that has parts at an address; None if it is not ours."""
-        return self._wholes.get(array._arrays[0].unsafe_buffer_pointer())
+        """Return the bytes of the array that has one of an array's parts; None without ours."""
+        sizes = (self._wholes.get(part.unsafe_buffer_pointer()) for part in array._arrays)
+        return next((size for size in sizes if size is not None), None)
 
     def _mapping(self, size: int) -> mmap.mmap:
         """Return a mapping with room for a number of bytes at each of the addresses."""
