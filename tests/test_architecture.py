@@ -13,6 +13,8 @@ from support.importing import homes_in, imports_tensorflow
 
 PACKAGE = Path(__file__).parents[1] / "tpunb"
 
+WINGS = {"jax", "tensorflow", "teach"}
+
 ROOMS = (
     "version",
     "_util",
@@ -50,12 +52,13 @@ TENSORFLOW = {
     "puzzles",
     "verification",
     "keras",
+    "machine.import_tensorflow",
 }
 IPYTHON = {"notebook"}
 PRIVATE = {
-    "virtual.tensorflow.private_names",
-    "virtual.tensorflow.strict.xla",
-    "virtual.tensorflow.tensorflow_runtime",
+    "tensorflow.virtual.private_names",
+    "tensorflow.virtual.runtime.tensorflow_runtime",
+    "tensorflow.virtual.strict.xla",
 }
 """Other modules do without TensorFlow's private modules."""
 
@@ -71,8 +74,9 @@ PACKAGES = {
 
 
 def room(module: str) -> str:
-    """Return the module or package directly under `tpunb`."""
-    return module.partition(".")[0]
+    """Return the module or package directly under `tpunb`, or under the wing of a framework."""
+    top, _, rest = module.partition(".")
+    return top if top not in WINGS else "display" if rest == "values" else rest.partition(".")[0]
 
 
 def imports(module: str) -> Iterator[tuple[int, str]]:
@@ -117,7 +121,7 @@ def is_of(name: str, package: str) -> bool:
 def test_every_room_is_listed() -> None:
     assert {room(module) for module in MODULES} == set(ROOMS)
     listed = {path.name for path in PACKAGE.iterdir() if path.suffix in {"", ".py"}}
-    assert len(listed - {"__pycache__"}) <= 24
+    assert len(listed - {"__pycache__"}) <= 26
 
 
 def test_the_map_shows_the_rooms_in_their_order() -> None:
@@ -126,7 +130,9 @@ def test_the_map_shows_the_rooms_in_their_order() -> None:
     table = page.partition("## Map\n")[2].partition("\n## ")[0]
     lines = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
     rows = [(name.strip(" `"), mark.strip()) for _, name, _, mark, _ in lines]
-    packages = [name for name in ROOMS if (PACKAGE / name).is_dir()]
+    homes = {PACKAGE, *(PACKAGE / wing for wing in WINGS)}
+    folders = {path.parent.name for path in PACKAGES.values() if path.parent.parent in homes}
+    packages = [name for name in ROOMS if name in folders]
     marks = {**dict.fromkeys(TENSORFLOW, "TF"), **dict.fromkeys(IPYTHON, "IPython")}
     assert rows == [(name, marks.get(name, "")) for name in packages]
 
@@ -134,8 +140,8 @@ def test_the_map_shows_the_rooms_in_their_order() -> None:
 def test_lazily_loaded_names_have_a_home() -> None:
     """The modules from which a package's `__getattr__` loads names exist."""
     homes = {
-        f"{package}{'.' if package else ''}{home}"
-        for package, path in PACKAGES.items()
+        home.removeprefix("tpunb.")
+        for path in PACKAGES.values()
         for home in homes_in(path).values()
     }
     assert homes
@@ -174,7 +180,7 @@ def test_only_listed_rooms_import_tensorflow_and_ipython() -> None:
         for line, name in imports(module):
             private = is_of(name, "tensorflow.python") or is_of(name, "tensorflow.core")
             if (
-                (is_of(name, "tensorflow") and room(module) not in TENSORFLOW)
+                (is_of(name, "tensorflow") and not {module, room(module)} & TENSORFLOW)
                 or (private and module not in PRIVATE)
                 or (is_of(name, "IPython") and room(module) not in IPYTHON)
             ):

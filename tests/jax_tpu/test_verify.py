@@ -14,13 +14,13 @@ from unproven import PAGE, reports, section, with_section
 
 from tpunb.connection.options import Request
 from tpunb.connection.plan import resolve
+from tpunb.jax.verification import program_memory, step_times
+from tpunb.jax.virtual.virtual_tpu import VirtualTpu
 from tpunb.tpu.compiled_program import StepTime
 from tpunb.tpu.families import HARDWARE
 from tpunb.verification import run, verdicts
-from tpunb.verification.jax import program_memory, step_times
 from tpunb.verification.report import VerifyReport
 from tpunb.verification.suites import suites_of
-from tpunb.virtual.jax.virtual_tpu import VirtualTpu
 
 ON_HARDWARE = {
     "a virtual TPU has the type that was asked for",

@@ -13,19 +13,20 @@ import pytest
 from support.tiers import THOROUGH, thorough
 
 import tpunb
-from tpunb.compiler import libtpu
+from tpunb.compiler.ask import libtpu
 from tpunb.connection.options import Request
 from tpunb.connection.plan import resolve
 from tpunb.errors import ConnectError
+from tpunb.tensorflow.verification import step_times
+from tpunb.tensorflow.virtual.replicate import writer
+from tpunb.tensorflow.virtual.replicate.builder import Builder
+from tpunb.tensorflow.virtual.strategy import VirtualTPUStrategy
 from tpunb.tpu.compiled_program import StepTime
 from tpunb.training.history import History
-from tpunb.verification import run, step_times, suite
+from tpunb.verification import run, suite
 from tpunb.verification.report import DIED, VerifyReport
 from tpunb.verification.suites import suites_of
 from tpunb.verification.verdicts import NO_SPEED, verdict_on
-from tpunb.virtual.tensorflow.replicate import writer
-from tpunb.virtual.tensorflow.replicate.builder import Builder
-from tpunb.virtual.tensorflow.strategy import VirtualTPUStrategy
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from tpunb.cli.execution import (
     missing_packages,
     prepare,
 )
-from tpunb.compiler import libtpu
+from tpunb.compiler.ask import libtpu
 from tpunb.notebook.files import NotebookError, read_notebook
 
 _NAME = "tpunb-quickstart"

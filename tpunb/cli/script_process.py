@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tpunb.connection.dry_report import save_dry_report
+from tpunb.jax.connection.dry_report import save_dry_report
 from tpunb.notebook.kernels.specs import DRY_REPORT_VARIABLE
 from tpunb.virtual import install_when_imported
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from tpunb.compiler.compare_meshes import MeshError, compare_meshes
 from tpunb.compiler.frameworks import refuse_jax
-from tpunb.compiler.judge import shown_elsewhere
-from tpunb.compiler.mesh_comparison import MeshComparison
-from tpunb.virtual.jax import current_type
-from tpunb.virtual.tensorflow.import_tensorflow import needing_tensorflow
+from tpunb.jax.compiler.compare_meshes import MeshError, compare_meshes
+from tpunb.jax.compiler.judge import shown_elsewhere
+from tpunb.jax.compiler.mesh_comparison import MeshComparison
+from tpunb.jax.virtual import current_type
+from tpunb.machine.import_tensorflow import needing_tensorflow
 
 if TYPE_CHECKING:
-    from tpunb.checks.compare import Comparison
-    from tpunb.checks.replica_comparison import ReplicaComparison
+    from tpunb.tensorflow.checks.compare import Comparison
+    from tpunb.tensorflow.checks.replica_comparison import ReplicaComparison
 
 
 @overload
@@ -114,8 +114,8 @@ def compare(
             fix="tpunb.compare(step, params, batch, meshes=[(1,), (8,)])",
         )
     with needing_tensorflow("tpunb.compare"):
-        from tpunb.checks.compare import CompareError
-        from tpunb.checks.compare import compare as compare_in_tensorflow
+        from tpunb.tensorflow.checks.compare import CompareError
+        from tpunb.tensorflow.checks.compare import compare as compare_in_tensorflow
 
     refuse_jax("tpunb.compare", fn, args, CompareError)
     return compare_in_tensorflow(fn, *args, replicas=replicas, strategy=strategy)

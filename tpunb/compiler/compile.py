@@ -9,16 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from tpunb._util.freed_memory import giving_back
-from tpunb.compiler import jax_fits, libtpu, recorded_verdicts
-from tpunb.compiler.batch_sizes import lowerer_for, with_any_batch
-from tpunb.compiler.beside_arrays import beside_live_arrays
-from tpunb.compiler.compile_settings import CompileOptions
-from tpunb.compiler.partial_answers import for_each_type
+from tpunb.compiler.ask import libtpu, recorded_verdicts
+from tpunb.compiler.ask.compile_settings import CompileOptions
+from tpunb.compiler.ask.partial_answers import for_each_type
+from tpunb.compiler.ask.topologies import Target, names_of, targets
+from tpunb.compiler.ask.verdict import reporting
+from tpunb.compiler.fit.batch_sizes import lowerer_for, with_any_batch
+from tpunb.compiler.fit.would_fit import with_what_fits
 from tpunb.compiler.program import TpuProgram, TpuPrograms
-from tpunb.compiler.topologies import Target, names_of, targets
-from tpunb.compiler.verdict import reporting
-from tpunb.compiler.would_fit import with_what_fits
-from tpunb.virtual.tensorflow.keras_internals import chooser, models_in
+from tpunb.jax.compiler import fits as jax_fits
+from tpunb.jax.compiler.beside_arrays import beside_live_arrays
+from tpunb.machine.keras_internals import chooser, models_in
 
 
 @overload

@@ -13,7 +13,7 @@ from typing import Any, overload
 
 from tpunb._util.plain_text import plain
 from tpunb._util.plain_values import record_from
-from tpunb.compiler.memory_limits import limit_in_bytes, limit_phrase
+from tpunb.compiler.fit.memory_limits import limit_in_bytes, limit_phrase
 from tpunb.compiler.program_files import read_program, write_program
 from tpunb.errors import CompileError as CompileError
 from tpunb.errors import CompilerUnavailableError as CompilerUnavailableError

@@ -1,7 +1,7 @@
 """Where the package tells a connection how cells run on its replicas.
 
 A connection calls what is registered here and imports no cells. `tpunb/__init__.py` registers
-`tpunb/cells/runner.py` and `tpunb/cells/jax/runner.py`.
+`tpunb/tensorflow/cells/runner.py` and `tpunb/jax/cells/runner.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     # Every `import tpunb` imports this module.
-    from tpunb.checks.rule_check import CheckReport
+    from tpunb.tensorflow.checks.rule_check import CheckReport
     from tpunb.training.run_result import RunResult, Timings
 
 

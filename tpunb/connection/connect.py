@@ -11,23 +11,23 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tpunb._util.logs import logger
-from tpunb.connection.connection import Connection
-from tpunb.connection.device_assignment import device_assignment
 from tpunb.connection.options import Request, takes
 from tpunb.connection.plan import Plan, resolve
 from tpunb.errors import ConnectError
 from tpunb.machine.framework import JAX, TENSORFLOW
+from tpunb.machine.import_tensorflow import import_tensorflow, require_tensorflow
 from tpunb.machine.keras_2 import choose_keras_2
 from tpunb.machine.tested_releases import tensorflow_version, warn_if_newer
+from tpunb.tensorflow.connection.connection import Connection
+from tpunb.tensorflow.connection.device_assignment import device_assignment
+from tpunb.tensorflow.virtual import current_strategy
 from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.types import accelerator
 from tpunb.virtual.installer import lend
-from tpunb.virtual.tensorflow import current_strategy
-from tpunb.virtual.tensorflow.import_tensorflow import import_tensorflow, require_tensorflow
 
 if TYPE_CHECKING:
-    from tpunb.connection.jax_connection import JaxConnection
-    from tpunb.connection.jax_hardware import JaxHardwareConnection
+    from tpunb.jax.connection.connection import JaxConnection
+    from tpunb.jax.connection.hardware import JaxHardwareConnection
 
 _log = logger("connection")
 
@@ -121,10 +121,10 @@ def make_connection(
 
 def _for_jax(plan: Plan) -> JaxConnection | JaxHardwareConnection:
     if plan.kind == "hardware":
-        from tpunb.connection.jax_hardware import JaxHardwareConnection
+        from tpunb.jax.connection.hardware import JaxHardwareConnection
 
         return JaxHardwareConnection(plan)
-    from tpunb.connection.jax_connection import JaxConnection
+    from tpunb.jax.connection.connection import JaxConnection
 
     return JaxConnection(plan, vars(sys.modules["__main__"]))
 
@@ -136,7 +136,7 @@ def _for_tensorflow(plan: Plan, say: Callable[[str], None] | None) -> Connection
         choose_keras_2()
     if plan.kind == "virtual":
         return _virtual(plan)
-    from tpunb.connection import hardware
+    from tpunb.tensorflow.connection import hardware
 
     try:
         return Connection(plan, *hardware.connect(plan, say))
@@ -148,7 +148,7 @@ def _for_tensorflow(plan: Plan, say: Callable[[str], None] | None) -> Connection
 
 def _stand_in(plan: Plan, error: ConnectError) -> Connection:
     """Fall back to a virtual TPU, with a warning, because the TPU found cannot be used."""
-    from tpunb.connection.hardware.attempt import SIMULATE
+    from tpunb.tensorflow.connection.hardware.attempt import SIMULATE
 
     reason = error.message.strip().replace("\n", " ").rstrip(".")
     note = f"The TPU found here cannot be used ({reason}): this is a virtual {DEFAULT_TPU}."
@@ -164,8 +164,8 @@ def _stand_in(plan: Plan, error: ConnectError) -> Connection:
 def _virtual(plan: Plan) -> Connection:
     request, tpu = plan.request, accelerator(plan.tpu)
     import_tensorflow()
-    from tpunb.virtual.tensorflow.resolver import VirtualTPUClusterResolver, virtual_topology
-    from tpunb.virtual.tensorflow.strategy import VirtualTPUStrategy
+    from tpunb.tensorflow.virtual.resolver import VirtualTPUClusterResolver, virtual_topology
+    from tpunb.tensorflow.virtual.strategy import VirtualTPUStrategy
 
     topology = virtual_topology(tpu)
     assignment = device_assignment(topology, request.computation_shape, request.replicas, tpu.name)

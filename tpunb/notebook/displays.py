@@ -315,9 +315,9 @@ class Displays:
 
 def _described_model(model: Any, connection: TpuConnection | None) -> Any:
     """Return a model's description, with the cores of the connection."""
-    from tpunb.connection.connection import Connection
     from tpunb.display.describe.connection import cores_by_device
     from tpunb.display.describe.model_description import describe_model
+    from tpunb.tensorflow.connection.connection import Connection
 
     topology = connection.describe().topology if connection is not None else None
     if not isinstance(connection, Connection) or topology is None:
@@ -333,7 +333,7 @@ def _static(description: Any) -> Bundle:
 
 _DISTRIBUTED = (
     ("tensorflow.python.distribute.values", "DistributedValues"),
-    ("tpunb.virtual.jax.per_replica", "PerReplica"),
+    ("tpunb.jax.virtual.per_replica", "PerReplica"),
 )
 
 

@@ -11,10 +11,10 @@ from IPython.core.error import UsageError
 from IPython.display import display
 
 from tpunb._util.units import counted
-from tpunb.cells.cell_errors import syntax_error
-from tpunb.cells.profiling import profile
+from tpunb.cells.reading.cell_errors import syntax_error
 from tpunb.compiler.program import TpuProgram
-from tpunb.connection.connection import Connection
+from tpunb.tensorflow.cells.profiling import profile
+from tpunb.tensorflow.connection.connection import Connection
 from tpunb.training.input_speed import latest_input_speed
 from tpunb.training.profile import Profile
 

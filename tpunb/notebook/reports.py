@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tpunb._util.plain_text import aligned, plain, shortened
 from tpunb._util.units import byte_count, counted, duration, number_text
-from tpunb.connection.connection import Connection
 from tpunb.machine.framework import installed_frameworks
+from tpunb.tensorflow.connection.connection import Connection
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import accelerator
 

@@ -9,24 +9,24 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from tpunb._util.interrupts import StopButton, explaining_interrupts
-from tpunb.connection.connection import Connection
 from tpunb.display.live_progress import CellDisplay, CompilationDisplay, RunDisplay
 from tpunb.errors import CellError, NotConnectedError, WorkerError
 from tpunb.errors.base import hint
 from tpunb.machine.framework import JAX, installed_frameworks
+from tpunb.machine.import_tensorflow import require_tensorflow
 from tpunb.notebook.bound_names import BoundNames, notice_of_kept, notice_of_strategy
-from tpunb.virtual.tensorflow.import_tensorflow import require_tensorflow
+from tpunb.tensorflow.connection.connection import Connection
 
 if TYPE_CHECKING:
     from tpunb.cells.settings import CompileSettings, RunSettings
     from tpunb.cells.step_run import StepRun
-    from tpunb.cells.steps import Steps
-    from tpunb.checks.rule_check import CheckReport
     from tpunb.compiler.program import TpuProgram, TpuPrograms
     from tpunb.connection.plan import Plan
     from tpunb.connection.tpu_connection import TpuConnection
     from tpunb.errors.catalogue import Explanation
-    from tpunb.virtual.tensorflow.stoppable import StoppableCalls
+    from tpunb.tensorflow.cells.steps import Steps
+    from tpunb.tensorflow.checks.rule_check import CheckReport
+    from tpunb.tensorflow.virtual.runtime.stoppable import StoppableCalls
 
 _AGAIN = "Already connected: the connection is used again."
 _WORKER_GONE = "14"
@@ -267,7 +267,7 @@ class Session:
                 if settings.plot:
                     run.history.name = f"run {self._runs + 1}"
             if inspect is not None:
-                from tpunb.cells.checking import check_step
+                from tpunb.tensorflow.cells.checking import check_step
 
                 with explaining_interrupts(_UNCHECKED):
                     report = check_step(cast("Steps", run))
@@ -332,7 +332,7 @@ class Session:
         Raises:
             CompilationStopped: The stop button has ended it, and some TPU types are done.
         """
-        from tpunb.compiler.partial_answers import CompilationStopped, watching
+        from tpunb.compiler.ask.partial_answers import CompilationStopped, watching
 
         __tracebackhide__ = True
         doing = "tracing the cell"
@@ -368,7 +368,7 @@ class Session:
             largest_batch_call,
             may_be_jax,
         )
-        from tpunb.cells.source import parse_cell
+        from tpunb.cells.reading.source import parse_cell
         from tpunb.compiler.program import CompileError
 
         __tracebackhide__ = True
@@ -415,7 +415,7 @@ class Session:
     @contextlib.contextmanager
     def _short_errors(self, source: str) -> Iterator[None]:
         """Remember errors of a cell, and show them by the cell's lines."""
-        from tpunb.cells.cell_errors import first_line, show_shortly, syntax_error
+        from tpunb.cells.reading.cell_errors import first_line, show_shortly, syntax_error
 
         try:
             yield

@@ -8,12 +8,12 @@ import time
 
 from tpunb._util.deadline import Deadline
 from tpunb._util.units import counted
-from tpunb.compiler import libtpu
-from tpunb.connection.connection import Connection
+from tpunb.compiler.ask import libtpu
 from tpunb.connection.plan import Plan
 from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.machine.detect import detect_platform, find_tpu
 from tpunb.machine.software import find_software
+from tpunb.tensorflow.connection.connection import Connection
 
 _SECONDS = 60.0
 

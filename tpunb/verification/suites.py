@@ -18,7 +18,7 @@ def suites_of(framework: str) -> tuple[type[Suite], ...]:
 
 
 def _of_tensorflow() -> tuple[type[Suite], ...]:
-    from tpunb.verification import (
+    from tpunb.tensorflow.verification import (
         interrupting,
         keras_training,
         refusals,
@@ -45,7 +45,7 @@ def _of_tensorflow() -> tuple[type[Suite], ...]:
 
 
 def _of_jax() -> tuple[type[Suite], ...]:
-    from tpunb.verification.jax import (
+    from tpunb.jax.verification import (
         arithmetic,
         arrays,
         collectives,

@@ -22,6 +22,8 @@ from tpunb.machine.framework import (
     imported_frameworks,
     installed_frameworks,
 )
+from tpunb.machine.import_tensorflow import require_tensorflow
+from tpunb.machine.watched_import import FirstImport
 from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
@@ -33,8 +35,6 @@ from tpunb.virtual.installation import (
     set_tpu_variables,
 )
 from tpunb.virtual.strictness import Strictness
-from tpunb.virtual.tensorflow.import_tensorflow import require_tensorflow
-from tpunb.virtual.watched_import import FirstImport
 
 _lock = threading.RLock()
 
@@ -104,9 +104,9 @@ def _put(installation: Installation, framework: str) -> Installation:
 
 
 def _put_jax(installation: Installation) -> Installation:
-    from tpunb.virtual.jax.first_use import TpuAtFirstUse
-    from tpunb.virtual.jax.import_jax import import_jax
-    from tpunb.virtual.jax.judged import jax_connector
+    from tpunb.jax.virtual.first_use import TpuAtFirstUse
+    from tpunb.jax.virtual.import_jax import import_jax
+    from tpunb.jax.virtual.judged import jax_connector
 
     import_jax()
     connect = jax_connector(installation.accelerator.name, **installation.options_of_jax)
@@ -144,10 +144,10 @@ def _restored_on_error(before: Installation | None) -> Iterator[None]:
 
 def _put_tensorflow(installation: Installation) -> Installation:
     require_tensorflow()
-    from tpunb.virtual.tensorflow.devices import virtual_devices
-    from tpunb.virtual.tensorflow.patch.device_names import TPUNames
-    from tpunb.virtual.tensorflow.patch.patched_names import make_changes
-    from tpunb.virtual.tensorflow.tensorflow_strategies import STAND_INS
+    from tpunb.tensorflow.virtual.patch.device_names import TPUNames
+    from tpunb.tensorflow.virtual.patch.patched_names import make_changes
+    from tpunb.tensorflow.virtual.runtime.devices import virtual_devices
+    from tpunb.tensorflow.virtual.tensorflow_strategies import STAND_INS
 
     with _lock:
         installation.names = TPUNames(
