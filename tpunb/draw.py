@@ -80,8 +80,7 @@ def collective(
 
 def _parts(value: Any, copies: int = 0) -> list[Any]:
     """Return the value of each core; `copies` if a value that is the same on all may be given."""
-    from tpunb.jax import values as jax_values
-    from tpunb.tensorflow import values as tensorflow_values
+    from tpunb.display.describe import jax_values, tensorflow_values
 
     parts = jax_values.parts_in_mesh_order(value)
     if parts is None or len(parts) < 2:

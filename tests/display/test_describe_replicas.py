@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tiers import thorough
 
-from tpunb.display.describe import statistics
+from tpunb.display.describe import statistics, tensorflow_values
 from tpunb.display.describe.replicas import (
     MAX_SECTIONS,
     Leaf,
@@ -25,7 +25,6 @@ from tpunb.display.describe.replicas import (
 from tpunb.display.describe.values import ReplicaValue
 from tpunb.display.draw.replicas_text import nested_values
 from tpunb.display.draw.static_forms import mimebundle
-from tpunb.tensorflow import values as tensorflow_values
 
 
 @pytest.fixture(scope="session")

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from support.tiers import thorough
 
-from tpunb.display.describe import statistics
+from tpunb.display.describe import statistics, tensorflow_values
 from tpunb.display.describe.replicas import Leaf, describe_replica_values, leaves_of
 from tpunb.display.describe.statistics import Tally, array_summary, statistics_of
 from tpunb.display.describe.views import BINS, ReplicaView, ViewRequest, replica_view
 from tpunb.display.widgets import ReplicasWidget
-from tpunb.tensorflow import values as tensorflow_values
 
 
 def view(*parts: Any, **request: Any) -> ReplicaView:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpunb.tensorflow import values as tensorflow_values
+from tpunb.display.describe import tensorflow_values
 
 
 class PerReplica:

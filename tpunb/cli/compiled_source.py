@@ -266,7 +266,7 @@ def _of_function(
 
 def _of_model(path: str, args: argparse.Namespace, options: CompileOptions) -> TpuPrograms:
     from tpunb.compiler.compile import compile_call
-    from tpunb.tensorflow.compiler.saved_models import saved_model_call
+    from tpunb.compiler.saved_models import saved_model_call
 
     if args.batch is None or len(args.batch) != 1:
         raise SourceError(f"{path} needs a batch.", fix="Add --batch 256, the global batch.")

@@ -9,8 +9,8 @@ from tpunb.compiler.frameworks import refuse_jax
 from tpunb.jax.compiler.compare_meshes import MeshError, compare_meshes
 from tpunb.jax.compiler.judge import shown_elsewhere
 from tpunb.jax.compiler.mesh_comparison import MeshComparison
-from tpunb.jax.virtual import current_type
 from tpunb.machine.import_tensorflow import needing_tensorflow
+from tpunb.virtual import current_type
 
 if TYPE_CHECKING:
     from tpunb.tensorflow.checks.compare import Comparison

@@ -20,9 +20,9 @@ from tpunb.machine.keras_2 import choose_keras_2
 from tpunb.machine.tested_releases import tensorflow_version, warn_if_newer
 from tpunb.tensorflow.connection.connection import Connection
 from tpunb.tensorflow.connection.device_assignment import device_assignment
-from tpunb.tensorflow.virtual import current_strategy
 from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.types import accelerator
+from tpunb.virtual import current_strategy
 from tpunb.virtual.installer import lend
 
 if TYPE_CHECKING:

@@ -333,7 +333,7 @@ def _static(description: Any) -> Bundle:
 
 _DISTRIBUTED = (
     ("tensorflow.python.distribute.values", "DistributedValues"),
-    ("tpunb.jax.virtual.per_replica", "PerReplica"),
+    ("tpunb.virtual.per_replica", "PerReplica"),
 )
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tpunb.compiler.program import CompileError
-from tpunb.jax.virtual import current_type
 from tpunb.tpu.families import HARDWARE, Hardware
 from tpunb.tpu.types import Accelerator, accelerator, accelerator_types
+from tpunb.virtual import current_type
 
 # Both TensorCores of a chip form one device, as in TensorFlow.
 _CHIPS = {"v4": "megacore"}

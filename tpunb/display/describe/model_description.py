@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tpunb.display.describe import jax_values, tensorflow_values
 from tpunb.display.describe.connection import Device, device_of
 from tpunb.display.describe.values import guarded, replica_value, short_repr
-from tpunb.jax import values as jax_values
 from tpunb.machine.keras_internals import layers_of
-from tpunb.tensorflow import values as tensorflow_values
 
 MAX_LAYERS = 512
 """The largest number of a model's layers that are described."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tpunb.jax import values as jax_values
-from tpunb.jax.virtual.per_replica import PerReplica
+from tpunb.display.describe import jax_values
+from tpunb.virtual.per_replica import PerReplica
 
 _OF_PMAP = "_internal_pmap_axis_name"
 

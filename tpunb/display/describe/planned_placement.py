@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tpunb.display.describe import jax_values
 from tpunb.display.describe.placement import (
     ArrayPlacement,
     Held,
@@ -22,7 +23,6 @@ from tpunb.display.describe.placement import (
     parts_with_holders,
 )
 from tpunb.errors import TpunbError, did_you_mean
-from tpunb.jax import values as jax_values
 
 _MOST_CORES = 1024
 _AXES = 'Such as mesh={"data": 4, "model": 2}.'

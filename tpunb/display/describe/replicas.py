@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tpunb.display.describe import jax_values, tensorflow_values
 from tpunb.display.describe.placement import Placement, placement_of
 from tpunb.display.describe.values import (
     PreviewMaker,
@@ -25,8 +26,6 @@ from tpunb.display.describe.values import (
     replica_value,
     short_repr,
 )
-from tpunb.jax import values as jax_values
-from tpunb.tensorflow import values as tensorflow_values
 
 MAX_SECTIONS = 64
 """The largest number of a nested structure's leaves that are described."""

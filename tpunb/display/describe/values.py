@@ -16,14 +16,13 @@ import numpy.typing as npt
 
 from tpunb._util.plain_text import shortened
 from tpunb._util.units import counted
+from tpunb.display.describe import jax_values, tensorflow_values
 from tpunb.display.describe.statistics import (
     Statistics,
     array_summary,
     sample_of,
     statistics_of,
 )
-from tpunb.jax import values as jax_values
-from tpunb.tensorflow import values as tensorflow_values
 
 SMALL = 64
 """Values of at most this many elements are kept in full."""

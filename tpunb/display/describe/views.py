@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from tpunb.display.describe import tensorflow_values
 from tpunb.display.describe.replicas import Leaf
 from tpunb.display.describe.statistics import (
     Statistics,
@@ -30,7 +31,6 @@ from tpunb.display.describe.values import (
     preview_of,
     replica_value,
 )
-from tpunb.tensorflow import values as tensorflow_values
 
 BINS = 48
 """The number of a histogram's bins."""

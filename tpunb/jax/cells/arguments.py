@@ -17,7 +17,7 @@ from tpunb.cells.reading.source import PROVIDED, CellSource
 from tpunb.cells.reading.undefined_names import undefined_name
 from tpunb.errors import CellError
 from tpunb.jax.cells.context import AXIS
-from tpunb.jax.virtual.per_replica import PerReplica
+from tpunb.virtual.per_replica import PerReplica
 
 WHOLE = PartitionSpec()
 PARTS = PartitionSpec(AXIS)

@@ -26,9 +26,9 @@ from tpunb.cells.reading.source import CellSource
 from tpunb.cells.run_state import RunState
 from tpunb.errors import CellError
 from tpunb.jax.cells.arguments import PARTS, WHOLE, flattened, placed
-from tpunb.jax.virtual.per_replica import PerReplica
 from tpunb.training.checkpoint_settings import CheckpointSettings
 from tpunb.training.history import History
+from tpunb.virtual.per_replica import PerReplica
 
 _FILE = re.compile(r"step-(\d+)\.npz")
 _KEPT = 2

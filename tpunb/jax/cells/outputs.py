@@ -19,7 +19,7 @@ from tpunb.cells.settings import OutputOptions
 from tpunb.errors import CellError
 from tpunb.jax.cells.arguments import PARTS, WHOLE, Arguments, Form, Slot, flattened
 from tpunb.jax.cells.context import AXIS, varies
-from tpunb.jax.virtual.per_replica import PerReplica
+from tpunb.virtual.per_replica import PerReplica
 
 _REDUCTIONS = {"mean": jax.lax.pmean, "sum": jax.lax.psum}
 

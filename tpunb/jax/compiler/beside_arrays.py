@@ -14,8 +14,8 @@ from tpunb._util.units import byte_count
 from tpunb.compiler.ask.topologies import Target
 from tpunb.compiler.program import TpuProgram
 from tpunb.errors.code_problems import Problem
-from tpunb.jax.virtual import current_type
-from tpunb.jax.virtual.per_replica import PerReplica
+from tpunb.virtual import current_type
+from tpunb.virtual.per_replica import PerReplica
 
 _FIX = (
     "Delete the arrays that you no longer need, or donate them. For the program alone: "

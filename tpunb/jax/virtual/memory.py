@@ -14,7 +14,7 @@ from typing import Any
 
 from tpunb._util.reachable import unpack, walk
 from tpunb._util.units import byte_count
-from tpunb.jax.virtual.per_replica import PerReplica
+from tpunb.virtual.per_replica import PerReplica
 
 _MOST_LISTED = 5
 

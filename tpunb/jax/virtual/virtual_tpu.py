@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from tpunb._util.patching import Replaced
-from tpunb.jax.virtual import current_type
 from tpunb.jax.virtual.compiled import NotOfVirtualTpuError, answering_for_a_tpu
 from tpunb.jax.virtual.device_identity import identify
 from tpunb.jax.virtual.devices import default_client, make_client, require_free_platform
@@ -23,6 +22,7 @@ from tpunb.jax.virtual.private_names import owner_of, require_all
 from tpunb.tpu.compiled_program import Program
 from tpunb.tpu.families import HARDWARE
 from tpunb.tpu.types import Accelerator
+from tpunb.virtual import current_type
 
 _COMPILE = "jax._src.compiler.compile_or_get_cached"
 _CALL = "jax._src.pjit._pjit_call_impl_python"

@@ -10,7 +10,7 @@ from tpunb._util.units import counted
 from tpunb.connection.cell_runners import ChecksCells, cell_runner
 from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.errors import ConnectError
-from tpunb.tensorflow.virtual import current_strategy
+from tpunb.virtual import current_strategy
 from tpunb.virtual.installation import Installation
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from tpunb._util.units import counted
 from tpunb.errors import TpunbError
 from tpunb.machine.resources import processors
 from tpunb.machine.tested_releases import warn_if_newer
-from tpunb.tensorflow.virtual import current_strategy
 from tpunb.tensorflow.virtual.annotations import Recorder
 from tpunb.tensorflow.virtual.copies.copy_views import create_copy, watch_copies
 from tpunb.tensorflow.virtual.copies.variable_copies import Copies, are_given_one_value, copies_of
@@ -65,6 +64,7 @@ from tpunb.tensorflow.virtual.runtime.devices import VirtualDevices, replica_dev
 from tpunb.tpu.default_tpu import DEFAULT_TPU
 from tpunb.tpu.logical_placement import Annotations
 from tpunb.tpu.types import Accelerator, largest_memory
+from tpunb.virtual import current_strategy
 from tpunb.virtual.arithmetic import Arithmetic, arithmetic_of
 from tpunb.virtual.strictness import Strictness
 
