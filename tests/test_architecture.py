@@ -23,6 +23,7 @@ ROOMS = (
     "tpu",
     "training",
     "machine",
+    "framework",
     "virtual",
     "checks",
     "display",
@@ -35,6 +36,7 @@ ROOMS = (
     "notebook",
     "course",
     "keras",
+    "port",
     "pytest_plugin",
     "cli",
     "__main__",
@@ -79,11 +81,19 @@ def room(module: str) -> str:
     return top if top not in WINGS else "display" if rest == "values" else rest.partition(".")[0]
 
 
-def imports(module: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the full name of each import of a module, also in functions and for types."""
+def imports(module: str, *, run: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield the line and the full name of each import of a module, also in functions and for types.
+
+    Args:
+        module: The module.
+        run: Whether to leave out the imports that are for types only.
+    """
     path = MODULES[module]
     package = ["tpunb", *module.split(".")][:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    if run:
+        tree.body = [node for node in tree.body if not _is_for_types(node)]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -92,6 +102,10 @@ def imports(module: str) -> Iterator[tuple[int, str]]:
             source = ".".join([*base, *([node.module] if node.module else [])])
             for alias in node.names:
                 yield node.lineno, f"{source}.{alias.name}"
+
+
+def _is_for_types(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def own_module(name: str) -> str | None:
@@ -106,11 +120,19 @@ def own_module(name: str) -> str | None:
     raise AssertionError(f"{name} is in no module")
 
 
+def wing(module: str) -> str:
+    """Return the wing of a module; empty for the core."""
+    top = module.partition(".")[0]
+    return top if top in WINGS else ""
+
+
 ARROWS = [
     (module, line, other)
     for module in MODULES
-    for line, name in imports(module)
+    for line, name in imports(module, run=module == "framework")
     if (other := own_module(name)) is not None and other != module
+    # The core names types of the wings, but runs no import of a wing.
+    if wing(module) or not wing(other) or (line, name) in {*imports(module, run=True)}
 ]
 
 
@@ -163,6 +185,18 @@ def test_the_compiler_does_not_import_the_display() -> None:
         for module, _, other in ARROWS
         if room(module) == "compiler" and room(other) == "display"
     ]
+
+
+def test_the_core_imports_no_wing_and_no_wing_the_other() -> None:
+    """`tpunb/framework.py` alone imports the wings of the frameworks, by their names."""
+    wrong = [
+        f"tpunb/{module}, line {line}: {other}"
+        for module, line, other in ARROWS
+        if wing(other) not in {"", wing(module)}
+        and wing(module) != "teach"
+        and module not in {"course", "puzzles"}  # the public names of what teaches
+    ]
+    assert not wrong
 
 
 def test_there_are_no_import_cycles() -> None:

@@ -17,10 +17,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tpunb.connection.cell_runners import ChecksCells, RunsCells, register_cell_runners
-from tpunb.jax.virtual.judged import Connect, register_jax_connector
-from tpunb.tensorflow.virtual.data_watch import register_data_watch
-from tpunb.tpu.program_display import ProgramDisplay, register_program_display
 from tpunb.version import __version__
 
 if TYPE_CHECKING:
@@ -126,48 +122,6 @@ def _public_module(name: str) -> Any:
         if missing.name != "pytest":
             raise
         raise AttributeError(f"tpunb.{name} needs pytest, which is not installed") from missing
-
-
-def _program_display() -> ProgramDisplay:
-    from tpunb.display import compiled_programs
-
-    return compiled_programs
-
-
-register_program_display(_program_display)
-
-
-def _cell_runner(strategy: Any) -> ChecksCells:
-    from tpunb.tensorflow.cells.runner import CellRunner
-
-    return CellRunner(strategy)
-
-
-def _jax_cell_runner(devices: Any) -> RunsCells:
-    from tpunb.jax.cells.runner import CellRunner
-
-    return CellRunner(devices)
-
-
-register_cell_runners(_cell_runner, _jax_cell_runner)
-
-
-def _jax_connector(tpu: str, **options: Any) -> Connect:
-    from tpunb.connection.connect import connector
-
-    return connector(simulate=tpu, framework="jax", **options)
-
-
-register_jax_connector(_jax_connector)
-
-
-def _data_arrives(replicas: int, dataset: Any, distributed: Any) -> None:
-    from tpunb.tensorflow.checks.fit_notes import data_arrives
-
-    data_arrives(replicas, dataset, distributed)
-
-
-register_data_watch(_data_arrives)
 
 
 def __dir__() -> list[str]:

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from tpunb.compiler.ask import libtpu, recorded_verdicts
 from tpunb.compiler.ask.compile_settings import CompileOptions
+from tpunb.compiler.ask.exported_modules import prepared_module
 from tpunb.compiler.ask.partial_answers import for_each_type
 from tpunb.compiler.ask.topologies import Target, targets
 from tpunb.compiler.ask.verdict import program_for, reporting
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
 from tpunb.errors.code_problems import innermost
-from tpunb.jax.compiler.functions import prepared_module
 
 JAX_EXPORT, STABLEHLO = "jax-export", "stablehlo"
 

@@ -20,9 +20,9 @@ from tpunb.errors import CompilerUnavailableError as CompilerUnavailableError
 from tpunb.errors import DoesNotFitError as DoesNotFitError
 from tpunb.errors import NotKnownError as NotKnownError
 from tpunb.errors import NotRecordedError as NotRecordedError
+from tpunb.framework import program_display
 from tpunb.tpu.compiled_program import Program, Provenance, Share, StepTime, TpuRow
 from tpunb.tpu.families import HARDWARE
-from tpunb.tpu.program_display import program_display
 from tpunb.tpu.types import accelerator
 
 

@@ -20,6 +20,7 @@ from IPython.core.magic import (
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
+from tpunb import framework
 from tpunb.cells.settings import CompileSettings, RunSettings
 from tpunb.connection.options import Request
 from tpunb.display.live_progress import ConnectDisplay, show_in_passing
@@ -282,9 +283,9 @@ class TpuMagics(Magics):  # type: ignore[misc]
             raise UsageError("--input measures the data of a cell: name it with -d")
         data = self._data(args)
         if args.input_speed:
-            from tpunb.tensorflow.cells.pipeline.reading import repeated
-
-            repeated(data)  # refuse data that cannot be read again before compiling
+            framework.tensorflow().read_again(
+                data
+            )  # refuse data that cannot be read again before compiling
         settings = CompileSettings(
             tpus=[accelerator(name).name for name in args.tpus],
             speed=args.speed or args.input_speed,
@@ -301,9 +302,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
             raise
         self._keep(program, args)
         if args.input_speed:
-            from tpunb.tensorflow.cells.pipeline.speed import input_speed
-
-            display(input_speed(data, program))
+            display(framework.tensorflow().input_speed(data, program))
         return program
 
     @magic_arguments()
@@ -448,9 +447,7 @@ class TpuMagics(Magics):  # type: ignore[misc]
 
 def _inspect(report: CheckReport) -> None:
     """Show the findings of a check, and raise an error if the cell would not compile."""
-    from tpunb.tensorflow.virtual.strict.examination import leave_out_of_warnings
-
     clean = not (report.errors or report.warnings)
     display(reports.Sentence(report.headline) if clean else report)
     report.raise_if_refused()
-    leave_out_of_warnings(report.warnings)
+    framework.tensorflow().leave_out_of_warnings(report.warnings)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tpunb.jax.virtual.memory import DeviceMemory
+from typing import Any
+
 from tpunb.tpu.types import Accelerator
 
-_current: list[tuple[Accelerator, DeviceMemory]] = []
+_current: list[tuple[Accelerator, Any]] = []
 
 
-def remember(tpu: Accelerator, memory: DeviceMemory) -> None:
+def remember(tpu: Accelerator, memory: Any) -> None:
     """Note that JAX has the devices of a type."""
     _current[:] = [(tpu, memory)]
 
@@ -23,6 +24,6 @@ def get() -> Accelerator | None:
     return _current[0][0] if _current else None
 
 
-def memory() -> DeviceMemory:
-    """Return the memory of the devices. JAX must have the devices of a type."""
+def memory() -> Any:
+    """Return the `DeviceMemory` of the devices. JAX must have the devices of a type."""
     return _current[0][1]

@@ -28,8 +28,8 @@ from tpunb.compiler.read.step_time import step_time
 from tpunb.errors.code_problems import Problem, SourceLine, is_library
 from tpunb.errors.compiler_refusals import LIBTPU, refusal_of
 from tpunb.errors.explain import explain
+from tpunb.framework import program_display
 from tpunb.tpu.compiled_program import CodeLine, ProgramMemory, Provenance
-from tpunb.tpu.program_display import program_display
 
 # This close to the limit, low effort may come to another verdict than full effort.
 _CLOSE = 0.1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from tpunb import framework
 from tpunb._util.deadline import Deadline
 from tpunb._util.freed_memory import giving_back
 from tpunb._util.tables import escaped
@@ -18,34 +18,11 @@ from tpunb.compiler.ask.compile_settings import Settings
 from tpunb.compiler.ask.partial_answers import CompilationStopped
 from tpunb.compiler.ask.topologies import Target, names_of, targets
 from tpunb.compiler.ask.verdict import reporting
-from tpunb.compiler.frameworks import JAX
+from tpunb.compiler.fit.any_batch import AnyBatch, Lowerer
+from tpunb.compiler.frameworks import chosen, with_named
 from tpunb.compiler.program import CompileError, TpuProgram, TpuPrograms
-from tpunb.jax.compiler import batches as jax_batches
-from tpunb.jax.compiler import functions as jax_functions
-from tpunb.machine.import_tensorflow import has_tensorflow, needing_tensorflow
-from tpunb.machine.keras_internals import backend_of, chooser, model_of
-
-_DIVIDED_BY_ANY_MESH = 1 << 14
-
-
-class Lowerer(NamedTuple):
-    """How a function is traced and lowered.
-
-    Attributes:
-        fn: The function, with its arguments by name.
-        lower: Lowers it with given arguments.
-        args: The function's own arguments.
-        strategy: The strategy whose replicas run it; None for a JAX function.
-        by_jax: Whether JAX traces it.
-        note: A sentence if both frameworks could trace it; otherwise empty.
-    """
-
-    fn: Any
-    lower: Callable[[Sequence[Any], Settings], Any]
-    args: Sequence[Any]
-    strategy: Any
-    by_jax: bool
-    note: str
+from tpunb.machine.import_tensorflow import has_tensorflow
+from tpunb.machine.keras_internals import backend_of, chooser
 
 
 def lowerer_for(
@@ -53,20 +30,12 @@ def lowerer_for(
 ) -> Lowerer:
     """Return how a JAX or TensorFlow function is traced, and the strategy whose replicas run it."""
     _refuse_without_framework(fn)
-    strategy = strategy or current_strategy()
-    framework, note = jax_functions.chosen(fn, args, strategy, named)
+    if strategy is None and sys.modules.get("tensorflow") is not None:
+        strategy = framework.tensorflow().current_strategy()
+    name, note = chosen(fn, args, strategy, named)
     if named:
-        fn = jax_functions.with_named(fn, named, framework)
-    if framework == JAX:
-        by_jax = functools.partial(jax_functions.function_for, fn)
-        return Lowerer(fn, by_jax, args, None, True, note)
-    with needing_tensorflow():
-        from tpunb.tensorflow.checks.dataset_sizes import with_batches
-        from tpunb.tensorflow.checks.keras_models import strategy_for
-        from tpunb.tensorflow.compiler.prepare import function_for
-    strategy = strategy_for(fn, strategy)
-    by_tensorflow = functools.partial(function_for, fn, strategy=strategy)
-    return Lowerer(fn, by_tensorflow, with_batches(args), strategy, False, note)
+        fn = with_named(fn, named, name)
+    return framework.of(name).lowerer(fn, args, strategy, note)
 
 
 def _refuse_without_framework(fn: Any) -> None:
@@ -87,103 +56,6 @@ def _refuse_without_framework(fn: Any) -> None:
             "JAX is not imported and TensorFlow is not installed: nothing can trace the function.",
             fix="Write the function with JAX: import jax, and use jax.numpy in it.",
         )
-
-
-def current_strategy() -> Any:
-    """Return the strategy in use, or None if TensorFlow is not imported."""
-    if sys.modules.get("tensorflow") is None:
-        return None
-    from tpunb.tensorflow.virtual.strategy import current
-
-    return current()
-
-
-@dataclasses.dataclass(frozen=True)
-class AnyBatch:
-    """A function with any batch.
-
-    Attributes:
-        lower: Lowers it with given arguments.
-        resized: Returns its arguments with another batch.
-        before: The batch of its own arguments; None if that is open.
-        times: The batch of the arguments, as a multiple of a replica's batch.
-        replicas: The number of replicas of a JAX function, from its arguments; otherwise None.
-        whole: Whether the batch is for all replicas of the TPU type, like a model's.
-        is_batch: Returns whether that size is known to be a batch. A JAX function may have layers
-            there, for example.
-    """
-
-    lower: Callable[[Sequence[Any], Settings], Any]
-    resized: Callable[[int], Sequence[Any]]
-    before: int | None
-    times: int
-    replicas: int | None = None
-    whole: bool = False
-    is_batch: Callable[[], bool] = lambda: True
-
-    def on(self, kind: Target, per_replica: int, settings: Settings) -> TpuProgram:
-        """Compile the function for a TPU type, with a given batch of each replica."""
-        arguments = self.resized(per_replica * self.times)
-        program: TpuProgram = self.lower(arguments, settings).on(kind, settings)
-        return program
-
-
-def with_any_batch(how: Lowerer, kind: Target, settings: Settings) -> AnyBatch:
-    """Return a function whose batch can change. `tpunb.largest_batch` says what the batch is.
-
-    Args:
-        how: How the function is traced.
-        kind: The target that it is compiled for.
-        settings: The settings for tracing a JAX function, whose meshes say on how many cores it
-            runs.
-
-    Raises:
-        CompileError: No argument has a batch.
-    """
-    # A model takes the global batch, and a replica function takes one replica's batch.
-    whole = model_of(how.fn) is not None
-    if how.by_jax:  # a JAX function takes the batch of all devices
-        before, resized = jax_batches.any_batch(how.fn, how.args)
-        sized = how.args if before else resized(_DIVIDED_BY_ANY_MESH)
-        cores = kind.replicas if whole else jax_functions.devices_of(how.fn, sized, kind, settings)
-        sure = functools.partial(jax_batches.is_batch, how.fn, how.args)
-        is_batch = (lambda: True) if whole else sure
-        return AnyBatch(how.lower, resized, before, cores, cores, whole, is_batch)
-    before, resized = _any_batch(how.args)
-    return AnyBatch(how.lower, resized, before, kind.replicas if whole else 1, whole=whole)
-
-
-def _any_batch(specs: Sequence[Any]) -> tuple[int | None, Callable[[int], list[Any]]]:
-    """Return the arguments' batch, or None if it is open, and a function that changes it.
-
-    Raises:
-        CompileError: No argument has a batch.
-    """
-    import tensorflow as tf
-
-    from tpunb.tensorflow.checks.dataset_sizes import DatasetBatch
-
-    arguments = list(specs)
-    batch = arguments[0] if arguments and isinstance(arguments[0], DatasetBatch) else None
-    elements = arguments if batch is None else batch.largest
-    shapes = [getattr(value, "shape", None) for value in tf.nest.flatten(elements)]
-    sizes = [shape[0] for shape in shapes if shape is not None and len(shape)]
-    if not sizes:
-        raise CompileError("No argument has a batch.", fix="Pass a tf.TensorSpec([None, …]).")
-
-    if batch is not None:
-        return sizes[0], lambda size: [batch.with_batch(size)]
-
-    def with_batch(size: int) -> list[Any]:
-        def resized(value: Any) -> Any:
-            shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-            if shape is None or dtype is None or not len(shape) or shape[0] != sizes[0]:
-                return value
-            return tf.TensorSpec([size, *shape[1:]], dtype)
-
-        return list(tf.nest.map_structure(resized, arguments))
-
-    return sizes[0], with_batch
 
 
 FINE = 32
@@ -436,7 +308,7 @@ def largest_batch(
 
     with reporting(progress) as say:
         for kind in targets(names_of(tpu), how.strategy):
-            batches = with_any_batch(how, kind, settings())
+            batches = how.any_batch(kind, settings())
             try:
                 largest.append(_largest(batches, kind, 0 if quick else step, settings, say))
             except SearchStopped as stopped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tpunb._util.units import byte_count
@@ -13,6 +14,10 @@ class Fit(NamedTuple):
 
     sentence: str
     batch: int | None = None
+
+
+Ways = dict[str, Iterator[Fit]]
+"""Ways in which a program may fit, by name, in the order to try them."""
 
 
 def takes(program: TpuProgram) -> str:

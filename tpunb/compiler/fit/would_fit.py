@@ -11,18 +11,18 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from tpunb import framework
 from tpunb._util.internal_errors import report_internal_error
 from tpunb._util.logs import logger
 from tpunb._util.patching import attribute
 from tpunb._util.units import grouped
 from tpunb.compiler.ask.compile_settings import Settings
 from tpunb.compiler.ask.topologies import Target, family_of
-from tpunb.compiler.fit.batch_sizes import AnyBatch
-from tpunb.compiler.fit.fits import Fit, takes
+from tpunb.compiler.fit.any_batch import AnyBatch
+from tpunb.compiler.fit.fits import Fit, Ways, takes
 from tpunb.compiler.program import TpuProgram
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_of_this_package
-from tpunb.jax.compiler import fits as jax_fits
 from tpunb.machine.keras_internals import blocks_of
 
 _TRIES = 3
@@ -54,9 +54,9 @@ def with_what_fits(
     if [error.code for error in program.errors] != ["memory"]:
         return program
     settings = dataclasses.replace(settings, speed=False, details=False)
-    ways = {"a smaller batch": _other_batches(program, kind, settings, batches, models)}
+    ways: Ways = {"a smaller batch": _other_batches(program, kind, settings, batches, models)}
     if jax_call is not None:
-        ways = {**jax_fits.ways(*jax_call, kind, settings), **ways}
+        ways = {**framework.jax().ways_to_fit(jax_call, kind, settings), **ways}
     tried = _Tried(settings, silent=jax_call is None)
     for name, way in ways.items():
         tried.go(name, way)

@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from tpunb.compiler.ask.compile_settings import Settings
+from tpunb.compiler.ask.topologies import Target
+from tpunb.compiler.fit.any_batch import AnyBatch, Lowerer
+from tpunb.compiler.frameworks import arrays_in, is_keras_model
 from tpunb.compiler.program import CompileError
 from tpunb.jax.checks.equations import all_equations, programs_in, scan_counts
-from tpunb.jax.compiler.functions import arrays_in, batch_of, is_keras_model, kinds_of, traced_call
+from tpunb.jax.compiler.functions import batch_of, devices_of, function_for, kinds_of, traced_call
+from tpunb.machine.keras_internals import model_of
+
+_DIVIDED_BY_ANY_MESH = 1 << 14
+
+
+def lowerer(fn: Any, args: Sequence[Any], note: str) -> Lowerer:
+    """Return how JAX traces a function. See `tpunb.framework.Framework.lowerer`."""
+    lower = functools.partial(function_for, fn)
+
+    def with_any_batch(kind: Target, settings: Settings) -> AnyBatch:
+        whole = model_of(fn) is not None
+        before, resized = any_batch(fn, args)
+        sized = args if before else resized(_DIVIDED_BY_ANY_MESH)
+        cores = kind.replicas if whole else devices_of(fn, sized, kind, settings)
+        sure = functools.partial(is_batch, fn, args)
+        known = (lambda: True) if whole else sure
+        return AnyBatch(lower, resized, before, cores, cores, whole, known)
+
+    return Lowerer(fn, lower, args, None, True, note, with_any_batch)
 
 
 def any_batch(fn: Any, args: Sequence[Any]) -> tuple[int | None, Callable[..., list[Any]]]:

@@ -44,7 +44,7 @@ class MeshError(TpunbError, ValueError):
 def compare_meshes(
     fn: Callable[..., Any],
     args: Sequence[Any],
-    meshes: Sequence[Sequence[int]],
+    meshes: Sequence[Sequence[int]] | None,
     tpu: Accelerator | None,
 ) -> MeshComparison:
     """Run a function on several meshes, and compare the results and the programs.
@@ -52,13 +52,18 @@ def compare_meshes(
     Args:
         fn: The function. If it has a parameter `mesh`, it gets the mesh.
         args: Its arguments.
-        meshes: The sizes of the axes of each mesh.
+        meshes: The sizes of the axes of each mesh; None if the user gave none.
         tpu: The TPU type whose devices JAX has, for the compiler; None if they are not a TPU's.
 
     Raises:
         MeshError: The meshes do not fit the devices or the arguments.
         Exception: The function raised this error.
     """
+    if meshes is None:
+        raise MeshError(
+            "In JAX, tpunb.compare runs a function on several meshes, which are missing.",
+            fix="tpunb.compare(step, params, batch, meshes=[(1,), (8,)])",
+        )
     if not isinstance(meshes, Sequence) or not meshes:
         raise MeshError("There are no meshes.", fix="Name some: meshes=[(1,), (8,), (4, 2)].")
     if "jax" not in sys.modules:

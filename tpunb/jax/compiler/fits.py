@@ -18,6 +18,7 @@ from tpunb._util.units import byte_count
 from tpunb.compiler.ask.compile_settings import Settings
 from tpunb.compiler.ask.topologies import Target, family_of
 from tpunb.compiler.fit.fits import Fit, takes
+from tpunb.compiler.frameworks import arrays_in
 from tpunb.compiler.program import TpuProgram
 from tpunb.errors import TpunbError
 from tpunb.errors.code_problems import is_library
@@ -163,12 +164,12 @@ def _with_donation(
 
 
 def _bytes(arg: Any) -> int:
-    arrays = jax_functions.arrays_in(arg)
+    arrays = arrays_in(arg)
     return sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays)
 
 
 def _has_only_arrays(arg: Any) -> bool:
-    arrays = jax_functions.arrays_in(arg)
+    arrays = arrays_in(arg)
     return bool(arrays) and all(hasattr(array, "dtype") for array in arrays)
 
 
@@ -191,7 +192,7 @@ def _donatable(traced: Any, args: Sequence[Any]) -> tuple[list[int], list[int]]:
     wanted: list[tuple[int, collections.Counter[Any]]] = []
     old: list[int] = []
     for place, arg in enumerate(args):
-        if overwritten & {id(next(inputs)) for _ in jax_functions.arrays_in(arg)}:
+        if overwritten & {id(next(inputs)) for _ in arrays_in(arg)}:
             old.append(place)
             results -= jax_functions.kinds_of(arg)
         else:

@@ -14,28 +14,25 @@ import collections
 import dataclasses
 import functools
 import importlib
-import itertools
 import math
 import re
 import sys
-import traceback
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tpunb._util.plain_text import listed
 from tpunb._util.units import byte_count
 from tpunb.compiler.ask import libtpu
 from tpunb.compiler.ask.compile_settings import Settings
-from tpunb.compiler.ask.fingerprint import Fingerprint
-from tpunb.compiler.ask.libtpu import MARK, Prepared, unmarked
+from tpunb.compiler.ask.exported_modules import Origins, devices_of_meshes, prepared_from
+from tpunb.compiler.ask.libtpu import Prepared
 from tpunb.compiler.ask.topologies import Target
 from tpunb.compiler.ask.verdict import LOWERING, TRACING, program_for
-from tpunb.compiler.frameworks import JAX, TENSORFLOW, frameworks_in
+from tpunb.compiler.frameworks import arrays_in, is_keras_model
 from tpunb.compiler.program import CompileError, TpuProgram
-from tpunb.errors.code_problems import Choose, Problem, SourceLine, is_library, is_of_this_package
+from tpunb.errors.code_problems import Problem, lines_of
 from tpunb.errors.explain import explain
 from tpunb.jax.checks.call import Call
 from tpunb.jax.checks.layouts import unmatched_layouts
@@ -47,20 +44,11 @@ from tpunb.machine.keras_internals import (
     build_for,
     build_for_inputs,
     is_model,
-    is_of_jax,
     jax_state,
     layer_names,
     model_of,
     scans_over_batches,
 )
-
-_TRANSFORM = re.compile(r"(\w+)\((.*)\)")
-_CALLS = frozenset({"jit", "pjit"})
-_CONTROL = re.compile(
-    r"while|cond|(?:body|cond)_pred|body|branch_\d+_fun|closed_call|checkpoint"
-    r"|rematted_computation|shard_map|custom_\w+_call|pallas_call|.*->.*"
-)
-"""The parts of an operation's name that are not the user's scopes: JAX's own, and einsum axes."""
 
 _CALLBACK = re.compile(r"\b(?:pure|io|debug)_callback\b|\bdebug_print\b")
 
@@ -72,57 +60,7 @@ _STATES = {
 }
 
 
-def is_keras_model(fn: Any) -> bool:
-    """Return whether a value is a Keras model with the JAX backend, or a method of such a model."""
-    model = model_of(fn)
-    return model is not None and is_of_jax(model)
-
-
-def chosen(
-    fn: Any, args: Sequence[Any], strategy: Any = None, named: Mapping[str, Any] | None = None
-) -> tuple[str, str]:
-    """Return the framework that compiles a function, and a note if the other could too.
-
-    Args:
-        fn: The function.
-        args: The function's arguments.
-        strategy: The TensorFlow strategy in use, if any.
-        named: The function's arguments by name.
-    """
-    named = named or {}
-    jax: Any = sys.modules.get("jax")
-    if jax is None:
-        return TENSORFLOW, ""
-    if is_keras_model(fn) or (hasattr(fn, "trace") and hasattr(fn, "lower")):
-        return JAX, ""
-    kinds = (jax.Array, jax.ShapeDtypeStruct)
-    leaves = arrays_in([*args, *named.values()])
-    has_tensorflow = sys.modules.get("tensorflow") is not None
-    if not has_tensorflow or any(isinstance(leaf, kinds) for leaf in leaves):
-        return JAX, ""
-    if model_of(fn) is not None or TENSORFLOW in frameworks_in(map(type, leaves)):
-        return TENSORFLOW, ""
-    reached = frameworks_in([fn])
-    if len(reached) == 1:
-        return next(iter(reached)), ""
-    if not _can_trace(functools.partial(fn, **named) if named else fn, args):
-        return TENSORFLOW, ""
-    if not reached and strategy is not None:
-        return TENSORFLOW, _EITHER_BY_TENSORFLOW
-    return JAX, "" if reached else _EITHER_BY_JAX
-
-
-_EITHER_BY_JAX = (
-    "JAX and TensorFlow can both trace this function, and JAX did. To use TensorFlow, pass "
-    "tf.TensorSpec arguments."
-)
-_EITHER_BY_TENSORFLOW = (
-    "JAX and TensorFlow can both trace this function, and TensorFlow did, because it is connected. "
-    "To use JAX, pass jax.ShapeDtypeStruct arguments."
-)
-
-
-def _can_trace(fn: Any, args: Sequence[Any]) -> bool:
+def can_trace(fn: Any, args: Sequence[Any]) -> bool:
     """Return whether JAX can trace a call. Its TensorFlow operations go into a spare graph."""
     with sys.modules["tensorflow"].Graph().as_default():
         try:
@@ -135,28 +73,6 @@ def _can_trace(fn: Any, args: Sequence[Any]) -> bool:
 def traced_call(fn: Any, args: Sequence[Any]) -> Any:
     """Return a traced call of a JAX function."""
     return at_the_jit(fn, args, lambda jitted, args, named: jitted.trace(*args, **named))
-
-
-def with_named(fn: Any, named: Mapping[str, Any], framework: str) -> Any:
-    """Return a function with arguments given by name, which JAX traces like any others.
-
-    Args:
-        fn: The function.
-        named: The arguments.
-        framework: The framework that compiles the function.
-
-    Raises:
-        CompileError: The function is a model, whose step takes no named arguments.
-    """
-    if model_of(fn) is not None:
-        raise CompileError(
-            f"A model's step takes no argument by name: {', '.join(named)}.",
-            fix="Pass the model only its batch: tpunb.compile(model, x, y).",
-        )
-    plain = isinstance(fn, (types.FunctionType, types.MethodType)) and not hasattr(fn, "lower")
-    if plain and framework == JAX:
-        fn = sys.modules["jax"].jit(fn)
-    return functools.partial(fn, **named)
 
 
 def function_for(fn: Any, args: Sequence[Any], settings: Settings) -> JaxFunction:
@@ -202,12 +118,6 @@ def code_of_mesh(cores: int) -> str:
         f'jax.sharding.AbstractMesh(({cores},), ("data",), '
         "axis_types=(jax.sharding.AxisType.Auto,))"
     )
-
-
-def arrays_in(nest: Any) -> list[Any]:
-    """Return the leaves of a nest as JAX sees it."""
-    leaves: list[Any] = sys.modules["jax"].tree_util.tree_leaves(nest)
-    return leaves
 
 
 def kinds_of(nest: Any) -> collections.Counter[tuple[Any, str]]:
@@ -294,7 +204,7 @@ def _export(
     variables: Sequence[str] = (),
 ) -> tuple[Prepared, int]:
     """Return the request and the number of devices. `variables` names the first arguments."""
-    unplaced = _Origins((), settings.choose, layers)
+    unplaced = Origins((), settings.choose, layers)
     try:
         traced = jitted.trace(*args, **named)
     except Exception as error:
@@ -309,17 +219,17 @@ def _export(
         return _not_exported(traced, error, unplaced, settings), 1
     devices = exported.nr_devices
     answer = libtpu.read_exported(exported.mlir_module_serialized, settings.deadline)
-    origins = _Origins(answer.get("places", ()), settings.choose, layers)
+    origins = Origins(answer.get("places", ()), settings.choose, layers)
     if "error" in answer:
         reason = libtpu.why_unreadable(answer["error"], sys.modules["jax"].__version__)
         return Prepared(origins, unknown=reason), devices
-    devices = _devices_of_meshes(devices, answer["meshes"])
+    devices = devices_of_meshes(devices, answer["meshes"])
     kept = [place for place in exported.module_kept_var_idx if place < len(variables)]
     known = [(variables[place], True) for place in kept]
     parameters = [*known, *answer["arguments"][len(known) :]]
     passed = [exported.in_avals[place] for place in exported.module_kept_var_idx]
     size = max(bytes_of(passed), bytes_of(exported.out_avals))
-    prepared = _prepared(
+    prepared = prepared_from(
         answer, origins, parameters=parameters, held_bytes=size, options=_options_of(traced)
     )
     found = findings(Call(traced.fun_name, traced.jaxpr, devices), settings.choose)
@@ -332,82 +242,6 @@ def _options_of(traced: Any) -> tuple[tuple[str, str], ...]:
     return tuple((str(name), str(value)) for name, value in options)
 
 
-def prepared_module(
-    module: bytes, settings: Settings, *, own: bool = False
-) -> tuple[Prepared, int]:
-    """Return the request for libtpu about a StableHLO module, and the number of its devices.
-
-    Args:
-        module: The module as text or as bytecode, which any framework may have exported.
-        settings: The settings of the compilation.
-        own: Whether this process made it, so that its lines are this machine's.
-
-    Raises:
-        CompileError: The module cannot be read, has open sizes, or is for several replicas.
-    """
-    answer = libtpu.read_exported(module, settings.deadline)
-    if "error" in answer and own:
-        raise CompileError(libtpu.why_unreadable(answer["error"], sys.modules["jax"].__version__))
-    if "error" in answer:
-        raise CompileError(
-            f"The StableHLO cannot be read: {answer['error'].strip()}.",
-            fix="Export it again, with a release of StableHLO that is not newer than the "
-            "compiler's.",
-        )
-    if answer["open"]:
-        raise CompileError(
-            f"The program has open sizes: {answer['open']}.", fix="Export it with numbers."
-        )
-    replicas, partitions = answer["devices"]
-    if replicas > 1 and not own:
-        raise CompileError(
-            f"The program is for {replicas} replicas.",
-            fix="Export it with a mesh and shardings (jax.jit), not with jax.pmap.",
-        )
-    places = answer["places"]
-    if not own:  # a stranger's export must not show lines of this machine's other files
-        places = [[place for place in each if place[0].endswith(".py")] for each in places]
-    prepared = _prepared(
-        answer,
-        _Origins(places, settings.choose, ()),
-        parameters=answer["arguments"],
-        held_bytes=answer["bytes"],
-        replicated=replicas > 1,
-    )
-    return prepared, max(replicas, _devices_of_meshes(partitions, answer["meshes"]))
-
-
-def _prepared(answer: Mapping[str, Any], origins: _Origins, **own: Any) -> Prepared:
-    """Return the request for libtpu about a module that its process has read."""
-    mesh = tuple((str(name), int(size)) for name, size in answer["axes"])
-    program = Fingerprint(answer["digest"], tuple(answer["names"]))
-    own |= {"module": answer["module"], "shapes": set(map(tuple, answer["shapes"]))}
-    return Prepared(origins, jax=True, fingerprint=program, mesh=mesh, **own)
-
-
-def _devices_of_meshes(devices: int, meshes: Iterable[int]) -> int:
-    """Return the number of devices of a program.
-
-    A mesh may be in the function only: in `jax.shard_map`, or in a constraint on a sharding.
-
-    Args:
-        devices: The devices of the meshes of the arguments and results; 1 without meshes.
-        meshes: The numbers of devices of all meshes in the program.
-
-    Raises:
-        CompileError: The meshes have different numbers of devices.
-    """
-    sizes = sorted({devices, *meshes} - {1})
-    if len(sizes) > 1:
-        raise CompileError(
-            f"The function has meshes of {listed(list(map(str, sizes)))} devices, but a program "
-            "runs on one number of devices.",
-            fix="Use meshes of equal numbers of devices for its arguments, in jax.shard_map and "
-            "in jax.lax.with_sharding_constraint.",
-        )
-    return sizes[0] if sizes else 1
-
-
 def bytes_of(arrays: Iterable[Any]) -> int:
     """Return the bytes of arrays. Types of less than a byte do not count."""
     small = ("int2", "int4", "e2m1fn")
@@ -415,7 +249,7 @@ def bytes_of(arrays: Iterable[Any]) -> int:
     return sum(math.prod(array.shape) * array.dtype.itemsize for array in counted)
 
 
-def _not_exported(traced: Any, error: Exception, origins: _Origins, settings: Settings) -> Prepared:
+def _not_exported(traced: Any, error: Exception, origins: Origins, settings: Settings) -> Prepared:
     """Explain why a traced function cannot be exported: a TPU or `jax.export` refuses it."""
     if asks_in_vain(error):
         return _without_a_chip(origins)
@@ -436,7 +270,7 @@ def _not_exported(traced: Any, error: Exception, origins: _Origins, settings: Se
     return Prepared(origins, unknown=f"JAX cannot export it: {libtpu.reason_in(str(error))}.")
 
 
-def _without_a_chip(origins: _Origins) -> Prepared:
+def _without_a_chip(origins: Origins) -> Prepared:
     """Report that a kernel asks for the chip, which this release of JAX cannot describe."""
     version = sys.modules["jax"].__version__
     reason = (
@@ -550,54 +384,6 @@ class _ReachedJit:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._jitted, name)
-
-
-class _Origins:
-    """The places in the user's code that the operations of an exported program come from.
-
-    Args:
-        places: Files and lines, by the number at the end of an operation's name.
-        choose: Chooses the line to show.
-        layers: The names of the layers; empty to use the user's scopes instead.
-    """
-
-    def __init__(
-        self, places: Sequence[Sequence[tuple[str, int]]], choose: Choose, layers: Collection[str]
-    ) -> None:
-        self._places, self._choose, self._layers = places, choose, layers
-        self.line = functools.cache(self._line)
-        self.layer = functools.cache(self._layer)
-
-    def places(self, node: str) -> tuple[SourceLine, ...]:
-        """Return the lines of the user's code that led to an operation, innermost first."""
-        frames = [
-            SourceLine(*place)
-            for number in reversed(MARK.findall(node))
-            for place in itertools.takewhile(
-                lambda place: not is_of_this_package(place[0]), self._places[int(number)]
-            )
-        ]
-        return tuple(dict.fromkeys(frame for frame in frames if not is_library(frame.file)))
-
-    def _line(self, node: str) -> SourceLine | None:
-        chosen = self._choose(self.places(node)) if MARK.search(node) else None
-        return SourceLine(*chosen) if chosen else None
-
-    def _layer(self, node: str) -> str:
-        """Return the innermost layer in an operation's name, or else the user's scopes."""
-        scopes = []
-        for part in unmarked(node).partition(";")[0].split("/")[:-1]:
-            while transform := _TRANSFORM.fullmatch(part):
-                part = "" if transform[1] in _CALLS else transform[2]
-            if part and not _CONTROL.fullmatch(part):
-                scopes.append(part)
-        if self._layers:
-            return next((scope for scope in reversed(scopes) if scope in self._layers), "")
-        return "/".join(scopes) if MARK.search(node) else ""
-
-    def operation(self, node: str) -> str:
-        """Return JAX's primitive, or an empty string for other operations."""
-        return unmarked(node).partition(";")[0].rpartition("/")[2] if MARK.search(node) else ""
 
 
 def _model_step(
@@ -725,11 +511,3 @@ def batch_of(args: Sequence[Any], *, may_be_open: bool = False) -> Any:
         return jax.ShapeDtypeStruct(tuple(value.shape), jax.dtypes.canonicalize_dtype(dtype))
 
     return jax.tree_util.tree_map(spec, whole)
-
-
-def lines_of(error: BaseException) -> list[SourceLine]:
-    """Return the user's lines in an error's traceback, innermost first."""
-    frames = traceback.walk_tb(error.__traceback__)
-    places = [SourceLine(frame.f_code.co_filename, line) for frame, line in frames]
-    inside = itertools.takewhile(lambda place: not is_of_this_package(place.file), reversed(places))
-    return [place for place in inside if not is_library(place.file)]

@@ -24,6 +24,7 @@ from tpunb._util.plain_values import record_from
 from tpunb._util.units import byte_count
 from tpunb.compiler.ask import kept_verdicts, libtpu, recorded_verdicts
 from tpunb.compiler.ask.compile_settings import Settings
+from tpunb.compiler.ask.exported_modules import prepared_module
 from tpunb.compiler.ask.fingerprint import Fingerprint
 from tpunb.compiler.ask.topologies import Target
 from tpunb.compiler.ask.verdict import program_for
@@ -31,11 +32,10 @@ from tpunb.compiler.program import TpuProgram
 from tpunb.errors import TpunbError
 from tpunb.errors.base import hint
 from tpunb.errors.code_problems import innermost
+from tpunb.framework import program_display
 from tpunb.jax.checks.findings import Findings
-from tpunb.jax.compiler.functions import prepared_module
 from tpunb.jax.virtual.memory import LiveArray
 from tpunb.tpu.families import HARDWARE
-from tpunb.tpu.program_display import program_display
 from tpunb.tpu.types import Accelerator
 
 if TYPE_CHECKING:

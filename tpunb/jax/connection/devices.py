@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tpunb import framework
 from tpunb._util.units import counted
-from tpunb.connection.cell_runners import RunsCells, jax_cell_runner
 from tpunb.connection.plan import Plan
 from tpunb.connection.tpu_connection import TpuConnection
+from tpunb.framework import RunsCells
+from tpunb.machine.framework import JAX
 from tpunb.tpu.types import Accelerator
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ class JaxDevices(TpuConnection):
         devices: JAX's devices.
         notes: Sentences to show to the user.
     """
+
+    framework = JAX
 
     def __init__(
         self, plan: Plan, tpu: Accelerator, devices: Sequence[Any], notes: tuple[str, ...]
@@ -42,7 +46,7 @@ class JaxDevices(TpuConnection):
         return f"{self.target} for JAX, {counted(self.replicas, 'device')}"
 
     def _new_cells(self) -> RunsCells:
-        return jax_cell_runner(self._devices)
+        return framework.jax().cell_runner(self._devices)
 
     def lost(self) -> tuple[str, ...]:
         """Return no address: all devices are in this process."""

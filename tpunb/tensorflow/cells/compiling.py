@@ -20,11 +20,11 @@ from tpunb.compiler.ask.compile_settings import Settings
 from tpunb.compiler.ask.partial_answers import for_each_type
 from tpunb.compiler.ask.topologies import Target, targets
 from tpunb.compiler.ask.verdict import Function
+from tpunb.compiler.fit.any_batch import AnyBatch
 from tpunb.compiler.fit.batch_sizes import (
     FINE,
     MOST_TRIES,
     POWER_OF_TWO,
-    AnyBatch,
     Found,
     SearchStopped,
     quick_search,

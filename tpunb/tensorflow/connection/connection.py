@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tpunb import framework
 from tpunb._util.logs import logger
 from tpunb._util.units import counted
-from tpunb.connection.cell_runners import ChecksCells, cell_runner
 from tpunb.connection.tpu_connection import TpuConnection
 from tpunb.errors import ConnectError
+from tpunb.framework import ChecksCells
+from tpunb.machine.framework import TENSORFLOW
 from tpunb.virtual import current_strategy
 from tpunb.virtual.installation import Installation
 
@@ -34,6 +36,8 @@ class Connection(TpuConnection):
         device_assignment: The cores of each replica; None if every core is a replica.
         lent: The patches of TensorFlow's names, with `patch=True`.
     """
+
+    framework = TENSORFLOW
 
     def __init__(
         self, plan: Plan, strategy: Any, resolver: Any, topology: Any, assignment: Any
@@ -73,7 +77,7 @@ class Connection(TpuConnection):
         return int(self.strategy.num_replicas_in_sync)
 
     def _new_cells(self) -> ChecksCells:
-        return cell_runner(self.strategy)
+        return framework.tensorflow().cell_runner(self.strategy)
 
     def check_cell(
         self,

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpunb import framework
 from tpunb._util.units import counted
 from tpunb.errors import TpunbError
 from tpunb.machine.resources import processors
@@ -19,7 +20,6 @@ from tpunb.machine.tested_releases import warn_if_newer
 from tpunb.tensorflow.virtual.annotations import Recorder
 from tpunb.tensorflow.virtual.copies.copy_views import create_copy, watch_copies
 from tpunb.tensorflow.virtual.copies.variable_copies import Copies, are_given_one_value, copies_of
-from tpunb.tensorflow.virtual.data_watch import data_arrives
 from tpunb.tensorflow.virtual.graph.collectives import broadcast_from_first
 from tpunb.tensorflow.virtual.input.datasets import (
     CLONED_FOR_EACH_HOST,
@@ -497,7 +497,7 @@ class VirtualTPUExtended(TPUExtended):  # type: ignore[misc]
         else:
             with CLONED_FOR_EACH_HOST:
                 distributed = super()._experimental_distribute_dataset(untuned, options)
-        data_arrives(self._num_replicas_in_sync, dataset, distributed)
+        framework.tensorflow().data_arrives(self._num_replicas_in_sync, dataset, distributed)
         return settled(distributed)
 
     def _hosts_are_on_one_device(self) -> bool:
