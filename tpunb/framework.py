@@ -145,9 +145,6 @@ class JaxPort(Framework, Protocol):
     ) -> Ways:
         """Return the changes to a call that may make it fit, by name."""
 
-    def dry_reporter(self) -> Callable[[str], None]:
-        """Return a function that writes the report of a dry run to a file."""
-
 
 def tensorflow() -> TensorFlowPort:
     """Import and return TensorFlow's wing."""

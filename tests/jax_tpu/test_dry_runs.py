@@ -200,6 +200,20 @@ def test_donated_arrays_are_deleted() -> None:
         np.asarray(given)
 
 
+def test_arrays_that_share_parts_are_deleted_and_counted_alone(dry: Any) -> None:
+    step = jax.jit(lambda x: x + 1, donate_argnums=0)
+    start = jax.device_put(large(), along_rows())
+    given = [start + number for number in range(3)]
+    before = max(dry.memory_per_core())
+    made = step(given[0])
+    given[1].delete()
+    assert [array.is_deleted() for array in (*given, start, made)] == [True, True] + 3 * [False]
+    assert max(dry.memory_per_core()) == before - start.nbytes // 8
+    assert NOT in repr(step(given[2]))
+    with pytest.raises(RuntimeError, match="deleted"):
+        given[1] + 1
+
+
 @pytest.mark.usefixtures("dry")
 def test_callbacks_of_uncomputed_calls_are_not_called() -> None:
     called: list[float] = []
@@ -342,12 +356,36 @@ def test_a_script_runs_dry(script: str, tmp_path: Path, capfd: Any) -> None:
     assert report["peak"] == step["peak"]
 
 
+TOO_LARGE = """\
+import jax, jax.numpy as jnp
+w = jax.jit(lambda: jnp.ones((24, 4096, 4096)))()
+x = jnp.ones((16384, 4096))
+
+def loss(w, x):
+    def layer(x, w):
+        return jnp.tanh(x @ w), None
+    return jax.lax.scan(layer, x, w)[0].mean()
+
+@jax.jit
+def step(w, x):
+    value, gradients = jax.value_and_grad(loss)(w, x)
+    return w - gradients, value
+
+w, value = step(w, x)
+"""
+
+
 @pytest.mark.usefixtures("libtpu")
-def test_a_script_that_does_not_fit(script: str, tmp_path: Path, capfd: Any) -> None:
-    code, report = run(tmp_path, script, "--width", "65536")
+def test_a_script_that_does_not_fit(tmp_path: Path, capfd: Any) -> None:
+    path = tmp_path / "large.py"
+    path.write_text(TOO_LARGE, encoding="utf-8")
+    code, report = run(tmp_path, str(path))
     assert code == 1
     assert report["verdict"] == "does-not-fit"
-    assert "It does not fit: <lambda> in train.py:8" in capfd.readouterr().out
+    captured = capfd.readouterr()
+    assert "It does not fit: step in large.py:15" in captured.out
+    fix = "jax.checkpoint wraps the body of jax.lax.scan at line 8"
+    assert all(fix in said for said in (captured.out, captured.err, report["calls"][-1]["refused"]))
 
 
 def test_a_script_without_a_judge(script: str, tmp_path: Path) -> None:

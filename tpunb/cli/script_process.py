@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tpunb import framework
+from tpunb.connection.dry_report import save_dry_report
 from tpunb.notebook.kernels.specs import DRY_REPORT_VARIABLE
 from tpunb.virtual import install_when_imported
 
 
 def _run(options: dict[str, Any], path: str, arguments: Sequence[str]) -> None:
     if report := os.environ.pop(DRY_REPORT_VARIABLE, ""):
-        atexit.register(framework.jax().dry_reporter(), report)
+        atexit.register(save_dry_report, report)
     install_when_imported(options.pop("tpu"), environment=True, required=True, **options)
     sys.argv = [path, *arguments]
     sys.path[0] = str(Path(path).resolve().parent)

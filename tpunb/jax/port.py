@@ -92,9 +92,3 @@ def ways_to_fit(call: tuple[Any, Sequence[Any]], kind: Target, settings: Setting
     from tpunb.jax.compiler.fits import ways
 
     return ways(*call, kind, settings)
-
-
-def dry_reporter() -> Callable[[str], None]:
-    from tpunb.jax.connection.dry_report import save_dry_report
-
-    return save_dry_report

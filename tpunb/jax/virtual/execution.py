@@ -162,6 +162,10 @@ class Execution:
     def _left_out(self, results: list[Any], executed: Any, args: Sequence[Any]) -> list[Any]:
         """Return the results of a call as JAX does: references and donated arrays change."""
         kept = [arg for place, arg in enumerate(args) if place in executed.kept_var_idx]
+        kind = private("jax._src.array.ArrayImpl")
+        for arg in kept:
+            if isinstance(arg, kind):
+                arg._check_if_deleted()
         if (changed := executed.mut) is not None:
             kept += changed.in_mut
             into = list(zip(changed.out_mut, results, strict=True))
@@ -169,10 +173,10 @@ class Execution:
             for place, result in into:
                 if place is not None:
                     _REPLACE(kept[place])(result)
-        for place in self._donated(executed.xla_executable):
-            argument = kept[place - len(executed.ordered_effects)]
-            if isinstance(argument, private("jax._src.array.ArrayImpl")):
-                argument.delete()
+        tokens = len(executed.ordered_effects)
+        donated = (kept[place - tokens] for place in self._donated(executed.xla_executable))
+        assert self.uncomputed is not None
+        self.uncomputed.delete(arg for arg in donated if isinstance(arg, kind))
         return results
 
     def _program_of(self, executed: Any) -> _Program:

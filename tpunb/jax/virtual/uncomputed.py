@@ -15,14 +15,14 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tpunb._util.patching import Replaced
 from tpunb.errors import ConnectError, TpuWarning
-from tpunb.jax.virtual.dry_record import users_line
+from tpunb.jax.virtual.dry_record import present_line
 from tpunb.jax.virtual.private_names import owner_of, private
 
 NOT_COMPUTED = "not computed: dry run"
@@ -103,20 +103,21 @@ class Uncomputed:
         require_reserved_memory()
         self.client: Any = None
         self._memory = ReservedMemory()
-        self._elsewhere: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._made: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._put = private("jaxlib._jax.batched_device_put")
+        self._delete = private("jax._src.array.ArrayImpl").delete
         self._warned: set[tuple[str, int]] = set()
         self._show()
 
     def has(self, array: Any) -> bool:
         """Return whether an array has not been computed. A deleted array counts as computed."""
         base = getattr(array, "_base_array", array)  # of random keys
+        if (made := self._made.get(id(base))) is not None:
+            return not made.is_deleted()
         parts = getattr(base, "_arrays", None)
         if not parts or base.is_deleted():
             return False
-        if self._memory.has(parts[0].unsafe_buffer_pointer()):
-            return True
-        return bool(self._elsewhere) and self._elsewhere.get(id(base)) is base
+        return self._memory.has(parts[0].unsafe_buffer_pointer())
 
     def make(self, aval: Any, sharding: Any, *, committed: bool = True) -> Any:
         """Return an uncomputed array.
@@ -133,17 +134,35 @@ class Uncomputed:
         devices = list(sharding.addressable_devices_indices_map(aval.shape))
         shape, dtype = sharding.shard_shape(aval.shape), aval.dtype
         zeros, put, count = self._memory.zeros, self._put, len(devices)
+        last: weakref.ref[Any] | None = None
 
         def make(committed: bool) -> Any:
-            return put(aval, sharding, [zeros(shape, dtype)] * count, devices, committed)
-
-        def make_packed(committed: bool) -> Any:
-            array = make(committed)
-            self._elsewhere[id(array)] = array
+            nonlocal last
+            like = None if last is None else last()
+            if like is not None and like.committed == committed and not like.is_deleted():
+                array = like.clone()  # which shares the parts, and takes a tenth of the time
+            else:
+                array = put(aval, sharding, [zeros(shape, dtype)] * count, devices, committed)
+            if count > 1:  # an array of one device is told apart by its address
+                last = weakref.ref(array)
+            self._made[id(array)] = array
             return array
 
-        # JAX packs several numbers of such a type in a byte, and takes memory for that.
-        return make_packed if dtype.name in _PACKED else make
+        return make
+
+    def delete(self, arrays: Iterable[Any]) -> None:
+        """Delete arrays, and not the parts that others share with them."""
+        given: dict[tuple[Any, Any, bool], Any] = {}
+        for array in arrays:
+            if not self.has(array):
+                self._delete(array)
+                continue
+            kind = array.aval, array.sharding, array.committed
+            if kind not in given:
+                given[kind] = self.make(*kind[:2], committed=kind[2])
+            array._replace_with(given[kind])
+        for array in given.values():
+            self._delete(array)
 
     def _show(self) -> None:
         """Let arrays say that they are not computed, and warn where Python reads one."""
@@ -163,6 +182,7 @@ class Uncomputed:
         value = self._instead(lambda array: self._read(array, "its values read as NaN or 0"))
         values = vars(kind)["_value"]
         kind._value = property(lambda array: value(values.__get__, array))
+        kind.delete = lambda array: self.delete([array])
         hide_buffers(kind)
         handlers = private("jax._src.interpreters.pxla.shard_arg_handlers")
         handlers[kind] = functools.partial(self._move, handlers[kind])
@@ -251,7 +271,7 @@ class Uncomputed:
                 f"{_described(array)} has no values to read or to save. Leave this line out of the "
                 "dry run."
             )
-        where = users_line()
+        where = present_line()
         if where not in self._warned:
             self._warned.add(where)
             said = f"The array ({_described(array)}) is read here: {how}."

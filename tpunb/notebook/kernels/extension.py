@@ -99,9 +99,9 @@ def choose_by_cells(shell: Any) -> None:
 
 
 def _save_dry_report(path: str) -> None:
-    from tpunb import framework
+    from tpunb.connection.dry_report import save_dry_report
 
-    framework.jax().dry_reporter()(path)
+    save_dry_report(path)
 
 
 def _install(tpu: str, framework: str | None, judge: str, *, dry: bool) -> None:
