@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from counterparts.children import output_of
+from counterparts.children import output_of, run_code
 from support.importing import homes_in, imports_tensorflow
 
 PACKAGE = Path(__file__).parents[1] / "tpunb"
@@ -235,6 +235,22 @@ assert "tpu_run" in shell.magics_manager.magics["cell"]
 def test_tensorflow_is_not_imported_early(code: str, tmp_path: Path) -> None:
     code += "\nimport sys; assert 'tensorflow' not in sys.modules"
     assert output_of(code, IPYTHONDIR=str(tmp_path)) == ""
+
+
+WORK_OF_TENSORFLOW = """
+import sys, tensorflow as tf, tpunb
+with tpunb.connect(simulate="v2-8") as connection:
+    result = connection.run_cell("y = replica_id + 1", reduce={"y": "sum"})
+    assert int(result.assigned["y"]) == 36
+    tpunb.show(result.assigned["y"])
+    assert not [name for name in sys.modules if name.startswith("tpunb.jax")]
+"""
+
+
+@pytest.mark.tensorflow
+def test_a_process_with_tensorflow_imports_nothing_of_jaxs_wing() -> None:
+    process = run_code(WORK_OF_TENSORFLOW)
+    assert process.returncode == 0, process.stderr
 
 
 def test_files_that_import_tensorflow_are_recognised() -> None:
