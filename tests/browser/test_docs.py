@@ -6,6 +6,7 @@ change, run `cd tests && python -m pictures`.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import struct
@@ -24,12 +25,13 @@ from test_curves import noise, trained, without_timer
 from test_replicas import distributed, structure, with_nan  # noqa: F401
 from test_topology import assigned, core, drawn
 
-from tpunb.compiler.program import TpuPrograms
+from tpunb.compiler.program import TpuProgram, TpuPrograms, load_program
 from tpunb.display.widgets.curves import CurvesWidget
 from tpunb.display.widgets.programs import ProgramsWidget
 from tpunb.display.widgets.replicas import ReplicasWidget
 from tpunb.display.widgets.topology import TopologyWidget
 from tpunb.draw import chip, collective
+from tpunb.tpu.types import accelerator
 from tpunb.training.history import History
 
 pytestmark = THOROUGH
@@ -55,9 +57,11 @@ def topology(host: Host, page: Any) -> Any:
 
 def replicas(host: Host, page: Any) -> Any:
     """A structure, with the pointer on the same element in all panels."""
-    host(lambda: ReplicasWidget(structure(), section=1))
+    hosted = host(lambda: ReplicasWidget(structure(), section=1))
     root = page.locator("[data-testid=tpunb-replicas]")
-    root.locator("[role=option] canvas").nth(1).hover(position={"x": 40, "y": 60})
+    root.locator("[role=option] img").nth(1).hover(position={"x": 40, "y": 60})
+    page.evaluate(FRAMES)
+    hosted.deliver()
     expect(root).to_have_attribute("data-sections", "6")
     expect(root).to_have_attribute("data-view", "heat")
     expect(root.locator(".tpunb-tip")).to_contain_text("replica 7")
@@ -70,9 +74,8 @@ def replicas_difference(host: Host, page: Any) -> Any:
     host(lambda: ReplicasWidget(PerReplica(*values), mode="difference", selected=[2]))
     root = page.locator("[data-testid=tpunb-replicas]")
     expect(root).to_have_attribute("data-mode", "difference")
-    expect(root.locator(".tpunb-replicas-legend")).to_contain_text("NaN")
-    expect(root.locator("[role=option]").nth(2)).to_contain_text("60 NaN")
-    expect(root.locator("[role=option]").nth(3)).to_contain_text("equal")
+    expect(root.locator("div[role=option]").nth(2)).to_contain_text("60 NaN")
+    expect(root.locator("div[role=option]").nth(3)).to_contain_text("equal")
     return root
 
 
@@ -124,6 +127,44 @@ def programs(host: Host, page: Any) -> Any:
     return root
 
 
+def step(host: Host, page: Any) -> Any:
+    """The upper half of a transformer's step on a mesh, which the TPU's own compiler compiled."""
+    program = load_program(Path(__file__).with_name("step.tpuprogram"))
+    assert isinstance(program, TpuProgram)
+    assert program.memory
+    assert program.time
+    upper = dataclasses.replace(
+        program,
+        memory=dataclasses.replace(program.memory, largest=()),
+        time=dataclasses.replace(program.time, by_operation=(), collectives=(), not_counted=()),
+        notes=(),
+        provenance=None,
+    )
+    host(lambda: ProgramsWidget(upper))
+    root = page.locator("[data-testid=tpunb-programs]")
+    expect(root).to_contain_text("Compiles and fits")
+    section = root.locator("details").filter(has_text="collectives send").first
+    rows = section.locator("table:has(thead), details")
+    rows.evaluate_all("found => found.forEach((each) => each.remove())")
+    return root
+
+
+def too_large(host: Host, page: Any) -> Any:
+    """Attention that does not fit, with the red bar at the red line."""
+    program = load_program(Path(__file__).with_name("attention.tpuprogram"))
+    assert isinstance(program, TpuProgram)
+    host(lambda: ProgramsWidget(dataclasses.replace(program, provenance=None)))
+    root = page.locator("[data-testid=tpunb-programs]")
+    expect(root).to_contain_text("Does not fit")
+    return root
+
+
+def pod(host: Host, page: Any) -> Any:
+    """The largest Pod of v5p."""
+    host(lambda: TopologyWidget(accelerator("v5p-17920")))
+    return drawn(page)
+
+
 def communication(host: Host, page: Any) -> Any:
     """A program whose cores send each other gradients and activations."""
     host(lambda: ProgramsWidget(made.COMMUNICATING))
@@ -166,6 +207,9 @@ SCENES: dict[str, Scene] = {
     "curves": curves,
     "curves-runs": curves_runs,
     "programs": programs,
+    "step": step,
+    "too-large": too_large,
+    "pod": pod,
     "communication": communication,
     "array": array,
     "tree-of-arrays": tree_of_arrays,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import pickle
+import sys
+import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -177,6 +180,63 @@ def test_reading_says_so_once_a_line() -> None:
 def test_large_arrays_are_not_saved(save: Callable[[Any], Any]) -> None:
     with pytest.raises(RuntimeError, match=f"{NOT}.*no values"):
         save(large())
+
+
+PARTS: dict[str, Callable[[Any], Any]] = {
+    "a part": lambda part: part,
+    "its copy on another device": lambda part: jax.device_put(part, jax.devices()[3]),
+    "in the host's memory": lambda part: jax.device_put(
+        part, part.sharding.with_memory_kind("pinned_host")
+    ),
+}
+
+
+@pytest.mark.usefixtures("dry")
+@pytest.mark.parametrize("name", PARTS)
+def test_large_arrays_are_not_saved_in_parts(name: str) -> None:
+    """A checkpoint of several processes reads the parts, each of which is small."""
+    whole = jax.device_put(large(), along_rows())
+    part = PARTS[name](whole.addressable_shards[0].data)
+    with pytest.raises(RuntimeError, match=f"{NOT}.*no values"):
+        np.asarray(part)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert math.isnan(whole.sum().addressable_data(0))
+
+
+@pytest.mark.usefixtures("dry")
+def test_many_copied_arrays_take_little_memory() -> None:
+    copied = [jnp.asarray(np.ones(2**20, "f")) for _ in range(160)]
+    computed = list(map(is_computed, copied))
+    assert computed[0]
+    assert not computed[-1]
+    assert sum(computed) * 4 * MIB <= GIB / 2
+
+
+@pytest.mark.parametrize("is_imported", [False, True])
+def test_orbax_saves_no_uncomputed_arrays(
+    is_imported: bool, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "orbax" / "checkpoint"
+    package.mkdir(parents=True)
+    (package / "checkpoint_manager.py").write_text(
+        "class CheckpointManager:\n    def save(self, step, args): return f'{step}: {args}'\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = "orbax.checkpoint.checkpoint_manager"
+    for each in ("orbax", "orbax.checkpoint", name):
+        monkeypatch.delitem(sys.modules, each, raising=False)
+    if is_imported:
+        importlib.import_module(name)
+    connect(dry=True)
+    manager = importlib.import_module(name).CheckpointManager()
+    state = types.SimpleNamespace(tree={"w": [large()]})
+    with pytest.warns(TpuWarning, match="not saved"):
+        assert manager.save(1, args=state) is False
+    assert manager.save(2, args="all") == "2: all"
+    connect()
+    assert manager.save(3, args="all") == "3: all"
 
 
 @pytest.mark.usefixtures("dry")

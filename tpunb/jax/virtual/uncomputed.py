@@ -49,31 +49,42 @@ def require_reserved_memory() -> None:
 
 
 class ReservedMemory:
-    """Zeros at addresses that only uncomputed arrays have."""
+    """Zeros at addresses that only uncomputed arrays have, and the sizes of these arrays."""
 
     def __init__(self) -> None:
-        self._mappings: list[tuple[int, int, mmap.mmap]] = []
+        self._mappings: list[mmap.mmap] = []
+        self._wholes: dict[int, int] = {}
         self._next = 0
         self._lock = threading.Lock()
 
-    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """Return zeros that cannot be written, at an address that the last arrays did not have."""
+    def zeros(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], whole: int
+    ) -> np.ndarray[Any, Any]:
+        """Return zeros that cannot be written, at an address that the last arrays did not have.
+
+        Args:
+            shape: The shape of a part.
+            dtype: Its type.
+            whole: The bytes of the whole array.
+        """
         count = math.prod(shape)
         with self._lock:
             offset = self._next * _ALIGNMENT
             self._next = (self._next + 1) % _SLOTS
             mapping = self._mapping(count * dtype.itemsize)
-        return np.frombuffer(mapping, dtype, count, offset).reshape(shape)
+        part = np.frombuffer(mapping, dtype, count, offset).reshape(shape)
+        self._wholes[part.ctypes.data] = whole
+        return part
 
-    def has(self, address: int) -> bool:
-        """Return whether an address is in this memory."""
-        return any(first <= address < end for first, end, _ in self._mappings)
+    def whole(self, array: Any) -> int | None:
+        """Return the bytes of the array that has parts at an address; None if it is not ours."""
+        return self._wholes.get(array._arrays[0].unsafe_buffer_pointer())
 
     def _mapping(self, size: int) -> mmap.mmap:
         """Return a mapping with room for a number of bytes at each of the addresses."""
         needed = size + _SLOTS * _ALIGNMENT
-        for first, end, mapping in self._mappings:
-            if end - first >= needed:
+        for mapping in self._mappings:
+            if len(mapping) >= needed:
                 return mapping
         length = max(_LEAST, 1 << (needed - 1).bit_length())
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE[sys.platform]
@@ -84,8 +95,7 @@ class ReservedMemory:
                 f"The dry run cannot reserve addresses for an array of {size / 2**30:.1f} GiB "
                 f"({error}). Raise the limit of address space: ulimit -v unlimited."
             ) from error
-        first = np.frombuffer(mapping, np.uint8, 1).ctypes.data
-        self._mappings.append((first, first + length, mapping))
+        self._mappings.append(mapping)
         return mapping
 
 
@@ -114,26 +124,28 @@ class Uncomputed:
         base = getattr(array, "_base_array", array)  # of random keys
         if (made := self._made.get(id(base))) is not None:
             return not made.is_deleted()
-        parts = getattr(base, "_arrays", None)
-        if not parts or base.is_deleted():
+        if not getattr(base, "_arrays", None) or base.is_deleted():
             return False
-        return self._memory.has(parts[0].unsafe_buffer_pointer())
+        return self._memory.whole(base) is not None
 
-    def make(self, aval: Any, sharding: Any, *, committed: bool = True) -> Any:
+    def make(self, aval: Any, sharding: Any, *, committed: bool = True, of: Any = None) -> Any:
         """Return an uncomputed array.
 
         Args:
             aval: JAX's abstract value: its shape and its type.
             sharding: Its sharding.
             committed: Whether it is bound to its devices.
+            of: The uncomputed array, or the part of one, that it is a copy of.
         """
-        return self.maker(aval, sharding)(committed)
+        whole = 0 if of is None else self._memory.whole(of)
+        return self.maker(aval, sharding, whole or 0)(committed)
 
-    def maker(self, aval: Any, sharding: Any) -> Callable[[bool], Any]:
+    def maker(self, aval: Any, sharding: Any, least: int = 0) -> Callable[[bool], Any]:
         """Return a function that makes such arrays in microseconds; see `make`."""
         devices = list(sharding.addressable_devices_indices_map(aval.shape))
         shape, dtype = sharding.shard_shape(aval.shape), aval.dtype
         zeros, put, count = self._memory.zeros, self._put, len(devices)
+        whole = max(least, math.prod(aval.shape) * dtype.itemsize)
         last: weakref.ref[Any] | None = None
 
         def make(committed: bool) -> Any:
@@ -142,7 +154,9 @@ class Uncomputed:
             if like is not None and like.committed == committed and not like.is_deleted():
                 array = like.clone()  # which shares the parts, and takes a tenth of the time
             else:
-                array = put(aval, sharding, [zeros(shape, dtype)] * count, devices, committed)
+                array = put(
+                    aval, sharding, [zeros(shape, dtype, whole)] * count, devices, committed
+                )
             if count > 1:  # an array of one device is told apart by its address
                 last = weakref.ref(array)
             self._made[id(array)] = array
@@ -236,7 +250,7 @@ class Uncomputed:
             return None
         if next(iter(sharding.device_set)).client is not self.client:
             raise RuntimeError(_left(array))
-        return self.make(array.aval, sharding)
+        return self.make(array.aval, sharding, of=array)
 
     def _instead(self, answer: Callable[[Any], Any]) -> Callable[..., Any]:
         """Return a method that answers in another way for uncomputed arrays."""
@@ -266,7 +280,8 @@ class Uncomputed:
         Raises:
             RuntimeError: There are so many that somebody wants to save them.
         """
-        if array.nbytes >= LARGE:
+        whole = self._memory.whole(array)  # None for types that JAX packs
+        if (array.nbytes if whole is None else whole) >= LARGE:
             raise RuntimeError(
                 f"{_described(array)} has no values to read or to save. Leave this line out of the "
                 "dry run."
