@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl, topologies
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
 import tpunb
-from tpunb.compiler import jax_chip
+from tpunb.jax.compiler import chip as jax_chip
 
 S = jax.ShapeDtypeStruct
 said = {}
