@@ -31,6 +31,7 @@ from tpunb.compiler.jax_functions import prepared_module
 from tpunb.compiler.program import TpuProgram
 from tpunb.compiler.topologies import Target
 from tpunb.compiler.verdict import program_for
+from tpunb.display.draw.judged_programs import programs_text
 from tpunb.errors import TpunbError
 from tpunb.errors.base import hint
 from tpunb.errors.code_problems import innermost
@@ -221,6 +222,7 @@ class Judge:
 
     def _settle(self, verdict: _Verdict, program: TpuProgram) -> None:
         self.programs.append(program)
+        logger("compiler").info("%s", programs_text([program]))
         if self._when == "wait":
             self._new.append(program)
         verdict.set_result(program)
