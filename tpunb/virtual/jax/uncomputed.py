@@ -77,8 +77,9 @@ class ReservedMemory:
         return part
 
     def whole(self, array: Any) -> int | None:
-        """Return the bytes of the array that has parts at an address; None if it is not ours."""
-        return self._wholes.get(array._arrays[0].unsafe_buffer_pointer())
+        """Return the bytes of the array that has one of an array's parts; None without ours."""
+        sizes = (self._wholes.get(part.unsafe_buffer_pointer()) for part in array._arrays)
+        return next((size for size in sizes if size is not None), None)
 
     def _mapping(self, size: int) -> mmap.mmap:
         """Return a mapping with room for a number of bytes at each of the addresses."""
@@ -220,10 +221,12 @@ class Uncomputed:
         *args: Any,
         **named: Any,
     ) -> Any:
-        """Refuse to copy arrays that have no values to other devices than those of a dry run."""
-        for x, device in zip(xs, devices, strict=True):
-            if self.has(x) and x.devices() != {device}:
-                raise RuntimeError(_left(x))
+        """Copy arrays to other devices than those of a dry run."""
+        devices = list(devices)
+        xs = [
+            self._copied(x) if self.has(x) and x.devices() != {device} else x
+            for x, device in zip(xs, devices, strict=True)
+        ]
         return original(aval, sharding, xs, devices, *args, **named)
 
     def _move(
@@ -238,19 +241,25 @@ class Uncomputed:
         return moved
 
     def _moved(self, array: Any, sharding: Any) -> Any:
-        """Return an uncomputed array with another sharding; None for other arrays.
-
-        Raises:
-            RuntimeError: The devices are not those of a dry run.
-        """
+        """Return an uncomputed array with another sharding; None for other arrays."""
         here = array.sharding
         if not self.has(array) or (
             sharding.device_set == here.device_set and here.is_equivalent_to(sharding, array.ndim)
         ):
             return None
         if next(iter(sharding.device_set)).client is not self.client:
-            raise RuntimeError(_left(array))
+            return sys.modules["jax"].device_put(self._copied(array), sharding)
         return self.make(array.aval, sharding, of=array)
+
+    def _copied(self, array: Any) -> np.ndarray[Any, Any]:
+        """Return values for a copy on devices that compute, such as the host's.
+
+        Raises:
+            RuntimeError: The array's dry run has ended, or the array is large.
+        """
+        if self.client is None:
+            raise RuntimeError(_left(array))
+        return self._read(array, "its copy has NaN or 0")
 
     def _instead(self, answer: Callable[[Any], Any]) -> Callable[..., Any]:
         """Return a method that answers in another way for uncomputed arrays."""

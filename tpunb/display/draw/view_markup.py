@@ -27,20 +27,23 @@ def page(
 
     Args:
         title: The heading.
-        facts: Lines below the heading.
-        controls: The toolbar's markup.
+        facts: Lines below the heading, if any.
+        controls: The toolbar's markup, if any.
         content: The drawing.
-        legend: What the colours mean.
+        legend: What the colours mean, or an empty text.
         **numbers: Values for tests and style sheets, as `data-` attributes.
     """
     data = "".join(f' data-{name}="{escaped(str(value))}"' for name, value in numbers.items())
     return Markup(
         f'<div{data}><h3 class="tpunb-title">{escaped(title)}</h3>'
-        f'<div class="tpunb-facts">{lines(facts)}</div>'
-        f'<div class="tpunb-toolbar">{"".join(controls)}</div>{content}'
-        '<div class="tpunb-about" aria-hidden="true"></div>'
-        f'<div class="tpunb-legend">{legend}</div></div>'
+        f"{part('facts', lines(facts))}{part('toolbar', ''.join(controls))}{content}"
+        f'<div class="tpunb-about" aria-hidden="true"></div>{part("legend", legend)}</div>'
     )
+
+
+def part(name: str, content: str) -> Markup:
+    """Return a part of a view; nothing without content."""
+    return Markup(f'<div class="tpunb-{name}">{content}</div>' if content else "")
 
 
 def choice(label: str, trait: str, options: Mapping[Any, str], value: Setting) -> Markup:
