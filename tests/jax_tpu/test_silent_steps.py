@@ -498,10 +498,9 @@ def test_a_script_is_warned_once_of_a_function_that_is_compiled_again_and_again(
     connect: Callable[..., Any],
 ) -> None:
     with connect("v5e-1", judge="off"):
-        step = jax.jit(lambda x: x + 1)
+        step, arrays = jax.jit(lambda x: x + 1), [np.ones(size, "f") for size in range(2, 26)]
         with pytest.warns(TpuWarning, match="was compiled 8 times, for arguments of other") as told:
-            for size in range(2, 26):
-                step(np.ones(size, "f"))
+            list(map(step, arrays))
     assert len(told) == 1
     assert told[0].filename == __file__
 
