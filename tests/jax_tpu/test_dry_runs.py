@@ -25,9 +25,9 @@ from jax.sharding import PartitionSpec as P
 import tpunb
 from tpunb.cli import main
 from tpunb.errors import TpuWarning
+from tpunb.jax.virtual import execution
+from tpunb.jax.virtual.uncomputed import uncomputed_arrays
 from tpunb.machine import resources
-from tpunb.virtual.jax import execution
-from tpunb.virtual.jax.uncomputed import uncomputed_arrays
 
 Connect = Callable[..., Any]
 MIB, GIB = 2**20, 2**30

@@ -19,9 +19,9 @@ from jax.sharding import PartitionSpec as P
 from support.shell import Notebook
 
 import tpunb
-from tpunb.checks.jax_steps.call import Call
-from tpunb.checks.jax_steps.table import findings, sentence
 from tpunb.errors import TpuWarning
+from tpunb.jax.checks.call import Call
+from tpunb.jax.checks.table import findings, sentence
 
 MESH = AbstractMesh((8,), ("data",), axis_types=(AxisType.Auto,))
 GRID = AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
@@ -519,4 +519,4 @@ def test_the_log_has_the_verdicts(
 ) -> None:
     with caplog.at_level("INFO", "tpunb.compiler"), connect("v5e-1", judge="wait"):
         jax.jit(lambda x: x * 2 + 3, static_argnums=())(jnp.ones(1024))
-    assert "fits a v5e-1" in caplog.text
+    assert "v5e-1: compiles, " in caplog.text

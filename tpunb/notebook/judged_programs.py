@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import DisplayHandle, display
 
-from tpunb.checks.jax_steps import shown
 from tpunb.connection.tpu_connection import open_connections
+from tpunb.errors import below_cells
 from tpunb.notebook.reports import Sentence
 
 if TYPE_CHECKING:
-    from tpunb.connection.jax_connection import JaxConnection
+    from tpunb.jax.connection.connection import JaxConnection
     from tpunb.tpu.compiled_program import Program
 
 
@@ -34,12 +34,12 @@ class JudgedPrograms:
             judge.take_new()  # an installed virtual TPU has judged programs before
             judge.take_waiting()
             judge.findings.take()
-        shown.below_cells = True
+        below_cells.is_shown = True
         self._shell.events.register("post_run_cell", self._show)
 
     def remove(self) -> None:
         """End the display."""
-        shown.below_cells = False
+        below_cells.is_shown = False
         self._shell.events.unregister("post_run_cell", self._show)
 
     def _show(self, result: Any = None) -> None:

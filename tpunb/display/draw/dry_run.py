@@ -21,7 +21,7 @@ _HEAD = ("line", "program", "calls", "memory of a core", "verdict")
 
 
 class Calls(Protocol):
-    """The calls of a program in a line. See `tpunb.virtual.jax.dry_record.Calls`."""
+    """The calls of a program in a line. See `tpunb.jax.virtual.dry_record.Calls`."""
 
     file: str
     line: int
