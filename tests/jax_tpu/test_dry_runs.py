@@ -307,6 +307,7 @@ def test_arrays_that_share_parts_are_deleted_and_counted_alone(dry: Any) -> None
 
 
 @pytest.mark.usefixtures("dry")
+@pytest.mark.filterwarnings("ignore:Each call of .* to Python on the host")
 def test_callbacks_of_uncomputed_calls_are_not_called() -> None:
     called: list[float] = []
 
