@@ -14,7 +14,7 @@ from tpunb._util.deadline import Deadline
 from tpunb.compiler.ask import fingerprint as fingerprints
 from tpunb.compiler.ask.compile_settings import Settings
 from tpunb.compiler.ask.fingerprint import Fingerprint, of_hlo, renamed
-from tpunb.tensorflow.compiler.prepare import function_for
+from tpunb.tensorflow.compiler.functions import function_for
 
 TINY = (Path(__file__).parent / "tiny.hlo.pb").read_bytes()
 X = tf.TensorSpec([8, 8])

@@ -34,7 +34,7 @@ def cell_runner(replicas: Any) -> ChecksCells:
 
 
 def install(installation: Installation) -> Installation:
-    from tpunb.tensorflow.virtual.installing import install
+    from tpunb.tensorflow.connection.installing import install
 
     return install(installation)
 

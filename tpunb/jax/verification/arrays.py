@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from tpunb.jax.verification.jax_suite import AXIS, JaxSuite
+from tpunb.jax.verification.base_suite import AXIS, JaxSuite
 from tpunb.tpu.families import HARDWARE
 from tpunb.verification.suite import Outcome, close, equal
 

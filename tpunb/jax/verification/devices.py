@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.experimental import mesh_utils
 
-from tpunb.jax.verification.jax_suite import JaxSuite
+from tpunb.jax.verification.base_suite import JaxSuite
 from tpunb.machine.detect import find_tpu
 from tpunb.tpu.families import DEVICE_KINDS
 from tpunb.tpu.types import accelerator

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tpunb.errors import NotConnectedError
-from tpunb.jax.verification.jax_suite import JaxSuite
+from tpunb.jax.verification.base_suite import JaxSuite
 from tpunb.verification.pressing import pressed_when
 from tpunb.verification.suite import Outcome, compared, equal
 

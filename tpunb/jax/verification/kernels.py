@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas
 
-from tpunb.jax.verification.jax_suite import JaxSuite
+from tpunb.jax.verification.base_suite import JaxSuite
 from tpunb.jax.verification.refusals import known_error
 from tpunb.verification.suite import Outcome, close
 

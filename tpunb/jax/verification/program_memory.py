@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tpunb.jax.verification.jax_suite import JaxSuite
+from tpunb.jax.verification.base_suite import JaxSuite
 from tpunb.verification.suite import Outcome, equal
 from tpunb.verification.verdicts import verdict_on
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tpunb.jax.verification.arithmetic import x64
-from tpunb.jax.verification.jax_suite import JaxSuite
+from tpunb.jax.verification.base_suite import JaxSuite
 from tpunb.tpu.families import HARDWARE
 from tpunb.verification.suite import Outcome, Program, compared, refused
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from tpunb.jax.verification.jax_suite import AXIS, JaxSuite
+from tpunb.jax.verification.base_suite import AXIS, JaxSuite
 from tpunb.verification.suite import Outcome, close, equal
 
 _STEPS = 20

@@ -39,7 +39,7 @@ from tpunb.tensorflow.cells.capture import Captured
 from tpunb.tensorflow.cells.open_batches import Types, open_batch, opened, silent
 from tpunb.tensorflow.cells.steps import Steps
 from tpunb.tensorflow.checks.rule_check import refuse_other_strategies, with_fixed
-from tpunb.tensorflow.compiler.prepare import size_of, traced_function
+from tpunb.tensorflow.compiler.functions import size_of, traced_function
 from tpunb.tensorflow.virtual.graph.traced_function import TracedFunction
 from tpunb.tensorflow.virtual.strict import xla
 from tpunb.tpu.compiled_program import Buffer, CodeLine

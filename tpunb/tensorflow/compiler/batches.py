@@ -15,7 +15,7 @@ from tpunb.compiler.program import CompileError
 from tpunb.machine.keras_internals import model_of
 from tpunb.tensorflow.checks.dataset_sizes import DatasetBatch, with_batches
 from tpunb.tensorflow.checks.keras_models import strategy_for
-from tpunb.tensorflow.compiler.prepare import function_for
+from tpunb.tensorflow.compiler.functions import function_for
 
 
 def lowerer(fn: Any, args: Sequence[Any], strategy: Any, note: str) -> Lowerer:

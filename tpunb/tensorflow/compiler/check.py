@@ -19,7 +19,7 @@ from tpunb.machine.keras_internals import chooser
 from tpunb.tensorflow.checks.keras_models import strategy_for
 from tpunb.tensorflow.checks.rule_check import CheckError, CheckReport, examined
 from tpunb.tensorflow.checks.untouched import untouched
-from tpunb.tensorflow.compiler.prepare import prepare
+from tpunb.tensorflow.compiler.functions import prepare
 from tpunb.tensorflow.virtual.strict.examination import Examination
 from tpunb.tpu.default_tpu import DEFAULT_TPU
 

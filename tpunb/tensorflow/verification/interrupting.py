@@ -12,7 +12,7 @@ from tpunb._util.interrupts import Stopped
 from tpunb.cells.settings import RunSettings
 from tpunb.errors import NotConnectedError
 from tpunb.tensorflow.connection.connection import Connection
-from tpunb.tensorflow.verification.strategy_suite import StrategySuite
+from tpunb.tensorflow.verification.base_suite import StrategySuite
 from tpunb.verification.pressing import pressed_when
 from tpunb.verification.suite import NotRunError, Outcome, close, compared, equal
 

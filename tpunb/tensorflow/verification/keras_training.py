@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpunb.machine.keras_2 import chooses_keras_2
-from tpunb.tensorflow.verification.strategy_suite import StrategySuite
+from tpunb.tensorflow.verification.base_suite import StrategySuite
 from tpunb.tensorflow.verification.training import (
     FEATURES,
     HIDDEN,

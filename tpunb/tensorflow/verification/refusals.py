@@ -12,7 +12,7 @@ import tensorflow as tf
 from tpunb.errors import TpuWarning
 from tpunb.errors.catalogue import ENTRIES
 from tpunb.machine.detect import find_tpu
-from tpunb.tensorflow.verification.strategy_suite import StrategySuite
+from tpunb.tensorflow.verification.base_suite import StrategySuite
 from tpunb.tensorflow.virtual.runtime.tensorflow_state import soft_placement
 from tpunb.verification.suite import (
     NotRunError,

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpunb.machine.detect import find_tpu
-from tpunb.tensorflow.verification.strategy_suite import StrategySuite
+from tpunb.tensorflow.verification.base_suite import StrategySuite
 from tpunb.tpu.types import Accelerator, accelerator
 from tpunb.verification.suite import NotRunError, Outcome, close, equal, refused
 

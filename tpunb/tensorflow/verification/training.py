@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpunb.tensorflow.verification.strategy_suite import StrategySuite
+from tpunb.tensorflow.verification.base_suite import StrategySuite
 from tpunb.verification.suite import Outcome, close, equal
 
 STEPS = 20
