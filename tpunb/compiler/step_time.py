@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from tpunb._util.units import byte_count, duration
 from tpunb.compiler.answers import Compiled
@@ -14,9 +15,11 @@ from tpunb.compiler.hlo import PRODUCTS, Module, multiplications, parts
 from tpunb.compiler.libtpu import Origins
 from tpunb.compiler.memory import share
 from tpunb.compiler.runs import Run, Runs
+from tpunb.compiler.scheduled_time import is_understood
 from tpunb.compiler.topologies import Target
 from tpunb.errors.code_problems import SourceLine
 from tpunb.tpu.compiled_program import Share, StepTime
+from tpunb.tpu.families import Hardware
 
 _LEAST = 1e-7
 _SPREAD = 1.05
@@ -26,6 +29,9 @@ _CALL, _CHIP = 150e-6, 50e-6
 """The most seconds that a host takes to start a call on a chip, and on each further chip of its
 own. Measured: 0.1 ms on v5e, 0.13 ms on v6e, 0.3 to 0.5 ms on the eight chips of v5e-8."""
 _CHIPS_OF_A_HOST = 8
+
+_MANY_SPILLS = 0.1
+"""The part of the time from which on stores for lack of registers are named."""
 
 
 class _Costs:
@@ -40,6 +46,8 @@ class _Costs:
 
     def __init__(self, compiled: Compiled, module: Module, runs: Runs, target: Target) -> None:
         self._kernels, self._module, self._target = compiled.kernels, module, target
+        understood = is_understood(compiled.product, target)
+        self._schedules = compiled.schedule if understood else {}
         self.background = 0.0
         self.sparse_cores = False
         self.all = [
@@ -59,7 +67,8 @@ class _Costs:
             self.background += run.times * background_bytes(instruction, module)
             self.sparse_cores |= instruction.opcode == ON_SPARSE_CORES
             return
-        yield cost_of(instruction, run.around, module, self._kernels, self._target)
+        schedule = self._schedules.get(instruction.name)
+        yield cost_of(instruction, run.around, module, self._kernels, self._target, schedule)
 
 
 def step_time(
@@ -84,15 +93,21 @@ def step_time(
     nodes = [part for cost in costs.all for part in _by_node(cost, module)]
 
     def shares(key: Callable[[str], SourceLine | str | None]) -> tuple[Share, ...]:
-        seconds: collections.Counter[SourceLine | str] = collections.Counter()
-        moved: collections.Counter[SourceLine | str] = collections.Counter()
+        placed: dict[SourceLine | str, list[Cost]] = collections.defaultdict(list)
         for cost, node in nodes:
             if place := key(node):
-                seconds[place] += cost.seconds  # type: ignore[assignment]
-                moved[place] += cost.bytes
+                placed[place].append(cost)
+        listed = (
+            (place, sum(each.seconds for each in part), part) for place, part in placed.items()
+        )
         return tuple(
-            share(place, seconds=part / total * middle, fraction=part / total, bytes=moved[place])
-            for place, part in seconds.most_common()
+            share(
+                place,
+                seconds=seconds / total * middle,
+                fraction=seconds / total,
+                **_use(part, seconds, target.hardware),
+            )
+            for place, seconds, part in sorted(listed, key=lambda each: -each[1])
         )
 
     collectives = []
@@ -120,7 +135,30 @@ def step_time(
         tuple(collectives),
         tuple(_not_counted(costs, runs, start)),
         start,
+        sum(cost.seconds for cost in costs.all if cost.schedule) / total,
     )
+
+
+def _use(costs: Sequence[Cost], seconds: float, hardware: Hardware) -> dict[str, Any]:
+    """Return what a place in the code moves, and the unit that its schedules use most."""
+    moved, needed = (
+        round(sum(cost.times * getattr(cost, name) for cost in costs))
+        for name in ("bytes", "needed")
+    )
+    used: dict[str, Any] = {"bytes": moved, "needed": needed}
+    busy: dict[str, float] = collections.defaultdict(float)
+    for cost in costs:
+        if (schedule := cost.schedule) is not None:
+            for unit, cycles in ((schedule.unit, schedule.busy), ("spills", schedule.spills)):
+                busy[unit] += cost.times * cycles / hardware.clock
+            busy["HBM"] += cost.times * cost.bytes / hardware.hbm
+    spills = busy.pop("spills", 0.0)
+    if not seconds or not busy:
+        return used
+    unit = max(busy, key=lambda each: busy[each])
+    limit = f"{unit} {min(busy[unit] / seconds, 1):.0%}"
+    spilled = f", spills {spills / seconds:.0%}" if spills > _MANY_SPILLS * seconds else ""
+    return {**used, "limit": limit + spilled}
 
 
 def _range(costs: _Costs, target: Target) -> tuple[float, float]:
@@ -153,9 +191,7 @@ def _by_node(cost: Cost, module: Module) -> list[tuple[Cost, str]]:
         return [(cost, module.nodes[cost.instruction.name])]
     return [
         (
-            dataclasses.replace(
-                cost, times=cost.times * number / total, bytes=round(cost.bytes * number / total)
-            ),
+            dataclasses.replace(cost, times=cost.times * number / total),
             node,
         )
         for node, number in products

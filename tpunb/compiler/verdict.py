@@ -23,6 +23,7 @@ from tpunb.compiler.memory_advice import advice
 from tpunb.compiler.partial_answers import CompilationStopped, is_watched, watching
 from tpunb.compiler.program import NotRecordedError, TpuProgram, merged
 from tpunb.compiler.runs import Runs
+from tpunb.compiler.scheduled_time import FORMS
 from tpunb.compiler.step_time import step_time
 from tpunb.compiler.topologies import Target, target
 from tpunb.errors.code_problems import Problem, SourceLine, is_library
@@ -184,6 +185,7 @@ class _Compilation:
             low_effort=low,
             text=settings.details or settings.speed,
             refused=refused,
+            schedule=settings.speed and not refused and wanted.tpu.family in FORMS,
         )
 
     def _refused_for_bounds(
