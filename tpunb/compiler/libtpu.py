@@ -520,12 +520,9 @@ def _start(schedule: bool = False) -> subprocess.Popen[bytes]:
     errors.truncate(0)
     environ = dict(_ENVIRONMENT)
     if schedule:
-        folder = _folder_for_schedules(os.getpid())
-        written = _WRITE_SCHEDULES.format(folder=folder)
-        environ |= {
-            "LIBTPU_INIT_ARGS": f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {written}".strip(),
-            "TPUNB_SCHEDULES": folder,
-        }
+        written = _WRITE_SCHEDULES.format(folder=_folder_for_schedules(os.getpid()))
+        own = os.environ.get("LIBTPU_INIT_ARGS", "")
+        environ["LIBTPU_INIT_ARGS"] = f"{own} {written}".strip()
     run = f"import runpy; runpy.run_path({str(_SCRIPT)!r}, run_name='__main__')"
     # Beside recorded verdicts, the process may only have to read exports of JAX. This Python's JAX
     # does that where there is no compiler.

@@ -246,7 +246,8 @@ def _refused(module: Any, devices: list[Any], request: dict[str, Any]) -> dict[s
     return {"error": message, "text": text}
 
 
-_SCHEDULES = Path(os.environ.get("TPUNB_SCHEDULES", "."))
+_, _, _written = os.environ.get("LIBTPU_INIT_ARGS", "").rpartition("--xla_jf_dump_to=")
+_SCHEDULES = Path(_written.partition(" ")[0])
 """The folder to which libtpu writes the schedules, if this process was started for them."""
 
 _PRODUCT = """

@@ -30,10 +30,10 @@ class _Form:
     step: float
 
 
-FORMS = {"v5e": _Form(0.9, 0.9, 0.25e-6), "v6e": _Form(0.80, 0.74, 0.3e-6)}
+FORMS = {"v5e": _Form(0.9, 0.9, 0.25e-6), "v6e": _Form(0.86, 0.80, 0.3e-6)}
 """The forms of the families whose schedules are understood."""
 
-_CYCLES = 0.96
+_CYCLES = 0.95
 """The part of the clock, and of the peak of the matrix units."""
 _LEAST, _MOST = 1.1, 1.1
 """The factors by which the time may be shorter or longer."""
